@@ -1,0 +1,1 @@
+"""The attacks that come with fedbench, one file each."""

@@ -1,0 +1,12 @@
+"""The clean row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedbench.api import Attack
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoAttack(Attack):
+    """Malicious clients behave like the others: the run that every attack is compared with."""

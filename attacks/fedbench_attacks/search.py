@@ -1,0 +1,169 @@
+"""Searches for the strength of an attack. Each keeps the best trial, and says where it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.order import sorted_rows
+
+
+@dataclass(frozen=True)
+class Search:
+    """Result of a search.
+
+    Args:
+        gamma: What was found.
+        kind: By which search.
+        ended: ``converged``, ``bound`` if the largest gamma was the best, ``never`` if none worked.
+    """
+
+    gamma: float
+    kind: str
+    ended: str
+
+
+def at_bound(bound: float) -> Search:
+    """Damage grows with gamma for ever: take the largest."""
+    return Search(bound, "unbounded", "bound")
+
+
+def selecting(accepted: Callable[[float], bool], bound: float, tolerance: float = 1e-3) -> Search:
+    """The supremum of the accepted gammas, from below, within ``tolerance``.
+
+    The accepted gammas need not be an interval, so the search first looks at every doubling of
+    ``tolerance`` up to ``bound`` and bisects above the largest that is accepted.
+
+    >>> found = selecting(lambda gamma: gamma <= 2.75, bound=1e5)
+    >>> 2.749 <= found.gamma <= 2.75, found.ended
+    (True, 'converged')
+    >>> selecting(lambda gamma: True, bound=8.0)
+    Search(gamma=8.0, kind='selecting', ended='bound')
+    """
+    if accepted(bound):
+        return Search(bound, "selecting", "bound")
+    grid = powers(tolerance, bound)
+    low = max((gamma for gamma in grid if accepted(gamma)), default=0.0)
+    if low == 0.0 and not accepted(0.0):
+        return Search(0.0, "selecting", "never")
+    high = min(2 * low if low else grid[0], bound)
+    while high - low > tolerance:
+        middle = (low + high) / 2
+        low, high = (middle, high) if accepted(middle) else (low, middle)
+    return Search(low, "selecting", "converged")
+
+
+def saturating(
+    weights: Tensor,
+    benign: Tensor,
+    mean: Tensor,
+    push: Tensor,
+    m: int,
+    bound: float,
+    tolerance: float = 1e-6,
+) -> Search:
+    """The smallest gamma whose damage is within ``tolerance`` of its limit, for an L-estimator.
+
+    With ``m`` equal malicious values v among sorted benign ones b, the order statistic t of them all
+    is ``clamp(v, b[t - m], b[t])``: the benign rows are sorted once, a trial costs O(d). Damage has
+    reached its limit where every v has left the benign range.
+
+    Args:
+        weights: ``(n,)`` of the rule, see `Defense.order_weights`.
+        benign: ``(n - m, d)``.
+        mean: ``(d,)``, what damage is measured from.
+        push: ``(d,)``.
+        m: Colluders.
+        bound: Largest gamma.
+        tolerance: Relative to the limit.
+    """
+    ordered = sorted_rows(benign)
+    ranks = [t for t, weight in enumerate(weights.tolist()) if weight != 0]
+
+    def aggregate(values: Tensor) -> Tensor:
+        total = torch.zeros_like(mean)
+        for t in ranks:
+            low = ordered[t - m] if t >= m else None
+            high = ordered[t] if t < len(ordered) else None
+            total += float(weights[t]) * torch.clamp(values, low, high)
+        return total
+
+    def damage(gamma: float) -> float:
+        return float(torch.linalg.vector_norm(aggregate(mean + gamma * push) - mean))
+
+    edge = torch.where(push > 0, ordered[-1], ordered[0])
+    leaves = torch.where(push != 0, (edge - mean) / push, 0.0)  # the gamma at which v leaves
+    high = min(float(leaves.max()), bound)
+    if high >= bound:
+        return Search(bound, "saturating", "bound")
+    limit, low = damage(high), 0.0
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        if damage(middle) >= (1 - tolerance) * limit:
+            high = middle
+        else:
+            low = middle
+    return Search(high, "saturating", "converged")
+
+
+def best_of_grid(damage: Callable[[float], float], bound: float, refine: int = 6) -> Search:
+    """The gamma of most damage on powers of 4 up to ``bound``, then bisected around it in log scale.
+
+    Damage through a discrete alphabet is a step function: nothing better than looking is sound.
+    """
+    trials = {gamma: damage(gamma) for gamma in powers(2.0**-6, bound, 4.0)}
+    step = 2.0
+    for _ in range(refine // 2):
+        best = max(trials, key=lambda gamma: trials[gamma])
+        for gamma in (best / step, min(best * step, bound)):
+            if gamma not in trials:
+                trials[gamma] = damage(gamma)
+        step **= 0.5
+    best = max(trials, key=lambda gamma: trials[gamma])
+    return Search(best, "grid", "bound" if best == bound else "converged")
+
+
+def published(
+    damage: Callable[[float], float],
+    start: float,
+    accepted: Callable[[float], bool] | None = None,
+    tolerance: float = 1e-5,
+) -> Search:
+    """The search of the attack's public code, faults included (A5).
+
+    Accepts when ``accepted`` does, or when the damage exceeds that of the previous trial.
+
+    >>> published(lambda gamma: 0.0, 3.0, lambda gamma: gamma <= 2.75).gamma
+    2.7499923706054688
+    >>> published(lambda gamma: min(gamma, 4.0), 10.0).gamma  # already flat: returns its start
+    10.0
+    """
+    gamma = step = start
+    found, previous = 0.0, -1.0
+    while abs(found - gamma) > tolerance:
+        if accepted is not None:
+            good = accepted(gamma)
+        else:
+            now = damage(gamma)
+            good, previous = now > previous, now
+        if good:
+            found, gamma = gamma, gamma + step / 2
+        else:
+            gamma -= step / 2
+        step /= 2
+    return Search(found, "published", "converged")
+
+
+def powers(low: float, high: float, base: float = 2.0) -> list[float]:
+    """``low, low * base, ...`` up to ``high``, which is the last.
+
+    >>> powers(1.0, 10.0)
+    [1.0, 2.0, 4.0, 8.0, 10.0]
+    """
+    grid = [low]
+    while grid[-1] * base < high:
+        grid.append(grid[-1] * base)
+    return [*grid, high]

@@ -1,0 +1,1 @@
+"""The robust aggregation rules that come with fedbench, one file each."""

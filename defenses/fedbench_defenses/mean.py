@@ -1,0 +1,49 @@
+"""The rule that trusts everyone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, ServerView
+from fedbench.payload import Payload
+
+
+def exact_mean(x: Tensor) -> Tensor:
+    """``(k,)`` mean of the rows; integers are summed exactly, so equal sums stay equal."""
+    if x.is_floating_point():
+        return x.mean(dim=0)
+    return x.sum(dim=0, dtype=torch.int64).to(torch.float64) / len(x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(Defense[None]):
+    """Average the rows, weighted by the clients' sizes where the protocol weights them.
+
+    ``sum_i w_i x_i / sum_i w_i``. With signs it is a majority vote and with rankings FSL's VOTE,
+    once the protocol's server step has taken the sign or sorted; the table calls it ``vote`` there.
+
+    References:
+        McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1;
+        FSL paper, https://arxiv.org/abs/2110.04350, Algorithm 2 lines 17 to 21.
+    """
+
+    def tolerates(self, n: int) -> int:
+        """Nobody: one row can move the mean anywhere."""
+        return 0
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        """One product of weights and rows; plain counting where the weights are equal."""
+        x, weights = received.values(), view.weights
+        if bool((weights == weights[0]).all()):
+            return exact_mean(x), None
+        share = (weights / weights.sum()).to(x.device)
+        if x.is_floating_point():
+            return share.to(x) @ x, None
+        return share @ x.to(torch.float64), None
+
+    def sensitivity(self, clip: float, n: int) -> float:
+        """Replacing one of ``n`` equal rows of norm ``clip`` moves the mean by at most this."""
+        return 2 * clip / n

@@ -1,0 +1,50 @@
+"""Coordinate-wise median."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, ServerView
+from fedbench.payload import Payload
+
+from .mean import exact_mean
+from fedbench.order import sorted_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Median(Defense[None]):
+    """The middle value of every coordinate. Ignores the clients' sizes.
+
+    Args:
+        even: With an even number of rows the mean of the two middle ones (``mean``, the usual
+            definition), or the lower one (``lower``, what ``torch.median`` returns).
+
+    References:
+        Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+        ICML 2018, https://arxiv.org/abs/1803.01498, Definition 1.
+    """
+
+    even: Literal["mean", "lower"] = "mean"
+
+    def _middle(self, n: int) -> slice:
+        low = (n - 1) // 2
+        return slice(low, n // 2 + 1 if self.even == "mean" else low + 1)
+
+    def tolerates(self, n: int) -> int:
+        """Fewer than half."""
+        return (n - 1) // 2
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        """The middle of the sorted rows."""
+        x = received.values()
+        return exact_mean(sorted_rows(x)[self._middle(len(x))]), None
+
+    def order_weights(self, n: int) -> Tensor:
+        """1 for the middle rank, or 1/2 for each of two."""
+        weights = torch.zeros(n, dtype=torch.float64)
+        weights[self._middle(n)] = 1.0
+        return weights / weights.sum()

@@ -1,0 +1,55 @@
+"""Trimmed mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, ServerView
+from fedbench.errors import require
+from fedbench.payload import Payload
+
+from .mean import exact_mean
+from fedbench.order import sorted_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrimmedMean(Defense[None]):
+    """Drop the ``f`` largest and ``f`` smallest values of every coordinate, average the rest.
+
+    Ignores the clients' sizes.
+
+    Args:
+        f: Clients the server is prepared to lose on each side.
+
+    References:
+        Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+        ICML 2018, https://arxiv.org/abs/1803.01498, Definition 2.
+    """
+
+    f: int | None = None
+
+    def __post_init__(self) -> None:
+        require("TrimmedMean.f", self.f, self.f is None or self.f >= 0, ">= 0")
+
+    def rows_needed(self) -> int:
+        """One row must be left."""
+        return 2 * (self.f or 0) + 1
+
+    def tolerates(self, n: int) -> int:
+        """``f``."""
+        return self.f or 0
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        """The mean of sorted rows ``f`` to ``n - f - 1``."""
+        x, f = received.values(), self.f or 0
+        return exact_mean(sorted_rows(x)[f : len(x) - f]), None
+
+    def order_weights(self, n: int) -> Tensor:
+        """``1 / (n - 2 f)`` for the ranks that are kept."""
+        f = self.f or 0
+        weights = torch.zeros(n, dtype=torch.float64)
+        weights[f : n - f] = 1 / (n - 2 * f)
+        return weights

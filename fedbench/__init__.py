@@ -1,0 +1,28 @@
+"""fedbench: communication-efficient federated learning on trial.
+
+>>> import fedbench
+>>> fedbench.Scenario(protocol="fsl", attack="rank-reversal").rounds
+40
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedbench.record import Record
+    from fedbench.run import play
+    from fedbench.scenario import Scenario
+
+__all__ = ["Record", "Scenario", "play"]
+
+_HOMES = {"Record": "fedbench.record", "Scenario": "fedbench.scenario", "play": "fedbench.run"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: `fedbench --help` does not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedbench' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

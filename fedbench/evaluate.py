@@ -1,0 +1,52 @@
+"""How good a deployed model is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.layout import Tree
+from fedbench.network import Network
+from fedbench.tasks.datasets import Data
+
+_BATCH = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """Accuracy and loss on pooled samples, and the accuracy of each part.
+
+    Args:
+        accuracy: Share of correct answers over all samples.
+        loss: Mean cross-entropy in nats; NaN if the model is not finite.
+        parts: ``(len(parts),)`` float64 share of correct answers in each part.
+    """
+
+    accuracy: float
+    loss: float
+    parts: Tensor
+
+
+def evaluate(
+    network: Network, model: Tree | list[Tree], data: Data, parts: Sequence[Tensor]
+) -> Score:
+    """Judge a model, or an ensemble by its mean probability, on the samples of ``parts``.
+
+    Scores that are not finite count as a wrong answer: argmax would call them class 0.
+    """
+    ensemble = [model] if isinstance(model, dict) else model
+    rows = torch.cat(list(parts))
+    right, losses = [], []
+    with torch.no_grad():
+        for batch in torch.split(rows, _BATCH):
+            x, y = data.floats(batch), data.y[batch]
+            chances = torch.stack([network.logits(m, x).softmax(dim=1) for m in ensemble])
+            mean = chances.mean(dim=0)
+            right.append((mean.argmax(dim=1) == y) & torch.isfinite(mean).all(dim=1))
+            losses.append(-mean.gather(1, y[:, None])[:, 0].clamp_min(1e-30).log())
+    correct, loss = torch.cat(right).to(torch.float64), torch.cat(losses)
+    shares = [part.mean() for part in torch.split(correct, [len(part) for part in parts])]
+    return Score(float(correct.mean()), float(loss.mean()), torch.stack(shares).cpu())

@@ -1,0 +1,56 @@
+"""Trees (``dict[str, Tensor]``, inside a client) and matrices ``(n, d)`` (between clients)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each layer of a network lives in a flat vector of ``d`` coordinates."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Layout:
+        """The layout of a network's parameter shapes, in their order."""
+        return cls(tuple(shapes), tuple(shapes.values()))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Coordinates per layer."""
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def d(self) -> int:
+        """All coordinates.
+
+        >>> Layout.of({"conv": (32, 1, 3, 3), "fc": (10, 128)}).d
+        1568
+        """
+        return sum(self.sizes)
+
+    def layers(self, x: Tensor) -> list[Tensor]:
+        """``x (..., d)`` cut at the layer boundaries: views ``(..., n_l)``."""
+        return list(torch.split(x, list(self.sizes), dim=-1))
+
+    def flatten(self, tree: Tree) -> Tensor:
+        """``(d,)`` in the order of ``names``."""
+        return torch.cat([tree[name].reshape(-1) for name in self.names])
+
+    def unflatten(self, x: Tensor) -> Tree:
+        """Views into ``x (..., d)``; leading dimensions stay."""
+        parts = self.layers(x)
+        return {
+            name: part.reshape(*x.shape[:-1], *shape)
+            for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
+        }

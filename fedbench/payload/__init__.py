@@ -1,0 +1,23 @@
+"""What travels: one file per alphabet."""
+
+from fedbench.payload.base import Checks, Payload, Spec, require_same_form, same
+from fedbench.payload.floats import FloatVectors
+from fedbench.payload.rankings import Rankings, ranking, reputation
+from fedbench.payload.signs import SignBits
+from fedbench.payload.sparse import SparseVectors
+from fedbench.payload.top_rankings import TopRankings
+
+__all__ = [
+    "Checks",
+    "FloatVectors",
+    "Payload",
+    "Rankings",
+    "SignBits",
+    "SparseVectors",
+    "Spec",
+    "TopRankings",
+    "ranking",
+    "reputation",
+    "require_same_form",
+    "same",
+]

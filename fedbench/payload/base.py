@@ -1,0 +1,136 @@
+"""The contract of everything that travels."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
+
+from fedbench.errors import IllegalPayloadError
+from fedbench.wire import Packet
+
+Spec = dict[str, Any]  # the public form of a message: what both ends know before it is sent
+Checks = Literal["none", "finite"]
+
+
+@dataclass(frozen=True, eq=False)
+class Payload(ABC):
+    """``n`` messages of one alphabet: a frozen dataclass of tensors, first dimension ``n``.
+
+    A field that holds no tensor is part of the public form: both ends know it, it is not sent.
+    ``values`` lifts any alphabet to real rows ``(n, k)``, `nearest` projects back to the closest
+    legal messages, so any real-valued attack or defense runs on every alphabet.
+    """
+
+    def __len__(self) -> int:
+        return len(next(iter(self._tensors().values())))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        fields = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return {name: value for name, value in fields if isinstance(value, Tensor)}
+
+    @property
+    def spec(self) -> Spec:
+        """The public form: every field that is no tensor, and the widths of those that are."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {
+            name: tuple(value.shape[1:]) if isinstance(value, Tensor) else value
+            for name, value in fields.items()
+        }
+
+    def take(self, rows: Tensor | Sequence[int]) -> Self:
+        """The messages of these rows, copied."""
+        index = torch.as_tensor(rows, dtype=torch.long)
+        taken = {name: x[index.to(x.device)] for name, x in self._tensors().items()}
+        return dataclasses.replace(self, **taken)
+
+    def put(self, rows: Tensor | Sequence[int], other: Self) -> Self:
+        """A copy in which these rows are ``other``'s messages."""
+        require_same_form(self, other)
+        index = torch.as_tensor(rows, dtype=torch.long)
+        tensors, new = self._tensors(), other._tensors()
+        if len(index) != len(other):
+            raise IllegalPayloadError(f"put: {len(index)} rows for {len(other)} messages")
+        merged = {
+            name: x.index_copy(0, index.to(x.device), new[name].to(x))
+            for name, x in tensors.items()
+        }
+        return dataclasses.replace(self, **merged)
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `IllegalPayloadError` unless every row is legal: shape, dtype, alphabet."""
+
+    @abstractmethod
+    def values(self) -> Tensor:
+        """``(n, k)``: float32, or exact int32 for rankings."""
+
+    @abstractmethod
+    def nearest(self, values: Tensor) -> Self:
+        """The legal messages closest to ``values (n, k)`` in L2, with this payload's headers."""
+
+    @abstractmethod
+    def encode(self) -> list[Packet]:
+        """One packet per row; canonical: equal messages have equal bytes."""
+
+    @classmethod
+    @abstractmethod
+    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+        """One message. Raises `IllegalPayloadError` for bytes that no legal message has."""
+
+    @classmethod
+    def decode(
+        cls, packets: Sequence[Packet], spec: Spec, device: torch.device | str = "cpu"
+    ) -> tuple[Self | None, Tensor]:
+        """The legal messages (None if there are none), and ``(n,)`` bool: which were accepted."""
+        accepted = torch.zeros(len(packets), dtype=torch.bool)
+        rows = []
+        for i, packet in enumerate(packets):
+            try:
+                rows.append(cls.decode_row(packet, spec))
+            except IllegalPayloadError:
+                continue
+            accepted[i] = True
+        if not rows:
+            return None, accepted
+        columns = [row._tensors() for row in rows]
+        stacked = {
+            name: torch.cat([column[name] for column in columns]).to(device) for name in columns[0]
+        }
+        return dataclasses.replace(rows[0], **stacked), accepted
+
+    def passes(self, checks: Checks) -> Tensor:
+        """``(n,)`` bool: rows whose values the server's ``checks`` let through."""
+        rows = torch.ones(len(self), dtype=torch.bool)
+        if checks == "finite":
+            for x in self._tensors().values():
+                if x.is_floating_point():
+                    rows &= torch.isfinite(x).reshape(len(self), -1).all(dim=1).cpu()
+        return rows
+
+
+def require_same_form(a: Payload, b: Payload) -> None:
+    """Raise `IllegalPayloadError` unless both have one type and one public form."""
+    if type(a) is not type(b) or a.spec != b.spec:
+        raise IllegalPayloadError(
+            f"messages must be {type(a).__name__} of form {a.spec}, "
+            f"got {type(b).__name__} of form {b.spec}"
+        )
+
+
+def same(a: Payload, b: Payload) -> bool:
+    """Equal type and equal bytes (dataclasses of tensors compare by identity)."""
+    return type(a) is type(b) and a.spec == b.spec and a.encode() == b.encode()
+
+
+def require_width(name: str, x: Tensor, width: int, dtype: torch.dtype) -> None:
+    """Raise `IllegalPayloadError` unless ``x`` is ``(n, width)`` of ``dtype``."""
+    if x.ndim != 2 or x.shape[1] != width or x.dtype != dtype:
+        raise IllegalPayloadError(
+            f"{name} must be (n, {width}) {dtype}, got {tuple(x.shape)} {x.dtype}"
+        )

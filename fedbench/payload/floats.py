@@ -1,0 +1,55 @@
+"""Real vectors, 32 bits a coordinate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbench.errors import IllegalPayloadError
+from fedbench.payload.base import Payload, Spec
+from fedbench.wire import Packet
+
+
+@dataclass(frozen=True, eq=False)
+class FloatVectors(Payload):
+    """``x (n, d)`` float32; on the wire little-endian IEEE 754, 32 d bits, no header.
+
+    A server that checks nothing accepts every bit pattern, NaN and infinity included.
+    """
+
+    x: Tensor
+
+    def check(self) -> None:
+        """Float32 rows; any value is structurally legal."""
+        if self.x.ndim != 2 or self.x.dtype != torch.float32:
+            raise IllegalPayloadError(
+                f"FloatVectors.x must be (n, d) float32, got {tuple(self.x.shape)} {self.x.dtype}"
+            )
+
+    def values(self) -> Tensor:
+        """The rows themselves."""
+        return self.x
+
+    def nearest(self, values: Tensor) -> Self:
+        """The values rounded to float32."""
+        return type(self)(values.to(torch.float32))
+
+    def encode(self) -> list[Packet]:
+        """``4 d`` bytes a row."""
+        rows = self.x.cpu().contiguous().numpy().astype("<f4", copy=False)
+        return [Packet(row.tobytes(), 32 * len(row)) for row in rows]
+
+    @classmethod
+    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+        """Rejects a wrong length only."""
+        (d,) = spec["x"]
+        if len(packet.data) != 4 * d:
+            raise IllegalPayloadError(
+                f"a float vector must have {4 * d} bytes, got {len(packet.data)}"
+            )
+        row = np.frombuffer(packet.data, dtype="<f4").astype(np.float32)
+        return cls(torch.from_numpy(row)[None])

@@ -1,0 +1,1 @@
+"""The federated protocols, one file each."""

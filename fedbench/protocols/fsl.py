@@ -1,0 +1,176 @@
+"""Rankings of the edges of a random network that is never trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Batches, Grad, Memory, Shared
+from fedbench.errors import require
+from fedbench.layout import Tree
+from fedbench.payload import Payload, Rankings, TopRankings, ranking
+from fedbench.protocols.sgd import LocalSGD
+from fedbench.protocols.supermask import top_mask
+from fedbench.rng import Key
+
+
+def kept_edges(n: int, k: float) -> int:
+    """``n - t`` with the ``t = int((1 - k) n)`` of Algorithm 1, in exact arithmetic.
+
+    In floating point ``int((1 - 0.8) * 10)`` is 1 and one edge too many is kept (A3).
+
+    >>> [kept_edges(10, k) for k in (0.8, 0.9, 0.5, 0.01, 1.0)]
+    [8, 9, 5, 1, 10]
+    """
+    return n - math.floor((1 - Fraction(repr(k))) * n)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FSL(LocalSGD[Tensor]):
+    """Clients rank the edges of a frozen random network, the server sorts the sum of their ranks.
+
+    Weights are ``+-sqrt(2 / fan_in)`` with random signs and scores Kaiming uniform, both from the
+    seed. A client sets ``theta_s[R_g] = sort(theta_s)``, trains these scores by edge-popup
+    (Algorithm 1) and sends ``R = argsort(S)`` per layer; VOTE sums the positions and sorts
+    (Algorithm 2). Every client is one vote. State is ``R_g (1, d)``.
+
+    Where the paper is silent or its code disagrees with itself: initial scores are positive, the
+    absolute value of the Kaiming-uniform draw, and mask and ranking both order the score itself
+    (the released code masks by its magnitude but ranks by its sign, A3); ``fan_in`` is the number
+    of inputs of an edge's target, not of the whole previous layer (F8); the mask keeps
+    ``R_g[t:]``, not the edges whose index passes t (F1); equal reputations, and equal scores, are
+    ordered by edge index (F9); the learning rate does not decay. The seed is known at enrolment:
+    its 32 bits are not in the downlink of a round.
+
+    Args:
+        k: Share of each layer's edges that the subnetwork keeps.
+
+    References:
+        "FSL: Federated Supermask Learning", Algorithms 1 and 2, published as Mozaffari, Shejwalkar
+        and Houmansadr, "Every Vote Counts: Ranking-Based Training of Federated Learning to Resist
+        Poisoning Attacks", USENIX Security 2023, https://arxiv.org/abs/2110.04350.
+    """
+
+    sends: ClassVar[type[Payload]] = Rankings
+    weighted = False
+    space = "scores"
+
+    lr: float = 0.4
+    k: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(f"{type(self).__name__}.k", self.k, 0 < self.k <= 1, "in (0, 1]")
+
+    def scores(self, shared: Shared) -> Tensor:
+        """``(d,)`` initial scores ``|U(-b, b)|``, b = 1 / sqrt(fan_in): Kaiming with a = sqrt 5."""
+        parts = [
+            shared.key.fold("scores", name).uniform(math.prod(shape), device=shared.device)
+            / math.sqrt(shared.network.fan_in(name))
+            for name, shape in shared.network.shapes.items()
+        ]
+        return torch.cat(parts)
+
+    def frozen(self, shared: Shared) -> Tree:
+        """Signed Kaiming constant, the best of the paper's Table 5."""
+        return {
+            name: shared.key.fold("weights", name).signs(*shape, device=shared.device)
+            * math.sqrt(2 / shared.network.fan_in(name))
+            for name, shape in shared.network.shapes.items()
+        }
+
+    def init(self, shared: Shared) -> Tensor:
+        """``R_g = argsort(theta_s)``, Algorithm 2 line 4."""
+        return ranking(self.scores(shared)[None], shared.layout.sizes)
+
+    def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
+        """The global ranking, one row for all."""
+        return Rankings(state, shared.layout.sizes)
+
+    def receive(self, shared: Shared, broadcast: Payload) -> Tree:
+        """``theta_s[R_g] <- sort(theta_s)`` per layer, Algorithm 2 line 10."""
+        assert isinstance(broadcast, Rankings)
+        layout = shared.layout
+        scores, orders = layout.layers(self.scores(shared)), layout.layers(broadcast.symbols[0])
+        layers = [
+            torch.empty_like(score).scatter_(0, order.long(), score.sort().values)
+            for score, order in zip(scores, orders, strict=True)
+        ]
+        return layout.unflatten(torch.cat(layers))
+
+    def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
+        """``theta_w * m`` with the straight-through mask of Algorithm 1."""
+        return {
+            name: frozen[name] * top_mask(score, kept_edges(score.numel(), self.k))
+            for name, score in trained.items()
+        }
+
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
+        """The trained scores ``S``, Algorithm 2 line 11."""
+        return self.train(tree, batches, grad, key), memory
+
+    def message(
+        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
+    ) -> tuple[Payload, Sequence[Memory]]:
+        """``R = argsort(S)``, Algorithm 2 line 12."""
+        sizes = shared.layout.sizes
+        return Rankings(ranking(updates, sizes), sizes), memory
+
+    def server_step(
+        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
+    ) -> Tensor:
+        """``R_g = argsort(A)``: dividing the sum A by n keeps its order."""
+        return ranking(aggregate[None], shared.layout.sizes)
+
+    def model(self, shared: Shared, state: Tensor, key: Key) -> Tree:
+        """The subnetwork of each layer's ``R_g[t:]``."""
+        mask = []
+        for order in shared.layout.layers(state[0]):
+            best = order[len(order) - kept_edges(len(order), self.k) :].long()
+            mask.append(torch.zeros(len(order), device=state.device).index_fill_(0, best, 1.0))
+        masks = shared.layout.unflatten(torch.cat(mask))
+        return {name: weight * masks[name] for name, weight in self.frozen(shared).items()}
+
+    def model_bits(self, shared: Shared, state: Tensor) -> int:
+        """One bit an edge and the seed; an entropy coder would save little at k = 1/2."""
+        return state.shape[1] + 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseFSL(FSL):
+    """FSL whose clients send only the best ``top`` share of each layer's ranking.
+
+    An edge that is not sent has reputation 0, one that is sent its position in the full ranking
+    (F7: the paper does not say which). The server still sends whole rankings.
+
+    Args:
+        top: Share of each layer's ranking that travels.
+
+    References:
+        "FSL: Federated Supermask Learning", section 5.2, https://arxiv.org/abs/2110.04350.
+    """
+
+    sends = TopRankings
+
+    top: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("SparseFSL.top", self.top, 0 < self.top < 1, "in (0, 1)")
+
+    def message(
+        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
+    ) -> tuple[Payload, Sequence[Memory]]:
+        """The last ``top`` share of ``argsort(S)``."""
+        sizes = shared.layout.sizes
+        kept = tuple(kept_edges(size, self.top) for size in sizes)
+        blank = updates.new_zeros(len(updates), sum(kept), dtype=torch.int32)
+        return TopRankings(blank, sizes, kept).nearest(updates), memory

@@ -1,0 +1,87 @@
+"""The top-k mask of edge-popup, differentiable straight through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def mask_rows(scores: Tensor, kept: int) -> Tensor:
+    """Float 0/1 mask of the ``kept`` largest of each row ``(n, d)``; among equals higher indices.
+
+    That is the mask of the last ``kept`` edges of a stable argsort. A threshold by partition on a
+    CPU and by radix select on an accelerator, never a full sort.
+    """
+    t = scores.shape[1] - kept
+    if scores.device.type == "cpu":
+        threshold = torch.from_numpy(np.partition(scores.numpy(), t, axis=1)[:, t : t + 1])
+    else:
+        threshold = torch.kthvalue(scores, t + 1, dim=1, keepdim=True).values
+    mask = scores >= threshold
+    surplus = mask.sum(dim=1, keepdim=True) - kept
+    if bool(surplus.any()):
+        ties = scores == threshold
+        mask &= ~(ties & (ties.cumsum(dim=1) <= surplus))
+    return mask.to(scores.dtype)
+
+
+class _TopMask(torch.autograd.Function):
+    """Forward `mask_rows`, backward the identity (straight-through estimator)."""
+
+    @staticmethod
+    def forward(scores: Tensor, kept: int) -> Tensor:
+        return mask_rows(scores.detach().reshape(1, -1), kept).reshape(scores.shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
+        return grads[0], None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, scores: Tensor, kept: int) -> tuple[Tensor, int]:
+        rows = scores.movedim(in_dims[0], 0)
+        masks: Tensor = _Rows.apply(rows, kept)  # type: ignore[no-untyped-call]
+        return masks, 0
+
+
+class _Rows(torch.autograd.Function):
+    """`_TopMask` of many clients at once: the first dimension is theirs."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(rows: Tensor, kept: int) -> Tensor:
+        return mask_rows(rows.detach().reshape(len(rows), -1), kept).reshape(rows.shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
+def top_mask(scores: Tensor, kept: int) -> Tensor:
+    """0/1 mask of the ``kept`` largest entries, whose gradient passes to ``scores`` unchanged.
+
+    The threshold is taken over all of ``scores``: call it once a layer.
+
+    References:
+        Ramanujan et al., "What's Hidden in a Randomly Weighted Neural Network?", CVPR 2020,
+        https://arxiv.org/abs/1911.13299, equation 4; FSL paper, Algorithm 1 lines 11 to 15, whose
+        ``m <- sort(theta)`` loses the positions (F2).
+
+    >>> top_mask(torch.tensor([0.3, 0.1, 0.3, 0.2]), 2).tolist()
+    [1.0, 0.0, 1.0, 0.0]
+    >>> top_mask(torch.tensor([0.3, 0.3, 0.3, 0.2]), 2).tolist()
+    [0.0, 1.0, 1.0, 0.0]
+    """
+    mask: Tensor = _TopMask.apply(scores, kept)  # type: ignore[no-untyped-call]
+    return mask

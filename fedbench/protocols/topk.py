@@ -1,0 +1,51 @@
+"""The largest coordinates of an update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Memory, Shared
+from fedbench.errors import require
+from fedbench.payload import Payload, SparseVectors
+from fedbench.protocols.fedavg import DenseWeights
+from fedbench.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK(DenseWeights):
+    """Clients send the ``k`` share of their update that is largest in magnitude; the rest counts 0.
+
+    ``max(1, floor(k d))`` coordinates over all layers together, without error feedback.
+
+    Args:
+        k: Share of the coordinates that travels.
+
+    References:
+        Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017,
+        https://arxiv.org/abs/1704.05021, section 3; wire format of the FSL paper, Table 1 (F6).
+    """
+
+    sends = SparseVectors
+
+    k: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("TopK.k", self.k, 0 < self.k <= 1, "in (0, 1]")
+
+    def message(
+        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
+    ) -> tuple[Payload, Sequence[Memory]]:
+        """Largest magnitudes; among equals the lowest index."""
+        n, d = updates.shape
+        kept = max(1, int(self.k * d))
+        blank = SparseVectors(
+            torch.zeros(n, kept, dtype=torch.int64, device=updates.device),
+            updates.new_zeros(n, kept),
+            d,
+        )
+        return blank.nearest(updates), memory

@@ -1,0 +1,196 @@
+"""What a run measured: the JSON that everything downstream reads."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedbench.errors import ConfigError
+from fedbench.scenario import Scenario
+
+SCHEMA = 1
+
+Number = float | None  # None: not measured in this round, or not a finite number
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Round(_Model):
+    """One round.
+
+    Args:
+        step: From 0.
+        clients: Who was sampled, in the order of the rows.
+        malicious: How many of them the adversary owns.
+        accepted: Rows that decoded and passed the server's checks.
+        rejected_honest: Benign rows that did not.
+        rejected_malicious: Malicious rows that did not.
+        skipped: Too few rows for the rule: the state stayed.
+        uplink_bits: Bits of all packets that clients sent.
+        benign_uplink_bits: Those of benign clients.
+        downlink_bits: Bits of what the server sent, over all clients of the round.
+        accuracy: On the pooled test parts of the benign clients, in [0, 1].
+        loss: Mean cross-entropy there, in nats.
+        gain: L2 distance of the aggregate from the one of honest messages, relative to the latter.
+        gain_mean: The same for the plain mean instead of the rule.
+        epsilon: Spent so far; None without a mechanism.
+        notes: What the attack reported.
+    """
+
+    step: int
+    clients: list[int]
+    malicious: int
+    accepted: int
+    rejected_honest: int
+    rejected_malicious: int
+    skipped: bool
+    uplink_bits: int
+    benign_uplink_bits: int
+    downlink_bits: int
+    accuracy: Number = None
+    loss: Number = None
+    gain: Number = None
+    gain_mean: Number = None
+    epsilon: Number = None
+    notes: dict[str, float | int | str | bool] = {}
+
+
+class Spread(_Model):
+    """Over the benign clients' own test parts; ``std`` divides by their number."""
+
+    mean: float
+    std: float
+    min: float
+    max: float
+
+
+class Result(_Model):
+    """What is read at the last round.
+
+    Args:
+        accuracy: On the pooled test parts of the benign clients, in [0, 1].
+        loss: Mean cross-entropy there, in nats.
+        per_client: Accuracies of the benign clients on their own test parts.
+        uplink_bits_per_parameter: Per benign message, headers included.
+        downlink_bits_per_parameter: Per client and round.
+        model_bits: To store what is deployed.
+        skipped_rounds: Rounds without a step.
+        epsilon: None without a mechanism.
+    """
+
+    accuracy: float
+    loss: Number
+    per_client: Spread
+    uplink_bits_per_parameter: float
+    downlink_bits_per_parameter: float
+    model_bits: int
+    skipped_rounds: int
+    epsilon: Number = None
+
+
+class Environment(_Model):
+    """Where the run took place: numbers may differ by rounding between two of these."""
+
+    fedbench: str
+    python: str
+    torch: str
+    numpy: str
+    platform: str
+    device: str
+    executor: str
+    threads: int
+
+
+class Timing(_Model):
+    """The only part of a record that differs between two runs of one scenario."""
+
+    seconds: float
+    peak_memory_mib: float
+
+
+class Record(_Model):
+    """One run of one scenario with one seed."""
+
+    schema_version: Literal[1] = 1
+    id: str
+    scenario: Scenario
+    data_digest: str
+    parameters: int
+    vote: bool
+    mechanism: str
+    environment: Environment
+    rounds: list[Round]
+    result: Result
+    flags: list[str]
+    timing: Timing
+
+    def to_json(self) -> str:
+        """Indented, in the order of the schema, with a final newline."""
+        return self.model_dump_json(indent=1) + "\n"
+
+    def measured(self) -> dict[str, Any]:
+        """Everything but the times: equal for equal scenario, device and executor."""
+        return self.model_dump(exclude={"timing"})
+
+    @property
+    def file_name(self) -> str:
+        """Protocol, defense, attack and seed for people, the id for machines."""
+        scenario = self.scenario
+        parts = (scenario.protocol, scenario.defense, scenario.attack)
+        words = [part.partition(":")[0] for part in parts]
+        return f"{'-'.join(words)}-seed{scenario.seed}-{self.id}.json"
+
+    def write(self, folder: Path) -> Path:
+        """Write atomically: the file is whole or absent."""
+        path = folder / self.file_name
+        write_atomically(path, self.to_json().encode())
+        return path
+
+
+def read(path: Path) -> Record:
+    """A record from its file.
+
+    Raises:
+        ConfigError: unreadable, truncated, or of another schema.
+    """
+    try:
+        return Record.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "file"
+        raise ConfigError(
+            f"{path} is no record of schema {SCHEMA}: {where}: {first['msg'].lower()}; "
+            "run the scenario again"
+        ) from error
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write beside the target, then rename.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise ConfigError(
+            f"--out {str(path.parent)!r} must be a folder that can be written: {error.strerror}; "
+            "choose another one"
+        ) from error

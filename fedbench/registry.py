@@ -1,0 +1,112 @@
+"""Plug-ins by name: built-in ones take the same road, entry points, as anyone's."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, get_type_hints
+
+from fedbench.errors import ConfigError, UnknownPluginError
+
+KINDS = ("protocol", "attack", "defense", "mechanism", "dataset", "model", "partition")
+
+
+@cache
+def _points(kind: str) -> dict[str, EntryPoint]:
+    if kind not in KINDS:
+        raise UnknownPluginError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    found = entry_points(group=f"fedbench.{kind}s")
+    return {point.name: point for point in sorted(found, key=lambda point: point.name)}
+
+
+def names(kind: str) -> list[str]:
+    """Every installed plug-in of a kind. They are read when a package is installed."""
+    return list(_points(kind))
+
+
+def plugin(kind: str, name: str) -> type[Any]:
+    """The class behind a name.
+
+    Raises:
+        UnknownPluginError: nothing answers to the name, or its import fails.
+    """
+    if name not in names(kind):
+        close = difflib.get_close_matches(name, names(kind), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names(kind))}"
+        raise UnknownPluginError(f"--{kind} {name!r} is not installed; {hint}")
+    point = _points(kind)[name]
+    try:
+        loaded: type[Any] = point.load()
+    except Exception as error:  # a plug-in is foreign code: whatever its import raises ends here
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UnknownPluginError(
+            f"--{kind} {name!r} cannot be imported from {point.value} ({reason}); "
+            "repair or uninstall that package"
+        ) from error
+    if not dataclasses.is_dataclass(loaded):
+        raise UnknownPluginError(
+            f"--{kind} {name!r} must be a frozen dataclass, got {point.value}; repair that package"
+        )
+    return loaded
+
+
+def split(text: str) -> tuple[str, dict[str, str]]:
+    """Name and parameters of ``name:param=value,param=value``.
+
+    >>> split("trimmed-mean:f=2")
+    ('trimmed-mean', {'f': '2'})
+    """
+    name, _, rest = text.partition(":")
+    params = {}
+    for part in filter(None, rest.split(",")):
+        param, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigError(f"{text!r} must read name:param=value,param=value, got {part!r}")
+        params[param.strip()] = value.strip()
+    return name.strip(), params
+
+
+def load(kind: str, text: str) -> Any:
+    """The plug-in that ``name:param=value`` describes.
+
+    Raises:
+        UnknownPluginError: no such plug-in.
+        ConfigError: no such parameter, or a value that it does not take.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    name, params = split(text)
+    cls = plugin(kind, name)
+    hints = get_type_hints(cls)
+    fields = {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
+    values = {}
+    for param, value in params.items():
+        if param not in fields:
+            close = difflib.get_close_matches(param, fields, n=1)
+            known = ", ".join(fields) or "none"
+            hint = f"did you mean {close[0]!r}?" if close else f"parameters: {known}"
+            raise ConfigError(f"--{kind} {name} has no parameter {param!r}; {hint}")
+        try:
+            given = None if value.lower() == "none" else value
+            values[param] = TypeAdapter(fields[param]).validate_python(given)
+        except ValidationError as error:
+            what = error.errors()[0]["msg"].lower()
+            raise ConfigError(f"--{kind} {name}:{param}={value}: {what}, got {value!r}") from error
+    return cls(**values)
+
+
+def describe(name: str, instance: Any) -> str:
+    """The text that `load` turns into an equal instance: every parameter is written out.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Rule:
+    ...     f: int = 2
+    >>> describe("rule", Rule())
+    'rule:f=2'
+    """
+    fields = [field.name for field in dataclasses.fields(instance) if field.init]
+    params = [f"{field}={str(getattr(instance, field)).lower()}" for field in fields]
+    return f"{name}:{','.join(params)}" if params else name

@@ -1,0 +1,115 @@
+"""What a run leaves behind: its record, and the doubts that it has about itself."""
+
+from __future__ import annotations
+
+import math
+import platform
+import resource
+import statistics
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbench.evaluate import evaluate
+from fedbench.record import Environment, Record, Result, Round, Spread, Timing
+from fedbench.scenario import code_version
+from fedbench.setup import Setup
+
+
+def report(setup: Setup, state: Any, rounds: list[Round], seconds: float) -> Record:
+    """The record of a run that ended in ``state``."""
+    scenario, protocol, shared = setup.scenario, setup.plugins.protocol, setup.shared
+    model = protocol.model(shared, state, setup.key.fold("model", len(rounds) - 1))
+    benign = [part for i, part in enumerate(setup.test) if not setup.malicious[i]]
+    score = evaluate(shared.network, model, setup.data, benign)
+    benign_messages = sum(len(r.clients) - r.malicious for r in rounds)
+    messages = sum(len(r.clients) for r in rounds)
+    d = shared.layout.d
+    result = Result(
+        accuracy=score.accuracy,
+        loss=score.loss if math.isfinite(score.loss) else None,
+        per_client=spread(score.parts),
+        uplink_bits_per_parameter=sum(r.benign_uplink_bits for r in rounds)
+        / max(benign_messages, 1)
+        / d,
+        downlink_bits_per_parameter=sum(r.downlink_bits for r in rounds) / messages / d,
+        model_bits=protocol.model_bits(shared, state),
+        skipped_rounds=sum(r.skipped for r in rounds),
+    )
+    return Record(
+        id=scenario.id(),
+        scenario=scenario,
+        data_digest=setup.data.digest,
+        parameters=d,
+        vote=scenario.is_vote(),
+        mechanism=scenario.mechanism,
+        environment=environment(setup),
+        rounds=rounds,
+        result=result,
+        flags=flags(setup, rounds, result),
+        timing=Timing(seconds=seconds, peak_memory_mib=peak_memory_mib()),
+    )
+
+
+def spread(x: Tensor) -> Spread:
+    """Mean, population standard deviation, extremes."""
+    return Spread(
+        mean=float(x.mean()),
+        std=float(x.std(unbiased=False)),
+        min=float(x.min()),
+        max=float(x.max()),
+    )
+
+
+def environment(setup: Setup) -> Environment:
+    """The machine and the versions."""
+    device = setup.shared.device
+    return Environment(
+        fedbench=code_version(),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        numpy=np.__version__,
+        platform=platform.platform(),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        executor=type(setup.executor).__name__.lower(),
+        threads=torch.get_num_threads(),
+    )
+
+
+def peak_memory_mib() -> float:
+    """Largest resident set of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
+    """Reasons to doubt this evaluation, each in one line."""
+    doubts = []
+    attacked = [r for r in rounds if r.malicious and not r.skipped]
+    chance = 1 / setup.data.classes
+    if setup.scenario.attack.partition(":")[0] == "none":
+        if result.accuracy < 2 * chance:
+            doubts.append(f"clean accuracy {result.accuracy:.3f} is near chance ({chance:.3f})")
+    else:
+        gains = [r.gain_mean for r in attacked if r.gain_mean is not None]
+        if gains and statistics.median(gains) < 1e-6:
+            doubts.append("the attack would not move the plain mean: is it one?")
+        on_bound = [r for r in attacked if r.notes.get("ended") == "bound" and _searched(r.notes)]
+        if on_bound:
+            doubts.append(f"the attack's search ended on its bound in {len(on_bound)} rounds")
+        if not attacked:
+            doubts.append("no malicious client was ever sampled, or every round was skipped")
+    honest = sum(len(r.clients) - r.malicious for r in rounds)
+    rejected = sum(r.rejected_honest for r in rounds)
+    if rejected > honest / 2:
+        doubts.append(f"the server rejected {rejected} of {honest} honest messages")
+    if result.skipped_rounds:
+        doubts.append(f"{result.skipped_rounds} of {len(rounds)} rounds were skipped")
+    return doubts
+
+
+def _searched(notes: dict[str, float | int | str | bool]) -> bool:
+    return notes.get("search") != "unbounded"

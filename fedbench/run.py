@@ -1,0 +1,205 @@
+"""START HERE: one round, in the order things happen, and the run that repeats it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench import threat
+from fedbench.api import Memory, ServerView
+from fedbench.evaluate import evaluate
+from fedbench.payload import Payload
+from fedbench.record import Record, Round
+from fedbench.report import report
+from fedbench.scenario import Scenario
+from fedbench.setup import Setup, prepare
+from fedbench.training import Client
+from fedbench.wire import Packet
+
+Progress = Callable[[Round], None]
+
+
+@dataclass(eq=False)
+class World:
+    """What changes from round to round.
+
+    Args:
+        state: The server's.
+        rule: The defense's.
+        adversary: The attack's.
+        clients: What each client that took part remembers.
+    """
+
+    state: Any
+    rule: Any = None
+    adversary: Any = None
+    clients: dict[int, Memory] = field(default_factory=dict)
+
+
+def play(
+    scenario: Scenario,
+    *,
+    device: str = "auto",
+    executor: str = "auto",
+    chunk: int = 32,
+    progress: Progress | None = None,
+) -> Record:
+    """Play a scenario from the first round to the last.
+
+    Args:
+        scenario: What to play.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        executor: ``loop``, ``stacked``, or ``auto`` by device.
+        chunk: Clients that the stacked executor trains at once.
+        progress: Called after each round.
+
+    Raises:
+        ConfigError: the scenario names something that cannot be had or does not fit.
+    """
+    start = time.perf_counter()
+    setup = prepare(scenario, device, executor, chunk)
+    world = World(setup.plugins.protocol.init(setup.shared))
+    rounds = []
+    for step in range(setup.scenario.rounds):
+        rounds.append(play_round(setup, world, step))
+        if progress is not None:
+            progress(rounds[-1])
+    return report(setup, world.state, rounds, time.perf_counter() - start)
+
+
+def play_round(setup: Setup, world: World, step: int) -> Round:
+    """One round. ``world`` is what it was, one round later."""
+    scenario, shared, key = setup.scenario, setup.shared, setup.key
+    protocol, attack = setup.plugins.protocol, setup.plugins.attack
+    defense, mechanism = setup.plugins.defense, setup.plugins.mechanism
+
+    # 1  the server samples clients and sends; what they get is what the bytes say
+    order = key.fold("sample", step).permutation(scenario.clients)
+    ids = order[: scenario.per_round].tolist()
+    sent_down = protocol.broadcast(shared, world.state, ids, key.fold("broadcast", step))
+    down = sent_down.encode()
+    broadcast, _ = type(sent_down).decode(down, sent_down.spec, shared.device)
+    assert broadcast is not None
+
+    # 2  every client trains, the malicious ones as if honest unless the attack is one of training
+    clients = [train_from(setup, world, broadcast, i, row, step) for row, i in enumerate(ids)]
+    keys = [client.key for client in clients]
+    updates, memories = setup.executor.train(clients)
+
+    # 3  mechanism and compression: from here on only the alphabet exists
+    updates = mechanism.on_updates(updates, clients[0].tree, keys)
+    honest, remembered = protocol.message(shared, updates, keys, memories)
+    honest = mechanism.on_payload(honest, keys)
+    world.clients |= dict(zip(ids, remembered, strict=True))
+
+    # 4  the adversary rewrites its own rows, and no others
+    malicious = setup.malicious[torch.tensor(ids)]
+    weights = setup.sizes[ids] if protocol.weighted else torch.ones(len(ids), dtype=torch.float64)
+    view = ServerView(weights, broadcast, step, key.fold("defense", step))
+    situation = threat.Situation(
+        protocol=protocol,
+        shared=shared,
+        honest=honest,
+        updates=updates,
+        keys=keys,
+        memory=memories,
+        rows=malicious.nonzero()[:, 0],
+        state=world.state,
+        defense=defense,
+        defense_state=world.rule,
+        view=view,
+        key=key.fold("adversary", step),
+    )
+    packets, world.adversary, notes = threat.forge(attack, situation, world.adversary)
+
+    # 5  the wire: the server gets what the bytes say, and rejects what is not legal
+    received, accepted = receive(setup, honest, packets)
+
+    # 6, 7  the rule estimates the honest mean, the protocol takes its step
+    skipped = received is None or len(received) < defense.rows_needed()
+    gains: dict[str, float | None] = {}
+    if received is not None and not skipped:
+        accepted_view = view.take(accepted)
+        aggregate, rule = defense.aggregate(received, world.rule, accepted_view)
+        gains = threat.gains(situation, received, accepted, aggregate)
+        noise = key.fold("mechanism", step)
+        aggregate = mechanism.on_aggregate(aggregate, defense, accepted_view, noise)
+        n = len(received)
+        world.state = protocol.server_step(
+            shared, world.state, aggregate, n, key.fold("server", step)
+        )
+        world.rule = rule
+
+    # 8  what happened is counted on the bytes that travelled
+    benign_bits = [packet.bits for packet, bad in zip(packets, malicious, strict=True) if not bad]
+    per_client = len(down) == len(ids)
+    downlink = sum(packet.bits for packet in down) * (1 if per_client else len(ids))
+    return Round(
+        step=step,
+        clients=ids,
+        malicious=int(malicious.sum()),
+        accepted=int(accepted.sum()),
+        rejected_honest=int((~accepted & ~malicious).sum()),
+        rejected_malicious=int((~accepted & malicious).sum()),
+        skipped=skipped,
+        uplink_bits=sum(packet.bits for packet in packets),
+        benign_uplink_bits=sum(benign_bits),
+        downlink_bits=downlink,
+        notes=notes,
+        **gains,
+        **look(setup, world.state, step),
+    )
+
+
+def train_from(
+    setup: Setup, world: World, broadcast: Payload, i: int, row: int, step: int
+) -> Client:
+    """Client ``i`` of this round: its data, its memory, and who may touch its training."""
+    protocol, attack = setup.plugins.protocol, setup.plugins.attack
+    key = setup.key.fold("client", step, i)
+    x, y = setup.data.floats(setup.train[i]), setup.data.y[setup.train[i]]
+    malicious = bool(setup.malicious[i])
+    if malicious:
+        x, y = attack.poison(x, y, key.fold("poison"))
+    return Client(
+        tree=protocol.receive(setup.shared, broadcast.take([row if len(broadcast) > 1 else 0])),
+        x=x,
+        y=y,
+        key=key,
+        memory=world.clients.get(i, protocol.memory(setup.shared)),
+        wrap_grad=attack.wrap_grad if malicious else setup.plugins.mechanism.wrap_grad,
+    )
+
+
+def receive(setup: Setup, honest: Payload, packets: list[Packet]) -> tuple[Payload | None, Tensor]:
+    """The rows that decode and pass the server's checks (None: no row), and which those are."""
+    received, accepted = type(honest).decode(packets, honest.spec, setup.shared.device)
+    if received is not None:
+        good = received.passes(setup.scenario.server_checks)
+        accepted[accepted.clone()] = good
+        received = received.take(good.nonzero()[:, 0]) if bool(good.any()) else None
+    return received, accepted
+
+
+def look(setup: Setup, state: Any, step: int) -> dict[str, float | None]:
+    """Accuracy and loss on the test parts of benign clients, in the rounds that look at them."""
+    scenario = setup.scenario
+    if (step + 1) % scenario.eval_every and step + 1 != scenario.rounds:
+        return {}
+    model = setup.plugins.protocol.model(setup.shared, state, setup.key.fold("model", step))
+    score = evaluate(setup.shared.network, model, setup.data, benign_tests(setup))
+    return {
+        "accuracy": score.accuracy,
+        "loss": score.loss if math.isfinite(score.loss) else None,
+    }
+
+
+def benign_tests(setup: Setup) -> list[Tensor]:
+    """Test parts of the clients that the adversary does not own."""
+    return [part for i, part in enumerate(setup.test) if not setup.malicious[i]]

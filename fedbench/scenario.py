@@ -1,0 +1,201 @@
+"""A run's whole description: frozen, TOML and JSON both ways, with a content hash."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from fedbench import registry
+from fedbench.errors import ConfigError, Misfit, require
+from fedbench.payload import Checks
+
+
+class Scenario(BaseModel):
+    """One run. Plug-ins are written ``name:param=value,param=value``.
+
+    Args:
+        protocol: What clients and server do.
+        attack: What the malicious clients do; ``none`` is the clean run, with the same clients.
+        defense: The server's rule; ``own`` is the protocol's default.
+        mechanism: The privacy mechanism.
+        dataset: Images and labels.
+        model: The network.
+        partition: Who has which samples.
+        clients: All of them, N.
+        per_round: How many are sampled in each round, n.
+        malicious: Share of all clients that the adversary owns.
+        declared: Share that the server is prepared for; the default is ``malicious``.
+        rounds: Federated rounds.
+        epochs: Passes of a client over its data in a round.
+        batch_size: Samples a step.
+        eval_every: Rounds between two looks at the test data; the last round is always one.
+        server_checks: ``finite``: rows with NaN or infinity are rejected; ``none``: accepted.
+        seed: Of everything but the data.
+        data_seed: Of partition and splits; the default is ``seed``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    protocol: str = "fedavg"
+    attack: str = "none"
+    defense: str = "own"
+    mechanism: str = "none"
+    dataset: str = "digits"
+    model: str = "lenet"
+    partition: str = "dirichlet:beta=1.0"
+    clients: int = 50
+    per_round: int = 10
+    malicious: float = 0.2
+    declared: float | None = None
+    rounds: int = 40
+    epochs: int = 2
+    batch_size: int = 8
+    eval_every: int = 5
+    server_checks: Checks = "finite"
+    seed: int = 0
+    data_seed: int | None = None
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Scenario:
+        for name in ("clients", "per_round", "rounds", "epochs", "batch_size", "eval_every"):
+            value = getattr(self, name)
+            require(f"--{name.replace('_', '-')}", value, value >= 1, ">= 1")
+        require("--malicious", self.malicious, 0 <= self.malicious < 1, "in [0, 1)")
+        if self.declared is not None:
+            require("--declared", self.declared, 0 <= self.declared < 1, "in [0, 1)")
+        rule = f"<= --clients = {self.clients}"
+        require("--per-round", self.per_round, self.per_round <= self.clients, rule)
+        for name in ("seed", "data_seed"):
+            value = getattr(self, name)
+            require(f"--{name.replace('_', '-')}", value, value is None or value >= 0, ">= 0")
+        return self
+
+    @classmethod
+    def of(cls, **fields: Any) -> Scenario:
+        """A scenario from plain values, with errors for people.
+
+        Raises:
+            ConfigError: an unknown field, or a value out of its range.
+        """
+        try:
+            return cls(**fields)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = "--" + ".".join(str(part) for part in first["loc"]).replace("_", "-")
+            raise ConfigError(f"{name}: {first['msg'].lower()}, got {first['input']!r}") from error
+
+    @classmethod
+    def from_toml(cls, text: str) -> Scenario:
+        """The scenario that `to_toml` wrote."""
+        try:
+            return cls.of(**tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"a scenario must be TOML: {error}") from error
+
+    def to_toml(self) -> str:
+        """Flat TOML; a field that is None is left out."""
+        import tomli_w
+
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+    def plugins(self) -> Plugins:
+        """The plug-ins, with every ``f`` that was left open filled from the declared share.
+
+        Raises:
+            ConfigError: a plug-in or a parameter that does not exist, or a combination that cannot.
+        """
+        protocol = registry.load("protocol", self.protocol)
+        rule = protocol.default_defense if self.defense == "own" else self.defense
+        defense = registry.load("defense", rule)
+        if getattr(defense, "f", 0) is None:
+            share = self.malicious if self.declared is None else self.declared
+            f = math.ceil(share * self.per_round - 1e-9)
+            defense = dataclasses.replace(defense, f=f)
+        plugins = Plugins(
+            protocol=protocol,
+            attack=registry.load("attack", self.attack),
+            defense=defense,
+            mechanism=registry.load("mechanism", self.mechanism),
+        )
+        plugins.check(self, rule.partition(":")[0])
+        return plugins
+
+    def resolved(self) -> Scenario:
+        """The same run with every default written out."""
+        plugins = self.plugins()
+        rule = plugins.protocol.default_defense if self.defense == "own" else self.defense
+        texts = {"protocol": self.protocol, "attack": self.attack, "defense": rule}
+        texts["mechanism"] = self.mechanism
+        described = {
+            kind: registry.describe(registry.split(text)[0], getattr(plugins, kind))
+            for kind, text in texts.items()
+        }
+        for kind in ("dataset", "model", "partition"):
+            text = getattr(self, kind)
+            described[kind] = registry.describe(registry.split(text)[0], registry.load(kind, text))
+        shares = {"declared": self.malicious if self.declared is None else self.declared}
+        seeds = {"data_seed": self.seed if self.data_seed is None else self.data_seed}
+        return self.model_copy(update=described | shares | seeds)
+
+    def id(self) -> str:
+        """Sixteen hex digits: a hash of the resolved scenario and of the code that plays it."""
+        text = self.resolved().model_dump_json() + code_version()
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def is_vote(self) -> bool:
+        """Each client is one vote, and the protocol's own rule with its server step counts them."""
+        protocol = registry.load("protocol", self.protocol)
+        rule = registry.split(self.defense)[0]
+        return not protocol.weighted and rule in ("own", protocol.default_defense)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plugins:
+    """What a scenario names, as objects."""
+
+    protocol: Any
+    attack: Any
+    defense: Any
+    mechanism: Any
+
+    def check(self, scenario: Scenario, rule: str) -> None:
+        """Raise `ConfigError` unless the parts fit each other and the number of rows."""
+        sends = self.protocol.sends
+        for kind, name in (("attack", scenario.attack), ("defense", rule)):
+            accepts = getattr(self, kind).accepts
+            if not issubclass(sends, accepts):
+                legal = ", ".join(alphabet.__name__ for alphabet in accepts)
+                raise Misfit(
+                    f"{kind} {name} works on {legal}, but {scenario.protocol} sends "
+                    f"{sends.__name__}"
+                )
+        needed = self.defense.rows_needed()
+        if needed > scenario.per_round:
+            f = getattr(self.defense, "f", None)
+            prepared = f" with f = {f}" if f is not None else ""
+            raise ConfigError(
+                f"--defense {rule}{prepared} needs at least {needed} clients a round, got "
+                f"--per-round {scenario.per_round}; lower f or sample more clients"
+            )
+
+
+@cache
+def code_version() -> str:
+    """Version, and a hash of the source of fedbench and of its own attacks and defenses."""
+    from importlib.metadata import version
+    from importlib.util import find_spec
+
+    digest = hashlib.sha256()
+    for package in ("fedbench", "fedbench_attacks", "fedbench_defenses"):
+        spec = find_spec(package)
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            for path in sorted(Path(folder).rglob("*.py")):
+                digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    return f"{version('fedbench-toolkit')}+{digest.hexdigest()[:12]}"

@@ -1,0 +1,119 @@
+"""From a scenario to the things that a round is played with."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench import registry
+from fedbench.api import Shared
+from fedbench.errors import ConfigError, require
+from fedbench.rng import Key
+from fedbench.scenario import Plugins, Scenario
+from fedbench.tasks.datasets import Data, data_folder
+from fedbench.tasks.splits import split_client
+from fedbench.threat import malicious_clients
+from fedbench.training import Executor, Schedule, executor
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """Everything that does not change during a run.
+
+    Args:
+        scenario: Resolved.
+        plugins: Protocol, attack, defense, mechanism.
+        data: The pool of samples, on the device.
+        train: Per client, indices of its training samples.
+        test: Per client, indices of its test samples.
+        sizes: ``(N,)`` float64, training samples of each client.
+        malicious: ``(N,)`` bool.
+        shared: Network, public seed and device.
+        executor: Trains clients.
+        key: The run's own randomness.
+    """
+
+    scenario: Scenario
+    plugins: Plugins
+    data: Data
+    train: list[Tensor]
+    test: list[Tensor]
+    sizes: Tensor
+    malicious: Tensor
+    shared: Shared
+    executor: Executor
+    key: Key
+
+
+def prepare(
+    scenario: Scenario, device: str = "auto", engine: str = "auto", chunk: int = 32
+) -> Setup:
+    """Load the data and build what the scenario names.
+
+    Raises:
+        ConfigError: anything that it names cannot be had or does not fit.
+    """
+    scenario = scenario.resolved()
+    where = choose_device(device)
+    plugins = scenario.plugins()
+    data = _load(scenario.dataset, str(data_folder() or "")).to(where)
+    network = registry.load("model", scenario.model).build(data.image, data.classes)
+
+    assert scenario.data_seed is not None
+    data_key = Key(scenario.data_seed).fold("data")
+    partition = registry.load("partition", scenario.partition)
+    parts = partition.split(
+        data.y.cpu(), scenario.clients, data.classes, data_key.fold("partition")
+    )
+    splits = [split_client(part, data_key.fold("split", i)) for i, part in enumerate(parts)]
+
+    key = Key(scenario.seed).fold("run")
+    public = key.fold("public").seed
+    assert isinstance(public, int)
+    shared = Shared(network, public & 0xFFFFFFFF, where)
+    schedule = Schedule(scenario.epochs, scenario.batch_size)
+    return Setup(
+        scenario=scenario,
+        plugins=plugins,
+        data=data,
+        train=[train.to(where) for train, _, _ in splits],
+        test=[test.to(where) for _, _, test in splits],
+        sizes=torch.tensor([len(train) for train, _, _ in splits], dtype=torch.float64),
+        malicious=malicious_clients(scenario.clients, scenario.malicious, key.fold("malicious")),
+        shared=shared,
+        executor=executor(engine, plugins.protocol, shared, schedule, chunk),
+        key=key,
+    )
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; on CUDA torch is told to be deterministic and to keep fp32 exact.
+
+    Raises:
+        ConfigError: CUDA is asked for and absent.
+    """
+    require("--device", name, name in ("auto", "cpu", "cuda"), "auto, cpu or cuda")
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise ConfigError("--device cuda needs a CUDA device, got none; use --device cpu")
+    if name == "cpu" or not available:
+        return torch.device("cpu")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return torch.device("cuda")
+
+
+@lru_cache(maxsize=2)
+def _load(dataset: str, folder: str) -> Data:
+    data: Any = registry.load("dataset", dataset).load(Path(folder) if folder else None)
+    loaded: Data = data
+    return loaded

@@ -1,0 +1,1 @@
+"""Many runs: the grid of them, their engine, their summary."""

@@ -1,0 +1,141 @@
+"""Which runs a grid means, and which combinations cannot exist."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from fedbench import registry
+from fedbench.errors import ConfigError, Misfit
+from fedbench.scenario import Scenario
+
+AXES = ("protocol", "defense", "attack")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination; a run of it is `scenario` with another seed."""
+
+    scenario: Scenario
+
+    @property
+    def protocol(self) -> str:
+        """As typed."""
+        return self.scenario.protocol
+
+    @property
+    def attack(self) -> str:
+        """As typed."""
+        return self.scenario.attack
+
+    @property
+    def defense(self) -> str:
+        """As typed, but ``vote`` where the protocol's own rule counts votes."""
+        if self.scenario.is_vote():
+            return "vote"
+        if self.scenario.defense == "own":
+            default: str = registry.load("protocol", self.scenario.protocol).default_defense
+            return default
+        return self.scenario.defense
+
+    @property
+    def clean(self) -> bool:
+        """Does the adversary do nothing?"""
+        return self.attack == "none"
+
+    def __str__(self) -> str:
+        return f"{self.protocol} + {self.defense} / {self.attack}"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A combination that cannot exist, and why."""
+
+    protocol: str
+    defense: str
+    attack: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every protocol with every defense under every attack, on one base scenario.
+
+    The clean run, attack ``none``, is always part of it and comes first. The attack ``all`` stands
+    for every installed attack.
+    """
+
+    base: dict[str, Any]
+    protocol: tuple[str, ...]
+    defense: tuple[str, ...]
+    attack: tuple[str, ...]
+
+    def cells(self) -> tuple[list[Cell], list[Skipped]]:
+        """The cells in order, and what was left out.
+
+        Raises:
+            ConfigError: a name or a parameter that does not exist, or nothing left to run.
+        """
+        attacks = dict.fromkeys(["none", *_expand(self.attack)])
+        cells, skipped = [], []
+        for protocol in dict.fromkeys(self.protocol):
+            registry.load("protocol", protocol)
+            for defense in dict.fromkeys(self.defense):
+                for attack in attacks:
+                    registry.load("attack", attack)
+                    fields = {"protocol": protocol, "defense": defense, "attack": attack}
+                    scenario = Scenario.of(**(self.base | fields))
+                    try:
+                        scenario.plugins()
+                    except Misfit as misfit:
+                        skipped.append(Skipped(protocol, defense, attack, str(misfit)))
+                    else:
+                        cells.append(Cell(scenario))
+        return cells, skipped
+
+
+def _expand(attacks: Iterable[str]) -> list[str]:
+    out: list[str] = []
+    for attack in attacks:
+        out += registry.names("attack") if attack == "all" else [attack]
+    return out
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named table: its title, its seeds and its grids."""
+
+    title: str
+    seeds: tuple[int, ...]
+    base: dict[str, Any]
+    grids: tuple[Grid, ...]
+
+    @classmethod
+    def load(cls, name: str, overrides: dict[str, Any], axes: dict[str, Sequence[str]]) -> Preset:
+        """The preset of that name, with some of its fields and axes replaced.
+
+        Raises:
+            ConfigError: no such preset.
+        """
+        known = preset_names()
+        if name not in known:
+            raise ConfigError(f"--preset must be one of {', '.join(known)}, got {name!r}")
+        source = files("fedbench").joinpath("presets", f"{name}.toml")
+        table = tomllib.loads(source.read_text(encoding="utf-8"))
+        base = table["scenario"] | overrides
+        grids = tuple(
+            Grid(base, **{axis: tuple(axes.get(axis) or grid[axis]) for axis in AXES})
+            for grid in table["grid"]
+        )
+        return cls(table["title"], tuple(table["seeds"]), base, tuple(dict.fromkeys(grids)))
+
+
+def preset_names() -> list[str]:
+    """The presets that come with fedbench."""
+    folder = files("fedbench").joinpath("presets")
+    return sorted(
+        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
+    )

@@ -1,0 +1,149 @@
+"""Play many runs on this machine: worker processes, each with its share of the cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import signal
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from fedbench.cli.live import Watcher
+from fedbench.record import Record, Round
+from fedbench.scenario import Scenario
+from fedbench.sweep.grid import Cell
+
+_inbox: Any = None  # in a worker: the queue that carries its rounds to the main process
+
+
+@dataclass(frozen=True)
+class Options:
+    """How runs are played; none of it changes a result beyond rounding.
+
+    Args:
+        device: ``auto``, ``cpu`` or ``cuda``.
+        executor: ``auto``, ``loop`` or ``stacked``.
+        chunk: Clients that the stacked executor trains at once.
+        workers: Processes; 0 for one per core, or one on an accelerator.
+    """
+
+    device: str = "auto"
+    executor: str = "auto"
+    chunk: int = 32
+    workers: int = 0
+
+    def processes(self, runs: int) -> tuple[int, int]:
+        """How many workers, and how many threads each of them gets."""
+        cores = available_cores()
+        workers = self.workers or (cores if not self._accelerated() else 1)
+        workers = max(1, min(workers, runs))
+        return workers, max(1, cores // workers)
+
+    def _accelerated(self) -> bool:
+        if self.device == "cpu":
+            return False
+        import torch
+
+        return torch.cuda.is_available()
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def play_all(
+    cells: Sequence[Cell], seeds: Sequence[int], options: Options, watcher: Watcher
+) -> dict[Cell, list[Record]]:
+    """Every cell with every seed. Ctrl-C ends the workers and returns what is finished.
+
+    Raises:
+        FedbenchError: a run cannot be played as described; the other runs are stopped.
+    """
+    runs = [(cell, seed) for cell in cells for seed in seeds]
+    workers, threads = options.processes(len(runs))
+    context = multiprocessing.get_context("spawn")  # a forked child of a threaded torch hangs
+    inbox = context.Queue()
+    records: dict[Cell, list[Record]] = {}
+    pool = ProcessPoolExecutor(workers, context, _start, (inbox, threads))
+    try:
+        waiting: dict[Future[Record], tuple[Cell, int]] = {}
+        for number, (cell, seed) in enumerate(runs):
+            scenario = cell.scenario.model_copy(update={"seed": seed})
+            waiting[pool.submit(_play, number, scenario, options)] = (cell, seed)
+        while waiting:
+            _deliver(inbox, runs, watcher)
+            for future in [future for future in waiting if future.done()]:
+                cell, seed = waiting.pop(future)
+                _deliver(inbox, runs, watcher, wait=0.0)
+                record = _result(future, cell, seed, watcher)
+                records.setdefault(cell, []).append(record)
+                watcher.finished(cell, record)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            child.terminate()
+    for cell in records:
+        records[cell].sort(key=lambda record: record.scenario.seed)
+    return records
+
+
+def _result(future: Future[Record], cell: Cell, seed: int, watcher: Watcher) -> Record:
+    try:
+        return future.result()
+    except Exception as error:
+        watcher.failed(cell, seed, str(error) or type(error).__name__)
+        raise
+
+
+def _deliver(
+    inbox: Any, runs: Sequence[tuple[Cell, int]], watcher: Watcher, wait: float = 0.1
+) -> None:
+    """Hand every waiting message to the watcher; wait a moment for the first one."""
+    try:
+        while True:
+            number, news = inbox.get(timeout=wait) if wait else inbox.get_nowait()
+            cell, seed = runs[number]
+            if isinstance(news, Round):
+                watcher.round(cell, seed, news)
+            else:
+                watcher.started(cell, seed)
+            wait = 0.0
+    except queue.Empty:
+        return
+
+
+def _start(inbox: Any, threads: int) -> None:
+    """In a new worker."""
+    global _inbox
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
+    import torch
+
+    torch.set_num_threads(threads)
+    _inbox = inbox
+
+
+def _play(number: int, scenario: Scenario, options: Options) -> Record:
+    """In a worker: one run."""
+    from fedbench.run import play
+
+    def send(news: Round | None) -> None:
+        _inbox.put((number, news))
+
+    send(None)
+    return play(
+        scenario,
+        device=options.device,
+        executor=options.executor,
+        chunk=options.chunk,
+        progress=send,
+    )
+
+

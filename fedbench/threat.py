@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,18 +33,34 @@ def malicious_clients(clients: int, fraction: float, key: Key) -> Tensor:
     return mask
 
 
+def own_codec(
+    protocol: Protocol[Any],
+    shared: Shared,
+    rows: Sequence[int],
+    keys: Sequence[Key],
+    memory: Sequence[Memory],
+) -> Callable[[Tensor], Payload]:
+    """The protocol's message of dense rows ``(m, d)``, with the keys and memories of these clients.
+
+    What it would remember is thrown away: a query changes nothing.
+    """
+
+    def compress(x: Tensor) -> Payload:
+        copies = [copy.deepcopy(memory[i]) for i in rows]
+        return protocol.message(shared, x, [keys[i] for i in rows], copies)[0]
+
+    return compress
+
+
 @dataclass(frozen=True, eq=False)
 class Situation:
     """A round as it stands before the adversary moves.
 
     Args:
-        protocol: The protocol.
-        shared: What everyone knows.
         honest: All ``n`` messages, the malicious clients' as if they were honest.
         updates: ``(n, d)``, the same before compression.
-        keys: The clients' keys.
-        memory: The clients' memories before this round's message.
         rows: ``(m,)`` rows of the malicious clients.
+        compress: Their codec, see `own_codec`.
         state: The server's state.
         defense: The server's rule.
         defense_state: The rule's state.
@@ -52,13 +68,10 @@ class Situation:
         key: The adversary's randomness.
     """
 
-    protocol: Protocol[Any]
-    shared: Shared
     honest: Payload
     updates: Tensor
-    keys: Sequence[Key]
-    memory: Sequence[Memory]
     rows: Tensor
+    compress: Callable[[Tensor], Payload]
     state: Any
     defense: Defense[Any]
     defense_state: Any
@@ -106,13 +119,6 @@ def forge(
 def attack_view(attack: Attack, situation: Situation) -> AttackView:
     """The situation, as far as the attack declares that it must see it."""
     needs, rows = attack.needs(), situation.rows
-    own_keys = [situation.keys[i] for i in rows.tolist()]
-    own_memory = [copy.deepcopy(situation.memory[i]) for i in rows.tolist()]
-
-    def compress(x: Tensor) -> Payload:
-        payload, _ = situation.protocol.message(situation.shared, x, own_keys, own_memory)
-        return payload
-
     own = situation.honest.take(rows)
     return AttackView(
         own=own,
@@ -122,7 +128,7 @@ def attack_view(attack: Attack, situation: Situation) -> AttackView:
         broadcast=situation.view.broadcast.take(range(len(situation.view.broadcast))),
         step=situation.view.step,
         key=situation.key,
-        compress=compress,
+        compress=situation.compress,
         defense=_oracle(situation) if needs.defense else None,
         state=copy.deepcopy(situation.state) if needs.state else None,
     )

@@ -109,20 +109,24 @@ def saturating(
     return Search(high, "saturating", "converged")
 
 
-def best_of_grid(damage: Callable[[float], float], bound: float, refine: int = 6) -> Search:
-    """The gamma of most damage on powers of 4 up to ``bound``, then bisected around it in log scale.
+def best_of_grid(
+    damage: Callable[[float], float], bound: float, refine: int = 3, flat: float = 1e-3
+) -> Search:
+    """The gamma of most damage on powers of 4 up to ``bound``, then around it on a finer grid.
 
-    Damage through a discrete alphabet is a step function: nothing better than looking is sound.
+    Damage through a discrete alphabet is a step function: nothing better than looking is sound. It
+    saturates, so of the gammas within a relative ``flat`` of the best the smallest is returned.
     """
     trials = {gamma: damage(gamma) for gamma in powers(2.0**-6, bound, 4.0)}
     step = 2.0
-    for _ in range(refine // 2):
+    for _ in range(refine):
         best = max(trials, key=lambda gamma: trials[gamma])
         for gamma in (best / step, min(best * step, bound)):
             if gamma not in trials:
                 trials[gamma] = damage(gamma)
         step **= 0.5
-    best = max(trials, key=lambda gamma: trials[gamma])
+    most = max(trials.values())
+    best = min(gamma for gamma in trials if trials[gamma] >= (1 - flat) * most)
     return Search(best, "grid", "bound" if best == bound else "converged")
 
 

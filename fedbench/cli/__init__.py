@@ -1,0 +1,46 @@
+"""The command line: one module per command, torch imported inside the command."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from fedbench.cli import attack, catalogue_commands
+from fedbench.errors import FedbenchError
+
+app = typer.Typer(
+    name="fedbench",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Communication-efficient federated learning on trial: accuracy in the worst case over the "
+    "attacks, bits really sent, and epsilon, side by side.",
+)
+app.command("attack")(attack.attack)
+app.command("list")(catalogue_commands.list_)
+app.command("show")(catalogue_commands.show)
+
+# typer's usage errors; which module they live in depends on its version
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; what the user got wrong is one line on stderr and exit code 2."""
+    try:
+        code = app(arguments, prog_name="fedbench", standalone_mode=False)
+    except FedbenchError as error:
+        fail(str(error))
+    except _UsageError as error:
+        fail(error.format_message().rstrip("."))
+    except typer.Abort:
+        fail("stopped", 130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def fail(message: str, code: int = 2) -> None:
+    """One line on stderr, no traceback."""
+    print(f"fedbench: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)

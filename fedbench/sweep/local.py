@@ -9,6 +9,7 @@ import signal
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedbench.cli.live import Watcher
@@ -58,9 +59,15 @@ def available_cores() -> int:
 
 
 def play_all(
-    cells: Sequence[Cell], seeds: Sequence[int], options: Options, watcher: Watcher
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    options: Options,
+    watcher: Watcher,
+    out: Path | None = None,
 ) -> dict[Cell, list[Record]]:
-    """Every cell with every seed. Ctrl-C ends the workers and returns what is finished.
+    """Every cell with every seed; each record is written to ``out`` when its run ends.
+
+    Ctrl-C ends the workers and returns what is finished.
 
     Raises:
         FedbenchError: a run cannot be played as described; the other runs are stopped.
@@ -83,6 +90,8 @@ def play_all(
                 _deliver(inbox, runs, watcher, wait=0.0)
                 record = _result(future, cell, seed, watcher)
                 records.setdefault(cell, []).append(record)
+                if out is not None:
+                    record.write(out)
                 watcher.finished(cell, record)
     except KeyboardInterrupt:
         pass
@@ -145,5 +154,3 @@ def _play(number: int, scenario: Scenario, options: Options) -> Record:
         chunk=options.chunk,
         progress=send,
     )
-
-

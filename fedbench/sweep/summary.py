@@ -85,7 +85,7 @@ class Row:
 
 
 def rows(cells: Sequence[Cell], records: dict[Cell, list[Record]]) -> list[Row]:
-    """A row for each cell with a finished seed, in the order of the cells, the worst ones marked."""
+    """A row for each cell with a finished seed, in the cells' order, the worst attacks marked."""
     done = [cell for cell in cells if records.get(cell)]
     clean = {_system(cell): Row(cell, tuple(records[cell])) for cell in done if cell.clean}
     plain = {cell: Row(cell, tuple(records[cell]), clean.get(_system(cell))) for cell in done}

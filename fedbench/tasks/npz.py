@@ -43,7 +43,7 @@ def read(path: Path, image: tuple[int, int, int], classes: int) -> tuple[Tensor,
 
 
 def write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write the archive so that ``path`` is either absent or whole, in every moment.
+    """Write the four `NAMES` so that ``path`` is absent, or whole, in every moment.
 
     Raises:
         ConfigError: The folder cannot be written.
@@ -54,7 +54,10 @@ def write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         # In the same folder, because os.replace is atomic only within one file system.
         handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".npz")
         with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            x_train, y_train, x_test, y_test = (arrays[name] for name in NAMES)
+            np.savez_compressed(
+                file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test
+            )
         os.chmod(partial, 0o644)  # mkstemp's 0600 would keep a shared folder from being shared
         os.replace(partial, path)
     except OSError as error:
@@ -71,8 +74,6 @@ def _arrays(path: Path) -> Arrays:
     """The four arrays."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            if not hasattr(archive, "files"):
-                raise ValueError("a single array, not an archive")
             missing = [name for name in NAMES if name not in archive.files]
             if missing:
                 raise ValueError(f"no {', '.join(missing)}")

@@ -91,7 +91,7 @@ class Dirichlet(Partition):
 
     Clients with fewer than ``minimum`` samples are then filled up, in order, each time with a
     random sample of the client that is the largest at the moment. Ten are the fewest that split
-    70/10/20 exactly.
+    70/10/20 exactly. Where ``beta`` starves many clients, this dilutes the skew.
 
     Args:
         beta: Concentration.

@@ -32,7 +32,9 @@ SOURCES: dict[str, tuple[str, int | None, int | None]] = {  # torchvision's name
 
 
 def download(name: str, path: Path) -> None:
-    """Write data set ``name`` to ``path``; torchvision compares the md5 of what it fetches.
+    """Write data set ``name`` to ``path``.
+
+    torchvision compares the md5 of what it fetches, also before it unpickles CIFAR-10's batches.
 
     Raises:
         ConfigError: It cannot be had here, or ``path`` cannot be written.

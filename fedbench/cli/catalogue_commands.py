@@ -1,0 +1,33 @@
+"""``fedbench list`` and ``fedbench show``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def list_(
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            help="protocols, attacks, defenses, mechanisms, datasets, models or partitions; "
+            "all of them by default"
+        ),
+    ] = None,
+) -> None:
+    """Every installed plug-in, with a line on what it does."""
+    from fedbench.cli.catalogue import list_plugins
+
+    list_plugins(Console(), kind)
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="a plug-in, for instance dyn-opt")],
+    kind: Annotated[str | None, typer.Option(help="if several kinds have that name")] = None,
+) -> None:
+    """What a plug-in does: formula, parameters with defaults, what it must know, its paper."""
+    from fedbench.cli.catalogue import show_plugin
+
+    show_plugin(Console(), name, kind)

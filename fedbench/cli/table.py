@@ -1,0 +1,300 @@
+"""The results as tables: for a terminal of any width, and for a page in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from fedbench.sweep.grid import Skipped
+    from fedbench.sweep.summary import Row
+
+WIDE = 110  # columns from which everything fits in one table
+WORST = "◀ worst"
+NONE = "n/a"
+_ASCII = str.maketrans({"±": "+-", "ε": "eps", "◀": "<-", "…": "..."})
+
+
+def legible(text: str, options: ConsoleOptions) -> str:
+    """The text in the characters that this output can show."""
+    if not options.ascii_only:
+        return text
+    return text.translate(_ASCII).encode("ascii", "replace").decode()
+
+
+def percent(share: float) -> str:
+    """One decimal, without the sign.
+
+    >>> percent(0.1016), percent(-0.0001)
+    ('10.2', '0.0')
+    """
+    return f"{round(100 * share, 1) + 0.0:.1f}"
+
+
+def bits(x: float) -> str:
+    """Two decimals, or two digits where those would be zeros.
+
+    >>> bits(32.0003), bits(0.00123)
+    ('32.00', '0.0012')
+    """
+    return f"{x:.2f}" if x >= 0.1 or x == 0 else f"{x:.2g}"
+
+
+def accuracy(row: Row) -> str:
+    """Mean and, from two seeds on, standard deviation, in percent."""
+    mean = percent(row.accuracy)
+    return f"{mean} ± {percent(row.accuracy_std)}" if len(row.records) > 1 else mean
+
+
+def impact(row: Row) -> str:
+    """In percentage points; empty in the clean row."""
+    if row.cell.clean:
+        return ""
+    return NONE if row.impact is None else percent(row.impact)
+
+
+def epsilon(row: Row) -> str:
+    """``n/a`` without a mechanism; ``unknown`` is a mechanism whose price is not finite."""
+    if row.epsilon is not None:
+        return f"{row.epsilon:.2f}"
+    return NONE if row.records[0].mechanism.partition(":")[0] == "none" else "unknown"
+
+
+def system(row: Row) -> str:
+    """What is defended: protocol and rule."""
+    return f"{row.cell.protocol} + {row.cell.defense}"
+
+
+def systems(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each system, the clean one first."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(system(row), []).append(row)
+    return {name: sorted(group, key=lambda r: not r.cell.clean) for name, group in groups.items()}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its head and what it says of a row."""
+
+    head: str
+    text: Callable[[Row], str]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a table: its texts, whether it is marked, and whether it only names a group."""
+
+    texts: list[str]
+    marked: bool = False
+    title: bool = False
+
+
+ACCURACY = (Column("accuracy\n%", accuracy), Column("impact\npoints", impact))
+CLIENTS = (
+    Column("client\nmean %", lambda row: percent(row.client("mean"))),
+    Column("client\nstd", lambda row: percent(row.client("std"))),
+    Column("client\nmin %", lambda row: percent(row.client("min"))),
+    Column("client\nmax %", lambda row: percent(row.client("max"))),
+)
+PRICE = (
+    Column("up\nbits", lambda row: bits(row.uplink)),
+    Column("down\nbits", lambda row: bits(row.downlink)),
+    Column("\nε", epsilon),
+)
+REJECTED = Column("rejected\nmessages", lambda row: str(row.rejected))
+TITLES = ("accuracy under attack", "single clients and the price")
+SUMMARY = ("\nsystem", "clean\n%", "worst case\n%", "\nattack", "up\nbits", "down\nbits", "\nε")
+
+
+def lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
+    """Every system's name, then its rows."""
+    seeds = max((len(row.records) for row in rows), default=0)
+    out = []
+    for name, group in systems(rows).items():
+        out.append(Line([name, *("" for _ in columns)], title=True))
+        for row in group:
+            label = "none (clean)" if row.cell.clean else row.cell.attack
+            if len(row.records) < seeds:
+                label += f" ({len(row.records)} of {seeds} seeds)"
+            label += f" {WORST}" if row.worst else ""
+            out.append(Line([label, *(column.text(row) for column in columns)], row.worst))
+    return out
+
+
+def worst_cases(rows: Sequence[Row]) -> list[Line]:
+    """One line a system, the best worst case first; last those that nobody has attacked yet."""
+    found: list[tuple[float, Line]] = []
+    for name, group in systems(rows).items():
+        worst = next((row for row in group if row.worst), None)
+        clean = accuracy(group[0]) if group[0].cell.clean else NONE
+        attacked = [accuracy(worst), worst.cell.attack] if worst else [NONE, NONE]
+        price = [column.text(worst or group[0]) for column in PRICE]
+        found.append((worst.accuracy if worst else -1.0, Line([name, clean, *attacked, *price])))
+    return [line for _, line in sorted(found, key=lambda pair: -pair[0])]
+
+
+def captions(rows: Sequence[Row]) -> dict[str, str]:
+    """What the columns mean."""
+    seeds = max((len(row.records) for row in rows), default=0)
+    return {
+        "accuracy": "percent of the benign clients' pooled test data, at the last round",
+        "±": f"sample standard deviation over {seeds} seeds" if seeds > 1 else "n/a: one seed",
+        "impact": f"clean minus attacked, in percentage points; {WORST}: the lowest accuracy",
+        "client": "single benign clients, each on its own test data; mean over seeds",
+        "bits": "per parameter and message, counted on what was sent",
+        "ε": f"{NONE} without a privacy mechanism",
+    }
+
+
+def doubts(rows: Sequence[Row]) -> list[str]:
+    """Every flag, once, with the cells that raised it."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for flag in row.flags:
+            found.setdefault(flag, []).append(str(row.cell))
+    return [f"{flag}: {'; '.join(cells)}" for flag, cells in found.items()]
+
+
+def final_table(rows: list[Row], width: int) -> RenderableType:
+    """All results, the doubts about them, and last the worst case of every system.
+
+    Below 110 columns the statistics of the clients and the bits get a table of their own. Where the
+    output has no Unicode, the table makes do with ASCII.
+    """
+    return _Report(rows, width)
+
+
+@dataclass(frozen=True)
+class _Report:
+    rows: list[Row]
+    width: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        options = options.update_width(self.width)
+        for part in self._parts(options):
+            yield from console.render(part, options)
+
+    def _parts(self, options: ConsoleOptions) -> Iterator[RenderableType]:
+        rejected = (REJECTED,) if any(row.rejected for row in self.rows) else ()
+        blocks = [(*ACCURACY, *rejected), (*CLIENTS, *PRICE)]
+        if self.width >= WIDE:
+            blocks = [(*ACCURACY, *CLIENTS, *PRICE, *rejected)]
+        for title, columns in zip(TITLES, blocks, strict=False):
+            yield results(title, self.rows, columns, options)
+            yield ""
+        yield listed(captions(self.rows).items(), options)
+        if found := doubts(self.rows):
+            yield Text("\ndoubts:", style="bold yellow")
+            yield listed([("-", doubt) for doubt in found], options)
+        yield ""
+        yield grid("worst case", SUMMARY, worst_cases(self.rows), options)
+
+
+def results(
+    title: str, rows: Sequence[Row], columns: Sequence[Column], options: ConsoleOptions
+) -> Table:
+    """A table of every row, by system."""
+    heads = ["system\n  attack", *(column.head for column in columns)]
+    return grid(title, heads, lines(rows, columns), options)
+
+
+def grid(title: str, heads: Sequence[str], body: Sequence[Line], options: ConsoleOptions) -> Table:
+    """Horizontal rules only; numbers never wrap, names do."""
+    table = Table(
+        title=Text(title, style="bold") if title else None,
+        title_justify="left",
+        box=box.HORIZONTALS,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    columns = [_aligned([line.texts[i] for line in body]) for i in range(len(heads))]
+    for head, texts in zip(heads, columns, strict=True):
+        is_name = "attack" in head or "system" in head
+        table.add_column(
+            legible(head, options),
+            justify="left" if is_name or any("±" in text for text in texts) else "right",
+            no_wrap=not is_name,
+        )
+    grouped = any(line.title for line in body)
+    for i, line in enumerate(body):
+        indent = "  " if grouped and not line.title else ""
+        name = indent + columns[0][i].replace(",", ", ")  # long parameter lists wrap at spaces
+        style = "bold" if line.title else "bold red" if line.marked else ""
+        ends = i + 1 < len(body) and body[i + 1].title
+        row = (name, *(column[i] for column in columns[1:]))
+        table.add_row(*(cell(text, options, style) for text in row), end_section=ends)
+    return table
+
+
+def cell(text: str, options: ConsoleOptions, style: str = "") -> Text:
+    """Folded, or cut off where the options forbid to wrap."""
+    flat = options.no_wrap
+    shown = legible(text, options)
+    return Text(shown, style, no_wrap=flat, overflow="ellipsis" if flat else "fold")
+
+
+def _aligned(texts: list[str]) -> list[str]:
+    """Means of ``mean ± std`` below each other."""
+    if not any("±" in text for text in texts):
+        return texts
+    means = [text.partition(" ±")[0] for text in texts]
+    width = max(map(len, means))
+    return [" " * (width - len(mean)) + text for mean, text in zip(means, texts, strict=True)]
+
+
+def listed(pairs: Iterable[tuple[str, str]], options: ConsoleOptions) -> Table:
+    """Terms and what they mean; what wraps is indented."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for pair in pairs:
+        table.add_row(*(cell(text, options) for text in pair))
+    return table
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The same for GitHub: one table of everything, the doubts, the worst cases."""
+    rejected = (REJECTED,) if any(row.rejected for row in rows) else ()
+    columns = (*ACCURACY, *CLIENTS, *PRICE, *rejected)
+    body, name = [], ""
+    for line in lines(rows, columns):
+        if line.title:
+            name = line.texts[0]
+            continue
+        texts = line.texts
+        if line.marked:
+            texts = [*(f"**{text}**" for text in texts[:2]), *texts[2:]]
+        body.append([name, *texts])
+        name = ""
+    text = _pipes(["system", "attack", *(column.head for column in columns)], body, 2)
+    text += "\n" + "".join(f"- {term}: {said}\n" for term, said in captions(rows).items())
+    if found := doubts(rows):
+        text += "\nDoubts:\n\n"
+        text += "".join(f"- {doubt}\n" for doubt in found)
+    worst = [line.texts for line in worst_cases(rows)]
+    return f"{text}\nWorst case:\n\n{_pipes(SUMMARY, worst, 1)}"
+
+
+def _pipes(heads: Sequence[str], body: Sequence[Sequence[str]], names: int) -> str:
+    aligned = [":--" if i < names or "attack" in head else "--:" for i, head in enumerate(heads)]
+    cells = [[head.replace("\n", " ") for head in heads], aligned, *body]
+    escaped = [[cell.strip().replace("|", r"\|") for cell in row] for row in cells]
+    return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
+
+
+def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
+    """Combinations that cannot exist and why, those with one reason in one line."""
+    defenses: dict[tuple[str, str, str], dict[str, None]] = {}
+    for s in skipped:
+        defenses.setdefault((s.protocol, s.attack, s.reason), {})[s.defense] = None
+    attacks: dict[tuple[str, str, str], list[str]] = {}
+    for (protocol, attack, reason), rules in defenses.items():
+        attacks.setdefault((protocol, ", ".join(rules), reason), []).append(attack)
+    merged = attacks.items()
+    return [f"{p} + {rules} / {', '.join(names)}: {why}" for (p, rules, why), names in merged]

@@ -1,0 +1,66 @@
+"""How likely a simplified VOTE drops a good edge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedbench.errors import require
+
+
+@dataclass(frozen=True)
+class FailureBound:
+    """Upper bounds on the probability that more than half of ``n`` clients vote a good edge out.
+
+    A benign client keeps the edge with probability ``p``, a malicious one with ``1 - p``, alone:
+    the proof assumes no collusion, the attack of Algorithm 3 colludes. VOTE here counts masks; that
+    the bound holds for the sum of positions is asserted in the paper, not proved (F4).
+
+    Both bounds come from Cantelli's inequality, which needs a positive margin: they say something
+    only if ``p + alpha (1 - 2 p) > 1/2``. Elsewhere they are 1.
+
+    Args:
+        n: Clients of the round.
+        p: Probability that a benign client keeps the edge.
+        alpha: Share of malicious clients.
+
+    References:
+        "FSL: Federated Supermask Learning", appendix A.2, equations 1 to 4,
+        https://arxiv.org/abs/2110.04350.
+
+    >>> bound = FailureBound(n=25, p=0.6, alpha=0.4)
+    >>> round(bound.printed, 3), round(bound.cantelli, 3)
+    (2.449, 0.96)
+    >>> FailureBound(n=25, p=0.6, alpha=0.6).cantelli
+    1.0
+    """
+
+    n: int
+    p: float
+    alpha: float
+
+    def __post_init__(self) -> None:
+        require("FailureBound.n", self.n, self.n >= 1, ">= 1")
+        require("FailureBound.p", self.p, 0 <= self.p <= 1, "in [0, 1]")
+        require("FailureBound.alpha", self.alpha, 0 <= self.alpha <= 1, "in [0, 1]")
+
+    @property
+    def margin(self) -> float:
+        """``E[Z] - n/2`` with equation 1: how many votes the edge is ahead on average."""
+        return self.n * (self.p + self.alpha * (1 - 2 * self.p) - 0.5)
+
+    @property
+    def valid(self) -> bool:
+        """True if the margin is positive, as the proof needs."""
+        return self.margin > 0
+
+    @property
+    def printed(self) -> float:
+        """Equation 4, ``sqrt(Var / margin^2) / 2``: it can exceed 1."""
+        variance = self.n * self.p * (1 - self.p)
+        return float(variance**0.5 / (2 * self.margin)) if self.valid else 1.0
+
+    @property
+    def cantelli(self) -> float:
+        """Equation 3, ``1 / (1 + margin^2 / Var)``: tighter than equation 4, and at most 1."""
+        variance = self.n * self.p * (1 - self.p)
+        return variance / (variance + self.margin**2) if self.valid else 1.0

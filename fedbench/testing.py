@@ -1,0 +1,208 @@
+"""Contract tests that every plug-in must pass, ours and yours.
+
+    from fedbench.testing import check_attack
+
+    def test_my_attack_keeps_its_promises() -> None:
+        check_attack(MyAttack())
+
+They raise AssertionError, and need no test framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench import threat
+from fedbench.api import Attack, Defense, Protocol, ServerView, Shared
+from fedbench.layout import Tree
+from fedbench.network import Network
+from fedbench.payload import (
+    FloatVectors,
+    Payload,
+    Rankings,
+    SignBits,
+    SparseVectors,
+    TopRankings,
+    ranking,
+    same,
+)
+from fedbench.rng import Key
+from fedbench.training import Client, Loop, Schedule, Stacked
+
+NETWORK = Network((1, 4, 4), ((3,),), (5,), 3)  # 27, 60 and 15 weights
+SIZES = (27, 60, 15)
+
+
+def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
+    """``n`` random messages of every alphabet, for the layers of `NETWORK`."""
+    x = Key(seed).fold("example").normal(n, sum(SIZES))
+    kept = tuple(size // 3 for size in SIZES)
+    blank_top = TopRankings(torch.zeros(n, sum(kept), dtype=torch.int32), SIZES, kept)
+    index = torch.zeros(n, 20, dtype=torch.int64)
+    blank_sparse = SparseVectors(index, torch.zeros(n, 20), sum(SIZES))
+    return [
+        FloatVectors(x),
+        SignBits(x >= 0),
+        blank_sparse.nearest(x),
+        Rankings(ranking(x, SIZES), SIZES),
+        blank_top.nearest(x),
+    ]
+
+
+def check_payload(payload: Payload) -> None:
+    """The laws of a payload: the codec is an inverse, `nearest` of `values` is the identity."""
+    payload.check()
+    packets = payload.encode()
+    assert len(packets) == len(payload)
+    for packet in packets:
+        assert 0 <= 8 * len(packet.data) - packet.bits < 8, "bits must fill the bytes"
+    decoded, accepted = type(payload).decode(packets, payload.spec)
+    assert bool(accepted.all()), "own bytes must decode"
+    assert decoded is not None
+    assert same(decoded, payload), "decode must invert encode"
+    assert same(payload.nearest(payload.values()), payload), "nearest must invert values"
+    rows = list(range(len(payload)))
+    assert same(payload.put(rows, payload.take(rows)), payload), "put must invert take"
+    for packet in packets[:2]:
+        for wrong in {packet.data + b"\0", packet.data[:-1]} - {packet.data}:
+            raw = type(packet).raw(wrong)
+            _, taken = type(payload).decode([raw], payload.spec)
+            assert not bool(taken[0]), "a message of another length must be rejected"
+
+
+def check_defense(defense: Defense[Any], n: int = 9) -> None:
+    """A defense on every alphabet it accepts.
+
+    It answers ``(k,)``, leaves its input alone, does not depend on the order of the clients, and
+    returns what all of them sent when they sent the same.
+    """
+    assert defense.rows_needed() >= 1
+    assert 0 <= defense.tolerates(n) < n
+    for payload in example_payloads(n):
+        if not isinstance(payload, defense.accepts):
+            continue
+        values = payload.values()
+        before = values.clone()
+        weights = Key(1).uniform(n).double() + 0.5
+        view = ServerView(weights, payload.take([0]), 0, Key(2))
+        out, _ = defense.aggregate(payload, defense.init(payload.spec), view)
+        name = type(payload).__name__
+        assert out.shape == (values.shape[1],), name
+        assert bool(torch.isfinite(out).all()), name
+        assert torch.equal(payload.values(), before), f"{name}: input was written into"
+
+        order = Key(3).permutation(n)
+        turned = ServerView(weights[order], view.broadcast, 0, view.key)
+        again, _ = defense.aggregate(payload.take(order), defense.init(payload.spec), turned)
+        torch.testing.assert_close(again, out, msg=f"{name}: depends on the order of the clients")
+
+        equal = payload.take([0] * n)
+        back, _ = defense.aggregate(equal, defense.init(payload.spec), view)
+        torch.testing.assert_close(back.double(), values[0].double(), msg=f"{name}: equal rows")
+
+
+def example_situation(
+    payload: Payload, defense: Defense[Any], rows: Sequence[int] = (0, 1)
+) -> threat.Situation:
+    """A round in which the adversary owns these rows of ``payload``."""
+    n = len(payload)
+    view = ServerView(torch.ones(n, dtype=torch.float64), payload.take([0]), 0, Key(4))
+
+    def compress(x: Tensor) -> Payload:
+        return payload.take([0] * len(x)).nearest(x)
+
+    return threat.Situation(
+        honest=payload,
+        updates=payload.values().to(torch.float32),
+        rows=torch.tensor(list(rows), dtype=torch.long),
+        compress=compress,
+        state=None,
+        defense=defense,
+        defense_state=None,
+        view=view,
+        key=Key(6),
+    )
+
+
+def check_attack(attack: Attack, defense: Defense[Any]) -> None:
+    """An attack on every alphabet it accepts, against ``defense``.
+
+    It sends as many messages as it has clients, legal ones unless they are bytes; it rewrites its
+    own rows and no others; what it is shown are copies; the same key gives the same messages; and
+    an adversary without clients changes nothing.
+    """
+    for payload in example_payloads():
+        if not isinstance(payload, attack.accepts):
+            continue
+        name = type(payload).__name__
+        before = payload.encode()
+        situation = example_situation(payload, defense)
+        packets, _, _ = threat.forge(attack, situation, None)
+        assert len(packets) == len(payload), name
+        assert packets[2:] == before[2:], f"{name}: rewrote rows of others"
+        assert payload.encode() == before, f"{name}: wrote into what it was shown"
+        again, _, _ = threat.forge(attack, situation, None)
+        assert packets == again, f"{name}: not a function of its view"
+        nobody, _, _ = threat.forge(attack, example_situation(payload, defense, ()), None)
+        assert nobody == before, f"{name}: an attack by nobody changed something"
+
+
+def example_clients(protocol: Protocol[Any], shared: Shared, n: int = 4) -> list[Client]:
+    """Clients with 5 to 8 random images each, at the start of the first round."""
+    state = protocol.init(shared)
+    broadcast = protocol.broadcast(shared, state, range(n), Key(7))
+    tree: Tree = protocol.receive(shared, broadcast.take([0]))
+    clients = []
+    for i in range(n):
+        key = Key(8).fold(i)
+        count = 5 + i
+        clients.append(
+            Client(
+                tree=tree,
+                x=key.fold("x").normal(count, 1, 4, 4, device=shared.device),
+                y=(key.fold("y").uniform(count, device=shared.device) * 3).long(),
+                key=key,
+                memory=protocol.memory(shared),
+                wrap_grad=_same_grad,
+            )
+        )
+    return clients
+
+
+def _same_grad(grad: Any) -> Any:
+    return grad
+
+
+def check_protocol(protocol: Protocol[Any], tolerance: float = 1e-4) -> None:
+    """A protocol through one round of `NETWORK`.
+
+    The loop and the stacked executor agree to ``tolerance`` relative to the update; its messages
+    keep the laws of payloads; the server's state goes in and comes out; the model computes.
+    """
+    shared = Shared(NETWORK, 3, torch.device("cpu"))
+    clients = example_clients(protocol, shared)
+    schedule = Schedule(epochs=2, batch_size=4)
+    updates, memory = Loop(protocol, shared, schedule).train(clients)
+    stacked, _ = Stacked(protocol, shared, schedule).train(clients)
+    difference = torch.linalg.vector_norm(stacked - updates) / torch.linalg.vector_norm(updates)
+    assert float(difference) <= tolerance, f"loop and stacked differ by {float(difference):.2e}"
+
+    keys = [client.key for client in clients]
+    payload, remembered = protocol.message(shared, updates, keys, memory)
+    assert isinstance(payload, protocol.sends)
+    assert len(payload) == len(clients) == len(remembered)
+    check_payload(payload)
+
+    state = protocol.init(shared)
+    check_payload(protocol.broadcast(shared, state, range(len(clients)), Key(9)))
+    aggregate = payload.values().double().mean(dim=0)
+    state = protocol.server_step(shared, state, aggregate, len(clients), Key(10))
+    model = protocol.model(shared, state, Key(11))
+    for tree in [model] if isinstance(model, dict) else model:
+        assert {name: tuple(x.shape) for name, x in tree.items()} == NETWORK.shapes
+        assert bool(torch.isfinite(NETWORK.logits(tree, clients[0].x)).all())
+    assert protocol.model_bits(shared, state) > 0

@@ -1,0 +1,87 @@
+"""Every installed plug-in keeps its promises: ours and anyone's."""
+
+import dataclasses
+
+import pytest
+
+from fedbench import registry
+from fedbench.errors import Misfit
+from fedbench.scenario import Scenario
+from fedbench.testing import (
+    check_attack,
+    check_defense,
+    check_payload,
+    check_protocol,
+    example_payloads,
+)
+from fedbench_defenses.mean import Mean
+from fedbench_defenses.trimmed_mean import TrimmedMean
+
+
+@pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)
+def test_every_alphabet_keeps_the_laws_of_payloads(payload):  # type: ignore[no-untyped-def]
+    check_payload(payload)
+
+
+@pytest.mark.parametrize("name", registry.names("defense"))
+def test_every_defense_keeps_its_promises_on_every_alphabet(name: str) -> None:
+    defense = registry.load("defense", name)
+    if hasattr(defense, "f"):
+        defense = dataclasses.replace(defense, f=2)
+    check_defense(defense)
+
+
+@pytest.mark.parametrize("name", registry.names("attack"))
+@pytest.mark.parametrize("rule", [Mean(), TrimmedMean(f=2)], ids=["mean", "trimmed-mean"])
+def test_every_attack_keeps_its_promises_on_every_alphabet(name: str, rule: object) -> None:
+    check_attack(registry.load("attack", name), rule)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", registry.names("protocol"))
+def test_every_protocol_keeps_its_promises(name: str) -> None:
+    check_protocol(registry.load("protocol", name))
+
+
+@pytest.mark.parametrize("kind", registry.KINDS)
+def test_every_plugin_is_a_frozen_dataclass_that_its_description_rebuilds(kind: str) -> None:
+    assert registry.names(kind)
+    for name in registry.names(kind):
+        plugin = registry.load(kind, name)
+        assert type(plugin).__dataclass_params__.frozen
+        assert registry.load(kind, registry.describe(name, plugin)) == plugin
+
+
+def test_a_defense_that_writes_into_its_input_is_caught() -> None:
+    class Vandal(Mean):
+        def aggregate(self, received, state, view):  # type: ignore[no-untyped-def]
+            out = super().aggregate(received, state, view)
+            received.values().zero_()
+            return out
+
+    with pytest.raises(AssertionError, match="written into"):
+        check_defense(Vandal())
+
+
+def test_a_defense_that_prefers_the_first_client_is_caught() -> None:
+    class Nepotist(Mean):
+        def aggregate(self, received, state, view):  # type: ignore[no-untyped-def]
+            return received.values()[0].float(), state
+
+    with pytest.raises(AssertionError, match="order of the clients"):
+        check_defense(Nepotist())
+
+
+def test_only_attacks_on_rankings_are_refused_and_the_reason_names_both_alphabets() -> None:
+    refused = []
+    for protocol in registry.names("protocol"):
+        for defense in [*registry.names("defense"), "own"]:
+            for attack in registry.names("attack"):
+                scenario = Scenario(protocol=protocol, defense=defense, attack=attack)
+                sends = registry.plugin("protocol", protocol).sends
+                if issubclass(sends, registry.plugin("attack", attack).accepts):
+                    scenario.resolved()
+                    continue
+                with pytest.raises(Misfit, match=f"{attack} works on .*sends {sends.__name__}"):
+                    scenario.resolved()
+                refused.append((protocol, attack))
+    assert set(refused) == {(p, "rank-reversal") for p in ("fedavg", "signsgd", "topk")}

@@ -1,0 +1,351 @@
+"""Data sets are the published ones, or one line says what is wrong; no test leaves the machine."""
+
+import gzip
+import hashlib
+import socket
+import struct
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedbench.errors import ConfigError
+from fedbench.tasks import npz, torchvision_data
+from fedbench.tasks.datasets import (
+    Cifar10,
+    Cifar10Part,
+    Data,
+    Dataset,
+    Digits,
+    FashionMnist,
+    Mnist,
+    Mnist5k,
+    data_folder,
+)
+
+Arrays = dict[str, Any]
+GREY = (1, 28, 28)
+
+
+def arrays(train: int = 3, test: int = 2) -> Arrays:
+    """A small archive in MNIST's form; every pixel and label tells where it comes from."""
+    x = np.arange((train + test) * 784).reshape(-1, 28, 28).astype(np.uint8)
+    y = np.arange(train + test).astype(np.uint8)
+    return {
+        "x_train": x[:train],
+        "y_train": y[:train],
+        "x_test": x[train:],
+        "y_test": y[train:],
+    }
+
+
+def one_line(error: pytest.ExceptionInfo[ConfigError]) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("dataset", "n", "image", "digest"),
+    [
+        (Digits(), 1797, (1, 8, 8), "8cf43c50f882cb62"),
+        (Mnist5k(), 5000, (1, 28, 28), "8ff918ceb47a6962"),
+    ],
+)
+def test_the_embedded_data_sets_are_what_they_were(
+    dataset: Dataset, n: int, image: tuple[int, int, int], digest: str
+) -> None:
+    data = dataset.load(None)
+    assert (len(data), data.image, data.classes) == (n, image, 10)
+    assert data.digest.startswith(digest)
+    pixels = data.floats(torch.arange(n))
+    assert pixels.mean().item() == pytest.approx(0, abs=0.005)
+    assert pixels.std().item() == pytest.approx(1, abs=0.005)
+
+
+def test_mnist_5k_holds_500_of_each_digit() -> None:
+    assert Mnist5k().load(None).y.bincount().tolist() == [500] * 10
+
+
+@pytest.mark.parametrize("dataset", [Mnist(), FashionMnist(), Cifar10(), Cifar10Part()])
+def test_the_archives_at_hand_are_the_published_data(dataset: Any) -> None:
+    folder = data_folder() or Path(__file__).parents[2] / "shared" / "data"
+    if not (folder / f"{dataset.name}.npz").exists():
+        pytest.skip(f"no {dataset.name}.npz: set FEDBENCH_DATA")
+    data = dataset.load(folder)
+    some = data.floats(torch.arange(2000))
+    assert some.mean(dim=(0, 2, 3)).abs().max() < 0.05
+    assert (some.std(dim=(0, 2, 3)) - 1).abs().max() < 0.05
+
+
+def test_the_folder_is_the_one_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDBENCH_DATA", "~/somewhere")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert data_folder() == Path("/home/me/somewhere")
+    monkeypatch.setenv("FEDBENCH_DATA", "")
+    assert data_folder() is None
+    monkeypatch.delenv("FEDBENCH_DATA")
+    assert data_folder() is None
+
+
+def tiny(**changes: Any) -> Data:
+    x = torch.tensor([[0, 200], [100, 50]], dtype=torch.uint8)[:, :, None, None]
+    fields: Arrays = {"x": x, "y": torch.tensor([0, 1]), "classes": 2, "scale": 200.0}
+    return Data(**(fields | {"mean": (0.5, 0.25), "std": (0.5, 0.125)} | changes))
+
+
+def test_floats_scale_shift_and_divide_each_channel_by_hand() -> None:
+    rows = tiny().floats(torch.tensor([1, 0, 1]))
+    assert rows.shape == (3, 2, 1, 1)
+    # 100/200 = 0.5 is the mean; 50/200 = 0.25 is the mean; 0 -> -1; 200/200 -> 0.75 / 0.125 = 6.
+    assert rows.flatten(1).tolist() == [[0.0, 0.0], [-1.0, 6.0], [0.0, 0.0]]
+    assert tiny().floats(torch.tensor([[0], [1]])).shape == (2, 1, 2, 1, 1)
+
+
+def test_the_digest_sees_pixels_labels_and_shapes() -> None:
+    first = tiny()
+    pixels, labels = first.x.clone(), first.y.clone()
+    pixels[0, 0], labels[0] = 1, 1
+    wide = {"x": first.x.reshape(2, 1, 2, 1), "mean": (0.5,), "std": (0.5,)}
+    digests = {d.digest for d in (first, tiny(x=pixels), tiny(y=labels), tiny(**wide))}
+    assert len(digests) == 4
+    assert tiny().digest == first.digest == first.to("cpu").digest
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": torch.zeros(2, 2, 1, 1)}, r"x uint8 \(N, C, H, W\).* got torch.float32"),
+        ({"x": torch.zeros(2, 2, 1, dtype=torch.uint8)}, r"got torch.uint8 \(2, 2, 1\)"),
+        ({"y": torch.tensor([0, 1, 1])}, r"torch.int64 \(3,\)"),
+        ({"y": torch.tensor([0, 1], dtype=torch.int32)}, "torch.int32"),
+        ({"y": torch.tensor([0, 2])}, r"Data.y must be labels from 0 to 1, got \(0, 2\)"),
+        ({"y": torch.tensor([-1, 1])}, r"got \(-1, 1\)"),
+        ({"x": torch.zeros(0, 2, 1, 1, dtype=torch.uint8), "y": torch.zeros(0).long()}, "one"),
+        ({"scale": 0.0}, r"Data.scale must be > 0"),
+        ({"mean": (0.5,)}, r"Data.mean must be 2 numbers"),
+        ({"std": (0.5, 0.0)}, r"Data.std must be 2 numbers > 0"),
+    ],
+)
+def test_a_pool_of_another_form_is_refused(changes: Arrays, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tiny(**changes)
+
+
+def test_an_archive_is_one_pool_training_samples_first(tmp_path: Path) -> None:
+    npz.write(tmp_path / "a.npz", arrays())
+    x, y = npz.read(tmp_path / "a.npz", GREY, classes=10)
+    assert x.shape == (5, 1, 28, 28)
+    assert x.dtype == torch.uint8
+    assert x[3, 0, 0, 1] == (3 * 784 + 1) % 256
+    assert y.tolist() == [0, 1, 2, 3, 4]
+    assert y.dtype == torch.int64
+
+
+def test_colours_become_channels(tmp_path: Path) -> None:
+    images = np.zeros((2, 4, 5, 3), np.uint8)
+    images[1, 2, 3] = 7, 8, 9
+    labels = np.zeros(2, np.uint8)
+    parts = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
+    npz.write(tmp_path / "a.npz", parts)
+    x, _ = npz.read(tmp_path / "a.npz", (3, 4, 5), classes=10)
+    assert x.shape == (4, 3, 4, 5)
+    assert x[1, :, 2, 3].tolist() == [7, 8, 9]
+    assert x.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x_test": None, "y_test": None}, "no x_test, y_test"),
+        ({"x_train": np.zeros((3, 28, 28))}, r"x_train must be uint8 .* got float64"),
+        ({"x_test": np.zeros((2, 28, 27), np.uint8)}, r"x_test must be .* got uint8 \(2, 28, 27\)"),
+        ({"x_test": np.zeros((0, 28, 28), np.uint8), "y_test": np.zeros(0, int)}, "n >= 1"),
+        ({"x_train": np.uint8(3)}, r"x_train must be"),
+        ({"y_train": np.zeros(4, int)}, r"y_train must be integers \(3,\), got int64 \(4,\)"),
+        ({"y_train": np.zeros(3)}, r"y_train must be integers \(3,\), got float64"),
+        ({"y_test": np.array([0, 10])}, "y_test must be labels from 0 to 9, got 0 to 10"),
+        ({"y_test": np.array([-1, 3])}, "got -1 to 3"),
+        ({"y_train": np.array([print, 1, 2], dtype=object)}, "allow_pickle=False"),
+    ],
+)
+def test_an_archive_with_other_arrays_is_refused(
+    changes: Arrays, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mnist.npz"
+    merged = {name: x for name, x in (arrays() | changes).items() if x is not None}
+    np.savez(path, **merged)
+    with pytest.raises(ConfigError, match=message) as error:
+        Mnist().load(tmp_path)
+    assert str(path) in one_line(error)
+
+
+def damaged(path: Path, how: str) -> None:
+    npz.write(path, arrays())
+    whole = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif how == "flipped":
+        with zipfile.ZipFile(path) as archive:
+            middle = archive.getinfo("x_train.npy").header_offset + 200
+        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "text":
+        path.write_text("<html>404</html>\n")
+    elif how == "one array":
+        with path.open("wb") as file:
+            np.save(file, np.zeros(3))
+    else:
+        path.unlink()
+        path.mkdir()
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped", "empty", "text", "one array", "a folder"])
+def test_a_damaged_archive_is_refused_in_one_line(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "mnist.npz"
+    damaged(path, how)
+    with pytest.raises(ConfigError, match=r"must be a \.npz archive of x_train") as error:
+        Mnist().load(tmp_path)
+    assert str(path) in one_line(error)
+
+
+def test_data_that_only_look_like_mnist_are_refused(tmp_path: Path) -> None:
+    npz.write(tmp_path / "mnist.npz", arrays())
+    with pytest.raises(ConfigError, match=r"mnist.npz must hold mnist .*6ae948929b04\.\.\.") as e:
+        Mnist().load(tmp_path)
+    assert "delete the file to fetch it again" in one_line(e)
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    npz.write(path, arrays())
+    before = path.read_bytes()
+    with pytest.raises(KeyError):
+        npz.write(path, {"x_train": np.zeros(1)})
+    assert [child.name for child in tmp_path.iterdir()] == ["a.npz"]
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"a.npz could not be written .*set FEDBENCH_DATA") as e:
+        npz.write(tmp_path / "file" / "a.npz", arrays())
+    one_line(e)
+
+
+@pytest.fixture(scope="module")
+def torchvision() -> Any:
+    return torchvision_data.datasets()
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders go."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setenv("no_proxy", "*")
+    return folder
+
+
+def idx(x: Any) -> bytes:
+    """MNIST's file format."""
+    header = struct.pack(f">HBB{x.ndim}I", 0, 8, x.ndim, *x.shape)
+    return gzip.compress(header + x.tobytes())
+
+
+@pytest.fixture
+def mirror(
+    torchvision: Any, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A mirror of a very small MNIST on this machine."""
+    site = tmp_path / "site"
+    site.mkdir()
+    files = {"train-images-idx3": "x_train", "train-labels-idx1": "y_train"}
+    files |= {"t10k-images-idx3": "x_test", "t10k-labels-idx1": "y_test"}
+    resources = []
+    for stem, name in files.items():
+        content = idx(arrays()[name])
+        (site / f"{stem}-ubyte.gz").write_bytes(content)
+        resources.append((f"{stem}-ubyte.gz", hashlib.md5(content).hexdigest()))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        here = f"http://127.0.0.1:{server.server_port}/"
+        monkeypatch.setattr(torchvision.MNIST, "mirrors", [here])
+        monkeypatch.setattr(torchvision.MNIST, "resources", resources)
+        yield
+        server.shutdown()
+
+
+def test_torchvision_imports_beside_any_build_of_torch(torchvision: Any) -> None:
+    assert torchvision.MNIST.__name__ == "MNIST"
+    assert torchvision_data.datasets() is torchvision
+    parts = [name.split(".") for name in sys.modules if name.startswith("torchvision.")]
+    # A part that was left over from a failed import is not bound to the package.
+    assert all(hasattr(sys.modules["torchvision"], part[1]) for part in parts)
+
+
+@pytest.mark.usefixtures("mirror")
+def test_a_download_becomes_an_archive(tmp_path: Path, temporary: Path) -> None:
+    path = tmp_path / "cache" / "mnist.npz"
+    torchvision_data.download("mnist", path)
+    with np.load(path, allow_pickle=False) as archive:
+        assert set(archive.files) == set(npz.NAMES)
+        for name, x in arrays().items():
+            assert archive[name].dtype == np.uint8
+            assert np.array_equal(archive[name], x)
+    assert [child.name for child in path.parent.iterdir()] == ["mnist.npz"]
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.usefixtures("mirror")
+def test_a_part_keeps_the_first_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(torchvision_data.SOURCES, "part", ("MNIST", 2, 1))
+    torchvision_data.download("part", tmp_path / "part.npz")
+    _, y = npz.read(tmp_path / "part.npz", GREY, classes=10)
+    assert y.tolist() == [0, 1, 3]
+    assert torchvision_data.SOURCES["cifar10-20k"] == ("CIFAR10", 18_000, 2_000)
+
+
+@pytest.mark.usefixtures("torchvision")
+@pytest.mark.parametrize("dataset", [Mnist(), FashionMnist(), Cifar10(), Cifar10Part()])
+def test_without_a_network_one_line_says_how_to_get_it(
+    dataset: Any, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    folder = tmp_path / "cache"
+    with pytest.raises(ConfigError, match="Name or service not known") as error:
+        dataset.load(folder)
+    message = one_line(error)
+    assert message.startswith(f"{dataset.name} must be at {folder / dataset.name}.npz or")
+    assert message.count("urlopen error") == 1  # of all mirrors, the last
+    assert f"put {dataset.name}.npz into a folder and set FEDBENCH_DATA" in message
+    assert not folder.exists()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_server_that_never_answers_is_given_up(
+    torchvision: Any, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torchvision_data, "SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        monkeypatch.setattr(torchvision.MNIST, "mirrors", [f"http://127.0.0.1:{port}/"])
+        with pytest.raises(ConfigError, match="timed out") as error:
+            Mnist().load(tmp_path / "cache")
+    one_line(error)
+    assert socket.getdefaulttimeout() is None
+    assert list(temporary.iterdir()) == []

@@ -1,0 +1,197 @@
+"""DYN-OPT meets its definition for each kind of rule; the published search is what it was."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.api import AttackView
+from fedbench.payload import FloatVectors, Payload, Rankings, SignBits, ranking
+from fedbench.rng import Key
+from fedbench.testing import example_payloads, example_situation
+from fedbench.threat import attack_view
+from fedbench_attacks.dyn_opt import DynOpt, Squares
+from fedbench_attacks.search import best_of_grid, saturating
+from fedbench_defenses.mean import Mean
+from fedbench_defenses.median import Median
+from fedbench_defenses.multi_krum import MultiKrum, squared_distances
+from fedbench_defenses.trimmed_mean import TrimmedMean
+
+M = 2
+
+
+def honest(seed: int = 0, n: int = 9, d: int = 40) -> FloatVectors:
+    """Rows of very different norms."""
+    key = Key(seed)
+    return FloatVectors(key.normal(n, d) * (key.fold("scale").uniform(n)[:, None] * 4 + 0.2))
+
+
+def attacked(
+    attack: DynOpt, rule: Any, payload: Payload | None = None
+) -> tuple[AttackView, Payload]:
+    view = attack_view(attack, example_situation(payload or honest(), rule, range(M)))
+    sent, _ = attack.craft(view, None)
+    assert isinstance(sent, FloatVectors | SignBits | Rankings)
+    return view, sent
+
+
+def trial(attack: DynOpt, rule: Any, gamma: float, seed: int = 0) -> Tensor:
+    """All ``n`` rows when the colluders use ``gamma``."""
+    x = honest(seed).x
+    benign = x[M:]
+    push = -benign.std(dim=0)
+    return torch.cat([(benign.mean(dim=0) + gamma * push).expand(M, -1), benign])
+
+
+@pytest.mark.parametrize("rule", [MultiKrum(f=2), MultiKrum(f=2, m=1), MultiKrum(f=2, m=4)])
+@pytest.mark.parametrize("seed", range(3))
+def test_against_a_selecting_rule_gamma_is_accepted_and_a_thousandth_more_is_not(
+    rule: MultiKrum, seed: int
+) -> None:
+    view, _ = attacked(DynOpt(), rule, honest(seed))
+    gamma = view.notes["gamma"]
+    assert isinstance(gamma, float)
+    if view.notes["ended"] == "never":
+        assert rule.m == 1  # two equal rows cannot both be the one that Krum picks
+        return
+    assert view.notes["ended"] == "converged"
+    accepted = rule.select(squared_distances(trial(DynOpt(), rule, gamma, seed)))
+    beyond = rule.select(squared_distances(trial(DynOpt(), rule, gamma + 1e-3, seed)))
+    assert bool(accepted[:M].all())
+    assert not bool(beyond[:M].all())
+
+
+@pytest.mark.parametrize("rule", [TrimmedMean(f=2), TrimmedMean(f=3), Median()])
+@pytest.mark.parametrize("seed", range(3))
+def test_against_a_saturating_rule_damage_is_at_its_limit_and_at_no_smaller_gamma(
+    rule: TrimmedMean | Median, seed: int
+) -> None:
+    view, _ = attacked(DynOpt(), rule, honest(seed))
+    gamma = view.notes["gamma"]
+    assert isinstance(gamma, float)
+    assert view.notes["search"] == "saturating"
+    mean = honest(seed).x[M:].mean(dim=0)
+
+    def damage(strength: float) -> float:
+        x = FloatVectors(trial(DynOpt(), rule, strength, seed).double().float())
+        out, _ = rule.aggregate(x, None, view)  # type: ignore[arg-type]
+        return float(torch.linalg.vector_norm(out - mean))
+
+    limit = damage(1e4)
+    assert damage(gamma) >= (1 - 2e-6) * limit
+    assert damage(0.99 * gamma) < (1 - 1e-6) * limit
+
+
+@pytest.mark.parametrize("rule", [Mean(), TrimmedMean(f=1), MultiKrum(f=0, m=9)])
+def test_against_an_unbounded_rule_gamma_is_the_bound_without_a_question(rule: Any) -> None:
+    # A trimmed mean that is prepared for one of two malicious rows is as unbounded as the mean; a
+    # Multi-Krum that selects everyone accepts everything.
+    view, sent = attacked(DynOpt(bound=1e3), rule)
+    assert view.notes["gamma"] == 1e3
+    assert view.notes["ended"] == "bound"
+    assert view.defense is not None
+    assert isinstance(rule, MultiKrum) or view.defense.queries == 0
+    torch.testing.assert_close(sent.values(), trial(DynOpt(), rule, 1e3)[:M])
+
+
+@pytest.mark.parametrize("direction", ["std", "sign", "unit"])
+def test_the_direction_is_the_published_one(direction: Any) -> None:
+    _, sent = attacked(DynOpt(direction=direction, bound=2.0), Mean())
+    benign = honest().x[M:]
+    mean = benign.mean(dim=0)
+    push = {"std": benign.std(dim=0), "sign": mean.sign(), "unit": mean / mean.norm()}[direction]
+    torch.testing.assert_close(sent.values(), (mean - 2 * push).expand(M, -1))
+
+
+def test_one_benign_row_has_no_deviation_and_the_fall_back_is_recorded() -> None:
+    view, sent = attacked(DynOpt(bound=2.0), Mean(), FloatVectors(honest().x[: M + 1]))
+    assert view.notes["direction"] == "sign"
+    row = honest().x[M]
+    torch.testing.assert_close(sent.values(), (row - 2 * row.sign()).expand(M, -1))
+
+
+def test_the_published_search_returns_its_start_where_damage_is_flat() -> None:
+    # A5 and D19: what the literature calls DYN-OPT on trimmed mean is mean - 5 std.
+    view, _ = attacked(DynOpt(search="published", start=5.0), TrimmedMean(f=2))
+    assert view.notes["gamma"] == 5.0
+    # It can reach no gamma from twice its start on; the exact search finds the supremum.
+    short = attacked(DynOpt(search="published", start=0.05), MultiKrum(f=2))[0].notes["gamma"]
+    exact = attacked(DynOpt(), MultiKrum(f=2))[0].notes["gamma"]
+    assert isinstance(short, float)
+    assert isinstance(exact, float)
+    assert short < 0.1 < exact
+
+
+def test_squares_are_the_distances_of_the_rows_that_would_be_sent() -> None:
+    benign = honest().x[M:]
+    mean, push = benign.mean(dim=0), -benign.std(dim=0)
+    squares = Squares(benign, mean, push, M)
+    for gamma in (0.0, 0.7, 30.0):
+        rows = torch.cat([benign, (mean + gamma * push).expand(M, -1)])
+        expected = squared_distances(rows)
+        torch.testing.assert_close(squares(gamma), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("n", [5, 8])
+def test_the_clamp_identity_is_the_rule_on_the_merged_rows(n: int) -> None:
+    # gamma is far beyond what `saturating` needs, so its aggregate must be the rule's own.
+    benign = Key(3).normal(n, 30)
+    mean, push = benign.mean(dim=0), -benign.std(dim=0)
+    for rule in (TrimmedMean(f=2), Median(), Median(even="lower")):
+        found = saturating(rule.order_weights(n + M), benign, mean, push, M, 1e5)
+        merged = torch.cat([benign, (mean + found.gamma * push).expand(M, -1)])
+        limit = torch.cat([benign, (mean + 1e4 * push).expand(M, -1)])
+        near, far = (
+            rule.aggregate(FloatVectors(x), None, None)[0] - mean  # type: ignore[arg-type]
+            for x in (merged, limit)
+        )
+        assert float(near.norm()) == pytest.approx(float(far.norm()), rel=2e-6)
+
+
+@pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)
+def test_it_hurts_more_than_an_honest_round_on_every_alphabet(payload: Payload) -> None:
+    rule = TrimmedMean(f=2)
+    view = attack_view(DynOpt(), example_situation(payload, rule, range(M)))
+    sent, _ = DynOpt().craft(view, None)
+    assert view.defense is not None
+    mean = view.seen.values().double().mean(dim=0)
+    honest_damage = (view.defense(view.own).double() - mean).norm()
+    assert float((view.defense(sent).double() - mean).norm()) > float(honest_damage)
+
+
+def test_both_ways_through_the_codec_exist() -> None:
+    x = Key(0).normal(9, 12)
+    payload = Rankings(ranking(x, (12,)), (12,))
+    by_codec = attacked(DynOpt(via="codec"), Mean(), payload)[1]
+    by_wire = attacked(DynOpt(via="wire"), Mean(), payload)[1]
+    assert by_codec.values().tolist() == by_wire.values().tolist()  # sorting has no headers
+
+
+def test_a_grid_search_prefers_the_smallest_of_equals_and_says_when_it_ends_on_the_bound() -> None:
+    found = best_of_grid(lambda gamma: min(gamma, 4.0), 1e5)
+    assert found.gamma == pytest.approx(4.0)
+    assert found.ended == "converged"
+    assert best_of_grid(lambda gamma: gamma, 1e5).ended == "bound"
+
+
+def test_the_oracle_is_a_snapshot() -> None:
+    # D16: a stateful rule that is queried must not drift.
+    class Moody(Mean):
+        def init(self, spec: Any) -> Any:
+            return torch.zeros(1)
+
+        def aggregate(self, received, state, view):  # type: ignore[no-untyped-def]
+            state.add_(1)
+            return received.values().mean(dim=0) * state, state
+
+    situation = example_situation(honest(), Moody(), range(M))
+    state = torch.zeros(1)
+    situation = dataclasses.replace(situation, defense_state=state)
+    view = attack_view(DynOpt(), situation)
+    assert view.defense is not None
+    first, second = view.defense(view.own), view.defense(view.own)
+    assert torch.equal(first, second)
+    assert state.item() == 0
+    assert view.defense.queries == 2

@@ -1,0 +1,152 @@
+"""What travels: laws under hypothesis, and bytes that no honest client sends."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedbench.errors import IllegalPayloadError
+from fedbench.payload import (
+    FloatVectors,
+    Payload,
+    Rankings,
+    SignBits,
+    SparseVectors,
+    TopRankings,
+    ranking,
+    reputation,
+    same,
+)
+from fedbench.rng import Key
+from fedbench.testing import check_payload
+from fedbench.wire import Packet, join, pack, split, unpack
+
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple)
+
+
+@given(SIZES, st.integers(1, 4), st.integers(0, 2**63), st.floats(0.01, 1.0))
+def test_decode_inverts_encode_and_nearest_inverts_values(
+    sizes: tuple[int, ...], n: int, seed: int, share: float
+) -> None:
+    d = sum(sizes)
+    x = Key(seed).normal(n, d)
+    kept = tuple(max(1, int(share * size)) for size in sizes)
+    k = max(1, int(share * d))
+    sparse = SparseVectors(torch.zeros(n, k, dtype=torch.int64), torch.zeros(n, k), d)
+    top = TopRankings(torch.zeros(n, sum(kept), dtype=torch.int32), sizes, kept)
+    for payload in (
+        FloatVectors(x),
+        SignBits(x > 0),
+        sparse.nearest(x),
+        Rankings(ranking(x, sizes), sizes),
+        top.nearest(x),
+    ):
+        check_payload(payload)
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), max_size=70), st.integers(0, 31))
+def test_unpack_inverts_pack_for_every_width(symbols: list[int], width: int) -> None:
+    values = np.array([s & ((1 << width) - 1) for s in symbols], dtype=np.int64)
+    data, bits = pack(values, width)
+    assert bits == width * len(symbols)
+    assert unpack(data, len(symbols), width).tolist() == values.tolist()
+
+
+@given(st.lists(st.lists(st.integers(0, 7), max_size=9), min_size=1, max_size=4))
+def test_split_inverts_join_where_strings_do_not_end_on_bytes(parts: list[list[int]]) -> None:
+    packed = [pack(np.array(part, dtype=np.int64), 3) for part in parts]
+    packet = join(packed)
+    assert packet.bits == 3 * sum(map(len, parts))
+    strings = split(packet, [3 * len(part) for part in parts])
+    assert [unpack(s, len(p), 3).tolist() for s, p in zip(strings, parts, strict=True)] == parts
+
+
+def test_a_sign_message_costs_a_bit_a_coordinate_and_its_padding_is_zero() -> None:
+    payload = SignBits(torch.tensor([[True, False, True, True, False, False, True, False, True]]))
+    (packet,) = payload.encode()
+    assert (packet.data.hex(), packet.bits) == ("b280", 9)
+    _, accepted = SignBits.decode([Packet.raw(bytes.fromhex("b281"))], payload.spec)
+    assert not bool(accepted[0])
+
+
+def test_a_sparse_message_is_values_and_a_bitmap() -> None:
+    payload = SparseVectors(torch.tensor([[1, 4]]), torch.tensor([[2.0, -1.0]]), 6)
+    (packet,) = payload.encode()
+    assert packet.bits == 2 * 32 + 6
+    assert packet.data[-1] == 0b01001000
+    assert payload.values().tolist() == [[0.0, 2.0, 0.0, 0.0, -1.0, 0.0]]
+    assert payload.nearest(torch.tensor([[3.0, -3.0, 3.0, 0, 0, 0]])).indices.tolist() == [[0, 1]]
+
+
+REJECTED: list[tuple[str, Payload, bytes]] = [
+    ("an index twice", Rankings(torch.tensor([[0, 1, 2]], dtype=torch.int32), (3,)), b"\x04"),
+    ("an index too large", Rankings(torch.tensor([[0, 1, 2]], dtype=torch.int32), (3,)), b"\x1c"),
+    (
+        "a top edge twice",
+        TopRankings(torch.tensor([[2, 1]], dtype=torch.int32), (3,), (2,)),
+        b"\xa0",
+    ),
+    (
+        "three kept of two",
+        SparseVectors(torch.tensor([[0, 1]]), torch.zeros(1, 2), 3),
+        bytes(8) + b"\xe0",
+    ),
+    ("a short float", FloatVectors(torch.zeros(1, 2)), bytes(7)),
+    ("nothing at all", SignBits(torch.ones(1, 3, dtype=torch.bool)), b""),
+]
+
+
+@pytest.mark.parametrize(("what", "like", "data"), REJECTED, ids=[row[0] for row in REJECTED])
+def test_bytes_that_no_legal_message_has_are_rejected_and_the_others_are_not(
+    what: str, like: Payload, data: bytes
+) -> None:
+    good = like.encode()[0]
+    received, accepted = type(like).decode([good, Packet.raw(data), good], like.spec)
+    assert accepted.tolist() == [True, False, True]
+    assert received is not None
+    assert same(received, like.take([0, 0]))
+
+
+def test_nothing_legal_is_no_payload() -> None:
+    like = FloatVectors(torch.zeros(1, 2))
+    received, accepted = FloatVectors.decode([Packet.raw(b"x")], like.spec)
+    assert received is None
+    assert accepted.tolist() == [False]
+
+
+def test_finite_checks_look_at_every_float() -> None:
+    rows = torch.zeros(3, 2)
+    rows[1, 1], rows[2, 0] = torch.nan, torch.inf
+    assert FloatVectors(rows).passes("finite").tolist() == [True, False, False]
+    assert FloatVectors(rows).passes("none").tolist() == [True, True, True]
+
+
+ILLEGAL: list[tuple[str, Payload]] = [
+    ("double floats", FloatVectors(torch.zeros(1, 2, dtype=torch.float64))),
+    ("float signs", SignBits(torch.zeros(1, 2))),
+    ("no permutation", Rankings(torch.zeros(1, 3, dtype=torch.int32), (3,))),
+    ("a duplicate index", SparseVectors(torch.tensor([[1, 1]]), torch.zeros(1, 2), 3)),
+    ("an index too large", SparseVectors(torch.tensor([[1, 3]]), torch.zeros(1, 2), 3)),
+    ("a duplicate edge", TopRankings(torch.tensor([[1, 1]], dtype=torch.int32), (3,), (2,))),
+    ("an edge too large", TopRankings(torch.tensor([[1, 3]], dtype=torch.int32), (3,), (2,))),
+]
+
+
+@pytest.mark.parametrize(("what", "payload"), ILLEGAL, ids=[row[0] for row in ILLEGAL])
+def test_check_refuses(what: str, payload: Payload) -> None:
+    with pytest.raises(IllegalPayloadError):
+        payload.check()
+
+
+def test_put_refuses_messages_of_another_form() -> None:
+    with pytest.raises(IllegalPayloadError, match="SignBits"):
+        FloatVectors(torch.zeros(2, 3)).put([0], SignBits(torch.ones(1, 3, dtype=torch.bool)))  # type: ignore[arg-type]
+    with pytest.raises(IllegalPayloadError, match="form"):
+        FloatVectors(torch.zeros(2, 3)).put([0], FloatVectors(torch.zeros(1, 4)))
+
+
+def test_ties_go_to_the_lower_index_also_for_floats_of_both_signs() -> None:
+    x = torch.tensor([[0.0, -1.0, -0.0, 3.0, -1.0, -2.0]])
+    assert ranking(x, (6,)).tolist() == [[5, 1, 4, 0, 2, 3]]
+    assert reputation(ranking(x, (2, 4)), (2, 4)).tolist() == [[1, 0, 2, 3, 1, 0]]

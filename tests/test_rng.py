@@ -1,0 +1,72 @@
+"""The same numbers in every order, on every device."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedbench.rng import Key, _gaussian_table
+
+
+def as_tensor(key: Key) -> Key:
+    """The same stream, computed by torch instead of NumPy."""
+    return Key(key.tensor())
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 3000), st.integers(-5, 5))
+def test_torch_and_numpy_draw_the_same_bits(seed: int, count: int, name: int) -> None:
+    key, twin = Key(seed), as_tensor(Key(seed))
+    assert torch.equal(key.bits(count), twin.bits(count))
+    folded = twin.fold("noise", name)
+    assert int(folded.seed) % 2**64 == key.fold("noise", name).seed
+    assert torch.equal(key.normal(count), twin.normal(count))
+    assert torch.equal(key.permutation(count), twin.permutation(count))
+
+
+def test_the_generator_is_splitmix64() -> None:
+    # First outputs for seed 1234567, as published with Vigna's reference implementation.
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [int(x) % 2**64 for x in Key(1234567).bits(3)] == expected
+
+
+def test_draws_of_a_block_do_not_depend_on_how_many_are_drawn() -> None:
+    assert torch.equal(Key(3).bits(100_000)[:70_000], Key(3).bits(70_000))
+
+
+def test_names_make_different_streams_and_order_counts() -> None:
+    key = Key(0)
+    seeds = [
+        key.seed,
+        key.fold("a").seed,
+        key.fold("b").seed,
+        key.fold("a", "b").seed,
+        key.fold("b", "a").seed,
+        key.fold(0).seed,
+        key.fold("0").seed,
+        key.fold(1).seed,
+        key.fold(0, 0).seed,
+    ]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_a_vmapped_key_draws_what_each_client_draws_alone() -> None:
+    keys = [Key(i) for i in range(4)]
+    seeds = torch.stack([key.tensor() for key in keys])
+    stacked = torch.vmap(lambda seed: Key(seed).fold("x", 2).uniform(3, 2))(seeds)
+    alone = torch.stack([key.fold("x", 2).uniform(3, 2) for key in keys])
+    assert torch.equal(stacked, alone)
+
+
+def test_uniform_and_normal_have_their_moments() -> None:
+    # 10^6 draws: standard errors are .0003 and .001; five of them are allowed.
+    u, z = Key(1).uniform(1_000_000), Key(2).normal(1_000_000)
+    assert 0 <= float(u.min()) < float(u.max()) < 1
+    assert abs(float(u.mean()) - 0.5) < 0.0015
+    assert abs(float(z.mean())) < 0.005
+    assert abs(float(z.var()) - 1) < 0.008
+    assert float(_gaussian_table().abs().max()) < 4.4
+
+
+def test_signs_are_signs() -> None:
+    signs = Key(4).signs(10_000)
+    assert set(signs.tolist()) == {-1.0, 1.0}
+    assert abs(float(signs.mean())) < 0.05

@@ -1,0 +1,266 @@
+"""A run from end to end on real data: the threat model, rejections, learning."""
+
+import dataclasses
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import fedbench
+from fedbench.api import Attack, AttackView, Knowledge
+from fedbench.payload import FloatVectors, Payload
+from fedbench.record import Record
+from fedbench.rng import Key
+from fedbench.run import World, play_round
+from fedbench.scenario import Scenario
+from fedbench.setup import Setup, prepare
+from fedbench.threat import malicious_clients
+
+SMALL = Scenario(clients=20, per_round=6, rounds=2, epochs=1, eval_every=1)
+
+
+def play(**changes: Any) -> Record:
+    return fedbench.play(SMALL.model_copy(update=changes), device="cpu")
+
+
+def with_attack(attack: Attack, **changes: Any) -> Setup:
+    """A prepared run with an attack that is not installed."""
+    setup = prepare(SMALL.model_copy(update=changes), "cpu")
+    return dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
+
+
+def rounds(setup: Setup, count: int = 2) -> tuple[World, list[Any]]:
+    world = World(setup.plugins.protocol.init(setup.shared))
+    return world, [play_round(setup, world, step) for step in range(count)]
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "fsl"])
+def test_the_same_scenario_gives_the_same_record_apart_from_times(protocol: str) -> None:
+    first, second = (play(protocol=protocol, attack="dyn-opt") for _ in range(2))
+    assert first.measured() == second.measured()
+    assert first.measured() != play(protocol=protocol, attack="dyn-opt", seed=1).measured()
+
+
+def test_another_executor_draws_the_same_and_agrees_to_rounding() -> None:
+    states = []
+    for engine in ("loop", "stacked"):
+        setup = prepare(SMALL, "cpu", engine, chunk=2)
+        start = setup.plugins.protocol.init(setup.shared)
+        world, (only,) = rounds(setup, 1)
+        states.append((world.state - start, only.clients))
+    (loop, ids), (stacked, same_ids) = states
+    assert ids == same_ids
+    assert float((stacked - loop).norm() / loop.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("attack", ["sign-flip", "dyn-opt"])
+@pytest.mark.parametrize("protocol", ["fedavg", "signsgd", "fsl"])
+def test_an_attack_by_nobody_changes_nothing(protocol: str, attack: str) -> None:
+    quiet = play(protocol=protocol, attack=attack, malicious=0.0)
+    clean = play(protocol=protocol, attack="none", malicious=0.0)
+    assert quiet.rounds == clean.rounds
+    assert quiet.result == clean.result
+
+
+def test_the_clean_run_has_the_same_clients_data_and_judges_as_the_attacked_one() -> None:
+    clean, attacked = play(attack="none"), play(attack="dyn-opt")
+    for a, b in zip(clean.rounds, attacked.rounds, strict=True):
+        assert a.clients == b.clients
+        assert a.malicious == b.malicious
+    assert all(r.gain == r.gain_mean == 0 for r in clean.rounds if r.malicious)
+    assert all(r.gain > 1 for r in attacked.rounds if r.malicious)  # type: ignore[operator]
+
+
+def test_malicious_clients_are_a_fixed_set_and_rounds_are_not_drawn_again() -> None:
+    # D17, D18: with half of the clients malicious, 6 of 20 must sometimes have a majority of them,
+    # and counts must vary; who is malicious must not.
+    setup = prepare(SMALL.model_copy(update={"malicious": 0.5}), "cpu")
+    owned = set(setup.malicious.nonzero()[:, 0].tolist())
+    assert len(owned) == 10
+    counts: Counter[int] = Counter()
+    for step in range(300):
+        ids = setup.key.fold("sample", step).permutation(20)[:6].tolist()
+        counts[sum(i in owned for i in ids)] += 1
+    # Hypergeometric: P[m >= 4] = .242, so 72.5 +- 7.4 of 300; five sigma below is 35.
+    assert counts[4] + counts[5] + counts[6] > 35
+    _, played = rounds(setup, 2)
+    for one in played:
+        assert one.malicious == sum(i in owned for i in one.clients)
+    assert not torch.equal(setup.malicious, malicious_clients(20, 0.5, Key(99)))
+
+
+def test_attacks_see_updates_and_not_weights() -> None:
+    # D13: the sign flip of an update; of weights it would be far from anything honest.
+    seen = {}
+
+    @dataclass(frozen=True)
+    class Look(Attack):
+        def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+            weights = view.broadcast.values()[0]
+            seen["ratio"] = float(view.own.values()[0].norm() / weights.norm())
+            seen["same"] = torch.equal(view.own.values(), view.updates)
+            return view.own, memory
+
+    rounds(with_attack(Look()))
+    assert seen["same"]
+    assert seen["ratio"] < 0.5  # measured .02 to .05: one epoch moves a little
+
+
+@pytest.mark.parametrize("tier", ["own", "colluders", "all"])
+def test_an_attack_sees_what_it_declares_and_only_copies(tier: Any) -> None:
+    views: list[AttackView] = []
+
+    @dataclass(frozen=True)
+    class Greedy(Attack):
+        def needs(self) -> Knowledge:
+            return Knowledge(tier)
+
+        def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+            views.append(view)
+            own = view.own.take(range(len(view.own)))
+            for x in (view.own.values(), view.updates, view.seen.values(), view.broadcast.values()):
+                x.fill_(1e9)
+            return own, memory
+
+    setup = with_attack(Greedy(), malicious=0.4)
+    world, played = rounds(setup)
+    clean, _ = rounds(with_attack(Attack(), malicious=0.4))
+    assert torch.equal(world.state, clean.state)
+    for view, one in zip(views, played, strict=True):
+        m = one.malicious
+        assert m > 0
+        assert len(view.own) == m
+        assert len(view.seen) == (view.n - m if tier == "all" else m)
+        assert view.defense is None
+        assert view.state is None
+
+
+def test_an_attack_rewrites_its_own_rows_and_no_others() -> None:
+    @dataclass(frozen=True)
+    class Shout(Attack):
+        def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+            return FloatVectors(torch.full_like(view.own.values(), 7.0)), memory
+
+    setup = with_attack(Shout(), malicious=0.4)
+    world, (one,) = rounds(setup, 1)
+    honest_setup = with_attack(Attack(), malicious=0.4)
+    honest, _ = rounds(honest_setup, 1)
+    start = setup.plugins.protocol.init(setup.shared)
+    malicious = setup.malicious[one.clients]
+    share = setup.sizes[one.clients] / setup.sizes[one.clients].sum()
+    # The attacked step is the honest one, with the malicious rows' share replaced by 7.
+    moved = (world.state - start) - (honest.state - start)
+    expected_pull = 7.0 * float(share[malicious].sum())
+    assert float(moved.mean()) == pytest.approx(expected_pull, rel=0.01)
+
+
+@dataclass(frozen=True)
+class Garbage(Attack):
+    """Bytes that do not decode."""
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[list[bytes], Any]:
+        return [b"\xff" * (i + 1) for i in range(len(view.own))], memory
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "signsgd", "topk", "fsl", "sfsl"])
+def test_bytes_that_do_not_decode_are_rejected_and_counted_and_the_round_goes_on(
+    protocol: str,
+) -> None:
+    setup = with_attack(Garbage(), protocol=protocol, malicious=0.4)
+    world, (one,) = rounds(setup, 1)
+    assert one.malicious > 0
+    assert one.rejected_malicious == one.malicious
+    assert one.rejected_honest == 0
+    assert one.accepted == 6 - one.malicious
+    assert not one.skipped
+    start = setup.plugins.protocol.init(setup.shared)
+    assert not torch.equal(world.state, start)
+    assert one.uplink_bits - one.benign_uplink_bits == sum(
+        8 * (i + 1) for i in range(one.malicious)
+    )
+
+
+def test_too_few_accepted_rows_leave_the_state_and_the_record_says_so() -> None:
+    setup = with_attack(Garbage(), defense="trimmed-mean:f=2", malicious=0.9)
+    world, played = rounds(setup)
+    assert all(one.skipped and one.accepted < 5 for one in played)
+    assert torch.equal(world.state, setup.plugins.protocol.init(setup.shared))
+
+
+def test_nan_is_rejected_by_default_and_accepted_on_request() -> None:
+    @dataclass(frozen=True)
+    class Nan(Attack):
+        def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+            return FloatVectors(torch.full_like(view.own.values(), torch.nan)), memory
+
+    world, (one,) = rounds(with_attack(Nan(), malicious=0.4), 1)
+    assert one.rejected_malicious == one.malicious > 0
+    assert bool(torch.isfinite(world.state).all())
+    world, (one,) = rounds(with_attack(Nan(), malicious=0.4, server_checks="none"), 1)
+    assert one.rejected_malicious == 0
+    assert bool(torch.isnan(world.state).all())
+    assert one.accuracy == 0.0  # not the share of class 0
+
+
+def test_the_server_prepares_for_the_declared_share_and_not_for_the_truth_of_a_round() -> None:
+    # D13, D17: f is ceil(.2 * 7) = 2 in every round, whatever was sampled.
+    for defense in ("trimmed-mean", "multi-krum"):
+        asked = SMALL.model_copy(update={"defense": defense, "per_round": 7})
+        assert asked.plugins().defense.f == 2
+    declared = SMALL.model_copy(update={"defense": "trimmed-mean", "declared": 0.0})
+    assert declared.plugins().defense.f == 0
+    resolved = SMALL.model_copy(update={"defense": "trimmed-mean"}).resolved()
+    assert resolved.defense == "trimmed-mean:f=2"
+
+
+def test_what_travelled_is_counted_in_both_directions() -> None:
+    record = play(protocol="fsl")
+    d = record.parameters
+    per_message = 288 * 9 + 18432 * 15 + 131072 * 17 + 1280 * 11
+    assert d == 288 + 18432 + 131072 + 1280
+    assert record.rounds[0].uplink_bits == 6 * per_message
+    assert record.rounds[0].downlink_bits == 6 * per_message
+    assert record.result.uplink_bits_per_parameter == pytest.approx(per_message / d)
+    assert play(protocol="signsgd").result.uplink_bits_per_parameter == 1.0
+    assert play(protocol="signsgd").result.downlink_bits_per_parameter == 32.0
+
+
+def test_three_numbers_exist_from_the_first_run() -> None:
+    record = play()
+    assert record.schema_version == 1
+    assert record.mechanism == "none"
+    assert record.result.epsilon is None
+    assert 0 <= record.result.accuracy <= 1
+    assert record.result.uplink_bits_per_parameter == 32
+
+
+def test_per_client_statistics_are_over_benign_clients_only() -> None:
+    setup = prepare(SMALL, "cpu")
+    record = play()
+    per_client = record.result.per_client
+    assert per_client.min <= per_client.mean <= per_client.max
+    benign = [part for i, part in enumerate(setup.test) if not setup.malicious[i]]
+    assert len(benign) == 16
+    pooled = sum(map(len, benign))
+    right = record.result.accuracy * pooled
+    assert math.isclose(right, round(right), abs_tol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("protocol", "attack", "low", "high"),
+    [
+        # Measured over seeds 0 to 4 of this scenario, mean - 5 sigma (or + 5 sigma) below.
+        ("fedavg", "none", 0.75, 1.0),
+        ("fedavg", "dyn-opt", 0.0, 0.2),
+        ("fsl", "none", 0.8, 1.0),
+    ],
+)
+def test_it_learns_and_the_attack_hurts(
+    protocol: str, attack: str, low: float, high: float
+) -> None:
+    scenario = Scenario(protocol=protocol, attack=attack, rounds=25, eval_every=25)
+    assert low <= fedbench.play(scenario, device="cpu").result.accuracy <= high

@@ -1,0 +1,134 @@
+"""The stacked executor is the loop; both are SGD."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.api import Grad, Shared
+from fedbench.layout import Tree
+from fedbench.network import Network
+from fedbench.protocols.fedavg import FedAvg
+from fedbench.protocols.fsl import FSL
+from fedbench.protocols.supermask import mask_rows, top_mask
+from fedbench.rng import Key
+from fedbench.testing import NETWORK, example_clients
+from fedbench.training import Loop, Schedule, Stacked, cross_entropy, executor
+
+SHARED = Shared(NETWORK, 3, torch.device("cpu"))
+
+
+def difference(a: Tensor, b: Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+@pytest.mark.parametrize("protocol", [FedAvg(), FSL()], ids=["weights", "scores"])
+@pytest.mark.parametrize("chunk", [1, 2, 32])
+def test_stacked_training_is_the_loop_whatever_the_chunk(protocol: FedAvg, chunk: int) -> None:
+    # Clients have 5 to 8 samples and batches of 3: different numbers of steps, short last batches.
+    clients, schedule = example_clients(protocol, SHARED), Schedule(2, 3)
+    loop, _ = Loop(protocol, SHARED, schedule).train(clients)
+    stacked, _ = Stacked(protocol, SHARED, schedule, chunk).train(clients)
+    assert difference(stacked, loop) < 1e-5
+    assert difference(loop[[1, 0, 3, 2]], loop) > 0.1  # the order of the clients matters
+
+
+def test_training_is_sgd_with_momentum_and_weight_decay_step_by_step() -> None:
+    protocol = FedAvg(lr=0.1, momentum=0.5, weight_decay=0.01)
+    (client,) = example_clients(protocol, SHARED, n=1)
+    schedule = Schedule(1, 2)
+    updates, _ = Loop(protocol, SHARED, schedule).train([client])
+
+    w = {name: x.clone().requires_grad_() for name, x in client.tree.items()}
+    optimizer = torch.optim.SGD(w.values(), lr=0.1, momentum=0.5, weight_decay=0.01)
+    for rows in schedule.rows(len(client.x), client.key):
+        optimizer.zero_grad()
+        logits = NETWORK.logits(w, client.x[rows])
+        torch.nn.functional.cross_entropy(logits, client.y[rows]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    expected = SHARED.layout.flatten(
+        {name: x.detach() - client.tree[name] for name, x in w.items()}
+    )
+    assert difference(updates[0], expected) < 1e-5
+
+
+def test_training_leaves_the_broadcast_alone() -> None:
+    for protocol in (FedAvg(), FSL()):
+        clients = example_clients(protocol, SHARED)
+        before = SHARED.layout.flatten(clients[0].tree).clone()
+        Loop(protocol, SHARED, Schedule(1, 4)).train(clients)
+        assert torch.equal(SHARED.layout.flatten(clients[0].tree), before)
+
+
+def test_every_epoch_sees_every_sample_once_in_a_new_order() -> None:
+    steps = Schedule(epochs=2, batch_size=4).rows(10, Key(0))
+    assert [len(step) for step in steps] == [4, 4, 2, 4, 4, 2]
+    first, second = torch.cat(steps[:3]), torch.cat(steps[3:])
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(10))
+    assert first.tolist() != second.tolist()
+
+
+def test_the_gradient_can_be_wrapped_and_only_for_who_wraps_it() -> None:
+    def ascend(grad: Grad) -> Grad:
+        def wrapped(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+            return {name: -g for name, g in grad(tree, x, y, key).items()}
+
+        return wrapped
+
+    protocol = FedAvg(weight_decay=0.0, momentum=0.0)
+    clients = example_clients(protocol, SHARED)
+    turned = [dataclasses.replace(clients[0], wrap_grad=ascend), *clients[1:]]
+    for engine in (
+        Loop(protocol, SHARED, Schedule(1, 8)),
+        Stacked(protocol, SHARED, Schedule(1, 8)),
+    ):
+        plain, _ = engine.train(clients)
+        poisoned, _ = engine.train(turned)
+        assert difference(poisoned[0], -plain[0]) < 1e-5
+        assert difference(poisoned[1:], plain[1:]) < 1e-6
+
+
+def test_padding_has_no_weight_in_the_loss() -> None:
+    logits, y = Key(0).normal(4, 3), torch.tensor([2, 0, -1, -1])
+    expected = torch.nn.functional.cross_entropy(logits[:2], y[:2])
+    torch.testing.assert_close(cross_entropy(logits, y), expected)
+
+
+def test_the_mask_gradient_goes_straight_through() -> None:
+    scores = torch.tensor([0.4, -0.1, 0.2, 0.3], requires_grad=True)
+    weights = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    (top_mask(scores, 2) * weights).sum().backward()  # type: ignore[no-untyped-call]
+    assert scores.grad is not None
+    assert scores.grad.tolist() == weights.tolist()  # also for edges outside of the subnetwork
+
+
+def test_the_mask_is_the_end_of_a_stable_sort_also_with_ties() -> None:
+    rows = (Key(1).uniform(20, 15) * 4).floor()  # many ties
+    for kept in (1, 7, 15):
+        order = torch.sort(rows, dim=1, stable=True).indices[:, 15 - kept :]
+        expected = torch.zeros_like(rows).scatter_(1, order, 1.0)
+        assert torch.equal(mask_rows(rows, kept), expected)
+
+
+def test_auto_loops_on_a_cpu() -> None:
+    assert isinstance(executor("auto", FedAvg(), SHARED, Schedule(1, 8)), Loop)
+    assert isinstance(executor("stacked", FedAvg(), SHARED, Schedule(1, 8)), Stacked)
+
+
+def test_edge_popup_follows_the_paper_on_one_neuron() -> None:
+    # s_uv <- s_uv - lr * dL/dI_v * Z_u * W_uv (appendix D), with dL/dI_v = softmax - onehot.
+    network = Network((1, 1, 2), (), (), 2)
+    shared = Shared(network, 0, torch.device("cpu"))
+    protocol = FSL(lr=0.1, momentum=0.0, weight_decay=0.0, k=0.5)
+    (client,) = example_clients(protocol, shared, n=1)
+    z = torch.tensor([[[[0.5, 2.0]]]])
+    client = dataclasses.replace(client, x=z, y=torch.tensor([1]))
+    updates, _ = Loop(protocol, shared, Schedule(1, 1)).train([client])
+    w, s = protocol.frozen(shared)["fc1"], client.tree["fc1"]
+    order = s.reshape(-1).argsort()
+    mask = torch.zeros(4).index_fill_(0, order[2:], 1.0).reshape(2, 2)
+    logits = (w * mask) @ torch.tensor([0.5, 2.0])
+    error = logits.softmax(dim=0) - torch.tensor([0.0, 1.0])
+    expected = s - 0.1 * error[:, None] * torch.tensor([0.5, 2.0]) * w
+    torch.testing.assert_close(updates[0], expected.reshape(-1))

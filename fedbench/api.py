@@ -182,18 +182,11 @@ class Defense(ABC, Generic[State]):
         """``(k,)`` from the accepted rows; float64 where the values are exact integers."""
 
     def sensitivity(self, clip: float, n: int) -> float | None:
-        """L2 change of the aggregate when one row of norm at most ``clip`` is replaced.
-
-        None when no bound is proved: central noise behind this rule then cannot be priced.
-        """
+        """L2 change of the aggregate when one row of norm ``clip`` is replaced, if proved."""
         return None
 
     def order_weights(self, n: int) -> Tensor | None:
-        """``(n,)`` coefficients, if the rule is that combination of every coordinate's sorted rows.
-
-        Rules that are not an L-estimator answer None. An attack that may query the defense turns
-        its search into arithmetic on sorted values with these.
-        """
+        """``(n,)`` coefficients if the rule combines every coordinate's sorted rows, else None."""
         return None
 
     def select(self, squared: Tensor) -> Tensor | None:

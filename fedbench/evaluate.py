@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,12 +22,12 @@ class Score:
 
     Args:
         accuracy: Share of correct answers over all samples.
-        loss: Mean cross-entropy in nats; NaN if the model is not finite.
+        loss: Mean cross-entropy in nats; None if the model is not finite.
         parts: ``(len(parts),)`` float64 share of correct answers in each part.
     """
 
     accuracy: float
-    loss: float
+    loss: float | None
     parts: Tensor
 
 
@@ -49,4 +50,6 @@ def evaluate(
             losses.append(-mean.gather(1, y[:, None])[:, 0].clamp_min(1e-30).log())
     correct, loss = torch.cat(right).to(torch.float64), torch.cat(losses)
     shares = [part.mean() for part in torch.split(correct, [len(part) for part in parts])]
-    return Score(float(correct.mean()), float(loss.mean()), torch.stack(shares).cpu())
+    mean_loss = float(loss.mean())
+    finite = mean_loss if math.isfinite(mean_loss) else None
+    return Score(float(correct.mean()), finite, torch.stack(shares).cpu())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 import resource
 import statistics
@@ -13,24 +12,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.evaluate import evaluate
+from fedbench.evaluate import Score, evaluate
 from fedbench.record import Environment, Record, Result, Round, Spread, Timing
 from fedbench.scenario import code_version
 from fedbench.setup import Setup
 
 
+def judge(setup: Setup, state: Any, step: int) -> Score:
+    """What is deployed after this round, on the test parts of clients that are not malicious."""
+    model = setup.plugins.protocol.model(setup.shared, state, setup.key.fold("model", step))
+    benign = [part for i, part in enumerate(setup.test) if not setup.malicious[i]]
+    return evaluate(setup.shared.network, model, setup.data, benign)
+
+
+def look(setup: Setup, state: Any, step: int) -> dict[str, float | None]:
+    """Accuracy and loss, in the rounds that look at test data."""
+    if (step + 1) % setup.scenario.eval_every and step + 1 != setup.scenario.rounds:
+        return {}
+    score = judge(setup, state, step)
+    return {"accuracy": score.accuracy, "loss": score.loss}
+
+
 def report(setup: Setup, state: Any, rounds: list[Round], seconds: float) -> Record:
     """The record of a run that ended in ``state``."""
     scenario, protocol, shared = setup.scenario, setup.plugins.protocol, setup.shared
-    model = protocol.model(shared, state, setup.key.fold("model", len(rounds) - 1))
-    benign = [part for i, part in enumerate(setup.test) if not setup.malicious[i]]
-    score = evaluate(shared.network, model, setup.data, benign)
+    score = judge(setup, state, len(rounds) - 1)
     benign_messages = sum(len(r.clients) - r.malicious for r in rounds)
     messages = sum(len(r.clients) for r in rounds)
     d = shared.layout.d
     result = Result(
         accuracy=score.accuracy,
-        loss=score.loss if math.isfinite(score.loss) else None,
+        loss=score.loss,
         per_client=spread(score.parts),
         uplink_bits_per_parameter=sum(r.benign_uplink_bits for r in rounds)
         / max(benign_messages, 1)
@@ -102,6 +114,9 @@ def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
             doubts.append(f"the attack's search ended on its bound in {len(on_bound)} rounds")
         if not attacked:
             doubts.append("no malicious client was ever sampled, or every round was skipped")
+    lost = sum(2 * r.malicious >= len(r.clients) for r in rounds)
+    if lost and setup.scenario.attack.partition(":")[0] != "none":
+        doubts.append(f"the adversary had at least half of the rows in {lost} rounds")
     honest = sum(len(r.clients) - r.malicious for r in rounds)
     rejected = sum(r.rejected_honest for r in rounds)
     if rejected > honest / 2:

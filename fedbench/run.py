@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,11 +12,10 @@ from torch import Tensor
 
 from fedbench import threat
 from fedbench.api import Memory, ServerView
-from fedbench.evaluate import evaluate
 from fedbench.layout import Tree
 from fedbench.payload import Payload
 from fedbench.record import Record, Round
-from fedbench.report import report
+from fedbench.report import look, report
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup, prepare
 from fedbench.training import Client
@@ -185,21 +183,3 @@ def receive(setup: Setup, honest: Payload, packets: list[Packet]) -> tuple[Paylo
         accepted[accepted.clone()] = good
         received = received.take(good.nonzero()[:, 0]) if bool(good.any()) else None
     return received, accepted
-
-
-def look(setup: Setup, state: Any, step: int) -> dict[str, float | None]:
-    """Accuracy and loss on the test parts of benign clients, in the rounds that look at them."""
-    scenario = setup.scenario
-    if (step + 1) % scenario.eval_every and step + 1 != scenario.rounds:
-        return {}
-    model = setup.plugins.protocol.model(setup.shared, state, setup.key.fold("model", step))
-    score = evaluate(setup.shared.network, model, setup.data, benign_tests(setup))
-    return {
-        "accuracy": score.accuracy,
-        "loss": score.loss if math.isfinite(score.loss) else None,
-    }
-
-
-def benign_tests(setup: Setup) -> list[Tensor]:
-    """Test parts of the clients that the adversary does not own."""
-    return [part for i, part in enumerate(setup.test) if not setup.malicious[i]]

@@ -67,9 +67,9 @@ def saturating(
 ) -> Search:
     """The smallest gamma whose damage is within ``tolerance`` of its limit, for an L-estimator.
 
-    With ``m`` equal malicious values v among sorted benign ones b, the order statistic t of them all
-    is ``clamp(v, b[t - m], b[t])``: the benign rows are sorted once, a trial costs O(d). Damage has
-    reached its limit where every v has left the benign range.
+    With ``m`` equal malicious values v among sorted benign ones b, the order statistic t of all of
+    them is ``clamp(v, b[t - m], b[t])``: the benign rows are sorted once, a trial is O(d). Damage
+    has reached its limit where every v has left the benign range.
 
     Args:
         weights: ``(n,)`` of the rule, see `Defense.order_weights`.

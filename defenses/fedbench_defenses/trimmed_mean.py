@@ -9,10 +9,10 @@ from torch import Tensor
 
 from fedbench.api import Defense, ServerView
 from fedbench.errors import require
+from fedbench.order import sorted_rows
 from fedbench.payload import Payload
 
 from .mean import exact_mean
-from fedbench.order import sorted_rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,12 +160,7 @@ def _show(console: Console, kind: str, name: str, plugin: type[Any]) -> None:
     console.print(Text.assemble((f"{kind} ", "dim"), (name, "bold cyan")))
     console.print(Text(prose(doc.summary) or "(no docstring)", style="bold"))
     console.print()
-    parts = paragraphs(doc.body)
-    for part, after in zip(parts, [*parts[1:], ""], strict=True):
-        item = part.startswith("- ")
-        row = Table.grid(padding=(0, 1, 0, 0))
-        row.add_row(*(["-", _styled(part[2:])] if item else [_styled(part)]))
-        console.print(Padding(row, (0, 0, 0 if item and after.startswith("- ") else 1, 0)))
+    _body(console, paragraphs(doc.body))
     if fields := [field for field in dataclasses.fields(instance) if field.init]:
         _section(console, "parameters", _parameters(plugin, instance, fields, doc.args))
         text = registry.describe(name, instance)
@@ -176,6 +171,16 @@ def _show(console: Console, kind: str, name: str, plugin: type[Any]) -> None:
         _section(console, "paper", [(doc.references, "")])
     module = f"{plugin.__module__}.{plugin.__qualname__}"
     _section(console, "code", [(module, "")])
+
+
+def _body(console: Console, parts: list[str]) -> None:
+    """Paragraphs, a blank line after each but those inside a list."""
+    for i, part in enumerate(parts):
+        item = part.startswith("- ")
+        inside = item and i + 1 < len(parts) and parts[i + 1].startswith("- ")
+        row = Table.grid(padding=(0, 1, 0, 0))
+        row.add_row(*(["-", _styled(part[2:])] if item else [_styled(part)]))
+        console.print(Padding(row, (0, 0, 0 if inside else 1, 0)))
 
 
 def _styled(text: str) -> Text:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -17,44 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from fedbench.cli import table
+from fedbench.sweep.watch import Watcher
 
 if TYPE_CHECKING:
     from fedbench.record import Record, Round
     from fedbench.sweep.grid import Cell
     from fedbench.sweep.summary import Row
-
-
-class Watcher(ABC):
-    """Is told what happens to the runs of a sweep. Use it in a ``with`` statement."""
-
-    @abstractmethod
-    def __enter__(self) -> Self:
-        """Take the terminal."""
-
-    @abstractmethod
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Give the terminal back as it was, whatever happened."""
-
-    @abstractmethod
-    def started(self, cell: Cell, seed: int) -> None:
-        """A worker has begun with this run."""
-
-    @abstractmethod
-    def round(self, cell: Cell, seed: int, round: Round) -> None:
-        """A round is over; its accuracy is None unless it looked at the test data."""
-
-    @abstractmethod
-    def finished(self, cell: Cell, record: Record) -> None:
-        """A run is over."""
-
-    @abstractmethod
-    def failed(self, cell: Cell, seed: int, message: str) -> None:
-        """A run has ended without a record."""
 
 
 def watcher(console: Console, cells: list[Cell], seeds: Sequence[int], rounds: int) -> Watcher:
@@ -233,7 +199,8 @@ class TerminalWatcher(Watcher):
                 said,
                 _left(now - run.start, share),
             )
-        yield bars
+        if shown:
+            yield bars
         if hidden := len(self.running) - len(shown):
             yield Text(f"and {hidden} more")
         yield self._overall(now)

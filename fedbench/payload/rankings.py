@@ -20,6 +20,8 @@ def argsort(x: Tensor) -> Tensor:
     Floats are sorted as order-preserving integers: on a CPU torch sorts *one* row of integers by
     radix, eight times faster than a matrix of them. A NaN of positive sign comes last.
     """
+    if len(x) > 1 and x.stride(0) == 0:  # colluders who all send the same: sort it once
+        return argsort(x[:1]).expand(len(x), -1)
     if x.dtype == torch.float32:
         bits = (x + 0.0).contiguous().view(torch.int32)  # adding turns -0.0 into 0.0
         x = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)

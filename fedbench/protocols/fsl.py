@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -29,6 +30,33 @@ def kept_edges(n: int, k: float) -> int:
     [8, 9, 5, 1, 10]
     """
     return n - math.floor((1 - Fraction(repr(k))) * n)
+
+
+@lru_cache(maxsize=2)
+def initial_scores(shared: Shared) -> Tensor:
+    """``theta_s (d,)`` from the seed: ``|U(-b, b)|``, b = fan_in ** -0.5 (Kaiming, a = sqrt 5)."""
+    parts = [
+        shared.key.fold("scores", name).uniform(math.prod(shape), device=shared.device)
+        / math.sqrt(shared.network.fan_in(name))
+        for name, shape in shared.network.shapes.items()
+    ]
+    return torch.cat(parts)
+
+
+@lru_cache(maxsize=2)
+def sorted_scores(shared: Shared) -> list[Tensor]:
+    """``sort(theta_s)`` of each layer, ``(n_l,)``."""
+    return [score.sort().values for score in shared.layout.layers(initial_scores(shared))]
+
+
+@lru_cache(maxsize=2)
+def signed_constant(shared: Shared) -> Tree:
+    """``theta_w`` from the seed: ``+-sqrt(2 / fan_in)``, each sign with probability 1/2."""
+    return {
+        name: shared.key.fold("weights", name).signs(*shape, device=shared.device)
+        * math.sqrt(2 / shared.network.fan_in(name))
+        for name, shape in shared.network.shapes.items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,26 +96,13 @@ class FSL(LocalSGD[Tensor]):
         super().__post_init__()
         require(f"{type(self).__name__}.k", self.k, 0 < self.k <= 1, "in (0, 1]")
 
-    def scores(self, shared: Shared) -> Tensor:
-        """``(d,)`` initial scores ``|U(-b, b)|``, b = 1 / sqrt(fan_in): Kaiming with a = sqrt 5."""
-        parts = [
-            shared.key.fold("scores", name).uniform(math.prod(shape), device=shared.device)
-            / math.sqrt(shared.network.fan_in(name))
-            for name, shape in shared.network.shapes.items()
-        ]
-        return torch.cat(parts)
-
     def frozen(self, shared: Shared) -> Tree:
         """Signed Kaiming constant, the best of the paper's Table 5."""
-        return {
-            name: shared.key.fold("weights", name).signs(*shape, device=shared.device)
-            * math.sqrt(2 / shared.network.fan_in(name))
-            for name, shape in shared.network.shapes.items()
-        }
+        return dict(signed_constant(shared))
 
     def init(self, shared: Shared) -> Tensor:
         """``R_g = argsort(theta_s)``, Algorithm 2 line 4."""
-        return ranking(self.scores(shared)[None], shared.layout.sizes)
+        return ranking(initial_scores(shared)[None], shared.layout.sizes)
 
     def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
         """The global ranking, one row for all."""
@@ -96,13 +111,12 @@ class FSL(LocalSGD[Tensor]):
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
         """``theta_s[R_g] <- sort(theta_s)`` per layer, Algorithm 2 line 10."""
         assert isinstance(broadcast, Rankings)
-        layout = shared.layout
-        scores, orders = layout.layers(self.scores(shared)), layout.layers(broadcast.symbols[0])
+        orders = shared.layout.layers(broadcast.symbols[0])
         layers = [
-            torch.empty_like(score).scatter_(0, order.long(), score.sort().values)
-            for score, order in zip(scores, orders, strict=True)
+            torch.empty_like(score).scatter_(0, order.long(), score)
+            for score, order in zip(sorted_scores(shared), orders, strict=True)
         ]
-        return layout.unflatten(torch.cat(layers))
+        return shared.layout.unflatten(torch.cat(layers))
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
         """``theta_w * m`` with the straight-through mask of Algorithm 1."""

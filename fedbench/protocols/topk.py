@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ class TopK(DenseWeights):
         https://arxiv.org/abs/1704.05021, section 3; wire format of the FSL paper, Table 1 (F6).
     """
 
-    sends = SparseVectors
+    sends: ClassVar[type[Payload]] = SparseVectors
 
     k: float = 0.5
 

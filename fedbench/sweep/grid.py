@@ -141,15 +141,16 @@ class Preset:
         Raises:
             ConfigError: nothing is left to run.
         """
-        cells: dict[Cell, None] = {}
+        cells: dict[Scenario, Cell] = {}  # by what they mean: ``own`` may be ``mean``
         skipped: dict[Skipped, None] = {}
         for grid in self.grids:
             good, bad = grid.cells()
-            cells |= dict.fromkeys(good)
+            for cell in good:
+                cells.setdefault(cell.scenario.resolved(), cell)
             skipped |= dict.fromkeys(bad)
         if not cells:
             raise ConfigError(f"no combination can run: {next(iter(skipped)).reason}")
-        return list(cells), list(skipped)
+        return list(cells.values()), list(skipped)
 
     def with_lr(self, lr: float) -> Preset:
         """The same with this learning rate for every protocol that does not name its own."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbench.cli.live import Watcher
+from fedbench.allocator import keep_memory
 from fedbench.record import Record, Round
 from fedbench.scenario import Scenario
 from fedbench.sweep.grid import Cell
+from fedbench.sweep.watch import Watcher
 
 _inbox: Any = None  # in a worker: the queue that carries its rounds to the main process
 
@@ -133,6 +134,7 @@ def _start(inbox: Any, threads: int) -> None:
     """In a new worker."""
     global _inbox
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
+    keep_memory()
     import torch
 
     torch.set_num_threads(threads)

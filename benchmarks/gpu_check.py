@@ -1,0 +1,87 @@
+"""One round of every protocol on two devices, side by side.
+
+``make gpu-check`` compares the CPU with CUDA, from files that are on the machine: the data set is
+scikit-learn's ``digits``. Each device plays the same two rounds with its own executor; the table
+shows how far the deployed models are apart, relative to how far the second round moved them, and
+how long that round took. Where scores are trained, a rounding error moves an edge at the cut to the
+other side of it: there the share of edges that differ is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from fedbench import registry
+from fedbench.errors import FedbenchError
+from fedbench.rng import Key
+from fedbench.run import World, play_round
+from fedbench.scenario import Scenario
+from fedbench.setup import prepare
+
+TOLERANCE = 1e-2  # of the distance that a round moves the model, or of the edges
+
+
+@dataclass(frozen=True)
+class Played:
+    """The model before and after a round, ``(d,)`` on the CPU, and the round's seconds."""
+
+    before: Tensor
+    after: Tensor
+    seconds: float
+
+
+def play(protocol: str, device: str, executor: str) -> Played:
+    scenario = Scenario(protocol=protocol, clients=40, per_round=10, epochs=1, attack="sign-flip")
+    setup = prepare(scenario, device, executor)
+    world = World(setup.plugins.protocol.init(setup.shared))
+
+    def model() -> Tensor:
+        tree = setup.plugins.protocol.model(setup.shared, world.state, Key(0))
+        return setup.shared.layout.flatten(tree).cpu().clone()
+
+    play_round(setup, world, 0)  # the first launch of a device is slow
+    before, start = model(), time.perf_counter()
+    play_round(setup, world, 1)
+    after = model()
+    return Played(before, after, time.perf_counter() - start)
+
+
+def difference(protocol: str, a: Played, b: Played) -> float:
+    if registry.plugin("protocol", protocol).space == "scores":
+        return float((a.after != b.after).float().mean())
+    return float((a.after - b.after).norm() / (a.after - a.before).norm().clamp_min(1e-12))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda", help="what the CPU is compared with")
+    parser.add_argument("--executor", default="stacked", help="loop or stacked, on that device")
+    args = parser.parse_args()
+    console = Console()
+    table = Table("protocol", "difference", "cpu, loop (s)", f"{args.device}, {args.executor} (s)")
+    worst = 0.0
+    try:
+        for protocol in registry.names("protocol"):
+            cpu = play(protocol, "cpu", "loop")
+            other = play(protocol, args.device, args.executor)
+            gap = difference(protocol, cpu, other)
+            worst = max(worst, gap)
+            table.add_row(protocol, f"{gap:.1e}", f"{cpu.seconds:.3f}", f"{other.seconds:.3f}")
+    except FedbenchError as error:
+        print(f"gpu-check: {error}", file=sys.stderr)
+        return 2
+    console.print(table)
+    verdict = "agree" if worst <= TOLERANCE else "DISAGREE"
+    console.print(f"the devices {verdict}: at most {worst:.1e}, allowed {TOLERANCE:g}")
+    return 0 if worst <= TOLERANCE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

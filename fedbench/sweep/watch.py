@@ -1,0 +1,44 @@
+"""What an engine tells whoever watches it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from fedbench.record import Record, Round
+    from fedbench.sweep.grid import Cell
+
+
+class Watcher(ABC):
+    """Is told what happens to the runs of a sweep. Use it in a ``with`` statement."""
+
+    @abstractmethod
+    def __enter__(self) -> Self:
+        """Take the terminal."""
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the terminal back as it was, whatever happened."""
+
+    @abstractmethod
+    def started(self, cell: Cell, seed: int) -> None:
+        """A worker has begun with this run."""
+
+    @abstractmethod
+    def round(self, cell: Cell, seed: int, round: Round) -> None:
+        """A round is over; its accuracy is None unless it looked at the test data."""
+
+    @abstractmethod
+    def finished(self, cell: Cell, record: Record) -> None:
+        """A run is over."""
+
+    @abstractmethod
+    def failed(self, cell: Cell, seed: int, message: str) -> None:
+        """A run has ended without a record."""

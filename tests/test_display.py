@@ -1,0 +1,500 @@
+"""What a user looks at: the live display, the tables and the chart."""
+
+from __future__ import annotations
+
+import io
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedbench.cli import chart, live, table
+from fedbench.errors import ConfigError
+from fedbench.record import Environment, Record, Result, Round, Spread, Timing
+from fedbench.scenario import Scenario
+from fedbench.sweep import summary
+from fedbench.sweep.grid import Cell, Skipped
+
+Results = dict[Cell, list[Record]]
+LONG = "fedavg:lr=0.1,momentum=0.9,weight_decay=0.0005"
+
+
+def cell(protocol: str, defense: str, attack: str, mechanism: str = "none") -> Cell:
+    fields = {"protocol": protocol, "defense": defense, "attack": attack}
+    return Cell(Scenario(**fields, mechanism=mechanism))  # type: ignore[arg-type]
+
+
+def round_(step: int, accuracy: float | None = None, rejected: int = 0) -> Round:
+    return Round(
+        step=step,
+        clients=[0, 1],
+        malicious=1,
+        accepted=2 - rejected,
+        rejected_honest=0,
+        rejected_malicious=rejected,
+        skipped=False,
+        uplink_bits=64,
+        benign_uplink_bits=32,
+        downlink_bits=64,
+        accuracy=accuracy,
+    )
+
+
+def record(
+    of: Cell,
+    seed: int,
+    accuracy: float,
+    *,
+    up: float = 32.0,
+    epsilon: float | None = None,
+    flags: Sequence[str] = (),
+    rejected: int = 0,
+) -> Record:
+    return Record(
+        id="0" * 16,
+        scenario=of.scenario.model_copy(update={"seed": seed}),
+        data_digest="digest",
+        parameters=100,
+        vote=of.defense == "vote",
+        mechanism=of.scenario.mechanism,
+        environment=Environment(
+            fedbench="0.1.0",
+            python="3.11",
+            torch="2.6",
+            numpy="1.26",
+            platform="linux",
+            device="cpu",
+            executor="loop",
+            threads=1,
+        ),
+        rounds=[round_(0, accuracy, rejected)],
+        result=Result(
+            accuracy=accuracy,
+            loss=1.0,
+            per_client=Spread(mean=0.51, std=0.08, min=0.21, max=0.91),
+            uplink_bits_per_parameter=up,
+            downlink_bits_per_parameter=20.31,
+            model_bits=100,
+            skipped_rounds=0,
+            epsilon=epsilon,
+        ),
+        flags=list(flags),
+        timing=Timing(seconds=5.31, peak_memory_mib=100.0),
+    )
+
+
+def sweep() -> Results:
+    """Two systems over three seeds; the first cell of the first system is not the clean one."""
+    accuracies = {
+        cell("fedavg", "mean", "sign-flip"): (0.90, 0.91, 0.92),
+        cell("fedavg", "mean", "none"): (0.95, 0.96, 0.97),
+        cell("fedavg", "mean", "dyn-opt"): (0.10, 0.10, 0.104),
+        cell("fsl", "own", "none"): (0.92, 0.92, 0.92),
+        cell("fsl", "own", "rank-reversal"): (0.80, 0.85, 0.90),
+        cell("fsl", "own", "sign-flip"): (0.90, 0.90, 0.90),
+    }
+    return {
+        of: [record(of, seed, x, up=20.31 if of.protocol == "fsl" else 32.0) for seed, x in xs]
+        for of, xs in ((of, list(enumerate(values))) for of, values in accuracies.items())
+    }
+
+
+def rows(results: Results) -> list[summary.Row]:
+    return summary.rows(list(results), results)
+
+
+def printed(results: Results, width: int = 80) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=False)
+    console.print(table.final_table(rows(results), width))
+    return out.getvalue()
+
+
+def single(text: str) -> str:
+    """Single spaces."""
+    return " ".join(text.split())
+
+
+def line(text: str, start: str, after: str = "") -> str:
+    """The first line that starts so, after the first line that starts otherwise; single spaces."""
+    lines = [single(one) for one in text.splitlines()]
+    first = next(i for i, one in enumerate(lines) if one.startswith(after))
+    return next(one for one in lines[first:] if one.startswith(start))
+
+
+# the table
+
+
+def test_accuracies_are_percent_with_one_decimal_and_the_sample_deviation() -> None:
+    # 95, 96, 97: sample deviation 1, population deviation 0.8
+    assert line(printed(sweep()), "none (clean)") == "none (clean) 96.0 ± 1.0"
+
+
+def test_the_impact_is_clean_minus_attacked_in_points() -> None:
+    assert line(printed(sweep()), "sign-flip") == "sign-flip 91.0 ± 1.0 5.0"
+
+
+def test_only_the_lowest_accuracy_of_each_system_is_marked() -> None:
+    text = printed(sweep()).partition("single clients")[0]
+    marked = [one.split()[0] for one in text.splitlines() if "◀ worst" in one]
+    assert marked == ["dyn-opt", "rank-reversal"]
+
+
+def test_the_worst_row_is_bold_red_and_the_others_are_not() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, color_system="standard")
+    console.print(table.final_table(rows(sweep()), 80))
+    coloured = [one for one in out.getvalue().splitlines() if "\x1b[1;31m" in one]
+    assert coloured
+    assert all("◀ worst" in one for one in coloured)
+
+
+def test_a_system_is_named_once_and_its_clean_row_comes_first() -> None:
+    text = printed(sweep(), 120).partition("worst case")[0]
+    assert text.count("fedavg + mean") == 1
+    lines = [one.strip() for one in text.splitlines()]
+    assert lines[lines.index("fedavg + mean") + 1].startswith("none (clean)")
+    assert set(lines[lines.index("fsl + vote") - 1]) == {"─"}
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("protocol", ["fedavg", LONG])
+def test_tables_fit_the_width_and_have_no_control_codes(width: int, protocol: str) -> None:
+    results = {}
+    for attack, x in {"none": 0.6, "sign-flip:scale=4.0,via=codec": 0.6, "dyn-opt": 0.5}.items():
+        of = cell(protocol, "trimmed-mean", attack)
+        results[of] = [record(of, seed, x, flags=["a doubt " * 20]) for seed in (0, 1)]
+    text = printed(results, width)
+    assert "\x1b" not in text
+    assert max(len(one) for one in text.splitlines()) <= width
+    assert "…" not in text  # nothing is cut off
+    last = single(text[text.rindex("─") :])  # the only line of the worst cases
+    assert all(part in last for part in protocol.split(","))  # broken at spaces
+    assert "60.0 ± 0.0 50.0 ± 0.0 dyn-opt 32.00 20.31 n/a" in last
+
+
+def test_on_a_very_narrow_terminal_names_break_and_numbers_do_not() -> None:
+    last = printed(sweep(), 50).splitlines()
+    assert any("92.0 ± 0.0  85.0 ± 5.0" in one for one in last)
+    assert max(map(len, last)) <= 50
+
+
+def test_wide_terminals_get_one_table_and_narrow_ones_two() -> None:
+    assert "93.0" not in printed(sweep(), 120)
+    assert line(printed(sweep(), 120), "dyn-opt") == (
+        "dyn-opt ◀ worst 10.1 ± 0.2 85.9 51.0 8.0 21.0 91.0 32.00 20.31 n/a"
+    )
+    narrow = printed(sweep(), 80)
+    assert line(narrow, "dyn-opt") == "dyn-opt ◀ worst 10.1 ± 0.2 85.9"
+    assert line(narrow, "dyn-opt", after="single clients") == (
+        "dyn-opt ◀ worst 51.0 8.0 21.0 91.0 32.00 20.31 n/a"
+    )
+
+
+def test_the_last_table_ranks_worst_cases_beside_bits_and_epsilon() -> None:
+    last = [single(one) for one in printed(sweep()).splitlines()[-2:]]
+    assert last == [
+        "fsl + vote 92.0 ± 0.0 85.0 ± 5.0 rank-reversal 20.31 20.31 n/a",
+        "fedavg + mean 96.0 ± 1.0 10.1 ± 0.2 dyn-opt 32.00 20.31 n/a",
+    ]
+
+
+def test_a_system_that_nobody_has_attacked_yet_is_last_and_has_no_worst_case() -> None:
+    results = {of: found for of, found in sweep().items() if of.protocol == "fedavg" or of.clean}
+    assert single(printed(results).splitlines()[-1]) == (
+        "fsl + vote 92.0 ± 0.0 n/a n/a 20.31 20.31 n/a"
+    )
+
+
+def test_means_stand_below_each_other_whatever_the_deviation() -> None:
+    clean, attacked = cell("fedavg", "mean", "none"), cell("fedavg", "mean", "dyn-opt")
+    results = {
+        clean: [record(clean, 0, 1.0), record(clean, 1, 1.0)],
+        attacked: [record(attacked, 0, 0.01), record(attacked, 1, 0.41)],
+    }
+    text = printed(results)
+    found = [one for one in text.partition("single")[0].splitlines() if "±" in one]
+    assert len({one.index("±") for one in found}) == 1
+    assert "100.0 ± 0.0" in found[0]
+    assert " 21.0 ± 28.3" in found[1]
+
+
+def test_epsilon_is_a_number_or_not_applicable_or_unknown() -> None:
+    of = cell("fedavg", "mean", "none")
+    assert table.epsilon(rows({of: [record(of, 0, 0.5)]})[0]) == "n/a"
+    of = cell("fedavg", "mean", "none", mechanism="central:noise=1.0")
+    assert table.epsilon(rows({of: [record(of, 0, 0.5)]})[0]) == "unknown"
+    found = [record(of, 0, 0.5, epsilon=2.5), record(of, 1, 0.5, epsilon=3.14159)]
+    assert table.epsilon(rows({of: found})[0]) == "3.14"
+
+
+def test_rejected_messages_have_a_column_only_if_there_are_any() -> None:
+    of = cell("fedavg", "mean", "dyn-opt")
+    assert "rejected" not in printed({of: [record(of, 0, 0.5)]})
+    text = printed({of: [record(of, 0, 0.5, rejected=1), record(of, 1, 0.5, rejected=1)]})
+    assert "rejected" in text
+    assert line(text, "dyn-opt").split()[-1] == "2"
+
+
+def test_one_seed_has_no_deviation() -> None:
+    of = cell("fedavg", "mean", "dyn-opt")
+    text = printed({of: [record(of, 0, 0.5)]})
+    assert line(text, "dyn-opt") == "dyn-opt ◀ worst 50.0 n/a"
+    assert "n/a: one seed" in text
+
+
+def test_a_cell_with_fewer_seeds_than_the_others_says_so() -> None:
+    results = sweep()
+    of = cell("fedavg", "mean", "sign-flip")
+    results[of] = results[of][:1]
+    assert line(printed(results), "sign-flip").startswith("sign-flip (1 of 3 seeds)")
+    assert line(printed(results), "dyn-opt").startswith("dyn-opt ◀ worst")
+
+
+def test_each_doubt_is_listed_once_with_its_cells() -> None:
+    results = sweep()
+    for of in list(results)[:2]:
+        results[of] = [record(of, seed, 0.5, flags=["is it one?"]) for seed in (0, 1, 2)]
+    text = printed(results, 120)
+    assert text.count("is it one?") == 1
+    assert "- is it one?: fedavg + mean / sign-flip; fedavg + mean / none" in text
+    assert "doubts" not in printed(sweep())
+
+
+def test_an_ascii_output_gets_ascii() -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="ascii")
+    console = Console(file=out, width=80, force_terminal=False)
+    console.print(table.final_table(rows(sweep()), 80))
+    out.flush()
+    text = raw.getvalue().decode("ascii")
+    assert "96.0 +- 1.0" in text
+    assert "dyn-opt <- worst" in text
+
+
+def test_markdown_has_whole_rows_and_marks_the_worst() -> None:
+    text = table.markdown(rows(sweep()))
+    assert "| fedavg + mean | none (clean) | 96.0 ± 1.0 |  | 51.0 | 8.0 | 21.0 | 91.0 |" in text
+    assert "|  | **dyn-opt ◀ worst** | **10.1 ± 0.2** | 85.9 | 51.0 |" in text
+    assert "| fsl + vote | 92.0 ± 0.0 | 85.0 ± 5.0 | rank-reversal | 20.31 | 20.31 | n/a |" in text
+    blocks = [b.splitlines() for b in text.split("\n\n") if b.startswith("|")]
+    assert [len({one.count("|") for one in block}) for block in blocks] == [1, 1]
+
+
+def test_combinations_that_cannot_exist_are_merged_by_reason() -> None:
+    why = "attack rank-reversal works on Rankings, but fedavg sends FloatVectors"
+    bits = "defense bits works on SignBits, but fedavg sends FloatVectors"
+    skipped = [
+        Skipped("fedavg", "mean", "rank-reversal", why),
+        Skipped("fedavg", "median", "rank-reversal", why),
+        Skipped("fedavg", "mean", "rank-reversal", why),
+        Skipped("fedavg", "bits", "none", bits),
+        Skipped("fedavg", "bits", "sign-flip", bits),
+    ]
+    assert table.skipped_lines(skipped) == [
+        f"fedavg + mean, median / rank-reversal: {why}",
+        f"fedavg + bits / none, sign-flip: {bits}",
+    ]
+
+
+# the live display
+
+
+def terminal(height: int = 30) -> Console:
+    out = io.StringIO()
+    return Console(file=out, width=80, height=height, force_terminal=True, color_system=None)
+
+
+def drawn(watcher: Watcher, console: Console) -> list[str]:
+    """What the live display shows at this moment."""
+    assert isinstance(watcher, live.TerminalWatcher)
+    return [
+        "".join(segment.text for segment in one).rstrip() for one in console.render_lines(watcher)
+    ]
+
+
+def test_outside_a_terminal_each_run_is_a_plain_line() -> None:
+    results = sweep()
+    of = cell("fedavg", "mean", "dyn-opt")
+    out = io.StringIO()
+    console = Console(file=out, width=40, force_terminal=False)
+    with live.watcher(console, list(results), [0, 1, 2], 40) as watcher:
+        watcher.started(of, 0)
+        watcher.round(of, 0, round_(0))
+        watcher.finished(of, record(of, 0, 0.102))
+        watcher.failed(of, 1, "[boom] it broke")
+    assert out.getvalue() == (
+        "[ 1/18] fedavg + mean / dyn-opt, seed 0: accuracy 10.2 %, 5.3 s\n"
+        "[ 2/18] fedavg + mean / dyn-opt, seed 1: failed: [boom] it broke\n"
+    )
+
+
+def test_a_run_has_a_line_with_round_accuracy_and_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    console, of = terminal(), cell("fedavg", "mean", "dyn-opt")
+    watcher = live.watcher(console, [of], [0, 1], 40)
+    watcher.started(of, 0)
+    for step in range(10):
+        watcher.round(of, 0, round_(step, 0.5 if step == 4 else None))
+    now = 120.0  # ten rounds in 20 s: 30 more take 60 s; the other run another 80 s
+    run, overall = drawn(watcher, console)[:2]
+    assert run.startswith("fedavg + mean / dyn-opt, seed 0")
+    assert run.endswith("round 10/40  50.0 %  1:00 left")
+    assert overall.startswith("0 of 2 runs done")
+    assert overall.endswith("0:20 elapsed  2:20 left")
+
+
+def test_a_finished_run_moves_from_the_lines_to_the_table() -> None:
+    console, of = terminal(), cell("fedavg", "mean", "dyn-opt")
+    watcher = live.watcher(console, [of], [0], 40)
+    watcher.started(of, 0)
+    watcher.finished(of, record(of, 0, 0.102))
+    watcher.round(of, 0, round_(39))  # its queue is slower than its result
+    lines = drawn(watcher, console)
+    assert lines[0].startswith("1 of 1 runs done")
+    assert not any("round" in one for one in lines)
+    assert any(single(one) == "dyn-opt ◀ worst 10.2 n/a" for one in lines)
+
+
+@pytest.mark.parametrize("height", [8, 12, 16, 24])
+def test_the_display_fits_the_height_and_keeps_the_last_rows(height: int) -> None:
+    console = terminal(height)
+    cells = [cell(LONG, "mean", f"sign-flip:scale={i}.0") for i in range(1, 20)]
+    watcher = live.watcher(console, cells, [0, 1], 40)
+    for of in cells:
+        watcher.finished(of, record(of, 0, 0.5))
+        watcher.started(of, 1)
+    lines = drawn(watcher, console)
+    assert len(lines) < height
+    assert any("more" in one for one in lines)
+    if height >= 12:
+        assert lines[-1].strip().startswith("sign-flip:scale=19.0")
+
+
+def test_ctrl_c_gives_the_terminal_back() -> None:
+    console, of = terminal(), cell("fedavg", "mean", "dyn-opt")
+
+    def interrupted() -> None:
+        with live.watcher(console, [of], [0], 40) as watcher:
+            watcher.started(of, 0)
+            watcher.failed(of, 0, "it broke")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    out = console.file
+    assert isinstance(out, io.StringIO)
+    text = out.getvalue()
+    assert text.index("\x1b[?25l") < text.rindex("\x1b[?25h")  # cursor hidden, then shown
+    assert "fedavg + mean / dyn-opt, seed 0: failed: it broke" in text
+    assert not console._live_stack  # a second display can start
+
+
+def test_a_second_ctrl_c_leaves_the_cursor_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = terminal()
+    watcher = live.watcher(console, [cell("fedavg", "mean", "none")], [0], 40)
+    assert isinstance(watcher, live.TerminalWatcher)
+    stop = watcher._live.stop
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    watcher.__enter__()
+    monkeypatch.setattr(watcher._live, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        watcher.__exit__(None, None, None)
+    out = console.file
+    assert isinstance(out, io.StringIO)
+    assert out.getvalue().endswith("\x1b[?25h")
+    stop()
+
+
+# the chart
+
+
+def crowd() -> Results:
+    """Twelve systems with long names, four attacks with parameters, one mechanism."""
+    attacks = ("none", "sign-flip:scale=4.0,via=codec", "dyn-opt:search=published", "dyn-opt")
+    results = {}
+    for i in range(12):
+        for j, attack in enumerate(attacks):
+            of = cell(f"{LONG[:-1]}{i}", "trimmed-mean", attack, "central" if i == 3 else "none")
+            found = [1.0 - 0.08 * i * (j > 0), 1.0 - 0.05 * i * (j > 0)]
+            epsilon = 1234.5 if i == 3 else None
+            results[of] = [record(of, s, x, epsilon=epsilon) for s, x in enumerate(found)]
+    return results
+
+
+def test_the_chart_is_a_picture_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "attack.png"
+    chart.draw(rows(sweep()), "Title", "subtitle", path)
+    data = path.read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    assert data.startswith(b"\x89PNG")
+    assert width == 1600
+    assert 500 < height < 1600
+    assert len(data) > 20_000
+    assert [found.name for found in path.parent.iterdir()] == ["attack.png"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_error_and_no_file(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with pytest.raises(ConfigError, match="must be a folder that can be written"):
+        chart.draw(rows(sweep()), "Title", "subtitle", blocked / "attack.png")
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("systems", [1, 12])
+def test_no_text_of_the_chart_is_cut_or_overlaps_another(systems: int) -> None:
+    from matplotlib.text import Text
+
+    results = dict(list(crowd().items())[: 4 * systems])
+    figure = chart.compose(rows(results), "A long title " * 12, "and what was run, " * 12)
+    figure.draw_without_rendering()
+    texts = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_visible()]
+    boxes = [(t.get_text(), t.get_window_extent()) for t in texts if t.get_text().strip()]
+    assert len(boxes) > 4 * systems
+    names = [box for text, box in boxes if text.startswith("fedavg")]
+    panel, bits = (axes.get_window_extent() for axes in figure.axes[:2])
+    assert max(box.x1 for box in names) < panel.x0
+    assert max(box.x1 for text, box in boxes if "worst" in text and box.y0 > panel.y0) < bits.x0
+    assert panel.width > 4 * figure.dpi
+    for text, box in boxes:
+        assert min(box.x0, box.y0) >= 0, text
+        assert box.x1 <= figure.bbox.x1, text
+        assert box.y1 <= figure.bbox.y1, text
+    for i, (text, box) in enumerate(boxes):
+        for other, its in boxes[i + 1 :]:
+            assert not box.overlaps(its), (text, other)
+
+
+def test_the_chart_marks_the_worst_case_of_each_system() -> None:
+    figure = chart.compose(rows(sweep()), "Title", "subtitle")
+    accuracies, bits = figure.axes
+    said = [text.get_text() for text in accuracies.texts]
+    assert said == ["92.0", "85.0 ◀ worst", "90.0", "96.0", "91.0", "10.1 ◀ worst"]
+    assert [text.get_text() for text in bits.texts] == ["20.31", "32.00"]
+
+
+def test_a_chart_of_clean_runs_only_can_be_drawn() -> None:
+    of = cell("fedavg", "mean", "none")
+    figure = chart.compose(rows({of: [record(of, 0, 0.5)]}), "Title", "")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["50.0"]
+
+
+def test_the_display_modules_start_without_heavy_libraries() -> None:
+    code = (
+        "import sys, fedbench.cli.live, fedbench.cli.table, fedbench.cli.chart, "
+        "fedbench.cli.catalogue\n"
+        "print(sorted({'torch', 'matplotlib', 'pydantic', 'numpy'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,202 @@
+"""A scenario is its text; a record survives its JSON; what is wrong is said in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedbench
+from fedbench import registry
+from fedbench.errors import ConfigError, UnknownPluginError
+from fedbench.record import Record, read
+from fedbench.scenario import Scenario, code_version
+from fedbench.sweep.grid import Cell, Grid, Preset, preset_names
+from fedbench.sweep.summary import rows
+
+
+def test_toml_and_json_come_back() -> None:
+    scenario = Scenario(protocol="fsl:k=0.3", declared=0.1, data_seed=7)
+    assert Scenario.from_toml(scenario.to_toml()) == scenario
+    assert Scenario.model_validate_json(scenario.model_dump_json()) == scenario
+
+
+def test_resolving_writes_out_every_default_and_is_idempotent() -> None:
+    resolved = Scenario(protocol="fsl", defense="own", per_round=7).resolved()
+    assert resolved.protocol == "fsl:lr=0.4,momentum=0.9,weight_decay=0.0001,k=0.5"
+    assert resolved.defense == "mean"
+    assert resolved.data_seed == 0
+    assert resolved.resolved() == resolved
+
+
+def test_the_id_depends_on_what_is_run_and_not_on_how_it_is_written() -> None:
+    base = Scenario(protocol="fedavg", defense="own")
+    assert base.id() == Scenario(protocol="fedavg:momentum=0.9", defense="mean").id()
+    assert base.id() != Scenario(protocol="fedavg:momentum=0.8").id()
+    assert base.id() != Scenario(seed=1).id()
+    assert base.id() != Scenario(data_seed=1).id()
+    assert code_version().startswith("0.1.0+")
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"malicious": 1.0}, r"--malicious must be in \[0, 1\), got 1.0"),
+    ({"malicious": -0.1}, r"--malicious must be in \[0, 1\), got -0.1"),
+    ({"malicious": float("nan")}, r"--malicious must be in \[0, 1\), got nan"),
+    ({"per_round": 51}, "--per-round must be <= --clients = 50, got 51"),
+    ({"rounds": 0}, "--rounds must be >= 1, got 0"),
+    ({"batch_size": 0}, "--batch-size must be >= 1, got 0"),
+    ({"seed": -1}, "--seed must be >= 0, got -1"),
+    ({"server_checks": "strict"}, "--server-checks: .*'finite'.* got 'strict'"),
+    ({"color": "red"}, "--color: extra inputs are not permitted"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), WRONG, ids=[str(f) for f, _ in WRONG])
+def test_wrong_values_are_named_with_their_rule(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Scenario.of(**fields)
+
+
+WRONG_PLUGINS: list[tuple[dict[str, str], str]] = [
+    ({"protocol": "fedagv"}, "--protocol 'fedagv' is not installed; did you mean 'fedavg'"),
+    ({"attack": "xyzzy"}, "--attack 'xyzzy' is not installed; known: dyn-opt, none"),
+    ({"protocol": "fsl:kk=1"}, "--protocol fsl has no parameter 'kk'; did you mean 'k'"),
+    ({"protocol": "fsl:k=abc"}, "--protocol fsl:k=abc: .* got 'abc'"),
+    ({"protocol": "fsl:k=1.5"}, r"FSL.k must be in \(0, 1\], got 1.5"),
+    ({"protocol": "fsl:k"}, "'fsl:k' must read name:param=value"),
+    ({"defense": "trimmed-mean:f=5"}, "--defense trimmed-mean with f = 5 needs at least 11 cl"),
+    ({"defense": "multi-krum:f=4"}, "with f = 4 needs at least 11 clients a round, got --per"),
+    ({"defense": "multi-krum:m=11"}, "needs at least 11 clients"),
+    ({"attack": "rank-reversal"}, "rank-reversal works on Rankings, TopRankings, but fedavg se"),
+    ({"attack": "dyn-opt:direction=up"}, "--attack dyn-opt:direction=up: input should be 'std"),
+    ({"protocol": "fedavg:lr=0"}, "FedAvg.lr must be > 0, got 0.0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"), WRONG_PLUGINS, ids=[str(f) for f, _ in WRONG_PLUGINS]
+)
+def test_wrong_plugins_are_named_with_what_would_work(fields: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Scenario.of(**fields).resolved()
+
+
+def test_parameters_are_read_by_their_types() -> None:
+    assert registry.load("defense", "trimmed-mean:f=none").f is None
+    assert registry.load("defense", "multi-krum:f=2,m=3").m == 3
+    assert registry.load("attack", "sign-flip: scale = 2").scale == 2.0
+    with pytest.raises(UnknownPluginError, match="kind must be one of"):
+        registry.names("colour")
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    scenario = Scenario(clients=12, per_round=4, rounds=2, epochs=1, eval_every=2, attack="dyn-opt")
+    return fedbench.play(scenario, device="cpu")
+
+
+def test_a_record_comes_back_from_its_file(record: Record, tmp_path: Path) -> None:
+    path = record.write(tmp_path)
+    assert read(path) == record
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert path.name == f"fedavg-mean-dyn-opt-seed0-{record.id}.json"
+    assert json.loads(path.read_text())["rounds"][0]["accuracy"] is None
+
+
+def test_a_record_alone_is_enough_to_play_it_again(record: Record) -> None:
+    again = fedbench.play(record.scenario, device="cpu")
+    assert again.measured() == record.measured()
+
+
+@pytest.mark.parametrize("spoil", [b"{", b"{}", b'{"schema_version": 2}'])
+def test_a_broken_record_is_named(record: Record, tmp_path: Path, spoil: bytes) -> None:
+    path = tmp_path / "r.json"
+    path.write_bytes(spoil)
+    with pytest.raises(ConfigError, match=r"r\.json is no record of schema 1"):
+        read(path)
+    with pytest.raises(ConfigError, match=r"absent\.json cannot be read: No such file"):
+        read(tmp_path / "absent.json")
+
+
+def test_a_record_cannot_be_written_into_a_file(record: Record, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("x")
+    with pytest.raises(ConfigError, match="--out must be a folder that can be written"):
+        record.write(blocked)
+
+
+def test_a_grid_always_has_the_clean_run_first_and_lists_what_cannot_be() -> None:
+    grid = Grid({}, ("fedavg", "fsl"), ("own", "median"), ("rank-reversal", "sign-flip"))
+    cells, skipped = grid.cells()
+    assert [str(cell) for cell in cells] == [
+        "fedavg + mean / none",
+        "fedavg + mean / sign-flip",
+        "fedavg + median / none",
+        "fedavg + median / sign-flip",
+        "fsl + vote / none",
+        "fsl + vote / rank-reversal",
+        "fsl + vote / sign-flip",
+        "fsl + median / none",
+        "fsl + median / rank-reversal",
+        "fsl + median / sign-flip",
+    ]
+    assert {(s.protocol, s.attack) for s in skipped} == {("fedavg", "rank-reversal")}
+    assert len(skipped) == 2
+
+
+def test_a_mistake_in_a_grid_is_not_skipped() -> None:
+    for axes in (("fedagv", "own", "none"), ("fedavg", "trimmed-mean:f=9", "none")):
+        with pytest.raises(ConfigError):
+            Grid({}, *((axis,) for axis in axes)).cells()
+
+
+def test_all_stands_for_every_installed_attack() -> None:
+    cells, _ = Grid({}, ("fsl",), ("own",), ("all",)).cells()
+    assert {cell.attack for cell in cells} == set(registry.names("attack"))
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_can_be_played(name: str) -> None:
+    cells, skipped = Preset.load(name, {}, {}).cells()
+    assert cells
+    assert not skipped
+
+
+def test_the_same_rule_under_two_names_is_one_cell() -> None:
+    preset = Preset.load("table2-mini", {}, {"protocol": ["fedavg"], "defense": ["own", "mean"]})
+    cells, _ = preset.cells()
+    assert len({str(cell) for cell in cells}) == len(cells)
+
+
+def test_a_preset_takes_other_values_axes_and_learning_rates() -> None:
+    preset = Preset.load("table2-mini", {"rounds": 3}, {"protocol": ["topk:lr=0.5", "fedavg"]})
+    cells, _ = preset.with_lr(0.2).cells()
+    assert {cell.scenario.rounds for cell in cells} == {3}
+    assert {cell.protocol for cell in cells} == {"topk:lr=0.5", "fedavg:lr=0.2"}
+    with pytest.raises(ConfigError, match="--preset must be one of fsl-mnist, table2-mini, got"):
+        Preset.load("table3", {}, {})
+
+
+def test_a_row_compares_seeds_with_themselves_and_the_lowest_is_the_worst(record: Record) -> None:
+    def made(attack: str, accuracies: dict[int, float]) -> tuple[Cell, list[Record]]:
+        records = [
+            record.model_copy(
+                update={
+                    "scenario": record.scenario.model_copy(update={"seed": seed}),
+                    "result": record.result.model_copy(update={"accuracy": accuracy}),
+                }
+            )
+            for seed, accuracy in accuracies.items()
+        ]
+        return Cell(Scenario(attack=attack)), records
+
+    clean, a = made("none", {0: 0.9, 1: 0.8})
+    weak, b = made("sign-flip", {0: 0.7, 1: 0.6})
+    strong, c = made("dyn-opt", {1: 0.5})
+    table = rows([clean, weak, strong], {clean: a, weak: b, strong: c})
+    assert [row.worst for row in table] == [False, False, True]
+    assert table[0].impact is None
+    assert table[1].impact == pytest.approx(0.2)
+    assert table[2].impact == pytest.approx(0.3)  # seed 1 only: .8 - .5
+    assert table[1].accuracy_std == pytest.approx(0.0707, abs=1e-4)
+    assert table[2].accuracy_std == 0.0

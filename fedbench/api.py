@@ -272,9 +272,9 @@ class Attack:
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """No privacy mechanism: every hook is the identity. Subclasses override some of them.
+    """No privacy mechanism: nothing is clipped, nothing is added, nothing is claimed.
 
-    No noise is added and no epsilon is claimed.
+    Every hook is the identity; a mechanism overrides some of them.
     """
 
     def wrap_grad(self, grad: Grad) -> Grad:

@@ -18,6 +18,7 @@ from fedbench.record import Environment, Record, Result, Round, Spread, Timing
 from fedbench.scenario import Scenario
 from fedbench.sweep import summary
 from fedbench.sweep.grid import Cell, Skipped
+from fedbench.sweep.watch import Watcher
 
 Results = dict[Cell, list[Record]]
 LONG = "fedavg:lr=0.1,momentum=0.9,weight_decay=0.0005"

@@ -148,5 +148,6 @@ def test_put_refuses_messages_of_another_form() -> None:
 
 def test_ties_go_to_the_lower_index_also_for_floats_of_both_signs() -> None:
     x = torch.tensor([[0.0, -1.0, -0.0, 3.0, -1.0, -2.0]])
-    assert ranking(x, (6,)).tolist() == [[5, 1, 4, 0, 2, 3]]
+    for kind in (torch.float32, torch.float64):
+        assert ranking(x.to(kind), (6,)).tolist() == [[5, 1, 4, 0, 2, 3]]
     assert reputation(ranking(x, (2, 4)), (2, 4)).tolist() == [[1, 0, 2, 3, 1, 0]]

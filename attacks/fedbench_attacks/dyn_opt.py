@@ -28,7 +28,7 @@ class DynOpt(Attack):
       within a relative 1e-6 of its limit;
     - it has no breakdown point against this many (mean): ``bound``, without a search;
     - the alphabet is discrete, or nothing is known of the rule: the most damage on a grid of gammas
-      in powers of 2, refined around the best.
+      in powers of 4, refined around the best.
 
     The published search is ``search=published``: it starts at ``start``, halves its step, accepts
     when all colluders are selected or when the damage is larger than *in the previous trial*. It

@@ -90,6 +90,9 @@ def attack(
     workers: Annotated[
         int, typer.Option(help="processes; 0 is one per core", rich_help_panel=_HOW)
     ] = 0,
+    threads: Annotated[
+        int, typer.Option(help="of each process, on a CPU", rich_help_panel=_HOW)
+    ] = 1,
     out: Annotated[
         Path, typer.Option(help="folder for records, table and chart", rich_help_panel=_HOW)
     ] = Path("results"),
@@ -117,7 +120,7 @@ def attack(
         "server_checks": server_checks,
     }
     axes = {"protocol": protocol or [], "attack": attack or [], "defense": defense or []}
-    options = Options(device, executor, chunk, workers)
+    options = Options(device, executor, chunk, workers, threads)
     plan = choose(preset, {k: v for k, v in scalars.items() if v is not None}, axes, seeds, lr)
     run(Console(), plan, options, out)
 
@@ -170,14 +173,19 @@ def run(console: Console, plan: Preset, options: Options, out: Path) -> None:
     from fedbench.cli.live import watcher
     from fedbench.cli.table import final_table, skipped_lines
     from fedbench.record import writable
+    from fedbench.setup import prepare
     from fedbench.sweep.local import play_all
     from fedbench.sweep.summary import rows
 
     cells, skipped = plan.cells()
+    first = cells[0].scenario.model_copy(update={"seed": plan.seeds[0]})
+    prepare(
+        first, options.device, options.executor
+    )  # data, model and partition fit, or it ends here
     writable(out)
     console.print(header(plan, cells, options), highlight=False)
     for line in skipped_lines(skipped):
-        console.print(line, highlight=False, markup=False)
+        console.print(f"skipped: {line}", highlight=False, markup=False)
 
     rounds = cells[0].scenario.rounds
     with watcher(console, cells, plan.seeds, rounds) as watch:
@@ -196,7 +204,7 @@ def header(plan: Preset, cells: list[Cell], options: Options) -> str:
     """Everything that the numbers depend on, in a few lines."""
     scenario = cells[0].scenario
     runs = len(cells) * len(plan.seeds)
-    workers, threads = options.processes(runs)
+    workers, threads = options.processes(runs), options.threads
     share = "n/a" if all(cell.clean for cell in cells) else f"{100 * scenario.malicious:g} %"
     return (
         f"[bold]{plan.title}[/bold]\n"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.allocator import keep_memory
+from fedbench.errors import require
 from fedbench.record import Record, Round
 from fedbench.scenario import Scenario
 from fedbench.sweep.grid import Cell
@@ -30,19 +31,30 @@ class Options:
         executor: ``auto``, ``loop`` or ``stacked``.
         chunk: Clients that the stacked executor trains at once.
         workers: Processes; 0 for one per core, or one on an accelerator.
+        threads: Of each process. With small batches a second thread gains little, and where
+            something else wants the core it costs a multiple (docs/results.md).
     """
 
     device: str = "auto"
     executor: str = "auto"
     chunk: int = 32
     workers: int = 0
+    threads: int = 1
 
-    def processes(self, runs: int) -> tuple[int, int]:
-        """How many workers, and how many threads each of them gets."""
-        cores = available_cores()
-        workers = self.workers or (cores if not self._accelerated() else 1)
-        workers = max(1, min(workers, runs))
-        return workers, max(1, cores // workers)
+    def __post_init__(self) -> None:
+        engines = ("auto", "loop", "stacked")
+        require(
+            "--device", self.device, self.device in ("auto", "cpu", "cuda"), "auto, cpu or cuda"
+        )
+        require("--executor", self.executor, self.executor in engines, "auto, loop or stacked")
+        require("--chunk", self.chunk, self.chunk >= 1, ">= 1")
+        require("--workers", self.workers, self.workers >= 0, ">= 0")
+        require("--threads", self.threads, self.threads >= 1, ">= 1")
+
+    def processes(self, runs: int) -> int:
+        """How many workers play so many runs."""
+        workers = self.workers or (1 if self._accelerated() else available_cores())
+        return max(1, min(workers, runs))
 
     def _accelerated(self) -> bool:
         if self.device == "cpu":
@@ -74,11 +86,11 @@ def play_all(
         FedbenchError: a run cannot be played as described; the other runs are stopped.
     """
     runs = [(cell, seed) for cell in cells for seed in seeds]
-    workers, threads = options.processes(len(runs))
+    workers = options.processes(len(runs))
     context = multiprocessing.get_context("spawn")  # a forked child of a threaded torch hangs
     inbox = context.Queue()
     records: dict[Cell, list[Record]] = {}
-    pool = ProcessPoolExecutor(workers, context, _start, (inbox, threads))
+    pool = ProcessPoolExecutor(workers, context, _start, (inbox, options.threads))
     try:
         waiting: dict[Future[Record], tuple[Cell, int]] = {}
         for number, (cell, seed) in enumerate(runs):

@@ -1,0 +1,197 @@
+"""The command as a user types it: what it prints, what it leaves behind, how it ends."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedbench.cli import main
+from fedbench.record import read
+
+COMMAND = [sys.executable, "-m", "fedbench"]
+SMALL = ["--clients", "12", "--per-round", "4", "--rounds", "2", "--epochs", "1", "--seeds", "0,1"]
+
+
+def fedbench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, env=os.environ | {"COLUMNS": "100"}
+    )
+
+
+def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command in this process."""
+    with pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    shown = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return end.value.code, shown.out, shown.err
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line on stderr of a command that ends with 2."""
+    code, _, err = ended(capsys, *arguments)
+    assert code == 2
+    (line,) = err.splitlines()
+    assert line.startswith("fedbench: ")
+    return line.removeprefix("fedbench: ")
+
+
+WRONG: list[tuple[list[str], str]] = [
+    (["--protocol", "fedagv"], "--protocol 'fedagv' is not installed; did you mean 'fedavg'?"),
+    (["--defense", "trimmed-mean:g=1"], "has no parameter 'g'; parameters: f"),
+    (["--malicious", "1.2"], "--malicious must be in [0, 1), got 1.2"),
+    (["--per-round", "60"], "--per-round must be <= --clients = 50, got 60"),
+    (["-d", "trimmed-mean:f=5"], "--defense trimmed-mean with f = 5 needs at least 11 clients"),
+    (["-p", "fedavg", "-a", "rank-reversal:x=1"], "rank-reversal has no parameter 'x'"),
+    (["--seeds", "0,0"], "--seeds must be distinct integers like 0,1,2, got '0,0'"),
+    (["--rounds", "many"], "Invalid value for '--rounds'"),
+    (["--preset", "table3"], "--preset must be one of fsl-mnist, table2-mini, got 'table3'"),
+    (["--device", "tpu"], "--device must be auto, cpu or cuda, got 'tpu'"),
+    (["--dataset", "minst"], "--dataset 'minst' is not installed; did you mean 'mnist'?"),
+    (["--model", "conv10"], "conv10 needs images of at least 32 x 32"),
+    (["--clients", "400", "-p", "fedavg"], "ask for fewer clients"),
+    (["--server-checks", "strict"], "--server-checks: input should be 'none' or 'finite'"),
+    (["--workers", "-1"], "--workers must be >= 0, got -1"),
+    (["--executor", "magic"], "--executor must be auto, loop or stacked, got 'magic'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[" ".join(a) for a, _ in WRONG])
+def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert message in mistake(capsys, "attack", *arguments, "--out", str(out))
+    assert not out.exists()
+
+
+def test_data_that_cannot_be_had_says_how_to_get_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path))
+    (tmp_path / "mnist.npz").write_bytes(b"PK not an archive")
+    line = mistake(capsys, "attack", "--dataset", "mnist", "--out", str(tmp_path / "out"))
+    assert "mnist.npz" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_folder_that_cannot_be_written_is_found_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("mine")
+    line = mistake(capsys, "attack", "--out", str(blocked))
+    assert line.startswith("--out must be a folder that can be written")
+    assert blocked.read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_small_grid_writes_records_table_and_chart_and_prints_plain_text(tmp_path: Path) -> None:
+    done = fedbench(
+        "attack", "-p", "fedavg", "-p", "signsgd", "-a", "sign-flip", "-a", "rank-reversal",
+        *SMALL, "--out", str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    text = " ".join(done.stdout.split())
+    assert "skipped" in text.lower()
+    assert "rank-reversal works on Rankings, TopRankings, but fedavg sends FloatVectors" in text
+    for word in ("signsgd + vote", "fedavg + mean", "none (clean)", "sign-flip ◀ worst", "n/a"):
+        assert word in text
+    assert "8 runs" in text
+    assert "4 clients" in text.replace("4 a round", "4 clients a round")
+    records = [read(path) for path in tmp_path.glob("*.json")]
+    assert len(records) == 8
+    assert {r.scenario.seed for r in records} == {0, 1}
+    assert {p.name for p in tmp_path.iterdir()} - {r.file_name for r in records} == {
+        "attack.md",
+        "attack.png",
+    }
+    assert (tmp_path / "attack.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_record_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
+    files = {}
+    for workers in ("1", "2"):
+        out = tmp_path / workers
+        done = fedbench("attack", "-p", "fsl", "-a", "sign-flip", *SMALL, "--workers", workers,
+                        "--out", str(out))  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        files[workers] = {p.name: read(p) for p in out.glob("*.json")}
+    assert files["1"].keys() == files["2"].keys()
+    for name, record in files["1"].items():
+        assert record.measured() == files["2"][name].measured()
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_and_prints_what_is_finished(tmp_path: Path) -> None:
+    arguments = ["attack", "-p", "fedavg", "-a", "none", "--rounds", "4", "--seeds",
+                 ",".join(map(str, range(200))), "--out", str(tmp_path)]  # fmt: skip
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("[  2/200]"):
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "none (clean)" in out
+    done = re.search(r"stopped after (\d+) of 200 runs", err)
+    assert done
+    assert "Traceback" not in err
+    assert len([read(path) for path in tmp_path.glob("*.json")]) == int(done[1]) >= 2
+
+
+@pytest.mark.slow
+def test_on_a_terminal_there_is_a_live_display_and_the_cursor_comes_back(tmp_path: Path) -> None:
+    shown = bytearray()
+
+    def reader(descriptor: int) -> bytes:
+        data = os.read(descriptor, 4096)
+        shown.extend(data)
+        return data
+
+    stdout = os.dup(1)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)  # pty.spawn copies the terminal to our stdout
+    try:
+        status = pty.spawn(
+            [*COMMAND, "attack", "-p", "fedavg", "-a", "none", *SMALL, "--out", str(tmp_path)],
+            reader,
+            lambda descriptor: b"",
+        )
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+        os.close(null)
+    assert os.waitstatus_to_exitcode(status) == 0
+    text = shown.decode()
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") > 0
+    assert "left" in text
+
+
+def test_list_and_show_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    code, listed, _ = ended(capsys, "list", "attacks")
+    assert code == 0
+    assert "rank-reversal" in listed
+    assert "trimmed-mean" not in listed
+    _, shown, _ = ended(capsys, "show", "trimmed-mean")
+    for word in ("Drop the", "f=", "Yin et al.", "Definition 2"):
+        assert word in shown
+    assert "did you mean the attack 'dyn-opt'" in mistake(capsys, "show", "dynopt")
+
+
+def test_help_names_the_three_numbers() -> None:
+    done = fedbench("--help")
+    assert done.returncode == 0
+    for word in ("worst", "bits", "epsilon", "attack", "list", "show"):
+        assert word in done.stdout

@@ -281,11 +281,10 @@ class Mechanism:
         """Example level: per-sample clipping and noise in an honest client's local training."""
         return grad
 
-    def on_updates(self, updates: Tensor, reference: Tree, keys: Sequence[Key]) -> Tensor:
-        """On the client, before compression: ``updates (n, d)`` of honest clients.
-
-        ``reference`` is what the clients trained from, in the protocol's space.
-        """
+    def on_updates(
+        self, updates: Tensor, references: Sequence[Tree], keys: Sequence[Key]
+    ) -> Tensor:
+        """On the client, before compression: ``(n, d)``, and what each client trained from."""
         return updates
 
     def on_payload(self, payload: Payload, keys: Sequence[Key]) -> Payload:

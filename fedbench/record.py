@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedbench.errors import ConfigError
 from fedbench.scenario import Scenario
 
-SCHEMA = 1
+SCHEMA: Final = 1
 
 Number = float | None  # None: not measured in this round, or not a finite number
 
@@ -117,7 +117,7 @@ class Timing(_Model):
 class Record(_Model):
     """One run of one scenario with one seed."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1] = SCHEMA
     id: str
     scenario: Scenario
     data_digest: str

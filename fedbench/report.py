@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedbench.evaluate import Score, evaluate
 from fedbench.record import Environment, Record, Result, Round, Spread, Timing
-from fedbench.scenario import code_version
+from fedbench.scenario import Scenario, code_version
 from fedbench.setup import Setup
 
 
@@ -25,18 +25,14 @@ def judge(setup: Setup, state: Any, step: int) -> Score:
     return evaluate(setup.shared.network, model, setup.data, benign)
 
 
-def look(setup: Setup, state: Any, step: int) -> dict[str, float | None]:
-    """Accuracy and loss, in the rounds that look at test data."""
-    if (step + 1) % setup.scenario.eval_every and step + 1 != setup.scenario.rounds:
-        return {}
-    score = judge(setup, state, step)
-    return {"accuracy": score.accuracy, "loss": score.loss}
+def is_looked_at(scenario: Scenario, step: int) -> bool:
+    """True for the rounds that judge on test data; the last one is always among them."""
+    return (step + 1) % scenario.eval_every == 0 or step + 1 == scenario.rounds
 
 
-def report(setup: Setup, state: Any, rounds: list[Round], seconds: float) -> Record:
-    """The record of a run that ended in ``state``."""
+def report(setup: Setup, state: Any, score: Score, rounds: list[Round], seconds: float) -> Record:
+    """The record of a run that ended in ``state``, with the ``score`` of what it deploys."""
     scenario, protocol, shared = setup.scenario, setup.plugins.protocol, setup.shared
-    score = judge(setup, state, len(rounds) - 1)
     benign_messages = sum(len(r.clients) - r.malicious for r in rounds)
     messages = sum(len(r.clients) for r in rounds)
     d = shared.layout.d

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from fedbench import threat
 from fedbench.api import Memory, ServerView
+from fedbench.evaluate import Score
 from fedbench.layout import Tree
 from fedbench.payload import Payload
 from fedbench.record import Record, Round
-from fedbench.report import look, report
+from fedbench.report import is_looked_at, judge, report
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup, prepare
 from fedbench.training import Client
@@ -31,14 +32,16 @@ class World:
     Args:
         state: The server's.
         rule: The defense's.
-        adversary: The attack's.
+        adversary: What the attack remembers.
         clients: What each client that took part remembers.
+        score: Of what was deployed when the test data was last looked at.
     """
 
     state: Any
     rule: Any = None
-    adversary: Any = None
+    adversary: threat.Minds = field(default_factory=dict)
     clients: dict[int, Memory] = field(default_factory=dict)
+    score: Score | None = None
 
 
 def play(
@@ -69,7 +72,8 @@ def play(
         rounds.append(play_round(setup, world, step))
         if progress is not None:
             progress(rounds[-1])
-    return report(setup, world.state, rounds, time.perf_counter() - start)
+    assert world.score is not None  # the last round is always looked at
+    return report(setup, world.state, world.score, rounds, time.perf_counter() - start)
 
 
 def play_round(setup: Setup, world: World, step: int) -> Round:
@@ -95,10 +99,12 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     updates, memories = setup.executor.train(clients)
 
     # 3  mechanism and compression: from here on only the alphabet exists
-    updates = mechanism.on_updates(updates, clients[0].tree, keys)
+    updates = mechanism.on_updates(updates, [client.tree for client in clients], keys)
     honest, remembered = protocol.message(shared, updates, keys, memories)
     honest = mechanism.on_payload(honest, keys)
     world.clients |= dict(zip(ids, remembered, strict=True))
+    if world.rule is None:
+        world.rule = defense.init(honest.spec)
 
     # 4  the adversary rewrites its own rows, and no others
     malicious = setup.malicious[torch.tensor(ids)]
@@ -109,14 +115,15 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         honest=honest,
         updates=updates,
         rows=rows,
-        compress=threat.own_codec(protocol, shared, rows.tolist(), keys, memories),
+        ids=[ids[row] for row in rows.tolist()],
+        codec=threat.own_codec(protocol, shared, keys, memories),
         state=world.state,
         defense=defense,
         defense_state=world.rule,
         view=view,
         key=key.fold("adversary", step),
     )
-    packets, world.adversary, notes = threat.forge(attack, situation, world.adversary)
+    packets, notes = threat.forge(attack, situation, world.adversary)
 
     # 5  the wire: the server gets what the bytes say, and rejects what is not legal
     received, accepted = receive(setup, honest, packets)
@@ -136,7 +143,10 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         )
         world.rule = rule
 
-    # 8  what happened is counted on the bytes that travelled
+    # 8  what is deployed now is judged, and what travelled is counted
+    looked = is_looked_at(scenario, step)
+    if looked:
+        world.score = judge(setup, world.state, step)
     benign_bits = [packet.bits for packet, bad in zip(packets, malicious, strict=True) if not bad]
     per_client = len(down) == len(ids)
     downlink = sum(packet.bits for packet in down) * (1 if per_client else len(ids))
@@ -152,8 +162,9 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         benign_uplink_bits=sum(benign_bits),
         downlink_bits=downlink,
         notes=notes,
+        accuracy=world.score.accuracy if looked and world.score else None,
+        loss=world.score.loss if looked and world.score else None,
         **gains,
-        **look(setup, world.state, step),
     )
 
 

@@ -67,7 +67,10 @@ class Scenario(BaseModel):
         for name in ("clients", "per_round", "rounds", "epochs", "batch_size", "eval_every"):
             value = getattr(self, name)
             require(f"--{name.replace('_', '-')}", value, value >= 1, ">= 1")
+        require("--batch-size", self.batch_size, self.batch_size <= 1 << 30, "<= 2**30")
         require("--malicious", self.malicious, 0 <= self.malicious < 1, "in [0, 1)")
+        benign = self.clients - round(self.malicious * self.clients)
+        require("--malicious", self.malicious, benign >= 1, "a share that leaves a benign client")
         if self.declared is not None:
             require("--declared", self.declared, 0 <= self.declared < 1, "in [0, 1)")
         rule = f"<= --clients = {self.clients}"

@@ -10,7 +10,7 @@ They raise AssertionError, and need no test framework.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -95,6 +95,10 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
         assert bool(torch.isfinite(out).all()), name
         assert torch.equal(payload.values(), before), f"{name}: input was written into"
 
+        if isinstance(payload, FloatVectors):
+            payload = payload.put([0], FloatVectors(torch.full_like(payload.x[:1], 1e8)))
+            values = payload.values()
+            out, _ = defense.aggregate(payload, defense.init(payload.spec), view)
         order = Key(3).permutation(n)
         turned = ServerView(weights[order], view.broadcast, 0, view.key)
         again, _ = defense.aggregate(payload.take(order), defense.init(payload.spec), turned)
@@ -112,14 +116,15 @@ def example_situation(
     n = len(payload)
     view = ServerView(torch.ones(n, dtype=torch.float64), payload.take([0]), 0, Key(4))
 
-    def compress(x: Tensor) -> Payload:
-        return payload.take([0] * len(x)).nearest(x)
+    def codec(rows: Sequence[int]) -> Callable[[Tensor], Payload]:
+        return lambda x: payload.take([0] * len(x)).nearest(x)
 
     return threat.Situation(
         honest=payload,
         updates=payload.values().to(torch.float32),
         rows=torch.tensor(list(rows), dtype=torch.long),
-        compress=compress,
+        ids=list(rows),
+        codec=codec,
         state=None,
         defense=defense,
         defense_state=None,
@@ -141,13 +146,13 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
         name = type(payload).__name__
         before = payload.encode()
         situation = example_situation(payload, defense)
-        packets, _, _ = threat.forge(attack, situation, None)
+        packets, _ = threat.forge(attack, situation, {})
         assert len(packets) == len(payload), name
         assert packets[2:] == before[2:], f"{name}: rewrote rows of others"
         assert payload.encode() == before, f"{name}: wrote into what it was shown"
-        again, _, _ = threat.forge(attack, situation, None)
+        again, _ = threat.forge(attack, situation, {})
         assert packets == again, f"{name}: not a function of its view"
-        nobody, _, _ = threat.forge(attack, example_situation(payload, defense, ()), None)
+        nobody, _ = threat.forge(attack, example_situation(payload, defense, ()), {})
         assert nobody == before, f"{name}: an attack by nobody changed something"
 
 

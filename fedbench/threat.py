@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,10 @@ from fedbench.errors import IllegalPayloadError
 from fedbench.payload import Payload, require_same_form
 from fedbench.rng import Key
 from fedbench.wire import Packet
+
+Note = float | int | str | bool
+Minds = dict[int, Any]  # what an attack remembers: per client id, or of all colluders together
+COLLUDERS = -1
 
 
 def malicious_clients(clients: int, fraction: float, key: Key) -> Tensor:
@@ -34,22 +39,21 @@ def malicious_clients(clients: int, fraction: float, key: Key) -> Tensor:
 
 
 def own_codec(
-    protocol: Protocol[Any],
-    shared: Shared,
-    rows: Sequence[int],
-    keys: Sequence[Key],
-    memory: Sequence[Memory],
-) -> Callable[[Tensor], Payload]:
-    """The protocol's message of dense rows ``(m, d)``, with the keys and memories of these clients.
+    protocol: Protocol[Any], shared: Shared, keys: Sequence[Key], memory: Sequence[Memory]
+) -> Callable[[Sequence[int]], Callable[[Tensor], Payload]]:
+    """From rows to the protocol's message of their dense ``(m, d)``, with their keys and memories.
 
     What it would remember is thrown away: a query changes nothing.
     """
 
-    def compress(x: Tensor) -> Payload:
-        copies = [copy.deepcopy(memory[i]) for i in rows]
-        return protocol.message(shared, x, [keys[i] for i in rows], copies)[0]
+    def of(rows: Sequence[int]) -> Callable[[Tensor], Payload]:
+        def compress(x: Tensor) -> Payload:
+            copies = [copy.deepcopy(memory[row]) for row in rows]
+            return protocol.message(shared, x, [keys[row] for row in rows], copies)[0]
 
-    return compress
+        return compress
+
+    return of
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +64,8 @@ class Situation:
         honest: All ``n`` messages, the malicious clients' as if they were honest.
         updates: ``(n, d)``, the same before compression.
         rows: ``(m,)`` rows of the malicious clients.
-        compress: Their codec, see `own_codec`.
+        ids: Which clients these are.
+        codec: The codec of some of these rows, see `own_codec`.
         state: The server's state.
         defense: The server's rule.
         defense_state: The rule's state.
@@ -71,7 +76,8 @@ class Situation:
     honest: Payload
     updates: Tensor
     rows: Tensor
-    compress: Callable[[Tensor], Payload]
+    ids: Sequence[int]
+    codec: Callable[[Sequence[int]], Callable[[Tensor], Payload]]
     state: Any
     defense: Defense[Any]
     defense_state: Any
@@ -87,59 +93,91 @@ class Situation:
 
 
 def forge(
-    attack: Attack, situation: Situation, memory: Any
-) -> tuple[list[Packet], Any, dict[str, Any]]:
-    """All ``n`` packets, those of the adversary as it crafted them; its memory; its notes.
+    attack: Attack, situation: Situation, minds: Minds
+) -> tuple[list[Packet], dict[str, Note]]:
+    """All ``n`` packets, the adversary's as it crafted them, and its notes.
+
+    An attack of the tier ``own`` is called once for each malicious client, with that client's
+    message and memory alone; the others once, for all of them together. ``minds`` is updated.
 
     Raises:
         IllegalPayloadError: the attack returned a payload that is not legal, or too many rows.
             What a server should reject goes out as raw bytes.
     """
-    rows = situation.rows
-    if len(rows) == 0:
-        return situation.honest.encode(), memory, {}
-    view = attack_view(attack, situation)
-    crafted, memory = attack.craft(view, memory)
+    packets: dict[int, Packet] = {}
+    notes: dict[str, Note] = {}
+    rows = situation.rows.tolist()
+    alone = attack.needs().tier == "own"
+    parts = [[row] for row in rows] if alone else [rows] if rows else []
+    for number, part in enumerate(parts):
+        mind = situation.ids[number] if alone else COLLUDERS
+        view = attack_view(attack, situation, part)
+        crafted, minds[mind] = attack.craft(view, minds.get(mind))
+        packets |= dict(
+            zip(part, _packets(attack, situation.honest, crafted, len(part)), strict=True)
+        )
+        notes |= view.notes
+    benign = situation.benign
+    packets |= dict(zip(benign.tolist(), situation.honest.take(benign).encode(), strict=True))
+    return [packets[row] for row in range(len(packets))], {k: _legible(v) for k, v in notes.items()}
+
+
+def _packets(
+    attack: Attack, honest: Payload, crafted: Payload | list[bytes], m: int
+) -> list[Packet]:
     if isinstance(crafted, Payload):
-        require_same_form(situation.honest, crafted)
+        require_same_form(honest, crafted)
         crafted.check()
         forged = crafted.encode()
     else:
         forged = [Packet.raw(data) for data in crafted]
-    if len(forged) != len(rows):
+    if len(forged) != m:
         raise IllegalPayloadError(
-            f"{type(attack).__name__}.craft must return {len(rows)} messages, got {len(forged)}"
+            f"{type(attack).__name__}.craft must return {m} messages, got {len(forged)}"
         )
-    benign = situation.benign
-    packets = dict(zip(benign.tolist(), situation.honest.take(benign).encode(), strict=True))
-    packets |= dict(zip(rows.tolist(), forged, strict=True))
-    return [packets[i] for i in range(len(packets))], memory, view.notes
+    return forged
 
 
-def attack_view(attack: Attack, situation: Situation) -> AttackView:
-    """The situation, as far as the attack declares that it must see it."""
-    needs, rows = attack.needs(), situation.rows
+def _legible(note: Note) -> Note:
+    """JSON has no NaN and no infinity."""
+    return str(note) if isinstance(note, float) and not math.isfinite(note) else note
+
+
+def attack_view(
+    attack: Attack, situation: Situation, part: Sequence[int] | None = None
+) -> AttackView:
+    """The situation, as far as the attack declares that it must see it.
+
+    Args:
+        attack: Who looks.
+        situation: The round.
+        part: Rows of the malicious clients that are asked; all of them by default.
+    """
+    part = situation.rows.tolist() if part is None else part
+    needs, rows = attack.needs(), torch.tensor(part, dtype=torch.long)
     own = situation.honest.take(rows)
     return AttackView(
         own=own,
-        updates=situation.updates[rows],
-        seen=situation.honest.take(situation.benign) if needs.tier == "all" else own,
+        updates=situation.updates[rows.to(situation.updates.device)],
+        seen=situation.honest.take(situation.benign)
+        if needs.tier == "all"
+        else own.take(range(len(own))),
         n=len(situation.honest),
         broadcast=situation.view.broadcast.take(range(len(situation.view.broadcast))),
         step=situation.view.step,
-        key=situation.key,
-        compress=situation.compress,
-        defense=_oracle(situation) if needs.defense else None,
+        key=situation.key.fold(*part) if needs.tier == "own" else situation.key,
+        compress=situation.codec(part),
+        defense=_oracle(situation, rows) if needs.defense else None,
         state=copy.deepcopy(situation.state) if needs.state else None,
     )
 
 
-def _oracle(situation: Situation) -> Oracle:
+def _oracle(situation: Situation, rows: Tensor) -> Oracle:
     view = dataclasses.replace(situation.view, key=situation.key.fold("oracle"))
     state = copy.deepcopy(situation.defense_state)
 
     def ask(sent: Payload) -> Tensor:
-        received = situation.honest.put(situation.rows, sent)
+        received = situation.honest.put(rows, sent)
         return situation.defense.aggregate(received, copy.deepcopy(state), view)[0]
 
     return Oracle(situation.defense, ask)
@@ -157,19 +195,17 @@ def gains(
         return {}
     state = copy.deepcopy(situation.defense_state)
     clean, _ = situation.defense.aggregate(situation.honest, state, situation.view)
-    everyone = torch.ones(len(accepted), dtype=torch.bool)
-    share, all_shares = _shares(situation.view, accepted), _shares(situation.view, everyone)
-    honest_mean = all_shares @ situation.honest.values().to(torch.float32)
-    sent_mean = share @ received.values().to(torch.float32)
+    honest_mean = _mean(situation.honest, situation.view.weights)
+    sent_mean = _mean(received, situation.view.weights[accepted])
     return {
         "gain": _relative(aggregate, clean),
         "gain_mean": _relative(sent_mean, honest_mean),
     }
 
 
-def _shares(view: ServerView, rows: Tensor) -> Tensor:
-    weights = view.weights[rows]
-    return (weights / weights.sum()).to(view.broadcast.values().device, torch.float32)
+def _mean(payload: Payload, weights: Tensor) -> Tensor:
+    x = payload.values().to(torch.float32)
+    return (weights / weights.sum()).to(x) @ x
 
 
 def _relative(moved: Tensor, reference: Tensor) -> float | None:

@@ -199,6 +199,7 @@ def executor(
     name: str, protocol: Protocol[Any], shared: Shared, schedule: Schedule, chunk: int = 32
 ) -> Executor:
     """The executor of that name; ``auto`` stacks on an accelerator and loops on a CPU."""
+    require("--chunk", chunk, chunk >= 1, ">= 1")
     require("--executor", name, name in ("auto", "loop", "stacked"), "auto, loop or stacked")
     if name == "stacked" or (name == "auto" and shared.device.type != "cpu"):
         return Stacked(protocol, shared, schedule, chunk)

@@ -50,6 +50,8 @@ WRONG: list[tuple[list[str], str]] = [
     (["-d", "trimmed-mean:f=5"], "--defense trimmed-mean with f = 5 needs at least 11 clients"),
     (["-p", "fedavg", "-a", "rank-reversal:x=1"], "rank-reversal has no parameter 'x'"),
     (["--seeds", "0,0"], "--seeds must be distinct integers like 0,1,2, got '0,0'"),
+    (["--seeds", "\u00b2"], "--seeds must be distinct integers"),
+    (["--chunk", "0"], "--chunk must be >= 1, got 0"),
     (["--rounds", "many"], "Invalid value for '--rounds'"),
     (["--preset", "table3"], "--preset must be one of fsl-mnist, table2-mini, got 'table3'"),
     (["--device", "tpu"], "--device must be auto, cpu or cuda, got 'tpu'"),

@@ -176,6 +176,28 @@ def test_a_grid_search_prefers_the_smallest_of_equals_and_says_when_it_ends_on_t
     assert best_of_grid(lambda gamma: gamma, 1e5).ended == "bound"
 
 
+def test_the_oracle_does_not_know_the_server_s_randomness() -> None:
+    class Dice(Mean):
+        def aggregate(self, received, state, view):  # type: ignore[no-untyped-def]
+            return view.key.uniform(3), state
+
+    situation = example_situation(honest(), Dice(), range(M))
+    view = attack_view(DynOpt(), situation)
+    assert view.defense is not None
+    server, _ = Dice().aggregate(situation.honest, None, situation.view)  # type: ignore[no-untyped-call]
+    assert not torch.equal(view.defense(view.own), server)
+
+
+def test_a_grid_search_looks_closer_around_the_best() -> None:
+    found = best_of_grid(lambda gamma: -abs(gamma - 5.0) + 100, 1e5, flat=0.0)
+    assert abs(found.gamma - 5.0) < 1.0  # the grid itself has 4 and 16
+
+
+def test_a_grid_search_survives_damage_that_is_not_finite() -> None:
+    assert best_of_grid(lambda gamma: float("nan"), 10.0).ended == "never"
+    assert best_of_grid(lambda g: float("inf") if g > 2 else g, 1e5).gamma <= 2
+
+
 def test_the_oracle_is_a_snapshot() -> None:
     # D16: a stateful rule that is queried must not drift.
     class Moody(Mean):

@@ -26,9 +26,10 @@ from fedbench.protocols.topk import TopK
 from fedbench.rng import Key
 from fedbench.tasks.models import Conv8, LeNet
 from fedbench.testing import example_situation
-from fedbench.threat import attack_view
+from fedbench.threat import attack_view, forge
 from fedbench_attacks.rank_reversal import RankReversal
-from fedbench_defenses.mean import Mean
+from fedbench_attacks.sign_flip import SignFlip
+from fedbench_defenses.mean import Mean, exact_mean
 from fedbench_defenses.median import Median
 from fedbench_defenses.multi_krum import MultiKrum, krum_scores, squared_distances
 from fedbench_defenses.trimmed_mean import TrimmedMean
@@ -159,6 +160,7 @@ MIB = 8 * 2**20
         (Conv8(), (3, 32, 32), FedAvg(), 20.1),
         (Conv8(), (3, 32, 32), FSL(), 13.1),
         (Conv8(), (3, 32, 32), SparseFSL(top=0.5), 6.5),
+        (Conv8(), (3, 32, 32), SparseFSL(top=0.1), 1.3),
         (Conv8(), (3, 32, 32), SignSGD(), 0.63),
         (Conv8(), (3, 32, 32), TopK(k=0.5), 10.69),
         (Conv8(), (3, 32, 32), TopK(k=0.1), 2.64),
@@ -177,12 +179,23 @@ def test_table_1_of_the_fsl_paper_is_what_the_packets_weigh(
     assert printed in (round(mib, digits), math.floor(mib * unit) / unit)
 
 
-def test_femnist_lenet_weighs_what_table_1_says() -> None:
+@pytest.mark.parametrize(
+    ("protocol", "printed"),
+    [
+        (FedAvg(), 6.23),
+        (FSL(), 4.06),
+        (SparseFSL(top=0.5), 2.03),
+        (SparseFSL(top=0.1), 0.40),
+        (SignSGD(), 0.19),
+        (TopK(k=0.5), 3.31),
+        (TopK(k=0.1), 0.81),
+    ],
+)
+def test_the_femnist_rows_of_table_1_too(protocol: FedAvg, printed: float) -> None:
     shared = Shared(LeNet().build((1, 28, 28), 62), 0, torch.device("cpu"))
-    state = FSL().init(shared)
-    bits = FSL().broadcast(shared, state, [0], Key(0)).encode()[0].bits
-    assert math.floor(100 * bits / MIB) / 100 == 4.06
-    assert round(32 * shared.layout.d / MIB, 2) == 6.23
+    payload, _ = protocol.message(shared, Key(0).uniform(1, shared.layout.d), [Key(0)], [{}])
+    mib = payload.encode()[0].bits / MIB
+    assert printed in (round(mib, 2), math.floor(mib * 100) / 100)
 
 
 def test_krum_sums_over_neighbours_and_not_over_itself() -> None:
@@ -230,6 +243,32 @@ def test_squared_distances_survive_a_common_offset() -> None:
     torch.testing.assert_close(squared_distances(x), expected, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.parametrize("place", [0, 9])
+@pytest.mark.parametrize("huge", [1e6, 1e12, 3e30])
+def test_a_huge_row_does_not_blur_the_distances_of_the_others(huge: float, place: int) -> None:
+    # Centred on that row, benign distances cancel and the poisoned row 1 is Krum's pick.
+    x = 0.1 * Key(0).normal(10, 50)
+    x[place], x[1] = huge, x[1] + 3.0
+    clean = x.double()[[i for i in range(10) if i != place]]
+    exact = (clean[:, None] - clean[None]).square().sum(dim=2)
+    rest = [i for i in range(10) if i != place]
+    torch.testing.assert_close(squared_distances(x)[rest][:, rest], exact, rtol=1e-6, atol=1e-9)
+    picked = MultiKrum(f=2, m=1).select(squared_distances(x))
+    assert not bool(picked[1])
+    assert not bool(picked[place])
+
+
+def test_sign_flip_sends_the_negative_of_its_own_update() -> None:
+    x = FloatVectors(torch.tensor([[1.0, -2.0], [3.0, 4.0], [5.0, 6.0]]))
+    for via in ("codec", "wire"):
+        attack = SignFlip(scale=2.0, via=via)  # type: ignore[arg-type]
+        situation = example_situation(x, Mean())
+        packets, _ = forge(attack, situation, {})
+        sent, _ = FloatVectors.decode(packets, x.spec)
+        assert sent is not None
+        assert sent.x.tolist() == [[-2.0, 4.0], [-6.0, -8.0], [5.0, 6.0]]
+
+
 def test_one_nan_row_is_not_selected_and_does_not_spread() -> None:
     x = rows(1.0, 2.0, 3.0, 4.0, torch.nan)
     assert aggregate(MultiKrum(f=1), x).item() == 2.5
@@ -252,10 +291,11 @@ def test_the_mean_weights_by_size_and_adds_integers_exactly() -> None:
     view = ServerView(torch.tensor([1.0, 3.0]).double(), VIEW.broadcast, 0, Key(0))
     assert Mean().aggregate(rows(0.0, 4.0), None, view)[0].item() == 3.0
     # 2^24 + 1 is no float32: sums of positions of a million edges would tie.
-    big = Rankings(torch.tensor([[1, 0]], dtype=torch.int32), (2,)).take([0] * 3)
-    out, _ = Mean().aggregate(big, None, ServerView(torch.ones(3).double(), big, 0, Key(0)))
-    assert out.dtype == torch.float64
-    assert (out * 3).tolist() == [3.0, 0.0]
+    sums = torch.tensor([[2**24, 2**24], [1, 0]], dtype=torch.int32)
+    assert (exact_mean(sums) * 2).tolist() == [2**24 + 1, 2**24]
+    votes, weights = rankings([1, 0], [0, 1]), torch.tensor([1.0, 3.0]).double()
+    out, _ = Mean().aggregate(votes, None, ServerView(weights, votes, 0, Key(0)))
+    assert out.tolist() == [0.25, 0.75]  # edge 0 has position 1 in the first ranking only
 
 
 def test_the_majority_decides_and_a_tie_stays_or_moves_up() -> None:

@@ -4,20 +4,22 @@ import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import fedbench
-from fedbench.api import Attack, AttackView, Knowledge
+from fedbench.api import Attack, AttackView, Knowledge, Mechanism
 from fedbench.payload import FloatVectors, Payload
-from fedbench.record import Record
+from fedbench.record import Record, read
 from fedbench.rng import Key
-from fedbench.run import World, play_round
+from fedbench.run import World, play_round, train_from
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup, prepare
 from fedbench.threat import malicious_clients
+from fedbench_defenses.mean import Mean
 
 SMALL = Scenario(clients=20, per_round=6, rounds=2, epochs=1, eval_every=1)
 
@@ -125,17 +127,159 @@ def test_an_attack_sees_what_it_declares_and_only_copies(tier: Any) -> None:
                 x.fill_(1e9)
             return own, memory
 
-    setup = with_attack(Greedy(), malicious=0.4)
+    setup = with_attack(Greedy(), malicious=0.6)
     world, played = rounds(setup)
-    clean, _ = rounds(with_attack(Attack(), malicious=0.4))
+    clean, _ = rounds(with_attack(Attack(), malicious=0.6))
     assert torch.equal(world.state, clean.state)
-    for view, one in zip(views, played, strict=True):
-        m = one.malicious
-        assert m > 0
-        assert len(view.own) == m
-        assert len(view.seen) == (view.n - m if tier == "all" else m)
-        assert view.defense is None
-        assert view.state is None
+    assert all(one.malicious >= 2 for one in played)
+    if tier == "own":  # every malicious client is asked alone
+        assert [len(view.own) for view in views] == [1] * sum(one.malicious for one in played)
+        assert all(torch.equal(view.seen.values(), view.own.values()) for view in views)
+        assert len({view.key.seed for view in views}) == len(views)
+    else:
+        assert [len(view.own) for view in views] == [one.malicious for one in played]
+        others = [view.n - len(view.own) if tier == "all" else len(view.own) for view in views]
+        assert [len(view.seen) for view in views] == others
+    assert all(view.defense is None and view.state is None for view in views)
+
+
+@pytest.mark.parametrize("tier", ["own", "colluders"])
+def test_an_attack_remembers_from_round_to_round(tier: Any) -> None:
+    remembered: list[int] = []
+
+    @dataclass(frozen=True)
+    class Counting(Attack):
+        def needs(self) -> Knowledge:
+            return Knowledge(tier)
+
+        def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+            remembered.append(memory or 0)
+            return view.own, (memory or 0) + 1
+
+    _, played = rounds(with_attack(Counting(), malicious=0.4), 3)
+    if tier == "colluders":
+        assert remembered == [0, 1, 2]
+    else:  # a client remembers how often it was asked, whoever else was
+        setup = with_attack(Counting(), malicious=0.4)
+        asked = [i for one in played for i in one.clients if setup.malicious[i]]
+        assert remembered == [asked[:k].count(i) for k, i in enumerate(asked)]
+        assert max(remembered) > 0
+
+
+def test_a_rule_remembers_from_round_to_round_and_starts_from_its_init() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Slow(Mean):
+        def init(self, spec: Any) -> Any:
+            return torch.ones(spec["x"][0])
+
+        def aggregate(self, received: Any, state: Any, view: Any) -> Any:
+            state = 0.5 * state + 0.5 * received.values().mean(dim=0)
+            return state, state
+
+    setup = prepare(SMALL, "cpu")
+    plugins = dataclasses.replace(setup.plugins, defense=Slow())
+    world, _ = rounds(dataclasses.replace(setup, plugins=plugins), 1)
+    start = setup.plugins.protocol.init(setup.shared)
+    assert float((world.state - start).mean()) == pytest.approx(0.5, abs=0.01)
+    torch.testing.assert_close(world.rule, world.state - start)
+
+
+def test_poisoned_data_and_wrapped_gradients_reach_malicious_clients_only() -> None:
+    poisoned: list[int] = []
+
+    @dataclass(frozen=True)
+    class Ascent(Attack):
+        def poison(self, xs: Any, ys: Any, key: Key) -> Any:
+            poisoned.append(len(xs))
+            return xs, (ys + 1) % 10
+
+        def wrap_grad(self, grad: Any) -> Any:
+            return lambda tree, x, y, key: {k: -g for k, g in grad(tree, x, y, key).items()}
+
+        def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+            seen.append(view.updates.clone())
+            return view.own, memory
+
+    seen: list[torch.Tensor] = []
+    setup = with_attack(Ascent(), malicious=0.4)
+    _, (one,) = rounds(setup, 1)
+    assert len(poisoned) == one.malicious
+    ascent = seen.copy()
+    seen.clear()
+
+    @dataclass(frozen=True)
+    class Watch(Ascent):
+        def poison(self, xs: Any, ys: Any, key: Key) -> Any:
+            return xs, ys
+
+        def wrap_grad(self, grad: Any) -> Any:
+            return grad
+
+    rounds(with_attack(Watch(), malicious=0.4), 1)
+    for bad, good in zip(ascent, seen, strict=True):
+        cosine = torch.nn.functional.cosine_similarity(bad, good)
+        assert float(cosine.max()) < 0.9
+
+
+def test_every_hook_of_a_mechanism_is_called_in_its_place() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Marked(Mechanism):
+        def wrap_grad(self, grad: Any) -> Any:
+            calls.append("grad")
+            return grad
+
+        def on_updates(self, updates: Any, references: Any, keys: Any) -> Any:
+            calls.append("updates")
+            assert len(references) == len(keys) == len(updates) == 6
+            return torch.zeros_like(updates)
+
+        def on_payload(self, payload: Any, keys: Any) -> Any:
+            calls.append("payload")
+            assert float(payload.values().abs().max()) == 0
+            return payload
+
+        def on_aggregate(self, aggregate: Any, defense: Any, view: Any, key: Key) -> Any:
+            calls.append("aggregate")
+            return aggregate + 3.0
+
+    calls: list[str] = []
+    setup = prepare(SMALL, "cpu")
+    plugins = dataclasses.replace(setup.plugins, mechanism=Marked())
+    world, (one,) = rounds(dataclasses.replace(setup, plugins=plugins), 1)
+    start = setup.plugins.protocol.init(setup.shared)
+    torch.testing.assert_close(world.state, start + 3.0)
+    benign = 6 - one.malicious
+    assert [c for c in calls if c != "grad"] == ["updates", "payload", "aggregate"]
+    assert calls.count("grad") == benign
+
+
+def test_a_client_sees_its_data_in_another_order_in_every_round() -> None:
+    setup = prepare(SMALL, "cpu")
+    world = World(setup.plugins.protocol.init(setup.shared))
+    tree = setup.shared.layout.unflatten(world.state)
+    first, second = (train_from(setup, world, tree, 3, step).key for step in (0, 1))
+    rows = [torch.cat(setup.executor.schedule.rows(30, key)).tolist() for key in (first, second)]
+    assert rows[0] != rows[1]
+
+
+def test_an_adversary_that_owns_the_whole_round_attacks_all_the_same() -> None:
+    record = play(malicious=0.95, attack="dyn-opt")
+    whole = [one for one in record.rounds if one.malicious == 6]
+    assert whole
+    for one in whole:
+        assert one.notes["benign"] == 0
+        assert one.gain is None or one.gain > 1
+
+
+@pytest.mark.parametrize("checks", ["finite", "none"])
+@pytest.mark.parametrize("protocol", ["fedavg:lr=1e20", "topk:lr=1e20"])
+@pytest.mark.parametrize("defense", ["mean", "trimmed-mean:f=1", "multi-krum:f=1"])
+def test_a_model_that_explodes_ends_in_a_record_that_can_be_read(
+    protocol: str, defense: str, checks: str, tmp_path: Path
+) -> None:
+    record = play(protocol=protocol, defense=defense, attack="dyn-opt", server_checks=checks)
+    assert read(record.write(tmp_path)) == record
+    assert record.result.accuracy < 0.3
 
 
 def test_an_attack_rewrites_its_own_rows_and_no_others() -> None:
@@ -162,7 +306,7 @@ class Garbage(Attack):
     """Bytes that do not decode."""
 
     def craft(self, view: AttackView, memory: Any) -> tuple[list[bytes], Any]:
-        return [b"\xff" * (i + 1) for i in range(len(view.own))], memory
+        return [b"\xff" * 3 for _ in range(len(view.own))], memory
 
 
 @pytest.mark.parametrize("protocol", ["fedavg", "signsgd", "topk", "fsl", "sfsl"])
@@ -178,9 +322,7 @@ def test_bytes_that_do_not_decode_are_rejected_and_counted_and_the_round_goes_on
     assert not one.skipped
     start = setup.plugins.protocol.init(setup.shared)
     assert not torch.equal(world.state, start)
-    assert one.uplink_bits - one.benign_uplink_bits == sum(
-        8 * (i + 1) for i in range(one.malicious)
-    )
+    assert one.uplink_bits - one.benign_uplink_bits == 8 * 3 * one.malicious
 
 
 def test_too_few_accepted_rows_leave_the_state_and_the_record_says_so() -> None:

@@ -35,7 +35,8 @@ class DynOpt(Attack):
     can reach no gamma above ``2 * start``, and on a rule that saturates it returns ``start`` (A5,
     D19). Ours says in the record when it ended on its bound.
 
-    Fewer than two benign rows have no deviation: ``std`` then falls back to ``sign``, recorded.
+    Fewer than two benign rows have no deviation: ``std`` then falls back to ``sign``, recorded. If
+    no client of the round is benign, its own honest messages stand in for theirs.
 
     Args:
         direction: ``std``, ``sign`` or ``unit``.
@@ -70,7 +71,12 @@ class DynOpt(Attack):
         """The same vector for every colluder."""
         assert view.defense is not None
         benign = view.seen.values().to(torch.float32)
+        view.notes["benign"] = len(benign)
+        if len(benign) == 0:  # the whole round is its own: it knows what honest rows look like
+            benign = view.own.values().to(torch.float32)
+        benign = benign[torch.isfinite(benign).all(dim=1)]
         if len(benign) == 0:
+            view.notes["ended"] = "nothing finite to start from"
             return view.own, memory
         mean = benign.mean(dim=0)
         push = self._direction(benign, mean, view)
@@ -111,7 +117,8 @@ class DynOpt(Attack):
         assert oracle is not None
 
         def damage(gamma: float) -> float:
-            return float(torch.linalg.vector_norm(oracle(sent(gamma)).to(mean) - mean))
+            moved = oracle(sent(gamma)).to(torch.float64) - mean
+            return float(torch.linalg.vector_norm(moved))
 
         if not isinstance(view.own, FloatVectors):
             if self.search == "published":
@@ -129,9 +136,10 @@ class DynOpt(Attack):
             return published(damage, self.start, accepted if selects else None)
         if selects:
             return selecting(accepted, self.bound)
-        if m > oracle.rule.tolerates(view.n):
+        n = len(benign) + m
+        if m > oracle.rule.tolerates(n) or m == view.n:
             return at_bound(self.bound)
-        weights = oracle.rule.order_weights(view.n)
+        weights = oracle.rule.order_weights(n)
         if weights is not None:
             return saturating(weights, benign, mean, push, m, self.bound)
         return best_of_grid(damage, self.bound)

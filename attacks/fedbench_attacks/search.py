@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -96,16 +97,14 @@ def saturating(
 
     edge = torch.where(push > 0, ordered[-1], ordered[0])
     leaves = torch.where(push != 0, (edge - mean) / push, 0.0)  # the gamma at which v leaves
-    high = min(float(leaves.max()), bound)
-    if high >= bound:
+    far = torch.where(push > 0, torch.inf, torch.where(push < 0, -torch.inf, mean))
+    enough = (1 - tolerance) * float(torch.linalg.vector_norm(aggregate(far) - mean))
+    low, high = 0.0, min(float(leaves.max()), bound)
+    if damage(high) < enough:
         return Search(bound, "saturating", "bound")
-    limit, low = damage(high), 0.0
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        if damage(middle) >= (1 - tolerance) * limit:
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if damage(middle) >= enough else (middle, high)
     return Search(high, "saturating", "converged")
 
 
@@ -117,15 +116,22 @@ def best_of_grid(
     Damage through a discrete alphabet is a step function: nothing better than looking is sound. It
     saturates, so of the gammas within a relative ``flat`` of the best the smallest is returned.
     """
-    trials = {gamma: damage(gamma) for gamma in powers(2.0**-6, bound, 4.0)}
+
+    def finite(gamma: float) -> float:
+        value = damage(gamma)
+        return value if math.isfinite(value) else -1.0
+
+    trials = {gamma: finite(gamma) for gamma in powers(2.0**-6, bound, 4.0)}
     step = 2.0
     for _ in range(refine):
         best = max(trials, key=lambda gamma: trials[gamma])
         for gamma in (best / step, min(best * step, bound)):
             if gamma not in trials:
-                trials[gamma] = damage(gamma)
+                trials[gamma] = finite(gamma)
         step **= 0.5
     most = max(trials.values())
+    if most < 0:
+        return Search(bound, "grid", "never")
     best = min(gamma for gamma in trials if trials[gamma] >= (1 - flat) * most)
     return Search(best, "grid", "bound" if best == bound else "converged")
 
@@ -164,9 +170,11 @@ def published(
 def powers(low: float, high: float, base: float = 2.0) -> list[float]:
     """``low, low * base, ...`` up to ``high``, which is the last.
 
-    >>> powers(1.0, 10.0)
-    [1.0, 2.0, 4.0, 8.0, 10.0]
+    >>> powers(1.0, 10.0), powers(1.0, 0.5)
+    ([1.0, 2.0, 4.0, 8.0, 10.0], [0.5])
     """
+    if low >= high:
+        return [high]
     grid = [low]
     while grid[-1] * base < high:
         grid.append(grid[-1] * base)

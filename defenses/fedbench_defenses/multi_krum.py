@@ -17,16 +17,20 @@ _TILE = 1 << 16
 
 
 def squared_distances(x: Tensor) -> Tensor:
-    """``(n, n)`` float64, from one Gram matrix of rows centred on one of them.
+    """``(n, n)`` float64 squared distances of the rows, from one Gram matrix; 0 on the diagonal.
 
-    Uncentred, the Gram matrix of rows that differ little cancels catastrophically. The centre is
-    the first finite row, so that one NaN does not spread. The diagonal is 0.
+    The rows are centred on the one with the smallest norm. Uncentred, rows that differ little
+    cancel; centred on a row that an attacker made huge, everything does; the smallest norm is one
+    that no attacker can make larger than a benign one. Products are float64 for the same reason.
     """
     gram = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
-    centre = int(torch.isfinite(x.sum(dim=1)).int().argmax())
+    centre = 0
+    if x.is_floating_point():
+        norms = torch.linalg.vector_norm(x, dim=1)
+        centre = int(torch.nan_to_num(norms, nan=torch.inf).argmin())
     for tile in torch.split(x, _TILE, dim=1):
-        rows = (tile - tile[centre]).to(torch.float64 if len(x) < 64 else torch.float32)
-        gram += (rows @ rows.T).to(torch.float64)
+        rows = tile.to(torch.float64) - tile[centre].to(torch.float64)
+        gram += rows @ rows.T
     norms = gram.diagonal()
     squared = (norms[:, None] + norms[None, :] - 2 * gram).clamp_min_(0)
     return squared.fill_diagonal_(0)

@@ -163,7 +163,9 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     from fedbench.errors import require
 
     parts = [part.strip() for part in text.split(",")]
-    good = all(part.isdigit() for part in parts) and len(set(parts)) == len(parts)
+    good = all(part.isascii() and part.isdigit() for part in parts) and len(set(parts)) == len(
+        parts
+    )
     require("--seeds", text, good, "distinct integers like 0,1,2")
     return tuple(int(part) for part in parts)
 

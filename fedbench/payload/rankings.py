@@ -23,7 +23,8 @@ def argsort(x: Tensor) -> Tensor:
     if len(x) > 1 and x.stride(0) == 0:  # colluders who all send the same: sort it once
         return argsort(x[:1]).expand(len(x), -1)
     if x.is_floating_point():
-        integer = torch.int32 if x.dtype == torch.float32 else torch.int64
+        integer = torch.int64 if x.dtype == torch.float64 else torch.int32
+        x = x if x.dtype == torch.float64 else x.to(torch.float32)
         bits = (x + 0.0).contiguous().view(integer)  # adding turns -0.0 into 0.0
         x = torch.where(bits < 0, bits ^ torch.iinfo(integer).max, bits)
     if x.device.type == "cpu":

@@ -41,11 +41,11 @@ class LocalSGD(Protocol[State], Generic[State]):
         velocity: dict[str, Tensor] = {}
         for step, (x, y) in enumerate(batches):
             for name, g in grad(trained, x, y, key.fold("step", step)).items():
-                g.add_(trained[name], alpha=self.weight_decay)
+                decayed = g.add(trained[name], alpha=self.weight_decay)
                 if step:
-                    velocity[name].mul_(self.momentum).add_(g)
+                    velocity[name].mul_(self.momentum).add_(decayed)
                 else:
-                    velocity[name] = g
+                    velocity[name] = decayed
                 trained[name].sub_(velocity[name], alpha=self.lr)
         return trained
 

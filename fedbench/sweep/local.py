@@ -42,12 +42,6 @@ class Options:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        engines = ("auto", "loop", "stacked")
-        require(
-            "--device", self.device, self.device in ("auto", "cpu", "cuda"), "auto, cpu or cuda"
-        )
-        require("--executor", self.executor, self.executor in engines, "auto, loop or stacked")
-        require("--chunk", self.chunk, self.chunk >= 1, ">= 1")
         require("--workers", self.workers, self.workers >= 0, ">= 0")
         require("--threads", self.threads, self.threads >= 1, ">= 1")
 
@@ -90,6 +84,7 @@ def play_all(
     context = multiprocessing.get_context("spawn")  # a forked child of a threaded torch hangs
     inbox = context.Queue()
     records: dict[Cell, list[Record]] = {}
+    others = set(multiprocessing.active_children())  # not ours to end
     pool = ProcessPoolExecutor(workers, context, _start, (inbox, options.threads))
     try:
         waiting: dict[Future[Record], tuple[Cell, int]] = {}
@@ -110,7 +105,7 @@ def play_all(
         pass
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for child in multiprocessing.active_children():
+        for child in set(multiprocessing.active_children()) - others:
             child.terminate()
     for cell in records:
         records[cell].sort(key=lambda record: record.scenario.seed)

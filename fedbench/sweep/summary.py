@@ -93,7 +93,7 @@ def rows(cells: Sequence[Cell], records: dict[Cell, list[Record]]) -> list[Row]:
     for cell in done:
         current = worst.get(_system(cell))
         lower = current is None or plain[cell].accuracy < plain[current].accuracy
-        if not cell.clean and lower:
+        if not cell.clean and lower and any(r.malicious for x in records[cell] for r in x.rounds):
             worst[_system(cell)] = cell
     return [
         Row(cell, row.records, row.clean, worst.get(_system(cell)) == cell)

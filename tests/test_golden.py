@@ -261,7 +261,7 @@ def test_a_huge_row_does_not_blur_the_distances_of_the_others(huge: float, place
 def test_sign_flip_sends_the_negative_of_its_own_update() -> None:
     x = FloatVectors(torch.tensor([[1.0, -2.0], [3.0, 4.0], [5.0, 6.0]]))
     for via in ("codec", "wire"):
-        attack = SignFlip(scale=2.0, via=via)  # type: ignore[arg-type]
+        attack = SignFlip(scale=2.0, via=via)
         situation = example_situation(x, Mean())
         packets, _ = forge(attack, situation, {})
         sent, _ = FloatVectors.decode(packets, x.spec)

@@ -181,9 +181,8 @@ def run(console: Console, plan: Preset, options: Options, out: Path) -> None:
 
     cells, skipped = plan.cells()
     first = cells[0].scenario.model_copy(update={"seed": plan.seeds[0]})
-    prepare(
-        first, options.device, options.executor
-    )  # data, model and partition fit, or it ends here
+    # Data, model and partition fit, or it ends here.
+    prepare(first, options.device, options.executor, options.chunk)
     writable(out)
     console.print(header(plan, cells, options), highlight=False)
     for line in skipped_lines(skipped):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import math
 import tomllib
 from functools import cache
@@ -149,8 +150,11 @@ class Scenario(BaseModel):
 
     def id(self) -> str:
         """Sixteen hex digits: a hash of the resolved scenario and of the code that plays it."""
-        text = self.resolved().model_dump_json() + code_version()
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        digest = hashlib.sha256(self.resolved().model_dump_json().encode())
+        digest.update(code_version().encode())
+        for module in self.plugins().modules():
+            digest.update(Path(module).read_bytes())
+        return digest.hexdigest()[:16]
 
     def is_vote(self) -> bool:
         """Each client is one vote, and the protocol's own rule with its server step counts them."""
@@ -167,6 +171,11 @@ class Plugins:
     attack: Any
     defense: Any
     mechanism: Any
+
+    def modules(self) -> list[str]:
+        """Source files of the plug-ins, other people's among them."""
+        parts = (self.protocol, self.attack, self.defense, self.mechanism)
+        return [inspect.getfile(type(part)) for part in parts]
 
     def check(self, scenario: Scenario, rule: str) -> None:
         """Raise `ConfigError` unless the parts fit each other and the number of rows."""

@@ -53,7 +53,10 @@ WRONG: list[tuple[list[str], str]] = [
     (["--seeds", "\u00b2"], "--seeds must be distinct integers"),
     (["--chunk", "0"], "--chunk must be >= 1, got 0"),
     (["--rounds", "many"], "Invalid value for '--rounds'"),
-    (["--preset", "table3"], "--preset must be one of fsl-mnist, table2-mini, got 'table3'"),
+    (
+        ["--preset", "table3"],
+        "--preset must be one of fsl-mnist, table2, table2-mini, got 'table3'",
+    ),
     (["--device", "tpu"], "--device must be auto, cpu or cuda, got 'tpu'"),
     (["--dataset", "minst"], "--dataset 'minst' is not installed; did you mean 'mnist'?"),
     (["--model", "conv10"], "conv10 needs images of at least 32 x 32"),

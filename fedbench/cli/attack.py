@@ -206,12 +206,13 @@ def header(plan: Preset, cells: list[Cell], options: Options) -> str:
     scenario = cells[0].scenario
     runs = len(cells) * len(plan.seeds)
     workers, threads = options.processes(runs), options.threads
-    share = "n/a" if all(cell.clean for cell in cells) else f"{100 * scenario.malicious:g} %"
     return (
         f"[bold]{plan.title}[/bold]\n"
         f"{scenario.dataset}, {scenario.model}, {scenario.partition}; "
-        f"{scenario.clients} clients, {scenario.per_round} a round, {share} malicious; "
-        f"{scenario.rounds} rounds, {scenario.epochs} epochs, batch {scenario.batch_size}\n"
+        f"{scenario.clients} clients, {scenario.per_round} a round, "
+        f"{100 * scenario.malicious:g} % malicious; "
+        f"{scenario.rounds} rounds, {scenario.epochs} epoch{'s' * (scenario.epochs > 1)}, "
+        f"batch {scenario.batch_size}\n"
         f"{len(cells)} cells x seeds {','.join(map(str, plan.seeds))} = {runs} runs; "
         f"{workers} worker{'s' * (workers > 1)} x {threads} thread{'s' * (threads > 1)}, "
         f"device {options.device}, server checks {scenario.server_checks}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -31,43 +32,31 @@ def mask_rows(scores: Tensor, kept: int) -> Tensor:
 
 
 class _TopMask(torch.autograd.Function):
-    """Forward `mask_rows`, backward the identity (straight-through estimator)."""
+    """Forward `mask_rows`, backward the identity (straight-through estimator).
+
+    The first ``stacked`` dimensions are clients, added by ``vmap``; the rest is one layer.
+    """
 
     @staticmethod
-    def forward(scores: Tensor, kept: int) -> Tensor:
-        return mask_rows(scores.detach().reshape(1, -1), kept).reshape(scores.shape)
+    def forward(scores: Tensor, kept: int, stacked: int) -> Tensor:
+        rows = scores.detach().reshape(math.prod(scores.shape[:stacked]), -1)
+        return mask_rows(rows, kept).reshape(scores.shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         pass
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
-        return grads[0], None
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None]:
+        return grads[0], None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, scores: Tensor, kept: int) -> tuple[Tensor, int]:
-        rows = scores.movedim(in_dims[0], 0)
-        masks: Tensor = _Rows.apply(rows, kept)  # type: ignore[no-untyped-call]
+    def vmap(
+        info: Any, in_dims: tuple[int, ...], scores: Tensor, kept: int, stacked: int
+    ) -> tuple[Tensor, int]:
+        clients_first = scores.movedim(in_dims[0], 0)
+        masks: Tensor = _TopMask.apply(clients_first, kept, stacked + 1)  # type: ignore[no-untyped-call]
         return masks, 0
-
-
-class _Rows(torch.autograd.Function):
-    """`_TopMask` of many clients at once: the first dimension is theirs."""
-
-    generate_vmap_rule = False
-
-    @staticmethod
-    def forward(rows: Tensor, kept: int) -> Tensor:
-        return mask_rows(rows.detach().reshape(len(rows), -1), kept).reshape(rows.shape)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
-        return grads[0], None
 
 
 def top_mask(scores: Tensor, kept: int) -> Tensor:
@@ -85,5 +74,5 @@ def top_mask(scores: Tensor, kept: int) -> Tensor:
     >>> top_mask(torch.tensor([0.3, 0.3, 0.3, 0.2]), 2).tolist()
     [0.0, 1.0, 1.0, 0.0]
     """
-    mask: Tensor = _TopMask.apply(scores, kept)  # type: ignore[no-untyped-call]
+    mask: Tensor = _TopMask.apply(scores, kept, 0)  # type: ignore[no-untyped-call]
     return mask

@@ -94,7 +94,7 @@ def peak_memory_mib() -> float:
 
 
 def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
-    """Reasons to doubt this evaluation, each in one line."""
+    """Reasons to doubt this evaluation; how often is in the rounds, so that runs share a line."""
     doubts = []
     attacked = [r for r in rounds if r.malicious and not r.skipped]
     chance = 1 / setup.data.classes
@@ -107,12 +107,12 @@ def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
             doubts.append("the attack would not move the plain mean: is it one?")
         on_bound = [r for r in attacked if r.notes.get("ended") == "bound" and _searched(r.notes)]
         if on_bound:
-            doubts.append(f"the attack's search ended on its bound in {len(on_bound)} rounds")
+            doubts.append("the attack's search ended on its bound in some rounds")
         if not attacked:
             doubts.append("no malicious client was ever sampled, or every round was skipped")
-    lost = sum(2 * r.malicious >= len(r.clients) for r in rounds)
+    lost = any(2 * r.malicious >= len(r.clients) for r in rounds)
     if lost and setup.scenario.attack.partition(":")[0] != "none":
-        doubts.append(f"the adversary had at least half of the rows in {lost} rounds")
+        doubts.append("the adversary had at least half of the rows in some rounds")
     honest = sum(len(r.clients) - r.malicious for r in rounds)
     rejected = sum(r.rejected_honest for r in rounds)
     if rejected > honest / 2:

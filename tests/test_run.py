@@ -14,11 +14,13 @@ import fedbench
 from fedbench.api import Attack, AttackView, Knowledge, Mechanism
 from fedbench.payload import FloatVectors, Payload
 from fedbench.record import Record, read
+from fedbench.report import report
 from fedbench.rng import Key
 from fedbench.run import World, play_round, train_from
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup, prepare
 from fedbench.threat import malicious_clients
+from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
 
 SMALL = Scenario(clients=20, per_round=6, rounds=2, epochs=1, eval_every=1)
@@ -389,6 +391,38 @@ def test_per_client_statistics_are_over_benign_clients_only() -> None:
     pooled = sum(map(len, benign))
     right = record.result.accuracy * pooled
     assert math.isclose(right, round(right), abs_tol=1e-6)
+
+
+def doubts(setup: Setup, attack: str, count: int = 2) -> list[str]:
+    """What a run of this setup says against itself when it is called by the name of an attack."""
+    scenario = setup.scenario.model_copy(update={"attack": attack, "rounds": count})
+    setup = dataclasses.replace(setup, scenario=scenario)
+    world, played = rounds(setup, count)
+    assert world.score is not None
+    return report(setup, world.state, world.score, played, 1.0).flags
+
+
+def test_a_run_doubts_itself_when_it_should_and_only_then() -> None:
+    assert doubts(with_attack(SignFlip(), malicious=0.1), "sign-flip") == []
+    assert doubts(with_attack(Attack(), malicious=0.1), "sign-flip") == [
+        "the attack would not move the plain mean: is it one?"
+    ]
+    assert doubts(with_attack(SignFlip(), malicious=0.6), "sign-flip") == [
+        "the adversary had at least half of the rows in some rounds"
+    ]
+    assert doubts(with_attack(SignFlip(), malicious=0.0), "sign-flip") == [
+        "no malicious client was ever sampled, or every round was skipped"
+    ]
+    skipped = doubts(with_attack(Garbage(), malicious=0.9, defense="trimmed-mean:f=2"), "sign-flip")
+    assert "2 of 2 rounds were skipped" in skipped
+    (lost,) = doubts(
+        prepare(SMALL.model_copy(update={"protocol": "fedavg:lr=1e-9"}), "cpu"), "none"
+    )
+    assert lost.startswith("clean accuracy 0.")
+    exploded = doubts(
+        prepare(SMALL.model_copy(update={"protocol": "fedavg:lr=1e20"}), "cpu"), "none"
+    )
+    assert any("honest messages" in doubt for doubt in exploded)
 
 
 @pytest.mark.slow

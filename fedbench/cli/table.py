@@ -159,7 +159,11 @@ def doubts(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         for flag in row.flags:
             found.setdefault(flag, []).append(str(row.cell))
-    return [f"{flag}: {'; '.join(cells)}" for flag, cells in found.items()]
+    attacked = [str(row.cell) for row in rows if not row.cell.clean]
+    return [
+        f"{flag}: {'every attacked cell' if cells == attacked else '; '.join(cells)}"
+        for flag, cells in found.items()
+    ]
 
 
 def final_table(rows: list[Row], width: int) -> RenderableType:

@@ -153,19 +153,6 @@ def captions(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def doubts(rows: Sequence[Row]) -> list[str]:
-    """Every flag, once, with the cells that raised it."""
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        for flag in row.flags:
-            found.setdefault(flag, []).append(str(row.cell))
-    attacked = [str(row.cell) for row in rows if not row.cell.clean]
-    return [
-        f"{flag}: {'every attacked cell' if cells == attacked else '; '.join(cells)}"
-        for flag, cells in found.items()
-    ]
-
-
 def final_table(rows: list[Row], width: int) -> RenderableType:
     """All results, the doubts about them, and last the worst case of every system.
 
@@ -186,6 +173,8 @@ class _Report:
             yield from console.render(part, options)
 
     def _parts(self, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from fedbench.sweep.summary import doubts
+
         rejected = (REJECTED,) if any(row.rejected for row in self.rows) else ()
         blocks = [(*ACCURACY, *rejected), (*CLIENTS, *PRICE)]
         if self.width >= WIDE:
@@ -264,6 +253,8 @@ def listed(pairs: Iterable[tuple[str, str]], options: ConsoleOptions) -> Table:
 
 def markdown(rows: Sequence[Row]) -> str:
     """The same for GitHub: one table of everything, the doubts, the worst cases."""
+    from fedbench.sweep.summary import doubts
+
     rejected = (REJECTED,) if any(row.rejected for row in rows) else ()
     columns = (*ACCURACY, *CLIENTS, *PRICE, *rejected)
     body, name = [], ""

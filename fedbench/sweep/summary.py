@@ -101,5 +101,18 @@ def rows(cells: Sequence[Cell], records: dict[Cell, list[Record]]) -> list[Row]:
     ]
 
 
+def doubts(rows: Sequence[Row]) -> list[str]:
+    """Every flag, once, with the cells that raised it."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for flag in row.flags:
+            found.setdefault(flag, []).append(str(row.cell))
+    attacked = [str(row.cell) for row in rows if not row.cell.clean]
+    return [
+        f"{flag}: {'every attacked cell' if cells == attacked else '; '.join(cells)}"
+        for flag, cells in found.items()
+    ]
+
+
 def _system(cell: Cell) -> tuple[str, str]:
     return cell.protocol, cell.defense

@@ -169,6 +169,15 @@ def test_both_ways_through_the_codec_exist() -> None:
     assert by_codec.values().tolist() == by_wire.values().tolist()  # sorting has no headers
 
 
+def test_a_unit_step_is_felt_by_rankings_however_many_edges_there_are() -> None:
+    x = Key(0).normal(1, 4000).expand(9, -1) + 0.01 * Key(1).normal(9, 4000)
+    payload = Rankings(ranking(x, (4000,)), (4000,))
+    view, sent = attacked(DynOpt(direction="unit", bound=10.0), Mean(), payload)
+    votes = view.seen.values().double().mean(dim=0)
+    correlation = torch.corrcoef(torch.stack([sent.values()[0].double(), votes]))[0, 1]
+    assert float(correlation) < -0.99
+
+
 def test_a_grid_search_prefers_the_smallest_of_equals_and_says_when_it_ends_on_the_bound() -> None:
     found = best_of_grid(lambda gamma: min(gamma, 4.0), 1e5)
     assert found.gamma == pytest.approx(4.0)

@@ -41,7 +41,8 @@ class DynOpt(Attack):
     Args:
         direction: ``std``, ``sign`` or ``unit``.
         search: ``exact`` (above) or ``published``.
-        bound: The largest gamma.
+        bound: The largest gamma; on discrete alphabets times ``|mean| / |direction|`` where that
+            is more than 1. (Positions are positive, so the direction ``sign`` leaves rankings alone.)
         start: First gamma of the published search; its notebooks use 3, 5, 10, 20 and 50.
         via: ``codec``: compress the dense vector; ``wire``: closest legal message with the honest
             headers.
@@ -123,7 +124,9 @@ class DynOpt(Attack):
         if not isinstance(view.own, FloatVectors):
             if self.search == "published":
                 return published(damage=damage, start=self.start)
-            return best_of_grid(damage, self.bound)
+            # Positions of a million edges have a norm of 10^8: a unit step would not be felt.
+            scale = torch.linalg.vector_norm(mean) / torch.linalg.vector_norm(push).clamp_min(1e-12)
+            return best_of_grid(damage, self.bound * max(1.0, float(scale)))
         squares = Squares(benign, mean, push, m)
         selects = oracle.rule.select(squares(0.0)) is not None
 

@@ -42,7 +42,7 @@ class DynOpt(Attack):
         direction: ``std``, ``sign`` or ``unit``.
         search: ``exact`` (above) or ``published``.
         bound: The largest gamma; on discrete alphabets times ``|mean| / |direction|`` where that
-            is more than 1. (Positions are positive, so the direction ``sign`` leaves rankings alone.)
+            is more than 1. (Positions are positive: the direction ``sign`` leaves rankings alone.)
         start: First gamma of the published search; its notebooks use 3, 5, 10, 20 and 50.
         via: ``codec``: compress the dense vector; ``wire``: closest legal message with the honest
             headers.

@@ -140,7 +140,12 @@ def test_ctrl_c_keeps_and_prints_what_is_finished(tmp_path: Path) -> None:
     arguments = ["attack", "-p", "fedavg", "-a", "none", "--rounds", "4", "--seeds",
                  ",".join(map(str, range(200))), "--out", str(tmp_path)]  # fmt: skip
     process = subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A background job of a shell ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     for line in process.stdout:

@@ -429,10 +429,10 @@ def test_a_run_doubts_itself_when_it_should_and_only_then() -> None:
 @pytest.mark.parametrize(
     ("protocol", "attack", "low", "high"),
     [
-        # Measured over seeds 0 to 4 of this scenario, mean - 5 sigma (or + 5 sigma) below.
-        ("fedavg", "none", 0.75, 1.0),
-        ("fedavg", "dyn-opt", 0.0, 0.2),
-        ("fsl", "none", 0.8, 1.0),
+        # Over seeds 0 to 4: .916 +- .031, .089 +- .007 and .968 +- .017; the margin is five sigma.
+        ("fedavg", "none", 0.76, 1.0),
+        ("fedavg", "dyn-opt", 0.0, 0.125),
+        ("fsl", "none", 0.88, 1.0),
     ],
 )
 def test_it_learns_and_the_attack_hurts(

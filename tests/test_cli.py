@@ -162,6 +162,29 @@ def test_ctrl_c_keeps_and_prints_what_is_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_killed_worker_ends_in_one_line_and_keeps_what_is_finished(tmp_path: Path) -> None:
+    seeds = ",".join(map(str, range(100)))
+    grid = ["attack", "-p", "fedavg", "-a", "none", "--rounds", "4", "--seeds", seeds]
+    arguments = [*grid, "--workers", "1", "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("[  2/100]"):
+            break
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for child in children:
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(int(child), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "fedbench: a worker process was killed" in err
+    assert "Traceback" not in err
+    assert len([read(path) for path in tmp_path.glob("*.json")]) >= 2
+
+
+@pytest.mark.slow
 def test_on_a_terminal_there_is_a_live_display_and_the_cursor_comes_back(tmp_path: Path) -> None:
     shown = bytearray()
 

@@ -8,12 +8,13 @@ import queue
 import signal
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedbench.allocator import keep_memory
-from fedbench.errors import require
+from fedbench.errors import ConfigError, require
 from fedbench.record import Record, Round
 from fedbench.scenario import Scenario
 from fedbench.sweep.grid import Cell
@@ -77,7 +78,8 @@ def play_all(
     Ctrl-C ends the workers and returns what is finished.
 
     Raises:
-        FedbenchError: a run cannot be played as described; the other runs are stopped.
+        FedbenchError: a run cannot be played as described, or its worker was killed; the other
+            runs are stopped.
     """
     runs = [(cell, seed) for cell in cells for seed in seeds]
     workers = options.processes(len(runs))
@@ -115,6 +117,11 @@ def play_all(
 def _result(future: Future[Record], cell: Cell, seed: int, watcher: Watcher) -> Record:
     try:
         return future.result()
+    except BrokenProcessPool as error:
+        raise ConfigError(
+            "a worker process was killed, perhaps for lack of memory; the records of finished runs "
+            "are kept; try a smaller --workers or --chunk"
+        ) from error
     except Exception as error:
         watcher.failed(cell, seed, str(error) or type(error).__name__)
         raise

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import AttackView
-from fedbench.payload import FloatVectors, Payload, Rankings, SignBits, ranking
+from fedbench.payload import FloatVectors, Payload, Rankings, SignBits, SparseVectors, ranking
 from fedbench.rng import Key
 from fedbench.testing import example_payloads, example_situation
 from fedbench.threat import attack_view
@@ -33,7 +33,7 @@ def attacked(
 ) -> tuple[AttackView, Payload]:
     view = attack_view(attack, example_situation(payload or honest(), rule, range(M)))
     sent, _ = attack.craft(view, None)
-    assert isinstance(sent, FloatVectors | SignBits | Rankings)
+    assert isinstance(sent, FloatVectors | SignBits | Rankings | SparseVectors)
     return view, sent
 
 
@@ -94,6 +94,24 @@ def test_against_an_unbounded_rule_gamma_is_the_bound_without_a_question(rule: A
     assert view.defense is not None
     assert isinstance(rule, MultiKrum) or view.defense.queries == 0
     torch.testing.assert_close(sent.values(), trial(DynOpt(), rule, 1e3)[:M])
+
+
+def test_sparse_vectors_have_no_limit_either_and_the_bound_is_the_bound() -> None:
+    x = honest().x
+    blank = SparseVectors(torch.zeros(9, 8, dtype=torch.int64), torch.zeros(9, 8), 40)
+    view, _ = attacked(DynOpt(bound=50.0), Mean(), blank.nearest(x))
+    assert view.notes["gamma"] == 50.0
+    assert view.notes["search"] == "unbounded"
+    assert view.notes["queries"] == 0
+
+
+@pytest.mark.parametrize("rule", [Mean(), MultiKrum(f=1), TrimmedMean(f=2), Median()])
+def test_with_no_honest_row_in_the_round_nothing_has_to_be_accepted(rule: Any) -> None:
+    situation = example_situation(honest(n=5), rule, range(5))
+    view = attack_view(DynOpt(bound=50.0), situation)
+    DynOpt(bound=50.0).craft(view, None)
+    assert view.notes["gamma"] == 50.0
+    assert view.notes["benign"] == 0
 
 
 @pytest.mark.parametrize("direction", ["std", "sign", "unit"])

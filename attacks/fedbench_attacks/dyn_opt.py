@@ -26,7 +26,8 @@ class DynOpt(Attack):
     - it selects rows (Krum family): the supremum of the gammas that get all colluders selected;
     - it saturates (trimmed mean, median): the smallest gamma whose damage ``|agg - mean|`` is
       within a relative 1e-6 of its limit;
-    - it has no breakdown point against this many (mean): ``bound``, without a search;
+    - it has no breakdown point against this many (mean), or no row of the round is honest:
+      ``bound``, without a search;
     - the alphabet is discrete, or nothing is known of the rule: the most damage on a grid of gammas
       in powers of 4, refined around the best.
 
@@ -104,7 +105,9 @@ class DynOpt(Attack):
             kind = "sign"
             view.notes["direction"] = kind
         if kind == "std":
-            squares = (benign - mean).square_().sum(dim=0)  # torch.std is eight times slower
+            squares = (
+                (benign - mean).square_().sum(dim=0)
+            )  # torch.std is slow: benchmarks/shortcuts.py
             return -(squares / (len(benign) - 1)).sqrt_()
         if kind == "sign":
             return -torch.sign(mean)
@@ -121,27 +124,30 @@ class DynOpt(Attack):
             moved = oracle(sent(gamma)).to(torch.float64) - mean
             return float(torch.linalg.vector_norm(moved))
 
-        if not isinstance(view.own, FloatVectors):
-            if self.search == "published":
-                return published(damage=damage, start=self.start)
+        n = len(benign) + m
+        exact = self.search == "exact"
+        if exact and view.own.bounded:
             # Positions of a million edges have a norm of 10^8: a unit step would not be felt.
             scale = torch.linalg.vector_norm(mean) / torch.linalg.vector_norm(push).clamp_min(1e-12)
             return best_of_grid(damage, self.bound * max(1.0, float(scale)))
+        if exact and m == view.n:  # no honest row to hide among
+            return at_bound(self.bound)
+        selects = oracle.rule.select(torch.zeros(n, n, dtype=torch.float64)) is not None
+        if exact and not selects and m > oracle.rule.tolerates(n):
+            return at_bound(self.bound)
+        if not isinstance(view.own, FloatVectors):  # closed forms hold for dense rows only
+            return best_of_grid(damage, self.bound) if exact else published(damage, self.start)
         squares = Squares(benign, mean, push, m)
-        selects = oracle.rule.select(squares(0.0)) is not None
 
         def accepted(gamma: float) -> bool:
             oracle.queries += 1
             chosen = oracle.rule.select(squares(gamma))
             return chosen is not None and bool(chosen[-m:].all())
 
-        if self.search == "published":
+        if not exact:
             return published(damage, self.start, accepted if selects else None)
         if selects:
             return selecting(accepted, self.bound)
-        n = len(benign) + m
-        if m > oracle.rule.tolerates(n) or m == view.n:
-            return at_bound(self.bound)
         weights = oracle.rule.order_weights(n)
         if weights is not None:
             return saturating(weights, benign, mean, push, m, self.bound)

@@ -6,7 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ class Payload(ABC):
     ``values`` lifts any alphabet to real rows ``(n, k)``, `nearest` projects back to the closest
     legal messages, so any real-valued attack or defense runs on every alphabet.
     """
+
+    bounded: ClassVar[bool] = False  # True if the alphabet itself limits how large `values` can be
 
     def __len__(self) -> int:
         return len(next(iter(self._tensors().values())))

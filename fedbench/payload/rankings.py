@@ -18,7 +18,8 @@ def argsort(x: Tensor) -> Tensor:
     """Stable ascending argsort of each row ``(n, d)``, int64: among equals the lower index first.
 
     Floats are sorted as order-preserving integers: on a CPU torch sorts *one* row of integers by
-    radix, eight times faster than a matrix of them. A NaN of positive sign comes last.
+    radix, several times faster than a matrix of them (benchmarks/shortcuts.py). A NaN of positive
+    sign comes last.
     """
     if len(x) > 1 and x.stride(0) == 0:  # colluders who all send the same: sort it once
         return argsort(x[:1]).expand(len(x), -1)
@@ -69,6 +70,8 @@ class Rankings(Payload):
 
     On the wire ``ceil(log2 n_l)`` bits an index: Table 1 of the FSL paper (F6).
     """
+
+    bounded = True
 
     symbols: Tensor
     sizes: tuple[int, ...]

@@ -18,6 +18,8 @@ from fedbench.wire import Packet, split
 class SignBits(Payload):
     """``positive (n, d)`` bool: True stands for +1, False for -1; on the wire d bits."""
 
+    bounded = True
+
     positive: Tensor
 
     def check(self) -> None:

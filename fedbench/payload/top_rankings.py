@@ -26,6 +26,8 @@ class TopRankings(Payload):
     On the wire ``m_l * ceil(log2 n_l)`` bits a layer.
     """
 
+    bounded = True
+
     symbols: Tensor
     sizes: tuple[int, ...]
     kept: tuple[int, ...]

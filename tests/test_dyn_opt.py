@@ -105,7 +105,7 @@ def test_sparse_vectors_have_no_limit_either_and_the_bound_is_the_bound() -> Non
     assert view.notes["queries"] == 0
 
 
-@pytest.mark.parametrize("rule", [Mean(), MultiKrum(f=1), TrimmedMean(f=2), Median()])
+@pytest.mark.parametrize("rule", [Mean(), MultiKrum(f=1, m=1), TrimmedMean(f=2), Median()])
 def test_with_no_honest_row_in_the_round_nothing_has_to_be_accepted(rule: Any) -> None:
     situation = example_situation(honest(n=5), rule, range(5))
     view = attack_view(DynOpt(bound=50.0), situation)

@@ -8,42 +8,22 @@ with defaults; its methods are pure. State goes in and comes out.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-import torch
 from torch import Tensor
 
 from fedbench.layout import Layout, Tree
-from fedbench.network import Network
+from fedbench.network import Shared as Shared
 from fedbench.payload import Payload, Spec
 from fedbench.rng import Key
 
 State = TypeVar("State")
 Memory = dict[str, Tensor]  # what one client keeps from round to round
 Grad = Callable[[Tree, Tensor, Tensor, Key], Tree]  # (trained tree, x, y, key) -> gradient of it
-Batches = Iterable[tuple[Tensor, Tensor]]
+Batches = Sequence[tuple[Tensor, Tensor]]  # the steps of a round: so many are known at once
 Alphabets = tuple[type[Payload], ...]
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What server and clients both know before the first round, so that it is never sent again."""
-
-    network: Network
-    seed: int
-    device: torch.device
-
-    @property
-    def layout(self) -> Layout:
-        """Layer boundaries of a flat vector of the network's parameters."""
-        return Layout.of(self.network.shapes)
-
-    @property
-    def key(self) -> Key:
-        """The public seed as a stream: both ends draw the same numbers from it."""
-        return Key(self.seed)
 
 
 class Protocol(ABC, Generic[State]):
@@ -51,12 +31,21 @@ class Protocol(ABC, Generic[State]):
 
     sends: ClassVar[type[Payload]]
     default_defense: ClassVar[str] = "mean"  # the mean of votes, then `server_step`, is the vote
-    weighted: ClassVar[bool] = True  # does the mean weight clients by size, or is each one vote?
+    vote: ClassVar[bool] = False  # is that mean, with `server_step`, a vote?
     space: ClassVar[Literal["weights", "probabilities", "scores"]] = "weights"
+
+    @property
+    def weighted(self) -> bool:
+        """True if the mean weights clients by their size, False if all count the same."""
+        return True
 
     @abstractmethod
     def init(self, shared: Shared) -> State:
         """The server's state before the first round."""
+
+    def trained(self, shared: Shared) -> Layout:
+        """Of the tree that `local_update` returns; its ``d`` is the width of ``updates``."""
+        return shared.layout
 
     def frozen(self, shared: Shared) -> Tree:
         """What clients regenerate from the seed and never train."""
@@ -88,8 +77,8 @@ class Protocol(ABC, Generic[State]):
         """Train ONE client; what comes out, flattened, is a row of ``updates``.
 
         The harness maps it over clients, one after the other or under ``vmap``. ``grad`` belongs to
-        the harness, so that mechanisms and attacks can wrap it. In ``batches`` a label of -1 is
-        padding and has no gradient.
+        the harness, so that mechanisms and attacks can wrap it; for a running statistic it says how
+        far to go down, whatever the learning rate (`is_statistic`). A label of -1 is padding.
         """
 
     @abstractmethod
@@ -111,6 +100,10 @@ class Protocol(ABC, Generic[State]):
     @abstractmethod
     def model_bits(self, shared: Shared, state: State) -> int:
         """Bits to store what is deployed."""
+
+    def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
+        """The client's own network, as one message says it; None where a message says none."""
+        return None
 
 
 @dataclass(frozen=True)

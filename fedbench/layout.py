@@ -45,6 +45,8 @@ class Layout:
 
     def flatten(self, tree: Tree) -> Tensor:
         """``(d,)`` in the order of ``names``."""
+        if not self.names:
+            return torch.empty(0)
         return torch.cat([tree[name].reshape(-1) for name in self.names])
 
     def unflatten(self, x: Tensor) -> Tree:

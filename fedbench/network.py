@@ -3,22 +3,111 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedbench.layout import Tree
+from fedbench.layout import Layout, Tree
 from fedbench.rng import Key
 
 Image = tuple[int, int, int]
 Blocks = tuple[tuple[int, ...], ...]
 
 
+def is_weight(name: str) -> bool:
+    """True for the weights of a layer, named like the layer; the rest is ``layer.part``.
+
+    >>> [is_weight(name) for name in ("conv1", "fc1.bias", "norm1.scale")]
+    [True, False, False]
+    """
+    return "." not in name
+
+
+def is_statistic(name: str) -> bool:
+    """True for a running mean or variance, which no gradient trains.
+
+    >>> [is_statistic(name) for name in ("norm1.mean", "norm1.var", "norm1.scale")]
+    [True, True, False]
+    """
+    return name.endswith((".mean", ".var"))
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One training step, as a network sees it that drops units or normalises by batches.
+
+    Args:
+        key: Draws of this step.
+        real: ``(B,)`` bool, False for padding, which must not enter the statistics of a batch.
+        statistics: Where the network leaves its running statistics after this step.
+    """
+
+    key: Key
+    real: Tensor
+    statistics: Tree = field(default_factory=dict)
+
+
+class Network(ABC):
+    """From parameters and images to logits. A frozen dataclass."""
+
+    image: Image
+    classes: int
+
+    @property
+    @abstractmethod
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Parameter name to shape: the weights (`is_weight`) in layer order, then the rest."""
+
+    @abstractmethod
+    def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
+        """``x (B, C, H, W)`` to ``(B, classes)``; with a ``step`` as in training."""
+
+    @abstractmethod
+    def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
+        """Every parameter before training."""
+
+    def fan_in(self, name: str) -> int:
+        """How many inputs one output of a weight layer sums: channels x kernel, or features."""
+        return math.prod(self.shapes[name][1:])
+
+
 @dataclass(frozen=True)
-class Network:
+class Shared:
+    """What server and clients both know before the first round, so that it is never sent again."""
+
+    network: Network
+    seed: int
+    device: torch.device
+
+    @property
+    def layout(self) -> Layout:
+        """Layer boundaries of a flat vector of all of the network's parameters."""
+        return Layout.of(self.network.shapes)
+
+    @property
+    def weights(self) -> Layout:
+        """The weights alone: the beginning of `layout`."""
+        shapes = self.network.shapes
+        return Layout.of({name: shape for name, shape in shapes.items() if is_weight(name)})
+
+    @property
+    def rest(self) -> Layout:
+        """Biases and parameters of normalisation: the end of `layout`, often empty."""
+        shapes = self.network.shapes
+        return Layout.of({name: shape for name, shape in shapes.items() if not is_weight(name)})
+
+    @property
+    def key(self) -> Key:
+        """The public seed as a stream: both ends draw the same numbers from it."""
+        return Key(self.seed)
+
+
+@dataclass(frozen=True)
+class ConvNet(Network):
     """Bias-free: 3x3 same convolutions + ReLU, 2x2 max pools, fully connected + ReLU, last linear.
 
     On other image sizes the first fully-connected layer follows the input; a pool drops an odd
@@ -40,7 +129,7 @@ class Network:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Parameter name to shape, in layer order.
 
-        >>> Network((1, 28, 28), ((32, 64),), (128,), 10).shapes["fc1"]
+        >>> ConvNet((1, 28, 28), ((32, 64),), (128,), 10).shapes["fc1"]
         (128, 12544)
         """
         channels, height, width = self.image
@@ -54,8 +143,8 @@ class Network:
             shapes[f"fc{i}"] = (outs, ins)
         return shapes
 
-    def logits(self, params: Tree, x: Tensor) -> Tensor:
-        """``x (B, C, H, W)`` to ``(B, classes)``."""
+    def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
+        """Training and use are the same."""
         i = 0
         for block in self.blocks:
             for _ in block:
@@ -67,10 +156,6 @@ class Network:
         for i in range(1, last):
             x = F.relu(F.linear(x, params[f"fc{i}"]))
         return F.linear(x, params[f"fc{last}"])
-
-    def fan_in(self, name: str) -> int:
-        """How many inputs one output of the layer sums: channels x 9, or features."""
-        return math.prod(self.shapes[name][1:])
 
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
         """Kaiming uniform with ``a = sqrt(5)``: U(-b, b) with ``b = 1 / sqrt(fan_in)``.

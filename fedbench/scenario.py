@@ -157,10 +157,10 @@ class Scenario(BaseModel):
         return digest.hexdigest()[:16]
 
     def is_vote(self) -> bool:
-        """Each client is one vote, and the protocol's own rule with its server step counts them."""
+        """The protocol's own rule with its server step counts votes."""
         protocol = registry.load("protocol", self.protocol)
         rule = registry.split(self.defense)[0]
-        return not protocol.weighted and rule in ("own", protocol.default_defense)
+        return protocol.vote and rule in ("own", protocol.default_defense)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedbench import threat
 from fedbench.api import Attack, Defense, Protocol, ServerView, Shared
 from fedbench.layout import Tree
-from fedbench.network import Network
+from fedbench.network import ConvNet
 from fedbench.payload import (
     FloatVectors,
     Payload,
@@ -34,7 +34,7 @@ from fedbench.payload import (
 from fedbench.rng import Key
 from fedbench.training import Client, Loop, Schedule, Stacked
 
-NETWORK = Network((1, 4, 4), ((3,),), (5,), 3)  # 27, 60 and 15 weights
+NETWORK = ConvNet((1, 4, 4), ((3,),), (5,), 3)  # 27, 60 and 15 weights
 SIZES = (27, 60, 15)
 
 

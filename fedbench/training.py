@@ -19,6 +19,7 @@ from torch.nn.functional import log_softmax
 from fedbench.api import Grad, Memory, Protocol, Shared
 from fedbench.errors import require
 from fedbench.layout import Tree
+from fedbench.network import Step, is_statistic
 from fedbench.rng import Key
 
 WrapGrad = Callable[[Grad], Grad]
@@ -83,6 +84,21 @@ class Schedule:
 
 
 @dataclass(frozen=True, eq=False)
+class _Steps(Sequence[tuple[Tensor, Tensor]]):
+    """The batches of a client, cut out when they are needed."""
+
+    client: Client
+    rows: list[Tensor]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, step: Any) -> Any:
+        rows = self.rows[step]
+        return self.client.x[rows], self.client.y[rows]
+
+
+@dataclass(frozen=True, eq=False)
 class Executor(ABC):
     """Trains clients; how is its own matter."""
 
@@ -94,10 +110,23 @@ class Executor(ABC):
     def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
         """``updates (n, d)`` in the order of ``clients``, and what each of them now remembers."""
 
-    def loss(self, tree: Tree, frozen: Tree, x: Tensor, y: Tensor, key: Key) -> Tensor:
-        """Cross-entropy of the network with what the protocol makes of the trained tree."""
+    def loss(self, tree: Tree, frozen: Tree, x: Tensor, y: Tensor, key: Key) -> tuple[Tensor, Tree]:
+        """Cross-entropy of the network with what the protocol makes of the trained tree.
+
+        Beside it, the network's running statistics after this step.
+        """
+        step = Step(key.fold("network"), y >= 0)
         parameters = self.protocol.weights(tree, frozen, key)
-        return cross_entropy(self.shared.network.logits(parameters, x), y)
+        logits = self.shared.network.logits(parameters, x, step)
+        return cross_entropy(logits, y), step.statistics
+
+
+def with_statistics(gradient: Tree, tree: Tree, statistics: Tree) -> Tree:
+    """The gradient of ``tree``; a running statistic goes down to where the step has left it."""
+    return {
+        name: (x - statistics[name]).detach() if is_statistic(name) else gradient[name]
+        for name, x in tree.items()
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,18 +138,23 @@ class Loop(Executor):
         frozen = self.protocol.frozen(self.shared)
 
         def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-            leaves = {name: value.detach().requires_grad_() for name, value in tree.items()}
-            loss = self.loss(leaves, frozen, x, y, key)
-            return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+            leaves = {
+                name: value.detach().requires_grad_(not is_statistic(name))
+                for name, value in tree.items()
+            }
+            loss, statistics = self.loss(leaves, frozen, x, y, key)
+            wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+            gradient = torch.autograd.grad(loss, list(wanted.values()))
+            return with_statistics(dict(zip(wanted, gradient, strict=True)), tree, statistics)
 
+        layout = self.protocol.trained(self.shared)
         updates, memories = [], []
         for client in clients:
-            steps = self.schedule.rows(len(client.x), client.key)
-            batches = ((client.x[rows], client.y[rows]) for rows in steps)
+            batches = _Steps(client, self.schedule.rows(len(client.x), client.key))
             tree, memory = self.protocol.local_update(
                 client.tree, batches, client.wrap_grad(grad), client.key, client.memory
             )
-            updates.append(self.shared.layout.flatten(tree))
+            updates.append(layout.flatten(tree))
             memories.append(memory)
         return torch.stack(updates), memories
 
@@ -168,17 +202,17 @@ class Stacked(Executor):
         seeds = torch.stack([client.key.tensor(self.shared.device) for client in clients])
 
         def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-            gradient: Tree = torch.func.grad(self.loss)(tree, frozen, x, y, key)
-            return gradient
+            gradient, statistics = torch.func.grad(self.loss, has_aux=True)(tree, frozen, x, y, key)
+            return with_statistics(gradient, tree, statistics)
 
-        wrapped = clients[0].wrap_grad(grad)
+        wrapped, layout = clients[0].wrap_grad(grad), self.protocol.trained(self.shared)
 
         def one(
             tree: Tree, x: Tensor, y: Tensor, seed: Tensor, memory: Memory
         ) -> tuple[Tensor, Memory]:
-            batches = zip(x.unbind(0), y.unbind(0), strict=True)
+            batches = list(zip(x.unbind(0), y.unbind(0), strict=True))
             trained, kept = self.protocol.local_update(tree, batches, wrapped, Key(seed), memory)
-            return self.shared.layout.flatten(trained), kept
+            return layout.flatten(trained), kept
 
         result: tuple[Tensor, Memory] = torch.vmap(one)(tree, x, y, seeds, memory)
         return result

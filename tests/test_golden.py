@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import ServerView, Shared
-from fedbench.network import Network
+from fedbench.network import ConvNet
 from fedbench.payload import (
     FloatVectors,
     Payload,
@@ -56,7 +56,7 @@ def aggregate(rule: object, received: Payload) -> Tensor:
 
 def flat(d: int) -> Shared:
     """A network with one layer of ``d`` weights."""
-    return Shared(Network((1, 1, d), (), (), 1), 0, torch.device("cpu"))
+    return Shared(ConvNet((1, 1, d), (), (), 1), 0, torch.device("cpu"))
 
 
 def test_figure_1_of_the_fsl_paper_the_reputations_add_up_to_a() -> None:

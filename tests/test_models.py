@@ -9,18 +9,18 @@ from torch import Tensor, nn
 
 from fedbench.errors import ConfigError
 from fedbench.layout import Tree
-from fedbench.network import Network
+from fedbench.network import ConvNet
 from fedbench.rng import Key
 from fedbench.tasks.models import Conv4, Conv6, Conv8, Conv10, LeNet, Model
 
-TINY = Network(image=(2, 7, 6), blocks=((3, 4), (5,)), hidden=(6,), classes=3)
+TINY = ConvNet(image=(2, 7, 6), blocks=((3, 4), (5,)), hidden=(6,), classes=3)
 
 
 def counts(model: Model, image: tuple[int, int, int], classes: int) -> list[int]:
     return [math.prod(shape) for shape in model.build(image, classes).shapes.values()]
 
 
-def module(network: Network) -> nn.Sequential:
+def module(network: ConvNet) -> nn.Sequential:
     """The same network, built from torch.nn."""
     layers: list[nn.Module] = []
     channels, height, width = network.image
@@ -38,7 +38,7 @@ def module(network: Network) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(features, network.classes, bias=False))
 
 
-def images(network: Network, count: int) -> Tensor:
+def images(network: ConvNet, count: int) -> Tensor:
     return Key(7).normal(count, *network.image)
 
 
@@ -74,7 +74,7 @@ def test_an_odd_row_is_dropped_by_a_pool() -> None:
 
 
 @pytest.mark.parametrize("network", [TINY, LeNet().build((1, 8, 8), 10)])
-def test_the_network_computes_what_torch_nn_computes(network: Network) -> None:
+def test_the_network_computes_what_torch_nn_computes(network: ConvNet) -> None:
     net = module(network)
     weights = [weight.detach() for weight in net.parameters()]
     params: Tree = dict(zip(network.shapes, weights, strict=True))
@@ -117,7 +117,7 @@ def test_init_fills_plus_minus_one_over_the_root_of_fan_in() -> None:
 
 def test_init_draws_each_layer_from_its_own_stream() -> None:
     tree, again, other = TINY.init(Key(1)), TINY.init(Key(1)), TINY.init(Key(2))
-    deeper = Network(TINY.image, ((3, 4, 4), (5,)), TINY.hidden, TINY.classes).init(Key(1))
+    deeper = ConvNet(TINY.image, ((3, 4, 4), (5,)), TINY.hidden, TINY.classes).init(Key(1))
     draws = [tree[name].flatten()[:15] * math.sqrt(TINY.fan_in(name)) for name in TINY.shapes]
     assert not any(torch.allclose(a, b) for a, b in combinations(draws, 2))
     assert all(torch.equal(tree[name], again[name]) for name in tree)

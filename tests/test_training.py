@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedbench.api import Grad, Shared
 from fedbench.layout import Tree
-from fedbench.network import Network
+from fedbench.network import ConvNet
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fsl import FSL
 from fedbench.protocols.supermask import mask_rows, top_mask
@@ -118,7 +118,7 @@ def test_auto_loops_on_a_cpu() -> None:
 
 def test_edge_popup_follows_the_paper_on_one_neuron() -> None:
     # s_uv <- s_uv - lr * dL/dI_v * Z_u * W_uv (appendix D), with dL/dI_v = softmax - onehot.
-    network = Network((1, 1, 2), (), (), 2)
+    network = ConvNet((1, 1, 2), (), (), 2)
     shared = Shared(network, 0, torch.device("cpu"))
     protocol = FSL(lr=0.1, momentum=0.0, weight_decay=0.0, k=0.5)
     (client,) = example_clients(protocol, shared, n=1)

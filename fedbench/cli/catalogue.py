@@ -243,7 +243,8 @@ def _facts(kind: str, plugin: Any) -> list[tuple[str, str]]:
             facts.append(("f=none", "filled in: the share --declared of a round, rounded up"))
     if kind == "protocol":
         sizes = "clients weighted by size where it is the mean"
-        count = sizes if plugin.weighted else "each client is one vote, so tables call it vote"
+        count = sizes if plugin.weighted else "every client counts the same"
+        count += ", and tables call it vote" if plugin.vote else ""
         facts.append(("clients send", plugin.sends.__name__))
         facts.append(("clients train", plugin.space))
         facts.append(("default defense", f"{plugin.default_defense}; {count}"))

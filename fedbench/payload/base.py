@@ -6,7 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -27,7 +27,10 @@ class Payload(ABC):
     legal messages, so any real-valued attack or defense runs on every alphabet.
     """
 
-    bounded: ClassVar[bool] = False  # True if the alphabet itself limits how large `values` can be
+    @property
+    def bounded(self) -> bool:
+        """True if the alphabet itself limits how large `values` can be."""
+        return False
 
     def __len__(self) -> int:
         return len(next(iter(self._tensors().values())))
@@ -75,6 +78,13 @@ class Payload(ABC):
     @abstractmethod
     def nearest(self, values: Tensor) -> Self:
         """The legal messages closest to ``values (n, k)`` in L2, with this payload's headers."""
+
+    def entropy(self) -> Tensor | None:
+        """``(n,)`` bits: the empirical entropy of a message's symbols, where that is an estimate.
+
+        Beside the measured bits, never instead of them.
+        """
+        return None
 
     @abstractmethod
     def encode(self) -> list[Packet]:

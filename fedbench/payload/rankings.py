@@ -71,8 +71,6 @@ class Rankings(Payload):
     On the wire ``ceil(log2 n_l)`` bits an index: Table 1 of the FSL paper (F6).
     """
 
-    bounded = True
-
     symbols: Tensor
     sizes: tuple[int, ...]
 
@@ -87,6 +85,11 @@ class Rankings(Payload):
                 raise IllegalPayloadError(
                     f"Rankings.symbols must be a permutation of 0..{size - 1} in this layer"
                 )
+
+    @property
+    def bounded(self) -> bool:
+        """True."""
+        return True
 
     def values(self) -> Tensor:
         """Reputations ``(n, d)``, exact int32."""

@@ -18,8 +18,6 @@ from fedbench.wire import Packet, split
 class SignBits(Payload):
     """``positive (n, d)`` bool: True stands for +1, False for -1; on the wire d bits."""
 
-    bounded = True
-
     positive: Tensor
 
     def check(self) -> None:
@@ -29,6 +27,11 @@ class SignBits(Payload):
                 "SignBits.positive must be (n, d) bool, "
                 f"got {tuple(self.positive.shape)} {self.positive.dtype}"
             )
+
+    @property
+    def bounded(self) -> bool:
+        """True."""
+        return True
 
     def values(self) -> Tensor:
         """``(n, d)`` of -1 and +1, float32."""

@@ -26,8 +26,6 @@ class TopRankings(Payload):
     On the wire ``m_l * ceil(log2 n_l)`` bits a layer.
     """
 
-    bounded = True
-
     symbols: Tensor
     sizes: tuple[int, ...]
     kept: tuple[int, ...]
@@ -44,6 +42,11 @@ class TopRankings(Payload):
                 raise IllegalPayloadError(
                     f"TopRankings.symbols must be distinct edges below {size} in this layer"
                 )
+
+    @property
+    def bounded(self) -> bool:
+        """True."""
+        return True
 
     def values(self) -> Tensor:
         """Reputations ``(n, d)``, exact int32; 0 for edges that were not sent."""

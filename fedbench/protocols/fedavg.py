@@ -49,6 +49,10 @@ class DenseWeights(LocalSGD[Tensor]):
         """The weights."""
         return shared.layout.unflatten(state)
 
+    def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
+        """What was sent down plus what was sent up."""
+        return shared.layout.unflatten(broadcast.values()[0] + sent.values()[0])
+
     def model_bits(self, shared: Shared, state: Tensor) -> int:
         """32 bits a parameter."""
         return 32 * len(state)

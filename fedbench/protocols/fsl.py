@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Batches, Grad, Memory, Shared
-from fedbench.errors import require
-from fedbench.layout import Tree
+from fedbench.errors import ConfigError, require
+from fedbench.layout import Layout, Tree
+from fedbench.network import is_statistic
 from fedbench.payload import Payload, Rankings, TopRankings, ranking
 from fedbench.protocols.sgd import LocalSGD
-from fedbench.protocols.supermask import top_mask
+from fedbench.protocols.supermask import masked_network, random_network, top_mask
 from fedbench.rng import Key
 
 
@@ -38,7 +39,7 @@ def initial_scores(shared: Shared) -> Tensor:
     parts = [
         shared.key.fold("scores", name).uniform(math.prod(shape), device=shared.device)
         / math.sqrt(shared.network.fan_in(name))
-        for name, shape in shared.network.shapes.items()
+        for name, shape in zip(shared.weights.names, shared.weights.shapes, strict=True)
     ]
     return torch.cat(parts)
 
@@ -46,17 +47,7 @@ def initial_scores(shared: Shared) -> Tensor:
 @lru_cache(maxsize=2)
 def sorted_scores(shared: Shared) -> list[Tensor]:
     """``sort(theta_s)`` of each layer, ``(n_l,)``."""
-    return [score.sort().values for score in shared.layout.layers(initial_scores(shared))]
-
-
-@lru_cache(maxsize=2)
-def signed_constant(shared: Shared) -> Tree:
-    """``theta_w`` from the seed: ``+-sqrt(2 / fan_in)``, each sign with probability 1/2."""
-    return {
-        name: shared.key.fold("weights", name).signs(*shape, device=shared.device)
-        * math.sqrt(2 / shared.network.fan_in(name))
-        for name, shape in shared.network.shapes.items()
-    }
+    return [score.sort().values for score in shared.weights.layers(initial_scores(shared))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +78,7 @@ class FSL(LocalSGD[Tensor]):
 
     sends: ClassVar[type[Payload]] = Rankings
     weighted = False
+    vote = True
     space = "scores"
 
     lr: float = 0.4
@@ -96,31 +88,44 @@ class FSL(LocalSGD[Tensor]):
         super().__post_init__()
         require(f"{type(self).__name__}.k", self.k, 0 < self.k <= 1, "in (0, 1]")
 
+    def trained(self, shared: Shared) -> Layout:
+        """The scores of the weights."""
+        return shared.weights
+
     def frozen(self, shared: Shared) -> Tree:
-        """Signed Kaiming constant, the best of the paper's Table 5."""
-        return dict(signed_constant(shared))
+        """Signed Kaiming constant, the best of the paper's Table 5; biases and scales as built."""
+        return random_network(shared)
 
     def init(self, shared: Shared) -> Tensor:
-        """``R_g = argsort(theta_s)``, Algorithm 2 line 4."""
-        return ranking(initial_scores(shared)[None], shared.layout.sizes)
+        """``R_g = argsort(theta_s)``, Algorithm 2 line 4.
+
+        Raises:
+            ConfigError: the network normalises by batches, whose statistics no ranking carries.
+        """
+        if any(is_statistic(name) for name in shared.rest.names):
+            raise ConfigError(
+                f"--protocol {type(self).__name__.lower()} needs a model without batch norm, whose "
+                "statistics rankings cannot carry; use lenet or conv4"
+            )
+        return ranking(initial_scores(shared)[None], shared.weights.sizes)
 
     def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
         """The global ranking, one row for all."""
-        return Rankings(state, shared.layout.sizes)
+        return Rankings(state, shared.weights.sizes)
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
         """``theta_s[R_g] <- sort(theta_s)`` per layer, Algorithm 2 line 10."""
         assert isinstance(broadcast, Rankings)
-        orders = shared.layout.layers(broadcast.symbols[0])
+        orders = shared.weights.layers(broadcast.symbols[0])
         layers = [
             torch.empty_like(score).scatter_(0, order.long(), score)
             for score, order in zip(sorted_scores(shared), orders, strict=True)
         ]
-        return shared.layout.unflatten(torch.cat(layers))
+        return shared.weights.unflatten(torch.cat(layers))
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
         """``theta_w * m`` with the straight-through mask of Algorithm 1."""
-        return {
+        return frozen | {
             name: frozen[name] * top_mask(score, kept_edges(score.numel(), self.k))
             for name, score in trained.items()
         }
@@ -135,23 +140,26 @@ class FSL(LocalSGD[Tensor]):
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
         """``R = argsort(S)``, Algorithm 2 line 12."""
-        sizes = shared.layout.sizes
+        sizes = shared.weights.sizes
         return Rankings(ranking(updates, sizes), sizes), memory
 
     def server_step(
         self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
     ) -> Tensor:
         """``R_g = argsort(A)``: dividing the sum A by n keeps its order."""
-        return ranking(aggregate[None], shared.layout.sizes)
+        return ranking(aggregate[None], shared.weights.sizes)
 
     def model(self, shared: Shared, state: Tensor, key: Key) -> Tree:
         """The subnetwork of each layer's ``R_g[t:]``."""
         mask = []
-        for order in shared.layout.layers(state[0]):
+        for order in shared.weights.layers(state[0]):
             best = order[len(order) - kept_edges(len(order), self.k) :].long()
             mask.append(torch.zeros(len(order), device=state.device).index_fill_(0, best, 1.0))
-        masks = shared.layout.unflatten(torch.cat(mask))
-        return {name: weight * masks[name] for name, weight in self.frozen(shared).items()}
+        return masked_network(shared, torch.cat(mask))
+
+    def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
+        """The subnetwork of the client's own ranking; None where it sends only a part of it."""
+        return self.model(shared, sent.symbols, Key(0)) if isinstance(sent, Rankings) else None
 
     def model_bits(self, shared: Shared, state: Tensor) -> int:
         """One bit an edge and the seed; an entropy coder would save little at k = 1/2."""
@@ -184,7 +192,7 @@ class SparseFSL(FSL):
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
         """The last ``top`` share of ``argsort(S)``."""
-        sizes = shared.layout.sizes
+        sizes = shared.weights.sizes
         kept = tuple(kept_edges(size, self.top) for size in sizes)
         blank = updates.new_zeros(len(updates), sum(kept), dtype=torch.int32)
         return TopRankings(blank, sizes, kept).nearest(updates), memory

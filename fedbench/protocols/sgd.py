@@ -10,6 +10,7 @@ from torch import Tensor
 from fedbench.api import Batches, Grad, Memory, Protocol, State
 from fedbench.errors import require
 from fedbench.layout import Tree
+from fedbench.network import is_statistic
 from fedbench.rng import Key
 
 
@@ -41,6 +42,9 @@ class LocalSGD(Protocol[State], Generic[State]):
         velocity: dict[str, Tensor] = {}
         for step, (x, y) in enumerate(batches):
             for name, g in grad(trained, x, y, key.fold("step", step)).items():
+                if is_statistic(name):
+                    trained[name].sub_(g)
+                    continue
                 decayed = g.add(trained[name], alpha=self.weight_decay)
                 if step:
                     velocity[name].mul_(self.momentum).add_(decayed)

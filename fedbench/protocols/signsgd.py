@@ -38,6 +38,7 @@ class SignSGD(DenseWeights):
 
     sends = SignBits
     weighted = False
+    vote = True
 
     server_lr: float = 0.001
     tie: Literal["zero", "plus"] = "zero"

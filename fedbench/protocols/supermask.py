@@ -1,13 +1,47 @@
-"""The top-k mask of edge-popup, differentiable straight through."""
+"""Masks over a random network that is never trained, differentiable straight through."""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fedbench.api import Shared
+from fedbench.layout import Tree
+
+
+@lru_cache(maxsize=2)
+def _random_network(shared: Shared) -> Tree:
+    built = shared.network.init(shared.key.fold("init"), shared.device)
+    return built | {
+        name: shared.key.fold("weights", name).signs(*shape, device=shared.device)
+        * math.sqrt(2 / shared.network.fan_in(name))
+        for name, shape in zip(shared.weights.names, shared.weights.shapes, strict=True)
+    }
+
+
+def random_network(shared: Shared) -> Tree:
+    """Weights ``+-sqrt(2 / fan_in)`` with random signs from the seed; the rest as built.
+
+    ``sqrt(2 / fan_in)`` is the standard deviation of Kaiming-normal weights; both signs have
+    probability 1/2.
+
+    References:
+        Ramanujan et al., "What's Hidden in a Randomly Weighted Neural Network?", CVPR 2020,
+        https://arxiv.org/abs/1911.13299, section 5.4, "signed Kaiming constant".
+    """
+    return dict(_random_network(shared))
+
+
+def masked_network(shared: Shared, mask: Tensor) -> Tree:
+    """`random_network` with its weights multiplied by ``mask (d,)``, floats."""
+    masks = shared.weights.unflatten(mask)
+    network = random_network(shared)
+    return network | {name: network[name] * mask for name, mask in masks.items()}
 
 
 def mask_rows(scores: Tensor, kept: int) -> Tensor:

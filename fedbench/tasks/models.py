@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedbench.errors import ConfigError, require
-from fedbench.network import Blocks, Image, Network
+from fedbench.network import Blocks, ConvNet, Image, Network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class _Pooled(Model):
                 f"{self._side()} for its {len(self.blocks)} pools, got {image}; "
                 + (f"use {' or '.join(fits)}" if fits else "use larger images")
             )
-        return Network(image, self.blocks, self.hidden, classes)
+        return ConvNet(image, self.blocks, self.hidden, classes)
 
     def _side(self) -> int:
         """The smallest image that leaves a pixel."""

@@ -22,6 +22,7 @@ from fedbench.api import Attack, Defense, Protocol, ServerView, Shared
 from fedbench.layout import Tree
 from fedbench.network import ConvNet
 from fedbench.payload import (
+    BinaryMasks,
     FloatVectors,
     Payload,
     Rankings,
@@ -51,6 +52,8 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
         blank_sparse.nearest(x),
         Rankings(ranking(x, SIZES), SIZES),
         blank_top.nearest(x),
+        BinaryMasks(x > 0.5, x[:, :0]),
+        BinaryMasks(x > 0.5, x[:, :3], signed=True),
     ]
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +97,77 @@ def split(packet: Packet, lengths: list[int]) -> list[Bytes]:
         return np.split(data, ends[:-1])
     flat = np.unpackbits(data, count=bits)
     return [np.packbits(part) for part in np.split(flat, np.cumsum(lengths)[:-1])]
+
+
+def binary_entropy(p: float) -> float:
+    """``H2(p)`` in bits, 0 at both ends.
+
+    >>> [round(binary_entropy(p), 4) for p in (0.0, 0.11, 0.5, 1.0)]
+    [0.0, 0.4999, 1.0, 0.0]
+    """
+    return sum(-q * math.log2(q) for q in (p, 1 - p) if q > 0)
+
+
+def code_bits(bits: npt.NDArray[np.bool_]) -> tuple[Bytes, int]:
+    """Entropy-coded bits: how many are 1 in 32 bits, then a range coder's 32-bit words.
+
+    Eight bits are one symbol, independent and of that frequency. Nothing but the count is sent
+    where all bits are equal. The number of bits is known to the receiver.
+
+    >>> mask = np.zeros(80_000, dtype=np.bool_)
+    >>> mask[::10] = True
+    >>> code_bits(mask)[1] / 80_000 < binary_entropy(0.1) * 1.01 + 0.01
+    True
+    """
+    import constriction
+
+    ones = int(np.count_nonzero(bits))
+    head = np.frombuffer(ones.to_bytes(4, "little"), dtype=np.uint8)
+    if ones in (0, len(bits)):
+        return head, 32
+    symbols = np.packbits(bits).astype(np.int32)
+    coder = constriction.stream.queue.RangeEncoder()
+    coder.encode(symbols, _byte_model(ones / len(bits)))
+    words = coder.get_compressed().astype("<u4").view(np.uint8)
+    return np.concatenate([head, words]), 32 + 8 * len(words)
+
+
+def decode_bits(data: Bytes, count: int) -> npt.NDArray[np.bool_]:
+    """The ``count`` bits that `code_bits` wrote, from exactly its bytes.
+
+    Raises:
+        IllegalPayloadError: no bits have these bytes. Many random streams decode to something, so
+            the decoded bits must give the same bytes when they are coded again.
+    """
+    import constriction
+
+    if len(data) < 4 or len(data) % 4:
+        raise IllegalPayloadError(f"coded bits must fill 32-bit words, got {len(data)} bytes")
+    ones = int.from_bytes(data[:4].tobytes(), "little")
+    if ones > count or (ones in (0, count) and len(data) > 4):
+        raise IllegalPayloadError(f"{count} bits have no code of {ones} ones and {len(data)} bytes")
+    if ones in (0, count):
+        return np.full(count, ones > 0)
+    words = np.frombuffer(data[4:].tobytes(), dtype="<u4").astype(np.uint32)
+    try:
+        decoder = constriction.stream.queue.RangeDecoder(words)
+        symbols = decoder.decode(_byte_model(ones / count), -(-count // 8))
+    except Exception as error:  # foreign code over foreign bytes: whatever it raises ends here
+        raise IllegalPayloadError(f"coded bits do not decode: {error}") from error
+    bits = np.unpackbits(symbols.astype(np.uint8), count=count).astype(np.bool_)
+    if not np.array_equal(code_bits(bits)[0], data):
+        raise IllegalPayloadError("coded bits must be the code of what they decode to")
+    return bits
+
+
+@lru_cache(maxsize=64)
+def _byte_model(p: float) -> Any:
+    """Eight independent bits, each 1 with probability ``p``, as one symbol of 256."""
+    import constriction
+
+    ones = np.bitwise_count(np.arange(256, dtype=np.uint8)).astype(np.float64)
+    chances = np.exp(ones * math.log(p) + (8 - ones) * math.log1p(-p))
+    return constriction.stream.model.Categorical(chances, perfect=False)
 
 
 def index_width(count: int) -> int:

@@ -2,12 +2,14 @@
 
 from fedbench.payload.base import Checks, Payload, Spec, require_same_form, same
 from fedbench.payload.floats import FloatVectors
+from fedbench.payload.masks import BinaryMasks
 from fedbench.payload.rankings import Rankings, ranking, reputation
 from fedbench.payload.signs import SignBits
 from fedbench.payload.sparse import SparseVectors
 from fedbench.payload.top_rankings import TopRankings
 
 __all__ = [
+    "BinaryMasks",
     "Checks",
     "FloatVectors",
     "Payload",

@@ -1,0 +1,105 @@
+"""One bit a weight, entropy-coded, and floats for the parameters that are no weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedbench.errors import IllegalPayloadError
+from fedbench.payload.base import Payload, Spec, require_width
+from fedbench.wire import Bytes, Packet, binary_entropy, code_bits, decode_bits, join
+
+
+@dataclass(frozen=True, eq=False)
+class BinaryMasks(Payload):
+    """``mask (n, d)`` bool, and ``rest (n, p)`` float32 of parameters that have no mask.
+
+    True stands for 1, False for 0, or for -1 if ``signed``. On the wire ``32 p`` bits of floats,
+    then the mask as `code_bits` codes it: about ``d H2(share of ones)`` bits.
+
+    Args:
+        mask: The bits.
+        rest: Biases and parameters of normalisation; often ``p = 0``.
+        signed: Is False -1?
+    """
+
+    mask: Tensor
+    rest: Tensor
+    signed: bool = False
+
+    def check(self) -> None:
+        """A bool and a float for each coordinate."""
+        require_width("BinaryMasks.mask", self.mask, self.mask.shape[1], torch.bool)
+        require_width("BinaryMasks.rest", self.rest, self.rest.shape[1], torch.float32)
+
+    @property
+    def bounded(self) -> bool:
+        """True where there is nothing but the mask."""
+        return self.rest.shape[1] == 0
+
+    def values(self) -> Tensor:
+        """``(n, d + p)`` float32: the bits, then the floats."""
+        bits = self.mask.to(torch.float32)
+        return torch.cat([bits * 2 - 1 if self.signed else bits, self.rest], dim=1)
+
+    def nearest(self, values: Tensor) -> Self:
+        """Above 1/2 is 1; 1/2 itself is as close to 0 and becomes 0. Signed: 0 becomes +1."""
+        d = self.mask.shape[1]
+        bits = values[:, :d] >= 0 if self.signed else values[:, :d] > 0.5
+        return type(self)(bits, values[:, d:].to(torch.float32), self.signed)
+
+    def entropy(self) -> Tensor:
+        """``d H2(share of ones)`` bits, and 32 a float."""
+        return mask_entropy(self.mask) + 32 * self.rest.shape[1]
+
+    def encode(self) -> list[Packet]:
+        """Floats, then coded bits."""
+        rows = zip(self.mask.cpu().numpy(), float_bytes(self.rest), strict=True)
+        return [join([floats, code_bits(mask)]) for mask, floats in rows]
+
+    @classmethod
+    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+        """Rejects a wrong length and whatever is no code of a mask."""
+        (d,), (p,) = spec["mask"], spec["rest"]
+        rest, data = cut(packet, 4 * p)
+        bits = decode_bits(data, d)
+        return cls(torch.from_numpy(bits)[None], floats_of(rest)[None], spec["signed"])
+
+
+def mask_entropy(mask: Tensor) -> Tensor:
+    """``(n,)`` float64 bits: ``d H2(share of ones)`` of each row ``(n, d)``.
+
+    References:
+        Mestoukirdi et al., https://arxiv.org/abs/2309.10834, equation 13, with log base 2 (R2).
+    """
+    shares = mask.to(torch.float32).mean(dim=1, dtype=torch.float64)
+    each = [mask.shape[1] * binary_entropy(share) for share in shares.tolist()]
+    return torch.tensor(each, dtype=torch.float64)
+
+
+def float_bytes(x: Tensor) -> list[tuple[Bytes, int]]:
+    """Each row ``(n, p)`` as little-endian IEEE 754, and its number of bits."""
+    rows = x.cpu().contiguous().numpy().astype("<f4", copy=False)
+    return [(np.frombuffer(row.tobytes(), dtype=np.uint8), 32 * len(row)) for row in rows]
+
+
+def floats_of(data: npt.NDArray[np.uint8]) -> Tensor:
+    """``(p,)`` float32 from ``4 p`` bytes."""
+    return torch.from_numpy(np.frombuffer(data.tobytes(), dtype="<f4").astype(np.float32))
+
+
+def cut(packet: Packet, *lengths: int) -> list[Bytes]:
+    """The first parts of a packet, in bytes, and what is left of it.
+
+    Raises:
+        IllegalPayloadError: the packet is shorter than its parts.
+    """
+    data = np.frombuffer(packet.data, dtype=np.uint8)
+    if len(data) < sum(lengths):
+        raise IllegalPayloadError(f"a message must have {sum(lengths)} bytes, got {len(data)}")
+    return np.split(data, np.cumsum(lengths))

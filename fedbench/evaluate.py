@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.layout import Tree
-from fedbench.network import Network
+from fedbench.network import Network, is_weight
 from fedbench.tasks.datasets import Data
 
 _BATCH = 1024
@@ -24,11 +24,13 @@ class Score:
         accuracy: Share of correct answers over all samples.
         loss: Mean cross-entropy in nats; None if the model is not finite.
         parts: ``(len(parts),)`` float64 share of correct answers in each part.
+        sparsity: Share of the weights that are exactly 0.
     """
 
     accuracy: float
     loss: float | None
     parts: Tensor
+    sparsity: float
 
 
 def evaluate(
@@ -52,4 +54,14 @@ def evaluate(
     shares = [part.mean() for part in torch.split(correct, [len(part) for part in parts])]
     mean_loss = float(loss.mean())
     finite = mean_loss if math.isfinite(mean_loss) else None
-    return Score(float(correct.mean()), finite, torch.stack(shares).cpu())
+    return Score(float(correct.mean()), finite, torch.stack(shares).cpu(), sparsity(ensemble))
+
+
+def sparsity(ensemble: Sequence[Tree]) -> float:
+    """Share of the weights that are exactly 0; biases and normalisation do not count.
+
+    >>> sparsity([{"conv1": torch.tensor([[0.0, 2.0]]), "conv1.bias": torch.zeros(5)}])
+    0.5
+    """
+    weights = [x for model in ensemble for name, x in model.items() if is_weight(name)]
+    return sum(int((x == 0).sum()) for x in weights) / sum(x.numel() for x in weights)

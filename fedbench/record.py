@@ -35,8 +35,13 @@ class Round(_Model):
         uplink_bits: Bits of all packets that clients sent.
         benign_uplink_bits: Those of benign clients.
         downlink_bits: Bits of what the server sent, over all clients of the round.
+        entropy_bits: Empirical entropy of the benign messages' symbols, an estimate beside what was
+            measured; None where the alphabet has none.
         accuracy: On the pooled test parts of the benign clients, in [0, 1].
         loss: Mean cross-entropy there, in nats.
+        sparsity: Share of the deployed weights that are exactly 0.
+        local_accuracy: Mean over the benign clients that were ever sampled: what each last sent, as
+            a model of its own, on its own test part.
         gain: L2 distance of the aggregate from the one of honest messages, relative to the latter.
         gain_mean: The same for the plain mean instead of the rule.
         epsilon: Spent so far; None without a mechanism.
@@ -53,8 +58,11 @@ class Round(_Model):
     uplink_bits: int
     benign_uplink_bits: int
     downlink_bits: int
+    entropy_bits: Number = None
     accuracy: Number = None
     loss: Number = None
+    sparsity: Number = None
+    local_accuracy: Number = None
     gain: Number = None
     gain_mean: Number = None
     epsilon: Number = None
@@ -78,8 +86,11 @@ class Result(_Model):
         loss: Mean cross-entropy there, in nats.
         per_client: Accuracies of the benign clients on their own test parts.
         uplink_bits_per_parameter: Per benign message, headers included.
+        entropy_bits_per_parameter: Per benign message, an estimate; None where there is none.
         downlink_bits_per_parameter: Per client and round.
         model_bits: To store what is deployed.
+        sparsity: Share of the deployed weights that are exactly 0.
+        local_accuracy: See `Round`; None unless the scenario asks for it.
         skipped_rounds: Rounds without a step.
         epsilon: None without a mechanism.
     """
@@ -88,8 +99,11 @@ class Result(_Model):
     loss: Number
     per_client: Spread
     uplink_bits_per_parameter: float
+    entropy_bits_per_parameter: Number = None
     downlink_bits_per_parameter: float
     model_bits: int
+    sparsity: Number = None
+    local_accuracy: Number = None
     skipped_rounds: int
     epsilon: Number = None
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedbench.evaluate import Score, evaluate
+from fedbench.payload import Payload
 from fedbench.record import Environment, Record, Result, Round, Spread, Timing
 from fedbench.scenario import Scenario, code_version
 from fedbench.setup import Setup
@@ -30,12 +31,46 @@ def is_looked_at(scenario: Scenario, step: int) -> bool:
     return (step + 1) % scenario.eval_every == 0 or step + 1 == scenario.rounds
 
 
+def looked_at(score: Score) -> dict[str, float | None]:
+    """What a round that judged says of the deployed model."""
+    return {"accuracy": score.accuracy, "loss": score.loss, "sparsity": score.sparsity}
+
+
+def judge_locals(
+    setup: Setup, known: dict[int, float], ids: list[int], broadcast: Payload, honest: Payload
+) -> dict[int, float]:
+    """Per benign client, the accuracy of what it last sent on its own test part.
+
+    The honest message alone, before compression's other end averages it, is the client's model; its
+    test part never changes, so a client needs a new look only when it sends again.
+    """
+    if not setup.scenario.local_models:
+        return known
+    protocol, found = setup.plugins.protocol, dict(known)
+    for row, i in enumerate(ids):
+        if setup.malicious[i]:
+            continue
+        down = broadcast.take([row % len(broadcast)])
+        model = protocol.local_model(setup.shared, down, honest.take([row]))
+        if model is not None:
+            test = [setup.test[i]]
+            found[i] = evaluate(setup.shared.network, model, setup.data, test).accuracy
+    return found
+
+
+def entropy_bits(honest: Payload, benign: Tensor) -> float | None:
+    """Of the benign messages together."""
+    entropy = honest.take(benign.nonzero()[:, 0]).entropy() if bool(benign.any()) else None
+    return None if entropy is None else float(entropy.sum())
+
+
 def report(setup: Setup, state: Any, score: Score, rounds: list[Round], seconds: float) -> Record:
     """The record of a run that ended in ``state``, with the ``score`` of what it deploys."""
     scenario, protocol, shared = setup.scenario, setup.plugins.protocol, setup.shared
     benign_messages = sum(len(r.clients) - r.malicious for r in rounds)
     messages = sum(len(r.clients) for r in rounds)
     d = shared.layout.d
+    entropies = [r.entropy_bits for r in rounds if r.entropy_bits is not None]
     result = Result(
         accuracy=score.accuracy,
         loss=score.loss,
@@ -43,8 +78,11 @@ def report(setup: Setup, state: Any, score: Score, rounds: list[Round], seconds:
         uplink_bits_per_parameter=sum(r.benign_uplink_bits for r in rounds)
         / max(benign_messages, 1)
         / d,
+        entropy_bits_per_parameter=sum(entropies) / benign_messages / d if entropies else None,
         downlink_bits_per_parameter=sum(r.downlink_bits for r in rounds) / messages / d,
         model_bits=protocol.model_bits(shared, state),
+        sparsity=score.sparsity,
+        local_accuracy=rounds[-1].local_accuracy,
         skipped_rounds=sum(r.skipped for r in rounds),
     )
     return Record(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from fedbench.evaluate import Score
 from fedbench.layout import Tree
 from fedbench.payload import Payload
 from fedbench.record import Record, Round
-from fedbench.report import is_looked_at, judge, report
+from fedbench.report import entropy_bits, is_looked_at, judge, judge_locals, looked_at, report
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup, prepare
 from fedbench.training import Client
@@ -35,6 +36,7 @@ class World:
         adversary: What the attack remembers.
         clients: What each client that took part remembers.
         score: Of what was deployed when the test data was last looked at.
+        locals: Accuracy of each benign client's own model, as it last sent it.
     """
 
     state: Any
@@ -42,6 +44,7 @@ class World:
     adversary: threat.Minds = field(default_factory=dict)
     clients: dict[int, Memory] = field(default_factory=dict)
     score: Score | None = None
+    locals: dict[int, float] = field(default_factory=dict)
 
 
 def play(
@@ -147,9 +150,9 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     looked = is_looked_at(scenario, step)
     if looked:
         world.score = judge(setup, world.state, step)
+    world.locals = judge_locals(setup, world.locals, ids, broadcast, honest)
     benign_bits = [packet.bits for packet, bad in zip(packets, malicious, strict=True) if not bad]
-    per_client = len(down) == len(ids)
-    downlink = sum(packet.bits for packet in down) * (1 if per_client else len(ids))
+    downlink = sum(packet.bits for packet in down) * (len(ids) // len(down))  # 1 or n rows
     return Round(
         step=step,
         clients=ids,
@@ -162,8 +165,9 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         benign_uplink_bits=sum(benign_bits),
         downlink_bits=downlink,
         notes=notes,
-        accuracy=world.score.accuracy if looked and world.score else None,
-        loss=world.score.loss if looked and world.score else None,
+        entropy_bits=entropy_bits(honest, ~malicious),
+        local_accuracy=statistics.fmean(world.locals.values()) if world.locals else None,
+        **(looked_at(world.score) if looked and world.score else {}),
         **gains,
     )
 

@@ -37,6 +37,7 @@ class Scenario(BaseModel):
         epochs: Passes of a client over its data in a round.
         batch_size: Samples a step.
         eval_every: Rounds between two looks at the test data; the last round is always one.
+        local_models: Also judge every sampled client's own model, as its message says it.
         server_checks: ``finite``: rows with NaN or infinity are rejected; ``none``: accepted.
         seed: Of everything but the data.
         data_seed: Of partition and splits; the default is ``seed``.
@@ -59,6 +60,7 @@ class Scenario(BaseModel):
     epochs: int = 2
     batch_size: int = 8
     eval_every: int = 5
+    local_models: bool = False
     server_checks: Checks = "finite"
     seed: int = 0
     data_seed: int | None = None

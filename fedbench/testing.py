@@ -24,6 +24,7 @@ from fedbench.network import ConvNet
 from fedbench.payload import (
     BinaryMasks,
     FloatVectors,
+    GatedVectors,
     Payload,
     Rankings,
     SignBits,
@@ -45,6 +46,8 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
     kept = tuple(size // 3 for size in SIZES)
     blank_top = TopRankings(torch.zeros(n, sum(kept), dtype=torch.int32), SIZES, kept)
     index = torch.zeros(n, 20, dtype=torch.int64)
+    layers = tuple((shape, ((1, 0, 1),)) for shape in ((9, 3), (20, 3), (5, 3)))
+    blank_gated = GatedVectors(x[:, :3] > 0, torch.zeros_like(x), x[:, :2], layers)
     blank_sparse = SparseVectors(index, torch.zeros(n, 20), sum(SIZES))
     return [
         FloatVectors(x),
@@ -54,6 +57,7 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
         blank_top.nearest(x),
         BinaryMasks(x > 0.5, x[:, :0]),
         BinaryMasks(x > 0.5, x[:, :3], signed=True),
+        blank_gated.nearest(torch.cat([x[:, 3:6] + 0.5, x, x[:, :2]], dim=1)),
     ]
 
 

@@ -1,7 +1,6 @@
 """The contracts are wide enough: skeletons of protocols to come pass one round.
 
-FedMRN has a noise seed per client, FedSparse sends gates beside weights (k > d), Top-k with error
-feedback remembers. They are tests of the house, not those protocols.
+FedMRN has a noise seed per client, Top-k with error feedback remembers. They are tests of the house, not those protocols.
 """
 
 from __future__ import annotations
@@ -104,77 +103,6 @@ class MaskedNoise(DenseWeights):
         return blank.nearest(updates), memory
 
 
-@dataclass(frozen=True, eq=False)
-class GatedVectors(Payload):
-    """One gate a layer, and floats for the layers whose gate is open: rows of varying length."""
-
-    gates: Tensor
-    x: Tensor
-    sizes: tuple[int, ...]
-
-    def _open(self) -> Tensor:
-        sizes = torch.tensor(self.sizes)
-        return torch.repeat_interleave(self.gates, sizes, dim=1)
-
-    def check(self) -> None:
-        if bool((self.x[~self._open()] != 0).any()):
-            raise IllegalPayloadError("GatedVectors.x must be 0 behind a closed gate")
-
-    def values(self) -> Tensor:
-        return torch.cat([self.gates.float(), self.x], dim=1)
-
-    def nearest(self, values: Tensor) -> Self:
-        g = len(self.sizes)
-        blank = type(self)(values[:, :g] > 0.5, values[:, g:].float(), self.sizes)
-        return dataclasses.replace(blank, x=blank.x * blank._open())
-
-    def encode(self) -> list[Packet]:
-        packets = []
-        for gates, x, is_open in zip(self.gates, self.x, self._open(), strict=True):
-            data = x[is_open].numpy().astype("<f4").view(np.uint8)
-            bitmap = np.packbits(gates.numpy())
-            packets.append(join([(data, 8 * len(data)), (bitmap, len(gates))]))
-        return packets
-
-    @classmethod
-    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        sizes, g = spec["sizes"], len(spec["sizes"])
-        tail = -(-g // 8)
-        floats = (len(packet.data) - tail) * 8
-        if floats < 0 or floats % 32:
-            raise IllegalPayloadError("a gated vector must be whole floats and its gates")
-        data, bitmap = split(packet, [floats, g])
-        gates = torch.from_numpy(np.unpackbits(bitmap, count=g).astype(np.bool_))[None]
-        blank = cls(gates, torch.zeros(1, sum(sizes)), sizes)
-        values = np.frombuffer(data.tobytes(), "<f4").astype(np.float32)
-        is_open = blank._open()
-        if int(is_open.sum()) != len(values):
-            raise IllegalPayloadError("a gated vector must have the floats of its open gates")
-        blank.x[is_open] = torch.from_numpy(values)
-        return blank
-
-
-@dataclass(frozen=True, kw_only=True)
-class GatedWeights(DenseWeights):
-    """FedSparse's shape: what is aggregated is wider than the parameters."""
-
-    sends = GatedVectors
-
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
-        layers = shared.layout.layers(updates)
-        norms = torch.stack([layer.norm(dim=1) for layer in layers], dim=1)
-        gates = norms > norms.mean(dim=1, keepdim=True)
-        blank = GatedVectors(gates, updates, shared.layout.sizes)
-        return blank.nearest(torch.cat([gates.float(), updates], dim=1)), memory
-
-    def server_step(
-        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
-    ) -> Tensor:
-        return state + aggregate[len(shared.layout.sizes) :].to(state)
-
-
 @dataclass(frozen=True, kw_only=True)
 class RememberingTopK(TopK):
     """Error feedback: what was not sent is added to the next update."""
@@ -194,8 +122,8 @@ class RememberingTopK(TopK):
         return payload, [{"residual": row} for row in left]
 
 
-SKELETONS: list[Protocol[Any]] = [MaskedNoise(), GatedWeights(), RememberingTopK()]
-IDS = ["per-client seeds", "gates and weights", "error feedback"]
+SKELETONS: list[Protocol[Any]] = [MaskedNoise(), RememberingTopK()]
+IDS = ["per-client seeds", "error feedback"]
 
 
 def game(protocol: Protocol[Any], **plugins: Any) -> Setup:
@@ -236,12 +164,6 @@ def test_each_client_has_its_own_noise_and_the_server_regenerates_it() -> None:
     assert torch.equal(decoded.values(), payload.values())
     assert isinstance(payload, NoiseMasks)
     assert payload.seeds[0] != payload.seeds[1]
-
-
-def test_dense_attacks_say_that_gates_have_no_codec_path() -> None:
-    setup = game(GatedWeights(), attack=DynOpt(via="codec"))
-    with pytest.raises(Exception, match="via must be wire"):
-        play_round(setup, World(GatedWeights().init(setup.shared)), 0)
 
 
 def test_memory_goes_from_round_to_round_of_the_same_client_only() -> None:

@@ -2,6 +2,7 @@
 
 from fedbench.payload.base import Checks, Payload, Spec, require_same_form, same
 from fedbench.payload.floats import FloatVectors
+from fedbench.payload.gated import GatedVectors
 from fedbench.payload.masks import BinaryMasks
 from fedbench.payload.rankings import Rankings, ranking, reputation
 from fedbench.payload.signs import SignBits
@@ -12,6 +13,7 @@ __all__ = [
     "BinaryMasks",
     "Checks",
     "FloatVectors",
+    "GatedVectors",
     "Payload",
     "Rankings",
     "SignBits",

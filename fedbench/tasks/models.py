@@ -8,6 +8,9 @@ from typing import ClassVar
 
 from fedbench.errors import ConfigError, require
 from fedbench.network import Blocks, ConvNet, Image, Network
+from fedbench.tasks.batch_norm_net import BatchNormNet
+from fedbench.tasks.dropout_net import DropoutNet
+from fedbench.tasks.residual_net import ResidualNet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,19 @@ class Model(ABC):
         """
 
 
+def _require_data(image: Image, classes: int) -> None:
+    require("classes", classes, classes >= 1, ">= 1")
+    require("image", image, len(image) == 3 and min(image) >= 1, "(channels, height, width)")
+
+
+def _require_side(model: Model, image: Image, side: int, why: str) -> None:
+    if min(image[1:]) < side:
+        raise ConfigError(
+            f"{type(model).__name__.lower()} needs images of at least {side} x {side} {why}, "
+            f"got {image}; use resnet20"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Pooled(Model):
     """An architecture that is a table: `blocks` of convolutions, then `hidden` layers."""
@@ -32,8 +48,7 @@ class _Pooled(Model):
 
     def build(self, image: Image, classes: int) -> Network:
         """Every pool halves the image, so it must be at least ``2 ** pools`` wide and high."""
-        require("classes", classes, classes >= 1, ">= 1")
-        require("image", image, len(image) == 3 and min(image) >= 1, "(channels, height, width)")
+        _require_data(image, classes)
         side = min(image[1:])
         if side < self._side():
             fits = [type(m).__name__.lower() for m in _TABLE if m._side() <= side]
@@ -107,6 +122,112 @@ class Conv10(_Pooled):
     """
 
     blocks = ((64, 64), (128, 128), (256, 256), (512, 512), (1024, 1024))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BatchNormed(Model):
+    """Blocks of normalised convolutions, a pool after each, one linear layer."""
+
+    blocks: ClassVar[Blocks]
+
+    def build(self, image: Image, classes: int) -> Network:
+        """The last pool is left out of images under 16 x 16, so that the 8 x 8 digits fit."""
+        _require_data(image, classes)
+        least = len(self.blocks) - 1
+        _require_side(self, image, 1 << least, f"for its first {least} pools")
+        pools = min(len(self.blocks), min(image[1:]).bit_length() - 1)
+        return BatchNormNet(image, self.blocks, pools, classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CNN4(_BatchNormed):
+    """Four convolutions with batch norm: 389,920 weights on 28x28x1, 10 classes.
+
+    The paper says neither widths nor pools; these are those of its public code.
+
+    References:
+        Li et al., "Masked Random Noise for Communication-Efficient Federated Learning", ACM MM
+        2024, https://arxiv.org/abs/2408.03220, section 5.1.1;
+        https://github.com/Leopold1423/fedmrn-mm24, model/cnn.py.
+    """
+
+    blocks = ((32,), (64,), (128,), (256,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CNN8(_BatchNormed):
+    """Eight convolutions with batch norm: 1,181,536 weights on 32x32x3, 10 classes.
+
+    The paper says neither widths nor pools; these are those of its public code.
+
+    References:
+        Li et al., ACM MM 2024, https://arxiv.org/abs/2408.03220, section 5.1.1;
+        https://github.com/Leopold1423/fedmrn-mm24, model/cnn.py.
+    """
+
+    blocks = ((32, 32), (64, 64), (128, 128), (256, 256))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeNet5(Model):
+    """LeNet-5 with dropout: 582,026 parameters on 28x28x1, 10 classes.
+
+    The paper gives no widths. 32 and 64 channels and 512 hidden units, without padding and with
+    biases, send as many bytes as its Table 1 has for FedAvg: 65 GB on CIFAR-10, 272 on Femnist.
+
+    Args:
+        conv_dropout: Rate after the second convolution and its pool.
+        dense_dropout: Rate after the first fully-connected layer.
+
+    References:
+        Louizos et al., "An Expectation-Maximization Perspective on Federated Learning", 2021,
+        https://arxiv.org/abs/2111.10192, appendix C.
+    """
+
+    conv_dropout: float = 0.1
+    dense_dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        for name in ("conv_dropout", "dense_dropout"):
+            rate = getattr(self, name)
+            require(f"LeNet5.{name}", rate, 0 <= rate < 1, "in [0, 1)")
+
+    def build(self, image: Image, classes: int) -> Network:
+        """Images under 16 x 16, too small for it, are padded: a convolution keeps their size."""
+        _require_data(image, classes)
+        _require_side(self, image, 4, "for its 2 pools")
+        padding = 0 if min(image[1:]) >= 16 else 2
+        rates = self.conv_dropout, self.dense_dropout
+        return DropoutNet(image, (32, 64), padding, 512, classes, *rates)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet20(Model):
+    """Residual network of 20 layers with group norm: 275,572 parameters on 32x32x3, 100 classes.
+
+    Shortcuts have no parameters (option A): with them it sends the 123 GB that the paper's Table 1
+    has for FedAvg on CIFAR-100; with 1x1 convolutions it would be 124.
+
+    Args:
+        groups: Of a normalisation; 2 as in the public code of Reddi et al., whom the paper follows.
+
+    References:
+        Louizos et al., 2021, https://arxiv.org/abs/2111.10192, appendix C;
+        He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
+        https://arxiv.org/abs/1512.03385, section 4.2;
+        Wu and He, "Group Normalization", ECCV 2018, https://arxiv.org/abs/1803.08494, eq. 7.
+    """
+
+    groups: int = 2
+
+    def __post_init__(self) -> None:
+        divides = self.groups >= 1 and 16 % self.groups == 0
+        require("ResNet20.groups", self.groups, divides, "a divisor of its 16 channels")
+
+    def build(self, image: Image, classes: int) -> Network:
+        """Every image fits."""
+        _require_data(image, classes)
+        return ResidualNet(image, (16, 32, 64), 3, self.groups, classes)
 
 
 _TABLE = (LeNet(), Conv4(), Conv6(), Conv8(), Conv10())

@@ -1,0 +1,76 @@
+"""Laplace priors: many parameters of a client stay where they were, and the server's is the median."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedbench.api import Batches, Grad
+from fedbench.errors import require
+from fedbench.layout import Tree
+from fedbench.network import is_statistic
+from fedbench.payload import FloatVectors
+from fedbench.protocols.fedavg import DenseWeights
+from fedbench.protocols.optimizers import SGD
+from fedbench.rng import Key
+
+
+def soft_threshold(x: Tensor, by: float) -> Tensor:
+    """``sign(x) max(|x| - by, 0)``.
+
+    >>> import torch
+    >>> soft_threshold(torch.tensor([-3.0, -1.0, 0.5, 1.5]), 1.0).tolist()
+    [-2.0, 0.0, 0.0, 0.5]
+    """
+    return x - x.clamp(-by, by)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedLaplace(DenseWeights):
+    """Clients minimise ``loss + lam sum_j |w_sj - w_j|``; the server moves to their median.
+
+    A step along the subgradient ``lam sign(w_s - w)`` would pass to and fro across ``w`` and never
+    rest on it. Each SGD step is therefore followed by the proximal step of the prior, a soft
+    threshold of ``w_s - w``: parameters whose gradient stays within ``lam`` end exactly at the
+    server's, as the paper says they do. The threshold is ``lr lam / (1 - momentum)``, so that this
+    holds whatever the momentum. The loss is the mean over samples, where equation 33 has the sum.
+
+    The median of updates, plus ``w``, is the median of weights. It is the rule of ``--defense
+    own``; every client counts the same. Running statistics have no prior.
+
+    Args:
+        lam: Inverse scale ``lambda`` of the prior.
+
+    References:
+        Louizos et al., "A Graphical Model Perspective on Federated Learning", ICLR 2021 workshop on
+        Distributed and Private Machine Learning, https://arxiv.org/abs/2111.10192, appendix G.1,
+        equations 33, 35 and 36.
+    """
+
+    sends = FloatVectors
+    default_defense = "median"
+    weighted = False
+
+    lam: float = 1e-4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("FedLaplace.lam", self.lam, self.lam >= 0, ">= 0")
+
+    def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
+        """Proximal SGD."""
+        sgd = SGD(lr=self.lr, momentum=self.momentum)
+        trained, velocity = tree, sgd.init(tree)
+        by = self.lr * self.lam / (1 - self.momentum)
+        for step, (x, y) in enumerate(batches):
+            gradient = {
+                name: g if is_statistic(name) else g.add(trained[name], alpha=self.weight_decay)
+                for name, g in grad(trained, x, y, key.fold("step", step)).items()
+            }
+            trained, velocity = sgd.step(trained, gradient, velocity)
+            trained = {
+                name: x if is_statistic(name) else tree[name] + soft_threshold(x - tree[name], by)
+                for name, x in trained.items()
+            }
+        return trained

@@ -1,0 +1,40 @@
+"""A threshold instead of a sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedbench.api import Shared
+from fedbench.protocols.score_training import ScoreTraining, straight_through
+from fedbench.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMask(ScoreTraining):
+    """Clients keep the weights with ``sigmoid(s) > 1/2``, and send that mask.
+
+    FedMask as FedPM compares itself with it: one global model, scores trained straight through,
+    everything else as in FedPM with plain averaging. Strictly above: ``s = 0`` is 0. The personal
+    masks and the one-shot pruning of the original are not here, and no official code says how its
+    masks are aggregated (A8): theirs overlap by consensus, ours are averaged, and the next round
+    starts from the logit of the mean. There all of ``clip = 0.01`` would be out of reach of a
+    round's steps, and a threshold, unlike a sample, never tries the other side: so 0.3 (E11).
+
+    References:
+        Li et al., "FedMask: Joint Computation and Communication-Efficient Personalized Federated
+        Learning via Heterogeneous Masking", SenSys 2021, https://doi.org/10.1145/3485730.3485929;
+        as in Isik et al., https://arxiv.org/abs/2209.15328, section 3.1.
+    """
+
+    clip: float = 0.3
+
+    def mask(self, score: Tensor, key: Key) -> Tensor:
+        """Straight through the threshold, then through the sigmoid."""
+        theta = score.detach().sigmoid()
+        return straight_through(score, (theta > 0.5).to(theta.dtype), theta * (1 - theta))
+
+    def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
+        """``theta > 1/2``."""
+        return theta > 0.5

@@ -1,0 +1,112 @@
+"""Probabilities of masks over a random network."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Shared
+from fedbench.errors import require
+from fedbench.layout import Tree
+from fedbench.network import is_weight
+from fedbench.protocols.score_training import Belief, ScoreTraining, straight_through
+from fedbench.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPM(ScoreTraining):
+    """Clients train the probability that a random weight is kept, and send one sampled mask.
+
+    ``theta = sigmoid(s)``, ``m ~ Bern(theta)``, ``w = m * w_init`` in every step; the server keeps
+    a Beta posterior of every bit and sends its mode.
+
+    Args:
+        ste: Gradient of the Bernoulli sample by ``theta``: ``identity``, exact in expectation for a
+            linear loss, or ``theta``, as the paper and its code have it (E1).
+        prior: ``lambda_0``, both parameters of the Beta prior.
+        resets: ``every:k``: the prior is forgotten before rounds 1, k + 1, 2 k + 1, ...
+        final: The deployed mask: a ``sample`` of ``theta``, or ``theta`` above the ``threshold``.
+        threshold: Of the final mask; strictly above it is 1.
+        reg: ``lambda`` of the regularised form; 0 is FedPM.
+        penalty: ``mean``: equation 12, ``lambda / d`` for every weight; ``sum``: ``lambda``.
+
+    References:
+        Isik et al., "Sparse Random Networks for Communication-Efficient Federated Learning", ICLR
+        2023, https://arxiv.org/abs/2209.15328, Algorithms 1 and 2, equations 3 and 4.
+    """
+
+    ste: Literal["identity", "theta"] = "identity"
+    prior: float = 1.0
+    resets: str = "every:1"
+    final: Literal["sample", "threshold"] = "sample"
+    threshold: float = 0.5
+    reg: float = 0.0
+    penalty: Literal["mean", "sum"] = "mean"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("FedPM.prior", self.prior, self.prior >= 1, ">= 1, or the mode leaves [0, 1]")
+        known = re.fullmatch(r"every:[1-9][0-9]*", self.resets) is not None
+        require("FedPM.resets", self.resets, known, "every:k with k >= 1")
+        require("FedPM.threshold", self.threshold, 0 < self.threshold < 1, "in (0, 1)")
+        require("FedPM.reg", self.reg, self.reg >= 0, ">= 0")
+
+    @property
+    def weighted(self) -> bool:
+        """By size in the regularised form (its equation 8), equally in FedPM (R5)."""
+        return self.reg > 0
+
+    def mask(self, score: Tensor, key: Key) -> Tensor:
+        """``m ~ Bern(sigmoid(s))``, drawn anew in every step."""
+        theta = score.detach().sigmoid()
+        m = key.coins(theta).to(theta.dtype)
+        slope = theta * (1 - theta)
+        return straight_through(score, m, slope * theta if self.ste == "theta" else slope)
+
+    def penalised(self, gradient: Tree, scores: Tree) -> Tree:
+        """Adds ``lambda / d * theta (1 - theta)``, the gradient of ``lambda / d sum theta``."""
+        if not self.reg:
+            return gradient
+        weights = {name: s.sigmoid() for name, s in scores.items() if is_weight(name)}
+        d = sum(theta.numel() for theta in weights.values())
+        rate = self.reg / d if self.penalty == "mean" else self.reg
+        return gradient | {
+            name: gradient[name] + rate * theta * (1 - theta) for name, theta in weights.items()
+        }
+
+    def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
+        """``m ~ Bern(theta)``."""
+        return key.bernoulli(theta)
+
+    def deployed(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
+        """A sample, or a threshold."""
+        return theta > self.threshold if self.final == "threshold" else key.bernoulli(theta)
+
+    def init(self, shared: Shared) -> Belief:
+        """The first ``theta`` does not follow from the prior, which knows no network yet (E6)."""
+        start = super().init(shared)
+        prior = torch.full_like(start.theta, self.prior)
+        return dataclasses.replace(start, alpha=prior, beta=prior)
+
+    def server_step(
+        self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
+    ) -> Belief:
+        """BayesAgg: equations 3 and 4, ``K`` clients and ``K * aggregate`` ones."""
+        step = super().server_step(shared, state, aggregate, n, key)
+        alpha, beta = state.alpha, state.beta
+        assert alpha is not None
+        assert beta is not None
+        if state.steps % int(self.resets.removeprefix("every:")) == 0:
+            alpha = beta = torch.full_like(alpha, self.prior)
+        ones = n * step.theta
+        alpha, beta = alpha + ones, beta + (n - ones)
+        mode = (alpha - 1) / (alpha + beta - 2)
+        return dataclasses.replace(step, theta=mode, alpha=alpha, beta=beta)
+
+    def _uniform(self) -> bool:
+        return self.start == "uniform" or (self.start == "paper" and self.reg > 0)

@@ -1,0 +1,271 @@
+"""Spike and slab priors: groups of weights that close, on the server and on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from fedbench.api import Batches, Grad, Memory, Protocol, Shared
+from fedbench.errors import require
+from fedbench.layout import Layout, Tree
+from fedbench.payload import GatedVectors, Payload
+from fedbench.payload.gated import Gating, governed
+from fedbench.protocols import hard_concrete
+from fedbench.protocols.groups import (
+    along,
+    gates_of,
+    gating,
+    group_norms,
+    initial_threshold,
+    layer_of,
+    split_tree,
+)
+from fedbench.protocols.optimizers import SGD, Adam, Adamax
+from fedbench.rng import Key
+
+
+@dataclass(frozen=True, eq=False)
+class SparseState:
+    """What the server keeps.
+
+    Args:
+        w: ``(d + p,)``: weights, as yet unpruned, then the rest.
+        v: ``(G,)``: thresholds before the softplus.
+        adam: Memory of the optimiser of ``w``.
+        adamax: Memory of the optimiser of ``v``.
+    """
+
+    w: Tensor
+    v: Tensor
+    adam: Tree
+    adamax: Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSparse(Protocol[SparseState]):
+    """Groups of weights have gates: ``theta_g = sigmoid((||w_g|| - softplus(v_g)) / T)`` open ones.
+
+    Clients train weights and thresholds through sampled gates and send one exact sample
+    ``z ~ Bern(pi_s)`` with the weights behind open gates; the server moves both by Adam and Adamax
+    and sends only groups with ``theta > epsilon``. A group is a filter, or the weights of one
+    input unit of a fully-connected layer; every client counts the same.
+
+    Where the paper is silent or disagrees with itself: the loss is the mean cross-entropy, plus
+    ``lambda0 |g| R(z_g > 0)`` (each parameter of a group pays, as in equation 9, for one gate;
+    ``lambda0`` suits no sum over samples, S8), minus ``ce_scale (R logit theta + log(1 - theta))``
+    once a gate, plus ``drift / 2 R (w_s - w)^2`` with the half of equation 9 (S5). R is the
+    hard-concrete probability of equation 31, ``sigmoid(log_alpha + 1.5986)``, not ``pi``; gates
+    have ``log_alpha = logit(pi)``, one sample a step (S7). ``w`` is detached in ``theta``, ``pi``
+    and R (S8). Algorithm 1's gradients climb, so optimisers that descend get their negatives (S1);
+    that of ``w`` has no lambda (S2). Both are means, not sums, over clients: neither optimiser
+    sees the factor. Thresholds of pruned groups are not sent. Pruned weights stay in the
+    server's optimiser: its momentum could lift one over its threshold again. Deployed are the
+    weights of groups with ``theta > epsilon``, not multiplied by ``theta``, with or without
+    ``prune``.
+
+    Parameters that are no weights have no gate; they travel as updates and move by Adam too.
+
+    Args:
+        lr: Learning rate of a client's weights, SGD.
+        threshold_lr: Of a client's thresholds, Adamax, afresh every round.
+        server_lr: Of the server's weights, Adam.
+        server_threshold_lr: Of the server's thresholds, Adamax.
+        lambda0: L0 penalty; the paper's low, mid and high are 5e-7, 5e-6 and 5e-5.
+        ce_scale: Factor of the cross-entropy between gates and ``theta``.
+        drift: The ``lambda`` that pulls a client's weights to the server's.
+        temperature: ``T``.
+        epsilon: Groups at or below are pruned.
+        prune: Send the pruned model; else all of it.
+        gate_output: Has the last layer gates, one for each of its inputs? The paper spares it in
+            ResNet20 only.
+
+    References:
+        Louizos, Reisser, Soriaga and Welling, "A Graphical Model Perspective on Federated
+        Learning", ICLR 2021 workshop on Distributed and Private Machine Learning; later "An
+        Expectation-Maximization Perspective on Federated Learning",
+        https://arxiv.org/abs/2111.10192. Algorithms 1 and 2, equations 9 to 16, appendices A, B, C,
+        E and F of the former.
+    """
+
+    sends = GatedVectors
+    weighted = False
+
+    lr: float = 0.05
+    threshold_lr: float = 1e-3
+    server_lr: float = 1e-3
+    server_threshold_lr: float = 1e-2
+    lambda0: float = 5e-6
+    ce_scale: float = 1e-4
+    drift: float = 0.0
+    temperature: float = 1e-3
+    epsilon: float = 0.1
+    prune: bool = True
+    gate_output: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "threshold_lr", "server_lr", "server_threshold_lr", "temperature"):
+            value = getattr(self, name)
+            require(f"FedSparse.{name}", value, value > 0, "> 0")
+        for name in ("lambda0", "ce_scale", "drift"):
+            value = getattr(self, name)
+            require(f"FedSparse.{name}", value, value >= 0, ">= 0")
+        require("FedSparse.epsilon", self.epsilon, 0 < self.epsilon < 1, "in (0, 1)")
+
+    def gated(self, shared: Shared) -> Layout:
+        """Of the thresholds: layers that have gates, and how many."""
+        return gates_of(shared.weights, self.gate_output)
+
+    def gating(self, shared: Shared) -> Gating:
+        """Which gate governs which weight."""
+        return gating(shared.weights, self.gate_output)
+
+    def trained(self, shared: Shared) -> Layout:
+        """All parameters, then the thresholds of each layer."""
+        thresholds = self.gated(shared)
+        return Layout(
+            shared.layout.names + thresholds.names, shared.layout.shapes + thresholds.shapes
+        )
+
+    def log_alpha(self, w: Tree, v: Tree) -> Tree:
+        """``logit(pi_g) = (||w_g|| - tau_g) / T``, equation 16, under the thresholds' names."""
+        return {
+            name: (group_norms(w[layer_of(name)].detach()) - softplus(threshold)) / self.temperature
+            for name, threshold in v.items()
+        }
+
+    def server_logits(self, shared: Shared, state: SparseState) -> Tensor:
+        """``(G,)``: logit of ``theta``."""
+        thresholds = self.gated(shared)
+        logits = self.log_alpha(shared.layout.unflatten(state.w), thresholds.unflatten(state.v))
+        return thresholds.flatten(logits)
+
+    def survivors(self, shared: Shared, state: SparseState) -> Tensor:
+        """``(G,)`` bool: ``theta > epsilon``."""
+        return torch.sigmoid(self.server_logits(shared, state)) > self.epsilon
+
+    def pruned(self, shared: Shared, state: SparseState) -> Tensor:
+        """``(d + p,)``: ``I[theta > epsilon] w``, and the rest."""
+        survive = governed(self.survivors(shared, state)[None], self.gating(shared))[0]
+        d = shared.weights.d
+        return torch.cat([state.w[:d] * survive, state.w[d:]])
+
+    def init(self, shared: Shared) -> SparseState:
+        """Kaiming-uniform weights from the seed; every gate open with probability 0.99."""
+        tree = shared.network.init(shared.key.fold("init"), shared.device)
+        thresholds = self.gated(shared)
+        v = thresholds.flatten(
+            {
+                name: initial_threshold(group_norms(tree[layer_of(name)]), self.temperature)
+                for name in thresholds.names
+            }
+        )
+        adam = Adam(lr=self.server_lr).init(shared.layout.unflatten(shared.layout.flatten(tree)))
+        adamax = Adamax(lr=self.server_threshold_lr).init({"v": v})
+        return SparseState(shared.layout.flatten(tree), v, adam, adamax)
+
+    def broadcast(
+        self, shared: Shared, state: SparseState, clients: Sequence[int], key: Key
+    ) -> Payload:
+        """The surviving groups, weights and thresholds; one row for all."""
+        gates, d = self.survivors(shared, state), shared.weights.d
+        gates = gates if self.prune else torch.ones_like(gates)
+        layers = (*self.gating(shared), ((len(gates),), ((0, 0, 1),)))
+        x = torch.cat([state.w[:d], state.v]) * governed(gates[None], layers)[0]
+        return GatedVectors(gates[None], x[None], state.w[d:][None], layers)
+
+    def receive(self, shared: Shared, broadcast: Payload) -> Tree:
+        """Weights and thresholds; of a pruned group both are 0, which no gate survives."""
+        assert isinstance(broadcast, GatedVectors)
+        d, x = shared.weights.d, broadcast.x[0]
+        return self.trained(shared).unflatten(torch.cat([x[:d], broadcast.rest[0], x[d:]]))
+
+    def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
+        """``w_s * z``, one hard-concrete gate a group."""
+        w, v = split_tree(trained)
+        for name, log_alpha in self.log_alpha(w, v).items():
+            u = key.fold(name).uniform(*log_alpha.shape, device=log_alpha.device)
+            z, layer = hard_concrete.sample(log_alpha, u), layer_of(name)
+            w[layer] = w[layer] * along(z, w[layer])
+        return w
+
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
+        """How far weights and thresholds moved (Algorithm 2).
+
+        What was received is kept until the message is sent: gates depend on weights, not on
+        how far they moved.
+        """
+        w, v = split_tree(tree)
+        start, prior = w, self.log_alpha(w, v)
+        sgd, adamax = SGD(lr=self.lr), Adamax(lr=self.threshold_lr)
+        velocity, moments = sgd.init(w), adamax.init(v)
+        for step, (x, y) in enumerate(batches):
+            gradient = grad(w | v, x, y, key.fold("step", step))
+            for name, log_alpha in self.log_alpha(w, v).items():
+                layer, chance = layer_of(name), hard_concrete.open_chance(log_alpha)
+                price = self.lambda0 * (w[layer].numel() // len(log_alpha))
+                slope = chance * (1 - chance) * torch.sigmoid(v[name]) / self.temperature
+                gradient[name] = gradient[name] - (price - self.ce_scale * prior[name]) * slope
+                if self.drift:
+                    away = along(chance, w[layer]) * (w[layer] - start[layer])
+                    gradient[layer] = gradient[layer] + self.drift * away
+            down, up = split_tree(gradient)
+            w, velocity = sgd.step(w, down, velocity)
+            v, moments = adamax.step(v, up, moments)
+        received = torch.cat([x.reshape(-1) for x in tree.values()])
+        return {name: x - tree[name] for name, x in (w | v).items()}, {"received": received}
+
+    def message(
+        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
+    ) -> tuple[Payload, Sequence[Memory]]:
+        """``z_s ~ Bern(pi_s)`` and ``z_s * w_s``; the rest as updates."""
+        d, p, layers = shared.weights.d, shared.rest.d, self.gating(shared)
+        local = updates + torch.stack([one["received"] for one in memory])
+        gates = []
+        for row, key in zip(local, keys, strict=True):
+            w, v = split_tree(self.trained(shared).unflatten(row))
+            chance = torch.sigmoid(self.gated(shared).flatten(self.log_alpha(w, v)))
+            gates.append(key.fold("gates").bernoulli(chance))
+        z = torch.stack(gates)
+        w_s = torch.where(governed(z, layers), local[:, :d], local.new_zeros(()))
+        return GatedVectors(z, w_s, updates[:, d : d + p], layers), [{} for _ in memory]
+
+    def server_step(
+        self, shared: Shared, state: SparseState, aggregate: Tensor, n: int, key: Key
+    ) -> SparseState:
+        """Algorithm 1: Adam along ``E[z (w_s - w)]``, Adamax on thresholds by the chain rule."""
+        d, p = shared.weights.d, shared.rest.d
+        z, zw, rest = torch.split(aggregate.to(state.w), [len(state.v), d, p])
+        theta = torch.sigmoid(self.server_logits(shared, state))
+        w = self.pruned(shared, state) if self.prune else state.w
+        climb_w = torch.cat([zw - governed(z[None], self.gating(shared))[0] * w[:d], rest])
+        climb_v = -(z * (1 - theta) - (1 - z) * theta) * torch.sigmoid(state.v) / self.temperature
+        layout = shared.layout
+        tree, adam = Adam(lr=self.server_lr).step(
+            layout.unflatten(w), layout.unflatten(-climb_w), state.adam
+        )
+        moved, adamax = Adamax(lr=self.server_threshold_lr).step(
+            {"v": state.v}, {"v": -climb_v}, state.adamax
+        )
+        return SparseState(layout.flatten(tree), moved["v"], adam, adamax)
+
+    def model(self, shared: Shared, state: SparseState, key: Key) -> Tree:
+        """The weights of the groups that survive."""
+        return shared.layout.unflatten(self.pruned(shared, state))
+
+    def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree:
+        """The weights behind the client's open gates, and its rest."""
+        assert isinstance(broadcast, GatedVectors)
+        assert isinstance(sent, GatedVectors)
+        return shared.layout.unflatten(torch.cat([sent.x[0], broadcast.rest[0] + sent.rest[0]]))
+
+    def model_bits(self, shared: Shared, state: SparseState) -> int:
+        """32 for each weight that survives and for the rest, one a gate."""
+        survive = self.survivors(shared, state)
+        kept = int(governed(survive[None], self.gating(shared)).sum())
+        return 32 * (kept + shared.rest.d) + len(survive)

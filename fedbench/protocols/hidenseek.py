@@ -1,0 +1,123 @@
+"""Signs over a random network that the server has pruned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Memory, Shared
+from fedbench.errors import require
+from fedbench.layout import Tree
+from fedbench.network import is_weight
+from fedbench.payload import BinaryMasks, Payload
+from fedbench.protocols.fsl import kept_edges
+from fedbench.protocols.score_training import Belief, ScoreTraining, straight_through
+from fedbench.protocols.supermask import mask_rows, random_network
+from fedbench.rng import Key
+from fedbench.wire import code_bits
+
+
+@lru_cache(maxsize=2)
+def kept_weights(shared: Shared, keep: float) -> Tensor:
+    """``(d,)`` bool: the ``keep`` share of all weights with the largest synaptic saliency.
+
+    ``|w * dR/dw|`` with ``R`` the sum of the logits of an image of ones through ``|w|``: it needs
+    no data, so both ends compute it from the seed. In float64, since ``R`` grows with depth.
+
+    References:
+        Tanaka et al., "Pruning neural networks without any data by iteratively conserving synaptic
+        flow", NeurIPS 2020, https://arxiv.org/abs/2006.05467, equation 2, here in one shot.
+    """
+    network = random_network(shared)
+    params = {name: x.double() for name, x in network.items()}
+    weights = {name: x.abs().requires_grad_() for name, x in params.items() if is_weight(name)}
+    ones = torch.ones(1, *shared.network.image, dtype=torch.float64, device=shared.device)
+    flow = shared.network.logits(params | weights, ones).sum()
+    gradient = torch.autograd.grad(flow, list(weights.values()))
+    saliency = {
+        name: (w * g).detach() for (name, w), g in zip(weights.items(), gradient, strict=True)
+    }
+    flat = shared.weights.flatten(saliency)
+    return mask_rows(flat[None], kept_edges(len(flat), keep))[0] > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HideNSeek(ScoreTraining):
+    """The server prunes a random network once, clients train and send the signs of what is left.
+
+    ``w = w_init * kept * m`` with ``m = 2 * 1[s > 0] - 1``. What is kept follows from the seed, so
+    only the signs of kept weights travel. No official code exists (A8); where the paper is silent:
+    the saliency is taken in one shot over all layers together, the server averages the signs, and
+    the next round starts from the logit of ``(1 + mean) / 2``; ``theta`` is the probability of +1.
+    For ``clip`` see `FedMask` (E11).
+
+    Args:
+        keep: Share of all weights that survive the pruning.
+
+    References:
+        Vallapuram et al., "HideNseek: Federated Lottery Ticket via Server-side Pruning and Sign
+        Supermask", 2022, https://arxiv.org/abs/2206.04385; the mask as in the FedMRN paper,
+        section 2.2.
+    """
+
+    clip: float = 0.3
+    keep: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("HideNSeek.keep", self.keep, 0 < self.keep <= 1, "in (0, 1]")
+
+    def frozen(self, shared: Shared) -> Tree:
+        """The random network with 0 where it is pruned."""
+        kept = shared.weights.unflatten(kept_weights(shared, self.keep).float())
+        network = random_network(shared)
+        return network | {name: network[name] * mask for name, mask in kept.items()}
+
+    def mask(self, score: Tensor, key: Key) -> Tensor:
+        """Signs, straight through with slope 1."""
+        m = (score.detach() > 0).to(score.dtype) * 2 - 1
+        return straight_through(score, m, torch.ones_like(m))
+
+    def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
+        """``theta > 1/2``: the sign of the score; 0 becomes -1."""
+        return theta > 0.5
+
+    def message(
+        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
+    ) -> tuple[Payload, Sequence[Memory]]:
+        """The signs of the kept weights."""
+        d, kept = shared.weights.d, kept_weights(shared, self.keep)
+        return BinaryMasks(updates[:, :d][:, kept] > 0.5, updates[:, d:], signed=True), memory
+
+    def server_step(
+        self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
+    ) -> Belief:
+        """``theta = (1 + mean sign) / 2`` where there is a sign."""
+        kept = kept_weights(shared, self.keep)
+        signs = aggregate[: int(kept.sum())].to(state.theta)
+        theta = state.theta.masked_scatter(kept, (1 + signs) / 2)
+        rest = aggregate[len(signs) :].to(theta)
+        return super().server_step(shared, state, torch.cat([theta, rest]), n, key)
+
+    def model_bits(self, shared: Shared, state: Belief) -> int:
+        """The seed, the coded signs of the kept weights, and the statistics as floats."""
+        signs = self.bits(shared, state.theta, shared.key)[kept_weights(shared, self.keep)]
+        return 32 + code_bits(signs.cpu().numpy())[1] + 32 * len(state.statistics)
+
+    def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
+        """The network of the signs that were sent."""
+        assert isinstance(sent, BinaryMasks)
+        kept = kept_weights(shared, self.keep)
+        bits = torch.zeros_like(kept).masked_scatter(kept, sent.mask[0])
+        moved = broadcast.values()[0, shared.weights.d :] + sent.rest[0]
+        return self._network(shared, bits, moved)
+
+    def _network(self, shared: Shared, bits: Tensor, statistics: Tensor) -> Tree:
+        network = super()._network(shared, torch.ones_like(bits), statistics)
+        signs = shared.weights.unflatten(bits.float() * 2 - 1)
+        kept = self.frozen(shared)
+        return network | {name: kept[name] * sign for name, sign in signs.items()}

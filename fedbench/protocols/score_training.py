@@ -1,0 +1,243 @@
+"""What the protocols have in common that train scores of masks over a random network."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Batches, Grad, Memory, Protocol, Shared
+from fedbench.errors import require
+from fedbench.layout import Layout, Tree
+from fedbench.network import is_statistic, is_weight
+from fedbench.payload import BinaryMasks, FloatVectors, Payload
+from fedbench.protocols.optimizers import SGD, Adam, Optimizer
+from fedbench.protocols.supermask import masked_network, random_network
+from fedbench.rng import Key
+from fedbench.wire import code_bits
+
+
+class _StraightThrough(torch.autograd.Function):
+    """Forward the mask, backward the gradient times the slope: the mask's own one is 0."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
+        return mask.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return grads[0] * slope, None, None
+
+
+def straight_through(score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
+    """``mask``, as if its derivative by ``score`` were ``slope``; all of one shape.
+
+    References:
+        Bengio, Leonard and Courville, "Estimating or Propagating Gradients Through Stochastic
+        Neurons for Conditional Computation", 2013, https://arxiv.org/abs/1308.3432, section 4.
+
+    >>> score = torch.tensor([0.5, -0.5], requires_grad=True)
+    >>> mask = straight_through(score, torch.tensor([1.0, 0.0]), torch.tensor([2.0, 3.0]))
+    >>> mask.tolist(), torch.autograd.grad(mask.sum(), score)[0].tolist()
+    ([1.0, 0.0], [2.0, 3.0])
+    """
+    masked: Tensor = _StraightThrough.apply(score, mask, slope)  # type: ignore[no-untyped-call]
+    return masked
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """What the server thinks of every weight's bit.
+
+    Args:
+        theta: ``(d,)`` probability that the bit is 1 (of a sign mask: that it is +1).
+        statistics: Running statistics of batch normalisation, the only parameters beside the mask
+            that change.
+        alpha: Beta prior of 1, where the protocol has one.
+        beta: Beta prior of 0.
+        steps: Server steps so far.
+    """
+
+    theta: Tensor
+    statistics: Tensor
+    alpha: Tensor | None = None
+    beta: Tensor | None = None
+    steps: int = 0
+
+
+def trained_layout(shared: Shared) -> Layout:
+    """A score per weight, then the running statistics."""
+    shapes = shared.network.shapes
+    return Layout.of({k: v for k, v in shapes.items() if is_weight(k) or is_statistic(k)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreTraining(Protocol[Belief]):
+    """Clients train a score per weight of a random network and send one bit for each.
+
+    The network is `random_network`: weights ``+-sqrt(2 / fan_in)`` from the seed, never trained;
+    biases, scales and shifts stay as built. The server sends ``theta`` as 32-bit floats, a client
+    starts from ``logit(clip(theta))``.
+
+    Args:
+        lr: Learning rate of a local step on the scores.
+        optimizer: ``sgd``, as the papers write, or ``adam``, as public code runs.
+        keep_moments: Adam's moments live in the client and survive from round to round, as in
+            public code; else they start afresh.
+        clip: Scores start from ``theta`` clipped to ``[clip, 1 - clip]``: the logit of 0 and 1 is
+            infinite, and a weight whose score is far out would never come back.
+        start: Distribution of the first ``theta``: ``normal`` is ``sigmoid(N(0, 1))``, the random
+            scores of FedPM's code (its text names none); ``uniform`` is ``U[0, 1]``; ``paper``
+            is ``uniform`` in regularised FedPM, ``normal`` elsewhere (R4).
+    """
+
+    sends: ClassVar[type[Payload]] = BinaryMasks
+    space = "probabilities"
+
+    lr: float = 0.1
+    optimizer: Literal["sgd", "adam"] = "adam"
+    keep_moments: bool = False
+    clip: float = 0.01
+    start: Literal["paper", "normal", "uniform"] = "paper"
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        require(f"{name}.lr", self.lr, self.lr > 0, "> 0")
+        require(f"{name}.clip", self.clip, 0 < self.clip < 0.5, "in (0, 0.5)")
+
+    @abstractmethod
+    def mask(self, score: Tensor, key: Key) -> Tensor:
+        """A layer's mask for one training step, differentiable in the ``score`` straight through.
+
+        ``score`` has the layer's shape.
+        """
+
+    @abstractmethod
+    def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
+        """``(d,)`` bool that a client sends for its probabilities ``(d,)``."""
+
+    def deployed(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
+        """``(d,)`` bool, the final mask."""
+        return self.bits(shared, theta, key)
+
+    @property
+    def weighted(self) -> bool:
+        """All clients count the same."""
+        return False
+
+    def trained(self, shared: Shared) -> Layout:
+        """See `trained_layout`."""
+        return trained_layout(shared)
+
+    def frozen(self, shared: Shared) -> Tree:
+        """The random network."""
+        return random_network(shared)
+
+    def memory(self, shared: Shared) -> Memory:
+        """Adam's moments, if they are kept."""
+        if self.optimizer == "sgd" or not self.keep_moments:
+            return {}
+        layout = self.trained(shared)
+        blank = torch.zeros(layout.d, device=shared.device)
+        return self._optimizer().init(layout.unflatten(blank))
+
+    def init(self, shared: Shared) -> Belief:
+        """``theta`` drawn from the seed; statistics as built."""
+        key, d = shared.key.fold("theta"), shared.weights.d
+        if self._uniform():
+            theta = key.uniform(d, device=shared.device)
+        else:
+            theta = key.normal(d, device=shared.device).sigmoid()
+        built = Layout.of({k: v for k, v in shared.network.shapes.items() if is_statistic(k)})
+        return Belief(theta, built.flatten(random_network(shared)).to(shared.device))
+
+    def broadcast(self, shared: Shared, state: Belief, clients: Sequence[int], key: Key) -> Payload:
+        """``theta`` and the statistics as floats, one row for all."""
+        return FloatVectors(torch.cat([state.theta, state.statistics])[None])
+
+    def receive(self, shared: Shared, broadcast: Payload) -> Tree:
+        """``s = logit(theta)`` with ``theta`` clipped away from 0 and 1."""
+        tree = self.trained(shared).unflatten(broadcast.values()[0])
+        return {
+            name: x if is_statistic(name) else x.clamp(self.clip, 1 - self.clip).logit()
+            for name, x in tree.items()
+        }
+
+    def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
+        """``w = m * w_init``."""
+        return frozen | {
+            name: frozen[name] * self.mask(x, key.fold(name)) if is_weight(name) else x
+            for name, x in trained.items()
+        }
+
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
+        """``sigmoid`` of the trained scores, and how far the statistics moved."""
+        optimizer = self._optimizer()
+        trained, moments = tree, memory or optimizer.init(tree)
+        for step, (x, y) in enumerate(batches):
+            gradient = self.penalised(grad(trained, x, y, key.fold("step", step)), trained)
+            trained, moments = optimizer.step(trained, gradient, moments)
+        update = {
+            name: x.sigmoid() if is_weight(name) else x - tree[name] for name, x in trained.items()
+        }
+        return update, moments if memory else memory
+
+    def penalised(self, gradient: Tree, scores: Tree) -> Tree:
+        """The gradient of the local objective, if that is more than the loss."""
+        return gradient
+
+    def message(
+        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
+    ) -> tuple[Payload, Sequence[Memory]]:
+        """The bits of the local probabilities, and the moves of the statistics."""
+        d = shared.weights.d
+        rows = zip(updates[:, :d], keys, strict=True)
+        bits = torch.stack([self.bits(shared, theta, key.fold("mask")) for theta, key in rows])
+        return BinaryMasks(bits, updates[:, d:]), memory
+
+    def server_step(
+        self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
+    ) -> Belief:
+        """``theta`` is the mean of the masks."""
+        d = shared.weights.d
+        theta = aggregate[:d].to(state.theta).clamp(0, 1)
+        moved = state.statistics + aggregate[d:].to(state.statistics)
+        return Belief(theta, moved, steps=state.steps + 1)
+
+    def model(self, shared: Shared, state: Belief, key: Key) -> Tree:
+        """``m * w_init`` with the final mask."""
+        return self._network(shared, self.deployed(shared, state.theta, key), state.statistics)
+
+    def model_bits(self, shared: Shared, state: Belief) -> int:
+        """The seed, the coded final mask, and the statistics as floats."""
+        bits = self.deployed(shared, state.theta, shared.key.fold("stored"))
+        return 32 + code_bits(bits.cpu().numpy())[1] + 32 * len(state.statistics)
+
+    def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
+        """The network of the mask that was sent."""
+        assert isinstance(sent, BinaryMasks)
+        moved = broadcast.values()[0, shared.weights.d :] + sent.rest[0]
+        return self._network(shared, sent.mask[0], moved)
+
+    def _uniform(self) -> bool:
+        return self.start == "uniform"
+
+    def _network(self, shared: Shared, bits: Tensor, statistics: Tensor) -> Tree:
+        layout = Layout.of({k: v for k, v in shared.network.shapes.items() if is_statistic(k)})
+        return masked_network(shared, bits.float()) | layout.unflatten(statistics)
+
+    def _optimizer(self) -> Optimizer:
+        return Adam(lr=self.lr) if self.optimizer == "adam" else SGD(lr=self.lr)

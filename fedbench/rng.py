@@ -125,20 +125,27 @@ class Key:
         draws = _shift_right(self.bits(count, device), 40)
         return draws.to(torch.float32).mul_(2.0**-24).reshape(shape)
 
+    def shorts(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
+        """Float32 whole numbers in [0, 2**16): four of them share one 64-bit draw."""
+        count = int(np.prod(shape, dtype=np.int64))
+        words = self.bits(-(-count // 4), device)
+        if isinstance(self.seed, int) and words.device.type == "cpu":
+            parts = words.numpy().view("<u2")[:count].astype(np.float32)
+            return torch.from_numpy(parts).reshape(shape)
+        shifts = torch.arange(0, 64, 16, device=device)
+        draws = ((words[:, None] >> shifts) & 0xFFFF).reshape(-1)[:count]
+        return draws.to(torch.float32).reshape(shape)
+
     def coins(self, p: Tensor) -> Tensor:
         """Bool of the shape of ``p``: True with probability ``p``, a multiple of 2**-16.
 
-        Four coins share one 64-bit draw, which makes this the cheapest Bernoulli sample here: for
-        masks that are drawn in every training step. ``p`` is rounded up, so only 0 never falls.
+        The cheapest Bernoulli sample here (see `shorts`): for masks that are drawn in every
+        training step. ``p`` is rounded up, so only 0 never falls.
         """
-        count = p.numel()
-        words = self.bits(-(-count // 4), p.device)
-        if isinstance(self.seed, int) and p.device.type == "cpu":
-            parts = words.numpy().view("<u2")[:count].astype(np.float32).reshape(p.shape)
-            return torch.from_numpy(parts < p.detach().numpy() * np.float32(65536))
-        shifts = torch.arange(0, 64, 16, device=p.device)
-        draws = ((words[:, None] >> shifts) & 0xFFFF).reshape(-1)[:count]
-        return draws.reshape(p.shape) < p * 65536
+        draws = self.shorts(*p.shape, device=p.device)
+        if isinstance(self.seed, int) and p.device.type == "cpu":  # NumPy compares faster
+            return torch.from_numpy(draws.numpy() < p.detach().numpy() * np.float32(65536))
+        return draws < p * 65536
 
     def bernoulli(self, p: Tensor) -> Tensor:
         """Bool of the shape of ``p``: True with probability ``p``, to 2**-24: what is sent."""

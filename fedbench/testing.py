@@ -11,7 +11,9 @@ They raise AssertionError, and need no test framework.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,6 +27,8 @@ from fedbench.payload import (
     BinaryMasks,
     FloatVectors,
     GatedVectors,
+    MixtureVectors,
+    NoiseMasks,
     Payload,
     Rankings,
     SignBits,
@@ -49,6 +53,7 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
     layers = tuple((shape, ((1, 0, 1),)) for shape in ((9, 3), (20, 3), (5, 3)))
     blank_gated = GatedVectors(x[:, :3] > 0, torch.zeros_like(x), x[:, :2], layers)
     blank_sparse = SparseVectors(index, torch.zeros(n, 20), sum(SIZES))
+    seeds = Key(seed).fold("seeds").bits(n)[:, None]
     return [
         FloatVectors(x),
         SignBits(x >= 0),
@@ -58,6 +63,9 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
         BinaryMasks(x > 0.5, x[:, :0]),
         BinaryMasks(x > 0.5, x[:, :3], signed=True),
         blank_gated.nearest(torch.cat([x[:, 3:6] + 0.5, x, x[:, :2]], dim=1)),
+        MixtureVectors(x[:, :2].softmax(dim=1), x),
+        NoiseMasks(x > 0.5, seeds, x[:, :0], "uniform", 0.1),
+        NoiseMasks(x > 0.5, seeds, x[:, :3], "gaussian", 0.1, signed=True),
     ]
 
 
@@ -190,11 +198,25 @@ def _same_grad(grad: Any) -> Any:
     return grad
 
 
+def in_float64(protocol: Protocol[Any]) -> Protocol[Any]:
+    """The same protocol over a frozen network in double precision."""
+
+    def frozen(self: Any, shared: Shared) -> Tree:
+        tree: Tree = type(protocol).frozen(self, shared)
+        return {name: x.double() for name, x in tree.items()}
+
+    double = type(f"{type(protocol).__name__}64", (type(protocol),), {"frozen": frozen})
+    fields = {f.name: getattr(protocol, f.name) for f in dataclasses.fields(protocol)}  # type: ignore[arg-type]
+    precise: Protocol[Any] = double(**fields)
+    return precise
+
+
 def check_protocol(protocol: Protocol[Any], tolerance: float = 1e-4) -> None:
     """A protocol through one round of `NETWORK`.
 
-    The loop and the stacked executor agree to ``tolerance`` relative to the update; its messages
-    keep the laws of payloads; the server's state goes in and comes out; the model computes.
+    The loop and the stacked executor agree to ``tolerance`` relative to the update, and in float64
+    send the same message, bit for bit where it is discrete; messages keep the laws of payloads; the
+    server's state goes in and comes out; the model computes.
     """
     shared = Shared(NETWORK, 3, torch.device("cpu"))
     clients = example_clients(protocol, shared)
@@ -205,6 +227,18 @@ def check_protocol(protocol: Protocol[Any], tolerance: float = 1e-4) -> None:
     assert float(difference) <= tolerance, f"loop and stacked differ by {float(difference):.2e}"
 
     keys = [client.key for client in clients]
+    precise = in_float64(protocol)
+    doubled = [
+        replace(client, tree={k: x.double() for k, x in client.tree.items()}, x=client.x.double())
+        for client in clients
+    ]
+    sent = []
+    for engine in (Loop, Stacked):
+        rows, _ = engine(precise, shared, schedule).train(doubled)
+        assert rows.dtype == torch.float64
+        sent.append(protocol.message(shared, rows, keys, memory)[0].values())
+    torch.testing.assert_close(sent[0], sent[1], msg="loop and stacked send other messages")
+
     payload, remembered = protocol.message(shared, updates, keys, memory)
     assert isinstance(payload, protocol.sends)
     assert len(payload) == len(clients) == len(remembered)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import fedbench
 from fedbench.api import Shared
 from fedbench.errors import ConfigError, IllegalPayloadError
 from fedbench.network import ConvNet
@@ -17,6 +18,7 @@ from fedbench.protocols.fedsparse import FedSparse, SparseState
 from fedbench.protocols.groups import gating, group_norms, initial_threshold
 from fedbench.protocols.optimizers import Adam, Adamax
 from fedbench.rng import Key
+from fedbench.scenario import Scenario
 from fedbench.testing import NETWORK, check_payload, check_protocol, example_clients
 from fedbench.training import Loop, Schedule
 from fedbench.wire import Packet
@@ -408,6 +410,7 @@ def test_it_passes_rounds_with_attack_and_defense_and_counts_what_gates_save(att
         clients=12,
         per_round=7,
         malicious=0.3,
+        epochs=1,
         rounds=2,
     )
     first, second = fedbench.play(scenario, device="cpu").rounds

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Attack, AttackView, Knowledge
-from fedbench.errors import ConfigError, require
+from fedbench.errors import require
 from fedbench.payload import FloatVectors, Payload
 
 from .search import Search, at_bound, best_of_grid, published, saturating, selecting
@@ -46,7 +46,7 @@ class DynOpt(Attack):
             is more than 1. (Positions are positive: the direction ``sign`` leaves rankings alone.)
         start: First gamma of the published search; its notebooks use 3, 5, 10, 20 and 50.
         via: ``codec``: compress the dense vector; ``wire``: closest legal message with the honest
-            headers.
+            headers, also where a message has other values than what is compressed (recorded).
 
     References:
         Shejwalkar and Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks
@@ -82,17 +82,12 @@ class DynOpt(Attack):
             return view.own, memory
         mean = benign.mean(dim=0)
         push = self._direction(benign, mean, view)
+        by_wire = self.via == "wire" or len(mean) != view.updates.shape[1]
+        view.notes["via"] = "wire" if by_wire else "codec"
 
         def sent(gamma: float) -> Payload:
             rows = (mean + gamma * push).expand(len(view.own), -1)
-            if self.via == "wire":
-                return view.own.nearest(rows)
-            if rows.shape[1] != view.updates.shape[1]:
-                raise ConfigError(
-                    f"DynOpt.via must be wire where messages have {rows.shape[1]} values for "
-                    f"{view.updates.shape[1]} parameters, got 'codec'"
-                )
-            return view.compress(rows)
+            return view.own.nearest(rows) if by_wire else view.compress(rows)
 
         found = self._gamma(view, benign, mean, push, sent)
         view.notes.update(gamma=found.gamma, search=found.kind, ended=found.ended)

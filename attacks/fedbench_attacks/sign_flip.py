@@ -15,7 +15,8 @@ class SignFlip(Attack):
     """Every malicious client sends ``-scale`` times its own honest update.
 
     What is flipped is the update, never the weights (D13). Public code also calls it sign flip to
-    send the negative mean of all honest updates; that is inner-product manipulation.
+    send the negative mean of all honest updates; that is inner-product manipulation. Binary masks
+    and the probabilities behind them mirror at 1/2.
 
     Args:
         scale: How far.
@@ -35,7 +36,8 @@ class SignFlip(Attack):
         require("SignFlip.scale", self.scale, self.scale > 0, "> 0")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """``-scale * own``; of a ranking, its reverse."""
+        """``-scale * own``; of a ranking its reverse, of a binary mask its complement."""
+        own = view.own
         if self.via == "codec":
-            return view.compress(-self.scale * view.updates), memory
-        return view.own.nearest(-self.scale * view.own.values()), memory
+            return view.compress(own.opposite(view.updates, self.scale)), memory
+        return own.nearest(own.opposite(own.values(), self.scale)), memory

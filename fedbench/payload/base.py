@@ -79,6 +79,10 @@ class Payload(ABC):
     def nearest(self, values: Tensor) -> Self:
         """The legal messages closest to ``values (n, k)`` in L2, with this payload's headers."""
 
+    def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
+        """``values``, mirrored at the middle of the alphabet and ``scale`` times as far from it."""
+        return -scale * values
+
     def entropy(self) -> Tensor | None:
         """``(n,)`` bits: the empirical entropy of a message's symbols, where that is an estimate.
 

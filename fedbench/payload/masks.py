@@ -53,6 +53,14 @@ class BinaryMasks(Payload):
         bits = values[:, :d] >= 0 if self.signed else values[:, :d] > 0.5
         return type(self)(bits, values[:, d:].to(torch.float32), self.signed)
 
+    def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
+        """Bits mirror at 1/2: the opposite of a mask is its complement, not all zeros."""
+        if self.signed:
+            return -scale * values
+        d = self.mask.shape[1]
+        bits = 0.5 - scale * (values[:, :d] - 0.5)
+        return torch.cat([bits, -scale * values[:, d:]], dim=1)
+
     def entropy(self) -> Tensor:
         """``d H2(share of ones)`` bits, and 32 a float."""
         return mask_entropy(self.mask) + 32 * self.rest.shape[1]

@@ -1,4 +1,4 @@
-"""Laplace priors: many parameters of a client stay where they were, and the server's is the median."""
+"""Laplace priors: parameters of a client that do not move, and a server that takes the median."""
 
 from __future__ import annotations
 

@@ -83,15 +83,20 @@ class HideNSeek(ScoreTraining):
         return straight_through(score, m, torch.ones_like(m))
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """``theta > 1/2``: the sign of the score; 0 becomes -1."""
+        """``theta > 1/2``, the sign of the score."""
         return theta > 0.5
+
+    def expected(self, score: Tensor) -> Tensor:
+        """In [-1, 1], as signs are."""
+        return 2 * score.sigmoid() - 1
 
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """The signs of the kept weights."""
+        """The signs of the kept weights; 0 becomes -1."""
         d, kept = shared.weights.d, kept_weights(shared, self.keep)
-        return BinaryMasks(updates[:, :d][:, kept] > 0.5, updates[:, d:], signed=True), memory
+        signs, rest = updates[:, :d][:, kept] > 0, updates[:, d:].float()
+        return BinaryMasks(signs, rest, signed=True), memory
 
     def server_step(
         self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key

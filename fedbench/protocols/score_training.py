@@ -184,16 +184,21 @@ class ScoreTraining(Protocol[Belief]):
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """``sigmoid`` of the trained scores, and how far the statistics moved."""
+        """The expected bits of the trained scores, and how far the statistics moved."""
         optimizer = self._optimizer()
         trained, moments = tree, memory or optimizer.init(tree)
         for step, (x, y) in enumerate(batches):
             gradient = self.penalised(grad(trained, x, y, key.fold("step", step)), trained)
             trained, moments = optimizer.step(trained, gradient, moments)
         update = {
-            name: x.sigmoid() if is_weight(name) else x - tree[name] for name, x in trained.items()
+            name: self.expected(x) if is_weight(name) else x - tree[name]
+            for name, x in trained.items()
         }
         return update, moments if memory else memory
+
+    def expected(self, score: Tensor) -> Tensor:
+        """A row of ``updates``: in the space of the message's `values`."""
+        return score.sigmoid()
 
     def penalised(self, gradient: Tree, scores: Tree) -> Tree:
         """The gradient of the local objective, if that is more than the loss."""
@@ -206,7 +211,7 @@ class ScoreTraining(Protocol[Belief]):
         d = shared.weights.d
         rows = zip(updates[:, :d], keys, strict=True)
         bits = torch.stack([self.bits(shared, theta, key.fold("mask")) for theta, key in rows])
-        return BinaryMasks(bits, updates[:, d:]), memory
+        return BinaryMasks(bits, updates[:, d:].float()), memory
 
     def server_step(
         self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key

@@ -172,16 +172,18 @@ class CNN8(_BatchNormed):
 class LeNet5(Model):
     """LeNet-5 with dropout: 582,026 parameters on 28x28x1, 10 classes.
 
-    The paper gives no widths. 32 and 64 channels and 512 hidden units, without padding and with
-    biases, send as many bytes as its Table 1 has for FedAvg: 65 GB on CIFAR-10, 272 on Femnist.
+    The paper gives no widths. 32 and 64 channels and 512 hidden units, without padding, send what
+    its Table 1 has for FedAvg: 65 GB (of 2**30 bytes) on CIFAR-10, 272 on Femnist.
 
     Args:
         conv_dropout: Rate after the second convolution and its pool.
         dense_dropout: Rate after the first fully-connected layer.
 
     References:
-        Louizos et al., "An Expectation-Maximization Perspective on Federated Learning", 2021,
-        https://arxiv.org/abs/2111.10192, appendix C.
+        Louizos, Reisser, Soriaga and Welling, "A Graphical Model Perspective on Federated
+        Learning", ICLR 2021 workshop on Distributed and Private Machine Learning, appendix C;
+        LeCun et al., "Gradient-Based Learning Applied to Document Recognition", Proc. IEEE 1998,
+        https://doi.org/10.1109/5.726791, Figure 2.
     """
 
     conv_dropout: float = 0.1
@@ -212,7 +214,7 @@ class ResNet20(Model):
         groups: Of a normalisation; 2 as in the public code of Reddi et al., whom the paper follows.
 
     References:
-        Louizos et al., 2021, https://arxiv.org/abs/2111.10192, appendix C;
+        Louizos et al., ICLR 2021 workshop (see `LeNet5`), appendix C;
         He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
         https://arxiv.org/abs/1512.03385, section 4.2;
         Wu and He, "Group Normalization", ECCV 2018, https://arxiv.org/abs/1803.08494, eq. 7.

@@ -1,0 +1,143 @@
+"""One bit a weight over random noise that a seed regenerates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbench.payload.base import Payload, Spec, require_width
+from fedbench.payload.masks import cut, float_bytes, floats_of, mask_entropy
+from fedbench.rng import Key
+from fedbench.wire import Bytes, Packet, code_bits, decode_bits, join
+
+Noise = Literal["uniform", "gaussian", "bernoulli"]
+
+SMALLEST = 1e-8  # no noise is closer to 0
+
+
+def noise_of(
+    key: Key, d: int, noise: Noise, magnitude: float, device: torch.device | str = "cpu"
+) -> Tensor:
+    """``G(s) (d,)`` float32, the same numbers on every device and under ``vmap``; do not write.
+
+    Uniform in ``[-magnitude, magnitude)``, Gaussian with that standard deviation, or
+    ``+-magnitude``. What is closer to 0 than `SMALLEST` becomes that, with its sign; 0 becomes
+    positive (A2: updates are divided by it). The last few are kept: attacks and defenses read the
+    same rows many times.
+
+    >>> noise_of(Key(0), 3, "bernoulli", 0.5).tolist()
+    [0.5, -0.5, -0.5]
+    """
+    if isinstance(key.seed, Tensor):
+        return _draw(key, d, noise, magnitude, device)
+    return _kept(key.seed, d, noise, magnitude, str(device))
+
+
+@lru_cache(maxsize=32)
+def _kept(seed: int, d: int, noise: Noise, magnitude: float, device: str) -> Tensor:
+    return _draw(Key(seed), d, noise, magnitude, device)
+
+
+def _draw(key: Key, d: int, noise: Noise, magnitude: float, device: torch.device | str) -> Tensor:
+    if noise == "uniform":
+        x = key.uniform(d, device=device).mul_(2).sub_(1)
+    elif noise == "gaussian":
+        x = key.normal(d, device=device)
+    else:
+        x = key.signs(d, device=device)
+    x = x * magnitude
+    return x.abs().clamp_min_(SMALLEST).copysign_(x)
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseMasks(Payload):
+    """``mask (n, d)`` bool over the noise of ``seeds (n, 1)``, and ``rest (n, p)`` float32.
+
+    True stands for the noise, False for 0, or for the noise negated if ``signed``. On the wire 64
+    bits of seed, ``32 p`` bits of floats, then the mask as `code_bits` codes it.
+
+    A client chooses its own seed, so every 64 bits are a legal one: a server cannot tell a seed
+    that was drawn from one that was searched for, or copied from another client. Searching pays
+    little, the noise of any seed is within the magnitude; but nothing on the wire forbids it.
+
+    Args:
+        mask: The bits.
+        seeds: int64, whose 64 bits name the stream of the noise.
+        rest: Biases and parameters of normalisation; often ``p = 0``.
+        noise: Its distribution, see `noise_of`.
+        magnitude: Its scale.
+        signed: Is False the noise negated?
+    """
+
+    mask: Tensor
+    seeds: Tensor
+    rest: Tensor
+    noise: Noise
+    magnitude: float
+    signed: bool = False
+
+    def check(self) -> None:
+        """A bool for each weight, a seed for each row, a float for each of the rest."""
+        require_width("NoiseMasks.mask", self.mask, self.mask.shape[1], torch.bool)
+        require_width("NoiseMasks.seeds", self.seeds, 1, torch.int64)
+        require_width("NoiseMasks.rest", self.rest, self.rest.shape[1], torch.float32)
+
+    @property
+    def bounded(self) -> bool:
+        """True where there is nothing but masked noise: Gaussian noise ends at 4.4 sigma."""
+        return self.rest.shape[1] == 0
+
+    def noises(self) -> Tensor:
+        """``(n, d)`` float32: the noise before it is masked."""
+        d, device = self.mask.shape[1], self.mask.device
+        keys = [Key(seed % 2**64) for seed in self.seeds[:, 0].tolist()]
+        rows = [noise_of(key, d, self.noise, self.magnitude, device) for key in keys]
+        return torch.stack(rows)
+
+    def values(self) -> Tensor:
+        """``(n, d + p)`` float32: masked noise, then the floats."""
+        bits = self.mask.to(torch.float32)
+        symbols = bits.mul_(2).sub_(1) if self.signed else bits
+        return torch.cat([symbols.mul_(self.noises()), self.rest], dim=1)
+
+    def nearest(self, values: Tensor) -> Self:
+        """The closer of the two values that a bit can stand for, with the same seeds.
+
+        1 iff ``v / n > 1/2``, if signed iff ``v / n >= 0``: distances to a large ``v`` would round.
+        """
+        d = self.mask.shape[1]
+        along = values[:, :d].to(torch.float32) / self.noises()
+        bits = along >= 0 if self.signed else along > 0.5
+        rest = values[:, d:].to(torch.float32)
+        return type(self)(bits, self.seeds, rest, self.noise, self.magnitude, self.signed)
+
+    def entropy(self) -> Tensor:
+        """``d H2(share of ones)`` bits, 32 a float, and the seed."""
+        return mask_entropy(self.mask) + 32 * self.rest.shape[1] + 64
+
+    def encode(self) -> list[Packet]:
+        """Seed, floats, coded bits."""
+        masks, rests = self.mask.cpu().numpy(), float_bytes(self.rest)
+        rows = zip(_seed_bytes(self.seeds), rests, masks, strict=True)
+        return [join([seed, rest, code_bits(mask)]) for seed, rest, mask in rows]
+
+    @classmethod
+    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+        """Rejects a wrong length and whatever is no code of a mask."""
+        (d,), (p,) = spec["mask"], spec["rest"]
+        seed, rest, data = cut(packet, 8, 4 * p)
+        number = np.frombuffer(seed.tobytes(), dtype="<i8").astype(np.int64)
+        bits = torch.from_numpy(decode_bits(data, d))
+        form = spec["noise"], spec["magnitude"], spec["signed"]
+        return cls(bits[None], torch.from_numpy(number)[None], floats_of(rest)[None], *form)
+
+
+def _seed_bytes(seeds: Tensor) -> list[tuple[Bytes, int]]:
+    """Each of ``(n, 1)`` as eight little-endian bytes, and their number of bits."""
+    rows = seeds.cpu().numpy().astype("<i8", copy=False)
+    return [(np.frombuffer(row.tobytes(), dtype=np.uint8), 64) for row in rows]

@@ -1,0 +1,240 @@
+"""Federated dropout: every client trains another part of the network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Batches, Grad, Memory, Shared
+from fedbench.errors import ConfigError, require
+from fedbench.layout import Layout, Tree
+from fedbench.network import Network, is_statistic, is_weight
+from fedbench.payload import GatedVectors, Payload
+from fedbench.payload.gated import Gating, Governor, governed
+from fedbench.protocols.sgd import LocalSGD
+from fedbench.rng import Key
+
+_GATES = "part.gates"
+
+
+def chain(weights: Layout) -> Gating | None:
+    """Gates of units: a weight is open iff its output unit and its input unit are.
+
+    Units are the outputs of every layer but the last, in layer order; a channel that is flattened
+    feeds as many inputs as it has pixels. None if the layers do not fit one behind the other.
+
+    >>> chain(Layout.of({"conv1": (2, 1, 3, 3), "fc1": (3, 8), "fc2": (5, 3)}))
+    ... # doctest: +NORMALIZE_WHITESPACE
+    (((2, 1, 3, 3), ((0, 0, 1),)), ((3, 8), ((1, 0, 4), (0, 2, 1))), ((5, 3), ((1, 2, 1),)))
+    """
+    layers: list[tuple[tuple[int, ...], tuple[Governor, ...]]] = []
+    start, before = 0, 0
+    for i, shape in enumerate(weights.shapes):
+        governors: list[Governor] = []
+        if i:
+            pixels, left = divmod(shape[1], weights.shapes[i - 1][0])
+            flattened = len(weights.shapes[i - 1]) > len(shape)
+            if left or (pixels != 1 and not flattened):
+                return None
+            governors.append((1, before, pixels))
+        if i < len(weights.shapes) - 1:
+            governors.append((0, start, 1))
+            before, start = start, start + shape[0]
+        layers.append((shape, tuple(governors)))
+    return tuple(layers)
+
+
+def is_chain(network: Network, layers: Gating, weights: Layout) -> bool:
+    """True if nothing depends on what a closed unit computes.
+
+    Asked of the network itself: with the weights behind some units at 0, the weights before them
+    must not matter. Residuals, and norms over several channels, fail.
+    """
+    key = Key(0).fold("is_chain")
+    units = sum(shape[0] for shape, _ in layers[:-1])
+    gates = key.fold("gates").signs(1, units) > 0
+    behind = tuple((shape, tuple(g for g in own if g[0] == 1)) for shape, own in layers)
+    params, x = network.init(key.fold("init")), key.fold("x").normal(2, *network.image)
+
+    def logits(by: Gating) -> Tensor:
+        masks = weights.unflatten(governed(gates, by)[0])
+        return network.logits(params | {name: params[name] * m for name, m in masks.items()}, x)
+
+    return torch.allclose(logits(behind), logits(layers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDrop(LocalSGD[Tensor]):
+    """Each client receives, trains and returns a random sub-network; the server adds the updates.
+
+    A fixed number of filters of every convolution and of units of every hidden layer is dropped,
+    anew for each client and round, so all sub-networks are of one size. Weights into and out of a
+    dropped unit neither travel nor train. Inputs and classes are never dropped: the 0.01 that
+    FedSparse's appendix C gives both layers is no unit of them.
+
+    The papers do not say how updates of different sub-networks are averaged, nor whether
+    activations are scaled. Here the mean over all clients, with zeros where a weight was dropped,
+    is divided by the probability that it was not, so that its expectation is the mean of the
+    updates of clients that have it. And a sub-network computes with its weights divided by the
+    share of inputs that a layer kept, so that its sums have the size that they have in the whole
+    network, as dropout does.
+
+    Rules that take a median see mostly zeros where less than half of the clients have a weight.
+
+    Args:
+        conv: Share of each convolution's filters that is dropped, rounded down.
+        dense: Share of each hidden fully-connected layer's units, rounded down.
+        rescale: Divide by the shares kept?
+
+    References:
+        Caldas, Konecny, McMahan and Talwalkar, "Expanding the Reach of Federated Learning by
+        Reducing Client Resource Requirements", https://arxiv.org/abs/1812.07210, section 3.2;
+        rates from Louizos et al., "A Graphical Model Perspective on Federated Learning",
+        https://arxiv.org/abs/2111.10192, appendix C (Femnist).
+    """
+
+    sends = GatedVectors
+
+    conv: float = 0.2
+    dense: float = 0.4
+    rescale: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("conv", "dense"):
+            value = getattr(self, name)
+            require(f"FedDrop.{name}", value, 0 <= value < 1, "in [0, 1)")
+
+    def kept(self, weights: Layout) -> list[int]:
+        """Units that each layer but the last keeps.
+
+        >>> FedDrop().kept(Layout.of({"conv1": (9, 1, 3, 3), "fc1": (8, 81), "fc2": (5, 8)}))
+        [8, 5]
+        """
+        return [
+            shape[0] - math.floor(Fraction(repr(self._rate(shape))) * shape[0])
+            for shape in weights.shapes[:-1]
+        ]
+
+    def _rate(self, shape: tuple[int, ...]) -> float:
+        return self.conv if len(shape) == 4 else self.dense
+
+    def shares(self, weights: Layout) -> list[float]:
+        """Share of each layer's inputs that is kept."""
+        kept = zip(self.kept(weights), weights.shapes, strict=False)
+        return [1.0, *(count / shape[0] for count, shape in kept)]
+
+    def chances(self, shared: Shared) -> Tensor:
+        """``(d,)``: the probability that a client has a weight."""
+        weights = shared.weights
+        outs = zip(self.shares(weights)[1:], weights.shapes, strict=False)
+        units = torch.cat([torch.empty(0), *(torch.full(shape[:1], c) for c, shape in outs)])
+        return governed(units[None].to(shared.device), _layers(weights))[0]
+
+    def init(self, shared: Shared) -> Tensor:
+        """Kaiming-uniform weights from the seed.
+
+        Raises:
+            ConfigError: the network is no chain of layers, or normalises by batches: the
+                statistics of a dropped filter are those of zeros.
+        """
+        layers = chain(shared.weights)
+        statistics = any(is_statistic(name) for name in shared.rest.names)
+        if statistics or not layers or not is_chain(shared.network, layers, shared.weights):
+            raise ConfigError(
+                "--protocol feddrop needs a model whose layers follow one another, without "
+                f"residuals or batch norm, got {type(shared.network).__name__}; use lenet or conv4"
+            )
+        return shared.layout.flatten(shared.network.init(shared.key.fold("init"), shared.device))
+
+    def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
+        """One row a client: its units, and the weights between them."""
+        weights, d = shared.weights, shared.weights.d
+        units = list(zip(self.kept(weights), weights.shapes, strict=False))
+        gates = torch.zeros(len(clients), sum(shape[0] for _, shape in units), dtype=torch.bool)
+        for row, client in zip(gates, clients, strict=True):
+            start = 0
+            for layer, (kept, shape) in enumerate(units):
+                drawn = key.fold("units", client, layer).permutation(shape[0])[:kept]
+                row[start + drawn] = True
+                start += shape[0]
+        gates, layers = gates.to(shared.device), _layers(weights)
+        rest = state[d:].repeat(len(clients), 1)
+        return GatedVectors(gates, state[:d] * governed(gates, layers), rest, layers)
+
+    def receive(self, shared: Shared, broadcast: Payload) -> Tree:
+        """The weights, 0 where dropped, and the gates."""
+        assert isinstance(broadcast, GatedVectors)
+        tree = shared.layout.unflatten(torch.cat([broadcast.x[0], broadcast.rest[0]]))
+        return tree | {_GATES: broadcast.gates[0].to(torch.float32)}
+
+    def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
+        """The sub-network, its sums as large as those of the whole."""
+        if not self.rescale:
+            return trained
+        shares = dict(zip(filter(is_weight, trained), self.shares(_weights(trained)), strict=True))
+        return {name: x / shares[name] if is_weight(name) else x for name, x in trained.items()}
+
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
+        """``trained - tree``, 0 where dropped; the gates are kept until the message is sent."""
+        gates = tree[_GATES]
+        start = {name: x for name, x in tree.items() if name != _GATES}
+        layout = _weights(start)
+        masks = layout.unflatten(governed(gates[None], _layers(layout))[0])
+
+        def masked(trained: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+            gradient = grad(trained, x, y, key)
+            return gradient | {name: gradient[name] * mask for name, mask in masks.items()}
+
+        update, memory = super().local_update(start, batches, masked, key, memory)
+        return update, memory | {"gates": gates}
+
+    def message(
+        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
+    ) -> tuple[Payload, Sequence[Memory]]:
+        """The updates of the weights that the client has."""
+        gates = torch.stack([one["gates"] for one in memory]) > 0.5
+        d = shared.weights.d
+        blank = GatedVectors(gates, updates[:, :d], updates[:, d:], _layers(shared.weights))
+        payload = blank.nearest(torch.cat([gates.to(updates), updates], dim=1))
+        return payload, [{} for _ in memory]
+
+    def server_step(
+        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
+    ) -> Tensor:
+        """``w + E[z update] / P[z = 1]``."""
+        d = shared.weights.d
+        update = aggregate[len(aggregate) - len(state) :].to(state)
+        return state + torch.cat([update[:d] / self.chances(shared), update[d:]])
+
+    def model(self, shared: Shared, state: Tensor, key: Key) -> Tree:
+        """The whole network."""
+        return shared.layout.unflatten(state)
+
+    def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree:
+        """The client's sub-network."""
+        assert isinstance(broadcast, GatedVectors)
+        assert isinstance(sent, GatedVectors)
+        x, rest = broadcast.x[0] + sent.x[0], broadcast.rest[0] + sent.rest[0]
+        return self.weights(shared.layout.unflatten(torch.cat([x, rest])), {}, Key(0))
+
+    def model_bits(self, shared: Shared, state: Tensor) -> int:
+        """32 bits a parameter."""
+        return 32 * len(state)
+
+
+def _weights(tree: Tree) -> Layout:
+    return Layout.of({name: tuple(x.shape) for name, x in tree.items() if is_weight(name)})
+
+
+def _layers(weights: Layout) -> Gating:
+    layers = chain(weights)
+    assert layers is not None  # `FedDrop.init` has refused the others
+    return layers

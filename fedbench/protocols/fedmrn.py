@@ -1,0 +1,163 @@
+"""Updates that are random noise behind a mask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Batches, Grad, Memory, Shared
+from fedbench.errors import require
+from fedbench.layout import Layout, Tree
+from fedbench.network import is_weight
+from fedbench.payload import NoiseMasks, Payload
+from fedbench.payload.noise_masks import SMALLEST, Noise, noise_of
+from fedbench.protocols.fedavg import DenseWeights
+from fedbench.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMRN(DenseWeights):
+    """Clients look for their update within random noise, and send one bit a weight and a seed.
+
+    A client trains ``u``, which starts at 0, by SGD on the gradient at ``w + u_hat``, where
+    ``u_hat`` is ``u`` clipped to the noise and, for a share ``tau / S`` of the coordinates that
+    grows with every step, the noise behind a mask. The update that it sends is the noise behind a
+    final mask, drawn afresh; the server adds the mean over clients, weighted by their size.
+
+    Masks of 0 and 1 lose half the signal (M4): where noise and ``u`` differ in sign, ``u_hat`` is
+    always 0, so over uniform noise ``E[u_hat] = (u - u**2 / 2a) / 2``; unbiased is it only where
+    ``u / n`` is in [0, 1]. A weight decay pulls ``u`` to 0, that is, to the weights of the round.
+
+    Where the paper is silent or wrong: the clipping, like the masking, has the gradient of the
+    identity and ``u`` itself is never clipped (M6); biases, scales and shifts have no mask: they
+    are trained by the same SGD and travel, with running statistics, as floats that are counted
+    (A2); a client has one 64-bit seed that really travels, not one of 1001 for each layer that
+    does not; the mean weights by samples, as equation 5, not by batches.
+
+    Args:
+        noise: Its distribution: ``uniform``, ``gaussian`` or ``bernoulli``.
+        magnitude: Of the noise: the end of the interval, the standard deviation (``N(0, alpha)`` in
+            the paper; in its code alpha is that), or the absolute value.
+        sm: Stochastic masking; else deterministic: 1 iff ``u`` and the noise have the same sign,
+            so 0 where ``u`` is 0. The final mask follows.
+        pm: Progressive masking; else all coordinates are masked in every step.
+        when: ``training``, or ``after`` it: FedAvg's update, masked (section 5.4).
+
+    References:
+        Li et al., "Masked Random Noise for Communication-Efficient Federated Learning", ACM MM
+        2024, https://arxiv.org/abs/2408.03220, Algorithm 1 and equations 4 to 10.
+    """
+
+    sends = NoiseMasks
+    signed: ClassVar[bool] = False
+
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    noise: Noise = "uniform"
+    magnitude: float = 0.01
+    sm: bool = True
+    pm: bool = True
+    when: Literal["training", "after"] = "training"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = SMALLEST < self.magnitude < 1e30
+        require(f"{type(self).__name__}.magnitude", self.magnitude, fits, "in (1e-8, 1e30)")
+
+    def reach(self, u: Tensor, noise: Tensor) -> Tensor:
+        """``clip(u / n)``: how far along the noise ``u`` is, in [0, 1], or [-1, 1] if signed."""
+        return (u / noise).clamp(-1 if self.signed else 0, 1)
+
+    def chance(self, reach: Tensor) -> Tensor:
+        """The probability ``p`` of a 1.
+
+        ``clip(u / n, 0, 1)``, equation 6, or if signed ``clip((u + n) / 2n, 0, 1)``, equation 7
+        (M1: printed is ``u + n / 2n``). Deterministic masking has 0 or 1; signed, ``u = 0`` has 1.
+        """
+        if self.sm:
+            return (reach + 1) / 2 if self.signed else reach
+        return (reach >= 0 if self.signed else reach > 0).to(reach.dtype)
+
+    def masked(self, u: Tensor, noise: Tensor, progress: float, key: Key) -> Tensor:
+        """``u_hat`` of equation 10 with ``p = progress``: lines 15 to 18 of Algorithm 1.
+
+        One draw decides both, whether a coordinate is masked and, if so, by what: of those below
+        ``p`` a share ``chance`` is below ``p * chance``. In arithmetic, since to choose by a
+        random bool mispredicts every other branch.
+        """
+        reach = self.reach(u, noise)
+        draws = key.shorts(*u.shape, device=u.device).to(u.dtype)
+        limit = math.ceil(progress * 2**16)  # P is 1 with a multiple of 2**-16, as coins are
+        ones = (self.chance(reach) * limit).ceil_().sub_(draws).clamp(0, 1)
+        symbols = ones.mul_(2).sub_(1) if self.signed else ones
+        chosen = draws.neg_().add_(limit).clamp(0, 1)
+        return reach.lerp(symbols, chosen).mul_(noise)
+
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
+        """``u^{S+1}``, and how far the rest moved."""
+        if self.when == "after":
+            return super().local_update(tree, batches, grad, key, memory)
+        noise, taus = self._noise(tree, key), count(1)
+
+        def straight_through(u: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+            progress = next(taus) / len(batches) if self.pm else 1.0
+            network = {
+                name: w + self.masked(u[name], noise[name], progress, key.fold("mask", name))
+                for name, w in tree.items()
+                if is_weight(name)
+            }
+            return grad(u | network, x, y, key)
+
+        start = {name: torch.zeros_like(x) if is_weight(name) else x for name, x in tree.items()}
+        u = self.train(start, batches, straight_through, key)
+        return {name: x if is_weight(name) else x - tree[name] for name, x in u.items()}, memory
+
+    def _noise(self, tree: Tree, key: Key) -> Tree:
+        """``G(s)`` of the layers that have a mask."""
+        weights = {name: x for name, x in tree.items() if is_weight(name)}
+        layout = Layout.of({name: tuple(x.shape) for name, x in weights.items()})
+        device = next(iter(weights.values())).device
+        flat = noise_of(key.fold("noise"), layout.d, self.noise, self.magnitude, device)
+        return layout.unflatten(flat)
+
+    def message(
+        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
+    ) -> tuple[Payload, Sequence[Memory]]:
+        """``M(u, G(s))`` and ``s``, line 20 of Algorithm 1."""
+        d, form = shared.weights.d, (self.noise, self.magnitude)
+        masks = []
+        for u, key in zip(updates[:, :d], keys, strict=True):
+            noise = noise_of(key.fold("noise"), d, *form, updates.device)
+            masks.append(key.fold("mask").bernoulli(self.chance(self.reach(u, noise))))
+        seeds = torch.stack([key.fold("noise").tensor(updates.device) for key in keys])[:, None]
+        rest = updates[:, d:].to(torch.float32)
+        return NoiseMasks(torch.stack(masks), seeds, rest, *form, self.signed), memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMRNS(FedMRN):
+    """FedMRN whose masks are signs: the update is noise, kept or negated.
+
+    ``E[u_hat] = u`` wherever ``|u| <= |n|``, whatever the sign of the noise; in exchange a
+    coordinate without an update still moves by ``+-n``: the variance is ``n**2 - u**2`` (M5). Not
+    FedMRN at half the magnitude: that differs by an offset ``-n`` (M3).
+
+    Args:
+        magnitude: As in FedMRN.
+
+    References:
+        Li et al., ACM MM 2024, https://arxiv.org/abs/2408.03220, equations 7 and 10.
+    """
+
+    signed = True
+
+    magnitude: float = 0.005

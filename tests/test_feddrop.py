@@ -1,0 +1,204 @@
+"""Federated dropout: sub-networks that are drawn, sent, trained and mapped back."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.api import Shared
+from fedbench.errors import ConfigError
+from fedbench.layout import Layout
+from fedbench.network import ConvNet
+from fedbench.payload import GatedVectors
+from fedbench.protocols.fedavg import FedAvg
+from fedbench.protocols.feddrop import FedDrop, chain, is_chain
+from fedbench.rng import Key
+from fedbench.tasks.models import CNN4, Conv4, LeNet, LeNet5, ResNet20
+from fedbench.testing import NETWORK, check_payload, check_protocol, example_clients
+from fedbench.training import Loop, Schedule
+
+# conv1 (4, 1, 3, 3), conv2 (5, 4, 3, 3), pool, fc1 (6, 5 * 4), fc2 (3, 6): 15 units.
+DEEP = Shared(ConvNet((1, 4, 4), ((4, 5),), (6,), 3), 3, torch.device("cpu"))
+DROP = FedDrop(conv=0.4, dense=0.5)  # of 4, 5 and 6 units it keeps 3, 3 and 3
+
+
+def down(protocol: FedDrop, shared: Shared, clients: int = 4) -> GatedVectors:
+    payload = protocol.broadcast(shared, protocol.init(shared), range(clients), Key(7))
+    assert isinstance(payload, GatedVectors)
+    return payload
+
+
+def test_the_number_of_units_is_fixed_and_which_ones_differs_by_client() -> None:
+    payload = down(DROP, DEEP, 40)
+    parts = [gates.sum(dim=1).tolist() for gates in torch.split(payload.gates, [4, 5, 6], dim=1)]
+    assert parts == [[3] * 40, [3] * 40, [3] * 40]
+    assert len({tuple(row) for row in payload.gates.int().tolist()}) > 30
+    assert bool(payload.gates.any(dim=0).all())
+    assert not bool(payload.gates.all(dim=0).any())
+
+
+def test_a_client_has_other_units_in_the_next_round_and_the_same_in_another_company() -> None:
+    state = DROP.init(DEEP)
+    first = DROP.broadcast(DEEP, state, [3, 9], Key(7))
+    again = DROP.broadcast(DEEP, state, [9, 5], Key(7))
+    later = DROP.broadcast(DEEP, state, [3, 9], Key(8))
+    assert isinstance(first, GatedVectors)
+    assert isinstance(again, GatedVectors)
+    assert isinstance(later, GatedVectors)
+    assert torch.equal(first.gates[1], again.gates[0])
+    assert not torch.equal(first.gates, later.gates)
+
+
+def test_rates_are_exact_and_round_down() -> None:
+    # 0.3 * 10 is 3, but 0.29 * 100 is 28.999... in floating point.
+    layers = Layout.of({"conv1": (10, 1, 3, 3), "fc1": (100, 10), "fc2": (2, 100)})
+    assert FedDrop(conv=0.3, dense=0.29).kept(layers) == [7, 71]
+    assert FedDrop(conv=0.99, dense=0.01).kept(layers) == [1, 99]
+
+
+def test_a_weight_travels_iff_both_of_its_units_do() -> None:
+    payload = down(DROP, DEEP)
+    for row in range(4):
+        first, second, third = torch.split(payload.gates[row], [4, 5, 6])
+        weights = DEEP.layout.unflatten(payload.is_open()[row])
+        pixels = second.repeat_interleave(4)  # 2 x 2 pixels a channel after the pool
+        assert torch.equal(weights["conv1"][:, 0, 0, 0], first)
+        assert torch.equal(weights["conv2"][:, :, 1, 1], second[:, None] & first)
+        assert torch.equal(weights["fc1"], third[:, None] & pixels)
+        assert torch.equal(weights["fc2"], third.expand(3, -1))
+
+
+def test_both_directions_shrink_on_the_wire() -> None:
+    # 3 * 9 + 3 * 3 * 9 + 3 * 3 * 4 + 3 * 3 weights and 15 gates; all of it would be 354 weights.
+    payload = down(DROP, DEEP)
+    assert [packet.bits for packet in payload.encode()] == [32 * 153 + 15] * 4
+    clients = parts_of(payload)
+    updates, memory = Loop(DROP, DEEP, Schedule(1, 4)).train(clients)
+    sent, after = DROP.message(DEEP, updates, [c.key for c in clients], memory)
+    assert [packet.bits for packet in sent.encode()] == [32 * 153 + 15] * 4
+    assert after == [{}] * 4
+
+
+def parts_of(payload: GatedVectors) -> list[Any]:
+    """Clients with a sub-network each."""
+    return [
+        dataclasses.replace(client, tree=DROP.receive(DEEP, payload.take([row])))
+        for row, client in enumerate(example_clients(DROP, DEEP, len(payload)))
+    ]
+
+
+def test_what_a_client_has_not_does_not_train_and_what_it_has_does() -> None:
+    payload = down(DROP, DEEP)
+    clients = parts_of(payload)
+    updates, memory = Loop(DROP, DEEP, Schedule(3, 4)).train(clients)
+    assert float(updates[~payload.is_open()].abs().max()) == 0
+    assert float((updates[payload.is_open()] != 0).double().mean()) > 0.5
+    sent, _ = DROP.message(DEEP, updates, [c.key for c in clients], memory)
+    assert isinstance(sent, GatedVectors)
+    assert torch.equal(sent.gates, payload.gates)
+    assert torch.equal(sent.x, updates)
+
+
+def test_the_mean_of_what_comes_back_is_unbiased() -> None:
+    # Every client would move every weight by its own index. Over 4000 clients the estimate of a
+    # weight with P = .3 has a relative sigma of sqrt(.7 / .3 / 4000) = .024; 354 of them: 5 sigma.
+    shared, d = DEEP, DEEP.layout.d
+    move = torch.arange(1.0, d + 1)
+    gates = down(DROP, shared, 4000)
+    aggregate = torch.cat([gates.gates.float(), move * gates.is_open()], dim=1).mean(dim=0)
+    state = torch.full((d,), 2.0)
+    moved = DROP.server_step(shared, state, aggregate, 4000, Key(0)) - 2
+    assert float((moved / move - 1).abs().max()) < 0.12
+    chances = sorted(set(DROP.chances(shared).tolist()))
+    assert chances == pytest.approx([0.3, 0.45, 0.5, 0.75])
+
+
+def test_without_dropout_it_is_fedavg() -> None:
+    none = FedDrop(conv=0.0, dense=0.0)
+    rows = [
+        Loop(protocol, DEEP, Schedule(2, 4)).train(example_clients(protocol, DEEP))[0]
+        for protocol in (none, FedAvg())
+    ]
+    torch.testing.assert_close(*rows, rtol=0, atol=0)
+    aggregate = torch.cat([torch.ones(15), rows[0].mean(dim=0)])
+    state = none.init(DEEP)
+    assert torch.equal(state, FedAvg().init(DEEP))
+    after = none.server_step(DEEP, state, aggregate, 4, Key(0))
+    assert torch.equal(after, FedAvg().server_step(DEEP, state, rows[1].mean(dim=0), 4, Key(0)))
+
+
+def test_a_sub_network_has_sums_as_large_as_the_whole() -> None:
+    # Inputs kept: all, 3 of 4, 3 of 5, 3 of 6.
+    tree = {name: torch.ones(shape) for name, shape in DEEP.network.shapes.items()}
+    scaled = DROP.weights(tree, {}, Key(0))
+    largest = [float(x.max()) for x in scaled.values()]
+    assert largest == pytest.approx([1, 4 / 3, 5 / 3, 2])
+    assert dataclasses.replace(DROP, rescale=False).weights(tree, {}, Key(0)) is tree
+
+
+def test_the_clients_own_model_is_its_sub_network() -> None:
+    payload = down(DROP, DEEP)
+    sent = dataclasses.replace(payload, x=payload.x * 0.5)
+    own = DROP.local_model(DEEP, payload.take([1]), sent.take([1]))
+    conv2 = DEEP.layout.unflatten(payload.x[1])["conv2"]
+    torch.testing.assert_close(own["conv2"], conv2 * 1.5 * 4 / 3)
+
+
+@pytest.mark.parametrize("model", [LeNet(), Conv4(), LeNet5()])
+def test_it_knows_which_unit_feeds_which_layer(model: Any) -> None:
+    network = model.build((1, 28, 28), 10)
+    shared = Shared(network, 0, torch.device("cpu"))
+    layers = chain(shared.weights)
+    assert layers is not None
+    assert is_chain(network, layers, shared.weights)
+
+
+def test_it_notices_a_chain_in_the_wrong_order() -> None:
+    # Shapes alone cannot tell: fc1 behind conv2 with every channel's pixels apart.
+    layers = chain(DEEP.weights)
+    assert layers is not None
+    (shape, ((_, start, _), out)) = layers[2]
+    halves: Any = (*layers[:2], (shape, ((1, start - 4, 4), out)), layers[3])
+    assert is_chain(DEEP.network, layers, DEEP.weights)
+    assert not is_chain(DEEP.network, halves, DEEP.weights)
+
+
+@pytest.mark.parametrize("model", [ResNet20(), CNN4()])
+def test_it_refuses_networks_whose_units_it_cannot_drop(model: Any) -> None:
+    shared = Shared(model.build((3, 32, 32), 10), 0, torch.device("cpu"))
+    with pytest.raises(ConfigError, match=r"^--protocol feddrop needs [^\n]*use lenet or conv4$"):
+        FedDrop().init(shared)
+
+
+def test_layers_that_do_not_fit_are_no_chain() -> None:
+    assert chain(Layout.of({"fc1": (4, 9), "fc2": (3, 8)})) is None
+    assert chain(Layout.of({"conv1": (4, 1, 3, 3), "conv2": (5, 8, 3, 3)})) is None
+    assert chain(Layout.of({"conv1": (4, 1, 3, 3), "fc1": (5, 9)})) is None
+
+
+@pytest.mark.parametrize("wrong", [{"conv": 1.0}, {"conv": -0.1}, {"dense": 1.0}])
+def test_impossible_rates_end_in_one_line(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=f"^FedDrop.{name} must be [^\n]*$"):
+        FedDrop(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("protocol", [FedDrop(), DROP, FedDrop(conv=0.9, dense=0.9)])
+def test_it_keeps_the_promises_of_a_protocol(protocol: FedDrop) -> None:
+    check_protocol(protocol)
+    check_payload(down(protocol, Shared(NETWORK, 3, torch.device("cpu"))))
+
+
+def test_biases_are_everybodys() -> None:
+    network = LeNet5().build((1, 28, 28), 10)
+    shared = Shared(network, 0, torch.device("cpu"))
+    payload = down(FedDrop(), shared, 2)
+    assert payload.rest.shape == (2, shared.rest.d)
+    aggregate: Tensor = torch.zeros(payload.values().shape[1])
+    aggregate[-shared.rest.d :] = 1.0
+    state = FedDrop().init(shared)
+    moved = FedDrop().server_step(shared, state, aggregate, 2, Key(0)) - state
+    assert moved[-shared.rest.d :].tolist() == pytest.approx([1.0] * shared.rest.d)
+    assert float(moved[: -shared.rest.d].abs().max()) == 0

@@ -1,0 +1,347 @@
+"""FedPM, its regularised form, and the deterministic masks: numbers by hand, and bad input."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.api import ServerView, Shared
+from fedbench.errors import ConfigError
+from fedbench.layout import Tree
+from fedbench.network import ConvNet
+from fedbench.payload import BinaryMasks, FloatVectors
+from fedbench.protocols.fedmask import FedMask
+from fedbench.protocols.fedpm import FedPM
+from fedbench.protocols.hidenseek import HideNSeek, kept_weights
+from fedbench.protocols.score_training import Belief, ScoreTraining
+from fedbench.protocols.topk_mask import TopKMask
+from fedbench.rng import Key
+from fedbench.testing import NETWORK
+from fedbench_defenses.mean import Mean
+
+SHARED = Shared(NETWORK, 3, torch.device("cpu"))
+FLAT = Shared(ConvNet((1, 1, 4), (), (), 1), 0, torch.device("cpu"))  # one layer of 4 weights
+
+
+def belief(protocol: ScoreTraining, *theta: float) -> Belief:
+    return dataclasses.replace(protocol.init(FLAT), theta=torch.tensor(theta))
+
+
+def step(protocol: ScoreTraining, state: Belief, *aggregate: float, n: int) -> Belief:
+    return protocol.server_step(FLAT, state, torch.tensor(aggregate), n, Key(0))
+
+
+def slope(protocol: ScoreTraining, s: float) -> float:
+    """d mask / d score."""
+    score = torch.tensor([s], requires_grad=True)
+    (gradient,) = torch.autograd.grad(protocol.mask(score, Key(1)).sum(), score)
+    return gradient.item()
+
+
+# -- Bernoulli masks
+
+
+@pytest.mark.parametrize(
+    ("ste", "expected"), [("identity", 0.75 * 0.25), ("theta", 0.75 * 0.75 * 0.25)]
+)
+def test_the_gradient_of_a_sample_is_that_of_theta_or_theta_times_that(
+    ste: str, expected: float
+) -> None:
+    # theta = 3/4 at s = ln 3. E1: the printed rule multiplies by theta once more.
+    assert slope(FedPM(ste=ste), math.log(3)) == pytest.approx(expected)  # type: ignore[arg-type]
+
+
+def test_a_step_draws_each_bit_with_its_probability_and_a_new_key_draws_anew() -> None:
+    score = torch.full((20_000,), math.log(0.3 / 0.7))
+    first, second = (FedPM().mask(score, Key(k)) for k in (1, 2))
+    assert set(first.tolist()) == {0.0, 1.0}
+    assert float(first.mean()) == pytest.approx(0.3, abs=5 * math.sqrt(0.21 / 20_000))
+    assert float((first * second).mean()) == pytest.approx(0.09, abs=0.012)  # independent
+
+
+def test_what_is_sent_is_unbiased_and_certain_bits_are_certain() -> None:
+    theta = torch.tensor([0.0, 1.0, 0.2, 0.9])
+    keys = [Key(0).fold(i) for i in range(4000)]
+    payload, _ = FedPM().message(FLAT, theta.expand(4000, 4), keys, [{}] * 4000)
+    mean = payload.values().mean(dim=0)
+    assert mean[:2].tolist() == [0.0, 1.0]
+    assert mean[2].item() == pytest.approx(0.2, abs=5 * math.sqrt(0.16 / 4000))
+    assert mean[3].item() == pytest.approx(0.9, abs=5 * math.sqrt(0.09 / 4000))
+
+
+def test_the_error_of_the_mean_stays_below_the_bound_of_equation_2() -> None:
+    k, d = 10, SHARED.weights.d
+    theta = Key(1).uniform(k, d)
+    payload, _ = FedPM().message(SHARED, theta, [Key(2).fold(i) for i in range(k)], [{}] * k)
+    error = float((payload.values().mean(dim=0) - theta.mean(dim=0)).square().sum())
+    exact = float((theta * (1 - theta)).sum()) / k**2
+    assert exact < d / (4 * k)
+    assert error == pytest.approx(exact, rel=0.5)
+
+
+# -- the server
+
+
+def test_bayes_agg_is_the_mode_of_the_posterior() -> None:
+    # K = 4, three ones, lambda_0 = 2: alpha = 5, beta = 3, mode 4/6; the mean of the masks is 3/4,
+    # the mean of the posterior 5/8.
+    state = step(FedPM(prior=2.0), FedPM(prior=2.0).init(FLAT), 0.75, 0.0, 1.0, 0.5, n=4)
+    assert state.theta.tolist() == pytest.approx([4 / 6, 1 / 6, 5 / 6, 1 / 2])
+
+
+def test_with_a_flat_prior_and_a_reset_each_round_it_is_the_plain_average() -> None:
+    protocol = FedPM()
+    state = protocol.init(FLAT)
+    for mean in ([0.75, 0.0, 1.0, 0.5], [0.25, 0.25, 0.0, 1.0]):
+        state = step(protocol, state, *mean, n=4)
+        assert state.theta.tolist() == mean
+
+
+def test_without_a_reset_rounds_add_up_by_their_clients() -> None:
+    # Round 1: 1 of 2; round 2: 3 of 6: together 4 of 8; round 3 starts afresh with 2 of 2.
+    protocol = FedPM(resets="every:2")
+    state = step(protocol, protocol.init(FLAT), 0.0, 0.5, 1.0, 0.5, n=2)
+    state = step(protocol, state, 1.0, 0.5, 1.0, 0.0, n=6)
+    assert state.theta.tolist() == pytest.approx([6 / 8, 4 / 8, 1.0, 1 / 8])
+    state = step(protocol, state, 1.0, 0.0, 0.5, 0.5, n=2)
+    assert state.theta.tolist() == [1.0, 0.0, 0.5, 0.5]
+
+
+def test_an_aggregate_outside_of_the_unit_interval_is_clipped() -> None:
+    state = step(FedPM(), FedPM().init(FLAT), -3.0, 7.0, 0.5, 1.0, n=4)
+    assert state.theta.tolist() == [0.0, 1.0, 0.5, 1.0]
+
+
+def test_certain_weights_get_finite_scores_and_others_their_logit() -> None:
+    state = belief(FedPM(clip=0.01), 0.0, 1.0, 0.75, 0.5)
+    down = FedPM().broadcast(FLAT, state, [0], Key(0))
+    scores = FedPM().receive(FLAT, down)["fc1"].flatten().tolist()
+    edge = math.log(0.01 / 0.99)
+    assert scores == pytest.approx([edge, -edge, math.log(3), 0.0], abs=1e-5)
+
+
+def test_sizes_count_in_the_regularised_form_only() -> None:
+    # Sizes 1 and 3: equation 8 gives 3/4, FedPM's equation gives 1/2 (R5).
+    masks = BinaryMasks(torch.tensor([[False], [True]]), torch.zeros(2, 0))
+    for protocol, expected in ((FedPM(), 0.5), (FedPM(reg=1.0), 0.75)):
+        sizes = torch.tensor([1.0, 3.0]) if protocol.weighted else torch.ones(2)
+        view = ServerView(sizes.double(), masks.take([0]), 0, Key(0))
+        assert Mean().aggregate(masks, None, view)[0].item() == expected
+
+
+def test_the_first_theta_is_sigmoid_normal_or_uniform() -> None:
+    big = Shared(ConvNet((1, 1, 40_000), (), (), 1), 0, torch.device("cpu"))
+    for protocol, std in (
+        (FedPM(), 0.2083),  # of sigmoid(N(0, 1))
+        (FedPM(reg=1.0), 12**-0.5),  # R4
+        (FedPM(start="uniform"), 12**-0.5),
+        (FedPM(start="normal", reg=1.0), 0.2083),
+    ):
+        theta = protocol.init(big).theta
+        assert float(theta.std()) == pytest.approx(std, abs=0.005)
+        assert float(theta.mean()) == pytest.approx(0.5, abs=0.01)
+
+
+# -- the regulariser
+
+
+def test_the_penalty_is_the_gradient_of_equation_12() -> None:
+    # s = ln 3: theta (1 - theta) = 3/16; four weights.
+    scores = {"fc1": torch.full((1, 4), math.log(3))}
+    zero: Tree = {"fc1": torch.zeros(1, 4)}
+    mean = FedPM(reg=2.0).penalised(zero, scores)["fc1"]
+    total = FedPM(reg=2.0, penalty="sum").penalised(zero, scores)["fc1"]
+    assert mean.tolist() == [pytest.approx([2 / 4 * 3 / 16] * 4)]
+    assert total.tolist() == [pytest.approx([2 * 3 / 16] * 4)]
+    assert FedPM().penalised(zero, scores) is zero
+
+
+def moved(protocol: FedPM) -> float:
+    """How far ten local steps move the score of a weight whose loss has no gradient."""
+    tree = {"fc1": torch.zeros(10, 100)}
+    batches = [(torch.zeros(1), torch.zeros(1))] * 10
+    update, _ = protocol.local_update(
+        tree, batches, lambda tree, x, y, key: {"fc1": torch.zeros(10, 100)}, Key(0), {}
+    )
+    return float(update["fc1"].logit().abs().max())
+
+
+def test_the_printed_penalty_is_felt_under_adam_and_not_under_sgd() -> None:
+    # R1: |d penalty / ds| <= lambda / (4 d), here 2.5e-4 a step times lr 0.1. Adam divides it out.
+    assert moved(FedPM(reg=1.0, optimizer="sgd")) <= 10 * 0.1 * 1 / (4 * 1000) * 1.01
+    assert moved(FedPM(reg=1.0, optimizer="adam")) > 0.9
+    assert moved(FedPM(optimizer="adam")) == 0.0
+
+
+# -- Adam
+
+
+def test_moments_survive_in_the_client_only_if_they_are_kept() -> None:
+    tree = FedPM().receive(SHARED, FedPM().broadcast(SHARED, FedPM().init(SHARED), [0], Key(0)))
+    batch = [(torch.zeros(1), torch.zeros(1))]
+
+    def local(protocol: FedPM) -> tuple[Tree, Tree]:
+        memory = protocol.memory(SHARED)
+        for sign in (1.0, -1.0):
+
+            def grad(tree: Tree, x: Tensor, y: Tensor, key: Key, sign: float = sign) -> Tree:
+                return {name: sign * s for name, s in tree.items()}
+
+            update, memory = protocol.local_update(tree, batch, grad, Key(0), memory)
+        return update, memory
+
+    kept, memory = local(FedPM(keep_moments=True))
+    fresh, nothing = local(FedPM())
+    assert memory["t"].item() == 2
+    assert nothing == {}
+    assert not torch.allclose(kept["fc1"], fresh["fc1"])
+
+
+# -- deployment
+
+
+def test_the_final_mask_is_a_sample_or_strictly_above_the_threshold() -> None:
+    state = belief(FedPM(), 0.5, 0.51, 0.0, 1.0)
+    hard = FedPM(final="threshold").model(FLAT, state, Key(0))["fc1"].abs() > 0
+    assert hard.tolist() == [[False, True, False, True]]
+    higher = FedPM(final="threshold", threshold=0.6).model(FLAT, state, Key(0))["fc1"].abs() > 0
+    assert higher.tolist() == [[False, False, False, True]]
+    draws = [FedPM().model(FLAT, state, Key(k))["fc1"][0, 0].abs() > 0 for k in range(50)]
+    assert 10 < sum(map(int, draws)) < 40
+
+
+def test_weights_are_plus_minus_the_kaiming_deviation_of_their_layer() -> None:
+    state = FedPM().init(SHARED)
+    ones = dataclasses.replace(state, theta=torch.ones_like(state.theta))
+    model = FedPM().model(SHARED, ones, Key(0))
+    for name, fan_in in {"conv1": 9, "fc1": 12, "fc2": 5}.items():
+        values = sorted(set(model[name].flatten().tolist()))
+        assert values == pytest.approx([-math.sqrt(2 / fan_in), math.sqrt(2 / fan_in)])
+
+
+def test_a_settled_model_costs_less_than_a_bit_per_parameter() -> None:
+    big = Shared(ConvNet((1, 1, 40_000), (), (), 1), 0, torch.device("cpu"))
+    state = dataclasses.replace(FedPM().init(big), theta=torch.full((40_000,), 0.1))
+    bits = FedPM().model_bits(big, state)
+    assert 0.46 * 40_000 < bits < 0.49 * 40_000  # H2(0.1) = 0.469
+    uncertain = dataclasses.replace(state, theta=torch.full((40_000,), 0.5))
+    assert FedPM().model_bits(big, uncertain) <= 40_000 + 64 * 8
+
+
+def test_a_message_alone_is_a_model() -> None:
+    sent = BinaryMasks(torch.tensor([[True, False, True, False]]), torch.zeros(1, 0))
+    down = FloatVectors(torch.rand(1, 4, generator=torch.Generator().manual_seed(0)))
+    model = FedPM().local_model(FLAT, down, sent)
+    assert model is not None
+    assert (model["fc1"] != 0).tolist() == [[True, False, True, False]]
+
+
+# -- deterministic masks
+
+
+def test_fedmask_keeps_strictly_more_than_one_half() -> None:
+    # A score of 0 is a probability of exactly 1/2 and is not kept.
+    score = torch.tensor([0.0, 0.1, -0.1])
+    assert FedMask().mask(score, Key(0)).tolist() == [0.0, 1.0, 0.0]
+    assert FedMask().bits(FLAT, score.sigmoid(), Key(0)).tolist() == [False, True, False]
+    assert slope(FedMask(), math.log(3)) == pytest.approx(3 / 16)
+
+
+def test_topk_mask_keeps_the_best_of_each_layer() -> None:
+    theta = SHARED.weights.unflatten(Key(5).uniform(SHARED.weights.d))
+    theta["fc2"] += 10  # all of this layer beats all of the others
+    bits = TopKMask(k=0.4).bits(SHARED, SHARED.weights.flatten(theta), Key(0))
+    kept = [int(layer.sum()) for layer in SHARED.weights.layers(bits)]
+    assert kept == [11, 24, 6]  # 27, 60 and 15 weights, int(0.6 n) dropped
+    assert slope(TopKMask(), 0.3) == 1.0
+
+
+def test_topk_mask_breaks_ties_by_position() -> None:
+    bits = TopKMask(k=0.5).bits(FLAT, torch.tensor([0.2, 0.2, 0.2, 0.1]), Key(0))
+    assert bits.tolist() == [False, True, True, False]
+
+
+def test_hidenseek_prunes_by_synaptic_saliency() -> None:
+    # 2 inputs, 2 hidden, 1 output; every |w| is sqrt(2/2) = 1. A first-layer weight carries
+    # 1 * 1 = 1, a second-layer one 1 * (1 + 1) = 2: the two of the second layer stay.
+    shared = Shared(ConvNet((1, 1, 2), (), (2,), 1), 0, torch.device("cpu"))
+    kept = kept_weights(shared, 0.33)
+    assert shared.weights.unflatten(kept)["fc2"].tolist() == [[True, True]]
+    assert not bool(shared.weights.unflatten(kept)["fc1"].any())
+
+
+def test_hidenseek_sends_signs_of_kept_weights_only_and_the_rest_is_zero() -> None:
+    protocol = HideNSeek(keep=0.3)
+    kept = kept_weights(SHARED, 0.3)
+    theta = Key(0).uniform(3, SHARED.weights.d) * 2 - 1
+    payload, _ = protocol.message(SHARED, theta, [Key(i) for i in range(3)], [{}] * 3)
+    assert isinstance(payload, BinaryMasks)
+    assert payload.mask.shape == (3, int(kept.sum()))
+    assert set(payload.values().flatten().tolist()) == {-1.0, 1.0}
+    assert torch.equal(payload.mask, theta[:, kept] > 0)
+    start = protocol.init(SHARED)
+    state = protocol.server_step(SHARED, start, payload.values().mean(dim=0), 3, Key(0))
+    share = (theta > 0).float().mean(dim=0)
+    torch.testing.assert_close(state.theta[kept], share[kept])
+    assert torch.equal(state.theta[~kept], start.theta[~kept])
+    model = SHARED.weights.flatten(protocol.model(SHARED, state, Key(0)))
+    assert torch.equal(model != 0, kept)
+    local = protocol.local_model(SHARED, FloatVectors(start.theta[None]), payload.take([1]))
+    assert local is not None
+    frozen = SHARED.weights.flatten(protocol.frozen(SHARED))
+    signs = torch.where(theta[1] > 0, 1.0, -1.0)
+    assert torch.equal(SHARED.weights.flatten(local), frozen * signs)
+
+
+def test_a_sign_of_zero_is_minus_one_and_passes_the_gradient() -> None:
+    assert HideNSeek().mask(torch.tensor([0.0, 0.1, -0.1]), Key(0)).tolist() == [-1.0, 1.0, -1.0]
+    assert slope(HideNSeek(), math.log(3)) == 1.0
+
+
+# -- bad input
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: FedPM(prior=0.5), r"FedPM\.prior must be >= 1"),
+        (lambda: FedPM(resets="every:0"), r"FedPM\.resets must be every:k"),
+        (lambda: FedPM(resets="3"), r"FedPM\.resets must be every:k"),
+        (lambda: FedPM(threshold=0.0), r"FedPM\.threshold must be in \(0, 1\)"),
+        (lambda: FedPM(threshold=1.0), r"FedPM\.threshold must be in \(0, 1\)"),
+        (lambda: FedPM(clip=0.0), r"FedPM\.clip must be in \(0, 0\.5\)"),
+        (lambda: FedPM(reg=-1.0), r"FedPM\.reg must be >= 0"),
+        (lambda: FedPM(reg=math.nan), r"FedPM\.reg must be >= 0"),
+        (lambda: FedMask(lr=0.0), r"FedMask\.lr must be > 0"),
+        (lambda: TopKMask(k=0.0), r"TopKMask\.k must be in \(0, 1\]"),
+        (lambda: HideNSeek(keep=1.5), r"HideNSeek\.keep must be in \(0, 1\]"),
+    ],
+)
+def test_a_parameter_out_of_its_range_is_named(make, rule: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ConfigError, match=rule):
+        make()
+
+
+def test_masks_of_all_zeros_and_all_ones_keep_everything_finite() -> None:
+    for value in (False, True):
+        masks = BinaryMasks(torch.full((3, SHARED.weights.d), value), torch.zeros(3, 0))
+        for packet in masks.encode():
+            assert packet.bits == 32
+        state = FedPM().server_step(
+            SHARED, FedPM().init(SHARED), masks.values().mean(dim=0), 3, Key(0)
+        )
+        tree = FedPM().receive(SHARED, FedPM().broadcast(SHARED, state, [0], Key(0)))
+        assert all(bool(torch.isfinite(x).all()) for x in tree.values())
+        logits = NETWORK.logits(FedPM().model(SHARED, state, Key(0)), torch.ones(1, 1, 4, 4))
+        assert bool(torch.isfinite(logits).all())
+
+
+def test_the_opposite_of_a_mask_is_its_complement() -> None:
+    # A sign flip of probabilities mirrors at 1/2: -theta would send all zeros.
+    rows = BinaryMasks(torch.tensor([[True, False]]), torch.tensor([[2.0]]))
+    assert rows.opposite(torch.tensor([[1.0, 0.25, 2.0]])).tolist() == [[0.0, 0.75, -2.0]]
+    assert rows.opposite(torch.tensor([[1.0, 0.5, 2.0]]), 4.0).tolist() == [[-1.5, 0.5, -8.0]]
+    signs = dataclasses.replace(rows, signed=True)
+    assert signs.opposite(torch.tensor([[1.0, -1.0, 2.0]])).tolist() == [[-1.0, 1.0, -2.0]]

@@ -1,0 +1,226 @@
+"""Other priors of the hierarchical model: Gaussian, Laplace, mixture of Gaussians."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.api import Shared
+from fedbench.errors import ConfigError, IllegalPayloadError
+from fedbench.layout import Tree
+from fedbench.network import ConvNet
+from fedbench.payload import MixtureVectors
+from fedbench.protocols.fedavg import FedAvg
+from fedbench.protocols.fedlaplace import FedLaplace, soft_threshold
+from fedbench.protocols.fedmog import FedMoG
+from fedbench.protocols.fedprox import FedProx
+from fedbench.rng import Key
+from fedbench.scenario import Scenario
+from fedbench.testing import NETWORK, check_payload, check_protocol, example_clients
+from fedbench.training import Loop, Schedule
+from fedbench.wire import Packet
+
+SHARED = Shared(NETWORK, 3, torch.device("cpu"))
+LINE = Shared(ConvNet((1, 1, 2), (), (), 1), 3, torch.device("cpu"))  # one layer (1, 2)
+NOTHING = torch.zeros(1)
+
+
+def updates(protocol: Any) -> Tensor:
+    """Of four clients, trained as the harness trains them."""
+    rows, _ = Loop(protocol, SHARED, Schedule(2, 4)).train(example_clients(protocol, SHARED))
+    return rows
+
+
+def constant(*g: float) -> Any:
+    """A loss whose gradient is the same everywhere; statistics go down by 1."""
+
+    def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        return {
+            name: torch.ones_like(w) if "." in name else torch.tensor([g]).expand_as(w)
+            for name, w in tree.items()
+        }
+
+    return grad
+
+
+def test_without_a_prior_fedprox_is_fedavg_bit_by_bit() -> None:
+    assert torch.equal(updates(FedProx(lam=0.0)), updates(FedAvg()))
+    assert not torch.equal(updates(FedProx(lam=0.1)), updates(FedAvg()))
+
+
+def test_fedprox_pulls_to_what_was_received_and_not_to_zero() -> None:
+    # From w = 5 with gradient 1, lr .1, lam 2: moves -.1, then -.1 (1 + 2 * -.1) = -.08.
+    protocol = FedProx(lr=0.1, momentum=0.0, weight_decay=0.0, lam=2.0)
+    tree = {"fc1": torch.tensor([[5.0, 5.0]]), "norm1.mean": torch.tensor([5.0])}
+    moved, _ = protocol.local_update(tree, [(NOTHING, NOTHING)] * 2, constant(1.0, 0.0), Key(0), {})
+    assert moved["fc1"].tolist() == [pytest.approx([-0.18, 0.0], abs=1e-6)]
+    assert moved["norm1.mean"].item() == pytest.approx(-2.0)  # no prior on a statistic
+
+
+def test_fedlaplace_leaves_parameters_with_small_gradients_exactly_where_they_were() -> None:
+    # lam = 1: a gradient of .9 never leaves w, bit by bit; one of 3 moves as if it were 2.
+    tree = {"fc1": torch.tensor([[0.1, 0.7]]), "norm1.mean": torch.tensor([5.0])}
+    protocol = FedLaplace(lr=0.1, momentum=0.0, weight_decay=0.0, lam=1.0)
+    moved, _ = protocol.local_update(tree, [(NOTHING, NOTHING)] * 4, constant(0.9, 3.0), Key(0), {})
+    assert moved["fc1"][0, 0].item() == 0.0
+    assert moved["fc1"][0, 1].item() == pytest.approx(-0.8, abs=1e-6)
+    assert moved["norm1.mean"].item() == pytest.approx(-4.0)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_where_the_prior_holds_a_parameter_does_not_depend_on_momentum(momentum: float) -> None:
+    protocol = FedLaplace(lr=0.1, momentum=momentum, weight_decay=0.0, lam=1.0)
+    steps = [(NOTHING, NOTHING)] * 60
+    tree = {"fc1": torch.tensor([[0.1, 0.1]])}
+    moved, _ = protocol.local_update(tree, steps, constant(0.99, 1.1), Key(0), {})
+    assert moved["fc1"][0, 0].item() == 0.0
+    assert moved["fc1"][0, 1].item() < 0
+
+
+def test_a_stronger_laplace_prior_holds_more_parameters() -> None:
+    still = [float((updates(FedLaplace(lam=lam)) == 0).double().mean()) for lam in (0, 1e-3, 0.1)]
+    assert still[0] <= 0.12 < still[1] < still[2]  # dead units do not move without a prior either
+
+
+def test_the_server_of_fedlaplace_takes_the_median() -> None:
+    # Equation 36: of -1, 0 and 8 it moves by 0, where the mean would move by 7/3.
+    plugins = Scenario(protocol="fedlaplace").resolved().plugins()
+    assert type(plugins.defense).__name__ == "Median"
+    assert not plugins.protocol.weighted
+
+
+def test_a_soft_threshold_shrinks_and_keeps_the_sign() -> None:
+    x = torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0])
+    assert soft_threshold(x, 0.5).tolist() == [-1.5, 0.0, 0.0, 0.0, 1.5]
+
+
+def test_responsibilities_by_hand() -> None:
+    # Squared distances 1 and 4, lam = 2: r_1 = 1 / (1 + e^-3). Without the square it is e^-1 (S5).
+    w = {"fc1": torch.tensor([[1.0, 0.0]]), "norm1.var": torch.tensor([9.0])}
+    means = {"fc1": torch.tensor([[[0.0, 0.0]], [[1.0, 2.0]]]), "norm1.var": torch.zeros(2, 1)}
+    r = FedMoG(lam=2.0).responsibilities(w, means)
+    assert r.tolist() == pytest.approx([1 / (1 + math.exp(-3)), 1 / (1 + math.exp(3))])
+
+
+def test_responsibilities_of_far_means_are_no_nan() -> None:
+    w, means = {"fc1": torch.zeros(1, 2)}, {"fc1": torch.full((2, 1, 2), 1e6)}
+    assert FedMoG(lam=10.0).responsibilities(w, means).tolist() == [0.5, 0.5]
+
+
+def test_a_client_descends_minus_the_log_of_the_mixture() -> None:
+    protocol = FedMoG(k=3, lr=1.0, momentum=0.0, weight_decay=0.0, lam=0.5)
+    means = Key(0).normal(3, 1, 4).double()
+    tree = {"fc1": means}
+    seen: list[Tensor] = []
+
+    def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        seen.append(tree["fc1"].clone())
+        return {name: torch.zeros_like(w) for name, w in tree.items()}
+
+    protocol.local_update(tree, [(NOTHING, NOTHING)] * 3, grad, Key(1), {})
+    assert any(torch.equal(seen[0], mean) for mean in means)
+    for before, after in pairwise(seen):
+        w = before.clone().requires_grad_()
+        exponents = -0.25 * (w - means).square().sum(dim=(1, 2))
+        (g,) = torch.autograd.grad(-(exponents.exp() / 3).sum().log(), w)
+        torch.testing.assert_close(before - after, g)
+
+
+def test_clients_start_evenly_at_all_means() -> None:
+    # 3000 clients, 3 means: five sigma of a share are 0.043.
+    protocol, tree = FedMoG(k=3), {"fc1": torch.tensor([[[0.0]], [[1.0]], [[2.0]]])}
+    starts = [
+        int(protocol.local_update(tree, [], constant(0.0), Key(0).fold(i), {})[1]["start"])
+        for i in range(3000)
+    ]
+    shares = torch.bincount(torch.tensor(starts), minlength=3) / 3000
+    assert shares.tolist() == pytest.approx([1 / 3] * 3, abs=0.043)
+
+
+def test_the_server_takes_the_m_step_and_leaves_a_mean_without_clients() -> None:
+    # Equation 42 on w = 1, 4 with r = (.75, .25, 0) and (.25, .75, 0): 1.75 and 3.25.
+    payload = MixtureVectors(
+        torch.tensor([[0.75, 0.25, 0.0], [0.25, 0.75, 0.0]]),
+        0.75 * torch.tensor([[1.0, 1.0], [4.0, 4.0]]),
+    )
+    state = torch.full((3, 2), 7.0)
+    after = FedMoG(k=3).server_step(LINE, state, payload.values().mean(dim=0), 2, Key(0))
+    assert after.tolist() == [[1.75, 1.75], [3.25, 3.25], [7.0, 7.0]]
+
+
+def test_one_component_is_fedprox() -> None:
+    mog, prox = FedMoG(k=1, lam=0.1), FedProx(lam=0.1)
+    torch.testing.assert_close(updates(mog), updates(prox), rtol=0, atol=0)
+    assert torch.equal(mog.init(SHARED)[0], prox.init(SHARED))
+    check_protocol(mog)
+
+
+def test_components_start_apart_and_all_are_deployed() -> None:
+    protocol = FedMoG(k=3)
+    state = protocol.init(SHARED)
+    assert float(torch.pdist(state).min()) > 1
+    assert len(protocol.model(SHARED, state, Key(0))) == 3
+    assert protocol.model_bits(SHARED, state) == 3 * 32 * 102
+    down = protocol.broadcast(SHARED, state, [0], Key(0))
+    assert down.encode()[0].bits == 3 * 32 * 102
+
+
+def test_a_clients_own_model_is_what_it_sent() -> None:
+    protocol = FedMoG(lam=1e-4)
+    state = protocol.init(SHARED)
+    down = protocol.broadcast(SHARED, state, [0], Key(0))
+    memory = {"means": state, "start": state[1]}
+    sent, after = protocol.message(SHARED, torch.ones(1, 102), [Key(0)], [memory])
+    own = SHARED.layout.flatten(protocol.local_model(SHARED, down, sent))
+    torch.testing.assert_close(own, state[1] + 1)
+    assert after == [{}]
+
+
+def test_mixture_vectors_are_projected_to_distributions() -> None:
+    like = MixtureVectors(torch.full((5, 2), 0.5), torch.ones(5, 2))
+    r = torch.tensor([[0.6, 0.4], [3.0, -1.0], [0.2, 0.2], [-1.0, 0.0], [torch.nan, 0.5]])
+    blocks = torch.tensor([[1.0, 2.0, 3.0, 4.0]]).expand(5, -1)
+    near = like.nearest(torch.cat([r, blocks], dim=1))
+    assert near.r.tolist() == [
+        pytest.approx(row) for row in ([0.6, 0.4], [1, 0], [0.5, 0.5], [0.5, 0.5], [0, 1])
+    ]
+    assert near.x.tolist() == [[1, 2], [1, 2], [1, 2], [1, 2], [3, 4]]
+    check_payload(near)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_mixture_vectors_survive_their_values_bit_by_bit(scale: float) -> None:
+    r = torch.softmax(8 * Key(0).normal(40, 3), dim=1)
+    check_payload(MixtureVectors(r, Key(1).normal(40, 7) * scale))
+
+
+@pytest.mark.parametrize("r", [[0.5, 0.6], [1.5, -0.5], [torch.nan, 1.0], [torch.inf, 0.0]])
+def test_responsibilities_that_are_no_distribution_are_rejected(r: list[float]) -> None:
+    good = MixtureVectors(torch.tensor([[0.5, 0.5]]), torch.ones(1, 2))
+    bad = MixtureVectors(torch.tensor([r]), torch.ones(1, 2))
+    with pytest.raises(IllegalPayloadError, match="sum to 1"):
+        bad.check()
+    _, accepted = MixtureVectors.decode([Packet.raw(bad.encode()[0].data)], good.spec)
+    assert not bool(accepted[0])
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: FedProx(lam=-1.0), "FedProx.lam"),
+        (lambda: FedLaplace(lam=-1.0), "FedLaplace.lam"),
+        (lambda: FedMoG(lam=0.0), "FedMoG.lam"),
+        (lambda: FedMoG(k=0), "FedMoG.k"),
+    ],
+)
+def test_impossible_settings_end_in_one_line(make: Any, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} must be [^\n]*$"):
+        make()
+
+
+@pytest.mark.parametrize("protocol", [FedProx(), FedLaplace(), FedMoG(), FedMoG(k=3, lam=5.0)])
+def test_they_keep_the_promises_of_a_protocol(protocol: Any) -> None:
+    check_protocol(protocol)

@@ -32,6 +32,7 @@ class Protocol(ABC, Generic[State]):
     sends: ClassVar[type[Payload]]
     default_defense: ClassVar[str] = "mean"  # the mean of votes, then `server_step`, is the vote
     vote: ClassVar[bool] = False  # is that mean, with `server_step`, a vote?
+    statistics: ClassVar[bool] = True  # can its messages carry those of batch normalisation?
     space: ClassVar[Literal["weights", "probabilities", "scores"]] = "weights"
 
     @property

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedbench import registry
 from fedbench.api import Shared
 from fedbench.errors import ConfigError, require
+from fedbench.network import is_statistic
 from fedbench.rng import Key
 from fedbench.scenario import Plugins, Scenario
 from fedbench.tasks.datasets import Data, data_folder
@@ -64,6 +65,12 @@ def prepare(
     plugins = scenario.plugins()
     data = _load(scenario.dataset, str(data_folder() or "")).to(where)
     network = registry.load("model", scenario.model).build(data.image, data.classes)
+    if not plugins.protocol.statistics and any(map(is_statistic, network.shapes)):
+        raise ConfigError(
+            f"--protocol {scenario.protocol.partition(':')[0]} must have a model without batch "
+            f"norm, whose statistics its messages cannot carry, got --model {scenario.model}; "
+            "use lenet5 or conv4"
+        )
 
     assert scenario.data_seed is not None
     data_key = Key(scenario.data_seed).fold("data")

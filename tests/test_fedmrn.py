@@ -100,14 +100,21 @@ def test_equation_10_clips_where_nothing_is_masked_and_is_noise_where_everything
 def test_equation_10_masks_its_share_and_of_that_the_share_of_equation_6_or_7(
     protocol: FedMRN, progress: float
 ) -> None:
-    d, p = 400_000, 0.25
+    d, p = 400_000, 0.3
     n = noise_of(Key(1), d, "bernoulli", 0.5)
-    u = n * (2 * p - 1 if protocol.signed else p)
-    out = protocol.masked(u, n, progress, Key(2)) / n
+    reach = 2 * p - 1 if protocol.signed else p
+    out = protocol.masked(n * reach, n, progress, Key(2)) / n
     low = -1.0 if protocol.signed else 0.0
+    assert set(out[(out - reach).abs() > 1e-6].tolist()) == {low, 1.0}
     for value, share in ((1.0, progress * p), (low, progress * (1 - p))):
         found = float((out == value).float().mean())
         assert found == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / d) + 2**-16)
+
+
+def test_no_step_is_so_early_that_nothing_is_masked() -> None:
+    # P is 1 with a multiple of 2**-16, rounded up: 400 000 / 65 536 are 6.
+    n = torch.ones(400_000)
+    assert float(FedMRN().masked(n / 2, n, 2**-17, Key(2)).max()) == 1
 
 
 @BOTH
@@ -139,6 +146,36 @@ def test_deterministic_masks_compare_signs_and_zero_has_none() -> None:
     pairs.append((0.0, -0.004))
     assert [by_hand(FedMRN(sm=False), *pair) for pair in pairs] == [1, 0, 1, 0, 0, 0]
     assert [by_hand(FedMRNS(sm=False), *pair) for pair in pairs] == [1, 0, 1, 0, 1, 1]
+
+
+@BOTH
+@pytest.mark.parametrize("sm", [True, False])
+def test_what_is_sent_is_the_update_where_that_is_masked_noise_itself(
+    protocol: FedMRN, sm: bool
+) -> None:
+    # u is n or the other value of the bit: no mask is a matter of chance.
+    noise = noise_of(Key(7).fold("noise"), 200, "uniform", protocol.magnitude)
+    bits = Key(8).bernoulli(torch.full((200,), 0.5)).float()
+    u = noise * (bits * 2 - 1 if protocol.signed else bits)
+    variant = dataclasses.replace(protocol, sm=sm)
+    sent, _ = variant.message(flat(200), u[None], [Key(7)], [{}])
+    assert torch.equal(sent.values()[0], u)
+
+
+def test_what_is_sent_is_unbiased() -> None:
+    for protocol in (FedMRN(noise="bernoulli"), FedMRNS(noise="bernoulli")):
+        noise = noise_of(Key(7).fold("noise"), 100_000, "bernoulli", protocol.magnitude)
+        sent, _ = protocol.message(flat(100_000), noise[None] * 0.3, [Key(7)], [{}])
+        mean = float((sent.values()[0] / noise).mean())
+        assert mean == pytest.approx(0.3, abs=5 / math.sqrt(100_000))
+
+
+def test_the_defaults_are_those_of_the_paper() -> None:
+    # Section 5.1.4, and A2 for what it does not say.
+    for protocol, magnitude in ((FedMRN(), 0.01), (FedMRNS(), 0.005)):
+        assert (protocol.magnitude, protocol.noise) == (magnitude, "uniform")
+        assert (protocol.lr, protocol.momentum, protocol.weight_decay) == (0.1, 0, 0)
+        assert (protocol.sm, protocol.pm, protocol.when) == (True, True, "training")
 
 
 def test_equation_5_adds_the_mean_of_masked_noise_weighted_by_size() -> None:
@@ -214,7 +251,7 @@ def test_each_step_and_layer_draws_anew_and_the_final_mask_too() -> None:
     drawn = [one[name] * noise[name] for one in seen for name in start]
     sent, _ = protocol.message(flat(1000), update["a"], [KEY], [{}])
     assert isinstance(sent, NoiseMasks)
-    drawn.append(sent.mask.float() * 2 - 1)
+    drawn += [sent.mask.float() * 2 - 1, noise["a"]]
     for a, b in itertools.combinations(drawn, 2):
         assert float((a == b).float().mean()) == pytest.approx(0.5, abs=5 * 0.5 / math.sqrt(1000))
 
@@ -243,11 +280,12 @@ def test_the_server_regenerates_the_noise_that_the_client_trained_in(
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_a_client_under_vmap_draws_the_noise_of_the_server(noise: Noise) -> None:
-    keys = [Key(i).fold("noise") for i in range(4)]
+    keys = [Key(i).fold("noise") for i in range(8)]
     seeds = torch.stack([key.tensor() for key in keys])
+    assert bool((seeds < 0).any())
     stacked = torch.vmap(lambda seed: noise_of(Key(seed), 500, noise, 0.01))(seeds)
-    d = torch.zeros(4, 500, dtype=torch.bool)
-    sent = NoiseMasks(d, seeds[:, None], torch.zeros(4, 0), noise, 0.01)
+    d = torch.zeros(8, 500, dtype=torch.bool)
+    sent = NoiseMasks(d, seeds[:, None], torch.zeros(8, 0), noise, 0.01)
     assert torch.equal(stacked, sent.noises())
     assert not torch.equal(stacked[0], stacked[1])
 
@@ -377,7 +415,9 @@ def test_masked_noise_costs_a_bit_a_weight_and_a_header() -> None:
 
 
 def test_nearest_is_the_closer_of_the_two_values_of_each_bit() -> None:
-    values = torch.tensor([-1e6, -0.6, -0.3, -0.2, 0.0, 0.2, 0.3, 0.6, 1e6, math.inf, -math.inf])
+    values = torch.tensor(
+        [-1e6, -0.6, -0.3, -0.25, 0.0, 0.2, 0.25, 0.3, 0.6, 1e6, math.inf, -math.inf]
+    )
     rows = torch.stack([values, -values])
     d = torch.zeros(2, len(values), dtype=torch.bool)
     for signed in (False, True):
@@ -389,6 +429,7 @@ def test_nearest_is_the_closer_of_the_two_values_of_each_bit() -> None:
         expected = (clipped - noise).abs() < (clipped - zero).abs()
         tie = (clipped - noise).abs() == (clipped - zero).abs()
         assert torch.equal(near.mask[~tie], expected[~tie])
+        assert bool(tie.any())
         assert bool((near.mask[tie] == signed).all())
         assert torch.equal(near.seeds, blank.seeds)
 

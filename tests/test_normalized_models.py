@@ -422,3 +422,10 @@ def test_fedavg_learns_the_digits(model: str, low: float) -> None:
     # Seeds 0 to 4: 0.877 +- 0.09 (its last convolution sees one pixel), 0.909 and 0.907 +- 0.02.
     scenario = Scenario(model=model, dataset="digits", rounds=10, eval_every=10)
     assert fedbench.play(scenario, device="cpu").result.accuracy >= low
+
+
+def test_a_forged_negative_variance_counts_as_zero() -> None:
+    params = {f"n.{part}": torch.tensor([v]) for part, v in {"mean": 0.0, "scale": 2.0}.items()}
+    params |= {"n.var": torch.tensor([-1.0]), "n.shift": torch.tensor([0.5])}
+    out = batch_norm(torch.full((1, 1, 1, 1), 1e-3), params, "n", None)
+    assert out.item() == pytest.approx(2e-3 / math.sqrt(1e-5) + 0.5)

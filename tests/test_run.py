@@ -440,3 +440,38 @@ def test_it_learns_and_the_attack_hurts(
 ) -> None:
     scenario = Scenario(protocol=protocol, attack=attack, rounds=25, eval_every=25)
     assert low <= fedbench.play(scenario, device="cpu").result.accuracy <= high
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", registry.names("protocol"))
+def test_every_protocol_runs_under_every_attack_that_fits(protocol: str) -> None:
+    played = 0
+    for attack in registry.names("attack"):
+        for defense in ("own", "trimmed-mean"):
+            scenario = Scenario(protocol=protocol, attack=attack, defense=defense, rounds=2)
+            scenario = scenario.model_copy(update={"clients": 10, "per_round": 6, "epochs": 1})
+            try:
+                record = fedbench.play(scenario)
+            except Misfit:
+                continue
+            assert all(r.accepted == 6 and not r.skipped for r in record.rounds)
+            assert sum(r.malicious for r in record.rounds) > 0
+            played += 1
+    assert played >= 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("protocol", "share"), [("fedpm", 0.5), ("fedavg", 0.0), ("fsl", 0.5)])
+def test_records_tell_sparsity_and_the_clients_own_models(protocol: str, share: float) -> None:
+    scenario = Scenario(protocol=protocol, rounds=6, eval_every=3, local_models=True, malicious=0.0)
+    record = fedbench.play(scenario)
+    looked = [r for r in record.rounds if r.accuracy is not None]
+    assert [r.step for r in looked] == [2, 5]
+    for r in looked:
+        assert r.sparsity == pytest.approx(share, abs=0.02)
+    own = record.result.local_accuracy
+    assert own is not None
+    assert own == record.rounds[-1].local_accuracy
+    assert own > 0.3  # a client's own model on its own skewed data; chance is 0.1
+    plain = fedbench.play(scenario.model_copy(update={"local_models": False, "rounds": 1}))
+    assert plain.result.local_accuracy is None

@@ -11,6 +11,7 @@ from fedbench import registry
 from fedbench.errors import ConfigError, UnknownPluginError
 from fedbench.record import Record, read
 from fedbench.scenario import Scenario, code_version
+from fedbench.setup import prepare
 from fedbench.sweep.grid import Cell, Grid, Preset, preset_names
 from fedbench.sweep.summary import rows
 
@@ -204,3 +205,10 @@ def test_a_row_compares_seeds_with_themselves_and_the_lowest_is_the_worst(record
     assert table[2].impact == pytest.approx(0.3)  # seed 1 only: .8 - .5
     assert table[1].accuracy_std == pytest.approx(0.0707, abs=1e-4)
     assert table[2].accuracy_std == 0.0
+
+
+@pytest.mark.parametrize("protocol", ["fsl", "sfsl", "signsgd"])
+def test_a_protocol_whose_messages_carry_no_statistics_refuses_batch_norm(protocol: str) -> None:
+    with pytest.raises(ConfigError, match=f"--protocol {protocol} must have a model without batch"):
+        prepare(Scenario(protocol=protocol, model="cnn4"), "cpu")
+    prepare(Scenario(protocol=protocol, model="lenet5"), "cpu")

@@ -82,7 +82,8 @@ class DynOpt(Attack):
             return view.own, memory
         mean = benign.mean(dim=0)
         push = self._direction(benign, mean, view)
-        by_wire = self.via == "wire" or len(mean) != view.updates.shape[1]
+        fits = view.own.aligned and len(mean) == view.updates.shape[1]
+        by_wire = self.via == "wire" or not fits
         view.notes["via"] = "wire" if by_wire else "codec"
 
         def sent(gamma: float) -> Payload:

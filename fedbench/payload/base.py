@@ -79,6 +79,11 @@ class Payload(ABC):
     def nearest(self, values: Tensor) -> Self:
         """The legal messages closest to ``values (n, k)`` in L2, with this payload's headers."""
 
+    @property
+    def aligned(self) -> bool:
+        """True if column ``i`` of `values` is what column ``i`` of the updates became."""
+        return True
+
     def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
         """``values``, mirrored at the middle of the alphabet and ``scale`` times as far from it."""
         return -scale * values

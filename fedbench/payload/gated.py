@@ -74,6 +74,16 @@ class GatedVectors(Payload):
         if bool(((self.x != 0) & ~self.is_open()).any()):
             raise IllegalPayloadError("GatedVectors.x must be 0 behind a closed gate")
 
+    @property
+    def aligned(self) -> bool:
+        """False: gates come first, and updates have none."""
+        return False
+
+    def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
+        """The same gates, and the floats mirrored at 0."""
+        g = self.gates.shape[1]
+        return torch.cat([values[:, :g], -scale * values[:, g:]], dim=1)
+
     def values(self) -> Tensor:
         """``(n, G + d + p)`` float32: gates as 0 or 1, then the floats."""
         return torch.cat([self.gates.to(torch.float32), self.x, self.rest], dim=1)

@@ -37,9 +37,17 @@ class MixtureVectors(Payload):
         require_width("MixtureVectors.r", self.r, self.r.shape[1], torch.float32)
         require_width("MixtureVectors.x", self.x, self.x.shape[1], torch.float32)
         if not bool(_is_distribution(self.r).all()):
-            raise IllegalPayloadError(
-                "MixtureVectors.r must be at least 0 and sum to 1 in a row"
-            )
+            raise IllegalPayloadError("MixtureVectors.r must be at least 0 and sum to 1 in a row")
+
+    @property
+    def aligned(self) -> bool:
+        """False: updates have no responsibilities."""
+        return False
+
+    def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
+        """The same responsibilities, and the vector mirrored at 0."""
+        k = self.r.shape[1]
+        return torch.cat([values[:, :k], -scale * values[:, k:]], dim=1)
 
     def vectors(self) -> Tensor:
         """``(n, d)``: what the rows of ``x`` are multiples of."""

@@ -47,7 +47,9 @@ class SparseState:
 
 @dataclass(frozen=True, kw_only=True)
 class FedSparse(Protocol[SparseState]):
-    """Groups of weights have gates: ``theta_g = sigmoid((||w_g|| - softplus(v_g)) / T)`` open ones.
+    """Groups of weights have gates that open with their magnitude; only open groups travel.
+
+    A gate is open with probability ``theta_g = sigmoid((||w_g|| - softplus(v_g)) / T)``.
 
     Clients train weights and thresholds through sampled gates and send one exact sample
     ``z ~ Bern(pi_s)`` with the weights behind open gates; the server moves both by Adam and Adamax

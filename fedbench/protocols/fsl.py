@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Batches, Grad, Memory, Shared
-from fedbench.errors import ConfigError, require
+from fedbench.errors import require
 from fedbench.layout import Layout, Tree
-from fedbench.network import is_statistic
 from fedbench.payload import Payload, Rankings, TopRankings, ranking
 from fedbench.protocols.sgd import LocalSGD
 from fedbench.protocols.supermask import masked_network, random_network, top_mask
@@ -79,6 +78,7 @@ class FSL(LocalSGD[Tensor]):
     sends: ClassVar[type[Payload]] = Rankings
     weighted = False
     vote = True
+    statistics = False
     space = "scores"
 
     lr: float = 0.4
@@ -97,16 +97,7 @@ class FSL(LocalSGD[Tensor]):
         return random_network(shared)
 
     def init(self, shared: Shared) -> Tensor:
-        """``R_g = argsort(theta_s)``, Algorithm 2 line 4.
-
-        Raises:
-            ConfigError: the network normalises by batches, whose statistics no ranking carries.
-        """
-        if any(is_statistic(name) for name in shared.rest.names):
-            raise ConfigError(
-                f"--protocol {type(self).__name__.lower()} needs a model without batch norm, whose "
-                "statistics rankings cannot carry; use lenet or conv4"
-            )
+        """``R_g = argsort(theta_s)``, Algorithm 2 line 4."""
         return ranking(initial_scores(shared)[None], shared.weights.sizes)
 
     def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:

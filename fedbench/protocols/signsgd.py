@@ -39,6 +39,7 @@ class SignSGD(DenseWeights):
     sends = SignBits
     weighted = False
     vote = True
+    statistics = False
 
     server_lr: float = 0.001
     tie: Literal["zero", "plus"] = "zero"

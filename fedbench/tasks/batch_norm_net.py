@@ -29,7 +29,7 @@ def batch_norm(x: Tensor, params: Tree, name: str, step: Step | None) -> Tensor:
         Ioffe and Szegedy, "Batch Normalization", ICML 2015, https://arxiv.org/abs/1502.03167,
         Algorithms 1 and 2.
     """
-    mean, var = params[f"{name}.mean"], params[f"{name}.var"]
+    mean, var = params[f"{name}.mean"], params[f"{name}.var"].clamp_min(0)  # it may be forged
     if step is not None:
         count = step.real.sum() * x.shape[2] * x.shape[3]
         share = step.real.to(x.dtype) / step.real.sum()

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import fedbench
+from fedbench import registry
 from fedbench.api import Attack, AttackView, Knowledge, Mechanism
+from fedbench.errors import Misfit
 from fedbench.payload import FloatVectors, Payload
 from fedbench.record import Record, read
 from fedbench.report import report

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedbench.cli import chart, live, table
+from fedbench.cli import chart, columns, live, table
 from fedbench.errors import ConfigError
 from fedbench.record import Environment, Record, Result, Round, Spread, Timing
 from fedbench.scenario import Scenario
@@ -54,6 +54,10 @@ def record(
     epsilon: float | None = None,
     flags: Sequence[str] = (),
     rejected: int = 0,
+    entropy: float | None = None,
+    model_bits: int = 3200,
+    sparsity: float | None = None,
+    own: float | None = None,
 ) -> Record:
     return Record(
         id="0" * 16,
@@ -79,7 +83,10 @@ def record(
             per_client=Spread(mean=0.51, std=0.08, min=0.21, max=0.91),
             uplink_bits_per_parameter=up,
             downlink_bits_per_parameter=20.31,
-            model_bits=100,
+            entropy_bits_per_parameter=entropy,
+            model_bits=model_bits,
+            sparsity=sparsity,
+            local_accuracy=own,
             skipped_rounds=0,
             epsilon=epsilon,
         ),
@@ -102,6 +109,19 @@ def sweep() -> Results:
         of: [record(of, seed, x, up=20.31 if of.protocol == "fsl" else 32.0) for seed, x in xs]
         for of, xs in ((of, list(enumerate(values))) for of, values in accuracies.items())
     }
+
+
+def masks() -> Results:
+    """A mask protocol with everything that a record can say, beside one with dense floats."""
+    found = {}
+    for attack in ("none", "rank-reversal"):
+        of, dense = cell("fedpm", "mean", attack), cell("fedavg", "mean", attack)
+        found[of] = [
+            record(of, 0, 0.75, up=1.001, entropy=0.9, model_bits=100, sparsity=0.4, own=0.7),
+            record(of, 1, 0.95, up=0.995, entropy=1.0, model_bits=102, sparsity=0.5, own=0.8),
+        ]
+        found[dense] = [record(dense, seed, 1.0, sparsity=0.0) for seed in (0, 1)]
+    return found
 
 
 def rows(results: Results) -> list[summary.Row]:
@@ -226,11 +246,11 @@ def test_means_stand_below_each_other_whatever_the_deviation() -> None:
 
 def test_epsilon_is_a_number_or_not_applicable_or_unknown() -> None:
     of = cell("fedavg", "mean", "none")
-    assert table.epsilon(rows({of: [record(of, 0, 0.5)]})[0]) == "n/a"
+    assert columns.epsilon(rows({of: [record(of, 0, 0.5)]})[0]) == "n/a"
     of = cell("fedavg", "mean", "none", mechanism="central:noise=1.0")
-    assert table.epsilon(rows({of: [record(of, 0, 0.5)]})[0]) == "unknown"
+    assert columns.epsilon(rows({of: [record(of, 0, 0.5)]})[0]) == "unknown"
     found = [record(of, 0, 0.5, epsilon=2.5), record(of, 1, 0.5, epsilon=3.14159)]
-    assert table.epsilon(rows({of: found})[0]) == "3.14"
+    assert columns.epsilon(rows({of: found})[0]) == "3.14"
 
 
 def test_rejected_messages_have_a_column_only_if_there_are_any() -> None:
@@ -239,6 +259,91 @@ def test_rejected_messages_have_a_column_only_if_there_are_any() -> None:
     text = printed({of: [record(of, 0, 0.5, rejected=1), record(of, 1, 0.5, rejected=1)]})
     assert "rejected" in text
     assert line(text, "dyn-opt").split()[-1] == "2"
+
+
+def test_a_row_is_the_mean_over_the_seeds_that_measured_it() -> None:
+    of = cell("fedpm", "mean", "none")
+    found = [
+        record(of, 0, 0.5, entropy=0.8, model_bits=100, sparsity=0.2, own=0.6),
+        record(of, 1, 0.5, entropy=1.0, model_bits=200, sparsity=0.5, own=0.9),
+        record(of, 2, 0.5, model_bits=300),
+    ]
+    row = rows({of: found})[0]
+    assert (row.entropy, row.sparsity, row.local_accuracy) == pytest.approx((0.9, 0.35, 0.75))
+    assert row.model_bits == 2.0  # a parameter, of which there are 100
+    row = rows({of: [record(of, 0, 0.5)]})[0]
+    assert (row.entropy, row.sparsity, row.local_accuracy) == (None, None, None)
+
+
+def test_a_column_is_shown_only_if_it_says_something_of_a_row() -> None:
+    said = {"entropy bits": "entropy", "own model %": "own model", "zeros %": "zeros"}
+    of = cell("fedpm", "mean", "none")
+    for shown, measured in (
+        ([], record(of, 0, 0.5, sparsity=0.0)),
+        (["entropy bits"], record(of, 0, 0.5, entropy=0.0)),
+        (["own model %"], record(of, 0, 0.5, own=0.0)),
+        (["zeros %"], record(of, 0, 0.5, sparsity=0.1)),
+    ):
+        found = rows({of: [measured]})
+        text = table.markdown(found)
+        heads = text.splitlines()[0]
+        assert [head for head in said if f"| {head} |" in heads] == shown
+        assert [head for head, term in said.items() if term in columns.captions(found)] == shown
+        assert ("model bits" in heads) == ("zeros %" in heads)  # what zeros make of the storage
+
+
+def test_what_masks_cost_stands_beside_what_was_measured() -> None:
+    text = printed(masks(), 160)
+    assert line(text, "none (clean)", after="fedpm") == (
+        "none (clean) 85.0 ± 14.1 51.0 8.0 21.0 91.0 75.0 0.998 0.950 20.31 1.010 45.0 n/a"
+    )
+    assert line(text, "none (clean)", after="fedavg") == (
+        "none (clean) 100.0 ± 0.0 51.0 8.0 21.0 91.0 n/a 32.00 n/a 20.31 32.00 0.0 n/a"
+    )
+    assert "a model of its own" in single(text)
+    assert "an estimate, the empirical entropy" in single(text)
+
+
+def test_markdown_says_what_masks_cost() -> None:
+    text = table.markdown(rows(masks()))
+    assert (
+        "| client max % | own model % | up bits | entropy bits | down bits | model bits | zeros % |"
+    ) in text
+    assert "| 91.0 | 75.0 | 0.998 | 0.950 | 20.31 | 1.010 | 45.0 | n/a |" in text
+    assert "- own model: what each sampled client last sent" in text
+
+
+def test_the_worst_cases_have_no_more_columns_for_masks() -> None:
+    last = [single(one) for one in printed(masks()).splitlines()[-2:]]
+    assert last == [
+        "fedavg + mean 100.0 ± 0.0 100.0 ± 0.0 rank-reversal 32.00 20.31 n/a",
+        "fedpm + mean 85.0 ± 14.1 85.0 ± 14.1 rank-reversal 0.998 20.31 n/a",
+    ]
+
+
+@pytest.mark.parametrize(("width", "tables"), [(80, 3), (104, 3), (112, 2), (120, 2), (130, 1)])
+def test_more_columns_need_more_tables_and_names_stay_in_one_line(width: int, tables: int) -> None:
+    text = printed(masks(), width).partition("worst case")[0]
+    titles = ("accuracy under attack", "single clients", "the price")
+    assert sum(one.startswith(titles) for one in text.splitlines()) == tables
+    assert text.count("rank-reversal ◀ worst  ") == 2 * tables
+    assert max(map(len, text.splitlines())) <= width
+    heads = "accuracy impact client client client client own up entropy down model zeros"
+    tops = [one for one in text.splitlines() if one.startswith("system ")]
+    assert [head for top in tops for head in top.split()[1:]] == heads.split()
+
+
+def test_a_table_that_fits_to_the_character_is_not_split() -> None:
+    found = rows(masks())
+    whole = table.NAMES + table.span(found, columns.saying(found, columns.ALL))
+    assert len(table.layout(found, whole)) == 1
+    assert len(table.layout(found, whole - 1)) == 2
+    out = io.StringIO()
+    console = Console(file=out, width=whole, force_terminal=False)
+    console.print(table.final_table(found, whole))
+    rule = next(one for one in out.getvalue().splitlines() if one.startswith("─"))
+    name = max(len(f"  rank-reversal {columns.WORST}"), len("fedavg + mean"))
+    assert len(rule) == whole - table.NAMES + name  # the span is what the columns take
 
 
 def test_one_seed_has_no_deviation() -> None:

@@ -20,12 +20,25 @@ def test_torch_and_numpy_draw_the_same_bits(seed: int, count: int, name: int) ->
     assert int(folded.seed) % 2**64 == key.fold("noise", name).seed
     assert torch.equal(key.normal(count), twin.normal(count))
     assert torch.equal(key.permutation(count), twin.permutation(count))
+    assert torch.equal(key.shorts(count), twin.shorts(count))
+    p = key.fold("p").uniform(count)
+    assert torch.equal(key.coins(p), twin.coins(p))
+    assert torch.equal(key.coins(p), key.shorts(count) < p * 2**16)
 
 
 def test_the_generator_is_splitmix64() -> None:
     # First outputs for seed 1234567, as published with Vigna's reference implementation.
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert [int(x) % 2**64 for x in Key(1234567).bits(3)] == expected
+
+
+def test_four_shorts_share_the_64_bits_of_a_draw() -> None:
+    (word,) = (int(x) % 2**64 for x in Key(1234567).bits(1))
+    assert Key(1234567).shorts(2, 2).flatten().tolist() == [
+        word >> s & 0xFFFF for s in (0, 16, 32, 48)
+    ]
+    shares = Key(3).shorts(1 << 18).histc(4, 0, 1 << 16) / (1 << 18)
+    assert float((shares - 0.25).abs().max()) < 5 * (0.1875 / (1 << 18)) ** 0.5
 
 
 def test_draws_of_a_block_do_not_depend_on_how_many_are_drawn() -> None:

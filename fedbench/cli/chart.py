@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedbench.cli import table
+from fedbench.cli import columns, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,11 +106,11 @@ def compose(rows: Sequence[Row], title: str, subtitle: str) -> Figure:
     systems, keys = groups(rows), legend(rows)
     priced = EPSILON if any(row.epsilon is not None for row in rows) else 0.0
     titles, subtitles = textwrap.wrap(title, 76), textwrap.wrap(subtitle, 118)
-    columns = int((WIDTH - 2 * MARGIN) / (0.5 + 0.075 * max(len(str(k.get_label())) for k in keys)))
-    columns = min(max(columns, 1), len(keys))
+    abreast = int((WIDTH - 2 * MARGIN) / (0.5 + 0.075 * max(len(str(k.get_label())) for k in keys)))
+    abreast = min(max(abreast, 1), len(keys))
 
     under_titles = 0.32 + 0.29 * len(titles) + 0.2 * len(subtitles)
-    top = under_titles + 0.1 + 0.24 * math.ceil(len(keys) / columns) + 0.45
+    top = under_titles + 0.1 + 0.24 * math.ceil(len(keys) / abreast) + 0.45
     body = systems[-1].top + systems[-1].height
     page = Page(Figure(dpi=160, facecolor="white"), top + body + 0.65)
     page.figure.set_size_inches(WIDTH, page.height)
@@ -124,7 +124,7 @@ def compose(rows: Sequence[Row], title: str, subtitle: str) -> Figure:
         handles=keys,
         loc="upper left",
         bbox_to_anchor=(MARGIN / WIDTH, 1 - under_titles / page.height),
-        ncols=columns,
+        ncols=abreast,
         frameon=False,
         fontsize=9,
         borderpad=0,
@@ -142,7 +142,7 @@ def compose(rows: Sequence[Row], title: str, subtitle: str) -> Figure:
     if priced:
         heads[right + 0.1] = "ε"
         for group in systems:
-            page.write(right + 0.1, top + group.middle, table.epsilon(group.worst), fontsize=9)
+            page.write(right + 0.1, top + group.middle, columns.epsilon(group.worst), fontsize=9)
     for x, head in heads.items():
         page.write(x, top - 0.2, head, fontsize=9, fontweight="bold")
     page.write(MARGIN, page.height - 0.18, _caption(rows), fontsize=8, color=FAINT)
@@ -191,7 +191,7 @@ def accuracies(axes: Axes, systems: Sequence[Group], keys: Sequence[Line2D]) -> 
             axes.errorbar(mean, y, xerr=std or None, color=colour, capsize=2.5, zorder=3)
             axes.plot(mean, y, color=colour, marker=key.get_marker(), markersize=6.5, zorder=4)
             axes.annotate(
-                table.percent(row.accuracy) + (f" {table.WORST}" if row.worst else ""),
+                columns.percent(row.accuracy) + (f" {columns.WORST}" if row.worst else ""),
                 (mean + std, y),
                 xytext=(7, 0),
                 textcoords="offset points",
@@ -215,7 +215,7 @@ def bits(axes: Axes, systems: Sequence[Group]) -> None:
     axes.barh(middles, numbers, height=0.17, color="#8c9aa5", zorder=2)
     for number, y in zip(numbers, middles, strict=True):
         axes.annotate(
-            table.bits(number),
+            columns.bits(number),
             (number, y),
             xytext=(4, 0),
             textcoords="offset points",
@@ -242,4 +242,4 @@ def _name(page: Page, systems: Sequence[Group], top: float) -> None:
 def _caption(rows: Sequence[Row]) -> str:
     seeds = max(len(row.records) for row in rows)
     spread = f"mean and sample standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return f"Benign clients' test data, last round; {spread}. {table.WORST}: the lowest accuracy."
+    return f"Benign clients' test data, last round; {spread}. {columns.WORST}: the lowest accuracy."

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedbench.cli import table
+from fedbench.cli import columns, table
 from fedbench.sweep.watch import Watcher
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class PlainWatcher(Watcher):
 
     def finished(self, cell: Cell, record: Record) -> None:
         """Number, name, accuracy, time."""
-        accuracy = table.percent(record.result.accuracy)
+        accuracy = columns.percent(record.result.accuracy)
         took = duration(record.timing.seconds)
         self._say(cell, record.scenario.seed, f"accuracy {accuracy} %, {took}")
 
@@ -190,7 +190,7 @@ class TerminalWatcher(Watcher):
         for _ in range(4):
             bars.add_column(no_wrap=True, justify="right")
         for run in shown:
-            said = "" if run.accuracy is None else f"{table.percent(run.accuracy)} %"
+            said = "" if run.accuracy is None else f"{columns.percent(run.accuracy)} %"
             share = run.rounds / self.rounds
             bars.add_row(
                 table.cell(run.name, flat),
@@ -207,7 +207,7 @@ class TerminalWatcher(Watcher):
         rest = height - len(shown) - 3  # what is hidden, the line for all runs, a blank one
         if rows := last_rows(self.rows, rest):
             yield ""
-            yield table.results("", rows, table.ACCURACY, flat)
+            yield table.results("", rows, columns.ACCURACY, flat)
 
     def _overall(self, now: float) -> RenderableType:
         under_way = sum(run.rounds for run in self.running.values()) / self.rounds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,35 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from fedbench.cli.columns import (
+    ACCURACY,
+    ALL,
+    CLIENTS,
+    DOWN,
+    EPSILON,
+    NONE,
+    PRICE,
+    REJECTED,
+    UP,
+    WORST,
+    Column,
+    accuracy,
+    captions,
+    saying,
+)
+
 if TYPE_CHECKING:
     from fedbench.sweep.grid import Skipped
     from fedbench.sweep.summary import Row
 
-WIDE = 110  # columns from which everything fits in one table
-WORST = "◀ worst"
-NONE = "n/a"
+NAMES = 25  # characters that the names get beside the numbers before a table is split
+FIRST, SECOND, THIRD = "accuracy under attack", "single clients", "the price"
+LAYOUTS: tuple[dict[str, tuple[Column, ...]], ...] = (
+    {FIRST: ALL},
+    {FIRST: (*ACCURACY, REJECTED), f"{SECOND} and {THIRD}": (*CLIENTS, *PRICE)},
+    {FIRST: (*ACCURACY, REJECTED), SECOND: CLIENTS, THIRD: PRICE},
+)
+SUMMARY = ("\nsystem", "clean\n%", "worst case\n%", "\nattack", "up\nbits", "down\nbits", "\nε")
 _ASCII = str.maketrans({"±": "+-", "ε": "eps", "◀": "<-", "…": "..."})
 
 
@@ -26,44 +48,6 @@ def legible(text: str, options: ConsoleOptions) -> str:
     if not options.ascii_only:
         return text
     return text.translate(_ASCII).encode("ascii", "replace").decode()
-
-
-def percent(share: float) -> str:
-    """One decimal, without the sign.
-
-    >>> percent(0.1016), percent(-0.0001)
-    ('10.2', '0.0')
-    """
-    return f"{round(100 * share, 1) + 0.0:.1f}"
-
-
-def bits(x: float) -> str:
-    """Two decimals, or two digits where those would be zeros.
-
-    >>> bits(32.0003), bits(0.00123)
-    ('32.00', '0.0012')
-    """
-    return f"{x:.2f}" if x >= 0.1 or x == 0 else f"{x:.2g}"
-
-
-def accuracy(row: Row) -> str:
-    """Mean and, from two seeds on, standard deviation, in percent."""
-    mean = percent(row.accuracy)
-    return f"{mean} ± {percent(row.accuracy_std)}" if len(row.records) > 1 else mean
-
-
-def impact(row: Row) -> str:
-    """In percentage points; empty in the clean row."""
-    if row.cell.clean:
-        return ""
-    return NONE if row.impact is None else percent(row.impact)
-
-
-def epsilon(row: Row) -> str:
-    """``n/a`` without a mechanism; ``unknown`` is a mechanism whose price is not finite."""
-    if row.epsilon is not None:
-        return f"{row.epsilon:.2f}"
-    return NONE if row.records[0].mechanism.partition(":")[0] == "none" else "unknown"
 
 
 def system(row: Row) -> str:
@@ -80,37 +64,12 @@ def systems(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column: its head and what it says of a row."""
-
-    head: str
-    text: Callable[[Row], str]
-
-
-@dataclass(frozen=True)
 class Line:
     """A line of a table: its texts, whether it is marked, and whether it only names a group."""
 
     texts: list[str]
     marked: bool = False
     title: bool = False
-
-
-ACCURACY = (Column("accuracy\n%", accuracy), Column("impact\npoints", impact))
-CLIENTS = (
-    Column("client\nmean %", lambda row: percent(row.client("mean"))),
-    Column("client\nstd", lambda row: percent(row.client("std"))),
-    Column("client\nmin %", lambda row: percent(row.client("min"))),
-    Column("client\nmax %", lambda row: percent(row.client("max"))),
-)
-PRICE = (
-    Column("up\nbits", lambda row: bits(row.uplink)),
-    Column("down\nbits", lambda row: bits(row.downlink)),
-    Column("\nε", epsilon),
-)
-REJECTED = Column("rejected\nmessages", lambda row: str(row.rejected))
-TITLES = ("accuracy under attack", "single clients and the price")
-SUMMARY = ("\nsystem", "clean\n%", "worst case\n%", "\nattack", "up\nbits", "down\nbits", "\nε")
 
 
 def lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
@@ -135,29 +94,16 @@ def worst_cases(rows: Sequence[Row]) -> list[Line]:
         worst = next((row for row in group if row.worst), None)
         clean = accuracy(group[0]) if group[0].cell.clean else NONE
         attacked = [accuracy(worst), worst.cell.attack] if worst else [NONE, NONE]
-        price = [column.text(worst or group[0]) for column in PRICE]
+        price = [column.text(worst or group[0]) for column in (UP, DOWN, EPSILON)]
         found.append((worst.accuracy if worst else -1.0, Line([name, clean, *attacked, *price])))
     return [line for _, line in sorted(found, key=lambda pair: -pair[0])]
-
-
-def captions(rows: Sequence[Row]) -> dict[str, str]:
-    """What the columns mean."""
-    seeds = max((len(row.records) for row in rows), default=0)
-    return {
-        "accuracy": "percent of the benign clients' pooled test data, at the last round",
-        "±": f"sample standard deviation over {seeds} seeds" if seeds > 1 else "n/a: one seed",
-        "impact": f"clean minus attacked, in percentage points; {WORST}: the lowest accuracy",
-        "client": "single benign clients, each on its own test data; mean over seeds",
-        "bits": "per parameter and message, counted on what was sent",
-        "ε": f"{NONE} without a privacy mechanism",
-    }
 
 
 def final_table(rows: list[Row], width: int) -> RenderableType:
     """All results, the doubts about them, and last the worst case of every system.
 
-    Below 110 columns the statistics of the clients and the bits get a table of their own. Where the
-    output has no Unicode, the table makes do with ASCII.
+    What does not fit into one table beside the names gets a second or a third one. Where the output
+    has no Unicode, the table makes do with ASCII.
     """
     return _Report(rows, width)
 
@@ -175,11 +121,7 @@ class _Report:
     def _parts(self, options: ConsoleOptions) -> Iterator[RenderableType]:
         from fedbench.sweep.summary import doubts
 
-        rejected = (REJECTED,) if any(row.rejected for row in self.rows) else ()
-        blocks = [(*ACCURACY, *rejected), (*CLIENTS, *PRICE)]
-        if self.width >= WIDE:
-            blocks = [(*ACCURACY, *CLIENTS, *PRICE, *rejected)]
-        for title, columns in zip(TITLES, blocks, strict=False):
+        for title, columns in layout(self.rows, self.width).items():
             yield results(title, self.rows, columns, options)
             yield ""
         yield listed(captions(self.rows).items(), options)
@@ -188,6 +130,22 @@ class _Report:
             yield listed([("-", doubt) for doubt in found], options)
         yield ""
         yield grid("worst case", SUMMARY, worst_cases(self.rows), options)
+
+
+def layout(rows: Sequence[Row], width: int) -> dict[str, list[Column]]:
+    """The columns that say something, in as few tables as the width holds, by title."""
+    for tables in LAYOUTS:
+        said = {title: saying(rows, columns) for title, columns in tables.items()}
+        if all(NAMES + span(rows, columns) <= width for columns in said.values()):
+            break
+    return said
+
+
+def span(rows: Sequence[Row], columns: Iterable[Column]) -> int:
+    """Characters that the columns take, each with the gap before it."""
+    texts = [_aligned([column.text(row) for row in rows]) for column in columns]
+    heads = [column.head.split("\n") for column in columns]
+    return sum(2 + max(map(len, texts + head)) for texts, head in zip(texts, heads, strict=True))
 
 
 def results(
@@ -255,8 +213,7 @@ def markdown(rows: Sequence[Row]) -> str:
     """The same for GitHub: one table of everything, the doubts, the worst cases."""
     from fedbench.sweep.summary import doubts
 
-    rejected = (REJECTED,) if any(row.rejected for row in rows) else ()
-    columns = (*ACCURACY, *CLIENTS, *PRICE, *rejected)
+    columns = saying(rows, ALL)
     body, name = [], ""
     for line in lines(rows, columns):
         if line.title:

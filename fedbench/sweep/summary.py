@@ -65,6 +65,26 @@ class Row:
         return statistics.fmean(r.result.downlink_bits_per_parameter for r in self.records)
 
     @property
+    def entropy(self) -> float | None:
+        """Bits per parameter and benign message, an estimate; None where no alphabet has one."""
+        return _mean([r.result.entropy_bits_per_parameter for r in self.records])
+
+    @property
+    def model_bits(self) -> float:
+        """Bits per parameter to store what is deployed."""
+        return statistics.fmean(r.result.model_bits / r.parameters for r in self.records)
+
+    @property
+    def sparsity(self) -> float | None:
+        """Share of the deployed weights that are exactly 0; None where nobody looked."""
+        return _mean([r.result.sparsity for r in self.records])
+
+    @property
+    def local_accuracy(self) -> float | None:
+        """Of the benign clients' own last models, in [0, 1]; None where nobody looked."""
+        return _mean([r.result.local_accuracy for r in self.records])
+
+    @property
     def epsilon(self) -> float | None:
         """The largest over seeds; None where no mechanism ran."""
         values = [r.result.epsilon for r in self.records if r.result.epsilon is not None]
@@ -82,6 +102,12 @@ class Row:
 
     def _accuracies(self) -> list[float]:
         return [r.result.accuracy for r in self.records]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Over the seeds that measured it."""
+    measured = [x for x in values if x is not None]
+    return statistics.fmean(measured) if measured else None
 
 
 def rows(cells: Sequence[Cell], records: dict[Cell, list[Record]]) -> list[Row]:

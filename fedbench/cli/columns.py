@@ -1,0 +1,136 @@
+"""What a row of results says: the numbers for people, the columns, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedbench.sweep.summary import Row
+
+WORST = "◀ worst"
+NONE = "n/a"
+
+
+def percent(share: float) -> str:
+    """One decimal, without the sign.
+
+    >>> percent(0.1016), percent(-0.0001)
+    ('10.2', '0.0')
+    """
+    return f"{round(100 * share, 1) + 0.0:.1f}"
+
+
+def bits(x: float) -> str:
+    """Two decimals; three below 2, where masks differ; two digits where those would be zeros.
+
+    >>> bits(32.0003), bits(2), bits(0.9982), bits(0.00123)
+    ('32.00', '2.00', '0.998', '0.0012')
+    """
+    if x >= 2:
+        return f"{x:.2f}"
+    return f"{x:.3f}" if x >= 0.1 or x == 0 else f"{x:.2g}"
+
+
+def known(x: float | None, text: Callable[[float], str]) -> str:
+    """The number, or ``n/a`` where it was not measured."""
+    return NONE if x is None else text(x)
+
+
+def accuracy(row: Row) -> str:
+    """Mean and, from two seeds on, standard deviation, in percent."""
+    mean = percent(row.accuracy)
+    return f"{mean} ± {percent(row.accuracy_std)}" if len(row.records) > 1 else mean
+
+
+def impact(row: Row) -> str:
+    """In percentage points; empty in the clean row."""
+    return "" if row.cell.clean else known(row.impact, percent)
+
+
+def epsilon(row: Row) -> str:
+    """``n/a`` without a mechanism; ``unknown`` is a mechanism whose price is not finite."""
+    if row.epsilon is not None:
+        return f"{row.epsilon:.2f}"
+    return NONE if row.records[0].mechanism.partition(":")[0] == "none" else "unknown"
+
+
+def has_zeros(row: Row) -> bool:
+    """Whether a deployed weight is exactly 0."""
+    return bool(row.sparsity)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its head, what it says of a row, and when that is worth a column.
+
+    Args:
+        head: In lines.
+        text: Of a row.
+        when: The column is shown if this holds for any row.
+    """
+
+    head: str
+    text: Callable[[Row], str]
+    when: Callable[[Row], bool] = lambda row: True
+
+    def says(self, rows: Iterable[Row]) -> bool:
+        """Whether it is worth a column beside these rows."""
+        return any(self.when(row) for row in rows)
+
+
+ACCURACY = (Column("accuracy\n%", accuracy), Column("impact\npoints", impact))
+OWN_MODEL = Column(
+    "own\nmodel %",
+    lambda row: known(row.local_accuracy, percent),
+    lambda row: row.local_accuracy is not None,
+)
+CLIENTS = (
+    Column("client\nmean %", lambda row: percent(row.client("mean"))),
+    Column("client\nstd", lambda row: percent(row.client("std"))),
+    Column("client\nmin %", lambda row: percent(row.client("min"))),
+    Column("client\nmax %", lambda row: percent(row.client("max"))),
+    OWN_MODEL,
+)
+UP = Column("up\nbits", lambda row: bits(row.uplink))
+ENTROPY = Column(
+    "entropy\nbits", lambda row: known(row.entropy, bits), lambda row: row.entropy is not None
+)
+DOWN = Column("down\nbits", lambda row: bits(row.downlink))
+MODEL = Column("model\nbits", lambda row: bits(row.model_bits), has_zeros)
+ZEROS = Column("zeros\n%", lambda row: known(row.sparsity, percent), has_zeros)
+EPSILON = Column("\nε", epsilon)
+PRICE = (UP, ENTROPY, DOWN, MODEL, ZEROS, EPSILON)
+REJECTED = Column("rejected\nmessages", lambda row: str(row.rejected), lambda row: row.rejected > 0)
+ALL = (*ACCURACY, *CLIENTS, *PRICE, REJECTED)
+
+
+def saying(rows: Sequence[Row], columns: Iterable[Column]) -> list[Column]:
+    """Those of the columns that say something of these rows."""
+    return [column for column in columns if column.says(rows)]
+
+
+def captions(rows: Sequence[Row]) -> dict[str, str]:
+    """What the columns mean."""
+    seeds = max((len(row.records) for row in rows), default=0)
+    said = {
+        "accuracy": "percent of the benign clients' pooled test data, at the last round",
+        "±": f"sample standard deviation over {seeds} seeds" if seeds > 1 else "n/a: one seed",
+        "impact": f"clean minus attacked, in percentage points; {WORST}: the lowest accuracy",
+        "client": "single benign clients, each on its own test data; mean over seeds",
+    }
+    if OWN_MODEL.says(rows):
+        said["own model"] = (
+            "what each sampled client last sent, as a model of its own, on its own test data"
+        )
+    said["bits"] = "per parameter and message, counted on what was sent"
+    if ENTROPY.says(rows):
+        said["entropy"] = (
+            "an estimate, the empirical entropy of the symbols, beside the measured bits"
+        )
+    if MODEL.says(rows):
+        said["model"] = "bits per parameter to store what is deployed"
+        said["zeros"] = "share of the deployed weights that are exactly 0"
+    said["ε"] = f"{NONE} without a privacy mechanism"
+    return said

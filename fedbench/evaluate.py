@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedbench.layout import Tree
 from fedbench.network import Network, is_weight
-from fedbench.tasks.datasets import Data
+from fedbench.tasks.pool import Data
 
 _BATCH = 1024
 

@@ -17,7 +17,8 @@ from fedbench.errors import ConfigError, require
 from fedbench.network import is_statistic
 from fedbench.rng import Key
 from fedbench.scenario import Plugins, Scenario
-from fedbench.tasks.datasets import Data, data_folder
+from fedbench.tasks.datasets import data_folder
+from fedbench.tasks.pool import Data
 from fedbench.tasks.splits import split_client
 from fedbench.threat import malicious_clients
 from fedbench.training import Executor, Schedule, executor
@@ -76,7 +77,7 @@ def prepare(
     data_key = Key(scenario.data_seed).fold("data")
     partition = registry.load("partition", scenario.partition)
     parts = partition.split(
-        data.y.cpu(), scenario.clients, data.classes, data_key.fold("partition")
+        data.y.cpu(), scenario.clients, data.classes, data_key.fold("partition"), data.owner
     )
     splits = [split_client(part, data_key.fold("split", i)) for i, part in enumerate(parts)]
 

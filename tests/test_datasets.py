@@ -2,9 +2,12 @@
 
 import gzip
 import hashlib
+import io
+import pickle
 import socket
 import struct
 import sys
+import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -16,23 +19,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.io import savemat
 
 from fedbench.errors import ConfigError
 from fedbench.tasks import npz, torchvision_data
 from fedbench.tasks.datasets import (
     Cifar10,
     Cifar10Part,
-    Data,
+    Cifar100,
     Dataset,
     Digits,
+    Emnist,
     FashionMnist,
     Mnist,
     Mnist5k,
+    Svhn,
     data_folder,
 )
+from fedbench.tasks.pool import Data
 
 Arrays = dict[str, Any]
 GREY = (1, 28, 28)
+ARCHIVES = [Mnist(), FashionMnist(), Cifar10(), Cifar10Part(), Cifar100(), Emnist(), Svhn()]
 
 
 def arrays(train: int = 3, test: int = 2) -> Arrays:
@@ -75,7 +83,7 @@ def test_mnist_5k_holds_500_of_each_digit() -> None:
     assert Mnist5k().load(None).y.bincount().tolist() == [500] * 10
 
 
-@pytest.mark.parametrize("dataset", [Mnist(), FashionMnist(), Cifar10(), Cifar10Part()])
+@pytest.mark.parametrize("dataset", ARCHIVES)
 def test_the_archives_at_hand_are_the_published_data(dataset: Any) -> None:
     folder = data_folder() or Path(__file__).parents[2] / "shared" / "data"
     if not (folder / f"{dataset.name}.npz").exists():
@@ -120,6 +128,23 @@ def test_the_digest_sees_pixels_labels_and_shapes() -> None:
     assert tiny().digest == first.digest == first.to("cpu").digest
 
 
+def test_the_digest_sees_owners_only_where_there_are_some() -> None:
+    # The digest of a pool without owners is the one that it had before pools could have them.
+    digest = "e2e64df9ddf1f38d"
+    mine, yours = (tiny(owner=torch.tensor(owner)) for owner in ([0, 1], [0, 2]))
+    assert tiny().digest.startswith(digest)
+    assert len({tiny().digest, mine.digest, yours.digest}) == 3
+    assert mine.digest == tiny(owner=torch.tensor([0, 1])).digest
+
+
+def test_owners_stay_owners_on_another_device() -> None:
+    pool = tiny(owner=torch.tensor([4, 1]))
+    moved = pool.to("cpu")
+    assert moved.owner is not None
+    assert moved.owner.tolist() == [4, 1]
+    assert moved.digest == pool.digest
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -133,6 +158,8 @@ def test_the_digest_sees_pixels_labels_and_shapes() -> None:
         ({"scale": 0.0}, r"Data.scale must be > 0"),
         ({"mean": (0.5,)}, r"Data.mean must be 2 numbers"),
         ({"std": (0.5, 0.0)}, r"Data.std must be 2 numbers > 0"),
+        ({"owner": torch.tensor([0])}, r"Data.owner must be None or int64 \(2,\), got .*\(1,\)"),
+        ({"owner": torch.tensor([0.0, 1.0])}, r"Data.owner .* got \(torch.float32, \(2,\)\)"),
     ],
 )
 def test_a_pool_of_another_form_is_refused(changes: Arrays, message: str) -> None:
@@ -264,27 +291,34 @@ def idx(x: Any) -> bytes:
 
 
 @pytest.fixture
-def mirror(
-    torchvision: Any, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def site(temporary: Path, tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder, and the address under which this machine serves it."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield folder, f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
+
+@pytest.fixture
+def mirror(torchvision: Any, site: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A mirror of a very small MNIST on this machine."""
-    site = tmp_path / "site"
-    site.mkdir()
+    folder, here = site
     files = {"train-images-idx3": "x_train", "train-labels-idx1": "y_train"}
     files |= {"t10k-images-idx3": "x_test", "t10k-labels-idx1": "y_test"}
     resources = []
     for stem, name in files.items():
         content = idx(arrays()[name])
-        (site / f"{stem}-ubyte.gz").write_bytes(content)
-        resources.append((f"{stem}-ubyte.gz", hashlib.md5(content).hexdigest()))
-    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        here = f"http://127.0.0.1:{server.server_port}/"
-        monkeypatch.setattr(torchvision.MNIST, "mirrors", [here])
-        monkeypatch.setattr(torchvision.MNIST, "resources", resources)
-        yield
-        server.shutdown()
+        (folder / f"{stem}-ubyte.gz").write_bytes(content)
+        resources.append((f"{stem}-ubyte.gz", md5(content)))
+    monkeypatch.setattr(torchvision.MNIST, "mirrors", [here])
+    monkeypatch.setattr(torchvision.MNIST, "resources", resources)
 
 
 def test_torchvision_imports_beside_any_build_of_torch(torchvision: Any) -> None:
@@ -317,8 +351,97 @@ def test_a_part_keeps_the_first_samples(tmp_path: Path, monkeypatch: pytest.Monk
     assert torchvision_data.SOURCES["cifar10-20k"] == ("CIFAR10", 18_000, 2_000)
 
 
+def fetched(dataset: Any, tmp_path: Path) -> Data:
+    """The pool that a download to an empty folder leads to, the same when it is read again."""
+    data: Data = dataset.load(tmp_path / "cache")
+    assert [child.name for child in (tmp_path / "cache").iterdir()] == [f"{dataset.name}.npz"]
+    assert dataset.load(tmp_path / "cache").digest == data.digest
+    return data
+
+
+def test_cifar100_has_fine_labels_and_channels_first(
+    torchvision: Any, site: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.arange(3 * 3072).reshape(3, 3, 32, 32).astype(np.uint8) // 3
+    files = {}
+    for name, rows, fine in (("train", slice(0, 2), [99, 0]), ("test", slice(2, 3), [57])):
+        batch = {"data": x[rows].reshape(-1, 3072), "fine_labels": fine, "coarse_labels": [1, 2]}
+        files[name] = pickle.dumps(batch)
+    files["meta"] = pickle.dumps({"fine_label_names": [str(i) for i in range(100)]})
+    with tarfile.open(site[0] / "cifar.tar.gz", "w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"cifar-100-python/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    source = torchvision.CIFAR100
+    monkeypatch.setattr(source, "url", site[1] + "cifar.tar.gz")
+    monkeypatch.setattr(source, "tgz_md5", md5((site[0] / "cifar.tar.gz").read_bytes()))
+    for part in ("train", "test"):
+        monkeypatch.setattr(source, f"{part}_list", [[part, md5(files[part])]])
+    monkeypatch.setitem(source.meta, "md5", md5(files["meta"]))
+
+    data = fetched(Cifar100(), tmp_path)
+    assert (data.classes, data.image, data.y.tolist()) == (100, (3, 32, 32), [99, 0, 57])
+    assert np.array_equal(data.x.numpy(), x)
+
+
+def test_svhn_has_digit_0_as_label_0_and_no_extra_part(
+    torchvision: Any, site: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.arange(5 * 3072).reshape(5, 3, 32, 32).astype(np.uint8) // 3
+    labels = np.array([[1], [10], [9], [10], [3]], np.uint8)
+    for name, rows in (("train", slice(0, 3)), ("test", slice(3, 5))):
+        path = site[0] / f"{name}.mat"
+        savemat(path, {"X": x[rows].transpose(2, 3, 1, 0), "y": labels[rows]})
+        entry = [f"{site[1]}{name}.mat", f"{name}_32x32.mat", md5(path.read_bytes())]
+        monkeypatch.setitem(torchvision.SVHN.split_list, name, entry)
+
+    data = fetched(Svhn(), tmp_path)
+    assert (data.classes, data.image, data.y.tolist()) == (10, (3, 32, 32), [1, 0, 9, 0, 3])
+    assert np.array_equal(data.x.numpy(), x)
+
+
+def test_emnist_is_balanced_and_upright(
+    torchvision: Any, site: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seven = np.zeros((28, 28), np.uint8)
+    seven[4, 8:20] = 200  # its bar
+    seven[4:24, 19] = 100  # and its stem, to the right
+    upright = np.stack([seven, np.zeros_like(seven), seven // 2])
+    labels = np.array([7, 46, 1], np.uint8)
+    with zipfile.ZipFile(site[0] / "gzip.zip", "w") as archive:
+        for name, rows in (("train", slice(0, 2)), ("test", slice(2, 3))):
+            stem = f"gzip/emnist-balanced-{name}"
+            stored = np.ascontiguousarray(upright[rows].transpose(0, 2, 1))
+            archive.writestr(f"{stem}-images-idx3-ubyte.gz", idx(stored))
+            archive.writestr(f"{stem}-labels-idx1-ubyte.gz", idx(labels[rows]))
+    monkeypatch.setattr(torchvision.EMNIST, "url", site[1] + "gzip.zip")
+    monkeypatch.setattr(torchvision.EMNIST, "md5", md5((site[0] / "gzip.zip").read_bytes()))
+
+    data = fetched(Emnist(), tmp_path)
+    assert (data.classes, data.image, data.y.tolist()) == (47, (1, 28, 28), [7, 46, 1])
+    assert np.array_equal(data.x[:, 0].numpy(), upright)
+
+
+@pytest.mark.parametrize(("dataset", "classes"), [(Cifar100(), 100), (Emnist(), 47), (Svhn(), 10)])
+def test_labels_beyond_the_classes_are_refused_where_contents_are_not_known(
+    dataset: Any, classes: int, tmp_path: Path
+) -> None:
+    shape = (1, 28, 28) if dataset.image[0] == 1 else (1, 32, 32, 3)
+    x = np.zeros(shape, np.uint8)
+    for label in (classes - 1, classes):
+        y = np.array([label])
+        parts = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+        npz.write(tmp_path / f"{dataset.name}.npz", parts)
+        if label < classes:
+            assert dataset.load(tmp_path).y.tolist() == [label, label]
+        else:
+            with pytest.raises(ConfigError, match=f"labels from 0 to {classes - 1}, got {label}"):
+                dataset.load(tmp_path)
+
+
 @pytest.mark.usefixtures("torchvision")
-@pytest.mark.parametrize("dataset", [Mnist(), FashionMnist(), Cifar10(), Cifar10Part()])
+@pytest.mark.parametrize("dataset", ARCHIVES)
 def test_without_a_network_one_line_says_how_to_get_it(
     dataset: Any, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedbench.errors import ConfigError
 from fedbench.rng import Key
-from fedbench.tasks.partitions import IID, Dirichlet, Partition, Shards, _fill_up
+from fedbench.tasks.dealing import fill_up
+from fedbench.tasks.partitions import IID, Dirichlet, Partition, Shards
 from fedbench.tasks.splits import split_client
 
 By = Literal["class", "client"]
@@ -149,14 +150,14 @@ def test_by_client_is_dirichlet_of_beta_times_the_prior_at_equal_sizes() -> None
 def test_a_starving_client_is_fed_by_whoever_is_largest() -> None:
     # 6, 5, 0: one from the first, then 5 = 5 and the first gives, then the second.
     parts = [np.arange(6), np.arange(6, 11), np.arange(0)]
-    filled = _fill_up(parts, 3, Key(0))
+    filled = fill_up(parts, 3, Key(0))
     assert [len(part) for part in filled] == [4, 4, 3]
     assert sorted(np.concatenate(filled).tolist()) == list(range(11))
 
 
 def test_what_a_starving_client_gets_is_not_always_the_last_class() -> None:
     parts = [np.arange(100), np.arange(0)]
-    got = _fill_up(parts, 10, Key(0))[1]
+    got = fill_up(parts, 10, Key(0))[1]
     assert got.min() < 40  # the last ten would start at 90
     assert got.max() > 20  # the first ten would end at 9
 

@@ -23,7 +23,20 @@ class FedPM(ScoreTraining):
     """Clients train the probability that a random weight is kept, and send one sampled mask.
 
     ``theta = sigmoid(s)``, ``m ~ Bern(theta)``, ``w = m * w_init`` in every step; the server keeps
-    a Beta posterior of every bit and sends its mode.
+    a Beta posterior of every bit and sends its mode. With ``prior=1,resets=every:1`` that is the
+    mean of the masks.
+
+    ``reg=lambda`` is the regularised form: clients minimise the loss plus ``lambda / d`` times the
+    sum of ``theta``, clients are weighted by size, and the first ``theta`` is uniform. Under SGD
+    the printed penalty moves a score by less than 1e-8 a step (R1); under Adam, the default, it
+    shrinks the masks as that paper reports.
+
+    Where papers and code disagree or are silent: the sample has the gradient of ``theta`` (E1);
+    Adam starts afresh every round, and the papers' SGD is an option that needs rates near 100;
+    ``theta`` is clipped only where it becomes a score, so the model is sampled from the posterior
+    itself (E5); the prior starts with the first masks, not with the first ``theta`` (E6); weights
+    are two-valued with Kaiming's deviation and biases have no masks (E7, A1); one mask is deployed,
+    not a new one for every batch of test data (A1).
 
     Args:
         ste: Gradient of the Bernoulli sample by ``theta``: ``identity``, exact in expectation for a
@@ -37,7 +50,9 @@ class FedPM(ScoreTraining):
 
     References:
         Isik et al., "Sparse Random Networks for Communication-Efficient Federated Learning", ICLR
-        2023, https://arxiv.org/abs/2209.15328, Algorithms 1 and 2, equations 3 and 4.
+        2023, https://arxiv.org/abs/2209.15328, Algorithms 1 and 2, equations 3 and 4; Mestoukirdi
+        et al., "Communication-Efficient Federated Learning via Regularized Sparse Random Networks",
+        https://arxiv.org/abs/2309.10834, equations 3 to 8 and 12.
     """
 
     ste: Literal["identity", "theta"] = "identity"

@@ -45,12 +45,12 @@ class LocalSGD(Protocol[State], Generic[State]):
                 if is_statistic(name):
                     trained[name].sub_(g)
                     continue
-                decayed = g.add(trained[name], alpha=self.weight_decay)
-                if step:
-                    velocity[name].mul_(self.momentum).add_(decayed)
-                else:
-                    velocity[name] = decayed
-                trained[name].sub_(velocity[name], alpha=self.lr)
+                if self.weight_decay:
+                    g = g.add(trained[name], alpha=self.weight_decay)
+                if self.momentum:
+                    g = g.add(velocity[name], alpha=self.momentum) if step else g
+                    velocity[name] = g
+                trained[name].sub_(g, alpha=self.lr)
         return trained
 
     def local_update(

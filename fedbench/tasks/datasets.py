@@ -1,25 +1,23 @@
 """The data sets: every one is a single pool of labelled images.
 
-A federated experiment splits every client's own data into train, validation and test, so the
-published training and test parts are one pool, in this order.
+Clients split their own data into train, validation and test, so the published training and test
+parts are one pool, in this order.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fedbench.errors import ConfigError, require
+from fedbench.errors import ConfigError
 from fedbench.tasks import npz
+from fedbench.tasks.pool import Data
 
 CACHE = "~/.cache/fedbench"
 
@@ -28,77 +26,6 @@ def data_folder() -> Path | None:
     """The folder that ``FEDBENCH_DATA`` names; None if it is unset or empty."""
     named = os.environ.get("FEDBENCH_DATA")
     return Path(os.path.expanduser(named)) if named else None
-
-
-@dataclass(frozen=True, eq=False)
-class Data:
-    """``N`` labelled images and how to normalise them.
-
-    Args:
-        x: ``(N, C, H, W)`` uint8.
-        y: ``(N,)`` int64, in ``0 .. classes - 1``.
-        classes: Labels.
-        scale: The value of a white pixel: dividing by it maps ``x`` to [0, 1].
-        mean: Per channel, of the scaled pixels.
-        std: Per channel, of the scaled pixels.
-    """
-
-    x: Tensor
-    y: Tensor
-    classes: int
-    scale: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        """Check the form."""
-        form = (self.x.dtype, self.x.ndim, self.y.dtype)
-        if form != (torch.uint8, 4, torch.int64) or self.y.shape != self.x.shape[:1]:
-            raise ConfigError(
-                "Data must be x uint8 (N, C, H, W) and y int64 (N,), got "
-                f"{self.x.dtype} {tuple(self.x.shape)} and {self.y.dtype} {tuple(self.y.shape)}"
-            )
-        require("Data.y", tuple(self.y.shape), len(self.y) > 0, "at least one sample")
-        low, high = (int(label) for label in self.y.aminmax())
-        within = low >= 0 and high < self.classes
-        require("Data.y", (low, high), within, f"labels from 0 to {self.classes - 1}")
-        require("Data.scale", self.scale, self.scale > 0, "> 0")
-        channels = self.x.shape[1]
-        require("Data.mean", self.mean, len(self.mean) == channels, f"{channels} numbers")
-        positive = len(self.std) == channels and min(self.std) > 0
-        require("Data.std", self.std, positive, f"{channels} numbers > 0")
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    @property
-    def image(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
-        _, channels, height, width = self.x.shape
-        return channels, height, width
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the shapes and the bytes of ``x`` and ``y``, in hex."""
-        state = hashlib.sha256(f"uint8 {tuple(self.x.shape)} int64 {tuple(self.y.shape)}".encode())
-        state.update(self.x.cpu().contiguous().numpy().data)
-        state.update(self.y.cpu().contiguous().numpy().astype("<i8").data)
-        return state.hexdigest()
-
-    def to(self, device: torch.device | str) -> Data:
-        """The same pool there."""
-        return replace(self, x=self.x.to(device), y=self.y.to(device))
-
-    def floats(self, rows: Tensor) -> Tensor:
-        """``rows (...)`` of the pool as float32 ``(..., C, H, W)``, normalised, where ``x`` is."""
-        mean, std = self._moments
-        return (self.x[rows.to(self.x.device)].float() / self.scale - mean) / std
-
-    @cached_property
-    def _moments(self) -> tuple[Tensor, Tensor]:
-        device = self.x.device  # kept, because a copy to an accelerator per batch would wait for it
-        mean, std = (torch.tensor(m, device=device)[:, None, None] for m in (self.mean, self.std))
-        return mean, std
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,20 +92,21 @@ class _Archive(Dataset):
 
     name: ClassVar[str]
     image: ClassVar[tuple[int, int, int]] = (1, 28, 28)
+    classes: ClassVar[int] = 10
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
-    genuine: ClassVar[str]  # `digest` of the published data
+    genuine: ClassVar[str | None] = None  # `digest` of the published data, where we know it
 
     def load(self, folder: Path | None) -> Data:
-        """The contents are compared with those of the published data set."""
+        """The form is checked, and where their digest is known, the contents too."""
         path = (folder or Path(os.path.expanduser(CACHE))) / f"{self.name}.npz"
         if not os.path.exists(path):
             from fedbench.tasks.torchvision_data import download
 
             download(self.name, path)
-        x, y = npz.read(path, self.image, classes=10)
-        data = Data(x, y, classes=10, scale=255.0, mean=self.mean, std=self.std)
-        if data.digest != self.genuine:
+        x, y = npz.read(path, self.image, self.classes)
+        data = Data(x, y, self.classes, scale=255.0, mean=self.mean, std=self.std)
+        if self.genuine is not None and data.digest != self.genuine:
             raise ConfigError(
                 f"{path} must hold {self.name} (sha256 of its arrays {self.genuine[:12]}...), "
                 f"got {data.digest[:12]}...; delete the file to fetch it again"
@@ -238,3 +166,58 @@ class Cifar10Part(Cifar10):
 
     name = "cifar10-20k"
     genuine = "f14f8b8de440d8281bbfe256f278228fc8c80f472b514cf993aeee3da0cbf169"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar100(_Archive):
+    """Things in 100 classes: 50,000 + 10,000 images, 32x32 in colour; the fine labels.
+
+    An archive's contents are not compared: the digest of the published ones is not known here.
+    Mean and std: training images, as in FedMRN's code.
+
+    References:
+        Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009, section 3,
+        https://www.cs.toronto.edu/~kriz/cifar.html; no licence is stated, the page asks to cite.
+    """
+
+    name = "cifar100"
+    image = (3, 32, 32)
+    classes = 100
+    mean = (0.5071, 0.4865, 0.4409)
+    std = (0.2673, 0.2564, 0.2762)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emnist(_Archive):
+    """Handwritten digits and letters: 112,800 + 18,800 images, 28x28 grey, 47 balanced classes.
+
+    Upright: the published images are transposed. Contents are not compared, see `Cifar100`. Mean
+    and std: those customary for the balanced split.
+
+    References:
+        Cohen et al., "EMNIST: Extending MNIST to Handwritten Letters", IJCNN 2017,
+        https://arxiv.org/abs/1702.05373, Table II ("balanced"); NIST, public domain.
+    """
+
+    name = "emnist"
+    classes = 47
+    mean = (0.1751,)
+    std = (0.3332,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Svhn(_Archive):
+    """House numbers: 73,257 + 26,032 images of digits, 32x32 in colour, 10 unbalanced classes.
+
+    Without its "extra" part. Label 0 is the digit 0; the published files say 10. Contents are not
+    compared, see `Cifar100`. Mean and std: the customary ones, of the training images.
+
+    References:
+        Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", 2011,
+        http://ufldl.stanford.edu/housenumbers, section 3; for non-commercial use only.
+    """
+
+    name = "svhn"
+    image = (3, 32, 32)
+    mean = (0.4377, 0.4438, 0.4728)
+    std = (0.1980, 0.2010, 0.1970)

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,13 +29,16 @@ SOURCES: dict[str, tuple[str, int | None, int | None]] = {  # torchvision's name
     "fashion-mnist": ("FashionMNIST", None, None),
     "cifar10": ("CIFAR10", None, None),
     "cifar10-20k": ("CIFAR10", 18_000, 2_000),
+    "cifar100": ("CIFAR100", None, None),
+    "emnist": ("EMNIST", None, None),
+    "svhn": ("SVHN", None, None),
 }
 
 
 def download(name: str, path: Path) -> None:
     """Write data set ``name`` to ``path``.
 
-    torchvision compares the md5 of what it fetches, also before it unpickles CIFAR-10's batches.
+    torchvision compares the md5 of what it fetches, also before it unpickles CIFAR's batches.
 
     Raises:
         ConfigError: It cannot be had here, or ``path`` cannot be written.
@@ -58,9 +62,18 @@ def download(name: str, path: Path) -> None:
 
 def _part(source: str, folder: str, part: str, keep: int | None) -> npz.Arrays:
     """The first ``keep`` samples of the training or the test part."""
-    data = getattr(datasets(), source)(folder, train=part == "train", download=True)
-    x, y = np.asarray(data.data), np.asarray(data.targets, dtype=np.uint8)
-    return {f"x_{part}": x[:keep], f"y_{part}": y[:keep]}
+    which: dict[str, Any] = {"train": part == "train"}
+    if source == "SVHN":
+        which = {"split": part}
+    elif source == "EMNIST":
+        which["split"] = "balanced"
+    data = getattr(datasets(), source)(folder, download=True, **which)
+    x, y = np.asarray(data.data), data.labels if source == "SVHN" else data.targets
+    if source == "SVHN":
+        x = x.transpose(0, 2, 3, 1)  # (n, 3, 32, 32) there, channels last in all others
+    elif source == "EMNIST":
+        x = x.transpose(0, 2, 1)  # lies on its side, mirrored, in the published files
+    return {f"x_{part}": x[:keep], f"y_{part}": np.asarray(y, dtype=np.uint8)[:keep]}
 
 
 @contextlib.contextmanager

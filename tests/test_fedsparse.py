@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -178,15 +179,16 @@ def objective(protocol: FedSparse, w: Tensor, v: Tensor, start: Tensor, prior: T
     log_alpha = (w.detach().norm(dim=0) - torch.nn.functional.softplus(v)) / protocol.temperature
     r = hard_concrete.open_chance(log_alpha)
     theta = torch.sigmoid(prior)
-    price = protocol.lambda0 * len(w) * r.sum()
+    price = protocol.lambda0 * (len(w) if protocol.per == "weight" else 1) * r.sum()
     pull = (r * theta.log() + (1 - r) * (1 - theta).log()).sum()
     away = protocol.drift / 2 * (r.detach() * (w - start).square()).sum()
     return price - protocol.ce_scale * pull + away
 
 
-def test_a_client_descends_equation_9() -> None:
+@pytest.mark.parametrize("per", ["weight", "gate"])
+def test_a_client_descends_equation_9(per: Literal["weight", "gate"]) -> None:
     # The gradient that a client adds by hand to that of the cross-entropy, here 1 everywhere.
-    protocol = FedSparse(temperature=0.5, lambda0=0.3, ce_scale=0.2, drift=0.7, lr=0.1)
+    protocol = FedSparse(temperature=0.5, lambda0=0.3, per=per, ce_scale=0.2, drift=0.7, lr=0.1)
     seen: dict[str, Tensor] = {}
 
     def ones(tree, x, y, key):  # type: ignore[no-untyped-def]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -57,8 +58,8 @@ class FedSparse(Protocol[SparseState]):
     input unit of a fully-connected layer; every client counts the same.
 
     Where the paper is silent or disagrees with itself: the loss is the mean cross-entropy, plus
-    ``lambda0 |g| R(z_g > 0)`` (each parameter of a group pays, as in equation 9, for one gate;
-    ``lambda0`` suits no sum over samples, S8), minus ``ce_scale (R logit theta + log(1 - theta))``
+    ``lambda0 |g| R(z_g > 0)`` (or without ``|g|``, see ``per``; ``lambda0`` suits no sum over
+    samples, S8), minus ``ce_scale (R logit theta + log(1 - theta))``
     once a gate, plus ``drift / 2 R (w_s - w)^2`` with the half of equation 9 (S5). R is the
     hard-concrete probability of equation 31, ``sigmoid(log_alpha + 1.5986)``, not ``pi``; gates
     have ``log_alpha = logit(pi)``, one sample a step (S7). ``w`` is detached in ``theta``, ``pi``
@@ -77,6 +78,8 @@ class FedSparse(Protocol[SparseState]):
         server_lr: Of the server's weights, Adam.
         server_threshold_lr: Of the server's thresholds, Adamax.
         lambda0: L0 penalty; the paper's low, mid and high are 5e-7, 5e-6 and 5e-5.
+        per: Who pays it: each ``weight`` of a group, as appendix E derives it, or each ``gate``
+            once, which the sums of equation 9 allow too.
         ce_scale: Factor of the cross-entropy between gates and ``theta``.
         drift: The ``lambda`` that pulls a client's weights to the server's.
         temperature: ``T``.
@@ -101,6 +104,7 @@ class FedSparse(Protocol[SparseState]):
     server_lr: float = 1e-3
     server_threshold_lr: float = 1e-2
     lambda0: float = 5e-6
+    per: Literal["weight", "gate"] = "weight"
     ce_scale: float = 1e-4
     drift: float = 0.0
     temperature: float = 1e-3
@@ -210,7 +214,8 @@ class FedSparse(Protocol[SparseState]):
             gradient = grad(w | v, x, y, key.fold("step", step))
             for name, log_alpha in self.log_alpha(w, v).items():
                 layer, chance = layer_of(name), hard_concrete.open_chance(log_alpha)
-                price = self.lambda0 * (w[layer].numel() // len(log_alpha))
+                payers = w[layer].numel() // len(log_alpha) if self.per == "weight" else 1
+                price = self.lambda0 * payers
                 slope = chance * (1 - chance) * torch.sigmoid(v[name]) / self.temperature
                 gradient[name] = gradient[name] - (price - self.ce_scale * prior[name]) * slope
                 if self.drift:

@@ -182,8 +182,8 @@ class Labels(Partition):
 
     Every label has an owner: the first label of client ``i`` is ``deck[i % classes]`` of a shuffled
     deck (Li et al.: ``i % classes`` itself), and with fewer clients than labels the others of the
-    deck are dealt too (Li et al. leave their samples out). FedMRN's code instead gives the labels
-    with the fewest owners, the lowest first, so its hands repeat and are not random.
+    deck are dealt too (the code of Li et al. stops where a label has no owner). FedMRN's code
+    instead gives the labels with the fewest owners, so its hands are not random.
 
     Args:
         k: Labels of a client, FedMRN's Non-IID-2: 3, but 20 of CIFAR-100's.

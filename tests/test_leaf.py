@@ -17,9 +17,9 @@ Users = dict[str, list[int]]
 
 
 def image(label: int) -> list[float]:
-    """White paper, but for two pixels that tell the label."""
+    """White paper, but for a pixel of ink and one that tells the label."""
     x = [1.0] * 784
-    x[28], x[783] = 0.0, label / 255
+    x[0], x[28], x[783] = 0.999, 0.0, label / 255
     return x
 
 
@@ -50,9 +50,9 @@ def test_users_pixels_and_labels_by_hand(tmp_path: Path) -> None:
     assert data.owner is not None
     assert data.owner.dtype == torch.int64
     assert data.owner.tolist() == [0, 0, 0, 1, 2, 2]
-    assert data.x[:, 0, 27, 27].tolist() == data.y.tolist()  # label/255 is not cut to label - 1
+    assert data.x[:, 0, 27, 27].tolist() == data.y.tolist()
     assert data.x[:, 0, 1, 0].tolist() == [0] * 6  # ink is dark
-    assert set(data.x[:, 0, 0].flatten().tolist()) == {255}  # paper is white
+    assert set(data.x[:, 0, 0].flatten().tolist()) == {255}  # paper is white, also 0.999 of it
 
 
 @pytest.mark.parametrize("inner", ["", "data"])

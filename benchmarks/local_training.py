@@ -46,11 +46,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     keep_memory()
-    names = ["fedavg", *(options.protocol or [n for n in registry.names("protocol")])]
+    names = ["fedavg", *(options.protocol or registry.names("protocol"))]
     names = list(dict.fromkeys(names))
     for model in options.model or ["lenet", "conv4"]:
         for batch in options.batch or [32, 8]:
-            seconds("fedavg", model, batch, 2)
+            for name in names:
+                seconds(name, model, batch, 1)
             turns = [
                 {name: seconds(name, model, batch, options.steps) for name in names}
                 for _ in range(options.turns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_type_hints
@@ -94,6 +95,8 @@ def load(kind: str, text: str) -> Any:
         except ValidationError as error:
             what = error.errors()[0]["msg"].lower()
             raise ConfigError(f"--{kind} {name}:{param}={value}: {what}, got {value!r}") from error
+        if isinstance(values[param], float) and not math.isfinite(values[param]):
+            raise ConfigError(f"--{kind} {name}:{param} must be a finite number, got {value!r}")
     return cls(**values)
 
 

@@ -185,7 +185,7 @@ def train_from(setup: Setup, world: World, tree: Tree, i: int, step: int) -> Cli
         x=x,
         y=y,
         key=key,
-        memory=world.clients.get(i, protocol.memory(setup.shared)),
+        memory=world.clients.get(i) or protocol.memory(setup.shared),
         wrap_grad=attack.wrap_grad if malicious else setup.plugins.mechanism.wrap_grad,
     )
 

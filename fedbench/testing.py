@@ -222,9 +222,11 @@ def check_protocol(protocol: Protocol[Any], tolerance: float = 1e-4) -> None:
     clients = example_clients(protocol, shared)
     schedule = Schedule(epochs=2, batch_size=4)
     updates, memory = Loop(protocol, shared, schedule).train(clients)
-    stacked, _ = Stacked(protocol, shared, schedule).train(clients)
+    stacked, kept = Stacked(protocol, shared, schedule).train(clients)
     difference = torch.linalg.vector_norm(stacked - updates) / torch.linalg.vector_norm(updates)
     assert float(difference) <= tolerance, f"loop and stacked differ by {float(difference):.2e}"
+    for mine, other in zip(memory, kept, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-5, msg="memories differ")
 
     keys = [client.key for client in clients]
     precise = in_float64(protocol)

@@ -99,6 +99,7 @@ def test_without_files_one_line_says_how_to_make_them(
         ('{"users": ["u"], "num_samples": [], "user_data": {}}', "of one length, got 1 and 0"),
         ('{"users": ["u"], "num_samples": [1], "user_data": {}}', "got KeyError: 'u'"),
         ('{"users": [[]], "num_samples": [1], "user_data": {}}', "got TypeError"),
+        (json.dumps(content({"u": []})), r"0 samples of 'u', .* at least one, got \(0,\)"),
         ('{"users": [], "num_samples": [], "user_data": {}}', "at least one user, got none"),
     ],
 )

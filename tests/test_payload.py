@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fedbench.errors import IllegalPayloadError
 from fedbench.payload import (
+    BinaryMasks,
     FloatVectors,
     Payload,
     Rankings,
@@ -79,6 +80,7 @@ def test_a_sparse_message_is_values_and_a_bitmap() -> None:
     assert payload.nearest(torch.tensor([[3.0, -3.0, 3.0, 0, 0, 0]])).indices.tolist() == [[0, 1]]
 
 
+MASK = BinaryMasks(torch.tensor([[1, 0, 0, 1, 0, 0, 0, 0, 1]]).bool(), torch.zeros(1, 0))
 REJECTED: list[tuple[str, Payload, bytes]] = [
     ("an index twice", Rankings(torch.tensor([[0, 1, 2]], dtype=torch.int32), (3,)), b"\x04"),
     ("an index too large", Rankings(torch.tensor([[0, 1, 2]], dtype=torch.int32), (3,)), b"\x1c"),
@@ -93,6 +95,12 @@ REJECTED: list[tuple[str, Payload, bytes]] = [
         bytes(8) + b"\xe0",
     ),
     ("a short float", FloatVectors(torch.zeros(1, 2)), bytes(7)),
+    ("no header", BinaryMasks(torch.ones(1, 9, dtype=torch.bool), torch.zeros(1, 0)), b""),
+    ("more ones than bits", MASK, (10).to_bytes(4, "little")),
+    ("a tail behind equal bits", MASK, (9).to_bytes(4, "little") + bytes(4)),
+    ("no whole word", MASK, MASK.encode()[0].data + b"\0"),
+    ("a word too many", MASK, MASK.encode()[0].data + bytes(4)),
+    ("another code of the same bits", MASK, b"\3\0\0\0" + bytes(4)),
     ("nothing at all", SignBits(torch.ones(1, 3, dtype=torch.bool)), b""),
 ]
 
@@ -124,6 +132,8 @@ def test_finite_checks_look_at_every_float() -> None:
 
 ILLEGAL: list[tuple[str, Payload]] = [
     ("double floats", FloatVectors(torch.zeros(1, 2, dtype=torch.float64))),
+    ("float masks", BinaryMasks(torch.zeros(1, 2), torch.zeros(1, 0))),
+    ("a double beside a mask", BinaryMasks(MASK.mask, torch.zeros(1, 1, dtype=torch.float64))),
     ("float signs", SignBits(torch.zeros(1, 2))),
     ("no permutation", Rankings(torch.zeros(1, 3, dtype=torch.int32), (3,))),
     ("a duplicate index", SparseVectors(torch.tensor([[1, 1]]), torch.zeros(1, 2), 3)),

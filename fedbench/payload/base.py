@@ -81,7 +81,7 @@ class Payload(ABC):
 
     @property
     def aligned(self) -> bool:
-        """True if column ``i`` of `values` is what column ``i`` of the updates became."""
+        """True if, where both are as wide, a column of `values` is that column of the updates."""
         return True
 
     def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:

@@ -48,9 +48,9 @@ class BinaryMasks(Payload):
         return torch.cat([bits * 2 - 1 if self.signed else bits, self.rest], dim=1)
 
     def nearest(self, values: Tensor) -> Self:
-        """Above 1/2 is 1; 1/2 itself is as close to 0 and becomes 0. Signed: 0 becomes +1."""
+        """Above the middle, 1/2 or 0, is True; the middle is as close to both and is False."""
         d = self.mask.shape[1]
-        bits = values[:, :d] >= 0 if self.signed else values[:, :d] > 0.5
+        bits = values[:, :d] > (0.0 if self.signed else 0.5)
         return type(self)(bits, values[:, d:].to(torch.float32), self.signed)
 
     def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:

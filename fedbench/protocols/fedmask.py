@@ -16,7 +16,8 @@ class FedMask(ScoreTraining):
     """Clients keep the weights with ``sigmoid(s) > 1/2``, and send that mask.
 
     FedMask as FedPM compares itself with it: one global model, scores trained straight through,
-    everything else as in FedPM with plain averaging. Strictly above: ``s = 0`` is 0. The personal
+    everything else as in FedPM with plain averaging (Adam, equal clients, a two-valued random
+    network whose biases stay as built). Strictly above: ``s = 0`` is 0. The personal
     masks and the one-shot pruning of the original are not here, and no official code says how its
     masks are aggregated (A8): theirs overlap by consensus, ours are averaged, and the next round
     starts from the logit of the mean. There all of ``clip = 0.01`` would be out of reach of a

@@ -28,11 +28,11 @@ class FedPM(ScoreTraining):
 
     ``reg=lambda`` is the regularised form: clients minimise the loss plus ``lambda / d`` times the
     sum of ``theta``, clients are weighted by size, and the first ``theta`` is uniform. Under SGD
-    the printed penalty moves a score by less than 1e-8 a step (R1); under Adam, the default, it
-    shrinks the masks as that paper reports.
+    the printed penalty moves a score by at most ``lr lambda / 4 d`` a step, which is nothing (R1);
+    under Adam, the default, it shrinks the masks (docs/results.md).
 
     Where papers and code disagree or are silent: the sample has the gradient of ``theta`` (E1);
-    Adam starts afresh every round, and the papers' SGD is an option that needs rates near 100;
+    Adam starts afresh every round, and the papers' SGD is an option that needs far larger rates;
     ``theta`` is clipped only where it becomes a score, so the model is sampled from the posterior
     itself (E5); the prior starts with the first masks, not with the first ``theta`` (E6); weights
     are two-valued with Kaiming's deviation and biases have no masks (E7, A1); one mask is deployed,
@@ -42,7 +42,8 @@ class FedPM(ScoreTraining):
         ste: Gradient of the Bernoulli sample by ``theta``: ``identity``, exact in expectation for a
             linear loss, or ``theta``, as the paper and its code have it (E1).
         prior: ``lambda_0``, both parameters of the Beta prior.
-        resets: ``every:k``: the prior is forgotten before rounds 1, k + 1, 2 k + 1, ...
+        resets: ``every:k``: the prior is forgotten before server steps 1, k + 1, 2 k + 1, ...
+            (a round that was skipped is no step).
         final: The deployed mask: a ``sample`` of ``theta``, or ``theta`` above the ``threshold``.
         threshold: Of the final mask; strictly above it is 1.
         reg: ``lambda`` of the regularised form; 0 is FedPM.
@@ -65,7 +66,8 @@ class FedPM(ScoreTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("FedPM.prior", self.prior, self.prior >= 1, ">= 1, or the mode leaves [0, 1]")
+        legal = 1 <= self.prior <= 1e6
+        require("FedPM.prior", self.prior, legal, "in [1, 1e6]: below 1 the mode leaves [0, 1]")
         known = re.fullmatch(r"every:[1-9][0-9]*", self.resets) is not None
         require("FedPM.resets", self.resets, known, "every:k with k >= 1")
         require("FedPM.threshold", self.threshold, 0 < self.threshold < 1, "in (0, 1)")

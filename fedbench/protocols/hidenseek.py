@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Memory, Shared
-from fedbench.errors import require
+from fedbench.errors import ConfigError, require
 from fedbench.layout import Tree
 from fedbench.network import is_weight
 from fedbench.payload import BinaryMasks, Payload
@@ -22,8 +23,19 @@ from fedbench.wire import code_bits
 
 
 @lru_cache(maxsize=2)
+def kaiming_normal(shared: Shared) -> Tree:
+    """Weights ``N(0, 2 / fan_in)`` from the seed; the rest as built. Do not write."""
+    weights = {
+        name: shared.key.fold("hidden", name).normal(*shape, device=shared.device)
+        * math.sqrt(2 / shared.network.fan_in(name))
+        for name, shape in zip(shared.weights.names, shared.weights.shapes, strict=True)
+    }
+    return random_network(shared) | weights
+
+
+@lru_cache(maxsize=2)
 def kept_weights(shared: Shared, keep: float) -> Tensor:
-    """``(d,)`` bool: the ``keep`` share of all weights with the largest synaptic saliency.
+    """``(d,)`` bool: of each layer the ``keep`` share with the largest synaptic saliency.
 
     ``|w * dR/dw|`` with ``R`` the sum of the logits of an image of ones through ``|w|``: it needs
     no data, so both ends compute it from the seed. In float64, since ``R`` grows with depth.
@@ -31,18 +43,26 @@ def kept_weights(shared: Shared, keep: float) -> Tensor:
     References:
         Tanaka et al., "Pruning neural networks without any data by iteratively conserving synaptic
         flow", NeurIPS 2020, https://arxiv.org/abs/2006.05467, equation 2, here in one shot.
+
+    Raises:
+        ConfigError: the network divides by the size of its activations: no flow is conserved.
     """
-    network = random_network(shared)
-    params = {name: x.double() for name, x in network.items()}
+    names = shared.rest.names
+    if any(name.endswith(".scale") and f"{name[:-6]}.var" not in names for name in names):
+        raise ConfigError(
+            "--protocol hidenseek must have a model without group norm, through which synaptic "
+            "flow says nothing, got one with it; use conv4 or cnn4"
+        )
+    params = {name: x.double() for name, x in kaiming_normal(shared).items()}
     weights = {name: x.abs().requires_grad_() for name, x in params.items() if is_weight(name)}
     ones = torch.ones(1, *shared.network.image, dtype=torch.float64, device=shared.device)
     flow = shared.network.logits(params | weights, ones).sum()
     gradient = torch.autograd.grad(flow, list(weights.values()))
-    saliency = {
-        name: (w * g).detach() for (name, w), g in zip(weights.items(), gradient, strict=True)
-    }
-    flat = shared.weights.flatten(saliency)
-    return mask_rows(flat[None], kept_edges(len(flat), keep))[0] > 0
+    kept = []
+    for w, g in zip(weights.values(), gradient, strict=True):
+        saliency = (w * g).detach().abs().reshape(1, -1)
+        kept.append(mask_rows(saliency, kept_edges(w.numel(), keep))[0] > 0)
+    return torch.cat(kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +71,14 @@ class HideNSeek(ScoreTraining):
 
     ``w = w_init * kept * m`` with ``m = 2 * 1[s > 0] - 1``. What is kept follows from the seed, so
     only the signs of kept weights travel. No official code exists (A8); where the paper is silent:
-    the saliency is taken in one shot over all layers together, the server averages the signs, and
+    weights are Kaiming normal, biases, scales and shifts stay as built; scores train by Adam; the
+    saliency is taken in one shot, layer by layer, since over all layers together one shot empties
+    whole layers of deep networks; the server averages the signs, all clients counting the same, and
     the next round starts from the logit of ``(1 + mean) / 2``; ``theta`` is the probability of +1.
     For ``clip`` see `FedMask` (E11).
 
     Args:
-        keep: Share of all weights that survive the pruning.
+        keep: Share of each layer's weights that survives the pruning.
 
     References:
         Vallapuram et al., "HideNseek: Federated Lottery Ticket via Server-side Pruning and Sign
@@ -72,9 +94,9 @@ class HideNSeek(ScoreTraining):
         require("HideNSeek.keep", self.keep, 0 < self.keep <= 1, "in (0, 1]")
 
     def frozen(self, shared: Shared) -> Tree:
-        """The random network with 0 where it is pruned."""
+        """Random weights with 0 where they are pruned."""
         kept = shared.weights.unflatten(kept_weights(shared, self.keep).float())
-        network = random_network(shared)
+        network = dict(kaiming_normal(shared))
         return network | {name: network[name] * mask for name, mask in kept.items()}
 
     def mask(self, score: Tensor, key: Key) -> Tensor:
@@ -110,7 +132,7 @@ class HideNSeek(ScoreTraining):
 
     def model_bits(self, shared: Shared, state: Belief) -> int:
         """The seed, the coded signs of the kept weights, and the statistics as floats."""
-        signs = self.bits(shared, state.theta, shared.key)[kept_weights(shared, self.keep)]
+        signs = (state.theta > 0.5)[kept_weights(shared, self.keep)]
         return 32 + code_bits(signs.cpu().numpy())[1] + 32 * len(state.statistics)
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:

@@ -54,6 +54,10 @@ class SGD(Optimizer):
 
     momentum: float = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("SGD.momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
+
     def init(self, tree: Tree) -> Tree:
         """Zero velocities; none without momentum."""
         if not self.momentum:
@@ -87,6 +91,12 @@ class Adam(Optimizer):
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("beta1", "beta2"):
+            beta = getattr(self, name)
+            require(f"{type(self).__name__}.{name}", beta, 0 <= beta < 1, "in [0, 1)")
 
     def init(self, tree: Tree) -> Tree:
         """Zero moments; running statistics have none."""

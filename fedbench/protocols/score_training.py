@@ -114,7 +114,7 @@ class ScoreTraining(Protocol[Belief]):
     def __post_init__(self) -> None:
         name = type(self).__name__
         require(f"{name}.lr", self.lr, self.lr > 0, "> 0")
-        require(f"{name}.clip", self.clip, 0 < self.clip < 0.5, "in (0, 0.5)")
+        require(f"{name}.clip", self.clip, 1e-6 <= self.clip < 0.5, "in [1e-6, 0.5)")
 
     @abstractmethod
     def mask(self, score: Tensor, key: Key) -> Tensor:
@@ -224,11 +224,11 @@ class ScoreTraining(Protocol[Belief]):
 
     def model(self, shared: Shared, state: Belief, key: Key) -> Tree:
         """``m * w_init`` with the final mask."""
-        return self._network(shared, self.deployed(shared, state.theta, key), state.statistics)
+        return self._network(shared, self._final(shared, state), state.statistics)
 
     def model_bits(self, shared: Shared, state: Belief) -> int:
         """The seed, the coded final mask, and the statistics as floats."""
-        bits = self.deployed(shared, state.theta, shared.key.fold("stored"))
+        bits = self._final(shared, state)
         return 32 + code_bits(bits.cpu().numpy())[1] + 32 * len(state.statistics)
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
@@ -239,6 +239,10 @@ class ScoreTraining(Protocol[Belief]):
 
     def _uniform(self) -> bool:
         return self.start == "uniform"
+
+    def _final(self, shared: Shared, state: Belief) -> Tensor:
+        """The mask that is deployed after so many steps: one draw, whoever asks."""
+        return self.deployed(shared, state.theta, shared.key.fold("final", state.steps))
 
     def _network(self, shared: Shared, bits: Tensor, statistics: Tensor) -> Tree:
         layout = Layout.of({k: v for k, v in shared.network.shapes.items() if is_statistic(k)})

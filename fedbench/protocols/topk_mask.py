@@ -21,7 +21,9 @@ class TopKMask(ScoreTraining):
     """Clients keep the ``k`` share of each layer with the highest scores, and send that mask.
 
     The baseline "Top-k" of the regularised FedPM: edge-popup in place of sampling, everything else
-    as in FedPM with plain averaging. The server's mean of ``n`` masks has ``n + 1`` values, so
+    as in FedPM with plain averaging (Adam, a two-valued random network whose biases stay as built;
+    equal clients and a Gaussian start, where that paper weights by size and starts uniform: R4,
+    R5). The server's mean of ``n`` masks has ``n + 1`` values, so
     the final mask breaks ties, and does so by position: among equals the higher index is kept. The
     paper does not say how; nor whether k is per layer, as in edge-popup and here, or global. For
     ``clip`` see `FedMask` (E11).
@@ -47,7 +49,7 @@ class TopKMask(ScoreTraining):
         return top_mask(score, kept_edges(math.prod(score.shape), self.k))
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """The same, layer by layer; sigmoid keeps the order of the scores."""
+        """The same, layer by layer; scores whose sigmoids round to one number tie."""
         layers = [
             mask_rows(layer[None], kept_edges(len(layer), self.k))[0]
             for layer in shared.weights.layers(theta)

@@ -88,7 +88,7 @@ def _users(path: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArray
             raise _wrong(
                 path, f"user_data of {user!r} with x (n, 784) and y (n,)", reason
             ) from error
-        if x.shape != (count, 784) or y.shape != (count,) or count == 0:
+        if x.shape != (count, 784) or y.shape != (count,):
             raise _wrong(
                 path,
                 f"{count} samples of {user!r}, x ({count}, 784) and y ({count},), at least one",

@@ -176,7 +176,7 @@ def test_a_preset_takes_other_values_axes_and_learning_rates() -> None:
     cells, _ = preset.with_lr(0.2).cells()
     assert {cell.scenario.rounds for cell in cells} == {3}
     assert {cell.protocol for cell in cells} == {"topk:lr=0.5", "fedavg:lr=0.2"}
-    with pytest.raises(ConfigError, match="--preset must be one of .*, table2-mini, got 'table3'"):
+    with pytest.raises(ConfigError, match=r"--preset must be one of .*, table2-mini, got 'table3'"):
         Preset.load("table3", {}, {})
 
 

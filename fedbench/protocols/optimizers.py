@@ -114,17 +114,19 @@ class Adam(Optimizer):
         kept, moves = memory | {"t": t}, {}
         rate = self.lr / (1 - self.beta1**t)
         for name, g in gradient.items():
-            m = self.beta1 * memory[f"m.{name}"] + (1 - self.beta1) * g
+            m = memory[f"m.{name}"].lerp(g, 1 - self.beta1)
             v = self._second(memory[f"v.{name}"], g)
             kept |= {f"m.{name}": m, f"v.{name}": v}
-            moves[name] = rate * m / self._scale(v, t)
+            moves[name] = self._ratio(m, v, t).mul_(rate)
         return moves, kept
 
     def _second(self, v: Tensor, g: Tensor) -> Tensor:
-        return self.beta2 * v + (1 - self.beta2) * g * g
+        return torch.addcmul(self.beta2 * v, g, g, value=1 - self.beta2)
 
-    def _scale(self, v: Tensor, t: Tensor) -> Tensor:
-        return (v / (1 - self.beta2**t)).sqrt() + self.epsilon
+    def _ratio(self, m: Tensor, v: Tensor, t: Tensor) -> Tensor:
+        """``m / (sqrt(v_hat) + epsilon)``; a pass over all parameters costs more than a line."""
+        correction = (1 - self.beta2**t).sqrt()
+        return (m / v.sqrt().add_(self.epsilon * correction)).mul_(correction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,5 +142,5 @@ class Adamax(Adam):
     def _second(self, v: Tensor, g: Tensor) -> Tensor:
         return torch.maximum(self.beta2 * v, g.abs() + self.epsilon)
 
-    def _scale(self, v: Tensor, t: Tensor) -> Tensor:
-        return v
+    def _ratio(self, m: Tensor, v: Tensor, t: Tensor) -> Tensor:
+        return m / v

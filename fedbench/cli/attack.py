@@ -77,6 +77,12 @@ def attack(
     eval_every: Annotated[
         int | None, typer.Option(help="rounds between two looks at test data", rich_help_panel=_HOW)
     ] = None,
+    local_models: Annotated[
+        bool | None,
+        typer.Option(
+            "--local-models", help="also judge clients' own last models", rich_help_panel=_HOW
+        ),
+    ] = None,
     seeds: Annotated[
         str | None, typer.Option(help="comma-separated, e.g. 0,1,2", rich_help_panel=_HOW)
     ] = None,
@@ -118,6 +124,7 @@ def attack(
         "batch_size": batch_size,
         "eval_every": eval_every,
         "server_checks": server_checks,
+        "local_models": local_models,
     }
     axes = {"protocol": protocol or [], "attack": attack or [], "defense": defense or []}
     options = Options(device, executor, chunk, workers, threads)

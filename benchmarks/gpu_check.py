@@ -3,8 +3,8 @@
 ``make gpu-check`` compares the CPU with CUDA, from files that are on the machine: the data set is
 scikit-learn's ``digits``. Each device plays the same two rounds with its own executor; the table
 shows how far the deployed models are apart, relative to how far the second round moved them, and
-how long that round took. Where scores are trained, a rounding error moves an edge at the cut to the
-other side of it: there the share of edges that differ is shown.
+how long that round took. Where scores are trained, a rounding error moves an edge at the cut, or a
+probability at its draw, to the other side: there the share of weights that differ is shown.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import time
 from dataclasses import dataclass
 
+import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -43,8 +44,9 @@ def play(protocol: str, device: str, executor: str) -> Played:
     world = World(setup.plugins.protocol.init(setup.shared))
 
     def model() -> Tensor:
-        tree = setup.plugins.protocol.model(setup.shared, world.state, Key(0))
-        return setup.shared.layout.flatten(tree).cpu().clone()
+        deployed = setup.plugins.protocol.model(setup.shared, world.state, Key(0))
+        ensemble = [deployed] if isinstance(deployed, dict) else deployed
+        return torch.cat([setup.shared.layout.flatten(tree) for tree in ensemble]).cpu()
 
     play_round(setup, world, 0)  # the first launch of a device is slow
     before, start = model(), time.perf_counter()
@@ -54,7 +56,7 @@ def play(protocol: str, device: str, executor: str) -> Played:
 
 
 def difference(protocol: str, a: Played, b: Played) -> float:
-    if registry.plugin("protocol", protocol).space == "scores":
+    if registry.plugin("protocol", protocol).space != "weights":
         return float((a.after != b.after).float().mean())
     return float((a.after - b.after).norm() / (a.after - a.before).norm().clamp_min(1e-12))
 

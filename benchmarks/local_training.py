@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 
 from fedbench import registry
 from fedbench.allocator import keep_memory
 from fedbench.network import Shared
+from fedbench.protocols.optimizers import Adam
+from fedbench.protocols.supermask import mask_rows
 from fedbench.rng import Key
 from fedbench.training import Client, Loop, Schedule
 
@@ -36,16 +39,53 @@ def seconds(name: str, model: str, batch: int, steps: int) -> float:
     return time.perf_counter() - start
 
 
+def parts(model: str) -> dict[str, float]:
+    """Milliseconds that FedPM adds to a step, whatever the batch: passes over all weights."""
+    d = Shared(
+        registry.load("model", model).build((1, 28, 28), 10), 1, torch.device("cpu")
+    ).weights.d
+    score, g = Key(0).normal(d), Key(1).normal(d)
+    theta = score.sigmoid()
+    coin = Key(2).coins(theta).float()
+    adam = Adam(lr=0.1)
+    memory = adam.init({"fc1": score})
+    works: dict[str, Callable[[], object]] = {
+        "theta = sigmoid(s)": lambda: score.sigmoid(),
+        "16 random bits a weight, compared": lambda: Key(2).coins(theta).float(),
+        "m * w, and back": lambda: (coin * g, g * score * theta),
+        "theta (1 - theta)": lambda: theta * (1 - theta),
+        "SGD": lambda: score.sub(g, alpha=0.1),
+        "Adam": lambda: adam.step({"fc1": score}, {"fc1": g}, memory),
+        "top half by partition": lambda: mask_rows(score[None], d // 2),
+    }
+    found = {}
+    for name, work in works.items():
+        times = []
+        for _ in range(11):
+            start = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - start)
+        found[name] = 1e3 * statistics.median(times)
+    return found
+
+
 def main() -> None:
+    """Print the ratios, and the parts with ``--parts``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--protocol", action="append")
     parser.add_argument("--model", action="append")
     parser.add_argument("--batch", type=int, action="append")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--parts", action="store_true", help="what a step of fedpm is made of")
     options = parser.parse_args()
     torch.set_num_threads(1)
     keep_memory()
+    if options.parts:
+        for model in options.model or ["lenet"]:
+            for what, milliseconds in parts(model).items():
+                print(f"{model:8} {what:34} {milliseconds:6.2f} ms")
+        return
     names = ["fedavg", *(options.protocol or registry.names("protocol"))]
     names = list(dict.fromkeys(names))
     for model in options.model or ["lenet", "conv4"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -91,14 +92,21 @@ class Shared:
     @property
     def weights(self) -> Layout:
         """The weights alone: the beginning of `layout`."""
-        shapes = self.network.shapes
-        return Layout.of({name: shape for name, shape in shapes.items() if is_weight(name)})
+        return self._of(is_weight)
 
     @property
     def rest(self) -> Layout:
         """Biases and parameters of normalisation: the end of `layout`, often empty."""
+        return self._of(lambda name: not is_weight(name))
+
+    @property
+    def statistics(self) -> Layout:
+        """Running statistics of batch normalisation: a part of `rest`."""
+        return self._of(is_statistic)
+
+    def _of(self, wanted: Callable[[str], bool]) -> Layout:
         shapes = self.network.shapes
-        return Layout.of({name: shape for name, shape in shapes.items() if not is_weight(name)})
+        return Layout.of({name: shape for name, shape in shapes.items() if wanted(name)})
 
     @property
     def key(self) -> Key:

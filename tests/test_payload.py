@@ -21,7 +21,16 @@ from fedbench.payload import (
 )
 from fedbench.rng import Key
 from fedbench.testing import check_payload
-from fedbench.wire import Packet, join, pack, split, unpack
+from fedbench.wire import (
+    Packet,
+    binary_entropy,
+    code_bits,
+    decode_bits,
+    join,
+    pack,
+    split,
+    unpack,
+)
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple)
 
@@ -161,3 +170,23 @@ def test_ties_go_to_the_lower_index_also_for_floats_of_both_signs() -> None:
     for kind in (torch.float32, torch.float64):
         assert ranking(x.to(kind), (6,)).tolist() == [[5, 1, 4, 0, 2, 3]]
     assert reputation(ranking(x, (2, 4)), (2, 4)).tolist() == [[1, 0, 2, 3, 1, 0]]
+
+
+@given(
+    count=st.integers(1, 5000), ones=st.floats(0, 1), seed=st.integers(0, 2**32), flip=st.booleans()
+)
+def test_coded_bits_are_as_long_as_their_entropy_and_never_much_longer_than_themselves(
+    count: int, ones: float, seed: int, flip: bool
+) -> None:
+    bits = (Key(seed).uniform(count) < ones**4).numpy() ^ flip  # also shares near 0 and 1
+    data, length = code_bits(bits)
+    assert length == 8 * len(data)
+    assert np.array_equal(decode_bits(data, count), bits)
+    assert length <= 1.01 * count * binary_entropy(float(bits.mean())) + 64 * 8
+    assert length <= count + 64 * 8
+
+
+def test_a_large_mask_costs_its_entropy_and_not_a_bit_a_weight() -> None:
+    bits = (Key(0).uniform(1_000_000) < 0.1).numpy()
+    length = code_bits(bits)[1]
+    assert abs(length / 1e6 - 0.469) < 0.003  # H2(0.1) = 0.46900

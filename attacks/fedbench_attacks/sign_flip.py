@@ -37,9 +37,8 @@ class SignFlip(Attack):
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         """``-scale * own``; of a ranking its reverse, of a binary mask its complement."""
-        own = view.own
-        if self.via == "codec" and own.aligned:
-            return view.compress(own.opposite(view.updates, self.scale)), memory
-        if self.via == "codec":
-            return view.compress(-self.scale * view.updates), memory
-        return own.nearest(own.opposite(own.values(), self.scale)), memory
+        own, x = view.own, view.updates
+        if self.via == "wire":
+            return own.nearest(own.opposite(own.values(), self.scale)), memory
+        flipped = own.opposite(x, self.scale) if own.aligned else -self.scale * x
+        return view.compress(flipped), memory

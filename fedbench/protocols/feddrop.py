@@ -99,7 +99,6 @@ class FedDrop(LocalSGD[Tensor]):
     """
 
     sends = GatedVectors
-    statistics = False
 
     conv: float = 0.2
     dense: float = 0.4

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedbench.api import Batches, Grad
 from fedbench.errors import require
 from fedbench.layout import Tree
 from fedbench.network import is_statistic
 from fedbench.payload import FloatVectors
 from fedbench.protocols.fedavg import DenseWeights
-from fedbench.protocols.optimizers import SGD
-from fedbench.rng import Key
 
 
 def soft_threshold(x: Tensor, by: float) -> Tensor:
@@ -58,19 +55,10 @@ class FedLaplace(DenseWeights):
         super().__post_init__()
         require("FedLaplace.lam", self.lam, self.lam >= 0, ">= 0")
 
-    def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
-        """Proximal SGD."""
-        sgd = SGD(lr=self.lr, momentum=self.momentum)
-        trained, velocity = tree, sgd.init(tree)
+    def landed(self, trained: Tree, start: Tree) -> Tree:
+        """The proximal step."""
         by = self.lr * self.lam / (1 - self.momentum)
-        for step, (x, y) in enumerate(batches):
-            gradient = {
-                name: g if is_statistic(name) else g.add(trained[name], alpha=self.weight_decay)
-                for name, g in grad(trained, x, y, key.fold("step", step)).items()
-            }
-            trained, velocity = sgd.step(trained, gradient, velocity)
-            trained = {
-                name: x if is_statistic(name) else tree[name] + soft_threshold(x - tree[name], by)
-                for name, x in trained.items()
-            }
-        return trained
+        return {
+            name: x if is_statistic(name) else start[name] + soft_threshold(x - start[name], by)
+            for name, x in trained.items()
+        }

@@ -101,7 +101,7 @@ class HideNSeek(ScoreTraining):
 
     def mask(self, score: Tensor, key: Key) -> Tensor:
         """Signs, straight through with slope 1."""
-        m = (score.detach() > 0).to(score.dtype) * 2 - 1
+        m = self.symbols(score.detach() > 0).to(score.dtype)
         return straight_through(score, m, torch.ones_like(m))
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
@@ -143,8 +143,6 @@ class HideNSeek(ScoreTraining):
         moved = broadcast.values()[0, shared.weights.d :] + sent.rest[0]
         return self._network(shared, bits, moved)
 
-    def _network(self, shared: Shared, bits: Tensor, statistics: Tensor) -> Tree:
-        network = super()._network(shared, torch.ones_like(bits), statistics)
-        signs = shared.weights.unflatten(bits.float() * 2 - 1)
-        kept = self.frozen(shared)
-        return network | {name: kept[name] * sign for name, sign in signs.items()}
+    def symbols(self, bits: Tensor) -> Tensor:
+        """-1 or +1."""
+        return bits.float() * 2 - 1

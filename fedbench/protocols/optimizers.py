@@ -31,47 +31,49 @@ class Optimizer(ABC):
         """The memory before the first step."""
 
     @abstractmethod
-    def moves(self, gradient: Tree, memory: Tree) -> tuple[Tree, Tree]:
-        """How far each parameter goes down, and the next memory."""
-
     def step(self, tree: Tree, gradient: Tree, memory: Tree) -> tuple[Tree, Tree]:
         """The tree after one step, and the next memory.
 
         A running statistic goes down by its gradient itself (`is_statistic`).
         """
-        trained = {name: g for name, g in gradient.items() if not is_statistic(name)}
-        moves, memory = self.moves(trained, memory)
-        return {name: x - moves.get(name, gradient[name]) for name, x in tree.items()}, memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
-    """``velocity = momentum * velocity + g``, ``x -= lr * velocity``.
+    """``velocity = momentum * velocity + g + weight_decay * x``, ``x -= lr * velocity``.
 
     Args:
         momentum: Heavy-ball momentum, without dampening.
+        weight_decay: Share of each parameter that is added to its gradient.
     """
 
     momentum: float = 0.0
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require("SGD.momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
+        require("SGD.weight_decay", self.weight_decay, self.weight_decay >= 0, ">= 0")
 
     def init(self, tree: Tree) -> Tree:
-        """Zero velocities; none without momentum."""
-        if not self.momentum:
-            return {}
-        return {f"velocity.{name}": torch.zeros_like(x) for name, x in tree.items()}
+        """Nothing: the first velocity is the first gradient."""
+        return {}
 
-    def moves(self, gradient: Tree, memory: Tree) -> tuple[Tree, Tree]:
-        """See the class."""
-        if not self.momentum:
-            return {name: self.lr * g for name, g in gradient.items()}, memory
-        kept = dict(memory)
-        for name, g in gradient.items():
-            kept[f"velocity.{name}"] = self.momentum * memory[f"velocity.{name}"] + g
-        return {name: self.lr * kept[f"velocity.{name}"] for name in gradient}, kept
+    def step(self, tree: Tree, gradient: Tree, memory: Tree) -> tuple[Tree, Tree]:
+        """In as few passes as can be: what is zero is skipped."""
+        trained, velocity = {}, {}
+        for name, x in tree.items():
+            g = gradient[name]
+            if is_statistic(name):
+                trained[name] = x - g
+                continue
+            if self.weight_decay:
+                g = g.add(x, alpha=self.weight_decay)
+            if self.momentum:
+                g = g.add(memory[name], alpha=self.momentum) if memory else g
+                velocity[name] = g
+            trained[name] = x.sub(g, alpha=self.lr)
+        return trained, velocity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,17 +110,21 @@ class Adam(Optimizer):
             **{f"v.{name}": torch.zeros_like(x) for name, x in kept.items()},
         }
 
-    def moves(self, gradient: Tree, memory: Tree) -> tuple[Tree, Tree]:
-        """``lr * m_hat / (sqrt(v_hat) + epsilon)``."""
+    def step(self, tree: Tree, gradient: Tree, memory: Tree) -> tuple[Tree, Tree]:
+        """``x -= lr * m_hat / (sqrt(v_hat) + epsilon)``."""
         t = memory["t"] + 1
-        kept, moves = memory | {"t": t}, {}
+        trained, kept = {}, {"t": t}
         rate = self.lr / (1 - self.beta1**t)
-        for name, g in gradient.items():
+        for name, x in tree.items():
+            g = gradient[name]
+            if is_statistic(name):
+                trained[name] = x - g
+                continue
             m = memory[f"m.{name}"].lerp(g, 1 - self.beta1)
             v = self._second(memory[f"v.{name}"], g)
             kept |= {f"m.{name}": m, f"v.{name}": v}
-            moves[name] = self._ratio(m, v, t).mul_(rate)
-        return moves, kept
+            trained[name] = x - self._ratio(m, v, t).mul_(rate)
+        return trained, kept
 
     def _second(self, v: Tensor, g: Tensor) -> Tensor:
         return torch.addcmul(self.beta2 * v, g, g, value=1 - self.beta2)

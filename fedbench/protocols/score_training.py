@@ -16,7 +16,7 @@ from fedbench.layout import Layout, Tree
 from fedbench.network import is_statistic, is_weight
 from fedbench.payload import BinaryMasks, FloatVectors, Payload
 from fedbench.protocols.optimizers import SGD, Adam, Optimizer
-from fedbench.protocols.supermask import masked_network, random_network
+from fedbench.protocols.supermask import random_network
 from fedbench.rng import Key
 from fedbench.wire import code_bits
 
@@ -76,12 +76,6 @@ class Belief:
     steps: int = 0
 
 
-def trained_layout(shared: Shared) -> Layout:
-    """A score per weight, then the running statistics."""
-    shapes = shared.network.shapes
-    return Layout.of({k: v for k, v in shapes.items() if is_weight(k) or is_statistic(k)})
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScoreTraining(Protocol[Belief]):
     """Clients train a score per weight of a random network and send one bit for each.
@@ -137,8 +131,9 @@ class ScoreTraining(Protocol[Belief]):
         return False
 
     def trained(self, shared: Shared) -> Layout:
-        """See `trained_layout`."""
-        return trained_layout(shared)
+        """A score per weight, then the running statistics."""
+        weights, statistics = shared.weights, shared.statistics
+        return Layout(weights.names + statistics.names, weights.shapes + statistics.shapes)
 
     def frozen(self, shared: Shared) -> Tree:
         """The random network."""
@@ -159,8 +154,7 @@ class ScoreTraining(Protocol[Belief]):
             theta = key.uniform(d, device=shared.device)
         else:
             theta = key.normal(d, device=shared.device).sigmoid()
-        built = Layout.of({k: v for k, v in shared.network.shapes.items() if is_statistic(k)})
-        return Belief(theta, built.flatten(random_network(shared)).to(shared.device))
+        return Belief(theta, shared.statistics.flatten(self.frozen(shared)).to(shared.device))
 
     def broadcast(self, shared: Shared, state: Belief, clients: Sequence[int], key: Key) -> Payload:
         """``theta`` and the statistics as floats, one row for all."""
@@ -244,9 +238,14 @@ class ScoreTraining(Protocol[Belief]):
         """The mask that is deployed after so many steps: one draw, whoever asks."""
         return self.deployed(shared, state.theta, shared.key.fold("final", state.steps))
 
+    def symbols(self, bits: Tensor) -> Tensor:
+        """``(d,)`` floats that the bits stand for."""
+        return bits.float()
+
     def _network(self, shared: Shared, bits: Tensor, statistics: Tensor) -> Tree:
-        layout = Layout.of({k: v for k, v in shared.network.shapes.items() if is_statistic(k)})
-        return masked_network(shared, bits.float()) | layout.unflatten(statistics)
+        frozen, masks = self.frozen(shared), shared.weights.unflatten(self.symbols(bits))
+        masked = {name: frozen[name] * mask for name, mask in masks.items()}
+        return frozen | masked | shared.statistics.unflatten(statistics)
 
     def _optimizer(self) -> Optimizer:
         return Adam(lr=self.lr) if self.optimizer == "adam" else SGD(lr=self.lr)

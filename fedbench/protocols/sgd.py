@@ -1,16 +1,14 @@
-"""Local SGD, as every protocol here trains with."""
+"""Local SGD, as protocols train that send moves of weights, or rankings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Generic
 
-from torch import Tensor
-
 from fedbench.api import Batches, Grad, Memory, Protocol, State
 from fedbench.errors import require
 from fedbench.layout import Tree
-from fedbench.network import is_statistic
+from fedbench.protocols.optimizers import SGD
 from fedbench.rng import Key
 
 
@@ -38,19 +36,16 @@ class LocalSGD(Protocol[State], Generic[State]):
 
     def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
         """Where SGD ends that starts at ``tree``, one step a batch."""
-        trained = {name: x.clone() for name, x in tree.items()}
-        velocity: dict[str, Tensor] = {}
+        sgd = SGD(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        trained, velocity = tree, sgd.init(tree)
         for step, (x, y) in enumerate(batches):
-            for name, g in grad(trained, x, y, key.fold("step", step)).items():
-                if is_statistic(name):
-                    trained[name].sub_(g)
-                    continue
-                if self.weight_decay:
-                    g = g.add(trained[name], alpha=self.weight_decay)
-                if self.momentum:
-                    g = g.add(velocity[name], alpha=self.momentum) if step else g
-                    velocity[name] = g
-                trained[name].sub_(g, alpha=self.lr)
+            gradient = grad(trained, x, y, key.fold("step", step))
+            trained, velocity = sgd.step(trained, gradient, velocity)
+            trained = self.landed(trained, tree)
+        return trained
+
+    def landed(self, trained: Tree, start: Tree) -> Tree:
+        """What becomes of a step, ``start`` being where the round began: a proximal step, say."""
         return trained
 
     def local_update(

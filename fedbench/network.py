@@ -61,7 +61,10 @@ class Network(ABC):
     @property
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameter name to shape: the weights (`is_weight`) in layer order, then the rest."""
+        """Parameter name to shape: the weights (`is_weight`) in layer order, then the rest.
+
+        Running statistics (`is_statistic`) come last.
+        """
 
     @abstractmethod
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
@@ -101,7 +104,7 @@ class Shared:
 
     @property
     def statistics(self) -> Layout:
-        """Running statistics of batch normalisation: a part of `rest`."""
+        """Running statistics of batch normalisation: the end of `layout`, often empty."""
         return self._of(is_statistic)
 
     def _of(self, wanted: Callable[[str], bool]) -> Layout:

@@ -38,7 +38,8 @@ class Scenario(BaseModel):
         batch_size: Samples a step.
         eval_every: Rounds between two looks at the test data; the last round is always one.
         local_models: Also judge every sampled client's own model, as its message says it.
-        server_checks: ``finite``: rows with NaN or infinity are rejected; ``none``: accepted.
+        server_checks: ``finite``: rows with NaN or infinity are rejected; ``range``: also those
+            that no honest encoder sends, whatever its input; ``none``: all that decode pass.
         seed: Of everything but the data.
         data_seed: Of partition and splits; the default is ``seed``.
     """

@@ -52,12 +52,12 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
     index = torch.zeros(n, 20, dtype=torch.int64)
     layers = tuple((shape, ((1, 0, 1),)) for shape in ((9, 3), (20, 3), (5, 3)))
     blank_gated = GatedVectors(x[:, :3] > 0, torch.zeros_like(x), x[:, :2], layers)
-    blank_sparse = SparseVectors(index, torch.zeros(n, 20), sum(SIZES))
+    blank_sparse = SparseVectors(index, torch.zeros(n, 20), x[:, :2], sum(SIZES))
     seeds = Key(seed).fold("seeds").bits(n)[:, None]
     return [
         FloatVectors(x),
         SignBits(x >= 0),
-        blank_sparse.nearest(x),
+        blank_sparse.nearest(torch.cat([x, x[:, :2]], dim=1)),
         Rankings(ranking(x, SIZES), SIZES),
         blank_top.nearest(x),
         BinaryMasks(x > 0.5, x[:, :0]),

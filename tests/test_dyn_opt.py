@@ -98,7 +98,9 @@ def test_against_an_unbounded_rule_gamma_is_the_bound_without_a_question(rule: A
 
 def test_sparse_vectors_have_no_limit_either_and_the_bound_is_the_bound() -> None:
     x = honest().x
-    blank = SparseVectors(torch.zeros(9, 8, dtype=torch.int64), torch.zeros(9, 8), 40)
+    blank = SparseVectors(
+        torch.zeros(9, 8, dtype=torch.int64), torch.zeros(9, 8), torch.zeros(9, 0), 40
+    )
     view, _ = attacked(DynOpt(bound=50.0), Mean(), blank.nearest(x))
     assert view.notes["gamma"] == 50.0
     assert view.notes["search"] == "unbounded"

@@ -43,7 +43,9 @@ def test_decode_inverts_encode_and_nearest_inverts_values(
     x = Key(seed).normal(n, d)
     kept = tuple(max(1, int(share * size)) for size in sizes)
     k = max(1, int(share * d))
-    sparse = SparseVectors(torch.zeros(n, k, dtype=torch.int64), torch.zeros(n, k), d)
+    sparse = SparseVectors(
+        torch.zeros(n, k, dtype=torch.int64), torch.zeros(n, k), torch.zeros(n, 0), d
+    )
     top = TopRankings(torch.zeros(n, sum(kept), dtype=torch.int32), sizes, kept)
     for payload in (
         FloatVectors(x),
@@ -81,7 +83,9 @@ def test_a_sign_message_costs_a_bit_a_coordinate_and_its_padding_is_zero() -> No
 
 
 def test_a_sparse_message_is_values_and_a_bitmap() -> None:
-    payload = SparseVectors(torch.tensor([[1, 4]]), torch.tensor([[2.0, -1.0]]), 6)
+    payload = SparseVectors(
+        torch.tensor([[1, 4]]), torch.tensor([[2.0, -1.0]]), torch.zeros(1, 0), 6
+    )
     (packet,) = payload.encode()
     assert packet.bits == 2 * 32 + 6
     assert packet.data[-1] == 0b01001000
@@ -100,7 +104,7 @@ REJECTED: list[tuple[str, Payload, bytes]] = [
     ),
     (
         "three kept of two",
-        SparseVectors(torch.tensor([[0, 1]]), torch.zeros(1, 2), 3),
+        SparseVectors(torch.tensor([[0, 1]]), torch.zeros(1, 2), torch.zeros(1, 0), 3),
         bytes(8) + b"\xe0",
     ),
     ("a short float", FloatVectors(torch.zeros(1, 2)), bytes(7)),
@@ -145,8 +149,14 @@ ILLEGAL: list[tuple[str, Payload]] = [
     ("a double beside a mask", BinaryMasks(MASK.mask, torch.zeros(1, 1, dtype=torch.float64))),
     ("float signs", SignBits(torch.zeros(1, 2))),
     ("no permutation", Rankings(torch.zeros(1, 3, dtype=torch.int32), (3,))),
-    ("a duplicate index", SparseVectors(torch.tensor([[1, 1]]), torch.zeros(1, 2), 3)),
-    ("an index too large", SparseVectors(torch.tensor([[1, 3]]), torch.zeros(1, 2), 3)),
+    (
+        "a duplicate index",
+        SparseVectors(torch.tensor([[1, 1]]), torch.zeros(1, 2), torch.zeros(1, 0), 3),
+    ),
+    (
+        "an index too large",
+        SparseVectors(torch.tensor([[1, 3]]), torch.zeros(1, 2), torch.zeros(1, 0), 3),
+    ),
     ("a duplicate edge", TopRankings(torch.tensor([[1, 1]], dtype=torch.int32), (3,), (2,))),
     ("an edge too large", TopRankings(torch.tensor([[1, 3]], dtype=torch.int32), (3,), (2,))),
 ]

@@ -72,7 +72,10 @@ def attack(
     ] = None,
     server_checks: Annotated[
         str | None,
-        typer.Option(help="finite: reject NaN and infinity; none", rich_help_panel=_WHO),
+        typer.Option(
+            help="none; finite: reject NaN and infinity; range: and what no honest client can send",
+            rich_help_panel=_WHO,
+        ),
     ] = None,
     eval_every: Annotated[
         int | None, typer.Option(help="rounds between two looks at test data", rich_help_panel=_HOW)

@@ -15,7 +15,7 @@ from fedbench.errors import IllegalPayloadError
 from fedbench.wire import Packet
 
 Spec = dict[str, Any]  # the public form of a message: what both ends know before it is sent
-Checks = Literal["none", "finite"]
+Checks = Literal["none", "finite", "range"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +95,20 @@ class Payload(ABC):
         """
         return None
 
+    def headers(self) -> dict[str, Tensor]:
+        """What a client chooses beside its symbols: scales, seeds, indices, each ``(n, ...)``.
+
+        The record compares the adversary's with those of its clients as if honest.
+        """
+        return {}
+
+    def in_range(self) -> Tensor:
+        """``(n,)`` bool: False for a row that no honest encoder sends, whatever its input.
+
+        A scale of any size is that of some input, so a large one is in range.
+        """
+        return torch.ones(len(self), dtype=torch.bool)
+
     @abstractmethod
     def encode(self) -> list[Packet]:
         """One packet per row; canonical: equal messages have equal bytes."""
@@ -126,13 +140,17 @@ class Payload(ABC):
         return dataclasses.replace(rows[0], **stacked), accepted
 
     def passes(self, checks: Checks) -> Tensor:
-        """``(n,)`` bool: rows whose values the server's ``checks`` let through."""
+        """``(n,)`` bool: rows that the server's ``checks`` let through.
+
+        ``none``: all; ``finite``: no NaN, no infinity; ``range``: also `in_range`.
+        """
         rows = torch.ones(len(self), dtype=torch.bool)
-        if checks == "finite":
-            for x in self._tensors().values():
-                if x.is_floating_point():
-                    rows &= torch.isfinite(x).reshape(len(self), -1).all(dim=1).cpu()
-        return rows
+        if checks == "none":
+            return rows
+        for x in self._tensors().values():
+            if x.is_floating_point():
+                rows &= torch.isfinite(x).reshape(len(self), -1).all(dim=1).cpu()
+        return rows & self.in_range().cpu() if checks == "range" else rows
 
 
 def require_same_form(a: Payload, b: Payload) -> None:

@@ -11,25 +11,27 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedbench.api import Memory, Shared
+from fedbench.api import Shared
 from fedbench.errors import require
 from fedbench.payload import Payload, SparseVectors
-from fedbench.protocols.fedavg import DenseWeights
+from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopK(DenseWeights):
+class TopK(CompressedUpdates):
     """Clients send the ``k`` share of their update that is largest in magnitude; the rest counts 0.
 
-    ``max(1, floor(k d))`` coordinates over all layers together, without error feedback.
+    ``max(1, floor(k d))`` coordinates over all layers together; by default without error feedback,
+    as in the baselines of the papers.
 
     Args:
         k: Share of the coordinates that travels.
 
     References:
         Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017,
-        https://arxiv.org/abs/1704.05021, section 3; wire format of the FSL paper, Table 1 (F6).
+        https://arxiv.org/abs/1704.05021, section 3, whose residuals are ``error_feedback``; wire
+        format of the FSL paper, Table 1 (F6).
     """
 
     sends: ClassVar[type[Payload]] = SparseVectors
@@ -40,15 +42,14 @@ class TopK(DenseWeights):
         super().__post_init__()
         require("TopK.k", self.k, 0 < self.k <= 1, "in (0, 1]")
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
         """Largest magnitudes; among equals the lowest index."""
-        n, d = updates.shape
+        n, d = x.shape
         kept = max(1, math.floor(Fraction(repr(self.k)) * d))  # int(0.29 * 100) is 28
         blank = SparseVectors(
-            torch.zeros(n, kept, dtype=torch.int64, device=updates.device),
-            updates.new_zeros(n, kept),
+            torch.zeros(n, kept, dtype=torch.int64, device=x.device),
+            torch.zeros(n, kept, device=x.device),
+            rest,
             d,
         )
-        return blank.nearest(updates), memory
+        return blank.nearest(torch.cat([x, rest], dim=1))

@@ -62,7 +62,7 @@ class BatchNormNet(Network):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameter name to shape: convolutions, linear layer, normalisations.
+        """Parameter name to shape: convolutions, linear layer, normalisations, statistics.
 
         >>> shapes = BatchNormNet((1, 28, 28), ((32,), (64,)), 2, 10).shapes
         >>> shapes["conv2"], shapes["fc1"], shapes["norm2.mean"]
@@ -75,9 +75,9 @@ class BatchNormNet(Network):
             shapes[f"conv{i}"] = (outs, ins, 3, 3)
         features = convs[-1] * (height >> self.pools) * (width >> self.pools)
         shapes["fc1"] = (self.classes, features)
-        for i, outs in enumerate(convs[1:], start=1):
-            for part in ("scale", "shift", "mean", "var"):
-                shapes[f"norm{i}.{part}"] = (outs,)
+        for first, second in (("scale", "shift"), ("mean", "var")):
+            for i, outs in enumerate(convs[1:], start=1):
+                shapes[f"norm{i}.{first}"] = shapes[f"norm{i}.{second}"] = (outs,)
         return shapes
 
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:

@@ -1,21 +1,14 @@
-"""The contracts are wide enough: a skeleton of a protocol to come passes one round.
-
-Top-k with error feedback remembers. It is a test of the house, not that protocol.
-"""
+"""Clients remember: error feedback from round to round."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from fedbench.api import Memory, Protocol, Shared
-from fedbench.payload import Payload, SparseVectors
+from fedbench.api import Protocol
 from fedbench.protocols.topk import TopK
 from fedbench.rng import Key
 from fedbench.run import World, play_round
@@ -28,27 +21,7 @@ from fedbench_attacks.none import NoAttack
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.trimmed_mean import TrimmedMean
 
-
-@dataclass(frozen=True, kw_only=True)
-class RememberingTopK(TopK):
-    """Error feedback: what was not sent is added to the next update."""
-
-    sends: ClassVar[type[Payload]] = SparseVectors
-    k: float = 0.05
-
-    def memory(self, shared: Shared) -> Memory:
-        return {"residual": torch.zeros(shared.layout.d, device=shared.device)}
-
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
-        wanted = updates + torch.stack([one["residual"] for one in memory])
-        payload, _ = super().message(shared, wanted, keys, memory)
-        left = wanted - payload.values()
-        return payload, [{"residual": row} for row in left]
-
-
-SKELETONS: list[Protocol[Any]] = [RememberingTopK()]
+SKELETONS: list[Protocol[Any]] = [TopK(k=0.05, error_feedback=True)]
 IDS = ["error feedback"]
 
 
@@ -82,8 +55,8 @@ def test_a_skeleton_passes_a_round_with_attack_and_defense(
 
 
 def test_memory_goes_from_round_to_round_of_the_same_client_only() -> None:
-    setup = game(RememberingTopK())
-    world = World(RememberingTopK().init(setup.shared))
+    setup = game(TopK(k=0.05, error_feedback=True))
+    world = World(TopK(k=0.05, error_feedback=True).init(setup.shared))
     first = play_round(setup, world, 0)
     residual = {i: memory["residual"].clone() for i, memory in world.clients.items()}
     assert set(residual) == set(first.clients)
@@ -97,8 +70,8 @@ def test_memory_goes_from_round_to_round_of_the_same_client_only() -> None:
 
 
 def test_what_is_not_sent_is_kept() -> None:
-    shared = game(RememberingTopK()).shared
+    shared = game(TopK(k=0.05, error_feedback=True)).shared
     updates = Key(0).normal(1, shared.layout.d)
-    memory = [RememberingTopK().memory(shared)]
-    payload, (kept,) = RememberingTopK().message(shared, updates, [Key(0)], memory)
+    memory = [TopK(k=0.05, error_feedback=True).memory(shared)]
+    payload, (kept,) = TopK(k=0.05, error_feedback=True).message(shared, updates, [Key(0)], memory)
     torch.testing.assert_close(payload.values()[0] + kept["residual"], updates[0])

@@ -31,7 +31,6 @@ class Protocol(ABC, Generic[State]):
 
     sends: ClassVar[type[Payload]]
     default_defense: ClassVar[str] = "mean"  # the mean of votes, then `server_step`, is the vote
-    vote: ClassVar[bool] = False  # is that mean, with `server_step`, a vote?
     statistics: ClassVar[bool] = True  # can its messages carry those of batch normalisation?
     space: ClassVar[Literal["weights", "probabilities", "scores"]] = "weights"
 
@@ -39,6 +38,11 @@ class Protocol(ABC, Generic[State]):
     def weighted(self) -> bool:
         """True if the mean weights clients by their size, False if all count the same."""
         return True
+
+    @property
+    def votes(self) -> bool:
+        """True if the default rule's mean, with `server_step`, is a vote."""
+        return False
 
     @abstractmethod
     def init(self, shared: Shared) -> State:
@@ -224,6 +228,7 @@ class AttackView:
         step: Round, from 0.
         key: The adversary's randomness.
         compress: The protocol's own message of dense ``(m, d)`` rows.
+        memories: What its clients remember, the residual of error feedback for instance.
         defense: The server's rule, if declared.
         state: The server's state, if declared.
         notes: What the attack wants recorded for this round: search results, for instance.
@@ -237,6 +242,7 @@ class AttackView:
     step: int
     key: Key
     compress: Callable[[Tensor], Payload]
+    memories: Sequence[Memory]
     defense: Oracle | None = None
     state: Any = None
     notes: dict[str, float | int | str | bool] = field(default_factory=dict)

@@ -44,6 +44,8 @@ class Round(_Model):
             a model of its own, on its own test part.
         gain: L2 distance of the aggregate from the one of honest messages, relative to the latter.
         gain_mean: The same for the plain mean instead of the rule.
+        headers: Of the malicious messages' scales, how many times larger they are than those of the
+            same clients as if honest; of seeds and indices, the share that is not theirs.
         epsilon: Spent so far; None without a mechanism.
         notes: What the attack reported.
     """
@@ -65,6 +67,7 @@ class Round(_Model):
     local_accuracy: Number = None
     gain: Number = None
     gain_mean: Number = None
+    headers: dict[str, Number] = {}
     epsilon: Number = None
     notes: dict[str, float | int | str | bool] = {}
 

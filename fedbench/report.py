@@ -31,7 +31,7 @@ def is_looked_at(scenario: Scenario, step: int) -> bool:
     return (step + 1) % scenario.eval_every == 0 or step + 1 == scenario.rounds
 
 
-def looked_at(score: Score) -> dict[str, float | None]:
+def looked_at(score: Score) -> dict[str, Any]:
     """What a round that judged says of the deployed model."""
     return {"accuracy": score.accuracy, "loss": score.loss, "sparsity": score.sparsity}
 

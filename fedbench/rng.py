@@ -156,6 +156,17 @@ class Key:
         count = int(np.prod(shape, dtype=np.int64))
         return (_shift_right(self.bits(count, device), 63) * 2 - 1).float().reshape(shape)
 
+    def flips(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+        """``(count,)`` float32 in {-1, +1} like `signs`, but 64 of them share one draw."""
+        words = self.bits(-(-count // 64), device)
+        if isinstance(self.seed, int) and words.device.type == "cpu":
+            data = words.numpy().astype("<i8", copy=False).view(np.uint8)
+            drawn = np.unpackbits(data, count=count, bitorder="little")
+            return torch.from_numpy(drawn.astype(np.float32)).mul_(2).sub_(1)
+        shifts = torch.arange(64, device=device)
+        bits = ((words[:, None] >> shifts) & 1).reshape(-1)[:count]
+        return bits.to(torch.float32).mul_(2).sub_(1)
+
     def normal(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Standard Gaussian float32 from a table of the 2**16 mid-quantiles, so ``|x| < 4.4``.
 

@@ -85,7 +85,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     protocol, attack = setup.plugins.protocol, setup.plugins.attack
     defense, mechanism = setup.plugins.defense, setup.plugins.mechanism
 
-    # 1  the server samples clients and sends; what they get is what the bytes say
+    # 1  the server samples clients and sends; they get what the bytes say
     order = key.fold("sample", step).permutation(scenario.clients)
     ids = order[: scenario.per_round].tolist()
     sent_down = protocol.broadcast(shared, world.state, ids, key.fold("broadcast", step))
@@ -120,6 +120,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         rows=rows,
         ids=[ids[row] for row in rows.tolist()],
         codec=threat.own_codec(protocol, shared, keys, memories),
+        memories=memories,
         state=world.state,
         defense=defense,
         defense_state=world.rule,
@@ -133,16 +134,15 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
 
     # 6, 7  the rule estimates the honest mean, the protocol takes its step
     skipped = received is None or len(received) < defense.rows_needed()
-    gains: dict[str, float | None] = {}
+    effect: Any = {}
     if received is not None and not skipped:
         accepted_view = view.take(accepted)
         aggregate, rule = defense.aggregate(received, world.rule, accepted_view)
-        gains = threat.gains(situation, received, accepted, aggregate)
+        effect = threat.effect(situation, received, accepted, aggregate)
         noise = key.fold("mechanism", step)
         aggregate = mechanism.on_aggregate(aggregate, defense, accepted_view, noise)
-        n = len(received)
         world.state = protocol.server_step(
-            shared, world.state, aggregate, n, key.fold("server", step)
+            shared, world.state, aggregate, len(received), key.fold("server", step)
         )
         world.rule = rule
 
@@ -168,7 +168,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         entropy_bits=entropy_bits(honest, ~malicious),
         local_accuracy=statistics.fmean(world.locals.values()) if world.locals else None,
         **(looked_at(world.score) if looked and world.score else {}),
-        **gains,
+        **effect,
     )
 
 

@@ -163,7 +163,7 @@ class Scenario(BaseModel):
         """The protocol's own rule with its server step counts votes."""
         protocol = registry.load("protocol", self.protocol)
         rule = registry.split(self.defense)[0]
-        return protocol.vote and rule in ("own", protocol.default_defense)
+        return protocol.votes and rule in ("own", protocol.default_defense)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,16 +27,24 @@ from fedbench.payload import (
     BinaryMasks,
     FloatVectors,
     GatedVectors,
+    HalfVectors,
+    Levels,
     MixtureVectors,
     NoiseMasks,
     Payload,
+    PrunedVectors,
     Rankings,
+    RotatedLevels,
+    ScaledSigns,
+    SeededSparse,
     SignBits,
     SparseVectors,
     TopRankings,
     ranking,
     same,
 )
+from fedbench.payload.levels import bucket_lengths, scales_of
+from fedbench.payload.pruned import Alive
 from fedbench.rng import Key
 from fedbench.training import Client, Loop, Schedule, Stacked
 
@@ -52,18 +60,41 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
     index = torch.zeros(n, 20, dtype=torch.int64)
     layers = tuple((shape, ((1, 0, 1),)) for shape in ((9, 3), (20, 3), (5, 3)))
     blank_gated = GatedVectors(x[:, :3] > 0, torch.zeros_like(x), x[:, :2], layers)
+    blank_pruned = PrunedVectors(x > 0, x, x[:, :2], 20, Alive.of(x[0] > 0))
     blank_sparse = SparseVectors(index, torch.zeros(n, 20), x[:, :2], sum(SIZES))
     seeds = Key(seed).fold("seeds").bits(n)[:, None]
+    wide = torch.cat([x, x[:, :2]], dim=1)
+    scales = x[:, :6].abs() + 0.1  # of blocks of at most 64 or 32, and of the layers
+    levels = torch.zeros(x.shape, dtype=torch.uint8)
+    rotated = RotatedLevels(levels, scales[:, :4], seeds, x[:, :0], 1.0, 4096)
+    sharp = RotatedLevels(levels, scales[:, :5], seeds, x[:, :2], 2.5, 32)
+    whole = torch.zeros(x.shape, dtype=torch.int16)
+    largest = scales_of(x, SIZES, "max")
+    norms = scales_of(x, bucket_lengths(SIZES, 16), "l2")
+    ternary = Levels(whole, largest, x[:, :0], 1, SIZES, 0, "max", "entropy")
+    buckets = Levels(whole, norms, x[:, :2], 10, SIZES, 16, "l2", "elias")
+    signed = ScaledSigns(x > 0, scales[:, :3], x[:, :2], SIZES)
+    picked = SeededSparse(torch.zeros(n, 20), seeds, x[:, :2], sum(SIZES))
     return [
         FloatVectors(x),
         SignBits(x >= 0),
-        blank_sparse.nearest(torch.cat([x, x[:, :2]], dim=1)),
+        blank_sparse.nearest(wide),
+        replace(blank_sparse, coded=True).nearest(wide),
+        picked.nearest(wide),
+        rotated.nearest(x),
+        sharp.nearest(wide),
+        ternary.nearest(x),
+        buckets.nearest(wide),
+        signed,
+        HalfVectors(x.to(torch.float16), "fp16"),
+        HalfVectors(x.to(torch.bfloat16), "bf16"),
         Rankings(ranking(x, SIZES), SIZES),
         blank_top.nearest(x),
         BinaryMasks(x > 0.5, x[:, :0]),
         BinaryMasks(x > 0.5, x[:, :3], signed=True),
         blank_gated.nearest(torch.cat([x[:, 3:6] + 0.5, x, x[:, :2]], dim=1)),
         MixtureVectors(x[:, :2].softmax(dim=1), x),
+        blank_pruned.nearest(torch.cat([x, x, x[:, :2]], dim=1)),
         NoiseMasks(x > 0.5, seeds, x[:, :0], "uniform", 0.1),
         NoiseMasks(x > 0.5, seeds, x[:, :3], "gaussian", 0.1, signed=True),
     ]
@@ -141,6 +172,7 @@ def example_situation(
         rows=torch.tensor(list(rows), dtype=torch.long),
         ids=list(rows),
         codec=codec,
+        memories=[{} for _ in range(n)],
         state=None,
         defense=defense,
         defense_state=None,

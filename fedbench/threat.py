@@ -66,6 +66,7 @@ class Situation:
         rows: ``(m,)`` rows of the malicious clients.
         ids: Which clients these are.
         codec: The codec of some of these rows, see `own_codec`.
+        memories: What each of the ``n`` clients remembers before its message, or nothing.
         state: The server's state.
         defense: The server's rule.
         defense_state: The rule's state.
@@ -78,6 +79,7 @@ class Situation:
     rows: Tensor
     ids: Sequence[int]
     codec: Callable[[Sequence[int]], Callable[[Tensor], Payload]]
+    memories: Sequence[Memory]
     state: Any
     defense: Defense[Any]
     defense_state: Any
@@ -167,6 +169,7 @@ def attack_view(
         step=situation.view.step,
         key=situation.key.fold(*part) if needs.tier == "own" else situation.key,
         compress=situation.codec(part),
+        memories=[copy.deepcopy(situation.memories[row]) for row in part],
         defense=_oracle(situation, rows) if needs.defense else None,
         state=copy.deepcopy(situation.state) if needs.state else None,
     )
@@ -183,13 +186,13 @@ def _oracle(situation: Situation, rows: Tensor) -> Oracle:
     return Oracle(situation.defense, ask)
 
 
-def gains(
+def effect(
     situation: Situation, received: Payload, accepted: Tensor, aggregate: Tensor
-) -> dict[str, float | None]:
-    """How far the adversary moved the aggregate, and how far it would have moved the plain mean.
+) -> dict[str, Any]:
+    """What the adversary achieved: `gain`, `gain_mean` and `headers` of a round's record.
 
-    Both are L2 distances to what honest messages would have given, relative to that; None without
-    malicious rows or where a number is not finite.
+    Gains are L2 distances of the aggregate, and of the plain mean, to what honest messages would
+    have given, relative to that; None where a number is not finite. Nothing without malicious rows.
     """
     if len(situation.rows) == 0:
         return {}
@@ -200,7 +203,36 @@ def gains(
     return {
         "gain": _relative(aggregate, clean),
         "gain_mean": _relative(sent_mean, honest_mean),
+        "headers": forged_headers(situation, received, accepted),
     }
+
+
+def forged_headers(
+    situation: Situation, received: Payload, accepted: Tensor
+) -> dict[str, float | None]:
+    """How far the accepted malicious rows' `Payload.headers` are from those of the same clients.
+
+    Of floats, like scales, the largest of a row over the largest it would have had, for the row
+    where that is most (None if not finite); of integers and bools, like seeds and indices, the
+    share that its own message does not have at all.
+    """
+    rows = [row for row in situation.rows.tolist() if accepted[row]]
+    if not rows:
+        return {}
+    arrived = (accepted.cumsum(0) - 1)[rows]
+    sent, own = received.take(arrived).headers(), situation.honest.take(rows).headers()
+    return {name: _forged(sent[name], own[name]) for name in own}
+
+
+def _forged(sent: Tensor, own: Tensor) -> float | None:
+    if sent.is_floating_point():
+        ratios = sent.abs().amax(dim=1).double() / own.abs().amax(dim=1).double().clamp_min(1e-30)
+        return float(ratios.max()) if bool(torch.isfinite(ratios).all()) else None
+    pairs = list(zip(sent, own, strict=True))
+    if sent.dtype == torch.bool:
+        pairs = [(a.nonzero(), b.nonzero()) for a, b in pairs]
+    new = torch.cat([~torch.isin(a.flatten(), b) for a, b in pairs])
+    return float(new.float().mean()) if len(new) else 0.0
 
 
 def _mean(payload: Payload, weights: Tensor) -> Tensor:

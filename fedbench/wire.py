@@ -39,6 +39,8 @@ def pack(symbols: npt.NDArray[np.integer], width: int) -> tuple[Bytes, int]:
     ('ab80', 9)
     """
     count = len(symbols)
+    if width == 1:
+        return np.packbits(symbols.astype(np.bool_, copy=False)), count
     groups = np.zeros((-(-count // 8), 8), dtype=np.uint32)
     groups.reshape(-1)[:count] = symbols
     out = np.zeros((len(groups), width), dtype=np.uint8)  # eight symbols fill `width` bytes
@@ -55,6 +57,8 @@ def pack(symbols: npt.NDArray[np.integer], width: int) -> tuple[Bytes, int]:
 
 def unpack(data: Bytes, count: int, width: int) -> npt.NDArray[np.int32]:
     """The ``count`` symbols that `pack` wrote."""
+    if width == 1:
+        return np.unpackbits(data, count=count).astype(np.int32)
     groups = -(-count // 8)
     padded = np.zeros(groups * width, dtype=np.uint8)
     padded[: len(data)] = data

@@ -55,13 +55,13 @@ WRONG: list[tuple[list[str], str]] = [
     (["--rounds", "many"], "Invalid value for '--rounds'"),
     (
         ["--preset", "table3"],
-        "--preset must be one of fedmrn, ",
+        "--preset must be one of codecs, ",
     ),
     (["--device", "tpu"], "--device must be auto, cpu or cuda, got 'tpu'"),
     (["--dataset", "minst"], "--dataset 'minst' is not installed; did you mean 'mnist'?"),
     (["--model", "conv10"], "conv10 needs images of at least 32 x 32"),
     (["--clients", "400", "-p", "fedavg"], "ask for fewer clients"),
-    (["--server-checks", "strict"], "--server-checks: input should be 'none' or 'finite'"),
+    (["--server-checks", "strict"], "--server-checks: input should be 'none', 'finite' or 'range'"),
     (["--workers", "-1"], "--workers must be >= 0, got -1"),
     (["--executor", "magic"], "--executor must be auto, loop or stacked, got 'magic'"),
 ]

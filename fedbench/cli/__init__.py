@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from fedbench.cli import attack, catalogue_commands
+from fedbench.cli import attack, bench, catalogue_commands
 from fedbench.errors import FedbenchError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
     "attacks, bits really sent, and epsilon, side by side.",
 )
 app.command("attack")(attack.attack)
+app.add_typer(bench.app, name="bench")
 app.command("list")(catalogue_commands.list_)
 app.command("show")(catalogue_commands.show)
 

@@ -244,7 +244,7 @@ def _facts(kind: str, plugin: Any) -> list[tuple[str, str]]:
     if kind == "protocol":
         sizes = "clients weighted by size where it is the mean"
         count = sizes if plugin.weighted else "every client counts the same"
-        count += ", and tables call it vote" if plugin.vote else ""
+        count += ", and tables call it vote" if plugin.votes else ""
         facts.append(("clients send", plugin.sends.__name__))
         facts.append(("clients train", plugin.space))
         facts.append(("default defense", f"{plugin.default_defense}; {count}"))

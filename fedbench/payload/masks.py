@@ -101,6 +101,17 @@ def floats_of(data: npt.NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(np.frombuffer(data.tobytes(), dtype="<f4").astype(np.float32))
 
 
+def seed_bytes(seeds: Tensor) -> list[tuple[Bytes, int]]:
+    """Each of ``(n, 1)`` as eight little-endian bytes, and their number of bits."""
+    rows = seeds.cpu().numpy().astype("<i8", copy=False)
+    return [(np.frombuffer(row.tobytes(), dtype=np.uint8), 64) for row in rows]
+
+
+def seeds_of(data: Bytes) -> Tensor:
+    """``(1,)`` int64 from eight bytes."""
+    return torch.from_numpy(np.frombuffer(data.tobytes(), dtype="<i8").astype(np.int64))
+
+
 def cut(packet: Packet, *lengths: int) -> list[Bytes]:
     """The first parts of a packet, in bytes, and what is left of it.
 

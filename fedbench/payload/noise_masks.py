@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.masks import cut, float_bytes, floats_of, mask_entropy
+from fedbench.payload.masks import (
+    cut,
+    float_bytes,
+    floats_of,
+    mask_entropy,
+    seed_bytes,
+    seeds_of,
+)
 from fedbench.rng import Key
-from fedbench.wire import Bytes, Packet, code_bits, decode_bits, join
+from fedbench.wire import Packet, code_bits, decode_bits, join
 
 Noise = Literal["uniform", "gaussian", "bernoulli"]
 
@@ -92,6 +98,10 @@ class NoiseMasks(Payload):
         """True where there is nothing but masked noise: Gaussian noise ends at 4.4 sigma."""
         return self.rest.shape[1] == 0
 
+    def headers(self) -> dict[str, Tensor]:
+        """The seeds."""
+        return {"seeds": self.seeds}
+
     def noises(self) -> Tensor:
         """``(n, d)`` float32: the noise before it is masked."""
         d, device = self.mask.shape[1], self.mask.device
@@ -123,7 +133,7 @@ class NoiseMasks(Payload):
     def encode(self) -> list[Packet]:
         """Seed, floats, coded bits."""
         masks, rests = self.mask.cpu().numpy(), float_bytes(self.rest)
-        rows = zip(_seed_bytes(self.seeds), rests, masks, strict=True)
+        rows = zip(seed_bytes(self.seeds), rests, masks, strict=True)
         return [join([seed, rest, code_bits(mask)]) for seed, rest, mask in rows]
 
     @classmethod
@@ -131,13 +141,6 @@ class NoiseMasks(Payload):
         """Rejects a wrong length and whatever is no code of a mask."""
         (d,), (p,) = spec["mask"], spec["rest"]
         seed, rest, data = cut(packet, 8, 4 * p)
-        number = np.frombuffer(seed.tobytes(), dtype="<i8").astype(np.int64)
         bits = torch.from_numpy(decode_bits(data, d))
         form = spec["noise"], spec["magnitude"], spec["signed"]
-        return cls(bits[None], torch.from_numpy(number)[None], floats_of(rest)[None], *form)
-
-
-def _seed_bytes(seeds: Tensor) -> list[tuple[Bytes, int]]:
-    """Each of ``(n, 1)`` as eight little-endian bytes, and their number of bits."""
-    rows = seeds.cpu().numpy().astype("<i8", copy=False)
-    return [(np.frombuffer(row.tobytes(), dtype=np.uint8), 64) for row in rows]
+        return cls(bits[None], seeds_of(seed)[None], floats_of(rest)[None], *form)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedbench.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.masks import float_bytes, floats_of
-from fedbench.wire import Packet, join, split
+from fedbench.payload.masks import cut, float_bytes, floats_of
+from fedbench.wire import Packet, code_bits, decode_bits, join, split
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,19 +20,22 @@ class SparseVectors(Payload):
     """``kept`` coordinates of ``d`` and their float32 values, the others are 0; ``rest (n, p)``.
 
     On the wire ``kept`` values of 32 bits in the order of their coordinates, the rest, then a
-    bitmap of d bits: 32 K d + d bits, the count of the FSL paper's Table 1 (see F6).
+    bitmap of d bits: 32 K d + d bits, the count of the FSL paper's Table 1 (F6). If ``coded`` the
+    bitmap is entropy-coded instead (`code_bits`): about ``d H2(K)`` bits.
 
     Args:
         indices: ``(n, kept)`` int64, ascending in each row, no index twice.
         entries: ``(n, kept)`` float32.
         rest: Floats that are always sent; often ``p = 0``.
         d: Coordinates of the dense vector.
+        coded: Is the bitmap entropy-coded?
     """
 
     indices: Tensor
     entries: Tensor
     rest: Tensor
     d: int
+    coded: bool = False
 
     def check(self) -> None:
         """Ascending indices below ``d``, one value each."""
@@ -66,7 +69,8 @@ class SparseVectors(Payload):
         x, rest = values[:, : self.d], values[:, self.d :].to(torch.float32)
         order = torch.sort(x.abs(), dim=1, descending=True, stable=True).indices
         indices = order[:, :kept].sort(dim=1).values
-        return type(self)(indices, x.gather(1, indices).to(torch.float32), rest, self.d)
+        entries = x.gather(1, indices).to(torch.float32)
+        return type(self)(indices, entries, rest, self.d, self.coded)
 
     def encode(self) -> list[Packet]:
         """Floats, then the bitmap; NaN and infinity are legal bit patterns here."""
@@ -75,16 +79,23 @@ class SparseVectors(Payload):
         for index, parts in zip(self.indices.cpu().numpy(), floats, strict=True):
             bitmap = np.zeros(self.d, dtype=np.bool_)
             bitmap[index] = True
-            packets.append(join([*parts, (np.packbits(bitmap), self.d)]))
+            where = code_bits(bitmap) if self.coded else (np.packbits(bitmap), self.d)
+            packets.append(join([*parts, where]))
         return packets
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length, non-zero padding, and a bitmap with another count than agreed."""
+        """Rejects a wrong length, non-zero padding, no code, and another count than agreed."""
         (kept,), (p,), d = spec["indices"], spec["rest"], spec["d"]
-        entries, rest, bitmap = split(packet, [32 * kept, 32 * p, d])
-        index = np.flatnonzero(np.unpackbits(bitmap, count=d))
+        if spec["coded"]:
+            entries, rest, data = cut(packet, 4 * kept, 4 * p)
+            bitmap = decode_bits(data, d)
+        else:
+            entries, rest, data = split(packet, [32 * kept, 32 * p, d])
+            bitmap = np.unpackbits(data, count=d).astype(np.bool_)
+        index = np.flatnonzero(bitmap)
         if len(index) != kept:
             raise IllegalPayloadError(f"a sparse vector must keep {kept} of {d}, got {len(index)}")
         indices = torch.from_numpy(index.astype(np.int64))[None]
-        return cls(indices, floats_of(entries)[None], floats_of(rest)[None], d)
+        floats = floats_of(entries)[None], floats_of(rest)[None]
+        return cls(indices, *floats, d, spec["coded"])

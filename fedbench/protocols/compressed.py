@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Memory, Shared
+from fedbench.network import is_statistic
 from fedbench.payload import Payload
 from fedbench.protocols.fedavg import DenseWeights
 from fedbench.rng import Key
@@ -64,3 +65,10 @@ class CompressedUpdates(DenseWeights):
 def compressed_width(shared: Shared) -> int:
     """Coordinates of an update that are compressed: all but running statistics."""
     return shared.layout.d - shared.statistics.d
+
+
+def compressed_layers(shared: Shared) -> tuple[int, ...]:
+    """Their layer sizes."""
+    layout = shared.layout
+    sizes = zip(layout.names, layout.sizes, strict=True)
+    return tuple(size for name, size in sizes if not is_statistic(name))

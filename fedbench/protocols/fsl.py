@@ -77,7 +77,7 @@ class FSL(LocalSGD[Tensor]):
 
     sends: ClassVar[type[Payload]] = Rankings
     weighted = False
-    vote = True
+    votes = True
     statistics = False
     space = "scores"
 

@@ -1,4 +1,4 @@
-"""One bit a coordinate, decided by majority."""
+"""One bit a coordinate, decided by majority or averaged."""
 
 from __future__ import annotations
 
@@ -17,48 +17,135 @@ from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignSGD(DenseWeights):
+class SignVotes(DenseWeights):
+    """Clients send a sign for each coordinate, the server moves by what the signs say together.
+
+    Every client is one vote, whatever its size: the mean of the votes has the sign of their sum.
+
+    Args:
+        server_lr: How far the server moves a coordinate, at most.
+        vote: ``majority``: by the sign of the sum of signs; ``mean``: by their mean.
+        tie: A coordinate with as many +1 as -1 stays (``zero``), moves up (``plus``, as public code
+            does) or by a coin (``random``); for the majority alone.
+    """
+
+    sends = SignBits
+    weighted = False
+    statistics = False
+
+    server_lr: float = 0.001
+    vote: Literal["majority", "mean"] = "majority"
+    tie: Literal["zero", "plus", "random"] = "zero"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = f"{type(self).__name__}.server_lr"
+        require(name, self.server_lr, self.server_lr > 0, "> 0")
+
+    @property
+    def votes(self) -> bool:
+        """Unless the server takes the mean."""
+        return self.vote == "majority"
+
+    def server_step(
+        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
+    ) -> Tensor:
+        """The majority's sign, with the tie rule, or the mean."""
+        if self.vote == "mean":
+            return state + self.server_lr * aggregate.to(state)
+        sign = torch.sign(aggregate).to(state)
+        if self.tie == "plus":
+            sign = torch.where(sign == 0, 1.0, sign)
+        elif self.tie == "random":
+            sign = torch.where(sign == 0, key.flips(len(sign), device=sign.device), sign)
+        return state + self.server_lr * sign
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignSGD(SignVotes):
     """Clients send the sign of their update, the server moves by the sign of the sum of signs.
 
-    ``w <- w + server_lr * sign(sum_i sign(w_i - w))``. Every client is one vote, whatever its size:
-    the mean of the votes has the sign of their sum. A zero coordinate is sent as +1, for one bit
-    has no third value. As in section 6 of the FSL paper the sign is taken of the update after
-    local epochs, not of one gradient, and the server sends dense weights.
+    ``w <- w + server_lr * sign(sum_i sign(w_i - w))``. As in section 6 of the FSL paper the sign is
+    taken of the update after local epochs, not of one gradient, and the server sends dense weights.
 
     Args:
         server_lr: How far the server moves each coordinate. The FSL paper does not give its value;
             the default had the best clean accuracy of a grid on ``digits`` (docs/results.md).
-        tie: A coordinate with as many +1 as -1 stays (``zero``) or moves up (``plus``, as public
-            code does).
+        zero: A zero coordinate is sent as +1 (``plus``, as public code does) or by a coin
+            (``random``), for one bit has no third value. Where no client has a gradient, pixels at
+            the border for instance, ``plus`` moves a weight up in every round.
 
     References:
         Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault
         Tolerant", ICLR 2019, https://arxiv.org/abs/1810.05291, Algorithm 1.
     """
 
-    sends = SignBits
-    weighted = False
-    vote = True
-    statistics = False
-
-    server_lr: float = 0.001
-    tie: Literal["zero", "plus"] = "zero"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require("SignSGD.server_lr", self.server_lr, self.server_lr > 0, "> 0")
+    zero: Literal["plus", "random"] = "plus"
 
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """``update >= 0``."""
-        return SignBits(updates >= 0), memory
+        """``update >= 0``, or where it is 0 a coin."""
+        positive = updates >= 0
+        if self.zero == "random":
+            coins = torch.stack([k.fold("zero").flips(updates.shape[1]) for k in keys]) > 0
+            positive = torch.where(updates == 0, coins.to(updates.device), positive)
+        return SignBits(positive), memory
 
-    def server_step(
-        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
-    ) -> Tensor:
-        """The majority's sign, with the tie rule."""
-        vote = torch.sign(aggregate).to(state)
-        if self.tie == "plus":
-            vote = torch.where(vote == 0, 1.0, vote)
-        return state + self.server_lr * vote
+
+@dataclass(frozen=True, kw_only=True)
+class StochasticSign(SignVotes):
+    """Signs drawn so that they are right on average: +1 with probability ``1/2 + x / (2 |x|)``.
+
+    So ``E[sign] = x / |x|``, and with the mean of the signs the server takes an unbiased step along
+    the clients' directions, each of the same length. With momentum, clients send the sign of
+    ``m <- momentum m + (1 - momentum) x``, which they keep; it is zero at first.
+
+    The paper's norm is that of the whole vector, ``l2``: of d coordinates one is then right with
+    probability ``1/2 + O(1 / sqrt(d))``, nearly a coin for a network. With ``max``, ours, the
+    largest coordinate has a sure sign and the noise is as small as an unbiased sign can have. The
+    paper takes signs of gradients; here they are of updates after local epochs. FedMRN's baseline
+    "SignSGD" is this family; its scale is not published.
+
+    Args:
+        server_lr: How far the server moves where all signs agree.
+        vote: As the base; the paper's server adds up the signs.
+        norm: ``l2`` or ``max``, of the update.
+        momentum: Of the client.
+
+    References:
+        Safaryan and Richtarik, "Stochastic Sign Descent Methods: New Algorithms and Better Theory",
+        ICML 2021, https://arxiv.org/abs/1905.12938, section 4.3 and Algorithm 3 (SSDM).
+    """
+
+    vote: Literal["majority", "mean"] = "mean"
+    server_lr: float = 0.01
+    norm: Literal["l2", "max"] = "max"
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = 0 <= self.momentum < 1
+        require("StochasticSign.momentum", self.momentum, fits, "in [0, 1)")
+
+    def memory(self, shared: Shared) -> Memory:
+        """The momentum ``(d,)``, if any."""
+        if not self.momentum:
+            return {}
+        return {"momentum": torch.zeros(shared.layout.d, device=shared.device)}
+
+    def message(
+        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
+    ) -> tuple[Payload, Sequence[Memory]]:
+        """``sign(x + |x| u)`` with ``u`` uniform in [-1, 1); a vector of zeros is all coins."""
+        x = updates
+        if self.momentum:
+            before = torch.stack([one["momentum"] for one in memory])
+            x = before.to(x).lerp(x, 1 - self.momentum)
+            memory = [{"momentum": row} for row in x.to(torch.float32)]
+        order = 2 if self.norm == "l2" else torch.inf
+        norms = torch.linalg.vector_norm(x, ord=order, dim=1, keepdim=True)
+        d, device = x.shape[1], x.device
+        u = torch.stack([k.fold("sign").uniform(d, device=device) for k in keys]) * 2 - 1
+        positive = torch.where(norms > 0, x / norms, torch.zeros_like(x)) + u >= 0
+        return SignBits(positive), memory

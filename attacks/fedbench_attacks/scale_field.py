@@ -1,0 +1,42 @@
+"""A scale that is far too large."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fedbench.api import Alphabets, Attack, AttackView
+from fedbench.errors import require
+from fedbench.payload import Levels, Payload, RotatedLevels, ScaledSigns
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleField(Attack):
+    """Flip the symbols, keep them plausible, and send ``factor`` times the honest scales.
+
+    The symbols are those of the opposite update, a scale is a legal float32: only its size could
+    give the message away, and no alphabet limits that. A factor that overflows sends the largest
+    float32. Proposed here, no published source.
+
+    Args:
+        factor: Of every scale of the message.
+
+    References:
+        None; the idea is that a codec's side information is the client's to choose.
+    """
+
+    accepts: ClassVar[Alphabets] = (Levels, RotatedLevels, ScaledSigns)
+
+    factor: float = 1e6
+
+    def __post_init__(self) -> None:
+        require("ScaleField.factor", self.factor, self.factor > 0, "> 0")
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        """``nearest(-values)`` with scales times ``factor``."""
+        own = view.own
+        assert isinstance(own, Levels | RotatedLevels | ScaledSigns)
+        flipped = own.nearest(own.opposite(own.values()))
+        scales = (flipped.scales.double() * self.factor).clamp(max=3.4e38)
+        return dataclasses.replace(flipped, scales=scales.to(flipped.scales)), memory

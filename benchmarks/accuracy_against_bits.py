@@ -1,0 +1,264 @@
+"""What accuracy costs in uplink bits: at equal rounds and at equal total bits.
+
+``python benchmarks/accuracy_against_bits.py`` plays ``--preset codecs-mini`` on an IID and a
+non-IID split, writes records, a table (``bits.md``) and a chart (``bits.png``) into ``--out``. Runs
+whose record is already there are not played again, so it resumes. ``--preset codecs`` is the size
+of the papers.
+
+Bits are cumulative: what one client slot has sent up so far, per parameter, headers included. For
+a budget, a protocol is played again for as many rounds as it pays for: the same seed plays the same
+rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from fedbench import registry
+from fedbench.cli.live import watcher
+from fedbench.record import Record, read, write_atomically
+from fedbench.sweep.grid import Cell, Preset
+from fedbench.sweep.local import Options, play_all
+
+INK, FAINT, RULE = "#1a1a1a", "#595959", "#d9d9d9"
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One protocol on one split.
+
+    Args:
+        name: As it was asked for, without the training's parameters.
+        records: One a seed.
+    """
+
+    name: str
+    records: Sequence[Record]
+
+    def points(self, record: Record) -> list[tuple[float, float]]:
+        """Cumulative bits, and accuracy, where one was measured."""
+        rounds = zip(cumulative(record), record.rounds, strict=True)
+        return [(bits, r.accuracy) for bits, r in rounds if r.accuracy is not None]
+
+    def rounds_within(self, budget: float) -> int:
+        """Rounds that the budget pays for, in the seed where these are fewest."""
+        return min(sum(b <= budget for b in cumulative(record)) for record in self.records)
+
+    @property
+    def final(self) -> list[float]:
+        """Per seed, the accuracy at the last round."""
+        return [record.result.accuracy for record in self.records]
+
+    @property
+    def bits(self) -> float:
+        """Per parameter and message, mean over rounds and seeds."""
+        return statistics.fmean(r.result.uplink_bits_per_parameter for r in self.records)
+
+    def mean(self) -> list[tuple[float, float]]:
+        """The mean curve over seeds."""
+        columns = zip(*(self.points(record) for record in self.records), strict=True)
+        return [
+            (statistics.fmean(b for b, _ in column), statistics.fmean(a for _, a in column))
+            for column in columns
+        ]
+
+
+def cumulative(record: Record) -> list[float]:
+    """Bits per parameter and client slot after each round."""
+    total, out = 0.0, []
+    for r in record.rounds:
+        total += r.uplink_bits / len(r.clients) / record.parameters
+        out.append(total)
+    return out
+
+
+def play(preset: Preset, options: Options, out: Path) -> dict[Cell, list[Record]]:
+    """The records of a preset, those that are already there among them."""
+    cells, _ = preset.cells()
+    found: dict[Cell, list[Record]] = {cell: [] for cell in cells}
+    for seed in preset.seeds:  # by seed, so that what an interrupted run leaves is whole
+        for cell, record in play_missing(cells, seed, options, out).items():
+            found[cell].append(record)
+    return found
+
+
+def play_missing(
+    cells: Sequence[Cell], seed: int, options: Options, out: Path
+) -> dict[Cell, Record]:
+    """One record a cell, of this seed."""
+    out.mkdir(parents=True, exist_ok=True)
+    known = {record.id: record for record in map(read, sorted(out.glob("*.json")))}
+    ids = {cell: cell.scenario.model_copy(update={"seed": seed}).id() for cell in cells}
+    missing = [cell for cell, run in ids.items() if run not in known]
+    played: dict[Cell, list[Record]] = {}
+    if missing:
+        with watcher(Console(), missing, [seed], missing[0].scenario.rounds) as watch:
+            played = play_all(missing, [seed], options, watch, out)
+    return {cell: known[run] if run in known else played[cell][0] for cell, run in ids.items()}
+
+
+def within(
+    curves: dict[Cell, Curve], budget: float, seeds: Sequence[int], options: Options, out: Path
+) -> dict[str, list[float]]:
+    """Per protocol and seed, the accuracy where the budget is spent; none if it pays no round."""
+    short_runs: dict[Cell, str] = {}
+    found: dict[str, list[float]] = {curve.name: [] for curve in curves.values()}
+    for cell, curve in curves.items():
+        rounds = curve.rounds_within(budget)
+        if rounds == cell.scenario.rounds:
+            found[curve.name] = curve.final
+        elif rounds:
+            update = {"rounds": rounds, "eval_every": rounds}
+            short_runs[Cell(cell.scenario.model_copy(update=update))] = curve.name
+    for seed in seeds:
+        for cell, record in play_missing(list(short_runs), seed, options, out).items():
+            found[short_runs[cell]].append(record.result.accuracy)
+    return found
+
+
+def short(protocol: str) -> str:
+    """Without how clients train.
+
+    >>> short("eden:bits=2,lr=0.03,momentum=0")
+    'eden:bits=2'
+    """
+    name, params = registry.split(protocol)
+    kept = [f"{k}={v}" for k, v in params.items() if k not in ("lr", "momentum", "weight_decay")]
+    return f"{name}:{','.join(kept)}" if kept else name
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and sample standard deviation, in percent."""
+    if not values:
+        return "n/a"
+    mean = f"{100 * statistics.fmean(values):.1f}"
+    return f"{mean} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else mean
+
+
+@dataclass(frozen=True)
+class Split:
+    """One partition.
+
+    Args:
+        name: As on the command line.
+        curves: Of each protocol.
+        within: See the function of that name.
+    """
+
+    name: str
+    curves: list[Curve]
+    within: dict[str, list[float]]
+
+
+def table(splits: Sequence[Split], budget: float) -> str:
+    """Markdown: a row a protocol, for each split what it reaches."""
+    heads = ["up bits"]
+    for split in splits:
+        heads += [f"{split.name}, all rounds %", f"{budget:g} bits in all %", "rounds"]
+    lines = [f"| | {' | '.join(heads)} |", f"| :-- |{' --: |' * len(heads)}"]
+    for i, curve in enumerate(splits[0].curves):
+        cells = [f"{curve.bits:.3f}" if curve.bits < 2 else f"{curve.bits:.2f}"]
+        for split in splits:
+            same = split.curves[i]
+            cells += [spread(same.final), spread(split.within[same.name])]
+            cells.append(str(same.rounds_within(budget)))
+        lines.append(f"| {curve.name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(splits: Sequence[Split], budget: float, title: str, path: Path) -> None:
+    """Accuracy against cumulative bits, a panel a split, labels at the ends of the lines."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(
+        len(splits), 1, figsize=(10, 5.2 * len(splits)), dpi=110, squeeze=False
+    )
+    for panel, split in zip(panels[:, 0], splits, strict=True):
+        ends, curves = [], split.curves
+        for i, curve in enumerate(curves):
+            line = curve.mean()
+            colour, style = COLOURS[i % len(COLOURS)], ("-", "--")[i // len(COLOURS) % 2]
+            panel.plot(*zip(*line, strict=True), style, color=colour, lw=1.6)
+            panel.plot(*line[-1], "o", color=colour, ms=5)
+            ends.append((line[-1][0], line[-1][1], curve.name, colour))
+        low = min(y for curve in curves for _, y in curve.mean()[len(curve.mean()) // 4 :])
+        high = max(y for _, y, _, _ in ends)
+        panel.set_ylim(max(0.0, low - 0.03), high + 0.02)
+        for x, y, name, colour, at in apart(ends, (high - low + 0.05) / 22):
+            panel.annotate(
+                name,
+                (x, y),
+                (x * 1.12, at),
+                color=colour,
+                fontsize=9,
+                va="center",
+                arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.6},
+            )
+        panel.axvline(budget, color=FAINT, lw=0.8, ls=":")
+        panel.set_xscale("log")
+        right = max(x for x, *_ in ends)
+        panel.set_xlim(panel.get_xlim()[0], right * 2.2)
+        panel.set_title(split.name, loc="left", color=INK, fontsize=11)
+        panel.set_ylabel("test accuracy", color=FAINT)
+        panel.yaxis.set_major_formatter(lambda y, _: f"{100 * y:.0f} %")
+        panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+        panel.grid(color=RULE, lw=0.5)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[-1, 0].set_xlabel(
+        "uplink bits per parameter that one client slot has sent so far (logarithmic); "
+        f"dotted: the budget of {budget:g}",
+        color=FAINT,
+    )
+    figure.suptitle(title, x=0.01, ha="left", color=INK, fontsize=12)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def apart(
+    ends: Sequence[tuple[float, float, str, str]], gap: float
+) -> list[tuple[float, float, str, str, float]]:
+    """Where each label stands so that those of lines that end near each other do not touch."""
+    placed: list[tuple[float, float, str, str, float]] = []
+    for x, y, name, colour in sorted(ends, key=lambda end: -end[1]):
+        near = [at for other, _, _, _, at in placed if 0.2 < other / x < 5]
+        at = min([y, *(a - gap for a in near)]) if near else y
+        placed.append((x, y, name, colour, at))
+    return placed
+
+
+def main() -> None:
+    """Play what is missing, then write the table and the chart."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--preset", default="codecs-mini")
+    parser.add_argument("--partition", action="append")
+    parser.add_argument("--budget", type=float, help="bits a parameter; default: 1.05 a round")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("results/codecs-mini"))
+    options = parser.parse_args()
+    processes, splits = Options(workers=options.workers), []
+    for partition in options.partition or ["iid", "dirichlet:beta=0.3"]:
+        preset = Preset.load(options.preset, {"partition": partition}, {})
+        folder = options.out / partition.replace(":", "-").replace("=", "-")
+        records = play(preset, processes, folder)
+        curves = {cell: Curve(short(cell.protocol), found) for cell, found in records.items()}
+        budget = options.budget or 1.05 * preset.base["rounds"]
+        spent = within(curves, budget, preset.seeds, processes, folder / "budget")
+        splits.append(Split(partition, list(curves.values()), spent))
+    text = table(splits, budget)
+    print(text)
+    write_atomically(options.out / "bits.md", text.encode())
+    draw(splits, budget, preset.title, options.out / "bits.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What codecs are measured on: drawn vectors, and updates of clients that trained."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedbench.errors import ConfigError
+from fedbench.rng import Key
+from fedbench.run import World, play_round, train_from
+from fedbench.scenario import Scenario
+from fedbench.setup import Setup
+from fedbench.tasks.datasets import CACHE, data_folder
+
+INPUTS = {
+    "gaussian": "independent N(0, 1)",
+    "lognormal": "independent, a random sign times exp(N(0, 1))",
+    "real": "updates of clients of fedavg after three rounds",
+}
+ROUNDS = 3  # before the updates are taken
+PREFERRED, EMBEDDED = "fashion-mnist", "mnist-5k"
+
+
+def default_dataset() -> tuple[str, str | None]:
+    """Fashion-MNIST if it is here, else the images that need no download, and why."""
+    folder = data_folder() or Path(CACHE)
+    if os.path.exists(os.path.expanduser(folder / f"{PREFERRED}.npz")):
+        return PREFERRED, None
+    return EMBEDDED, (
+        f"{PREFERRED} is not in {folder}, so the data is {EMBEDDED}; "
+        f"--dataset {PREFERRED} fetches it"
+    )
+
+
+def scenario(dataset: str, model: str) -> Scenario:
+    """Whose updates the real ones are: 50 clients of fedavg, 5 of them a round."""
+    return Scenario.of(
+        dataset=dataset,
+        model=model,
+        clients=50,
+        per_round=5,
+        malicious=0.0,
+        rounds=ROUNDS + 1,
+        eval_every=ROUNDS + 1,  # nobody asks how accurate it is
+        epochs=1,
+        batch_size=32,
+    )
+
+
+def drawn(kind: str, key: Key, d: int) -> Tensor:
+    """``(d,)`` float32, ``gaussian`` or ``lognormal``; normals end at 4.4, see `Key.normal`.
+
+    >>> drawn("lognormal", Key(0), 3).log().isnan().tolist()  # signs are random
+    [False, True, True]
+    """
+    normal = key.fold("normal").normal(d)
+    if kind == "gaussian":
+        return normal
+    assert kind == "lognormal", kind
+    return normal.exp_().mul_(key.fold("signs").signs(d))
+
+
+def real(setup: Setup) -> Tensor:
+    """``(n, d)``: how far each client of round `ROUNDS` moved.
+
+    Raises:
+        ConfigError: training left the numbers.
+    """
+    protocol, shared = setup.plugins.protocol, setup.shared
+    world = World(protocol.init(shared))
+    for step in range(ROUNDS):
+        play_round(setup, world, step)
+    order = setup.key.fold("sample", ROUNDS).permutation(setup.scenario.clients)
+    ids = order[: setup.scenario.per_round].tolist()
+    broadcast = protocol.broadcast(shared, world.state, ids, setup.key.fold("broadcast", ROUNDS))
+    tree = protocol.receive(shared, broadcast)
+    clients = [train_from(setup, world, tree, i, ROUNDS) for i in ids]
+    updates, _ = setup.executor.train(clients)
+    if not bool(torch.isfinite(updates).all()) or not bool(updates.any(dim=1).all()):
+        raise ConfigError(
+            f"real updates must be finite and not 0, got others from --model "
+            f"{setup.scenario.model} on {setup.scenario.dataset}; use lenet, or --input gaussian"
+        )
+    return updates

@@ -1,0 +1,123 @@
+"""``fedbench bench``: parts by themselves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fedbench.bench.play import Bench
+
+app = typer.Typer(no_args_is_help=True, help="Measure parts by themselves.")
+FORMATS = ("table", "csv", "json", "md")
+_WHAT, _HOW = "What is measured", "Running"
+
+
+@app.callback()
+def bench() -> None:
+    """Measure parts by themselves."""
+
+
+@app.command()
+def codecs(
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--protocol",
+            "-p",
+            help="repeat for more, e.g. -p eden:bits=2; default: all that compress updates",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            help="gaussian, lognormal or real; repeat for more; default: all",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="the network whose updates they are", rich_help_panel=_WHAT)
+    ] = "lenet",
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="of the real updates; default: fashion-mnist if it is here, else mnist-5k",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="inputs of each kind", rich_help_panel=_HOW)] = 10,
+    draws: Annotated[
+        int,
+        typer.Option(help="messages of each input; more see a smaller bias", rich_help_panel=_HOW),
+    ] = 2,
+    clients: Annotated[
+        int, typer.Option(help="messages compressed at once", rich_help_panel=_HOW)
+    ] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda", rich_help_panel=_HOW)] = "auto",
+    threads: Annotated[int, typer.Option(help="of torch, on a CPU", rich_help_panel=_HOW)] = 2,
+    format: Annotated[
+        str, typer.Option(help="table, csv, json or md", rich_help_panel=_HOW)
+    ] = "table",
+) -> None:
+    """What every codec loses, costs and takes: on drawn vectors and on updates of real clients.
+
+    Squared error, bias, bits and times, all of messages that went over the wire and back.
+    """
+    import torch
+
+    from fedbench.allocator import keep_memory
+    from fedbench.bench.codecs import Plan
+    from fedbench.bench.play import play
+    from fedbench.errors import require
+
+    require("--format", format, format in FORMATS, ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")
+    require("--threads", threads, threads >= 1, ">= 1")
+    plan = Plan(seeds, draws, clients)
+    keep_memory()  # as in a run, where the workers do
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with progress() as say:
+            done = play(protocol, input, dataset, model, device, plan, say)
+    finally:
+        torch.set_num_threads(before)
+    show(done, format)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """One line on stderr that says what is done now; none where that is no terminal."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("", spinner="line") as status:  # in ASCII
+        yield lambda text: status.update(escape(text))
+
+
+def show(bench: Bench, format: str) -> None:
+    """The results on stdout; what a program would stumble over, on stderr."""
+    from rich.console import Console
+
+    from fedbench.cli import codec_table
+
+    if format == "table":
+        console = Console()
+        console.print(codec_table.Report(bench))
+    elif format == "md":
+        print(codec_table.markdown(bench), end="")
+    else:
+        write = codec_table.csv if format == "csv" else codec_table.json
+        print(write(bench), end="")
+        for line in codec_table.remarks(bench):
+            print(f"fedbench: {line}", file=sys.stderr)

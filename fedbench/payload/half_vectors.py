@@ -1,0 +1,70 @@
+"""Real vectors, 16 bits a coordinate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbench.errors import IllegalPayloadError
+from fedbench.payload.base import Payload, Spec
+from fedbench.wire import Packet
+
+Half = Literal["fp16", "bf16"]
+DTYPES: dict[Half, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, eq=False)
+class HalfVectors(Payload):
+    """``x (n, d)`` in 16-bit floats; on the wire little-endian, 16 d bits, no header.
+
+    ``fp16`` is IEEE 754 binary16: 11 significant bits, at most 65504. ``bf16`` is the upper half of
+    a float32: 8 significant bits and its whole range.
+
+    Args:
+        x: float16 or bfloat16.
+        form: ``fp16`` or ``bf16``.
+    """
+
+    x: Tensor
+    form: Half
+
+    def check(self) -> None:
+        """Rows of the 16-bit type; any value is structurally legal."""
+        if self.x.ndim != 2 or self.x.dtype != DTYPES[self.form]:
+            raise IllegalPayloadError(
+                f"HalfVectors.x must be (n, d) {DTYPES[self.form]}, "
+                f"got {tuple(self.x.shape)} {self.x.dtype}"
+            )
+
+    def values(self) -> Tensor:
+        """``(n, d)`` float32, exact."""
+        return self.x.to(torch.float32)
+
+    def nearest(self, values: Tensor) -> Self:
+        """Rounded to nearest even; what is finite stays finite, at most the largest number."""
+        dtype = DTYPES[self.form]
+        most = torch.finfo(dtype).max
+        finite = torch.isfinite(values)
+        return type(self)(
+            torch.where(finite, values.clamp(-most, most), values).to(dtype), self.form
+        )
+
+    def encode(self) -> list[Packet]:
+        """``2 d`` bytes a row."""
+        rows = self.x.cpu().contiguous().view(torch.int16).numpy().astype("<i2", copy=False)
+        return [Packet(row.tobytes(), 16 * len(row)) for row in rows]
+
+    @classmethod
+    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+        """Rejects a wrong length only."""
+        (d,) = spec["x"]
+        if len(packet.data) != 2 * d:
+            raise IllegalPayloadError(
+                f"a vector of 16-bit floats must have {2 * d} bytes, got {len(packet.data)}"
+            )
+        row = torch.from_numpy(np.frombuffer(packet.data, dtype="<i2").astype(np.int16))
+        return cls(row.view(DTYPES[spec["form"]])[None], spec["form"])

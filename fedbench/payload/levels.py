@@ -1,0 +1,174 @@
+"""Whole numbers for the coordinates of a bucket, and what to multiply them by."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+from fedbench.blocks import by_block, spread
+from fedbench.errors import IllegalPayloadError
+from fedbench.integer_codes import code_elias, code_entropy, decode_elias, decode_entropy
+from fedbench.payload.base import Payload, Spec, require_width
+from fedbench.payload.masks import cut, float_bytes, floats_of
+from fedbench.wire import Packet, join
+
+Norm = Literal["l2", "max"]
+Code = Literal["elias", "entropy"]
+
+
+@lru_cache(maxsize=64)
+def bucket_lengths(sizes: tuple[int, ...], bucket: int) -> tuple[int, ...]:
+    """Coordinates of each bucket: ``bucket`` of a part, 0 for all of it; the last may have fewer.
+
+    >>> bucket_lengths((5, 2), 2), bucket_lengths((5, 2), 0)
+    ((2, 2, 1, 2), (5, 2))
+    """
+    return tuple(
+        min(bucket or size, size - start)
+        for size in sizes
+        for start in range(0, size, bucket or size or 1)
+    )
+
+
+def bucket_norms(x: Tensor, lengths: tuple[int, ...], norm: Norm) -> Tensor:
+    """``(n, B)`` float64: the L2 norm or the largest magnitude of each bucket of ``x (n, d)``."""
+    order = 2 if norm == "l2" else math.inf
+    norms = [
+        torch.linalg.vector_norm(part, order, dim=2, dtype=torch.float64)
+        for part in by_block(x, lengths)
+    ]
+    return torch.cat(norms or [x.double()], dim=1)
+
+
+def scales_of(x: Tensor, lengths: tuple[int, ...], norm: Norm) -> Tensor:
+    """``(n, B)`` float32: the scales that an honest client sends with ``x (n, d)`` float32.
+
+    Norms are rounded up, so that no coordinate is larger than its scale. NaN is the scale of a
+    bucket that is not finite; infinity that of one whose norm is more than a float32 can be.
+    """
+    norms = bucket_norms(x, lengths, norm)
+    scales = norms.to(torch.float32)
+    up = torch.nextafter(scales, torch.full_like(scales, torch.inf))
+    scales = torch.where(scales < norms, up, scales)
+    return torch.where(torch.isfinite(norms), scales, torch.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class Levels(Payload):
+    """``levels (n, d)`` int16 times ``scales (n, B)`` over ``top``, and ``rest (n, p)`` float32.
+
+    On the wire 32 bits of each scale and of each of the rest, then the levels as `code_elias` or
+    `code_entropy` codes them: about ``d H`` bits, with the entropy H of their histogram.
+
+    A client chooses its scales. Every float is a legal one on the wire, and one of any size that of
+    some update: a server that lets no NaN and no infinity pass has no bound on `values`.
+
+    Args:
+        levels: Whole numbers of magnitude ``top`` or less.
+        scales: One a bucket; what a level ``top`` stands for.
+        rest: Floats that are always sent; often ``p = 0``.
+        top: Levels above 0; below it are as many.
+        sizes: Of the parts of the vector, one after the other; no bucket has coordinates of two.
+        bucket: Coordinates with one scale; 0 for a whole part. The last of a part may have fewer.
+        norm: What a scale is of its bucket: L2 norm, or largest magnitude.
+        code: Of the levels on the wire.
+    """
+
+    levels: Tensor
+    scales: Tensor
+    rest: Tensor
+    top: int
+    sizes: tuple[int, ...]
+    bucket: int
+    norm: Norm
+    code: Code
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Coordinates of each bucket."""
+        return bucket_lengths(self.sizes, self.bucket)
+
+    @property
+    def bounded(self) -> bool:
+        """False: `nearest` keeps the scales, but a client sends what scales it likes."""
+        return False
+
+    def check(self) -> None:
+        """A level for each coordinate, a scale for each bucket; any float is a scale."""
+        require_width("Levels.levels", self.levels, sum(self.sizes), torch.int16)
+        require_width("Levels.scales", self.scales, len(self.lengths), torch.float32)
+        require_width("Levels.rest", self.rest, self.rest.shape[1], torch.float32)
+        if bool((self.levels.int().abs() > self.top).any()):
+            raise IllegalPayloadError(f"Levels.levels must be of magnitude <= {self.top}")
+
+    def values(self) -> Tensor:
+        """``(n, d + p)`` float32: scaled levels, then the floats."""
+        x = self.levels.to(torch.float32).div_(self.top).mul_(spread(self.scales, self.lengths))
+        return torch.cat([x, self.rest], dim=1)
+
+    def nearest(self, values: Tensor) -> Self:
+        """The nearest level, with the same scales; level 0 where a scale is 0 or not finite.
+
+        Halfway between two levels it is the even one. Scales below ``2**-126 top`` have values
+        that float32 cannot tell apart.
+        """
+        d, wide = self.levels.shape[1], spread(self.scales, self.lengths)
+        levels = (values[:, :d] / wide).mul_(self.top).clamp_(-self.top, self.top).round_()
+        levels = torch.where((wide != 0) & torch.isfinite(wide), levels, 0.0).nan_to_num_(0.0)
+        rest = values[:, d:].to(torch.float32)
+        return dataclasses.replace(self, levels=levels.to(torch.int16), rest=rest)
+
+    def entropy(self) -> Tensor:
+        """``d H`` bits with the entropy H of a row's levels, and 32 a scale and a float."""
+        floats = 32 * (self.scales.shape[1] + self.rest.shape[1])
+        bits = []
+        for row in self.levels:
+            counts = torch.unique(row, return_counts=True)[1].double()
+            bits.append(-(counts * torch.log2(counts / len(row))).sum() + floats)
+        return torch.stack(bits).cpu() if bits else torch.zeros(0, dtype=torch.float64)
+
+    def headers(self) -> dict[str, Tensor]:
+        """The scales."""
+        return {"scales": self.scales}
+
+    def in_range(self) -> Tensor:
+        """Scales are at least 0, and the levels of a bucket can be those of such a scale.
+
+        A scale 0 has levels 0. The largest magnitude of a bucket is sent as ``top`` for sure. With
+        L2 an honest ``|level| < top |v_i| / ||v|| + 1`` where it is not 0, so by the triangle
+        inequality the norm of a bucket's levels is below ``top + sqrt(levels that are not 0)``.
+        """
+        norms = bucket_norms(self.levels.float(), self.lengths, self.norm)
+        if self.norm == "max":
+            fits = norms == self.top
+        else:
+            used = bucket_norms(self.levels.sign().float(), self.lengths, "l2")
+            fits = norms <= (self.top + used) * (1 + 1e-6)
+        fits = torch.where(self.scales == 0, norms == 0, fits)
+        return (fits & (self.scales >= 0)).all(dim=1)
+
+    def encode(self) -> list[Packet]:
+        """Scales, floats, coded levels."""
+        packets = []
+        floats = zip(float_bytes(self.scales), float_bytes(self.rest), strict=True)
+        for levels, parts in zip(self.levels.cpu().numpy(), floats, strict=True):
+            elias = self.code == "elias"
+            coded = code_elias(levels) if elias else code_entropy(levels, self.top)
+            packets.append(join([*parts, coded]))
+        return packets
+
+    @classmethod
+    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+        """Rejects a wrong length and whatever is no code of levels."""
+        (d,), (count,), (p,), top = spec["levels"], spec["scales"], spec["rest"], spec["top"]
+        scales, rest, data = cut(packet, 4 * count, 4 * p)
+        decode = decode_elias if spec["code"] == "elias" else decode_entropy
+        levels = torch.from_numpy(decode(data, d, top)).to(torch.int16)[None]
+        form = top, spec["sizes"], spec["bucket"], spec["norm"], spec["code"]
+        return cls(levels, floats_of(scales)[None], floats_of(rest)[None], *form)

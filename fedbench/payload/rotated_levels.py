@@ -1,0 +1,201 @@
+"""Quantized coordinates of a vector that a seed has rotated, and a scale for each block."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbench.blocks import block_sizes, block_sums, spread
+from fedbench.errors import IllegalPayloadError
+from fedbench.lloyd_max import centroids, edges
+from fedbench.payload.base import Payload, Spec, require_width
+from fedbench.payload.masks import float_bytes, floats_of, seed_bytes, seeds_of
+from fedbench.rng import Key
+from fedbench.rotation import rotate, unrotate
+from fedbench.wire import Packet, join, pack, split, unpack
+
+_SHORT = 64  # shorter blocks have no coordinates with fewer bits: too few would be left
+
+
+@lru_cache(maxsize=64)
+def widths(sizes: tuple[int, ...], bits: float) -> Tensor:
+    """``(d,)`` uint8: bits of each rotated coordinate, ``floor(bits)`` or one more.
+
+    Of a block of B coordinates ``round((bits - floor(bits)) B)`` have one more: the same ones for
+    every client, spread at random. In a block of fewer than 64 all of them have it.
+
+    >>> sorted(widths((64,), 0.25).tolist()).index(1)
+    48
+    """
+    whole, of_size = math.floor(bits), {}
+    for size in dict.fromkeys(sizes):
+        share = bits - whole if size >= _SHORT else math.ceil(bits - whole)
+        order = Key(0).fold("widths", size).permutation(size)
+        of_size[size] = (order < round(share * size)).to(torch.uint8) + whole
+    return torch.cat([torch.empty(0, dtype=torch.uint8), *(of_size[size] for size in sizes)])
+
+
+def positions(sizes: tuple[int, ...], bits: float) -> dict[int, Any]:
+    """For each width that is sent, which coordinates have it: an index into ``(d,)``."""
+    if bits == math.floor(bits):
+        return {math.floor(bits): slice(None)}
+    wide = widths(sizes, bits).numpy()
+    return {width: np.flatnonzero(wide == width) for width in _used(bits)}
+
+
+@dataclass(frozen=True, eq=False)
+class RotatedLevels(Payload):
+    """``levels (n, d)`` uint8 of a rotated vector, ``scales (n, b)``, ``seeds (n, 1)``, ``rest``.
+
+    A level is the index of a `centroids` of as many bits as its coordinate has (`widths`); those
+    times the scale of their block, rotated back by the seed, are `values`. On the wire 64 bits of
+    seed, 32 of each scale and of each of the rest, then the levels, first those of fewer bits.
+
+    The seed and the scales are the client's choice. Every seed is legal, and every scale that is
+    not negative (NaN and infinity are for the server's checks): a scale 10^6 times too large is
+    that of a vector 10^6 times as long.
+
+    Args:
+        levels: Indices of centroids.
+        scales: float32, what the centroids of a block are multiplied by.
+        seeds: int64, whose 64 bits name the stream of the rotation's signs.
+        rest: Running statistics of normalisation; often ``p = 0``.
+        bits: Of a coordinate, on average.
+        block: The longest block that is rotated by itself, see `block_sizes`.
+    """
+
+    levels: Tensor
+    scales: Tensor
+    seeds: Tensor
+    rest: Tensor
+    bits: float
+    block: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of the blocks."""
+        return block_sizes(self.levels.shape[1], self.block)
+
+    def check(self) -> None:
+        """A level below ``2**width`` for each coordinate, a scale for each block, a seed."""
+        d = self.levels.shape[1]
+        require_width("RotatedLevels.levels", self.levels, d, torch.uint8)
+        require_width("RotatedLevels.scales", self.scales, len(self.sizes), torch.float32)
+        require_width("RotatedLevels.seeds", self.seeds, 1, torch.int64)
+        require_width("RotatedLevels.rest", self.rest, self.rest.shape[1], torch.float32)
+        if bool((self.levels.int() >> self._widths()).any()):
+            raise IllegalPayloadError("RotatedLevels.levels must have a centroid each")
+
+    def headers(self) -> dict[str, Tensor]:
+        """Scales and seeds."""
+        return {"scales": self.scales, "seeds": self.seeds}
+
+    def in_range(self) -> Tensor:
+        """Scales are at least 0, and levels leave room for a vector whose norm the scale states.
+
+        An honest client quantizes a block whose coordinates have mean square 1, so the ends of its
+        cells that are nearer to 0 have at most that. A block with scale 0 says nothing.
+        """
+        counts = torch.tensor(self.sizes, device=self.levels.device)
+        near = block_sums(self._look_up(_nearer_ends).square(), self.sizes)
+        said = block_sums(self.levels, self.sizes)
+        fits = torch.where(self.scales == 0, said == 0, near <= counts * (1 + 1e-3))
+        return (fits & (self.scales >= 0)).all(dim=1)
+
+    def values(self) -> Tensor:
+        """``(n, d + p)`` float32: scaled centroids rotated back, then the floats."""
+        y = self._look_up(centroids).mul_(spread(self.scales, self.sizes))
+        return torch.cat([unrotate(y, self.seeds, self.sizes), self.rest], dim=1)
+
+    def nearest(self, values: Tensor) -> Self:
+        """The closest centroid of each rotated coordinate, over the scale; level 0 without one."""
+        d = self.levels.shape[1]
+        y = rotate(values[:, :d].to(torch.float32), self.seeds, self.sizes)
+        scales = spread(self.scales, self.sizes)
+        usable = (scales > 0) & torch.isfinite(scales)
+        levels = torch.where(usable, quantized(y / scales, self._widths(), self.bits), 0)
+        return dataclasses.replace(self, levels=levels, rest=values[:, d:].to(torch.float32))
+
+    def encode(self) -> list[Packet]:
+        """Seed, scales, floats, levels."""
+        parts = positions(self.sizes, self.bits)
+        rows = zip(
+            seed_bytes(self.seeds),
+            float_bytes(self.scales),
+            float_bytes(self.rest),
+            self.levels.cpu().numpy(),
+            strict=True,
+        )
+        packets = []
+        for seed, scales, rest, levels in rows:
+            coded = [pack(levels[part], width) for width, part in parts.items()]
+            packets.append(join([seed, scales, rest, *coded]))
+        return packets
+
+    @classmethod
+    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+        """Rejects a wrong length and non-zero padding: nothing else is illegal."""
+        (d,), (p,), bits, block = spec["levels"], spec["rest"], spec["bits"], spec["block"]
+        sizes = block_sizes(d, block)
+        levels, parts = np.zeros(d, dtype=np.uint8), positions(sizes, bits)
+        lengths = [width * len(levels[part]) for width, part in parts.items()]
+        seed, scales, rest, *coded = split(packet, [64, 32 * len(sizes), 32 * p, *lengths])
+        for (width, part), data in zip(parts.items(), coded, strict=True):
+            levels[part] = unpack(data, len(levels[part]), width)
+        rows = torch.from_numpy(levels)[None], floats_of(scales)[None]
+        return cls(*rows, seeds_of(seed)[None], floats_of(rest)[None], bits, block)
+
+    def _widths(self) -> Tensor:
+        return widths(self.sizes, self.bits).to(self.levels.device)
+
+    def _look_up(self, table: Callable[[int], Tensor]) -> Tensor:
+        return looked_up(table, self.levels, self._widths(), self.bits)
+
+
+def quantized(y: Tensor, wide: Tensor, bits: float) -> Tensor:
+    """``(n, d)`` uint8: the level of each of ``y (n, d)``, in a quantizer of its width; 0 goes up.
+
+    >>> quantized(torch.tensor([[-2.0, 0.0, 0.3, 2.0]]), widths((4,), 2.0), 2.0).tolist()
+    [[0, 2, 2, 3]]
+    """
+    levels = torch.zeros(y.shape, dtype=torch.uint8, device=y.device)
+    for width in _used(bits):
+        inner = edges(width).to(y)
+        cells = (y >= inner) if width == 1 else torch.bucketize(y, inner, right=True)
+        cells = cells.to(torch.uint8)
+        levels = cells if bits == width else torch.where(wide == width, cells, levels)
+    return levels
+
+
+def looked_up(table: Callable[[int], Tensor], levels: Tensor, wide: Tensor, bits: float) -> Tensor:
+    """``(n, d)`` float32: of each of ``levels (n, d)`` what ``table`` has for its width."""
+    out = torch.zeros(levels.shape, device=levels.device)
+    for width in _used(bits):
+        entries = table(width).to(levels.device)
+        if width == 1:
+            found = levels.to(torch.float32).mul_(entries[1] - entries[0]).add_(entries[0])
+        else:
+            found = entries[levels.clamp_max(len(entries) - 1).int()]
+        out = found if bits == width else torch.where(wide == width, found, out)
+    return out
+
+
+def _used(bits: float) -> list[int]:
+    """The widths that are sent: ``floor(bits)``, and one more where that is not all."""
+    whole = math.floor(bits)
+    return [width for width in dict.fromkeys((whole, math.ceil(bits))) if width]
+
+
+def _nearer_ends(bits: int) -> Tensor:
+    """``(2**bits,)``: how near to 0 the cell of each level comes."""
+    inner, far = edges(bits), torch.tensor([torch.inf])
+    low, high = torch.cat([-far, inner]), torch.cat([inner, far])
+    return torch.maximum(low, -high).clamp_min(0)

@@ -1,0 +1,43 @@
+"""Updates as 16-bit floats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Memory, Shared
+from fedbench.payload import HalfVectors, Payload
+from fedbench.payload.half_vectors import DTYPES, Half
+from fedbench.protocols.fedavg import DenseWeights
+from fedbench.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast(DenseWeights):
+    """FedAvg whose updates are cast to 16 bits: what half the bits cost without a codec.
+
+    Rounded to nearest even; a finite number beyond the largest becomes that. The server's own
+    arithmetic and what it sends down stay in 32 bits.
+
+    Args:
+        form: ``fp16`` (IEEE 754 binary16) or ``bf16`` (the upper half of a float32).
+
+    References:
+        McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1; the formats:
+        IEEE 754-2019, and Kalamkar et al., https://arxiv.org/abs/1905.12322.
+    """
+
+    sends: ClassVar[type[Payload]] = HalfVectors
+
+    form: Half = "fp16"
+
+    def message(
+        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
+    ) -> tuple[Payload, Sequence[Memory]]:
+        """The update, rounded."""
+        blank = HalfVectors(torch.zeros_like(updates, dtype=DTYPES[self.form]), self.form)
+        return blank.nearest(updates), memory

@@ -1,0 +1,47 @@
+"""Signs and the mean magnitude, with error feedback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Shared
+from fedbench.blocks import block_sums, spread
+from fedbench.payload import Payload, ScaledSigns
+from fedbench.protocols.compressed import CompressedUpdates, compressed_layers
+from fedbench.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class EFSignSGD(CompressedUpdates):
+    """Clients send ``(|x|_1 / d) sign(x)`` of their update and what they left out before.
+
+    ``x = u + e``, ``e <- x - x_hat``. The sign of 0 is +1: what that adds is fed back. The server
+    adds the mean of the messages; the paper has one worker, whose vector is the gradient times the
+    rate, here the update after local epochs.
+
+    Args:
+        error_feedback: On by default; without it this is scaled SignSGD.
+        per: One scale for each ``layer``, as in the paper's experiments, or for the ``vector``.
+
+    References:
+        Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes",
+        ICML 2019, https://arxiv.org/abs/1901.09847, Algorithm 1.
+    """
+
+    sends: ClassVar[type[Payload]] = ScaledSigns
+
+    error_feedback: bool = True
+    per: Literal["layer", "vector"] = "layer"
+
+    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
+        """The mean magnitude of each part, and signs; NaN in a part makes its scale NaN."""
+        d = x.shape[1]
+        sizes = compressed_layers(shared) if self.per == "layer" else (d,)
+        counts = torch.tensor(sizes, device=x.device)
+        scales = (block_sums(x.abs(), sizes) / counts).to(torch.float32)
+        return ScaledSigns((x >= 0) | (spread(scales, sizes) == 0), scales, rest, sizes)

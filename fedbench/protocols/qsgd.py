@@ -1,0 +1,86 @@
+"""Coordinates rounded at random to a few levels of their bucket's norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Shared
+from fedbench.blocks import spread
+from fedbench.errors import require
+from fedbench.payload import Levels, Payload
+from fedbench.payload.levels import Code, Norm, bucket_lengths, scales_of
+from fedbench.protocols.compressed import CompressedUpdates
+from fedbench.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class QSGD(CompressedUpdates):
+    """Clients round each ``|v_i| s / ||v||`` to a whole number, up or down so that the mean is it.
+
+    ``Q(v_i) = ||v|| sgn(v_i) xi_i``, where ``xi_i`` is ``l / s`` with probability ``1 - f`` and
+    ``(l + 1) / s`` with probability ``f``; ``l`` and ``f`` are whole and fractional part of
+    ``|v_i| s / ||v||``. With ``norm=l2,bucket=0`` that is the scheme of the paper's analysis; the
+    defaults are those of its experiments: the largest magnitude of 512 coordinates, which wastes no
+    level, and 4 bits with sign. ``levels=s`` counts those above 0, so there are ``2 s + 1`` (A7).
+
+    A bucket of zeros has scale 0. One with a NaN or an infinity has scale NaN, and one whose norm
+    is no float32 has an infinite scale, so the server's default checks reject the whole message.
+    Unbiased for the scale that is sent, up to the rounding of float32, and of probabilities upward
+    to multiples of 2**-24.
+
+    Args:
+        levels: ``s``, up to 32767.
+        bucket: Coordinates that share a scale; 0 for all of them.
+        norm: Their scale: ``l2`` norm, or ``max``, the largest magnitude.
+        code: ``elias``: that of the paper; ``entropy``: a range coder, which gets shorter messages.
+
+    References:
+        Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
+        NIPS 2017, https://arxiv.org/abs/1610.02132, section 3.1 and Lemma 3.1; buckets: section 4;
+        largest magnitude: section 5.
+    """
+
+    sends: ClassVar[type[Payload]] = Levels
+
+    levels: int = 7
+    bucket: int = 512
+    norm: Norm = "max"
+    code: Code = "entropy"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = type(self).__name__
+        require(f"{name}.levels", self.levels, 1 <= self.levels < 2**15, "in [1, 32767]")
+        require(f"{name}.bucket", self.bucket, self.bucket >= 0, ">= 0")
+
+    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
+        """The levels of all layers as one vector."""
+        form = self.levels, (x.shape[1],), self.bucket, self.norm, self.code
+        return quantized(x, rest, keys, *form)
+
+
+def quantized(
+    x: Tensor,
+    rest: Tensor,
+    keys: Sequence[Key],
+    top: int,
+    sizes: tuple[int, ...],
+    bucket: int,
+    norm: Norm,
+    code: Code,
+) -> Levels:
+    """``x (n, t)``, taken as float32, rounded at random; each row draws from its own key."""
+    x = x.to(torch.float32)
+    lengths = bucket_lengths(sizes, bucket)
+    scales = scales_of(x, lengths, norm)
+    exact = (x.abs() / spread(scales, lengths)).mul_(top).nan_to_num_(0.0)  # 0/0, or a NaN
+    low = exact.floor()
+    draws = [key.fold("quantize").uniform(x.shape[1], device=x.device) for key in keys]
+    up = torch.stack(draws) < exact - low
+    levels = ((low + up) * x.sign()).nan_to_num_(0.0).to(torch.int16)
+    return Levels(levels, scales, rest, top, sizes, bucket, norm, code)

@@ -1,0 +1,52 @@
+"""Random coordinates of an update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Shared
+from fedbench.errors import require
+from fedbench.payload import Payload, SeededSparse
+from fedbench.protocols.compressed import CompressedUpdates
+from fedbench.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandK(CompressedUpdates):
+    """Clients send ``max(1, floor(k d))`` coordinates that a seed chooses, times ``d`` over that.
+
+    So it is unbiased, with ``E|x_hat - x|**2 = (d / K - 1) |x|**2``. With error feedback the factor
+    is 1: what is kept must be less than what came in.
+
+    Args:
+        k: Share of the coordinates that travels.
+
+    References:
+        Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018,
+        https://arxiv.org/abs/1809.07599, Definition 2.1 (rand_k); the factor ``d / K`` is the usual
+        one of unbiased compressors.
+    """
+
+    sends: ClassVar[type[Payload]] = SeededSparse
+
+    k: float = 0.03
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("RandK.k", self.k, 0 < self.k <= 1, "in (0, 1]")
+
+    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
+        """See the class."""
+        n, d = x.shape
+        kept = max(1, math.floor(Fraction(repr(self.k)) * d))
+        factor = 1.0 if self.error_feedback else d / kept
+        seeds = torch.stack([key.fold("indices").tensor(x.device) for key in keys])[:, None]
+        blank = SeededSparse(torch.zeros(n, kept, device=x.device), seeds, rest, d)
+        return blank.nearest(torch.cat([factor * x, rest], dim=1))

@@ -1,0 +1,244 @@
+"""Codecs under attack: dense vectors both ways through them, and what a client may choose."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fedbench
+from fedbench import registry
+from fedbench.api import Attack, AttackView, Knowledge
+from fedbench.network import ConvNet, Shared
+from fedbench.payload import Payload, RotatedLevels, ScaledSigns, SparseVectors
+from fedbench.protocols.compressed import CompressedUpdates
+from fedbench.protocols.eden import EDEN
+from fedbench.protocols.ef_signsgd import EFSignSGD
+from fedbench.record import Round
+from fedbench.rng import Key
+from fedbench.run import World, play_round
+from fedbench.scenario import Scenario
+from fedbench.setup import prepare
+from fedbench.testing import example_payloads, example_situation
+from fedbench.threat import Situation, attack_view, forged_headers
+from fedbench_attacks.index_concentration import IndexConcentration
+from fedbench_attacks.scale_field import ScaleField
+from fedbench_attacks.seed_grinding import SeedGrinding
+from fedbench_defenses.mean import Mean
+
+SMALL = Scenario(clients=12, per_round=6, rounds=1, epochs=1, eval_every=1, malicious=0.34)
+SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 3, torch.device("cpu"))
+CODECS = [
+    name
+    for name in registry.names("protocol")
+    if issubclass(registry.plugin("protocol", name), CompressedUpdates)
+]
+OTHERS = ["cast", "signsgd", "stochastic-sign", "fedmrn", "fedsparsify"]
+VARIANTS = ["eden:bits=2.5", "qsgd:norm=l2,bucket=0,code=elias", "topk:error_feedback=true"]
+
+
+def play(**changes: Any) -> Round:
+    """The only round of a small run."""
+    (one,) = fedbench.play(SMALL.model_copy(update=changes), device="cpu").rounds
+    return one
+
+
+@pytest.mark.parametrize("via", ["codec", "wire"])
+@pytest.mark.parametrize(
+    "attack", ["sign-flip:scale=3", pytest.param("dyn-opt:bound=100", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("protocol", [*CODECS, *OTHERS, *VARIANTS])
+def test_every_dense_attack_goes_through_every_codec_in_both_ways(
+    protocol: str, attack: str, via: str
+) -> None:
+    one = play(protocol=protocol, attack=f"{attack},via={via}")
+    assert one.malicious == 2
+    assert one.accepted == 6
+    assert one.gain_mean is not None
+    assert one.gain_mean > (5e-4 if protocol == "fedsparsify" else 0.05)  # masks have a norm too
+
+
+def test_a_strict_server_sees_symbols_that_do_not_fit_the_honest_scale() -> None:
+    # -3 u with the norm of u: no vector of that norm is so long in levels.
+    for via, accepted in (("codec", 6), ("wire", 4)):
+        attack = f"sign-flip:scale=3,via={via}"
+        assert play(protocol="fedpaq", attack=attack, server_checks="range").accepted == accepted
+
+
+def test_the_two_ways_differ_where_headers_bind() -> None:
+    # Through the codec a row a thousand times as long has such a scale; on the wire its own.
+    found = {
+        via: play(protocol="drive", attack=f"sign-flip:scale=1000,via={via}")
+        for via in ("codec", "wire")
+    }
+    assert found["codec"].headers["scales"] == pytest.approx(1000, rel=0.3)
+    assert found["wire"].headers["scales"] == 1.0
+    assert found["codec"].headers["seeds"] == found["wire"].headers["seeds"] == 0.0
+    gain, capped = found["codec"].gain, found["wire"].gain
+    assert gain is not None
+    assert capped is not None
+    assert gain > 100 * capped
+
+
+@pytest.mark.parametrize("protocol", ["drive", "qsgd", "terngrad", "ef-signsgd", "eden:bits=3"])
+def test_a_scale_a_million_times_too_large_is_legal_and_shows_in_the_record(protocol: str) -> None:
+    for checks in ("finite", "range"):
+        one = play(protocol=protocol, attack="scale-field", server_checks=checks)
+        assert one.accepted == 6
+        assert one.headers["scales"] == pytest.approx(1e6, rel=1e-5)
+        assert one.gain is not None
+        assert one.gain > 1e4
+
+
+def test_the_scale_field_keeps_the_symbols_plausible_and_flips_them() -> None:
+    x = Key(0).normal(3, SHARED.layout.d)
+    own = EFSignSGD().compress(SHARED, x, x[:, :0], [Key(i) for i in range(3)])
+    assert isinstance(own, ScaledSigns)
+    (sent, _) = ScaleField(factor=10.0).craft(attack_view(ScaleField(), situation(own)), None)
+    assert isinstance(sent, ScaledSigns)
+    assert torch.equal(sent.positive, ~own.positive[:1])
+    assert torch.equal(sent.scales, own.scales[:1] * 10)
+    (loud, _) = ScaleField(factor=1e300).craft(attack_view(ScaleField(), situation(own)), None)
+    assert bool(loud.passes("finite").all())
+
+
+def situation(payload: Payload, rows: tuple[int, ...] = (0,)) -> Situation:
+    """The adversary owns these rows."""
+    return example_situation(payload, Mean(), rows)
+
+
+def test_grinding_finds_the_best_of_its_seeds() -> None:
+    x = Key(0).normal(3, 1000)
+    own = EDEN(bits=0.5).compress(SHARED, x, x[:, :0], [Key(i) for i in range(3)]).take([0])
+    assert isinstance(own, RotatedLevels)
+    reached = []
+    for tries in (1, 4, 40):
+        view = attack_view(SeedGrinding(), dataclasses.replace(situation(own), updates=x[:1]))
+        sent, _ = SeedGrinding(tries=tries).craft(view, None)
+        assert isinstance(sent, RotatedLevels)
+        assert torch.equal(sent.scales, own.scales)
+        assert bool(sent.passes("range").all())
+        reached.append(float(-(sent.values() * x[:1]).sum()))
+        seeds = torch.cat([own.seeds[0], view.key.fold("seeds").bits(tries - 1)])
+        trials = [
+            dataclasses.replace(own, seeds=seed.reshape(1, 1)).nearest(-x[:1]) for seed in seeds
+        ]
+        best = max(trials, key=lambda trial: float(-(trial.values() * x[:1]).sum()))
+        assert torch.equal(sent.seeds, best.seeds)
+    assert reached == sorted(reached)
+    assert reached[2] > reached[0]
+
+
+@pytest.mark.parametrize("protocol", ["drive", "randk", "fedmrn"])
+def test_chosen_seeds_show_in_the_record(protocol: str) -> None:
+    one = play(protocol=protocol, attack="seed-grinding:tries=8")
+    assert one.accepted == 6
+    assert (one.headers["seeds"] or 0) > 0
+    assert play(protocol=protocol, attack="none").headers["seeds"] == 0.0
+
+
+def test_indices_are_spent_where_nobody_contradicts() -> None:
+    # Benign rows hold 0, 1 and 0, 2; the colluders' update is largest at 0, then 3, 5, 4.
+    update = torch.tensor([5.0, 0.5, 0.5, -3.0, 0.1, 2.0])
+    rows = torch.stack(
+        [update, torch.tensor([9.0, 8, 0, 0, 0, 0]), torch.tensor([9.0, 0, 8, 0, 0, 0])]
+    )
+    index = torch.zeros(3, 2, dtype=torch.int64)
+    payload = SparseVectors(index, torch.zeros(3, 2), torch.zeros(3, 0), 6).nearest(rows)
+    round_ = dataclasses.replace(situation(payload), updates=rows)
+    view = attack_view(IndexConcentration(), round_)
+    sent, _ = IndexConcentration().craft(view, None)
+    assert isinstance(sent, SparseVectors)
+    assert sent.indices.tolist() == [[3, 5]]
+    length = (25 + 9) ** 0.5 / 13**0.5  # own message: 5 at 0 and -3 at 3
+    assert sent.entries[0].tolist() == pytest.approx([3 * length, -2 * length])
+    assert view.notes["unused"] == 2
+    assert forged_headers(round_, payload.put([0], sent), torch.ones(3).bool()) == {"indices": 0.5}
+
+
+def test_concentrated_indices_show_in_the_record() -> None:
+    one = play(protocol="topk:k=0.05", attack="index-concentration")
+    assert one.accepted == 6
+    assert (one.headers["indices"] or 0) > 0.5
+
+
+def test_headers_are_compared_row_by_row_among_the_accepted() -> None:
+    payload = next(p for p in example_payloads(5) if isinstance(p, ScaledSigns))
+    forged = dataclasses.replace(payload, scales=payload.scales.clone())
+    forged.scales[0] *= 3
+    forged.scales[1] *= 50
+    forged.scales[4] *= 1000  # benign: not looked at
+    everyone = torch.ones(5, dtype=torch.bool)
+    round_ = situation(payload, (0, 1))
+    assert forged_headers(round_, forged, everyone) == {"scales": pytest.approx(50)}
+    without = torch.tensor([True, False, True, True, True])
+    assert forged_headers(round_, forged.take([0, 2, 3, 4]), without) == {
+        "scales": pytest.approx(3)
+    }
+    later = torch.tensor([False, True, True, True, True])
+    assert forged_headers(round_, forged.take([1, 2, 3, 4]), later) == {"scales": pytest.approx(50)}
+    nobody = torch.tensor([False, False, True, True, True])
+    assert forged_headers(round_, forged.take([2, 3, 4]), nobody) == {}
+    forged.scales[0] = torch.inf
+    assert forged_headers(round_, forged, everyone) == {"scales": None}
+
+
+class Release(Attack):
+    """Sends what its clients have not sent yet, negated: the residual of error feedback."""
+
+    def needs(self) -> Knowledge:
+        return Knowledge("colluders")
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        residuals = torch.stack([one["residual"] for one in view.memories])
+        view.notes["residual"] = float(residuals.norm())
+        crafted = view.compress(-residuals)
+        view.memories[0]["residual"].add_(1e6)  # a copy: the codec's own is as it was
+        assert view.compress(-residuals).encode() == crafted.encode()
+        return crafted, memory
+
+
+def test_error_feedback_is_part_of_what_an_attack_sees_and_cannot_be_written() -> None:
+    setup = prepare(SMALL.model_copy(update={"protocol": "topk:k=0.05,error_feedback=true"}), "cpu")
+    plugins = dataclasses.replace(setup.plugins, attack=Release())
+    honest = World(setup.plugins.protocol.init(setup.shared))
+    attacked = World(setup.plugins.protocol.init(setup.shared))
+    play_round(setup, honest, 0)
+    first = play_round(dataclasses.replace(setup, plugins=plugins), attacked, 0)
+    assert first.notes["residual"] == 0.0
+    for i, memory in honest.clients.items():
+        assert torch.equal(memory["residual"], attacked.clients[i]["residual"])
+    second = play_round(dataclasses.replace(setup, plugins=plugins), attacked, 1)
+    if set(first.clients) & set(second.clients) & set(_bad(setup.malicious)):
+        residual = second.notes["residual"]
+        assert isinstance(residual, float)
+        assert residual > 0
+
+
+def _bad(malicious: Tensor) -> list[int]:
+    found: list[int] = malicious.nonzero()[:, 0].tolist()
+    return found
+
+
+@pytest.mark.parametrize("checks", ["none", "finite", "range"])
+def test_the_server_is_as_strict_as_it_is_told(checks: str) -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Negative(Attack):
+        scale: float
+
+        def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+            own: Any = view.own
+            return dataclasses.replace(own, scales=own.scales * self.scale), memory
+
+    for scale, rejecting in ((-1.0, {"range"}), (float("nan"), {"finite", "range"}), (1e6, set())):
+        setup = prepare(
+            SMALL.model_copy(update={"protocol": "drive", "server_checks": checks}), "cpu"
+        )
+        plugins = dataclasses.replace(setup.plugins, attack=Negative(scale=scale))
+        world = World(setup.plugins.protocol.init(setup.shared))
+        one = play_round(dataclasses.replace(setup, plugins=plugins), world, 0)
+        assert one.rejected_malicious == (2 if checks in rejecting else 0)
+        assert one.rejected_honest == 0

@@ -1,0 +1,289 @@
+"""DRIVE and EDEN: by hand, against the definition, and the error that their papers promise."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.linalg import hadamard as sylvester
+from torch import Tensor
+
+from fedbench import registry
+from fedbench.errors import ConfigError, IllegalPayloadError
+from fedbench.network import ConvNet, Shared
+from fedbench.payload import RotatedLevels, same
+from fedbench.payload.rotated_levels import widths
+from fedbench.protocols.drive import DRIVE
+from fedbench.protocols.eden import EDEN, rotated
+from fedbench.rng import Key
+from fedbench.testing import check_payload, check_protocol
+from fedbench.wire import Packet
+
+SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 3, torch.device("cpu"))
+BITS = (0.1, 0.5, 1.0, 1.7, 2.0, 3.0, 4.0)
+
+
+def sent(x: Tensor, bits: float = 1.0, block: int = 4096, scale: str = "unbiased") -> RotatedLevels:
+    """The messages of rows ``x``, client ``i`` with key ``i``."""
+    keys = [Key(i) for i in range(len(x))]
+    return rotated(x, torch.zeros(len(x), 0), keys, bits, block, scale)  # type: ignore[arg-type]
+
+
+def error(x: Tensor, message: RotatedLevels) -> float:
+    """Mean over rows of ``|x_hat - x|**2 / |x|**2``."""
+    difference = message.values()[:, : x.shape[1]].double() - x.double()
+    return float((difference.square().sum(1) / x.double().square().sum(1)).mean())
+
+
+@pytest.mark.parametrize("scale", ["unbiased", "min-mse"])
+def test_drive_is_its_definition(scale: str) -> None:
+    x = Key(5).normal(3, 24)  # blocks of 16 and 8
+    protocol = DRIVE(scale=scale)  # type: ignore[arg-type]
+    message = protocol.compress(SHARED, x, torch.zeros(3, 0), [Key(i) for i in range(3)])
+    for i, row in enumerate(x.double()):
+        flips = Key(i).fold("rotation").flips(24).double()
+        for start, size in ((0, 16), (16, 8)):
+            part = slice(start, start + size)
+            rotation = torch.from_numpy(sylvester(size).astype(float)) / math.sqrt(size)
+            rotation = rotation @ torch.diag(flips[part])
+            y = rotation @ row[part]
+            s = y.square().sum() / y.abs().sum() if scale == "unbiased" else y.abs().mean()
+            expected = s * rotation.T @ torch.where(y >= 0, 1.0, -1.0).double()
+            torch.testing.assert_close(
+                message.values()[i, part].double(), expected, atol=1e-5, rtol=1e-5
+            )
+
+
+def test_the_mean_over_all_rotations_of_four_coordinates_is_not_the_vector() -> None:
+    # By enumeration of the 16 diagonals (implementations.md, A6): a block this short is biased.
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    found: dict[tuple[float, ...], Tensor] = {}
+    for i in range(400):
+        diagonal = tuple(Key(i).fold("rotation").flips(4).tolist())
+        message = rotated(x[None], torch.zeros(1, 0), [Key(i)], 1.0, 4096, "unbiased")
+        found[diagonal] = message.values()[0]
+    assert len(found) == 16
+    mean = torch.stack(list(found.values())).mean(dim=0)
+    assert mean.tolist() == pytest.approx([0.5625, 2.4375, 2.4375, 4.3125], abs=1e-5)
+
+
+def test_one_coordinate_is_sent_exactly_and_a_sign_of_zero_is_positive() -> None:
+    assert sent(torch.tensor([[-2.5]])).values().item() == pytest.approx(-2.5)
+    # Two equal coordinates rotate to (a, 0) or (0, a): S = 2 / sqrt(2), whatever the signs.
+    message = sent(torch.tensor([[1.0, 1.0]] * 8))
+    assert message.values().abs().sum(dim=1).tolist() == pytest.approx([2.0] * 8, abs=1e-5)
+    y_zero = message.levels.sum(dim=1)  # the zero is positive, so at least one level is 1
+    assert bool((y_zero >= 1).all())
+
+
+@pytest.mark.parametrize("bits", BITS)
+@given(d=st.integers(64, 700), tail=st.floats(0, 3))
+def test_the_inner_product_with_the_vector_is_its_squared_norm_in_every_draw(
+    bits: float, d: int, tail: float
+) -> None:
+    x = Key(d).normal(2, d)
+    x = x.sign() * x.abs() ** (1 + tail)
+    message = sent(x, bits, 256)
+    inner = (message.values().double() * x.double()).sum(dim=1)
+    torch.testing.assert_close(inner, x.double().square().sum(dim=1), rtol=2e-4, atol=0)
+
+
+def test_the_least_squares_scale_makes_the_inner_product_the_squared_norm_of_the_message() -> None:
+    x = Key(1).normal(4, 333)
+    x_hat = sent(x, scale="min-mse").values()
+    torch.testing.assert_close((x_hat * x).sum(dim=1), x_hat.square().sum(dim=1))
+    for factor in (0.99, 1.01):  # the error is least at this scale
+        assert error(x, sent(x, scale="min-mse")) < float(
+            ((factor * x_hat - x).square().sum(1) / x.square().sum(1)).mean()
+        )
+
+
+# Errors at a uniform rotation; 8 draws of 65,536 coordinates scatter by less than 0.5 %.
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [(1, math.pi / 2 - 1), (2, 0.1331), (3, 0.03578), (4, 0.00959), (0.5, math.pi - 1)],
+)
+@pytest.mark.parametrize("kind", ["gaussian", "lognormal"])
+def test_errors_are_those_of_the_papers(bits: float, expected: float, kind: str) -> None:
+    x = Key(2).normal(8, 1 << 16)
+    if kind == "lognormal":
+        x = x.exp() * Key(3).normal(8, 1 << 16).sign()
+    assert error(x, sent(x, bits)) == pytest.approx(expected, rel=0.015)
+
+
+def test_the_least_error_of_one_bit_is_that_of_drives_theorem() -> None:
+    x = Key(2).normal(8, 1 << 16)
+    assert error(x, sent(x, scale="min-mse")) == pytest.approx(1 - 2 / math.pi, rel=0.015)
+
+
+def test_the_mean_of_many_messages_is_the_vector() -> None:
+    # 400 clients with the same vector: the error of their mean is 1/400 of one's, 0.00143.
+    x = Key(4).normal(1, 4096).expand(400, -1)
+    mean = sent(x).values().double().mean(dim=0)
+    left = (mean - x[0]).square().sum() / x[0].square().sum()
+    assert float(left) == pytest.approx((math.pi / 2 - 1) / 400, rel=0.15)
+
+
+def test_blocks_cost_nothing_where_coordinates_are_many_and_mix_less_where_few_are_large() -> None:
+    x = Key(6).normal(4, 1 << 14)
+    assert error(x, sent(x, block=1024)) == pytest.approx(
+        error(x, sent(x, block=1 << 14)), rel=0.03
+    )
+    # Half the coordinates of a rotated pair are 0: S = 2 |x| / sqrt(2 B), an error of exactly 1.
+    pair = torch.zeros(1, 1024)
+    pair[0, :2] = 1.0
+    assert error(pair, sent(pair)) == pytest.approx(1.0, abs=1e-4)
+    lone = torch.zeros(1, 1024)
+    lone[0, 7] = -3.0
+    assert error(lone, sent(lone)) < 1e-10
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_bits_are_what_was_asked_for_plus_a_scale_for_each_block(bits: float) -> None:
+    for d in (100_000, 102_399, 151_072, 581_408):
+        (packet,) = sent(Key(d).normal(1, d), bits).encode()
+        assert 0 <= packet.bits / d - bits < 0.02
+    assert packet.bits / d < 1.0105 or bits != 1.0
+
+
+def test_widths_have_a_share_of_wider_coordinates_in_each_block() -> None:
+    wide = widths((256, 64, 32), 2.25)
+    assert wide[:256].tolist().count(3) == 64
+    assert wide[256:320].tolist().count(3) == 16
+    assert wide[320:].tolist() == [3] * 32  # short: all have the bit more
+    assert set(wide[:320].tolist()) == {2, 3}
+    assert widths((32,), 2.0).tolist() == [2] * 32
+
+
+@pytest.mark.parametrize("bits", BITS)
+@given(d=st.sampled_from([0, 1, 2, 3, 31, 64, 97, 128, 211]), p=st.integers(0, 3))
+def test_messages_of_every_length_keep_the_laws(bits: float, d: int, p: int) -> None:
+    x, rest = Key(d).normal(3, d), Key(p).normal(3, p)
+    message = rotated(x, rest, [Key(i) for i in range(3)], bits, 64, "unbiased")
+    check_payload(message)
+    assert message.values().shape == (3, d + p)
+    assert torch.equal(message.values()[:, d:], rest)
+    assert bool(message.passes("range").all())
+
+
+@pytest.mark.parametrize("bits", [0.5, 1.0, 3.0])
+def test_what_is_zero_huge_or_not_a_number_has_a_defined_message(bits: float) -> None:
+    x = torch.zeros(6, 100)
+    x[1, 3] = 1e38
+    x[2, 70] = float("nan")
+    x[3, 0] = float("inf")
+    x[4] = 3e38  # its norm is no float32
+    x[5] = 1e-42
+    message = sent(x, bits)
+    message.check()
+    assert message.passes("finite").tolist() == [True, True, False, False, False, True]
+    assert message.passes("range").tolist() == [True, True, False, False, False, True]
+    values = message.values()
+    assert bool((values[0] == 0).all())
+    assert bool((message.levels[[0, 2, 3, 5]] * (message.scales[[0, 2, 3, 5], :1] == 0) == 0).all())
+    assert float(values[1, 3]) == pytest.approx(1e38, rel=1e-5)
+    assert same(
+        message.take([0]).nearest(values[:1] + 1), message.take([0])
+    )  # scale 0 says nothing
+
+
+def test_a_zero_block_beside_others_is_zero() -> None:
+    x = Key(3).normal(1, 192)
+    x[:, 128:] = 0
+    assert bool((sent(x, 2.0).values()[0, 128:] == 0).all())
+
+
+def test_a_server_that_checks_ranges_takes_any_size_and_no_impossible_level() -> None:
+    x = Key(3).normal(4, 256)
+    for bits in (1.0, 3.0):
+        message = sent(x, bits)
+        louder = dataclasses.replace(message, scales=message.scales * 1e6)
+        assert bool(louder.passes("range").all())
+        negative = dataclasses.replace(message, scales=-message.scales)
+        assert not bool(negative.passes("range").any())
+        assert bool(negative.passes("finite").all())
+        silent = dataclasses.replace(message, scales=torch.zeros_like(message.scales))
+        assert not bool(silent.passes("range").any())  # scale 0 and something to say
+    # At 3 bits the cell of level 6 begins at 1.05 standard deviations, that of level 5 at 0.50.
+    for level, fits in ((5, True), (6, False), (7, False)):
+        equal = dataclasses.replace(message, levels=torch.full_like(message.levels, level))
+        equal.check()
+        assert bool(equal.passes("finite").all())
+        assert equal.passes("range").tolist() == [fits] * 4
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_decode_or_are_rejected(data: bytes) -> None:
+    spec = sent(Key(0).normal(1, 97), 2.5, 64).spec
+    message, accepted = RotatedLevels.decode([Packet.raw(data)], spec)
+    assert bool(accepted[0]) == (message is not None)
+    if message is not None:
+        message.check()
+        assert message.encode()[0].data == data
+
+
+def test_a_wrong_length_and_padding_are_rejected() -> None:
+    message = sent(Key(0).normal(1, 97), 2.5, 64)
+    (packet,) = message.encode()
+    assert packet.bits % 8
+    forged = bytearray(packet.data)
+    forged[-1] |= 1
+    with pytest.raises(IllegalPayloadError, match="padding"):
+        RotatedLevels.decode_row(Packet.raw(bytes(forged)), message.spec)
+    with pytest.raises(IllegalPayloadError, match="bytes"):
+        RotatedLevels.decode_row(Packet.raw(packet.data[:-1]), message.spec)
+    broken = dataclasses.replace(message, levels=torch.full_like(message.levels, 8))
+    with pytest.raises(IllegalPayloadError, match="centroid"):
+        broken.check()
+
+
+def test_the_seed_that_travels_is_the_one_that_turns_it_back() -> None:
+    x = Key(0).normal(2, 300)
+    message = sent(x)
+    swapped = dataclasses.replace(message, seeds=message.seeds.flip(0))
+    assert error(x, swapped) > 2  # unrelated: 1 + the norm of the message
+    data = message.encode()[0].data
+    seed = Key(0).fold("rotation").seed
+    assert isinstance(seed, int)
+    assert int.from_bytes(data[:8], "little") == seed
+
+
+@pytest.mark.parametrize("name", ["eden:bits=2.5", "eden:bits=0.5", "drive:scale=min-mse"])
+def test_variants_keep_the_promises_of_protocols(name: str) -> None:
+    check_protocol(registry.load("protocol", name))
+
+
+def test_one_bit_eden_is_drive() -> None:
+    x, rest, keys = Key(0).normal(2, 102), torch.zeros(2, 0), [Key(0), Key(1)]
+    one, other = EDEN().compress(SHARED, x, rest, keys), DRIVE().compress(SHARED, x, rest, keys)
+    assert same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("eden:bits=0", "EDEN.bits must be in"),
+        ("eden:bits=9", "EDEN.bits must be in"),
+        ("eden:block=100", "EDEN.block must be a power of two"),
+        ("drive:block=0", "DRIVE.block must be a power of two"),
+        ("drive:scale=best", "drive:scale=best"),
+    ],
+)
+def test_what_cannot_be_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        registry.load("protocol", text)
+
+
+def test_levels_are_packed_narrow_ones_first() -> None:
+    message = sent(Key(0).normal(1, 64), 1.5, 64)
+    data = np.frombuffer(message.encode()[0].data[8 + 4 :], dtype=np.uint8)
+    bits = np.unpackbits(data)
+    wide = widths((64,), 1.5).numpy()
+    levels = message.levels[0].numpy()
+    assert bits[:32].tolist() == levels[wide == 1].tolist()
+    assert (2 * bits[32::2] + bits[33::2]).tolist() == levels[wide == 2].tolist()

@@ -1,0 +1,332 @@
+"""QSGD, TernGrad, FedPAQ: worked by hand, their statistics, and updates that are no numbers."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedbench.api import Shared
+from fedbench.errors import ConfigError
+from fedbench.network import ConvNet, Network
+from fedbench.payload import Levels, same
+from fedbench.payload.levels import Code, Norm
+from fedbench.protocols.compressed import CompressedUpdates
+from fedbench.protocols.fedpaq import FedPAQ
+from fedbench.protocols.qsgd import QSGD
+from fedbench.protocols.terngrad import TernGrad
+from fedbench.rng import Key
+from fedbench.tasks.batch_norm_net import BatchNormNet
+from fedbench.testing import NETWORK, SIZES, check_payload, check_protocol
+
+DRAWS = 20_000
+NORMS: list[Norm] = ["l2", "max"]
+CODES: list[Code] = ["elias", "entropy"]
+NAN, INF = torch.nan, torch.inf
+
+
+def shared_of(network: Network) -> Shared:
+    return Shared(network, 3, torch.device("cpu"))
+
+
+def flat(d: int) -> Shared:
+    """A network with one layer of ``d`` weights."""
+    return shared_of(ConvNet((1, 1, d), (), (), 1))
+
+
+def sent(protocol: CompressedUpdates, x: Tensor, shared: Shared | None = None) -> Levels:
+    """The messages of ``x (n, d)``, each row with a key of its own."""
+    keys = [Key(0).fold(i) for i in range(len(x))]
+    payload, _ = protocol.message(shared or flat(x.shape[1]), x, keys, [{}] * len(x))
+    assert isinstance(payload, Levels)
+    payload.check()
+    return payload
+
+
+def repeated(protocol: CompressedUpdates, v: Tensor) -> Levels:
+    """The message of ``v (d,)`` many times over: in buckets of ``d``, or with one scale for all."""
+    return sent(protocol, v.repeat(DRAWS)[None])
+
+
+def close_to_binomial(values: Tensor, low: Tensor, high: Tensor, mean: Tensor) -> None:
+    """Columns of ``values (draws, d)`` are ``low`` or ``high`` with this mean, to 5 sigma.
+
+    Of a share ``f`` that is high the variance is ``f (1 - f)`` times the squared gap, and that of
+    the squared deviation ``f (1 - f) (1 - 2 f)**2`` times its square.
+    """
+    values, low, high, mean = values.double(), low.double(), high.double(), mean.double()
+    assert bool((torch.isclose(values, low) | torch.isclose(values, high)).all())
+    gap, f = (high - low).abs(), (mean - low) / (high - low)
+    variance = gap**2 * f * (1 - f)
+    off = (values.mean(dim=0) - mean).abs()
+    assert bool((off <= 5 * (variance / len(values)).sqrt() + 1e-6 * gap).all())
+    found = (values - mean).square().mean(dim=0)
+    sigma = variance.sqrt() * gap * (1 - 2 * f).abs()
+    assert bool(((found - variance).abs() <= 5 * sigma / len(values) ** 0.5 + 1e-6 * gap**2).all())
+
+
+# -- QSGD
+
+
+def test_three_four_five() -> None:
+    # |v| s / ||v|| are whole numbers for s = 5 and the norm 5, and for s = 4 and the largest, 4.
+    v = torch.tensor([[3.0, -4.0, 0.0]])
+    one = sent(QSGD(levels=5, norm="l2", bucket=0), v)
+    assert (one.levels.tolist(), one.scales.tolist()) == ([[3, -4, 0]], [[5.0]])
+    one = sent(QSGD(levels=4, norm="max", bucket=0), v)
+    assert (one.levels.tolist(), one.scales.tolist()) == ([[3, -4, 0]], [[4.0]])
+    torch.testing.assert_close(one.values(), v)
+
+
+def test_a_coordinate_is_rounded_up_as_often_as_its_fraction_says() -> None:
+    # s = 2 and norm 5: 1.2 and 1.6, so levels 1 or 2, 0.2 and 0.6 of them 2.
+    payload = repeated(QSGD(levels=2, norm="l2", bucket=3), torch.tensor([3.0, -4.0, 0.0]))
+    levels = payload.levels.reshape(DRAWS, 3)
+    assert [set(column.tolist()) for column in levels.T] == [{1, 2}, {-1, -2}, {0}]
+    for column, share in ((0, 0.2), (1, 0.6)):
+        found = float((levels[:, column].abs() == 2).double().mean())
+        assert found == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / DRAWS))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("s", [1, 2, 7])
+def test_levels_are_unbiased_and_their_variance_is_that_of_a_coin(norm: Norm, s: int) -> None:
+    v = torch.tensor([0.3, -1.0, 0.01, 0.77, -0.2, 2.5, 0.0, -2.5])
+    payload = repeated(QSGD(levels=s, norm=norm, bucket=8), v)
+    scale = float(payload.scales[0, 0])
+    low = (v.abs() * s / scale).floor() * scale / s
+    sign = torch.where(v < 0, -1.0, 1.0)
+    values = payload.values().reshape(DRAWS, 8)
+    close_to_binomial(values, sign * low, sign * (low + scale / s), v)
+
+
+@pytest.mark.parametrize(("s", "d"), [(1, 3), (1, 100), (4, 100), (50, 100)])
+def test_the_error_and_the_coordinates_sent_keep_the_bounds_of_lemma_3_1(s: int, d: int) -> None:
+    v = Key(s).normal(d)
+    square = float(v.square().sum())
+    payload = repeated(QSGD(levels=s, norm="l2", bucket=d), v)
+    error = (payload.values().reshape(DRAWS, d).double() - v).square().sum(dim=1)
+    few = (payload.levels.reshape(DRAWS, d) != 0).double().sum(dim=1)
+    slack = [5 * float(x.std()) / math.sqrt(DRAWS) for x in (error, few)]
+    assert float(error.mean()) <= min(d / s**2, math.sqrt(d) / s) * square + slack[0]
+    assert float(few.mean()) <= s * (s + math.sqrt(d)) + slack[1]
+    # Exactly: scale^2 / s^2 times the sum of f (1 - f).
+    f = (v.abs().double() * s / math.sqrt(square)).frac()
+    exact = square / s**2 * float((f * (1 - f)).sum())
+    assert float(error.mean()) == pytest.approx(exact, abs=slack[0] + 1e-6 * square)
+
+
+def test_every_bucket_has_its_own_scale_and_the_last_may_be_short() -> None:
+    v = torch.tensor([[1e-6, -2e-6, 3.0, 4.0, 1e6]])
+    payload = sent(QSGD(levels=1, bucket=2), v)
+    assert payload.scales.tolist() == [[v[0, 1].abs().item(), 4.0, 1e6]]
+    assert payload.levels[0, [1, 3, 4]].tolist() == [-1, 1, 1]
+    assert sent(QSGD(levels=1, bucket=0), v).scales.tolist() == [[1e6]]
+    assert sent(QSGD(levels=1, bucket=512), v).scales.tolist() == [[1e6]]
+
+
+def test_draws_are_named_by_the_key_of_the_client_alone() -> None:
+    x = Key(0).normal(1, 500).expand(3, -1)
+    payload = sent(QSGD(), x)
+    assert same(sent(QSGD(), x), payload)
+    assert not torch.equal(payload.levels[0], payload.levels[1])
+    assert same(sent(QSGD(), x[:1]), payload.take([0]))
+    draws = Key(0).fold(2).fold("quantize").uniform(500)
+    exact = (x[2].abs() / x[2].abs().max() * 7).double()
+    up = draws < exact.frac()
+    assert torch.equal(payload.levels[2].abs().double(), exact.floor() + up)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@settings(deadline=None)
+@given(st.integers(1, 40), st.sampled_from([1, 7, 32767]), st.integers(0, 2**32))
+def test_no_honest_message_fails_the_strict_server(norm: Norm, d: int, s: int, seed: int) -> None:
+    key = Key(seed)
+    x = key.normal(6, d) * (10 ** (20 * key.fold("spread").normal(6, d)).clamp(-15, 15))
+    x[0] *= key.fold("zero").uniform(d) < 0.3
+    x[1] = torch.where(torch.arange(d) == d // 2, x[1], x[1] * 1e-4)  # all but one-hot
+    x[2] = x[2].abs().max()
+    for protocol in (QSGD(levels=s, norm=norm, bucket=0), QSGD(levels=s, norm=norm, bucket=3)):
+        payload = sent(protocol, x)
+        assert bool(payload.passes("range").all())
+        assert int(payload.levels.int().abs().max()) <= s
+
+
+def test_a_scale_is_no_smaller_than_what_it_scales() -> None:
+    # The norm of (1, 2**-12) is 1 + 2**-25, which float32 would round down to 1.
+    v = torch.tensor([[1.0, 2.0**-12]])
+    payload = sent(QSGD(levels=32767, norm="l2", bucket=0), v)
+    assert payload.scales.item() == 1 + 2.0**-23
+    assert payload.levels[0, 0].item() in (32766, 32767)
+    one_hot = torch.tensor([[0.0, -0.1, 0.0]])
+    payload = sent(QSGD(levels=3, norm="l2", bucket=0), one_hot)
+    assert torch.equal(payload.scales, -one_hot[:, 1:2])
+    assert payload.levels.tolist() == [[0, -3, 0]]
+
+
+def test_a_bucket_of_zeros_is_sent_as_zeros() -> None:
+    payload = sent(QSGD(bucket=2), torch.tensor([[0.0, -0.0, 1.0, 0.0]]))
+    assert (payload.levels.tolist(), payload.scales.tolist()) == ([[0, 0, 7, 0]], [[0.0, 1.0]])
+    assert bool(payload.passes("range").all())
+    check_payload(payload)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_what_is_not_finite_has_no_levels_and_fails_the_default_checks(norm: Norm) -> None:
+    x = torch.tensor([[NAN, 1.0, 2.0, 0.0], [INF, 1.0, 2.0, 0.0], [-INF, NAN, 2.0, 0.0]])
+    payload = sent(QSGD(bucket=2, norm=norm), x)
+    assert payload.levels.tolist() == [[0, 0, 7, 0]] * 3
+    assert bool(torch.isnan(payload.scales[:, 0]).all())
+    assert payload.scales[:, 1].tolist() == [2.0] * 3
+    assert payload.passes("finite").tolist() == [False] * 3
+    check_payload(payload)
+
+
+def test_huge_coordinates_do_not_overflow_and_a_norm_beyond_float32_is_rejected() -> None:
+    x = torch.tensor([[1e38, 1.0, 0.0, 0.0], [3e38, 3e38, 3e38, -3e38]])
+    largest, length = sent(QSGD(bucket=0), x), sent(QSGD(bucket=0, norm="l2"), x)
+    assert largest.passes("range").tolist() == [True, True]
+    assert largest.levels[1].tolist() == [7, 7, 7, -7]
+    assert length.passes("range").tolist() == [True, False]
+    assert length.scales.tolist() == [[x[0, 0].item()], [INF]]
+    assert length.levels.tolist() == [[7, 0, 0, 0], [0, 0, 0, 0]]
+    assert sent(QSGD(bucket=0), torch.tensor([[1e300, 1.0]]).double()).passes(
+        "finite"
+    ).tolist() == [False]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_both_codes_carry_the_same_message(code: Code) -> None:
+    payload = sent(QSGD(code=code, levels=3, norm="l2", bucket=64), Key(0).normal(3, 1000))
+    received, accepted = Levels.decode(payload.encode(), payload.spec)
+    assert bool(accepted.all())
+    assert received is not None
+    assert torch.equal(received.values(), payload.values())
+    assert payload.code == code
+
+
+def test_doubles_are_compressed_as_floats() -> None:
+    x = Key(1).normal(2, 300)
+    assert same(sent(QSGD(), x.double()), sent(QSGD(), x))
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        QSGD(norm="l2", bucket=0, code="elias"),
+        QSGD(bucket=16, error_feedback=True),
+        TernGrad(clip=2.5),
+        TernGrad(error_feedback=True),
+    ],
+    ids=["QSGD as analysed", "QSGD with error feedback", "TernGrad clipped", "and with feedback"],
+)
+def test_variants_keep_the_promises_of_a_protocol(protocol: CompressedUpdates) -> None:
+    check_protocol(protocol)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: QSGD(levels=0), r"QSGD.levels must be in \[1, 32767\], got 0"),
+        (lambda: QSGD(levels=32768), r"QSGD.levels must be in \[1, 32767\], got 32768"),
+        (lambda: FedPAQ(levels=0), r"FedPAQ.levels"),
+        (lambda: QSGD(bucket=-1), r"QSGD.bucket must be >= 0, got -1"),
+        (lambda: QSGD(lr=0), r"QSGD.lr"),
+        (lambda: TernGrad(clip=-1.0), r"TernGrad.clip must be >= 0, got -1.0"),
+    ],
+)
+def test_parameters_that_mean_nothing_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+# -- TernGrad
+
+LAYERS = shared_of(ConvNet((1, 1, 2), (), (2,), 1))  # 4 weights, then 2
+
+
+def test_ternary_values_are_none_or_all_of_the_largest() -> None:
+    g = torch.tensor([0.5, -2.0, 0.0, 1.0, -1.5])
+    payload = repeated(TernGrad(), g)
+    levels = payload.levels.reshape(DRAWS, 5)
+    assert [set(column.tolist()) for column in levels.T] == [{0, 1}, {-1}, {0}, {0, 1}, {0, -1}]
+    assert payload.scales.tolist() == [[2.0]]
+    two = torch.tensor([2.0, -2.0, 2.0, 2.0, -2.0])  # the variance is |g| (2 - |g|)
+    close_to_binomial(payload.values().reshape(DRAWS, 5), torch.zeros(5), two, g)
+    for column, share in ((0, 0.25), (3, 0.5), (4, 0.75)):
+        found = float((levels[:, column] != 0).double().mean())
+        assert found == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / DRAWS))
+
+
+def test_every_layer_has_a_scale() -> None:
+    g = torch.tensor([[0.5, -2.0, 0.0, 1.0, 0.03, -0.04]])
+    payload = sent(TernGrad(), g, LAYERS)
+    assert payload.sizes == (4, 2)
+    assert payload.scales.tolist() == [[2.0, g[0, 5].abs().item()]]
+    assert payload.levels[0, [1, 5]].tolist() == [-1, -1]
+
+
+def test_clipping_is_at_c_population_deviations_of_each_layer() -> None:
+    # Deviations of (0, 0, 0, -4) and (3, 1): 3 ** 0.5 (2 if that of a sample) and 1.
+    g = torch.tensor([[0.0, 0.0, 0.0, -4.0, 3.0, 1.0]])
+    payload = sent(TernGrad(clip=1.5), g, LAYERS)
+    torch.testing.assert_close(payload.scales, torch.tensor([[1.5 * 3**0.5, 1.5]]))
+    assert payload.levels[0, [3, 4]].tolist() == [-1, 1]
+    assert bool(payload.passes("range").all())
+
+
+def test_where_nothing_is_clipped_the_scaler_is_the_largest_and_not_the_bound() -> None:
+    # A7: public code sends c sigma = 4.33 and 2.5 here.
+    g = torch.tensor([[0.0, 0.0, 0.0, -4.0, 2.0, 0.0]])
+    assert sent(TernGrad(clip=2.5), g, LAYERS).scales.tolist() == [[4.0, 2.0]]
+    assert sent(TernGrad(), g, LAYERS).scales.tolist() == [[4.0, 2.0]]
+
+
+def test_clipping_is_biased_and_its_mean_is_what_was_clipped() -> None:
+    # Its mean is -1/2.
+    g = torch.tensor([1.0, 0.5, 0.5, -4.0])
+    bound = math.sqrt((1.5**2 + 1 + 1 + 3.5**2) / 4)
+    payload = repeated(TernGrad(clip=1.0), g)
+    mean, sign = torch.tensor([1.0, 0.5, 0.5, -bound]), torch.tensor([1.0, 1.0, 1.0, -1.0])
+    close_to_binomial(payload.values().reshape(DRAWS, 4), torch.zeros(4), sign * bound, mean)
+
+
+def test_clipping_what_is_not_finite_or_huge_does_as_without() -> None:
+    g = torch.tensor([[NAN, 1.0, 1.0, 1.0, 1.0, 0.0], [INF, 1.0, 1.0, 1.0, 1.0, 0.0]])
+    g = torch.cat([g, torch.tensor([[3e38, -3e38, 0.0, 0.0, 0.0, 0.0]])])
+    payload = sent(TernGrad(clip=2.5), g, LAYERS)
+    assert payload.passes("range").tolist() == [False, False, True]
+    assert payload.levels.tolist() == [[0, 0, 0, 0, 1, 0]] * 2 + [[1, -1, 0, 0, 0, 0]]
+    assert payload.scales[2].tolist() == [g[2, 0].item(), 0.0]
+
+
+def test_running_statistics_travel_as_floats_and_layers_do_not_share_a_scale() -> None:
+    shared = shared_of(BatchNormNet((1, 4, 4), ((3,), (4,)), 1, 3))
+    x = Key(0).normal(2, shared.layout.d)
+    p = shared.statistics.d
+    assert p > 0
+    for protocol in (TernGrad(), QSGD(), FedPAQ()):
+        payload = sent(protocol, x, shared)
+        assert torch.equal(payload.rest, x[:, -p:])
+        assert torch.equal(payload.values()[:, -p:], x[:, -p:])
+        assert sum(payload.sizes) == shared.layout.d - p
+        check_payload(payload)
+    assert sent(TernGrad(), x, shared).sizes == shared.layout.sizes[: -len(shared.statistics.sizes)]
+    assert sent(TernGrad(), x[:, : sum(SIZES)], shared_of(NETWORK)).sizes == SIZES
+
+
+# -- FedPAQ
+
+
+def test_fedpaq_is_qsgd_with_one_norm_and_clients_that_count_the_same() -> None:
+    assert (FedPAQ().weighted, QSGD().weighted) == (False, True)
+    x = Key(2).normal(3, 600)
+    assert same(sent(FedPAQ(), x), sent(QSGD(levels=10, bucket=0, norm="l2"), x))
+    few = (sent(FedPAQ(), Key(3).normal(3, 100_000)).levels != 0).sum(dim=1)
+    assert int(few.max()) < 10 * (10 + math.sqrt(100_000))  # 3 % of them
+    aggregate = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    state = FedPAQ().server_step(flat(2), torch.ones(2), aggregate, 3, Key(0))
+    assert state.tolist() == [2.0, -1.0]

@@ -1,4 +1,4 @@
-"""Sort every coordinate over the clients."""
+"""Order statistics: of a coordinate over the clients, of a client over its coordinates."""
 
 from __future__ import annotations
 
@@ -55,3 +55,20 @@ def sorted_rows(x: Tensor) -> Tensor:
             torch.maximum(rows[i], rows[j], out=rows[j])
             rows[i].copy_(low)
     return out
+
+
+def largest(x: Tensor, kept: int) -> Tensor:
+    """``(n, k)`` bool: the ``kept`` largest of each row of ``x (n, k)``, without sorting it.
+
+    Exactly so many: among equals the lowest index, and NaN counts as infinity.
+
+    >>> largest(torch.tensor([[1.0, 3.0, 1.0, 2.0, 1.0]]), 3).int().tolist()
+    [[1, 1, 0, 1, 0]]
+    """
+    if not kept:
+        return torch.zeros(x.shape, dtype=torch.bool, device=x.device)
+    x = x.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    last = x.topk(kept, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
+    above, ties = x > last, x == last
+    missing = kept - above.sum(dim=1, keepdim=True)
+    return above | (ties & (ties.cumsum(dim=1) <= missing))

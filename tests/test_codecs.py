@@ -13,7 +13,7 @@ from torch import Tensor
 from fedbench import registry
 from fedbench.errors import ConfigError
 from fedbench.network import ConvNet, Shared
-from fedbench.payload import HalfVectors, ScaledSigns, SeededSparse, SignBits
+from fedbench.payload import HalfVectors, ScaledSigns, SeededSparse, SignBits, SparseVectors
 from fedbench.payload.seeded_sparse import chosen
 from fedbench.protocols.cast import Cast
 from fedbench.protocols.ef_signsgd import EFSignSGD
@@ -98,13 +98,32 @@ def test_randk_with_error_feedback_sends_coordinates_as_they_are() -> None:
     assert torch.equal(fed_back.entries, x.gather(1, fed_back.indices()))
 
 
-@pytest.mark.parametrize("d", [1, 2, 97, 128])
-def test_seeds_replace_indices_on_the_wire(d: int) -> None:
+def test_seeds_replace_indices_on_the_wire() -> None:
     seeds = Key(0).bits(3)[:, None]
-    blank = SeededSparse(torch.zeros(3, (d + 1) // 2), seeds, torch.ones(3, 1), d)
-    message = blank.nearest(torch.cat([Key(d).normal(3, d), torch.ones(3, 1)], dim=1))
-    check_payload(message)
-    assert message.encode()[0].bits == 64 + 32 * ((d + 1) // 2 + 1)
+    message = SeededSparse(torch.ones(3, 49), seeds, torch.ones(3, 1), 97)
+    assert message.encode()[0].bits == 64 + 32 * (49 + 1)
+
+
+@given(
+    d=st.sampled_from([0, 1, 2, 3, 31, 64, 97, 128]), p=st.integers(0, 2), part=st.integers(0, 128)
+)
+def test_messages_of_every_length_keep_the_laws(d: int, p: int, part: int) -> None:
+    n, kept, cut = 2, (d + 1) // 2, min(part, d)
+    x, rest = Key(d).normal(n, d), Key(p).normal(n, p)
+    wide, seeds = torch.cat([x, rest], dim=1), Key(1).bits(n)[:, None]
+    scales, index = torch.tensor([[0.5, 2.0]] * n), torch.zeros(n, kept, dtype=torch.int64)
+    blanks = [
+        HalfVectors(torch.zeros(n, d + p, dtype=torch.bfloat16), "bf16"),
+        HalfVectors(torch.zeros(n, d + p, dtype=torch.float16), "fp16"),
+        ScaledSigns(x > 0, scales, rest, (cut, d - cut)),
+        SeededSparse(torch.zeros(n, kept), seeds, rest, d),
+        SparseVectors(index, torch.zeros(n, kept), rest, d, coded=False),
+        SparseVectors(index, torch.zeros(n, kept), rest, d, coded=True),
+    ]
+    for blank in blanks:
+        message = blank.nearest(wide)
+        check_payload(message)
+        assert message.values().shape == wide.shape
 
 
 # Largest coordinates

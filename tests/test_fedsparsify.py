@@ -17,7 +17,7 @@ from fedbench.api import ServerView, Shared
 from fedbench.errors import ConfigError, IllegalPayloadError
 from fedbench.network import ConvNet, Network
 from fedbench.payload import FloatVectors, PrunedVectors, same
-from fedbench.payload.pruned import Alive, largest
+from fedbench.payload.pruned import Alive, largest_alive
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedsparsify import FedSparsify, PrunedState
 from fedbench.rng import Key
@@ -440,7 +440,7 @@ def test_nearest_takes_whatever_floats_there_are() -> None:
 def test_largest_knows_infinity_and_none() -> None:
     every = torch.ones(4).bool()
     scores = torch.tensor([[math.inf, -math.inf, math.nan, 1.0]])
-    counts = [largest(scores, kept, every).int().tolist()[0] for kept in range(5)]
+    counts = [largest_alive(scores, kept, every).int().tolist()[0] for kept in range(5)]
     assert counts == [[0] * 4, [1, 0, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1], [1] * 4]
 
 

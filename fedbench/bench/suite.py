@@ -20,7 +20,7 @@ VARIANTS = (
     "cast:form=bf16",
     "topk:k=0.5",
     "topk:k=0.1",
-    "topk:k=0.01",
+    "topk:k=0.03,index=entropy",
     "randk:k=0.1",
     "randk:k=0.01",
     "qsgd",

@@ -35,7 +35,10 @@ def main(arguments: list[str] | None = None) -> None:
     except FedbenchError as error:
         fail(str(error))
     except _UsageError as error:
-        fail(error.format_message().rstrip("."))
+        message = error.format_message().rstrip(".")
+        if message:
+            fail(message)
+        sys.exit(2)  # no arguments: the help was printed
     except typer.Abort:
         fail("stopped", 130)
     sys.exit(code if isinstance(code, int) else 0)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbench.errors import IllegalPayloadError
+from fedbench.order import largest
 from fedbench.payload.base import Payload, Spec, require_width
 from fedbench.payload.masks import cut, float_bytes, floats_of
 from fedbench.wire import Packet, code_bits, decode_bits, join
@@ -42,24 +43,16 @@ class Alive(bytes):
         return f"Alive({crc32(self):08x})"
 
 
-def largest(scores: Tensor, kept: int, alive: Tensor) -> Tensor:
-    """``(n, d)`` bool: of each row the ``kept`` largest among ``alive (d,)``.
-
-    Exactly so many: among equals the lowest index, and NaN counts as infinity.
+def largest_alive(scores: Tensor, kept: int, alive: Tensor) -> Tensor:
+    """``(n, d)`` bool: of each row the ``kept`` `largest` among ``alive (d,)``.
 
     >>> scores, alive = torch.tensor([[9.0, 1.0, 2.0, 1.0, 1.0]]), torch.tensor([0, 1, 1, 1, 1])
-    >>> largest(scores, 3, alive.bool()).int().tolist()
+    >>> largest_alive(scores, 3, alive.bool()).int().tolist()
     [[0, 1, 1, 1, 0]]
     """
     mask = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
-    if not kept:
-        return mask
     columns = alive.nonzero()[:, 0]
-    x = scores[:, columns].nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    last = x.topk(kept, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
-    above, ties = x > last, x == last
-    missing = kept - above.sum(dim=1, keepdim=True)
-    mask[:, columns] = above | (ties & (ties.cumsum(dim=1) <= missing))
+    mask[:, columns] = largest(scores[:, columns], kept)
     return mask
 
 
@@ -119,7 +112,7 @@ class PrunedVectors(Payload):
         d = self.mask.shape[1]
         bits, x, rest = torch.split(values, [d, d, values.shape[1] - 2 * d], dim=1)
         gain = 2 * bits.to(torch.float64) + x.to(torch.float64).square()
-        mask = largest(gain, self.kept, self.alive.mask(d, values.device))
+        mask = largest_alive(gain, self.kept, self.alive.mask(d, values.device))
         x = torch.where(mask, x.to(torch.float32), 0.0)
         return type(self)(mask, x, rest.to(torch.float32), self.kept, self.alive)
 

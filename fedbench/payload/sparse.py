@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.errors import IllegalPayloadError
+from fedbench.order import largest
 from fedbench.payload.base import Payload, Spec, require_width
 from fedbench.payload.masks import cut, float_bytes, floats_of
 from fedbench.wire import Packet, code_bits, decode_bits, join, split
@@ -67,8 +68,7 @@ class SparseVectors(Payload):
         """The ``kept`` largest magnitudes; among equals the lowest index."""
         kept = self.indices.shape[1]
         x, rest = values[:, : self.d], values[:, self.d :].to(torch.float32)
-        order = torch.sort(x.abs(), dim=1, descending=True, stable=True).indices
-        indices = order[:, :kept].sort(dim=1).values
+        indices = largest(x.abs(), kept).nonzero()[:, 1].reshape(len(x), kept)
         entries = x.gather(1, indices).to(torch.float32)
         return type(self)(indices, entries, rest, self.d, self.coded)
 

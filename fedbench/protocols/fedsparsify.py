@@ -16,7 +16,7 @@ from fedbench.errors import require
 from fedbench.layout import Layout, Tree
 from fedbench.network import is_weight
 from fedbench.payload import Payload, PrunedVectors
-from fedbench.payload.pruned import Alive, largest
+from fedbench.payload.pruned import Alive, largest_alive
 from fedbench.protocols.sgd import LocalSGD
 from fedbench.rng import Key
 from fedbench.wire import code_bits
@@ -125,7 +125,7 @@ class FedSparsify(LocalSGD[PrunedState]):
         parts = []
         for x, own in zip(torch.split(w, sizes, dim=1), torch.split(alive, sizes), strict=True):
             kept = len(own) - floor(self.sparsity(t) * len(own))
-            parts.append(largest(x.abs(), min(kept, int(own.sum())), own))
+            parts.append(largest_alive(x.abs(), min(kept, int(own.sum())), own))
         return torch.cat(parts, dim=1)
 
     def init(self, shared: Shared) -> PrunedState:

@@ -124,13 +124,13 @@ def within(
 
 
 def short(protocol: str) -> str:
-    """Without how clients train.
+    """With the parameter that sets its bits, without how clients train.
 
     >>> short("eden:bits=2,lr=0.03,momentum=0")
     'eden:bits=2'
     """
     name, params = registry.split(protocol)
-    kept = [f"{k}={v}" for k, v in params.items() if k not in ("lr", "momentum", "weight_decay")]
+    kept = [f"{k}={v}" for k, v in params.items() if k in ("bits", "k", "levels", "final")]
     return f"{name}:{','.join(kept)}" if kept else name
 
 
@@ -178,7 +178,7 @@ def draw(splits: Sequence[Split], budget: float, title: str, path: Path) -> None
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, panels = pyplot.subplots(
         len(splits), 1, figsize=(10, 5.2 * len(splits)), dpi=110, squeeze=False
@@ -202,6 +202,8 @@ def draw(splits: Sequence[Split], budget: float, title: str, path: Path) -> None
                 color=colour,
                 fontsize=9,
                 va="center",
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85},
+                zorder=5,
                 arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.6},
             )
         panel.axvline(budget, color=FAINT, lw=0.8, ls=":")
@@ -210,6 +212,7 @@ def draw(splits: Sequence[Split], budget: float, title: str, path: Path) -> None
         panel.set_xlim(panel.get_xlim()[0], right * 2.2)
         panel.set_title(split.name, loc="left", color=INK, fontsize=11)
         panel.set_ylabel("test accuracy", color=FAINT)
+        panel.yaxis.set_major_locator(ticker.MultipleLocator(0.05))
         panel.yaxis.set_major_formatter(lambda y, _: f"{100 * y:.0f} %")
         panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         panel.grid(color=RULE, lw=0.5)

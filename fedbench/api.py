@@ -227,7 +227,7 @@ class AttackView:
         broadcast: What the server sent.
         step: Round, from 0.
         key: The adversary's randomness.
-        compress: The protocol's own message of dense ``(m, d)`` rows.
+        compress: The protocol's own message of dense ``(m, d)`` rows, nothing fed back into them.
         memories: What its clients remember, the residual of error feedback for instance.
         defense: The server's rule, if declared.
         state: The server's state, if declared.

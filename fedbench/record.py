@@ -44,8 +44,9 @@ class Round(_Model):
             a model of its own, on its own test part.
         gain: L2 distance of the aggregate from the one of honest messages, relative to the latter.
         gain_mean: The same for the plain mean instead of the rule.
-        headers: Of the malicious messages' scales, how many times larger they are than those of the
-            same clients as if honest; of seeds and indices, the share that is not theirs.
+        headers: Of the accepted malicious messages' scales, how many times larger the most forged
+            one is than that of the same client as if honest; of seeds and indices, the share that
+            is not theirs. Empty if the round was skipped.
         epsilon: Spent so far; None without a mechanism.
         notes: What the attack reported.
     """

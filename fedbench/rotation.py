@@ -45,22 +45,42 @@ def hadamard(x: Tensor) -> Tensor:
 
 def signs(seeds: Tensor, d: int) -> Tensor:
     """``(n, d)`` of -1 and +1 from ``seeds (n, 1)`` int64: the diagonal of each client's matrix."""
-    keys = [Key(seed % 2**64) for seed in seeds[:, 0].tolist()]
-    return torch.stack([key.flips(d, device=seeds.device) for key in keys])
+    rows = [key.flips(d, device=seeds.device) for key in _keys(seeds)]
+    return torch.stack(rows) if rows else torch.zeros(0, d, device=seeds.device)
+
+
+def offsets(seeds: Tensor, d: int) -> list[int]:
+    """How far each client's coordinates are shifted, so that no coordinate is always in the tail.
+
+    The last blocks are short, and a rotation of two coordinates says little of them.
+    """
+    return [int(key.fold("offset").uniform(1)[0] * d) for key in _keys(seeds)]
+
+
+def _keys(seeds: Tensor) -> list[Key]:
+    return [Key(seed % 2**64) for seed in seeds[:, 0].tolist()]
+
+
+def _shifted(x: Tensor, by: list[int]) -> Tensor:
+    return torch.stack([row.roll(shift) for row, shift in zip(x, by, strict=True)]) if by else x
 
 
 def rotate(x: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """``R x (n, d)``: signs drawn from each client's seed, then Hadamard's transform of each block.
+    """``R x (n, d)``: shifted, times signs, then Hadamard's transform of each block.
 
-    Orthogonal, so norms and inner products stay. A uniform rotation it is only approximately: the
-    coordinates of a block are close to Gaussian where many of its coordinates carry its norm.
+    Offset and signs are drawn from each client's seed. Orthogonal, so norms and inner products
+    stay. A uniform rotation it is only approximately: the coordinates of a block are close to
+    Gaussian where many of its coordinates carry its norm.
     """
-    return _transformed(x * signs(seeds, x.shape[1]).to(x), sizes)
+    d = x.shape[1]
+    shifted = _shifted(x, [-offset for offset in offsets(seeds, d)])
+    return _transformed(shifted * signs(seeds, d).to(x), sizes)
 
 
 def unrotate(y: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """``R^-1 y (n, d)``."""
-    return _transformed(y, sizes) * signs(seeds, y.shape[1]).to(y)
+    d = y.shape[1]
+    return _shifted(_transformed(y, sizes) * signs(seeds, d).to(y), offsets(seeds, d))
 
 
 def _transformed(x: Tensor, sizes: tuple[int, ...]) -> Tensor:

@@ -112,6 +112,8 @@ def check_payload(payload: Payload) -> None:
     assert decoded is not None
     assert same(decoded, payload), "decode must invert encode"
     assert same(payload.nearest(payload.values()), payload), "nearest must invert values"
+    nobody = payload.take([]).values()
+    assert nobody.shape == (0, payload.values().shape[1]), "no rows must have values of that width"
     rows = list(range(len(payload)))
     assert same(payload.put(rows, payload.take(rows)), payload), "put must invert take"
     for packet in packets[:2]:

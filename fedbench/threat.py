@@ -43,12 +43,13 @@ def own_codec(
 ) -> Callable[[Sequence[int]], Callable[[Tensor], Payload]]:
     """From rows to the protocol's message of their dense ``(m, d)``, with their keys and memories.
 
-    What it would remember is thrown away: a query changes nothing.
+    What a client starts with is as at the start: error feedback would add what is left of honest
+    updates, and cancel the attack. What it would remember is thrown away: a query changes nothing.
     """
 
     def of(rows: Sequence[int]) -> Callable[[Tensor], Payload]:
         def compress(x: Tensor) -> Payload:
-            copies = [copy.deepcopy(memory[row]) for row in rows]
+            copies = [copy.deepcopy(memory[row]) | protocol.memory(shared) for row in rows]
             return protocol.message(shared, x, [keys[row] for row in rows], copies)[0]
 
         return compress
@@ -212,9 +213,9 @@ def forged_headers(
 ) -> dict[str, float | None]:
     """How far the accepted malicious rows' `Payload.headers` are from those of the same clients.
 
-    Of floats, like scales, the largest of a row over the largest it would have had, for the row
-    where that is most (None if not finite); of integers and bools, like seeds and indices, the
-    share that its own message does not have at all.
+    Of floats, like scales, the largest ratio of any of them to the honest one, which counts as at
+    least a thousandth of its row's largest (None without a finite row); of integers and bools, like
+    seeds and indices, the share that its own message does not have at all.
     """
     rows = [row for row in situation.rows.tolist() if accepted[row]]
     if not rows:
@@ -226,8 +227,11 @@ def forged_headers(
 
 def _forged(sent: Tensor, own: Tensor) -> float | None:
     if sent.is_floating_point():
-        ratios = sent.abs().amax(dim=1).double() / own.abs().amax(dim=1).double().clamp_min(1e-30)
-        return float(ratios.max()) if bool(torch.isfinite(ratios).all()) else None
+        known = own.double().abs()
+        floor = 1e-3 * known.amax(dim=1, keepdim=True).clamp_min(1e-30)
+        ratios = (sent.double().abs() / torch.maximum(known, floor)).amax(dim=1)
+        finite = ratios[torch.isfinite(ratios)]
+        return float(finite.max()) if len(finite) else None
     pairs = list(zip(sent, own, strict=True))
     if sent.dtype == torch.bool:
         pairs = [(a.nonzero(), b.nonzero()) for a, b in pairs]

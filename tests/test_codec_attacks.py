@@ -13,9 +13,8 @@ import fedbench
 from fedbench import registry
 from fedbench.api import Attack, AttackView, Knowledge
 from fedbench.network import ConvNet, Shared
-from fedbench.payload import Payload, RotatedLevels, ScaledSigns, SparseVectors
+from fedbench.payload import Payload, ScaledSigns, SparseVectors, same
 from fedbench.protocols.compressed import CompressedUpdates
-from fedbench.protocols.eden import EDEN
 from fedbench.protocols.ef_signsgd import EFSignSGD
 from fedbench.record import Round
 from fedbench.rng import Key
@@ -23,10 +22,10 @@ from fedbench.run import World, play_round
 from fedbench.scenario import Scenario
 from fedbench.setup import prepare
 from fedbench.testing import example_payloads, example_situation
-from fedbench.threat import Situation, attack_view, forged_headers
+from fedbench.threat import Situation, attack_view, forged_headers, own_codec
 from fedbench_attacks.index_concentration import IndexConcentration
 from fedbench_attacks.scale_field import ScaleField
-from fedbench_attacks.seed_grinding import SeedGrinding
+from fedbench_attacks.seed_grinding import SeedGrinding, said
 from fedbench_defenses.mean import Mean
 
 SMALL = Scenario(clients=12, per_round=6, rounds=1, epochs=1, eval_every=1, malicious=0.34)
@@ -110,29 +109,27 @@ def situation(payload: Payload, rows: tuple[int, ...] = (0,)) -> Situation:
     return example_situation(payload, Mean(), rows)
 
 
-def test_grinding_finds_the_best_of_its_seeds() -> None:
-    x = Key(0).normal(3, 1000)
-    own = EDEN(bits=0.5).compress(SHARED, x, x[:, :0], [Key(i) for i in range(3)]).take([0])
-    assert isinstance(own, RotatedLevels)
-    reached = []
+@pytest.mark.parametrize("name", ["eden:bits=0.5", "randk:k=0.2"])
+def test_grinding_finds_the_best_of_its_seeds(name: str) -> None:
+    protocol, x = registry.load("protocol", name), Key(0).normal(1, 1000)
+    own: Any = protocol.compress(SHARED, x, x[:, :0], [Key(1)])
+    left = []
     for tries in (1, 4, 40):
-        view = attack_view(SeedGrinding(), dataclasses.replace(situation(own), updates=x[:1]))
-        sent, _ = SeedGrinding(tries=tries).craft(view, None)
-        assert isinstance(sent, RotatedLevels)
-        assert torch.equal(sent.scales, own.scales)
+        view = attack_view(SeedGrinding(), dataclasses.replace(situation(own), updates=x))
+        sent: Any = SeedGrinding(tries=tries).craft(view, None)[0]
         assert bool(sent.passes("range").all())
-        reached.append(float(-(sent.values() * x[:1]).sum()))
+        length = float(sent.values().norm() / own.values().norm())
+        assert length == pytest.approx(1, abs=0.1)  # as loud as an honest one
         seeds = torch.cat([own.seeds[0], view.key.fold("seeds").bits(tries - 1)])
-        trials = [
-            dataclasses.replace(own, seeds=seed.reshape(1, 1)).nearest(-x[:1]) for seed in seeds
-        ]
-        best = max(trials, key=lambda trial: float(-(trial.values() * x[:1]).sum()))
-        assert torch.equal(sent.seeds, best.seeds)
-    assert reached == sorted(reached)
-    assert reached[2] > reached[0]
+        trials = [said(-x, dataclasses.replace(own, seeds=seed.reshape(1, 1))) for seed in seeds]
+        distances = [float((trial.values() + x).norm()) for trial in trials]
+        assert float((sent.values() + x).norm()) == pytest.approx(min(distances))
+        assert torch.equal(sent.seeds[0, 0], seeds[distances.index(min(distances))])
+        left.append(min(distances))
+    assert left[2] < left[0]
 
 
-@pytest.mark.parametrize("protocol", ["drive", "randk", "fedmrn"])
+@pytest.mark.parametrize("protocol", ["drive", "randk", "fedmrn:magnitude=0.001"])
 def test_chosen_seeds_show_in_the_record(protocol: str) -> None:
     one = play(protocol=protocol, attack="seed-grinding:tries=8")
     assert one.accepted == 6
@@ -182,8 +179,44 @@ def test_headers_are_compared_row_by_row_among_the_accepted() -> None:
     assert forged_headers(round_, forged.take([1, 2, 3, 4]), later) == {"scales": pytest.approx(50)}
     nobody = torch.tensor([False, False, True, True, True])
     assert forged_headers(round_, forged.take([2, 3, 4]), nobody) == {}
-    forged.scales[0] = torch.inf
+    forged.scales[0] = torch.inf  # the server's checks are for that one
+    assert forged_headers(round_, forged, everyone) == {"scales": pytest.approx(50)}
+    forged.scales[1] = torch.nan
     assert forged_headers(round_, forged, everyone) == {"scales": None}
+
+
+def test_a_small_scale_that_has_become_large_shows() -> None:
+    own = ScaledSigns(
+        torch.ones(2, 2).bool(), torch.tensor([[4.0, 0.001]] * 2), torch.zeros(2, 0), (1, 1)
+    )
+    forged = dataclasses.replace(own, scales=torch.tensor([[4.0, 4.0], [9.0, 9.0]]))
+    found = forged_headers(situation(own), forged, torch.ones(2).bool())
+    assert found == {"scales": pytest.approx(1000)}  # of a thousandth of the row's largest
+
+
+@pytest.mark.parametrize("name", ["topk:k=0.03,error_feedback=true", "ef-signsgd"])
+def test_error_feedback_does_not_soften_what_an_attack_compresses(name: str) -> None:
+    # What is left of honest updates would be added to the flipped one, and after a few rounds win.
+    protocol, u = registry.load("protocol", name), Key(0).normal(1, SHARED.layout.d)
+    memory: Any = [protocol.memory(SHARED)]
+    for step in range(10):
+        _, memory = protocol.message(SHARED, u, [Key(step)], memory)
+    codec = own_codec(protocol, SHARED, [Key(11)], memory)([0])
+    afresh, _ = protocol.message(SHARED, -u, [Key(11)], [protocol.memory(SHARED)])
+    assert same(codec(-u), afresh)
+    assert float((codec(-u).values() * u).sum()) < 0
+
+
+def test_an_attacker_without_benign_company_sees_no_rows() -> None:
+    for protocol in ("drive", "randk", "fedmrn"):
+        record = fedbench.play(
+            SMALL.model_copy(
+                update={"protocol": protocol, "attack": "dyn-opt:bound=4", "clients": 10}
+                | {"per_round": 1, "malicious": 0.9}
+            ),
+            device="cpu",
+        )
+        assert record.rounds[0].malicious == 1
 
 
 class Release(Attack):

@@ -208,14 +208,16 @@ def test_a_stochastic_sign_is_the_vector_over_its_norm_on_average(
         assert mean[1] == -1.0
 
 
-def test_momentum_is_kept_by_the_client_and_starts_at_zero() -> None:
-    protocol = StochasticSign(momentum=0.75)
+def test_the_average_over_rounds_is_kept_by_the_client_and_starts_at_zero() -> None:
+    protocol = StochasticSign(beta=0.75)
     x = Key(0).normal(1, SHARED.layout.d)
     _, first = protocol.message(SHARED, x, KEYS[:1], [protocol.memory(SHARED)])
-    torch.testing.assert_close(first[0]["momentum"], 0.25 * x[0])
+    torch.testing.assert_close(first[0]["average"], 0.25 * x[0])
     _, second = protocol.message(SHARED, x, KEYS[:1], first)
-    torch.testing.assert_close(second[0]["momentum"], (0.75 * 0.25 + 0.25) * x[0])
+    torch.testing.assert_close(second[0]["average"], (0.75 * 0.25 + 0.25) * x[0])
     assert StochasticSign().memory(SHARED) == {}
+    _, lost = protocol.message(SHARED, x * torch.nan, KEYS[:1], second)
+    assert float(lost[0]["average"].abs().sum()) == 0  # a diverged client starts afresh
 
 
 # Scaled signs
@@ -247,6 +249,37 @@ def test_error_feedback_keeps_what_the_message_does_not_say() -> None:
     assert EFSignSGD(error_feedback=False).memory(SHARED) == {}
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "topk:k=0.05",
+        "randk:k=0.1",
+        "qsgd",
+        "qsgd:levels=1",
+        "fedpaq:levels=1",
+        "terngrad",
+        "terngrad:clip=2.5",
+        "drive",
+        "drive:scale=min-mse",
+        "eden:bits=0.25",
+        "eden:bits=2",
+        "ef-signsgd",
+    ],
+)
+def test_what_is_fed_back_does_not_grow_without_end(name: str) -> None:
+    # A compressor that leaves a share q < 1 of the norm keeps less than q / (1 - q) updates.
+    joint = "," if ":" in name else ":"
+    protocol = registry.load("protocol", f"{name}{joint}error_feedback=true")
+    shared = Shared(ConvNet((1, 8, 8), ((8,),), (16,), 4), 3, torch.device("cpu"))
+    memory, ratios = [protocol.memory(shared)], []
+    for step in range(120):
+        u = Key(step).normal(1, shared.layout.d)
+        _, memory = protocol.message(shared, u, [Key(step).fold("codec")], memory)
+        ratios.append(float(memory[0]["residual"].norm() / u.norm()))
+    assert max(ratios[60:]) < 1.5 * max(ratios[:60])
+    assert max(ratios) < 8
+
+
 def test_a_client_whose_update_is_not_finite_forgets_and_recovers() -> None:
     protocol = EFSignSGD()
     x = Key(0).normal(2, SHARED.layout.d)
@@ -257,13 +290,16 @@ def test_a_client_whose_update_is_not_finite_forgets_and_recovers() -> None:
     assert float(kept[1]["residual"].abs().sum()) == 0
 
 
-def test_only_a_negative_scale_is_out_of_range() -> None:
+def test_a_negative_scale_and_signs_of_nothing_are_out_of_range() -> None:
     x = Key(0).normal(2, SHARED.layout.d)
     sent = EFSignSGD().compress(SHARED, x, x[:, :0], KEYS[:2])
     assert isinstance(sent, ScaledSigns)
     forged = dataclasses.replace(sent, scales=sent.scales * torch.tensor([[1e6], [-1.0]]))
     assert forged.passes("finite").tolist() == [True, True]
     assert forged.passes("range").tolist() == [True, False]
+    silent = dataclasses.replace(sent, scales=torch.zeros_like(sent.scales))
+    assert silent.passes("range").tolist() == [False, False]  # nothing, with a minus sign
+    assert silent.nearest(x).passes("range").tolist() == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +308,7 @@ def test_only_a_negative_scale_is_out_of_range() -> None:
         "topk:k=0.1,error_feedback=true,index=entropy",
         "randk:k=0.2,error_feedback=true",
         "ef-signsgd:per=vector",
-        "stochastic-sign:momentum=0.9,norm=l2",
+        "stochastic-sign:beta=0.9,norm=l2",
         "signsgd:zero=random,tie=random",
         "cast:form=bf16",
         "drive:error_feedback=true",
@@ -286,7 +322,7 @@ def test_variants_keep_the_promises_of_protocols(name: str) -> None:
     ("text", "message"),
     [
         ("randk:k=0", "RandK.k must be in"),
-        ("stochastic-sign:momentum=1", "StochasticSign.momentum must be in"),
+        ("stochastic-sign:beta=1", "StochasticSign.beta must be in"),
         ("stochastic-sign:server_lr=0", "StochasticSign.server_lr must be > 0"),
         ("cast:form=fp8", "cast:form=fp8"),
     ],

@@ -19,7 +19,7 @@ from fedbench.network import ConvNet, Shared
 from fedbench.payload import RotatedLevels, same
 from fedbench.payload.rotated_levels import widths
 from fedbench.protocols.drive import DRIVE
-from fedbench.protocols.eden import EDEN, rotated
+from fedbench.protocols.eden import EDEN, rotated, rotation_seeds
 from fedbench.rng import Key
 from fedbench.testing import check_payload, check_protocol
 from fedbench.wire import Packet
@@ -30,8 +30,8 @@ BITS = (0.1, 0.5, 1.0, 1.7, 2.0, 3.0, 4.0)
 
 def sent(x: Tensor, bits: float = 1.0, block: int = 4096, scale: str = "unbiased") -> RotatedLevels:
     """The messages of rows ``x``, client ``i`` with key ``i``."""
-    keys = [Key(i) for i in range(len(x))]
-    return rotated(x, torch.zeros(len(x), 0), keys, bits, block, scale)  # type: ignore[arg-type]
+    seeds = rotation_seeds([Key(i) for i in range(len(x))], x)
+    return rotated(x, torch.zeros(len(x), 0), seeds, bits, block, scale)  # type: ignore[arg-type]
 
 
 def error(x: Tensor, message: RotatedLevels) -> float:
@@ -45,8 +45,10 @@ def test_drive_is_its_definition(scale: str) -> None:
     x = Key(5).normal(3, 24)  # blocks of 16 and 8
     protocol = DRIVE(scale=scale)  # type: ignore[arg-type]
     message = protocol.compress(SHARED, x, torch.zeros(3, 0), [Key(i) for i in range(3)])
-    for i, row in enumerate(x.double()):
-        flips = Key(i).fold("rotation").flips(24).double()
+    for i, original in enumerate(x.double()):
+        key = Key(i).fold("rotation")
+        flips, offset = key.flips(24).double(), int(key.fold("offset").uniform(1) * 24)
+        row, arrived = original.roll(-offset), message.values()[i].double().roll(-offset)
         for start, size in ((0, 16), (16, 8)):
             part = slice(start, start + size)
             rotation = torch.from_numpy(sylvester(size).astype(float)) / math.sqrt(size)
@@ -54,18 +56,21 @@ def test_drive_is_its_definition(scale: str) -> None:
             y = rotation @ row[part]
             s = y.square().sum() / y.abs().sum() if scale == "unbiased" else y.abs().mean()
             expected = s * rotation.T @ torch.where(y >= 0, 1.0, -1.0).double()
-            torch.testing.assert_close(
-                message.values()[i, part].double(), expected, atol=1e-5, rtol=1e-5
-            )
+            torch.testing.assert_close(arrived[part], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_the_mean_over_all_rotations_of_four_coordinates_is_not_the_vector() -> None:
     # By enumeration of the 16 diagonals (implementations.md, A6): a block this short is biased.
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])
     found: dict[tuple[float, ...], Tensor] = {}
-    for i in range(400):
-        diagonal = tuple(Key(i).fold("rotation").flips(4).tolist())
-        message = rotated(x[None], torch.zeros(1, 0), [Key(i)], 1.0, 4096, "unbiased")
+    for i in range(1000):
+        key = Key(i).fold("rotation")
+        if key.fold("offset").uniform(1) >= 0.25:
+            continue  # shifted
+        diagonal = tuple(key.flips(4).tolist())
+        message = rotated(
+            x[None], torch.zeros(1, 0), rotation_seeds([Key(i)], x), 1.0, 4096, "unbiased"
+        )
         found[diagonal] = message.values()[0]
     assert len(found) == 16
     mean = torch.stack(list(found.values())).mean(dim=0)
@@ -164,7 +169,8 @@ def test_widths_have_a_share_of_wider_coordinates_in_each_block() -> None:
 @given(d=st.sampled_from([0, 1, 2, 3, 31, 64, 97, 128, 211]), p=st.integers(0, 3))
 def test_messages_of_every_length_keep_the_laws(bits: float, d: int, p: int) -> None:
     x, rest = Key(d).normal(3, d), Key(p).normal(3, p)
-    message = rotated(x, rest, [Key(i) for i in range(3)], bits, 64, "unbiased")
+    seeds = rotation_seeds([Key(i) for i in range(3)], x)
+    message = rotated(x, rest, seeds, bits, 64, "unbiased")
     check_payload(message)
     assert message.values().shape == (3, d + p)
     assert torch.equal(message.values()[:, d:], rest)
@@ -192,10 +198,31 @@ def test_what_is_zero_huge_or_not_a_number_has_a_defined_message(bits: float) ->
     )  # scale 0 says nothing
 
 
-def test_a_zero_block_beside_others_is_zero() -> None:
-    x = Key(3).normal(1, 192)
-    x[:, 128:] = 0
-    assert bool((sent(x, 2.0).values()[0, 128:] == 0).all())
+def test_blocks_without_content_say_nothing() -> None:
+    x = torch.zeros(1, 1024)
+    x[0, 500:520] = 1.0  # in one block of 64, or in two
+    message = sent(x, 2.0, 64)
+    assert int((message.scales > 0).sum()) in (1, 2)
+    assert 20 <= int((message.values() != 0).sum()) <= 128
+
+
+def test_no_coordinate_is_always_in_the_short_blocks() -> None:
+    # 4098 coordinates end in a block of 2, of which one bit each says only the larger one.
+    x = Key(0).normal(1, 4098)
+    x[0, -2:] = torch.tensor([1.0, 0.9])
+    mean = sent(x.expand(400, -1)).values()[:, -2:].mean(dim=0)
+    assert mean.tolist() == pytest.approx([1.0, 0.9], abs=0.2)  # a draw scatters by 0.75
+
+
+def test_a_scale_whose_values_are_no_floats_does_not_pass_as_finite() -> None:
+    message = sent(Key(0).normal(2, 5000))
+    scales = message.scales.clone()
+    scales[0, 0] = 3e38
+    forged = dataclasses.replace(message, scales=scales)
+    assert bool(torch.isfinite(forged.scales).all())
+    assert not bool(torch.isfinite(forged.values()[0]).all())
+    for checks, first in (("none", True), ("finite", False), ("range", False)):
+        assert forged.passes(checks).tolist() == [first, True]  # type: ignore[arg-type]
 
 
 def test_a_server_that_checks_ranges_takes_any_size_and_no_impossible_level() -> None:
@@ -270,6 +297,7 @@ def test_one_bit_eden_is_drive() -> None:
         ("eden:bits=0", "EDEN.bits must be in"),
         ("eden:bits=9", "EDEN.bits must be in"),
         ("eden:block=100", "EDEN.block must be a power of two"),
+        ("eden:bits=0.5,block=32", "EDEN.block must be >= 64 for a fraction of a bit"),
         ("drive:block=0", "DRIVE.block must be a power of two"),
         ("drive:scale=best", "drive:scale=best"),
     ],

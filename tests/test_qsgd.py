@@ -140,6 +140,13 @@ def test_draws_are_named_by_the_key_of_the_client_alone() -> None:
     assert torch.equal(payload.levels[2].abs().double(), exact.floor() + up)
 
 
+def test_a_draw_that_equals_the_fraction_rounds_down() -> None:
+    # Draws are in [0, 1): so a whole number stays, and a fraction f is above a share f of them.
+    draw, one = Key(0).fold(0).fold("quantize").uniform(2)[0], torch.tensor(1.0)
+    for first, level in ((draw, 0), (torch.nextafter(draw, one), 1)):
+        assert sent(QSGD(levels=1), torch.stack([first, one])[None]).levels.tolist() == [[level, 1]]
+
+
 @pytest.mark.parametrize("norm", NORMS)
 @settings(deadline=None)
 @given(st.integers(1, 40), st.sampled_from([1, 7, 32767]), st.integers(0, 2**32))
@@ -211,6 +218,9 @@ def test_both_codes_carry_the_same_message(code: Code) -> None:
 def test_doubles_are_compressed_as_floats() -> None:
     x = Key(1).normal(2, 300)
     assert same(sent(QSGD(), x.double()), sent(QSGD(), x))
+    # Of the double 0.1 the float is larger, and not all of its 32767 levels would be sent for sure.
+    tenths = torch.full((1, 20_000), 0.1, dtype=torch.float64)
+    assert bool((sent(QSGD(levels=32767, bucket=1), tenths).levels == 32767).all())
 
 
 @pytest.mark.parametrize(
@@ -297,10 +307,11 @@ def test_clipping_is_biased_and_its_mean_is_what_was_clipped() -> None:
 def test_clipping_what_is_not_finite_or_huge_does_as_without() -> None:
     g = torch.tensor([[NAN, 1.0, 1.0, 1.0, 1.0, 0.0], [INF, 1.0, 1.0, 1.0, 1.0, 0.0]])
     g = torch.cat([g, torch.tensor([[3e38, -3e38, 0.0, 0.0, 0.0, 0.0]])])
-    payload = sent(TernGrad(clip=2.5), g, LAYERS)
-    assert payload.passes("range").tolist() == [False, False, True]
-    assert payload.levels.tolist() == [[0, 0, 0, 0, 1, 0]] * 2 + [[1, -1, 0, 0, 0, 0]]
-    assert payload.scales[2].tolist() == [g[2, 0].item(), 0.0]
+    for clip, huge in ((1.0, 3e38 / 2**0.5), (2.5, 3e38)):  # the second bound is no float32
+        payload = sent(TernGrad(clip=clip), g, LAYERS)
+        assert payload.passes("range").tolist() == [False, False, True]
+        assert payload.levels.tolist() == [[0, 0, 0, 0, 1, 0]] * 2 + [[1, -1, 0, 0, 0, 0]]
+        assert payload.scales[2].tolist() == pytest.approx([huge, 0.0])
 
 
 def test_running_statistics_travel_as_floats_and_layers_do_not_share_a_scale() -> None:

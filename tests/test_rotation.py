@@ -11,7 +11,7 @@ from scipy.linalg import hadamard as sylvester
 from fedbench.blocks import block_norms, block_sizes, block_sums, spread
 from fedbench.lloyd_max import centroids, edges
 from fedbench.rng import Key
-from fedbench.rotation import hadamard, rotate, signs, unrotate
+from fedbench.rotation import hadamard, offsets, rotate, signs, unrotate
 
 SEEDS = torch.tensor([[3], [-7]])
 
@@ -46,7 +46,7 @@ def test_the_fast_transform_is_the_product_with_sylvesters_matrix(size: int) -> 
 def test_a_rotation_keeps_norms_and_is_undone(d: int, largest: int) -> None:
     x, sizes = Key(d).normal(2, d).double(), block_sizes(d, largest)
     y = rotate(x, SEEDS, sizes)
-    torch.testing.assert_close(block_norms(y, sizes), block_norms(x, sizes))
+    torch.testing.assert_close(y.norm(dim=1), x.norm(dim=1))
     torch.testing.assert_close(unrotate(y, SEEDS, sizes), x)
 
 
@@ -54,11 +54,19 @@ def test_the_diagonal_is_that_of_the_clients_own_seed() -> None:
     drawn = signs(SEEDS, 100)
     assert torch.equal(drawn[1], Key(2**64 - 7).flips(100))
     assert not torch.equal(drawn[0], drawn[1])
-    # signs first, then the transform: the other order would leave the first row of H as it is
+    # shift, signs, transform: the other order would leave the first row of H as it is
     x = torch.zeros(1, 4)
     x[0, 2] = 1.0
-    rotated = rotate(x, SEEDS[:1], (4,))
-    assert rotated.tolist() == (drawn[0, 2] * torch.tensor([[0.5, 0.5, -0.5, -0.5]])).tolist()
+    columns = torch.from_numpy(sylvester(4) / 2).float()
+    for seeds in torch.arange(9)[:, None, None]:
+        at = (2 - offsets(seeds, 4)[0]) % 4
+        expected = signs(seeds, 4)[0, at] * columns[:, at]
+        assert torch.equal(rotate(x, seeds, (4,))[0], expected)
+
+
+def test_every_offset_is_drawn() -> None:
+    drawn = offsets(torch.arange(400)[:, None], 5)
+    assert set(drawn) == {0, 1, 2, 3, 4}
 
 
 def test_centroids_are_those_of_maxs_table() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedbench.api import Alphabets, Attack, AttackView
 from fedbench.errors import require
 from fedbench.payload import NoiseMasks, Payload, RotatedLevels, SeededSparse
+from fedbench.protocols.eden import rotated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +20,9 @@ class SeedGrinding(Attack):
     """Try ``tries`` seeds for the opposite of the own update, send the message that says it best.
 
     Where a client chooses the seed of its rotation, noise or indices, it may choose it for its
-    effect: the one whose closest legal message, with the honest scales, has the largest inner
-    product with ``-u``. The own seed is the first try. Proposed here, no published source.
+    effect: here the one whose message is closest to ``-u``. With each seed, a rotated update is
+    encoded as an honest client would, coordinates are as long as the honest message, and masked
+    noise is the closest mask. The own seed is the first try. Proposed here, no published source.
 
     Args:
         tries: Seeds that are tried.
@@ -40,16 +42,30 @@ class SeedGrinding(Attack):
         """Row by row the best of the tries."""
         own: Any = view.own
         target = -view.updates.to(torch.float32)
-        best, most = own.nearest(target), torch.full((len(own),), -torch.inf)
+        best, least = own, torch.full((len(own),), torch.inf, dtype=torch.float64)
         for seeds in [own.seeds, *self._others(view)]:
-            trial = dataclasses.replace(own, seeds=seeds).nearest(target)
-            reached = (trial.values().double() * target).sum(dim=1).cpu()
-            better = (reached > most).nonzero()[:, 0]
+            trial = said(target, dataclasses.replace(own, seeds=seeds))
+            distance = (trial.values().double() - target).square().sum(dim=1).cpu()
+            better = (distance < least).nonzero()[:, 0]
             best = best.put(better, trial.take(better))
-            most = torch.maximum(reached, most)
+            least = torch.minimum(distance, least)
         view.notes["tries"] = self.tries
         return best, memory
 
     def _others(self, view: AttackView) -> list[Tensor]:
         drawn = view.key.fold("seeds").bits((self.tries - 1) * len(view.own))
         return list(drawn.to(view.updates.device).reshape(self.tries - 1, len(view.own), 1))
+
+
+def said(target: Tensor, own: Any) -> Any:
+    """What a message with the seeds of ``own`` says of ``target (m, d + p)``."""
+    if isinstance(own, RotatedLevels):
+        d = own.levels.shape[1]
+        x, rest = target[:, :d], target[:, d:]
+        return rotated(x, rest, own.seeds, own.bits, own.block, "unbiased")
+    trial = own.nearest(target)
+    if not isinstance(trial, SeededSparse):
+        return trial
+    norm = torch.linalg.vector_norm
+    lengths = norm(own.entries, dim=1) / norm(trial.entries, dim=1).clamp_min(1e-30)
+    return dataclasses.replace(trial, entries=trial.entries * lengths[:, None])

@@ -164,7 +164,8 @@ def _show(console: Console, kind: str, name: str, plugin: type[Any]) -> None:
     if fields := [field for field in dataclasses.fields(instance) if field.init]:
         _section(console, "parameters", _parameters(plugin, instance, fields, doc.args))
         text = registry.describe(name, instance)
-        _section(console, "as typed, with every default", [(f"--{kind} {text}", "")])
+        console.print(Text("as typed, with every default", style="bold"))
+        console.print(f"  --{kind} {text}\n", highlight=False, markup=False, soft_wrap=True)
     if facts := _facts(kind, instance):
         _section(console, "what it needs and does", facts)
     if doc.references:

@@ -120,7 +120,7 @@ class Levels(Payload):
         """
         d, wide = self.levels.shape[1], spread(self.scales, self.lengths)
         levels = (values[:, :d] / wide).mul_(self.top).clamp_(-self.top, self.top).round_()
-        levels = torch.where((wide != 0) & torch.isfinite(wide), levels, 0.0).nan_to_num_(0.0)
+        levels = torch.where(wide == 0, 0.0, levels).nan_to_num_(0.0)  # NaN is no int16
         rest = values[:, d:].to(torch.float32)
         return dataclasses.replace(self, levels=levels.to(torch.int16), rest=rest)
 

@@ -107,7 +107,7 @@ class NoiseMasks(Payload):
         d, device = self.mask.shape[1], self.mask.device
         keys = [Key(seed % 2**64) for seed in self.seeds[:, 0].tolist()]
         rows = [noise_of(key, d, self.noise, self.magnitude, device) for key in keys]
-        return torch.stack(rows)
+        return torch.stack(rows) if rows else torch.zeros(0, d, device=device)
 
     def values(self) -> Tensor:
         """``(n, d + p)`` float32: masked noise, then the floats."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedbench.blocks import block_sizes, block_sums, spread
 from fedbench.errors import IllegalPayloadError
 from fedbench.lloyd_max import centroids, edges
-from fedbench.payload.base import Payload, Spec, require_width
+from fedbench.payload.base import Checks, Payload, Spec, require_width
 from fedbench.payload.masks import float_bytes, floats_of, seed_bytes, seeds_of
 from fedbench.rng import Key
 from fedbench.rotation import rotate, unrotate
@@ -109,6 +109,18 @@ class RotatedLevels(Payload):
         said = block_sums(self.levels, self.sizes)
         fits = torch.where(self.scales == 0, said == 0, near <= counts * (1 + 1e-3))
         return (fits & (self.scales >= 0)).all(dim=1)
+
+    def passes(self, checks: Checks) -> Tensor:
+        """Beside the fields, what they stand for must be finite unless nothing is checked.
+
+        No sum on the way back is larger than a block's norm if all its centroids were outermost.
+        """
+        rows = super().passes(checks)
+        if checks == "none":
+            return rows
+        roots = torch.tensor(self.sizes, device=self.scales.device).sqrt()
+        outermost = float(centroids(math.ceil(self.bits)).max())
+        return rows & torch.isfinite(self.scales * outermost * roots).all(dim=1).cpu()
 
     def values(self) -> Tensor:
         """``(n, d + p)`` float32: scaled centroids rotated back, then the floats."""

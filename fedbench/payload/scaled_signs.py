@@ -45,8 +45,9 @@ class ScaledSigns(Payload):
         return {"scales": self.scales}
 
     def in_range(self) -> Tensor:
-        """No scale is negative: a mean of magnitudes cannot be."""
-        return (self.scales >= 0).all(dim=1)
+        """No scale is negative, a mean of magnitudes cannot be; beside one of 0 all is positive."""
+        silent = spread(self.scales, self.sizes) == 0
+        return (self.scales >= 0).all(dim=1) & (self.positive | ~silent).all(dim=1)
 
     def values(self) -> Tensor:
         """``(n, d + p)`` float32."""

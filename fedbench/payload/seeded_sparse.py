@@ -67,7 +67,8 @@ class SeededSparse(Payload):
         """``(n, kept)`` int64."""
         device, kept = str(self.entries.device), self.entries.shape[1]
         seeds = [seed % 2**64 for seed in self.seeds[:, 0].tolist()]
-        return torch.stack([chosen(seed, self.d, kept, device) for seed in seeds])
+        rows = [chosen(seed, self.d, kept, device) for seed in seeds]
+        return torch.stack(rows) if rows else torch.zeros(0, kept, dtype=torch.int64, device=device)
 
     def values(self) -> Tensor:
         """Dense rows ``(n, d + p)``."""

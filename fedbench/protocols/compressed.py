@@ -28,7 +28,7 @@ class CompressedUpdates(DenseWeights):
     its ``e``; one whose update is not finite starts afresh from 0.
 
     Args:
-        error_feedback: Does it?
+        error_feedback: Does a client add to its update what it has not sent before?
 
     References:
         Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes",

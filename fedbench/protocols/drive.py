@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbench.api import Shared
 from fedbench.payload import Payload, RotatedLevels
 from fedbench.protocols.compressed import CompressedUpdates
-from fedbench.protocols.eden import Scale, require_block, rotated
+from fedbench.protocols.eden import Scale, require_block, rotated, rotation_seeds
 from fedbench.rng import Key
 
 
@@ -23,11 +23,13 @@ class DRIVE(CompressedUpdates):
     ``pi / 2 - 1``; ``S = |R x|_1 / d`` has the least, ``1 - 2 / pi``, and shrinks: ``E[x_hat]`` is
     near ``2 x / pi``. Public code has the former alone. The sign of 0 is +1.
 
+    For error feedback ``min-mse`` is the scale that surely leaves less than came in.
+
     Rotated in blocks, as `EDEN` is, whose one-bit case this is: the scale on the wire is that of
     EDEN's centroids ``+-sqrt(2 / pi)``, so ``S sqrt(pi / 2)``.
 
     Args:
-        scale: ``unbiased`` or ``min-mse``.
+        scale: Without bias, or with the least error.
         block: The longest block that is rotated by itself, a power of two.
 
     References:
@@ -47,4 +49,4 @@ class DRIVE(CompressedUpdates):
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
         """See the class."""
-        return rotated(x, rest, keys, 1.0, self.block, self.scale)
+        return rotated(x, rest, rotation_seeds(keys, x), 1.0, self.block, self.scale)

@@ -31,6 +31,8 @@ class EDEN(CompressedUpdates):
     rotation, ``E[x_hat] = x`` and ``E|x_hat - x|**2 / |x|**2`` would be 0.571, 0.133, 0.0358 and
     0.0096 at 1, 2, 3 and 4 bits. A randomized Hadamard transform is one only nearly: a vector with
     few coordinates that are not 0 has another error, and blocks shorter than about 64 are biased.
+    With error feedback the scale is that of the least error, ``<c, y> / |c|**2``: what is kept must
+    be less than what came in, and below a bit the unbiased message has more error than signal.
 
     Where public code pads the whole vector to a power of two (up to 1.85 bits a parameter), blocks
     of powers of two that need no padding are rotated, each with a scale of 32 bits: 1.0078 bits at
@@ -62,10 +64,13 @@ class EDEN(CompressedUpdates):
         super().__post_init__()
         require("EDEN.bits", self.bits, 0.05 <= self.bits <= 8, "in [0.05, 8]")
         require_block("EDEN.block", self.block)
+        fits = self.block >= 64 or self.bits == int(self.bits)
+        require("EDEN.block", self.block, fits, ">= 64 for a fraction of a bit")
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
         """See the class."""
-        return rotated(x, rest, keys, self.bits, self.block, "unbiased")
+        scale: Scale = "min-mse" if self.error_feedback else "unbiased"
+        return rotated(x, rest, rotation_seeds(keys, x), self.bits, self.block, scale)
 
 
 def require_block(name: str, block: int) -> None:
@@ -74,8 +79,13 @@ def require_block(name: str, block: int) -> None:
     require(name, block, fits, "a power of two in [1, 2**20]")
 
 
+def rotation_seeds(keys: Sequence[Key], like: Tensor) -> Tensor:
+    """``(n, 1)`` int64 on the device of ``like``: one seed a client."""
+    return torch.stack([key.fold("rotation").tensor(like.device) for key in keys])[:, None]
+
+
 def rotated(
-    x: Tensor, rest: Tensor, keys: Sequence[Key], bits: float, block: int, scale: Scale
+    x: Tensor, rest: Tensor, seeds: Tensor, bits: float, block: int, scale: Scale
 ) -> RotatedLevels:
     """The messages of ``x (n, d)``, with ``rest (n, p)`` beside them.
 
@@ -84,14 +94,13 @@ def rotated(
     Args:
         x: Rows, one a client.
         rest: What is not compressed.
-        keys: One a client; the rotation's seed is drawn from it.
+        seeds: ``(n, 1)`` int64 of the rotations.
         bits: Of a coordinate.
         block: The longest block.
         scale: ``unbiased``, ``|y|**2 / <c, y>``, or ``min-mse``, ``<c, y> / |c|**2``.
     """
     sizes = block_sizes(x.shape[1], block)
     wide = widths(sizes, bits).to(x.device)
-    seeds = torch.stack([key.fold("rotation").tensor(x.device) for key in keys])[:, None]
     y = rotate(x, seeds, sizes)
     norms = block_norms(y, sizes)
     roots = torch.tensor(sizes, dtype=torch.float64, device=x.device).sqrt()

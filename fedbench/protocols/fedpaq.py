@@ -13,15 +13,15 @@ class FedPAQ(QSGD):
     """Clients train locally and send their update in QSGD's levels; the server adds the mean.
 
     ``x <- x + (1 / r) sum_i Q(x_i - x)`` over the ``r`` clients of a round, which all count the
-    same. One norm, the L2 norm, for the whole network, as in the paper's example of ``Q``: at most
-    ``s (s + sqrt(d))`` coordinates of ``d`` are expected to be sent at all, with the few levels of
-    the paper's experiments (1, 5, 10) about one of a hundred of a network with a million weights,
-    and the variance is up to ``sqrt(d) / s`` times the squared norm of the update.
+    same. ``Q`` has one norm, L2, for the whole network, so few levels send almost nothing: at most
+    ``s (s + sqrt(d))`` coordinates are expected not to be 0, with the most levels of the paper's
+    experiments, 10, one of a hundred of a million; and the variance is up to ``sqrt(d) / s`` times
+    the squared norm of the update.
 
     References:
         Reisizadeh et al., "FedPAQ: A Communication-Efficient Federated Learning Method with
         Periodic Averaging and Quantization", AISTATS 2020, https://arxiv.org/abs/1909.13014,
-        Algorithm 1 and Example 1; its quantizer: Alistarh et al., "QSGD: Communication-Efficient
+        Algorithm 1; its quantizer: Alistarh et al., "QSGD: Communication-Efficient
         SGD via Gradient Quantization and Encoding", NIPS 2017, https://arxiv.org/abs/1610.02132,
         section 3.1.
     """

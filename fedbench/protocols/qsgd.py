@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Shared
-from fedbench.blocks import spread
+from fedbench.blocks import block_sums, spread
 from fedbench.errors import require
 from fedbench.payload import Levels, Payload
 from fedbench.payload.levels import Code, Norm, bucket_lengths, scales_of
@@ -33,6 +33,9 @@ class QSGD(CompressedUpdates):
     Unbiased for the scale that is sent, up to the rounding of float32, and of probabilities upward
     to multiples of 2**-24.
 
+    With error feedback the scale is fitted to the levels that were drawn: an unbiased message with
+    more error than signal would feed back more than it was given, and never stop growing.
+
     Args:
         levels: ``s``, up to 32767.
         bucket: Coordinates that share a scale; 0 for all of them.
@@ -41,8 +44,7 @@ class QSGD(CompressedUpdates):
 
     References:
         Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
-        NIPS 2017, https://arxiv.org/abs/1610.02132, section 3.1 and Lemma 3.1; buckets: section 4;
-        largest magnitude: section 5.
+        NIPS 2017, https://arxiv.org/abs/1610.02132, section 3.1 and Lemma 3.1.
     """
 
     sends: ClassVar[type[Payload]] = Levels
@@ -61,7 +63,7 @@ class QSGD(CompressedUpdates):
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
         """The levels of all layers as one vector."""
         form = self.levels, (x.shape[1],), self.bucket, self.norm, self.code
-        return quantized(x, rest, keys, *form)
+        return quantized(x, rest, keys, *form, fitted=self.error_feedback)
 
 
 def quantized(
@@ -73,14 +75,24 @@ def quantized(
     bucket: int,
     norm: Norm,
     code: Code,
+    fitted: bool,
 ) -> Levels:
-    """``x (n, t)``, taken as float32, rounded at random; each row draws from its own key."""
+    """``x (n, t)``, taken as float32, rounded at random; each row draws from its own key.
+
+    If ``fitted``, the scale of a bucket is ``<x, q> / |q|**2`` times as large, ``q`` being what the
+    levels say: that of the least error, and never more than came in.
+    """
     x = x.to(torch.float32)
     lengths = bucket_lengths(sizes, bucket)
     scales = scales_of(x, lengths, norm)
-    exact = (x.abs() / spread(scales, lengths)).mul_(top).nan_to_num_(0.0)  # 0/0, or a NaN
+    exact = (x.abs() / spread(scales, lengths)).mul_(top)  # NaN where a bucket is 0 or not finite
     low = exact.floor()
     draws = [key.fold("quantize").uniform(x.shape[1], device=x.device) for key in keys]
     up = torch.stack(draws) < exact - low
     levels = ((low + up) * x.sign()).nan_to_num_(0.0).to(torch.int16)
+    if fitted:
+        said = levels.to(torch.float32).div_(top).mul_(spread(scales, lengths))
+        squares = block_sums(said.square(), lengths)
+        ratio = torch.where(squares > 0, block_sums(x * said, lengths) / squares, 1.0)
+        scales = (scales * ratio).to(torch.float32)
     return Levels(levels, scales, rest, top, sizes, bucket, norm, code)

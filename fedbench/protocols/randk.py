@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import ClassVar
 
 import torch
@@ -15,6 +13,7 @@ from fedbench.api import Shared
 from fedbench.errors import require
 from fedbench.payload import Payload, SeededSparse
 from fedbench.protocols.compressed import CompressedUpdates
+from fedbench.protocols.topk import share_of
 from fedbench.rng import Key
 
 
@@ -30,7 +29,7 @@ class RandK(CompressedUpdates):
 
     References:
         Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018,
-        https://arxiv.org/abs/1809.07599, Definition 2.1 (rand_k); the factor ``d / K`` is the usual
+        https://arxiv.org/abs/1809.07599, Definition 2.2 (rand_k); the factor ``d / K`` is the usual
         one of unbiased compressors.
     """
 
@@ -45,7 +44,7 @@ class RandK(CompressedUpdates):
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
         """See the class."""
         n, d = x.shape
-        kept = max(1, math.floor(Fraction(repr(self.k)) * d))
+        kept = share_of(self.k, d)
         factor = 1.0 if self.error_feedback else d / kept
         seeds = torch.stack([key.fold("indices").tensor(x.device) for key in keys])[:, None]
         blank = SeededSparse(torch.zeros(n, kept, device=x.device), seeds, rest, d)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedbench.api import Memory, Shared
 from fedbench.errors import require
+from fedbench.layout import Tree
 from fedbench.payload import Payload, SignBits
 from fedbench.protocols.fedavg import DenseWeights
 from fedbench.rng import Key
@@ -47,6 +48,11 @@ class SignVotes(DenseWeights):
         """Unless the server takes the mean."""
         return self.vote == "majority"
 
+    def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
+        """What the server would deploy if this client were the only one."""
+        moved = broadcast.values()[0] + self.server_lr * sent.values()[0]
+        return shared.layout.unflatten(moved)
+
     def server_step(
         self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
     ) -> Tensor:
@@ -67,6 +73,7 @@ class SignSGD(SignVotes):
 
     ``w <- w + server_lr * sign(sum_i sign(w_i - w))``. As in section 6 of the FSL paper the sign is
     taken of the update after local epochs, not of one gradient, and the server sends dense weights.
+    NaN is sent as -1.
 
     Args:
         server_lr: How far the server moves each coordinate. The FSL paper does not give its value;
@@ -95,11 +102,12 @@ class SignSGD(SignVotes):
 
 @dataclass(frozen=True, kw_only=True)
 class StochasticSign(SignVotes):
-    """Signs drawn so that they are right on average: +1 with probability ``1/2 + x / (2 |x|)``.
+    """Signs that are right on average: ``+1`` with probability ``1/2 + x_i / (2 ||x||)``.
 
-    So ``E[sign] = x / |x|``, and with the mean of the signs the server takes an unbiased step along
-    the clients' directions, each of the same length. With momentum, clients send the sign of
-    ``m <- momentum m + (1 - momentum) x``, which they keep; it is zero at first.
+    So ``E[sign] = x / ||x||``, and with the mean of the signs the server takes an unbiased step
+    along the clients' directions, each of the same length. With ``beta`` clients send the sign of
+    an average over their rounds, ``m <- beta m + (1 - beta) x``, which they keep; it is zero at
+    first. A vector that is zero, or not finite, is sent as coins: one bit can say neither.
 
     The paper's norm is that of the whole vector, ``l2``: of d coordinates one is then right with
     probability ``1/2 + O(1 / sqrt(d))``, nearly a coin for a network. With ``max``, ours, the
@@ -109,9 +117,9 @@ class StochasticSign(SignVotes):
 
     Args:
         server_lr: How far the server moves where all signs agree.
-        vote: As the base; the paper's server adds up the signs.
+        vote: ``mean``, as the paper's server, which adds up the signs; or ``majority``.
         norm: ``l2`` or ``max``, of the update.
-        momentum: Of the client.
+        beta: Of the client's average over rounds; its local steps have ``momentum``.
 
     References:
         Safaryan and Richtarik, "Stochastic Sign Descent Methods: New Algorithms and Better Theory",
@@ -121,28 +129,28 @@ class StochasticSign(SignVotes):
     vote: Literal["majority", "mean"] = "mean"
     server_lr: float = 0.01
     norm: Literal["l2", "max"] = "max"
-    momentum: float = 0.0
+    beta: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fits = 0 <= self.momentum < 1
-        require("StochasticSign.momentum", self.momentum, fits, "in [0, 1)")
+        require("StochasticSign.beta", self.beta, 0 <= self.beta < 1, "in [0, 1)")
 
     def memory(self, shared: Shared) -> Memory:
-        """The momentum ``(d,)``, if any."""
-        if not self.momentum:
+        """The average ``(d,)``, if there is one."""
+        if not self.beta:
             return {}
-        return {"momentum": torch.zeros(shared.layout.d, device=shared.device)}
+        return {"average": torch.zeros(shared.layout.d, device=shared.device)}
 
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """``sign(x + |x| u)`` with ``u`` uniform in [-1, 1); a vector of zeros is all coins."""
+        """``sign(x + ||x|| u)`` with ``u`` uniform in [-1, 1)."""
         x = updates
-        if self.momentum:
-            before = torch.stack([one["momentum"] for one in memory])
-            x = before.to(x).lerp(x, 1 - self.momentum)
-            memory = [{"momentum": row} for row in x.to(torch.float32)]
+        if self.beta:
+            before = torch.stack([one["average"] for one in memory])
+            x = before.to(x).lerp(x, 1 - self.beta)
+            usable = torch.isfinite(x).all(dim=1, keepdim=True)
+            memory = [{"average": row} for row in torch.where(usable, x, 0.0).to(torch.float32)]
         order = 2 if self.norm == "l2" else torch.inf
         norms = torch.linalg.vector_norm(x, ord=order, dim=1, keepdim=True)
         d, device = x.shape[1], x.device

@@ -30,6 +30,8 @@ class TernGrad(CompressedUpdates):
     What differs from the paper: every client has scalers of its own, where the paper's workers
     share the largest; and the last layer is ternary as well.
 
+    With error feedback the scalers are fitted to the levels, as those of `QSGD`.
+
     Args:
         clip: ``c``; 0 to clip nothing.
 
@@ -53,7 +55,7 @@ class TernGrad(CompressedUpdates):
         if self.clip:
             parts = torch.split(x, list(sizes), dim=1)
             x = torch.cat([clipped(part, self.clip) for part in parts], dim=1)
-        return quantized(x, rest, keys, 1, sizes, 0, "max", "entropy")
+        return quantized(x, rest, keys, 1, sizes, 0, "max", "entropy", self.error_feedback)
 
 
 def clipped(x: Tensor, c: float) -> Tensor:
@@ -62,5 +64,6 @@ def clipped(x: Tensor, c: float) -> Tensor:
     >>> clipped(torch.tensor([[0.0, 0.0, 0.0, 4.0]]), 2.0).tolist()  # the deviation is 3 ** 0.5
     [[0.0, 0.0, 0.0, 3.464101552963257]]
     """
+    # Doubles: the squares of large floats are no floats.
     bound = c * x.double().std(dim=1, correction=0, keepdim=True).to(x)
     return torch.maximum(torch.minimum(x, bound), -bound)

@@ -48,7 +48,7 @@ class TopK(CompressedUpdates):
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
         """Largest magnitudes; among equals the lowest index."""
         n, d = x.shape
-        kept = max(1, math.floor(Fraction(repr(self.k)) * d))  # int(0.29 * 100) is 28
+        kept = share_of(self.k, d)
         blank = SparseVectors(
             torch.zeros(n, kept, dtype=torch.int64, device=x.device),
             torch.zeros(n, kept, device=x.device),
@@ -57,3 +57,12 @@ class TopK(CompressedUpdates):
             self.index == "entropy",
         )
         return blank.nearest(torch.cat([x, rest], dim=1))
+
+
+def share_of(k: float, d: int) -> int:
+    """``max(1, floor(k d))``, of ``k`` as it is written.
+
+    >>> share_of(0.29, 100), int(0.29 * 100)
+    (29, 28)
+    """
+    return max(1, math.floor(Fraction(repr(k)) * d))

@@ -99,7 +99,9 @@ def test_every_plugin_can_be_shown_with_its_paper(kind: str, name: str) -> None:
     assert words(doc.references.replace("``", "`")) in words(text)
     assert ("\npaper\n" in text) == bool(doc.references)
     assert "\x1b" not in text
-    assert max(len(line) for line in text.splitlines()) <= 80
+    long = [line for line in text.splitlines() if len(line) > 80]
+    pasted = f"  --{kind} {registry.describe(name, registry.load(kind, name))}"
+    assert long in ([], [pasted])  # what is to be pasted stays one line
 
 
 @pytest.mark.parametrize(("kind", "name"), INSTALLED)

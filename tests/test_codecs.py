@@ -236,6 +236,10 @@ def test_scaled_signs_have_the_mean_magnitude_of_their_layer() -> None:
     whole = EFSignSGD(per="vector").compress(SHARED, x, x[:, :0], KEYS[:1])
     assert whole.values()[0, 1].item() == pytest.approx((29 + 52 + 240) / 102)
     assert sent.encode()[0].bits == 3 * 32 + 102
+    x[0, 1:27] = 0.0
+    tossed = EFSignSGD(zero="random").compress(SHARED, x, x[:, :0], KEYS[:1]).values()[0, 1:27]
+    assert len(set(tossed.tolist())) == 2
+    assert float(tossed.abs().min()) == pytest.approx(29 / 27)
 
 
 def test_error_feedback_keeps_what_the_message_does_not_say() -> None:

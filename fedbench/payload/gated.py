@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedbench.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.masks import float_bytes, floats_of
+from fedbench.payload.fields import float_bytes, floats_of
 from fedbench.wire import Packet, join, split
 
 Governor = tuple[int, int, int]  # axis, first gate, coordinates a gate

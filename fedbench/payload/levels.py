@@ -15,7 +15,7 @@ from fedbench.blocks import by_block, spread
 from fedbench.errors import IllegalPayloadError
 from fedbench.integer_codes import code_elias, code_entropy, decode_elias, decode_entropy
 from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.masks import cut, float_bytes, floats_of
+from fedbench.payload.fields import cut, float_bytes, floats_of
 from fedbench.wire import Packet, join
 
 Norm = Literal["l2", "max"]
@@ -93,11 +93,6 @@ class Levels(Payload):
     def lengths(self) -> tuple[int, ...]:
         """Coordinates of each bucket."""
         return bucket_lengths(self.sizes, self.bucket)
-
-    @property
-    def bounded(self) -> bool:
-        """False: `nearest` keeps the scales, but a client sends what scales it likes."""
-        return False
 
     def check(self) -> None:
         """A level for each coordinate, a scale for each bucket; any float is a scale."""

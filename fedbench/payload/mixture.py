@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedbench.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.masks import cut, float_bytes, floats_of
+from fedbench.payload.fields import cut, float_bytes, floats_of
 from fedbench.wire import Packet, join
 
 _TOLERANCE = 1e-3  # how far from 1 rounding may bring a sum of responsibilities

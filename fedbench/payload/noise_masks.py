@@ -10,14 +10,8 @@ import torch
 from torch import Tensor
 
 from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.masks import (
-    cut,
-    float_bytes,
-    floats_of,
-    mask_entropy,
-    seed_bytes,
-    seeds_of,
-)
+from fedbench.payload.fields import cut, float_bytes, floats_of, seed_bytes, seeds_of
+from fedbench.payload.masks import mask_entropy
 from fedbench.rng import Key
 from fedbench.wire import Packet, code_bits, decode_bits, join
 

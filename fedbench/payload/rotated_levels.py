@@ -17,7 +17,7 @@ from fedbench.blocks import block_sizes, block_sums, spread
 from fedbench.errors import IllegalPayloadError
 from fedbench.lloyd_max import centroids, edges
 from fedbench.payload.base import Checks, Payload, Spec, require_width
-from fedbench.payload.masks import float_bytes, floats_of, seed_bytes, seeds_of
+from fedbench.payload.fields import float_bytes, floats_of, seed_bytes, seeds_of
 from fedbench.rng import Key
 from fedbench.rotation import rotate, unrotate
 from fedbench.wire import Packet, join, pack, split, unpack

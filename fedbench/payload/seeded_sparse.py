@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedbench.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.masks import float_bytes, floats_of, seed_bytes, seeds_of
+from fedbench.payload.fields import float_bytes, floats_of, seed_bytes, seeds_of
 from fedbench.rng import Key
 from fedbench.wire import Packet, join, split
 

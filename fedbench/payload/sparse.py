@@ -12,7 +12,7 @@ from torch import Tensor
 from fedbench.errors import IllegalPayloadError
 from fedbench.order import largest
 from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.masks import cut, float_bytes, floats_of
+from fedbench.payload.fields import cut, float_bytes, floats_of
 from fedbench.wire import Packet, code_bits, decode_bits, join, split
 
 

@@ -13,6 +13,7 @@ from fedbench.api import Shared
 from fedbench.blocks import block_sums, spread
 from fedbench.payload import Payload, ScaledSigns
 from fedbench.protocols.compressed import CompressedUpdates, compressed_layers
+from fedbench.protocols.signsgd import Zero, is_positive
 from fedbench.rng import Key
 
 
@@ -20,12 +21,13 @@ from fedbench.rng import Key
 class EFSignSGD(CompressedUpdates):
     """Clients send ``(|x|_1 / d) sign(x)`` of their update and what they left out before.
 
-    ``x = u + e``, ``e <- x - x_hat``. The sign of 0 is +1: what that adds is fed back. The server
-    adds the mean of the messages; the paper has one worker, whose vector is the gradient times the
-    rate, here the update after local epochs.
+    ``x = u + e``, ``e <- x - x_hat``. What a sign of 0 adds is fed back. The server adds the mean of
+    the messages, so there are no ties; the paper has one worker, whose vector is the gradient times
+    the rate, here the update after local epochs.
 
     Args:
         error_feedback: On by default; without it this is scaled SignSGD.
+        zero: The sign of 0 is +1 (``plus``) or a coin (``random``).
         per: One scale for each ``layer``, as in the paper's experiments, or for the ``vector``.
 
     References:
@@ -36,6 +38,7 @@ class EFSignSGD(CompressedUpdates):
     sends: ClassVar[type[Payload]] = ScaledSigns
 
     error_feedback: bool = True
+    zero: Zero = "plus"
     per: Literal["layer", "vector"] = "layer"
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
@@ -44,4 +47,5 @@ class EFSignSGD(CompressedUpdates):
         sizes = compressed_layers(shared) if self.per == "layer" else (d,)
         counts = torch.tensor(sizes, device=x.device)
         scales = (block_sums(x.abs(), sizes) / counts).to(torch.float32)
-        return ScaledSigns((x >= 0) | (spread(scales, sizes) == 0), scales, rest, sizes)
+        positive = is_positive(x, self.zero, keys) | (spread(scales, sizes) == 0)
+        return ScaledSigns(positive, scales, rest, sizes)

@@ -17,6 +17,18 @@ from fedbench.protocols.fedavg import DenseWeights
 from fedbench.rng import Key
 
 
+Zero = Literal["plus", "random"]
+
+
+def is_positive(x: Tensor, zero: Zero, keys: Sequence[Key]) -> Tensor:
+    """``(n, d)`` bool: the sign of ``x (n, d)``, of 0 plus or a coin of the row's key."""
+    positive = x >= 0
+    if zero == "random":
+        coins = torch.stack([k.fold("zero").flips(x.shape[1], device=x.device) for k in keys]) > 0
+        positive = torch.where(x == 0, coins, positive)
+    return positive
+
+
 @dataclass(frozen=True, kw_only=True)
 class SignVotes(DenseWeights):
     """Clients send a sign for each coordinate, the server moves by what the signs say together.
@@ -87,17 +99,13 @@ class SignSGD(SignVotes):
         Tolerant", ICLR 2019, https://arxiv.org/abs/1810.05291, Algorithm 1.
     """
 
-    zero: Literal["plus", "random"] = "plus"
+    zero: Zero = "plus"
 
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
         """``update >= 0``, or where it is 0 a coin."""
-        positive = updates >= 0
-        if self.zero == "random":
-            coins = torch.stack([k.fold("zero").flips(updates.shape[1]) for k in keys]) > 0
-            positive = torch.where(updates == 0, coins.to(updates.device), positive)
-        return SignBits(positive), memory
+        return SignBits(is_positive(updates, self.zero, keys)), memory
 
 
 @dataclass(frozen=True, kw_only=True)

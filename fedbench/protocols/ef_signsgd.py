@@ -21,9 +21,9 @@ from fedbench.rng import Key
 class EFSignSGD(CompressedUpdates):
     """Clients send ``(|x|_1 / d) sign(x)`` of their update and what they left out before.
 
-    ``x = u + e``, ``e <- x - x_hat``. What a sign of 0 adds is fed back. The server adds the mean of
-    the messages, so there are no ties; the paper has one worker, whose vector is the gradient times
-    the rate, here the update after local epochs.
+    ``x = u + e``, ``e <- x - x_hat``. What a sign of 0 adds is fed back. The server adds the mean
+    of the messages, so there are no ties; the paper has one worker, whose vector is the gradient
+    times the rate, here the update after local epochs.
 
     Args:
         error_feedback: On by default; without it this is scaled SignSGD.

@@ -16,7 +16,6 @@ from fedbench.payload import Payload, SignBits
 from fedbench.protocols.fedavg import DenseWeights
 from fedbench.rng import Key
 
-
 Zero = Literal["plus", "random"]
 
 

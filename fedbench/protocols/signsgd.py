@@ -130,7 +130,7 @@ class StochasticSign(SignVotes):
 
     References:
         Safaryan and Richtarik, "Stochastic Sign Descent Methods: New Algorithms and Better Theory",
-        ICML 2021, https://arxiv.org/abs/1905.12938, section 4.3 and Algorithm 3 (SSDM).
+        ICML 2021, https://arxiv.org/abs/1905.12938: its stochastic sign operator, and SSDM.
     """
 
     vote: Literal["majority", "mean"] = "mean"

@@ -1,0 +1,295 @@
+"""How much privacy a Bernoulli sample of a noisy, clipped mask probability gains, exactly.
+
+The mechanism: ``theta`` in ``[c, 1-c]^d``, ``theta~ = clip(theta + sigma N(0, I), c, 1-c)``, and
+only ``m ~ Bern(theta~)`` is released. Given ``theta`` the bits are independent, and bit ``i`` is
+``Bern(p(theta_i))`` with `marginal` ``p``: randomized response whose odds depend on the data; the
+noise only bends ``theta`` into ``p``. What holds, with ``Delta`` the L2 sensitivity of ``theta``:
+
+- *whole cube* (Theorem A): any two admissible Bernoullis are a post-processing of randomized
+  response with ``q = p(c)``, whose trade-off is the extreme one, and the corners of the cube attain
+  it. So ``n = d T`` bits are exactly `RandomizedResponse` ``(q, n)``, also when a bit depends on
+  earlier ones, and whatever clients remember between rounds.
+- *logit* (B1): ``A = ln(1 + e^x)`` has ``A'' <= 1/4``, so ``D_a = (A(a u + (1-a) v) - a A(u) -
+  (1-a) A(v)) / (a-1) <= (a/8)(u - v)²`` for logits ``u, v``: ``K_l Delta²/2``-zCDP.
+- *probit* (B2): ``Bern(p) = 1{Phi^-1(p) + N(0, 1) > 0}``, a post-processing of a Gaussian mechanism
+  on probits: ``sqrt(K_u) Delta``-GDP.
+- *envelope* (B3): ``d`` coordinates share ``Delta²``; the most that they give, order by order.
+
+Assumed: fresh noise per coordinate and round, one sample of it, and a clip that is enforced.
+
+References:
+    Imola, Chaudhuri, "Privacy Amplification Via Bernoulli Sampling", 2021,
+    https://arxiv.org/abs/2105.10594; Isik et al., "Sparse Random Networks for
+    Communication-Efficient Federated Learning" (FedPM), ICLR 2023,
+    https://arxiv.org/abs/2209.15328, Section 2.4 and Appendix C, Equation 13.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import erf, ndtr, ndtri
+
+from fedbench.errors import require
+from fedbench.privacy.conversion import (
+    ORDERS,
+    Floats,
+    check_orders,
+    gdp_epsilon,
+    gdp_rounds,
+    rdp_rounds,
+    rdp_to_dp,
+)
+from fedbench.privacy.randomized_response import RandomizedResponse
+
+SLACK = 1e-3  # of the envelope, for what lies between two points of its grid
+
+
+def check_mask(sigma: float, c: float) -> None:
+    """``sigma`` is the noise on a probability, ``c`` how far its clip stays from 0 and from 1."""
+    require("sigma", sigma, 0 <= sigma < math.inf, ">= 0 and finite")
+    require("c", c, 0 < c < 0.5, "in (0, 1/2)")
+
+
+def marginal(theta: npt.ArrayLike, sigma: float, c: float) -> Floats:
+    """``p(theta) = E clip(theta + sigma Z, c, 1-c)``, any shape: the odds of the released bit.
+
+    With ``a = (c-theta)/sigma`` and ``b = (1-c-theta)/sigma``, a sum of terms >= 0 where ``theta
+    <= 1/2``: ``c + (theta-c) Phi(-a) + (1-c-theta) Phi(-b) + sigma (phi(a) - phi(b))``, of which
+    the difference is ``-phi(a) expm1(-(1-2c)(1-2theta)/(2 sigma²))``. Above it, ``1 - p(1-theta)``.
+
+    References:
+        FedPM, Appendix C, the expectation after Equation 13, whose last line prints
+        ``-2(c-theta)-1`` as the exponent; this is the corrected one (erratum E2).
+    """
+    check_mask(sigma, c)
+    given = np.asarray(theta, dtype=np.float64)
+    if sigma < 1e-300:
+        return given + 0.0
+    low = np.minimum(given, 1 - given)
+    with np.errstate(over="ignore"):
+        a, b = (c - low) / sigma, (1 - c - low) / sigma
+        exponent = (1 - 2 * c) / sigma * ((1 - 2 * low) / sigma) / 2
+        bell = np.exp(-a * a / 2) / math.sqrt(2 * math.pi)
+    p = c + (low - c) * ndtr(-a) + (1 - c - low) * ndtr(-b) - sigma * bell * np.expm1(-exponent)
+    return np.where(given > 0.5, 1 - p, p)
+
+
+def marginal_slope(theta: npt.ArrayLike, sigma: float, c: float) -> Floats:
+    """``p'(theta) = Phi(b) - Phi(a)``, the chance of not being clipped, as two terms >= 0."""
+    check_mask(sigma, c)
+    given = np.asarray(theta, dtype=np.float64)
+    if sigma < 1e-300:
+        return np.ones_like(given)
+    width = sigma * math.sqrt(2)
+    with np.errstate(over="ignore"):
+        return np.asarray((erf((1 - c - given) / width) + erf((given - c) / width)) / 2)
+
+
+def renyi_bernoulli(
+    alpha: float, log_p: tuple[Floats, Floats], log_q: tuple[Floats, Floats]
+) -> Floats:
+    """``D_a(Bern(p) || Bern(q))`` from the logarithms of ``(p, 1-p)`` and of ``(q, 1-q)``."""
+    t = alpha - 1
+    ones, zeros = log_p[0] - log_q[0], log_p[1] - log_q[1]
+    if t * max(np.max(ones), np.max(zeros)) < 500:  # exact also near the diagonal and near order 1
+        moment = np.exp(log_p[0]) * np.expm1(t * ones) + np.exp(log_p[1]) * np.expm1(t * zeros)
+        return np.asarray(np.log1p(moment) / t)
+    return np.asarray(np.logaddexp(log_p[0] + t * ones, log_p[1] + t * zeros) / t)
+
+
+def r_alpha(orders: npt.ArrayLike, c: float) -> Floats:
+    """``ln(c^a (1-c)^(1-a) + (1-c)^a c^(1-a)) / (a-1)`` per order, ``(k,)``, in nats.
+
+    Of ``c`` it is the amplification bound of the papers per coordinate; of ``p(c)`` it is exact.
+
+    References:
+        FedPM, Section 2.4 and Appendix C (``r_alpha``); Imola, Chaudhuri, 2021.
+    """
+    require("c", c, 0 < c <= 0.5, "in (0, 1/2]")
+    t, gap = check_orders(orders) - 1, math.log1p(-c) - math.log(c)
+    # ln((1-c) e^(t gap) + c e^(-t gap)), whose larger term is the first
+    small = t * gap < 1
+    near = np.where(small, t * gap, 0.0)
+    moment = (1 - c) * np.expm1(near) + c * np.expm1(-near)
+    far = t * gap + math.log1p(-c) + np.log1p(np.exp(-2 * t * gap - gap))
+    return np.where(small, np.log1p(moment), far) / t
+
+
+def _supremum(f: Callable[[Floats], Floats], sigma: float, c: float) -> float:
+    """Of ``f`` over ``[c, 1/2]``: a grid at the scales of ``c`` and ``sigma``, then four zooms."""
+    grids = (
+        np.linspace(c, 0.5, 2001),
+        c + np.geomspace(1e-6 * c, 0.5 - c, 1001),
+        c + sigma * np.linspace(0, 8, 801),
+    )
+    theta = np.unique(np.clip(np.concatenate(grids), c, 0.5))
+    best = 0.0
+    with np.errstate(over="ignore"):
+        for _ in range(4):
+            values = f(theta)
+            at = int(np.argmax(values))
+            best = max(best, float(values[at]))
+            theta = np.linspace(theta[max(at - 1, 0)], theta[min(at + 1, len(theta) - 1)], 201)
+    return best * (1 + 1e-9)
+
+
+def fisher_constant(sigma: float, c: float) -> float:
+    """``K_F = sup p'²/(p(1-p))``: below every constant here, and the truth for small changes."""
+    check_mask(sigma, c)
+
+    def information(theta: Floats) -> Floats:
+        p = marginal(theta, sigma, c)
+        return np.asarray(marginal_slope(theta, sigma, c) ** 2 / (p * (1 - p)))
+
+    return _supremum(information, sigma, c)
+
+
+def logit_constant(sigma: float, c: float) -> float:
+    """``K_l = sup (logit p)'²/4`` (B1): masks are ``K_l Delta²/2``-zCDP, that is a times it RDP."""
+    check_mask(sigma, c)
+
+    def slope(theta: Floats) -> Floats:
+        p = marginal(theta, sigma, c)
+        return np.asarray((marginal_slope(theta, sigma, c) / (2 * p * (1 - p))) ** 2)
+
+    return _supremum(slope, sigma, c)
+
+
+def probit_constant(sigma: float, c: float) -> float:
+    """``K_u = sup (Phi^-1 p)'²`` (B2), at most ``1/sigma²``: a mask is ``sqrt(K_u) Delta``-GDP."""
+    check_mask(sigma, c)
+
+    def slope(theta: Floats) -> Floats:
+        u = ndtri(marginal(theta, sigma, c))
+        bell = np.exp(-u * u / 2) / math.sqrt(2 * math.pi)
+        return np.asarray((marginal_slope(theta, sigma, c) / bell) ** 2)
+
+    return _supremum(slope, sigma, c)
+
+
+def envelope(orders: npt.ArrayLike, squared: float, sigma: float, c: float) -> Floats:
+    """B3 per coordinate: the concave hull over ``h²`` of ``G_a(h)``, at ``squared = Delta²/d``.
+
+    ``G_a(h)`` is the largest ``D_a(Bern(p(theta)) || Bern(p(theta')))`` at a distance ``h`` of the
+    two, in both orders. Changes ``h_i`` with ``sum h_i² <= Delta²`` give at most ``sum G_a(h_i)``,
+    which is at most ``d`` times the hull at the mean of ``h_i²`` (Jensen), and comes within one
+    coordinate of it (Shapley, Folkman). The supremum is over a grid of relative steps of 4 % and
+    8 %, enlarged by `SLACK`: numerical, where the other bounds are proofs. A ``p(c)`` under 1e-6 is
+    beyond the grid; the answer is then infinite, which bounds nothing and is always true.
+    """
+    check_mask(sigma, c)
+    require("squared", squared, squared >= 0, ">= 0")
+    alpha, width, floor = check_orders(orders), 1 - 2 * c, float(marginal(c, sigma, c))
+    if floor < 1e-6 or width < 1e-6:
+        return np.full(alpha.shape, np.inf)
+    at = min(squared, width**2)
+    h = np.geomspace(1e-4 * floor, width, math.ceil(math.log(1e4 * width / floor) / 0.04))
+    h = np.unique(np.append(h, max(math.sqrt(at), h[0])))
+    near = np.geomspace(1e-3 * floor, 0.5, math.ceil(math.log(500 / floor) / 0.08))
+    # by reflection theta -> 1-theta, which swaps the orders, the left half says everything
+    u = np.concatenate([[0.0], near, np.linspace(0.0, 0.5, 41)[1:-1]])[:, None]
+    left = c + u * (width - h)
+    right = left + h
+    p = np.log(marginal(left, sigma, c)), np.log(marginal(1 - left, sigma, c))
+    q = np.log(marginal(right, sigma, c)), np.log(marginal(1 - right, sigma, c))
+    x = np.concatenate([[0.0], h**2])
+    result = np.empty_like(alpha)
+    for i, a in enumerate(alpha):
+        largest = np.maximum(renyi_bernoulli(a, p, q), renyi_bernoulli(a, q, p)).max(axis=0)
+        y = np.concatenate([[0.0], largest])
+        before, after = x <= at, x > at
+        if not after.any():
+            result[i] = y[-1]
+            continue
+        share = (at - x[before][:, None]) / (x[after] - x[before][:, None])
+        result[i] = ((1 - share) * y[before][:, None] + share * y[after]).max()
+    return result * (1 + SLACK)
+
+
+@dataclass(frozen=True, eq=False)
+class MaskRdp:
+    """RDP of one round of masks, ``(k,)``: every bound that holds, the least, and which that is."""
+
+    orders: Floats
+    terms: dict[str, Floats]
+
+    @property
+    def epsilon(self) -> Floats:
+        """``eps_mask(alpha)``: the least term of every order, which each of them bounds alone."""
+        least: Floats = np.stack(list(self.terms.values())).min(axis=0)
+        return least
+
+    @property
+    def winner(self) -> list[str]:
+        """The name of the least term, per order."""
+        names = list(self.terms)
+        return [names[i] for i in np.stack(list(self.terms.values())).argmin(axis=0)]
+
+
+def cube(d: int, c: float) -> float:
+    """``(1-2c) sqrt(d)``, the diagonal of ``[c, 1-c]^d``: no L2 sensitivity is larger."""
+    require("d", d, d >= 1, ">= 1")
+    return (1 - 2 * c) * math.sqrt(d)
+
+
+def mask_rdp(
+    orders: npt.ArrayLike, d: int, sigma: float, c: float, sensitivity: float | None = None
+) -> MaskRdp:
+    """Every bound on the RDP of one round of ``d`` masks, of L2 ``sensitivity`` (None: the cube).
+
+    The minimum is to be taken per order and before rounds are added.
+    """
+    check_mask(sigma, c)
+    reach = cube(d, c) if sensitivity is None else sensitivity
+    require("sensitivity", sensitivity, 0 < reach < math.inf, "None or > 0 and finite")
+    alpha, reach = check_orders(orders), min(reach, cube(d, c))
+    half = alpha * reach**2 / 2
+    noise = 1 / sigma**2 if sigma > 1e-150 else math.inf
+    terms = {
+        "randomized-response": d * r_alpha(alpha, float(marginal(c, sigma, c))),
+        "envelope": d * envelope(alpha, reach**2 / d, sigma, c),
+        "logit": half * logit_constant(sigma, c),
+        "probit": half * probit_constant(sigma, c),
+        "gaussian": half * noise,
+    }
+    return MaskRdp(alpha, terms)
+
+
+def paper_rdp(
+    orders: npt.ArrayLike, d: int, sigma: float, c: float, sensitivity: float | None = None
+) -> Floats:
+    """``min{a Delta²/(2 sigma²), d r_a(c)}`` per order: the paper's own bound, to be shown beside.
+
+    References:
+        FedPM, Section 2.4, ``eps_amp <= min{eps, d r_alpha(c)}``; Imola, Chaudhuri, 2021.
+    """
+    check_mask(sigma, c)
+    reach = min(cube(d, c), math.inf if sensitivity is None else sensitivity)
+    alpha, noise = check_orders(orders), 1 / sigma**2 if sigma > 1e-150 else math.inf
+    return np.minimum(alpha * reach**2 / 2 * noise, d * r_alpha(alpha, c))
+
+
+def mask_epsilons(
+    d: int, rounds: int, delta: float, sigma: float, c: float, sensitivity: float | None = None
+) -> dict[str, float]:
+    """Epsilon at ``delta`` of ``rounds`` visible rounds by each way of adding them up.
+
+    ``rdp`` converts `mask_rdp`; ``randomized-response`` is exact for the whole cube and holds for
+    every sensitivity; ``probit`` is exact for Gaussians; ``paper`` is what FedPM would claim.
+    """
+    masks = mask_rdp(ORDERS, d, sigma, c, sensitivity)
+    reach = min(cube(d, c), math.inf if sensitivity is None else sensitivity)
+    mu = gdp_rounds(math.sqrt(probit_constant(sigma, c)) * reach, rounds)
+    claimed = rdp_rounds(paper_rdp(ORDERS, d, sigma, c, sensitivity), rounds)
+    response = RandomizedResponse(float(marginal(c, sigma, c)), d * rounds)
+    return {
+        "rdp": rdp_to_dp(ORDERS, rdp_rounds(masks.epsilon, rounds), delta)[0],
+        "randomized-response": float(response.epsilon(delta)),
+        "probit": gdp_epsilon(mu, delta),
+        "paper": rdp_to_dp(ORDERS, claimed, delta)[0],
+    }

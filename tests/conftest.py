@@ -1,6 +1,11 @@
 """What holds for every test."""
 
+import hypothesis
 import torch
 
 # A second thread gains nothing at this size and waits for ever where the core is taken.
 torch.set_num_threads(1)
+
+# The first example of a process imports libraries and builds tables; machines are shared.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")

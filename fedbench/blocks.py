@@ -51,8 +51,8 @@ def block_sums(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return torch.cat(parts or [x.double()], dim=1)
 
 
-def block_norms(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """``(n, blocks)`` float64: L2 norms of each block of ``x (n, d)``."""
+def block_norms(x: Tensor, sizes: tuple[int, ...], order: float = 2) -> Tensor:
+    """``(n, blocks)`` float64: norms of that order of each block of ``x (n, d)``."""
     norm = torch.linalg.vector_norm
-    parts = [norm(part, dim=2, dtype=torch.float64) for part in by_block(x, sizes)]
+    parts = [norm(part, order, dim=2, dtype=torch.float64) for part in by_block(x, sizes)]
     return torch.cat(parts or [x.double()], dim=1)

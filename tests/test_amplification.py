@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
+import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -96,7 +97,6 @@ def test_the_marginal_is_symmetric_and_its_slope_is_its_derivative(sigma: float,
 
 
 def test_the_marginal_keeps_its_digits_where_terms_would_cancel() -> None:
-    mpmath = pytest.importorskip("mpmath")
     mpmath.mp.dps = 50
     for sigma, c, theta in [(1e6, 0.2, 0.3), (1e-9, 1e-12, 1e-12), (0.3, 1e-9, 1e-9)]:
         a, b = (mpmath.mpf(c) - theta) / sigma, (1 - mpmath.mpf(c) - theta) / sigma
@@ -108,7 +108,6 @@ def test_the_marginal_keeps_its_digits_where_terms_would_cancel() -> None:
 
 
 def test_r_alpha_agrees_with_many_digits_at_every_order() -> None:
-    mpmath = pytest.importorskip("mpmath")
     mpmath.mp.dps = 60
     for c in (1e-12, 0.05, 0.2, 0.4999):
         for a in (1 + 1e-6, 1.5, 2.0, 32.0, 1024.0):
@@ -426,7 +425,6 @@ def test_zcdp_is_the_best_order_and_above_the_gaussian_it_describes() -> None:
 
 
 def test_gaussian_delta_agrees_with_many_digits() -> None:
-    mpmath = pytest.importorskip("mpmath")
     mpmath.mp.dps = 80
     for mu, eps in [(1.0, 1.0), (0.01, 0.1), (5.0, 30.0), (1000.0, 5e5), (0.1, 3.0), (2.0, 0.0)]:
         m, e = mpmath.mpf(mu), mpmath.mpf(eps)

@@ -245,10 +245,10 @@ def test_error_feedback_is_part_of_what_an_attack_sees_and_cannot_be_written() -
     for i, memory in honest.clients.items():
         assert torch.equal(memory["residual"], attacked.clients[i]["residual"])
     second = play_round(dataclasses.replace(setup, plugins=plugins), attacked, 1)
-    if set(first.clients) & set(second.clients) & set(_bad(setup.malicious)):
-        residual = second.notes["residual"]
-        assert isinstance(residual, float)
-        assert residual > 0
+    assert set(first.clients) & set(second.clients) & set(_bad(setup.malicious))
+    residual = second.notes["residual"]
+    assert isinstance(residual, float)
+    assert residual > 0
 
 
 def _bad(malicious: Tensor) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import pytest
 import torch
@@ -14,12 +15,12 @@ from fedbench import registry
 from fedbench.errors import ConfigError
 from fedbench.network import ConvNet, Shared
 from fedbench.payload import HalfVectors, ScaledSigns, SeededSparse, SignBits, SparseVectors
+from fedbench.payload.half_vectors import Half
 from fedbench.payload.seeded_sparse import chosen
 from fedbench.protocols.cast import Cast
 from fedbench.protocols.ef_signsgd import EFSignSGD
 from fedbench.protocols.randk import RandK
 from fedbench.protocols.signsgd import SignSGD, StochasticSign
-from fedbench.protocols.topk import TopK
 from fedbench.rng import Key
 from fedbench.tasks.models import CNN4
 from fedbench.testing import check_payload, check_protocol
@@ -51,8 +52,8 @@ def test_half_floats_are_little_endian_and_16_bits() -> None:
 
 
 @given(st.binary(min_size=6, max_size=6), st.sampled_from(["fp16", "bf16"]))
-def test_every_bit_pattern_is_a_half_float(data: bytes, form: str) -> None:
-    blank = Cast(form=form).message(SHARED, torch.zeros(1, 3), KEYS[:1], [{}])[0]  # type: ignore[arg-type]
+def test_every_bit_pattern_is_a_half_float(data: bytes, form: Half) -> None:
+    blank = Cast(form=form).message(SHARED, torch.zeros(1, 3), KEYS[:1], [{}])[0]
     assert isinstance(blank, HalfVectors)
     read = HalfVectors.decode_row(Packet.raw(data), blank.spec)
     assert read.encode()[0].data == data
@@ -132,7 +133,8 @@ def test_messages_of_every_length_keep_the_laws(d: int, p: int, part: int) -> No
 def test_coded_indices_cost_their_entropy() -> None:
     x = Key(0).normal(1, 100_000)
     for index, bits in (("bitmap", 0.96 + 1.0), ("entropy", 0.96 + 0.1944)):  # H2(.03) = .1944
-        sent = TopK(k=0.03, index=index).compress(SHARED, x, x[:, :0], KEYS[:1])  # type: ignore[arg-type]
+        protocol = registry.load("protocol", f"topk:k=0.03,index={index}")
+        sent = protocol.compress(SHARED, x, x[:, :0], KEYS[:1])
         assert sent.encode()[0].bits / 100_000 == pytest.approx(bits, abs=0.01)
 
 
@@ -197,12 +199,12 @@ def test_the_sign_of_zero_is_plus_or_a_coin() -> None:
 
 @pytest.mark.parametrize(("norm", "expected"), [("l2", [0.6, -0.8, 0.0]), ("max", [0.75, -1, 0])])
 def test_a_stochastic_sign_is_the_vector_over_its_norm_on_average(
-    norm: str, expected: list[float]
+    norm: Literal["l2", "max"], expected: list[float]
 ) -> None:
     # x = (3, -4, 0): over its L2 norm 5, over its largest 4. 20,000 draws: 5 sigma is .035.
     x = torch.zeros(SHARED.layout.d)
     x[0], x[1] = 3.0, -4.0
-    mean = signs(StochasticSign(norm=norm), x, 20_000).mean(dim=0)  # type: ignore[arg-type]
+    mean = signs(StochasticSign(norm=norm), x, 20_000).mean(dim=0)
     assert mean[:3].tolist() == pytest.approx(expected, abs=0.035)
     if norm == "max":
         assert mean[1] == -1.0

@@ -16,8 +16,9 @@ class ScaleField(Attack):
     """Flip the symbols, keep them plausible, and send ``factor`` times the honest scales.
 
     The symbols are those of the opposite update, a scale is a legal float32: only its size could
-    give the message away, and no alphabet limits that. A factor that overflows sends the largest
-    float32. Proposed here, no published source.
+    give the message away, and no alphabet limits that as long as its values are finite. A factor
+    that overflows sends the largest float32, which a server that checks may reject. Proposed here,
+    no published source.
 
     Args:
         factor: Of every scale of the message.

@@ -11,7 +11,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from fedbench.blocks import by_block, spread
+from fedbench.blocks import block_norms, spread
 from fedbench.errors import IllegalPayloadError
 from fedbench.integer_codes import code_elias, code_entropy, decode_elias, decode_entropy
 from fedbench.payload.base import Payload, Spec, require_width
@@ -38,12 +38,7 @@ def bucket_lengths(sizes: tuple[int, ...], bucket: int) -> tuple[int, ...]:
 
 def bucket_norms(x: Tensor, lengths: tuple[int, ...], norm: Norm) -> Tensor:
     """``(n, B)`` float64: the L2 norm or the largest magnitude of each bucket of ``x (n, d)``."""
-    order = 2 if norm == "l2" else math.inf
-    norms = [
-        torch.linalg.vector_norm(part, order, dim=2, dtype=torch.float64)
-        for part in by_block(x, lengths)
-    ]
-    return torch.cat(norms or [x.double()], dim=1)
+    return block_norms(x, lengths, 2 if norm == "l2" else math.inf)
 
 
 def scales_of(x: Tensor, lengths: tuple[int, ...], norm: Norm) -> Tensor:

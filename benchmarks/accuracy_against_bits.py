@@ -22,9 +22,12 @@ from rich.console import Console
 
 from fedbench import registry
 from fedbench.cli.live import watcher
-from fedbench.record import Record, read, write_atomically
-from fedbench.sweep.grid import Cell, Preset
-from fedbench.sweep.local import Options, play_all
+from fedbench.files import write_atomically
+from fedbench.record import Record
+from fedbench.sweep.cells import Cell
+from fedbench.sweep.drive import play_all
+from fedbench.sweep.local import Options
+from fedbench.sweep.plan import Plan
 
 INK, FAINT, RULE = "#1a1a1a", "#595959", "#d9d9d9"
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
@@ -79,29 +82,11 @@ def cumulative(record: Record) -> list[float]:
     return out
 
 
-def play(preset: Preset, options: Options, out: Path) -> dict[Cell, list[Record]]:
+def play(preset: Plan, options: Options, out: Path) -> dict[Cell, list[Record]]:
     """The records of a preset, those that are already there among them."""
     cells, _ = preset.cells()
-    found: dict[Cell, list[Record]] = {cell: [] for cell in cells}
-    for seed in preset.seeds:  # by seed, so that what an interrupted run leaves is whole
-        for cell, record in play_missing(cells, seed, options, out).items():
-            found[cell].append(record)
-    return found
-
-
-def play_missing(
-    cells: Sequence[Cell], seed: int, options: Options, out: Path
-) -> dict[Cell, Record]:
-    """One record a cell, of this seed."""
-    out.mkdir(parents=True, exist_ok=True)
-    known = {record.id: record for record in map(read, sorted(out.glob("*.json")))}
-    ids = {cell: cell.scenario.model_copy(update={"seed": seed}).id() for cell in cells}
-    missing = [cell for cell, run in ids.items() if run not in known]
-    played: dict[Cell, list[Record]] = {}
-    if missing:
-        with watcher(Console(), missing, [seed], missing[0].scenario.rounds) as watch:
-            played = play_all(missing, [seed], options, watch, out)
-    return {cell: known[run] if run in known else played[cell][0] for cell, run in ids.items()}
+    with watcher(Console(), cells, preset.seeds) as watch:
+        return play_all(cells, preset.seeds, options, watch, out)
 
 
 def within(
@@ -117,9 +102,10 @@ def within(
         elif rounds:
             update = {"rounds": rounds, "eval_every": rounds}
             short_runs[Cell(cell.scenario.model_copy(update=update))] = curve.name
-    for seed in seeds:
-        for cell, record in play_missing(list(short_runs), seed, options, out).items():
-            found[short_runs[cell]].append(record.result.accuracy)
+    with watcher(Console(), list(short_runs), seeds) as watch:
+        played = play_all(list(short_runs), seeds, options, watch, out)
+    for cell, name in short_runs.items():
+        found[name] = [record.result.accuracy for record in played[cell]]
     return found
 
 
@@ -250,11 +236,11 @@ def main() -> None:
     options = parser.parse_args()
     processes, splits = Options(workers=options.workers), []
     for partition in options.partition or ["iid", "dirichlet:beta=0.3"]:
-        preset = Preset.load(options.preset, {"partition": partition}, {})
+        preset = Plan.preset(options.preset, {"partition": partition}, {})
         folder = options.out / partition.replace(":", "-").replace("=", "-")
         records = play(preset, processes, folder)
         curves = {cell: Curve(short(cell.protocol), found) for cell, found in records.items()}
-        budget = options.budget or 1.05 * preset.base["rounds"]
+        budget = options.budget or 1.05 * max(cell.scenario.rounds for cell in curves)
         spent = within(curves, budget, preset.seeds, processes, folder / "budget")
         splits.append(Split(partition, list(curves.values()), spent))
     text = table(splits, budget)

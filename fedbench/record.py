@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import contextlib
+import hashlib
+import json
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -11,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedbench.api import Adjacency, Sees
 from fedbench.errors import ConfigError
+from fedbench.files import write_atomically
 from fedbench.scenario import Scenario
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 
 Number = float | None  # None: not measured in this round, or not a finite number
 
@@ -115,7 +117,19 @@ class Result(_Model):
 
 
 class Environment(_Model):
-    """Where the run took place: numbers may differ by rounding between two of these."""
+    """Where the run took place: numbers may differ by rounding between two of these.
+
+    Args:
+        fedbench: Version, and a hash of the code that can change a number.
+        python: Version.
+        torch: Version.
+        numpy: Version.
+        platform: Operating system and processor.
+        device: ``cpu``, or the name of the accelerator.
+        executor: ``loop`` or ``stacked``.
+        threads: Of the process.
+        chunk: Clients that were trained at once; None in a loop, and where schema 1 did not say.
+    """
 
     fedbench: str
     python: str
@@ -125,6 +139,7 @@ class Environment(_Model):
     device: str
     executor: str
     threads: int
+    chunk: int | None = None
 
 
 class Timing(_Model):
@@ -163,10 +178,15 @@ class Privacy(_Model):
 
 
 class Record(_Model):
-    """One run of one scenario with one seed."""
+    """One run of one scenario with one seed.
 
-    schema_version: Literal[1] = SCHEMA
+    ``id`` says what was run, ``digest`` that nobody has changed what was measured: SHA-256 of
+    everything but itself and the times.
+    """
+
+    schema_version: Literal[2] = SCHEMA
     id: str
+    digest: str = ""
     scenario: Scenario
     data_digest: str
     parameters: int
@@ -187,78 +207,72 @@ class Record(_Model):
         """Everything but the times: equal for equal scenario, device and executor."""
         return self.model_dump(exclude={"timing"})
 
+    def sealed(self) -> Record:
+        """The same with its digest."""
+        content = self.model_dump_json(exclude={"timing", "digest"})
+        return self.model_copy(update={"digest": hashlib.sha256(content.encode()).hexdigest()})
+
     @property
     def file_name(self) -> str:
-        """Protocol, defense, attack and seed for people, the id for machines."""
-        scenario = self.scenario
-        parts = (scenario.protocol, scenario.defense, scenario.attack)
-        words = [part.partition(":")[0] for part in parts]
-        return f"{'-'.join(words)}-seed{scenario.seed}-{self.id}.json"
+        """See `file_name`."""
+        return file_name(self.scenario, self.id)
 
     def write(self, folder: Path) -> Path:
-        """Write atomically: the file is whole or absent."""
+        """Write atomically, sealed: the file is whole or absent."""
         path = folder / self.file_name
-        write_atomically(path, self.to_json().encode())
+        write_atomically(path, self.sealed().to_json().encode())
         return path
+
+
+def file_name(resolved: Scenario, id: str) -> str:
+    """Protocol, defense, attack and seed for people, the id for machines."""
+    parts = (resolved.protocol, resolved.defense, resolved.attack)
+    words = [part.partition(":")[0] for part in parts]
+    return f"{'-'.join(words)}-seed{resolved.seed}-{id}.json"
 
 
 def read(path: Path) -> Record:
     """A record from its file.
 
     Raises:
-        ConfigError: unreadable, truncated, or of another schema.
+        ConfigError: unreadable, truncated, of another schema, or changed since it was written.
     """
     try:
-        return Record.model_validate_json(path.read_bytes())
+        data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    return parse(data, str(path))
+
+
+def parse(data: bytes, name: str) -> Record:
+    """A record from its JSON; ``name`` is what errors call it.
+
+    Raises:
+        ConfigError: as `read`.
+    """
+    try:
+        record = Record.model_validate_json(data)
     except ValidationError as error:
+        _refuse_older(data, name)
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "file"
         raise ConfigError(
-            f"{path} is no record of schema {SCHEMA}: {where}: {first['msg'].lower()}; "
+            f"{name} is no record of schema {SCHEMA}: {where}: {first['msg'].lower()}; "
             "run the scenario again"
         ) from error
+    if record.digest != record.sealed().digest:
+        raise ConfigError(
+            f"{name} must hold what its run wrote, got other content than its digest says; "
+            "run the scenario again"
+        )
+    return record
 
 
-def writable(folder: Path) -> None:
-    """Make the folder if needed; find out before hours of work that it cannot be written.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, probe = tempfile.mkstemp(prefix=".fedbench-", dir=folder)
-        os.close(handle)
-        os.unlink(probe)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-
-
-def _unwritable(folder: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"--out must be a folder that can be written, got {str(folder)!r} "
-        f"({error.strerror or error}); choose another one"
-    )
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside the target, then rename.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise _unwritable(path.parent, error) from error
+def _refuse_older(data: bytes, name: str) -> None:
+    """Say how to migrate a record of an older schema."""
+    with contextlib.suppress(ValueError, AttributeError, TypeError):
+        if json.loads(data).get("schema_version") < SCHEMA:
+            raise ConfigError(
+                f"{name} is a record of an older schema, but this is schema {SCHEMA}; "
+                "migrate its folder: fedbench results FOLDER --migrate"
+            )

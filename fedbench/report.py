@@ -18,6 +18,7 @@ from fedbench.payload import Payload
 from fedbench.record import Environment, Record, Result, Round, Spread, Timing
 from fedbench.scenario import Scenario, code_version
 from fedbench.setup import Setup
+from fedbench.training import Stacked
 from fedbench.wire import Packet
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def report(setup: Setup, world: World, rounds: list[Round], seconds: float) -> R
         result=result,
         flags=flags(setup, rounds, result),
         timing=Timing(seconds=seconds, peak_memory_mib=peak_memory_mib()),
-    )
+    ).sealed()
 
 
 def spread(x: Tensor) -> Spread:
@@ -156,6 +157,7 @@ def environment(setup: Setup) -> Environment:
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         executor=type(setup.executor).__name__.lower(),
         threads=torch.get_num_threads(),
+        chunk=setup.executor.chunk if isinstance(setup.executor, Stacked) else None,
     )
 
 

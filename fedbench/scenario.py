@@ -137,7 +137,8 @@ class Scenario(BaseModel):
         protocol = registry.load("protocol", self.protocol)
         rule = protocol.default_defense if self.defense == "own" else self.defense
         defense = registry.load("defense", rule)
-        if getattr(defense, "f", 0) is None:
+        declares = getattr(defense, "f", 0) is None
+        if declares:
             share = self.malicious if self.declared is None else self.declared
             f = math.ceil(share * self.per_round - 1e-9)
             defense = dataclasses.replace(defense, f=f)
@@ -146,8 +147,10 @@ class Scenario(BaseModel):
             attack=registry.load("attack", self.attack),
             defense=defense,
             mechanism=registry.load("mechanism", self.mechanism),
+            rule=registry.split(rule)[0],
+            declares=declares,
         )
-        plugins.check(self, rule.partition(":")[0])
+        plugins.check(self)
         return plugins
 
     def resolved(self) -> Scenario:
@@ -184,20 +187,37 @@ class Scenario(BaseModel):
 
 @dataclasses.dataclass(frozen=True)
 class Plugins:
-    """What a scenario names, as objects."""
+    """What a scenario names, as objects.
+
+    Args:
+        protocol: What clients and server do.
+        attack: What the malicious clients do.
+        defense: The server's rule.
+        mechanism: The privacy mechanism.
+        rule: The name of the defense.
+        declares: Does the rule take its ``f`` from the declared share?
+    """
 
     protocol: Any
     attack: Any
     defense: Any
     mechanism: Any
+    rule: str
+    declares: bool
 
     def modules(self) -> list[str]:
         """Source files of the plug-ins, other people's among them."""
         parts = (self.protocol, self.attack, self.defense, self.mechanism)
         return [inspect.getfile(type(part)) for part in parts]
 
-    def check(self, scenario: Scenario, rule: str) -> None:
+    def noises(self, scenario: Scenario) -> int:
+        """How many of protocol and mechanism release something that an accountant prices."""
+        release = Release(1, 1, 1, 1, scenario.clients, scenario.per_round)
+        return sum(part.event(release) is not None for part in (self.protocol, self.mechanism))
+
+    def check(self, scenario: Scenario) -> None:
         """Raise `ConfigError` unless the parts fit each other and the number of rows."""
+        rule = self.rule
         sends = self.protocol.sends
         for kind, name in (("attack", scenario.attack), ("defense", rule)):
             accepts = getattr(self, kind).accepts
@@ -226,8 +246,7 @@ class Plugins:
                 f"--defense {rule}{prepared} needs at least {needed} clients a round, got "
                 f"--per-round {scenario.per_round}; lower f or sample more clients"
             )
-        release = Release(1, 1, 1, 1, scenario.clients, scenario.per_round)
-        if self.protocol.event(release) and self.mechanism.event(release):
+        if self.noises(scenario) > 1:
             raise Misfit(
                 f"protocol {registry.split(scenario.protocol)[0]} adds noise of its own; use it "
                 "with --mechanism none"
@@ -237,9 +256,17 @@ class Plugins:
             raise Misfit(f"mechanism {registry.split(scenario.mechanism)[0]} {unproved}")
 
 
+# Packages that start runs or read records.
+READERS = ("sweep", "leaderboard", "bench", "audit", "probes", "pictures", "cli")
+
+
 @cache
 def code_version() -> str:
-    """Version, and a hash of the source of fedbench and of its own attacks and defenses."""
+    """Version, and a hash of the source of fedbench and of its own attacks and defenses.
+
+    Only of what a round is made of: no run imports `READERS`, the test of the house sees to it, so
+    a new command leaves the records of a sweep as they are.
+    """
     from importlib.metadata import version
     from importlib.util import find_spec
 
@@ -248,5 +275,7 @@ def code_version() -> str:
         spec = find_spec(package)
         for folder in (spec.submodule_search_locations or []) if spec else []:
             for path in sorted(Path(folder).rglob("*.py")):
-                digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+                name = path.relative_to(folder)
+                if name.parts[0] not in READERS:
+                    digest.update(name.as_posix().encode() + path.read_bytes())
     return f"{version('fedbench-toolkit')}+{digest.hexdigest()[:12]}"

@@ -8,7 +8,7 @@ import pytest
 from fedbench.cli import main
 from fedbench.cli.columns import guarantees, nats
 from fedbench.record import read
-from fedbench.sweep.grid import Cell
+from fedbench.sweep.cells import Cell
 from fedbench.sweep.summary import rows
 
 

@@ -17,7 +17,7 @@ from fedbench.errors import ConfigError
 from fedbench.record import Environment, Record, Result, Round, Spread, Timing
 from fedbench.scenario import Scenario
 from fedbench.sweep import summary
-from fedbench.sweep.grid import Cell, Skipped
+from fedbench.sweep.cells import Cell, Skipped
 from fedbench.sweep.watch import Watcher
 
 Results = dict[Cell, list[Record]]
@@ -430,7 +430,7 @@ def test_outside_a_terminal_each_run_is_a_plain_line() -> None:
     of = cell("fedavg", "mean", "dyn-opt")
     out = io.StringIO()
     console = Console(file=out, width=40, force_terminal=False)
-    with live.watcher(console, list(results), [0, 1, 2], 40) as watcher:
+    with live.watcher(console, list(results), [0, 1, 2]) as watcher:
         watcher.started(of, 0)
         watcher.round(of, 0, round_(0))
         watcher.finished(of, record(of, 0, 0.102))
@@ -447,7 +447,7 @@ def test_a_run_has_a_line_with_round_accuracy_and_time_left(
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     console, of = terminal(), cell("fedavg", "mean", "dyn-opt")
-    watcher = live.watcher(console, [of], [0, 1], 40)
+    watcher = live.watcher(console, [of], [0, 1])
     watcher.started(of, 0)
     for step in range(10):
         watcher.round(of, 0, round_(step, 0.5 if step == 4 else None))
@@ -461,7 +461,7 @@ def test_a_run_has_a_line_with_round_accuracy_and_time_left(
 
 def test_a_finished_run_moves_from_the_lines_to_the_table() -> None:
     console, of = terminal(), cell("fedavg", "mean", "dyn-opt")
-    watcher = live.watcher(console, [of], [0], 40)
+    watcher = live.watcher(console, [of], [0])
     watcher.started(of, 0)
     watcher.finished(of, record(of, 0, 0.102))
     watcher.round(of, 0, round_(39))  # its queue is slower than its result
@@ -475,7 +475,7 @@ def test_a_finished_run_moves_from_the_lines_to_the_table() -> None:
 def test_the_display_fits_the_height_and_keeps_the_last_rows(height: int) -> None:
     console = terminal(height)
     cells = [cell(LONG, "mean", f"sign-flip:scale={i}.0") for i in range(1, 20)]
-    watcher = live.watcher(console, cells, [0, 1], 40)
+    watcher = live.watcher(console, cells, [0, 1])
     for of in cells:
         watcher.finished(of, record(of, 0, 0.5))
         watcher.started(of, 1)
@@ -490,7 +490,7 @@ def test_ctrl_c_gives_the_terminal_back() -> None:
     console, of = terminal(), cell("fedavg", "mean", "dyn-opt")
 
     def interrupted() -> None:
-        with live.watcher(console, [of], [0], 40) as watcher:
+        with live.watcher(console, [of], [0]) as watcher:
             watcher.started(of, 0)
             watcher.failed(of, 0, "it broke")
             raise KeyboardInterrupt
@@ -507,7 +507,7 @@ def test_ctrl_c_gives_the_terminal_back() -> None:
 
 def test_a_second_ctrl_c_leaves_the_cursor_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     console = terminal()
-    watcher = live.watcher(console, [cell("fedavg", "mean", "none")], [0], 40)
+    watcher = live.watcher(console, [cell("fedavg", "mean", "none")], [0])
     assert isinstance(watcher, live.TerminalWatcher)
     stop = watcher._live.stop
 

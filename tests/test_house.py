@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedbench import registry
+from fedbench.scenario import READERS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("fedbench", "attacks/fedbench_attacks", "defenses/fedbench_defenses")
@@ -20,7 +21,7 @@ CODE = list(zip(FILES, NAMES, strict=True))
 
 # Who may import whom: a module may import modules of its own row and of the rows above it.
 ROWS = [
-    ["errors", "rng", "allocator", "layout", "order", "blocks"],
+    ["errors", "files", "rng", "allocator", "layout", "order", "blocks"],
     ["wire", "integer_codes", "network", "rotation", "lloyd_max"],
     ["payload"],
     ["api"],
@@ -37,7 +38,7 @@ ROWS = [
     ["setup", "evaluate", "guarantee", "report", "testing"],
     ["run"],
     ["sweep", "leaderboard", "bench", "audit", "probes"],
-    ["cli"],
+    ["pictures", "cli"],
 ]
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row}
 
@@ -83,6 +84,11 @@ def test_imports_run_one_way(path: Path, name: str) -> None:
     for imported in sorted(filter(None, map(part, imports(path)))):
         assert imported in RANK, imported
         assert RANK[imported] <= RANK[here], f"{name} imports {imported}"
+
+
+def test_what_a_run_cannot_import_does_not_change_its_id() -> None:
+    after = {name for row in ROWS[ROWS.index(["run"]) + 1 :] for name in row}
+    assert set(READERS) == after
 
 
 def test_the_engine_knows_no_attack_and_no_defense_by_name() -> None:

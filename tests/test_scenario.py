@@ -12,7 +12,9 @@ from fedbench.errors import ConfigError, UnknownPluginError
 from fedbench.record import Record, read
 from fedbench.scenario import Scenario, code_version
 from fedbench.setup import prepare
-from fedbench.sweep.grid import Cell, Grid, Preset, preset_names
+from fedbench.sweep.cells import Cell
+from fedbench.sweep.grid import Grid
+from fedbench.sweep.plan import Plan, preset_names
 from fedbench.sweep.summary import rows
 
 
@@ -115,10 +117,26 @@ def test_a_record_alone_is_enough_to_play_it_again(record: Record) -> None:
 def test_a_broken_record_is_named(record: Record, tmp_path: Path, spoil: bytes) -> None:
     path = tmp_path / "r.json"
     path.write_bytes(spoil)
-    with pytest.raises(ConfigError, match=r"r\.json is no record of schema 1"):
+    with pytest.raises(ConfigError, match=r"r\.json is no record of schema 2"):
         read(path)
     with pytest.raises(ConfigError, match=r"absent\.json cannot be read: No such file"):
         read(tmp_path / "absent.json")
+
+
+def test_a_record_that_was_changed_or_is_older_is_refused(record: Record, tmp_path: Path) -> None:
+    path = record.write(tmp_path)
+    text = path.read_text()
+    accuracy = f'"accuracy": {record.result.accuracy}'
+    assert accuracy in text
+    path.write_text(text.replace(accuracy, '"accuracy": 0.9999'))
+    with pytest.raises(ConfigError, match="got other content than its digest says"):
+        read(path)
+    seconds = f'"seconds": {record.timing.seconds}'
+    path.write_text(text.replace(seconds, '"seconds": 1.5'))  # times may be forgotten
+    assert read(path).timing.seconds == 1.5
+    path.write_text(text.replace('"schema_version": 2', '"schema_version": 1'))
+    with pytest.raises(ConfigError, match=r"of an older schema, .* fedbench results FOLDER --mig"):
+        read(path)
 
 
 def test_a_record_cannot_be_written_into_a_file(record: Record, tmp_path: Path) -> None:
@@ -129,7 +147,13 @@ def test_a_record_cannot_be_written_into_a_file(record: Record, tmp_path: Path) 
 
 
 def test_a_grid_always_has_the_clean_run_first_and_lists_what_cannot_be() -> None:
-    grid = Grid({}, ("fedavg", "fsl"), ("own", "median"), ("rank-reversal", "sign-flip"))
+    grid = Grid(
+        {
+            "protocol": ("fedavg", "fsl"),
+            "defense": ("own", "median"),
+            "attack": ("rank-reversal", "sign-flip"),
+        }
+    )
     cells, skipped = grid.cells()
     assert [str(cell) for cell in cells] == [
         "fedavg + mean / none",
@@ -148,13 +172,14 @@ def test_a_grid_always_has_the_clean_run_first_and_lists_what_cannot_be() -> Non
 
 
 def test_a_mistake_in_a_grid_is_not_skipped() -> None:
-    for axes in (("fedagv", "own", "none"), ("fedavg", "trimmed-mean:f=9", "none")):
+    for axes in (("fedagv", "none", "own"), ("fedavg", "none", "trimmed-mean:f=9")):
+        fields = dict(zip(("protocol", "mechanism", "defense"), axes, strict=True))
         with pytest.raises(ConfigError):
-            Grid({}, *((axis,) for axis in axes)).cells()
+            Grid({name: (text,) for name, text in fields.items()}).cells()
 
 
 def test_all_stands_for_every_installed_attack() -> None:
-    cells, skipped = Grid({}, ("fsl",), ("own",), ("all",)).cells()
+    cells, skipped = Grid({"protocol": ("fsl",), "attack": ("all",)}).cells()
     played, left_out = {cell.attack for cell in cells}, {skip.attack for skip in skipped}
     assert played | left_out == set(registry.names("attack"))
     assert {"none", "sign-flip", "dyn-opt", "rank-reversal"} <= played
@@ -163,24 +188,24 @@ def test_all_stands_for_every_installed_attack() -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_can_be_played(name: str) -> None:
-    cells, skipped = Preset.load(name, {}, {}).cells()
+    cells, skipped = Plan.preset(name, {}, {}).cells()
     assert cells
     assert not skipped
 
 
 def test_the_same_rule_under_two_names_is_one_cell() -> None:
-    preset = Preset.load("table2-mini", {}, {"protocol": ["fedavg"], "defense": ["own", "mean"]})
+    preset = Plan.preset("table2-mini", {}, {"protocol": ["fedavg"], "defense": ["own", "mean"]})
     cells, _ = preset.cells()
     assert len({str(cell) for cell in cells}) == len(cells)
 
 
 def test_a_preset_takes_other_values_axes_and_learning_rates() -> None:
-    preset = Preset.load("table2-mini", {"rounds": 3}, {"protocol": ["topk:lr=0.5", "fedavg"]})
+    preset = Plan.preset("table2-mini", {"rounds": 3}, {"protocol": ["topk:lr=0.5", "fedavg"]})
     cells, _ = preset.with_lr(0.2).cells()
     assert {cell.scenario.rounds for cell in cells} == {3}
     assert {cell.protocol for cell in cells} == {"topk:lr=0.5", "fedavg:lr=0.2"}
     with pytest.raises(ConfigError, match=r"--preset must be one of .*, table2-mini, got 'table3'"):
-        Preset.load("table3", {}, {})
+        Plan.preset("table3", {}, {})
 
 
 def test_a_row_compares_seeds_with_themselves_and_the_lowest_is_the_worst(record: Record) -> None:

@@ -11,8 +11,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedbench.sweep.grid import Cell, Preset
+    from fedbench.sweep.cells import Cell
     from fedbench.sweep.local import Options
+    from fedbench.sweep.plan import Plan
     from fedbench.sweep.summary import Row
 
 Axis = list[str] | None
@@ -181,23 +182,17 @@ def choose(
     axes: dict[str, list[str]],
     seeds: str | None,
     lr: float | None,
-) -> Preset:
+) -> Plan:
     """The table that the options describe: a preset with changes, or a grid of its own."""
     import dataclasses
 
-    from fedbench.sweep.grid import Grid, Preset
+    from fedbench.sweep.plan import Plan
 
     if preset is None and any(axes.values()):
-        grid = Grid(
-            scalars,
-            tuple(axes["protocol"] or ["fedavg"]),
-            tuple(axes["defense"] or ["own"]),
-            tuple(axes["attack"] or ["all"]),
-            tuple(axes["mechanism"] or ["none"]),
-        )
-        plan = Preset("Who survives", (0, 1, 2), scalars, (grid,))
+        grid = {"protocol": "fedavg", "attack": "all"} | {k: v for k, v in axes.items() if v}
+        plan = Plan.of({"title": "Who survives", "scenario": scalars, "grid": [grid]}, "attack")
     else:
-        plan = Preset.load(preset or "table2-mini", scalars, axes)
+        plan = Plan.preset(preset or "table2-mini", scalars, axes)
     if seeds is not None:
         plan = dataclasses.replace(plan, seeds=parse_seeds(seeds))
     if lr is not None:
@@ -221,13 +216,13 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def run(console: Console, plan: Preset, options: Options, out: Path) -> None:
+def run(console: Console, plan: Plan, options: Options, out: Path) -> None:
     """Play the plan, show it, write it."""
     from fedbench.cli.live import watcher
     from fedbench.cli.table import final_table, skipped_lines
-    from fedbench.record import writable
+    from fedbench.files import writable
     from fedbench.setup import prepare
-    from fedbench.sweep.local import play_all
+    from fedbench.sweep.drive import play_all
     from fedbench.sweep.summary import rows
 
     cells, skipped = plan.cells()
@@ -239,8 +234,7 @@ def run(console: Console, plan: Preset, options: Options, out: Path) -> None:
     for line in skipped_lines(skipped):
         console.print(f"skipped: {line}", highlight=False, markup=False)
 
-    rounds = cells[0].scenario.rounds
-    with watcher(console, cells, plan.seeds, rounds) as watch:
+    with watcher(console, cells, plan.seeds) as watch:
         records = play_all(cells, plan.seeds, options, watch, out)
     table = rows(cells, records)
     if table:
@@ -252,7 +246,7 @@ def run(console: Console, plan: Preset, options: Options, out: Path) -> None:
         raise typer.Exit(130)
 
 
-def header(plan: Preset, cells: list[Cell], options: Options) -> str:
+def header(plan: Plan, cells: list[Cell], options: Options) -> str:
     """Everything that the numbers depend on, in a few lines."""
     scenario = cells[0].scenario
     runs = len(cells) * len(plan.seeds)
@@ -275,11 +269,11 @@ def header(plan: Preset, cells: list[Cell], options: Options) -> str:
     )
 
 
-def write(plan: Preset, table: list[Row], out: Path) -> str:
+def write(plan: Plan, table: list[Row], out: Path) -> str:
     """Chart and Markdown table beside the records, and a line that says where."""
     from fedbench.cli.chart import draw
     from fedbench.cli.table import markdown
-    from fedbench.record import write_atomically
+    from fedbench.files import write_atomically
 
     scenario = table[0].cell.scenario
     seeds = len(plan.seeds)

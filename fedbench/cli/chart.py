@@ -92,7 +92,7 @@ def draw(rows: list[Row], title: str, subtitle: str, path: Path) -> None:
     Raises:
         ConfigError: the folder cannot be written.
     """
-    from fedbench.record import write_atomically
+    from fedbench.files import write_atomically
 
     buffer = io.BytesIO()
     compose(rows, title, subtitle).savefig(buffer, format="png")

@@ -48,7 +48,7 @@ def figure5(
 
     from fedbench.cli.figure5_chart import draw
     from fedbench.errors import require
-    from fedbench.record import writable, write_atomically
+    from fedbench.files import writable, write_atomically
 
     require("--delta", delta, 0 < delta < 1, "in (0, 1)")
     require("--repetitions", repetitions, repetitions >= 2, ">= 2")

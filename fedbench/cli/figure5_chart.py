@@ -82,7 +82,7 @@ def draw(figure: Figure5, path: Path) -> None:
     Raises:
         ConfigError: the folder cannot be written.
     """
-    from fedbench.record import write_atomically
+    from fedbench.files import write_atomically
 
     buffer = io.BytesIO()
     compose(figure).savefig(buffer, format="png")

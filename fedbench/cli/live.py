@@ -19,14 +19,16 @@ from fedbench.sweep.watch import Watcher
 
 if TYPE_CHECKING:
     from fedbench.record import Record, Round
-    from fedbench.sweep.grid import Cell
+    from fedbench.sweep.cells import Cell
     from fedbench.sweep.summary import Row
 
 
-def watcher(console: Console, cells: list[Cell], seeds: Sequence[int], rounds: int) -> Watcher:
-    """A live display on a terminal, a line a run elsewhere."""
+def watcher(
+    console: Console, cells: list[Cell], seeds: Sequence[int], table: bool = True
+) -> Watcher:
+    """A live display on a terminal, with the results so far or without; a line a run elsewhere."""
     if console.is_terminal:
-        return TerminalWatcher(console, cells, seeds, rounds)
+        return TerminalWatcher(console, cells, seeds, table)
     return PlainWatcher(console, len(cells) * len(seeds))
 
 
@@ -61,6 +63,10 @@ class PlainWatcher(Watcher):
     def __exit__(self, *_: object) -> None:
         pass
 
+    def found(self, cell: Cell, seed: int) -> None:
+        """Counts it."""
+        self.ended += 1
+
     def started(self, cell: Cell, seed: int) -> None:
         """Says nothing."""
 
@@ -91,14 +97,21 @@ class Run:
     Args:
         name: For people.
         start: When it began, in seconds of the monotonic clock.
+        total: Rounds of it.
         rounds: How many are over.
         accuracy: As of the last look.
     """
 
     name: str
     start: float
+    total: int
     rounds: int = 0
     accuracy: float | None = None
+
+    @property
+    def share(self) -> float:
+        """Of its rounds, that are over."""
+        return self.rounds / self.total
 
 
 class TerminalWatcher(Watcher):
@@ -110,17 +123,18 @@ class TerminalWatcher(Watcher):
         console: A terminal.
         cells: All that will be played.
         seeds: Of each cell.
-        rounds: Of each run.
+        table: Show the results so far; for thousands of runs they are too many.
     """
 
     def __init__(
-        self, console: Console, cells: list[Cell], seeds: Sequence[int], rounds: int
+        self, console: Console, cells: list[Cell], seeds: Sequence[int], table: bool = True
     ) -> None:
-        self.console, self.cells, self.rounds = console, cells, rounds
+        self.console, self.cells, self.table = console, cells, table
         self.runs = len(cells) * len(seeds)
         self.start = time.monotonic()
         self.running: dict[tuple[Cell, int], Run] = {}
         self.ended: set[tuple[Cell, int]] = set()
+        self.known = self.lost = 0  # runs found, and failed, among those that ended
         self.records: dict[Cell, list[Record]] = {}
         self.rows: list[Row] = []
         self._lock = threading.Lock()  # Live draws in a thread of its own
@@ -136,6 +150,12 @@ class TerminalWatcher(Watcher):
             self._live.stop()
         finally:
             self.console.show_cursor(True)
+
+    def found(self, cell: Cell, seed: int) -> None:
+        """Counts it."""
+        with self._lock:
+            self.ended.add((cell, seed))
+            self.known += 1
 
     def started(self, cell: Cell, seed: int) -> None:
         """A new line."""
@@ -155,6 +175,8 @@ class TerminalWatcher(Watcher):
 
         with self._lock:
             self._end(cell, record.scenario.seed)
+            if not self.table:
+                return
             self.records.setdefault(cell, []).append(record)
             self.rows = summary.rows(self.cells, self.records)
 
@@ -162,14 +184,16 @@ class TerminalWatcher(Watcher):
         """Said above the display, where it stays."""
         with self._lock:
             self._end(cell, seed)
+            self.lost += 1
         text = table.legible(f"{cell}, seed {seed}: failed: {message}", self.console.options)
         self.console.print(Text(text, style="bold red"), soft_wrap=True)
 
     def _run(self, cell: Cell, seed: int) -> Run:
         if (cell, seed) in self.ended:  # its record came before its last rounds: another queue
-            return Run("", 0.0)
+            return Run("", 0.0, 1)
         if (cell, seed) not in self.running:
-            self.running[cell, seed] = Run(f"{cell}, seed {seed}", time.monotonic())
+            name, rounds = f"{cell}, seed {seed}", cell.scenario.rounds
+            self.running[cell, seed] = Run(name, time.monotonic(), rounds)
         return self.running[cell, seed]
 
     def _end(self, cell: Cell, seed: int) -> None:
@@ -191,13 +215,12 @@ class TerminalWatcher(Watcher):
             bars.add_column(no_wrap=True, justify="right")
         for run in shown:
             said = "" if run.accuracy is None else f"{columns.percent(run.accuracy)} %"
-            share = run.rounds / self.rounds
             bars.add_row(
                 table.cell(run.name, flat),
-                ProgressBar(total=1.0, completed=share, width=12),
-                f"round {run.rounds}/{self.rounds}",
+                ProgressBar(total=1.0, completed=run.share, width=12),
+                f"round {run.rounds}/{run.total}",
                 said,
-                _left(now - run.start, share),
+                _left(now - run.start, run.share),
             )
         if shown:
             yield bars
@@ -210,12 +233,14 @@ class TerminalWatcher(Watcher):
             yield table.results("", rows, columns.ACCURACY, flat)
 
     def _overall(self, now: float) -> RenderableType:
-        under_way = sum(run.rounds for run in self.running.values()) / self.rounds
-        share = (len(self.ended) + under_way) / max(self.runs, 1)
+        under_way = sum(run.share for run in self.running.values())
+        played, to_play = len(self.ended) - self.known, self.runs - self.known
+        share = (played + under_way) / max(to_play, 1)
         elapsed = now - self.start
+        counts = f"{len(self.ended)} of {self.runs} runs done, {len(self.running)} running"
         line = Table.grid(padding=(0, 2, 0, 0))
         line.add_row(
-            Text(f"{len(self.ended)} of {self.runs} runs done", style="bold"),
+            Text(counts + (f", {self.lost} failed" if self.lost else ""), style="bold"),
             ProgressBar(total=1.0, completed=share, width=12),
             f"{clock(elapsed)} elapsed",
             _left(elapsed, share),

@@ -164,8 +164,8 @@ def show(
     """The prices on stdout, the curve as a picture."""
     from fedbench.cli import privacy_table
     from fedbench.cli.privacy_chart import draw
+    from fedbench.files import writable
     from fedbench.privacy.planning import curve, prices
-    from fedbench.record import writable
 
     found = prices(plugin, plan)
     if format == "json":

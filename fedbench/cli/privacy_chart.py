@@ -29,7 +29,7 @@ def draw(curve: Curve, name: str, plan: Plan, sees: str, path: Path) -> None:
     Raises:
         ConfigError: the folder cannot be written.
     """
-    from fedbench.record import write_atomically
+    from fedbench.files import write_atomically
 
     buffer = io.BytesIO()
     compose(curve, name, plan, sees).savefig(buffer, format="png")

@@ -67,7 +67,7 @@ def membership(
     from fedbench.cli.attack import parse_seeds
     from fedbench.cli.bench import progress
     from fedbench.cli.probe_table import show_membership, to_json
-    from fedbench.record import writable, write_atomically
+    from fedbench.files import writable, write_atomically
     from fedbench.scenario import Scenario
 
     numbers = parse_seeds(seeds)
@@ -121,7 +121,7 @@ def inversion(
     from fedbench.cli.probe_picture import draw
     from fedbench.cli.probe_table import counted, inversion_json, show_inversion
     from fedbench.errors import require
-    from fedbench.record import writable, write_atomically
+    from fedbench.files import writable, write_atomically
     from fedbench.scenario import Scenario
 
     numbers = parse_seeds(seeds)

@@ -48,7 +48,7 @@ def draw(report: Report, subtitle: str, path: Path) -> None:
     Raises:
         ConfigError: the folder cannot be written.
     """
-    from fedbench.record import write_atomically
+    from fedbench.files import write_atomically
 
     buffer = io.BytesIO()
     compose(strips(report), subtitle).savefig(buffer, format="png")

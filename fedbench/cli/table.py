@@ -30,7 +30,7 @@ from fedbench.cli.columns import (
 )
 
 if TYPE_CHECKING:
-    from fedbench.sweep.grid import Skipped
+    from fedbench.sweep.cells import Skipped
     from fedbench.sweep.summary import Row
 
 NAMES = 25  # characters that the names get beside the numbers before a table is split

@@ -2,86 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import product
 from typing import Any
 
 from fedbench import registry
 from fedbench.errors import ConfigError, Misfit
 from fedbench.scenario import Scenario
+from fedbench.sweep.cells import AXES, Cell, Skipped
 
-AXES = ("protocol", "mechanism", "defense", "attack")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One combination; a run of it is `scenario` with another seed."""
-
-    scenario: Scenario
-
-    @property
-    def protocol(self) -> str:
-        """As typed."""
-        return self.scenario.protocol
-
-    @property
-    def attack(self) -> str:
-        """As typed."""
-        return self.scenario.attack
-
-    @property
-    def defense(self) -> str:
-        """As typed, but ``vote`` where the protocol's own rule counts votes."""
-        if self.scenario.is_vote():
-            return "vote"
-        if self.scenario.defense == "own":
-            default: str = registry.load("protocol", self.scenario.protocol).default_defense
-            return default
-        return self.scenario.defense
-
-    @property
-    def system(self) -> str:
-        """What is attacked: protocol, rule, and mechanism if there is one."""
-        mechanism = self.scenario.mechanism
-        private = "" if mechanism == "none" else f" + {mechanism}"
-        return f"{self.protocol}{private} + {self.defense}"
-
-    @property
-    def clean(self) -> bool:
-        """True if the adversary does nothing."""
-        return self.attack == "none"
-
-    def __str__(self) -> str:
-        return f"{self.system} / {self.attack}"
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A combination that cannot exist, and why."""
-
-    protocol: str
-    defense: str
-    attack: str
-    reason: str
+# Fields that mean something only where there is a mechanism, or a protocol with noise of its own.
+PRIVACY = ("delta", "adjacency", "sees")
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Every protocol with every mechanism and defense under every attack, on one base scenario.
+    """Every combination of some values of some fields of a scenario.
 
     The clean run, attack ``none``, is always part of it and comes first. The attack ``all`` stands
-    for every installed attack.
+    for every installed attack. What would repeat a run under another description is skipped: an
+    attack by nobody, a delta without a mechanism, a declared share that no rule reads.
+
+    Args:
+        axes: Of each field its values, in the order in which they vary, the first one slowest;
+            protocol, mechanism, defense and attack always vary last.
     """
 
-    base: dict[str, Any]
-    protocol: tuple[str, ...]
-    defense: tuple[str, ...]
-    attack: tuple[str, ...]
-    mechanism: tuple[str, ...] = ("none",)
+    axes: Mapping[str, tuple[Any, ...]]
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The fields with several values, beside the plug-ins that are tried."""
+        return tuple(name for name, values in self._others().items() if len(values) > 1)
 
     def cells(self) -> tuple[list[Cell], list[Skipped]]:
         """The cells in order, and what was left out.
@@ -89,23 +42,50 @@ class Grid:
         Raises:
             ConfigError: a name or a parameter that does not exist.
         """
-        attacks = dict.fromkeys(["none", *_expand(self.attack)])
         cells, skipped = [], []
-        for protocol in dict.fromkeys(self.protocol):
-            registry.load("protocol", protocol)
-            for mechanism, defense in product(*map(dict.fromkeys, (self.mechanism, self.defense))):
-                for attack in attacks:
-                    registry.load("attack", attack)
-                    fields = {"protocol": protocol, "defense": defense, "attack": attack}
-                    fields["mechanism"] = mechanism
-                    scenario = Scenario.of(**(self.base | fields))
-                    try:
-                        scenario.plugins()
-                    except Misfit as misfit:
-                        skipped.append(Skipped(protocol, defense, attack, str(misfit)))
-                    else:
-                        cells.append(Cell(scenario))
+        for fields in self._combinations():
+            scenario = Scenario.of(**fields)
+            try:
+                scenario.plugins()
+                self._distinct(scenario)
+            except Misfit as misfit:
+                names = (scenario.protocol, scenario.defense, scenario.attack)
+                skipped.append(Skipped(*names, str(misfit)))
+            else:
+                cells.append(Cell(scenario, self.varied))
         return cells, skipped
+
+    def _combinations(self) -> Iterator[dict[str, Any]]:
+        parts = {name: dict.fromkeys(self.axes.get(name, (_DEFAULTS[name],))) for name in AXES}
+        parts["attack"] = dict.fromkeys(["none", *_expand(parts["attack"])])
+        for kind, texts in parts.items():
+            for text in texts:
+                registry.load(kind, text) if text != "own" else None
+        values = {**{k: dict.fromkeys(v) for k, v in self._others().items()}, **parts}
+        for combination in product(*values.values()):
+            yield dict(zip(values, combination, strict=True))
+
+    def _others(self) -> dict[str, tuple[Any, ...]]:
+        return {name: values for name, values in self.axes.items() if name not in AXES}
+
+    def _distinct(self, scenario: Scenario) -> None:
+        """Raise `Misfit` for a combination that is another one under a second description."""
+        plugins = scenario.plugins()
+        if scenario.malicious == 0 and scenario.attack != "none":
+            raise Misfit("nobody is malicious")
+        if plugins.noises(scenario) == 0:
+            self._first_only(scenario, PRIVACY, "without a mechanism")
+        if not plugins.declares:
+            self._first_only(scenario, ("declared",), f"to {plugins.rule}")
+
+    def _first_only(self, scenario: Scenario, names: Iterable[str], where: str) -> None:
+        for name in names:
+            values = self.axes.get(name, ())
+            if len(values) > 1 and getattr(scenario, name) != values[0]:
+                raise Misfit(f"{where} another {name} changes nothing")
+
+
+_DEFAULTS = {"protocol": "fedavg", "mechanism": "none", "defense": "own", "attack": "none"}
 
 
 def _expand(attacks: Iterable[str]) -> list[str]:
@@ -115,74 +95,29 @@ def _expand(attacks: Iterable[str]) -> list[str]:
     return out
 
 
-@dataclass(frozen=True)
-class Preset:
-    """A named table: its title, its seeds and its grids."""
+def unite(grids: Iterable[Grid]) -> tuple[list[Cell], list[Skipped]]:
+    """The cells of all grids, each once, and what was left out.
 
-    title: str
-    seeds: tuple[int, ...]
-    base: dict[str, Any]
-    grids: tuple[Grid, ...]
-
-    @classmethod
-    def load(
-        cls, name: str, overrides: dict[str, Any], axes: Mapping[str, Sequence[str]]
-    ) -> Preset:
-        """The preset of that name, with some of its fields and axes replaced.
-
-        Raises:
-            ConfigError: no such preset.
-        """
-        known = preset_names()
-        if name not in known:
-            raise ConfigError(f"--preset must be one of {', '.join(known)}, got {name!r}")
-        source = files("fedbench").joinpath("presets", f"{name}.toml")
-        table = tomllib.loads(source.read_text(encoding="utf-8"))
-        base = table["scenario"] | overrides
-        grids = []
-        for grid in table["grid"]:
-            fields = table["scenario"] | grid.get("scenario", {}) | overrides
-            parts = {axis: tuple(axes.get(axis) or grid.get(axis, ["none"])) for axis in AXES}
-            grids.append(Grid(fields, **parts))
-        return cls(table["title"], tuple(table["seeds"]), base, tuple(grids))
-
-    def cells(self) -> tuple[list[Cell], list[Skipped]]:
-        """The cells of all grids, each once, and what was left out.
-
-        Raises:
-            ConfigError: nothing is left to run.
-        """
-        cells: dict[Scenario, Cell] = {}  # by what they mean: ``own`` may be ``mean``
-        skipped: dict[Skipped, None] = {}
-        for grid in self.grids:
-            good, bad = grid.cells()
-            for cell in good:
-                cells.setdefault(cell.scenario.resolved(), cell)
-            skipped |= dict.fromkeys(bad)
-        if not cells:
-            raise ConfigError(f"no combination can run: {next(iter(skipped)).reason}")
-        return list(cells.values()), list(skipped)
-
-    def with_lr(self, lr: float) -> Preset:
-        """The same with this learning rate for every protocol that does not name its own."""
-        return dataclasses.replace(
-            self,
-            grids=tuple(
-                dataclasses.replace(grid, protocol=tuple(_with_lr(p, lr) for p in grid.protocol))
-                for grid in self.grids
-            ),
-        )
+    Raises:
+        ConfigError: nothing is left to run.
+    """
+    cells: dict[Scenario, Cell] = {}  # by what they mean: ``own`` may be ``mean``
+    skipped: dict[Skipped, None] = {}
+    varied: dict[str, None] = {}
+    for grid in grids:
+        good, bad = grid.cells()
+        varied |= dict.fromkeys(grid.varied)
+        for cell in good:
+            cells.setdefault(cell.scenario.resolved(), cell)
+        skipped |= dict.fromkeys(bad)
+    if not cells:
+        raise ConfigError(f"no combination can run: {next(iter(skipped)).reason}")
+    varied |= dict.fromkeys(differing([cell.scenario for cell in cells.values()]))
+    return [Cell(cell.scenario, tuple(varied)) for cell in cells.values()], list(skipped)
 
 
-def _with_lr(protocol: str, lr: float) -> str:
-    name, params = registry.split(protocol)
-    text = ",".join(f"{key}={value}" for key, value in ({"lr": str(lr)} | params).items())
-    return f"{name}:{text}"
-
-
-def preset_names() -> list[str]:
-    """The presets that come with fedbench."""
-    folder = files("fedbench").joinpath("presets")
-    return sorted(
-        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
-    )
+def differing(scenarios: Iterable[Scenario]) -> list[str]:
+    """Fields beside the plug-ins that are tried, and the seed, in which the scenarios differ."""
+    first, *others = scenarios
+    names = [name for name in Scenario.model_fields if name not in (*AXES, "seed")]
+    return [n for n in names if any(getattr(first, n) != getattr(other, n) for other in others)]

@@ -1,26 +1,23 @@
-"""Play many runs on this machine: worker processes, each with its share of the cores."""
+"""Play runs on this machine: worker processes, one per accelerator or per group of cores."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import queue
 import signal
-from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+import threading
+import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Self
 
 from fedbench.allocator import keep_memory
-from fedbench.errors import ConfigError, require
-from fedbench.record import Record, Round
-from fedbench.scenario import Scenario
-from fedbench.sweep.grid import Cell
-from fedbench.sweep.watch import Watcher
-
-_inbox: Any = None  # in a worker: the queue that carries its rounds to the main process
+from fedbench.errors import require
+from fedbench.record import Record
+from fedbench.sweep.cells import Run
+from fedbench.sweep.engine import Crash, Engine, Job, News, crash
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class Options:
         device: ``auto``, ``cpu`` or ``cuda``.
         executor: ``auto``, ``loop`` or ``stacked``.
         chunk: Clients that the stacked executor trains at once.
-        workers: Processes; 0 for one per core, or one on an accelerator.
+        workers: Processes; 0 for one per accelerator, or one per ``threads`` cores.
         threads: Of each process. With small batches a second thread gains little, and where
             something else wants the core it costs a multiple (docs/results.md).
     """
@@ -45,18 +42,20 @@ class Options:
     def __post_init__(self) -> None:
         require("--workers", self.workers, self.workers >= 0, ">= 0")
         require("--threads", self.threads, self.threads >= 1, ">= 1")
+        require("--chunk", self.chunk, self.chunk >= 1, ">= 1")
 
     def processes(self, runs: int) -> int:
         """How many workers play so many runs."""
-        workers = self.workers or (1 if self._accelerated() else available_cores())
+        workers = self.workers or self.accelerators() or available_cores() // self.threads
         return max(1, min(workers, runs))
 
-    def _accelerated(self) -> bool:
+    def accelerators(self) -> int:
+        """How many there are to use."""
         if self.device == "cpu":
-            return False
+            return 0
         import torch
 
-        return torch.cuda.is_available()
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def available_cores() -> int:
@@ -66,107 +65,146 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def play_all(
-    cells: Sequence[Cell],
-    seeds: Sequence[int],
-    options: Options,
-    watcher: Watcher,
-    out: Path | None = None,
-) -> dict[Cell, list[Record]]:
-    """Every cell with every seed; each record is written to ``out`` when its run ends.
+@dataclass
+class _Worker:
+    """A process, the pipe to it, and the run that it plays, if any."""
 
-    Ctrl-C ends the workers and returns what is finished.
+    process: BaseProcess
+    pipe: Connection
+    run: Run | None = None
 
-    Raises:
-        FedbenchError: a run cannot be played as described, or its worker was killed; the other
-            runs are stopped.
+
+class Local(Engine):
+    """Worker processes. One that is killed takes only its own run with it.
+
+    Args:
+        options: How runs are played.
+        workers: How many processes.
     """
-    runs = [(cell, seed) for cell in cells for seed in seeds]
-    workers = options.processes(len(runs))
-    context = multiprocessing.get_context("spawn")  # a forked child of a threaded torch hangs
-    inbox = context.Queue()
-    records: dict[Cell, list[Record]] = {}
-    others = set(multiprocessing.active_children())  # not ours to end
-    pool = ProcessPoolExecutor(workers, context, _start, (inbox, options.threads))
-    try:
-        waiting: dict[Future[Record], tuple[Cell, int]] = {}
-        for number, (cell, seed) in enumerate(runs):
-            scenario = cell.scenario.model_copy(update={"seed": seed})
-            waiting[pool.submit(_play, number, scenario, options)] = (cell, seed)
-        while waiting:
-            _deliver(inbox, runs, watcher)
-            for future in [future for future in waiting if future.done()]:
-                cell, seed = waiting.pop(future)
-                _deliver(inbox, runs, watcher, wait=0.0)
-                record = _result(future, cell, seed, watcher)
-                records.setdefault(cell, []).append(record)
-                if out is not None:
-                    record.write(out)
-                watcher.finished(cell, record)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - others:
-            child.terminate()
-    for cell in records:
-        records[cell].sort(key=lambda record: record.scenario.seed)
-    return records
+
+    def __init__(self, options: Options, workers: int) -> None:
+        self.options, self.size = options, workers
+        self._workers: dict[int, _Worker] = {}  # by their place: which accelerator they use
+        self._begun: list[News] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for worker in self._workers.values():
+            worker.process.kill()
+        for worker in self._workers.values():
+            worker.process.join()
+            worker.pipe.close()
+        self._workers = {}
+
+    def free(self) -> int:
+        """Places without a run."""
+        return self.size - sum(worker.run is not None for worker in self._workers.values())
+
+    def submit(self, run: Run, chunk: int) -> None:
+        """To a worker that waits, or to a new one."""
+        idle = next((w for w in self._workers.values() if w.run is None), None)
+        worker = idle or self._start()
+        worker.run = run
+        job = Job(run.scenario, self.options.device, self.options.executor, chunk)
+        try:
+            worker.pipe.send(job)
+        except OSError:  # it was killed while it waited: `news` will see that the pipe has ended
+            return
+        self._begun.append(News(run, None))
+
+    def news(self, wait_seconds: float) -> list[News]:
+        """What the pipes say; the end of a pipe is the end of its worker."""
+        out, self._begun = self._begun, []
+        busy = {w.pipe: (i, w) for i, w in self._workers.items() if w.run is not None}
+        if not busy:
+            time.sleep(0 if out else wait_seconds)
+        for pipe in wait(list(busy), 0 if out else wait_seconds):
+            assert isinstance(pipe, Connection)
+            place, worker = busy[pipe]
+            assert worker.run is not None
+            try:
+                said = pipe.recv()
+            except (EOFError, OSError):
+                out.append(News(worker.run, self._bury(place)))
+                continue
+            out.append(News(worker.run, said))
+            if isinstance(said, Record | Crash):
+                worker.run = None
+        return out
+
+    def _start(self) -> _Worker:
+        place = next(i for i in range(self.size) if i not in self._workers)
+        context = multiprocessing.get_context("spawn")  # a forked child of a threaded torch hangs
+        ours, theirs = context.Pipe()
+        accelerators = self.options.accelerators()
+        accelerator = place % accelerators if accelerators else None
+        arguments = (theirs, self.options.threads, accelerator)
+        process = context.Process(target=_serve, args=arguments, daemon=True)
+        process.start()
+        theirs.close()  # or the end of the worker would not be the end of the pipe
+        self._workers[place] = _Worker(process, ours)
+        return self._workers[place]
+
+    def _bury(self, place: int) -> Crash:
+        worker = self._workers.pop(place)
+        worker.pipe.close()
+        worker.process.join()
+        code = worker.process.exitcode or 0
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return Crash("lost", "WorkerLost", f"the worker process ended with {how}")
 
 
-def _result(future: Future[Record], cell: Cell, seed: int, watcher: Watcher) -> Record:
-    try:
-        return future.result()
-    except BrokenProcessPool as error:
-        raise ConfigError(
-            "a worker process was killed, perhaps for lack of memory; the records of finished runs "
-            "are kept; try a smaller --workers or --chunk"
-        ) from error
-    except Exception as error:
-        watcher.failed(cell, seed, str(error) or type(error).__name__)
-        raise
-
-
-def _deliver(
-    inbox: Any, runs: Sequence[tuple[Cell, int]], watcher: Watcher, wait: float = 0.1
-) -> None:
-    """Hand every waiting message to the watcher; wait a moment for the first one."""
-    try:
-        while True:
-            number, news = inbox.get(timeout=wait) if wait else inbox.get_nowait()
-            cell, seed = runs[number]
-            if isinstance(news, Round):
-                watcher.round(cell, seed, news)
-            else:
-                watcher.started(cell, seed)
-            wait = 0.0
-    except queue.Empty:
-        return
-
-
-def _start(inbox: Any, threads: int) -> None:
-    """In a new worker."""
-    global _inbox
+def _serve(pipe: Connection, threads: int, accelerator: int | None) -> None:
+    """In a new worker: play what comes through the pipe until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if accelerator is not None:
+        _see_only(accelerator)
     keep_memory()
     import torch
 
     torch.set_num_threads(threads)
-    _inbox = inbox
+    while True:
+        try:
+            job = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            ended: Record | Crash = _play(job, pipe)
+        except BaseException as error:
+            ended = crash(error)
+        pipe.send(ended)
 
 
-def _play(number: int, scenario: Scenario, options: Options) -> Record:
-    """In a worker: one run."""
+def _play(job: Job, pipe: Connection) -> Record:
     from fedbench.run import play
 
-    def send(news: Round | None) -> None:
-        _inbox.put((number, news))
-
-    send(None)
     return play(
-        scenario,
-        device=options.device,
-        executor=options.executor,
-        chunk=options.chunk,
-        progress=send,
+        job.scenario,
+        device=job.device,
+        executor=job.executor,
+        chunk=job.chunk,
+        progress=pipe.send,
     )
+
+
+def _end_with_parent() -> None:
+    """A sweep that is killed leaves no worker behind, which would play for nobody."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _see_only(accelerator: int) -> None:
+    """Before CUDA starts: this worker's device is the only one there is."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    known = given.split(",") if given else None
+    os.environ["CUDA_VISIBLE_DEVICES"] = known[accelerator] if known else str(accelerator)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbench.record import Privacy, Record
-from fedbench.sweep.grid import Cell
+from fedbench.sweep.cells import Cell
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from fedbench.record import Record, Round
-    from fedbench.sweep.grid import Cell
+    from fedbench.sweep.cells import Cell
 
 
 class Watcher(ABC):
@@ -28,8 +28,12 @@ class Watcher(ABC):
         """Give the terminal back as it was, whatever happened."""
 
     @abstractmethod
+    def found(self, cell: Cell, seed: int) -> None:
+        """The record of this run was there already, or another sweep has made it."""
+
+    @abstractmethod
     def started(self, cell: Cell, seed: int) -> None:
-        """A worker has begun with this run."""
+        """A worker has begun with this run; again, if it lost the first one."""
 
     @abstractmethod
     def round(self, cell: Cell, seed: int, round: Round) -> None:

@@ -1,0 +1,103 @@
+"""What is compared: a combination, its runs, and why one cannot exist."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fedbench import registry
+from fedbench.record import file_name
+from fedbench.scenario import Scenario
+
+AXES = ("protocol", "mechanism", "defense", "attack")  # kinds of plug-ins that are tried
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination; a run of it is `scenario` with another seed.
+
+    Args:
+        scenario: As typed.
+        varied: Names of the fields beside `AXES` that tell it from the other cells of its sweep.
+    """
+
+    scenario: Scenario
+    varied: tuple[str, ...] = ()
+
+    @property
+    def protocol(self) -> str:
+        """As typed."""
+        return self.scenario.protocol
+
+    @property
+    def attack(self) -> str:
+        """As typed."""
+        return self.scenario.attack
+
+    @property
+    def defense(self) -> str:
+        """As typed, but ``vote`` where the protocol's own rule counts votes."""
+        if self.scenario.is_vote():
+            return "vote"
+        if self.scenario.defense == "own":
+            default: str = registry.load("protocol", self.scenario.protocol).default_defense
+            return default
+        return self.scenario.defense
+
+    @property
+    def system(self) -> str:
+        """What is attacked: protocol, rule, mechanism if there is one, and the varied fields."""
+        mechanism = self.scenario.mechanism
+        private = "" if mechanism == "none" else f" + {mechanism}"
+        where = "".join(f"; {name} {_said(self.scenario, name)}" for name in self.varied)
+        return f"{self.protocol}{private} + {self.defense}{where}"
+
+    @property
+    def clean(self) -> bool:
+        """True if the adversary does nothing."""
+        return self.attack == "none"
+
+    def __str__(self) -> str:
+        return f"{self.system} / {self.attack}"
+
+
+def _said(scenario: Scenario, name: str) -> str:
+    value: Any = getattr(scenario, name)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A cell with one of its seeds: what a worker plays, and what a record is of."""
+
+    cell: Cell
+    seed: int
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        """With the seed."""
+        return self.cell.scenario.model_copy(update={"seed": self.seed})
+
+    @cached_property
+    def id(self) -> str:
+        """Of the record that it makes."""
+        return self.scenario.id()
+
+    @cached_property
+    def file_name(self) -> str:
+        """Of the record that it makes."""
+        return file_name(self.scenario.resolved(), self.id)
+
+    def __str__(self) -> str:
+        return f"{self.cell}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A combination that cannot exist, and why."""
+
+    protocol: str
+    defense: str
+    attack: str
+    reason: str

@@ -1,0 +1,197 @@
+"""Play what a store lacks: claim a run, submit it, keep its record; go on after a failure."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fedbench.errors import ConfigError
+from fedbench.record import Record, Round
+from fedbench.sweep.cells import Cell, Run
+from fedbench.sweep.engine import Crash, Engine
+from fedbench.sweep.local import Local, Options
+from fedbench.sweep.store import Failure, Store
+from fedbench.sweep.watch import Watcher
+
+PATIENCE = 0.5  # seconds between two looks at what another sweep is playing
+
+
+@dataclass
+class Tally:
+    """How a sweep ended.
+
+    Args:
+        found: Runs whose record was there, or came from another sweep.
+        played: Runs of this sweep with a record.
+        failed: Runs without one, and why.
+        left: Runs that it did not come to.
+    """
+
+    found: list[Run] = field(default_factory=list)
+    played: list[Run] = field(default_factory=list)
+    failed: dict[Run, Failure] = field(default_factory=dict)
+    left: list[Run] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Sweep:
+    """Runs, the engine that plays them, and the store that keeps their records.
+
+    Args:
+        engine: Entered.
+        store: Entered.
+        watcher: Entered.
+        chunk: Clients that are trained at once; less where memory runs out.
+        retry_failed: Also play what has failed before.
+        strict: End at the first failure.
+    """
+
+    engine: Engine
+    store: Store
+    watcher: Watcher
+    chunk: int = 32
+    retry_failed: bool = False
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        self.tally = Tally()
+        self._waiting: deque[Run] = deque()
+        self._elsewhere: list[Run] = []
+        self._running: dict[Run, tuple[int, int]] = {}  # which try it is, and its chunk
+
+    def play(self, runs: Iterable[Run]) -> Tally:
+        """Until every run has a record or has failed. Ctrl-C ends it earlier.
+
+        Raises:
+            ConfigError: if `strict`, a run failed that cannot be played as described.
+            RuntimeError: if `strict`, a run crashed; with the traceback of its worker.
+        """
+        self._waiting.extend(runs)
+        looked = time.monotonic()
+        try:
+            while self._waiting or self._running or self._elsewhere:
+                while self._waiting and self.engine.free():
+                    self._begin(self._waiting.popleft())
+                for news in self.engine.news(0.1):
+                    self._hear(news.run, news.what)
+                if time.monotonic() - looked > PATIENCE:  # perhaps it has ended, or was killed
+                    self._waiting.extend(self._elsewhere)
+                    self._elsewhere, looked = [], time.monotonic()
+        except KeyboardInterrupt:
+            pass
+        self.tally.left = [*self._running, *self._waiting, *self._elsewhere]
+        return self.tally
+
+    def _begin(self, run: Run) -> None:
+        """Submit it, unless somebody has played it, plays it now, or failed to."""
+        if self._is_over(run):
+            return
+        if not self.store.claim(run):
+            self._elsewhere.append(run)
+            return
+        if self._is_over(run):  # between the look and the claim
+            self.store.release(run)
+            return
+        self._running[run] = (1, self.chunk)
+        self.engine.submit(run, self.chunk)
+
+    def _is_over(self, run: Run) -> bool:
+        if self.store.has(run):
+            self.tally.found.append(run)
+            self.watcher.found(run.cell, run.seed)
+            return True
+        failure = None if self.retry_failed else self.store.failure(run)
+        if failure is not None:
+            self.tally.failed[run] = failure
+            self.watcher.failed(run.cell, run.seed, f"{failure} (earlier; --retry-failed plays it)")
+        return failure is not None
+
+    def _hear(self, run: Run, what: Round | Record | Crash | None) -> None:
+        if what is None:
+            self.watcher.started(run.cell, run.seed)
+        elif isinstance(what, Round):
+            self.watcher.round(run.cell, run.seed, what)
+        elif isinstance(what, Record):
+            self.store.keep(run, what)
+            self._end(run)
+            self.tally.played.append(run)
+            self.watcher.finished(run.cell, what)
+        else:
+            self._try_again_or_fail(run, what)
+
+    def _try_again_or_fail(self, run: Run, what: Crash) -> None:
+        """Once more with fewer clients at once if memory was short.
+
+        Who was killed had often taken too much of it.
+        """
+        tries, chunk = self._running[run]
+        short = what.kind in ("memory", "lost")
+        if short and (chunk > 1 or tries == 1):
+            self._running[run] = (tries + 1, max(1, chunk // 4))
+            self.engine.submit(run, self._running[run][1])
+            return
+        failure = Failure(
+            id=run.id,
+            scenario=run.scenario.resolved(),
+            kind=what.kind,
+            error=what.error,
+            message=what.message,
+            traceback=what.traceback,
+            tries=tries,
+            chunk=chunk,
+        )
+        self.store.fail(run, failure)
+        self._end(run)
+        self.tally.failed[run] = failure
+        self.watcher.failed(run.cell, run.seed, str(failure))
+        if self.strict:
+            raise _as_error(failure)
+
+    def _end(self, run: Run) -> None:
+        del self._running[run]
+        self.store.release(run)
+
+
+def _as_error(failure: Failure) -> Exception:
+    if failure.kind == "user":
+        return ConfigError(failure.message)
+    if failure.kind == "crash":
+        return RuntimeError(failure.traceback)
+    return ConfigError(
+        f"{failure.message or failure.error}, perhaps for lack of memory, in each of "
+        f"{failure.tries} tries; the records of finished runs are kept; try a smaller --workers or "
+        "--chunk"
+    )
+
+
+def play_all(
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    options: Options,
+    watcher: Watcher,
+    out: Path | None = None,
+) -> dict[Cell, list[Record]]:
+    """Every cell with every seed, on this machine; what ``out`` has already is not played again.
+
+    Ctrl-C ends the workers and returns what is finished.
+
+    Raises:
+        ConfigError: a run cannot be played as described, or its worker was killed; the other
+            runs are stopped.
+        RuntimeError: a run crashed.
+    """
+    runs = [Run(cell, seed) for cell in cells for seed in seeds]
+    with TemporaryDirectory() as nowhere, Store(out or Path(nowhere)) as store:
+        with Local(options, options.processes(len(runs))) as engine:
+            sweep = Sweep(engine, store, watcher, options.chunk, retry_failed=True, strict=True)
+            tally = sweep.play(runs)
+        records: dict[Cell, list[Record]] = {}
+        ended = {*tally.found, *tally.played}
+        for run in runs:
+            if run in ended:
+                records.setdefault(run.cell, []).append(store.record(run))
+    return records

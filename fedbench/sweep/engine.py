@@ -1,0 +1,100 @@
+"""What plays runs: worker processes of this machine, or a cluster."""
+
+from __future__ import annotations
+
+import traceback
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+from fedbench.errors import FedbenchError
+from fedbench.record import Record, Round
+from fedbench.scenario import Scenario
+from fedbench.sweep.cells import Run
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Why a run ended without a record; the fields are those of `fedbench.sweep.store.Failure`."""
+
+    kind: Literal["user", "crash", "memory", "lost"]
+    error: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
+class News:
+    """What an engine has to say of a run: it was begun (None), a round, or how it ended."""
+
+    run: Run
+    what: Round | Record | Crash | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told to do.
+
+    Args:
+        scenario: To play.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        executor: ``auto``, ``loop`` or ``stacked``.
+        chunk: Clients that are trained at once.
+    """
+
+    scenario: Scenario
+    device: str
+    executor: str
+    chunk: int
+
+
+class Engine(ABC):
+    """Plays runs, several at once. Use it in a ``with`` statement; its end ends the workers."""
+
+    @abstractmethod
+    def __enter__(self) -> Self:
+        """Start."""
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the workers, whatever they are doing."""
+
+    @abstractmethod
+    def free(self) -> int:
+        """How many more runs it takes now."""
+
+    @abstractmethod
+    def submit(self, run: Run, chunk: int) -> None:
+        """Play this run, so many clients at once; called only if something is `free`."""
+
+    @abstractmethod
+    def news(self, wait_seconds: float) -> list[News]:
+        """What has happened; waits up to so many seconds for the first.
+
+        Of every submitted run the last news is a `Record` or a `Crash`, exactly one.
+        """
+
+
+def crash(error: BaseException) -> Crash:
+    """What a worker says of an exception: text, since the exception itself may not travel."""
+    kind: Literal["user", "crash", "memory"] = "crash"
+    if isinstance(error, FedbenchError):
+        kind = "user"
+    elif is_out_of_memory(error):
+        kind = "memory"
+    text = "".join(traceback.format_exception(error))
+    return Crash(kind, type(error).__name__, str(error), text)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Of the accelerator or of the machine; torch has an own type only for the former."""
+    import torch
+
+    allocator = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return allocator or isinstance(error, MemoryError | torch.OutOfMemoryError)

@@ -1,0 +1,186 @@
+"""A sweep as people write it: a TOML file of grids in which any list is an axis."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedbench import registry
+from fedbench.errors import ConfigError
+from fedbench.scenario import Scenario
+from fedbench.sweep.cells import AXES, Cell, Run, Skipped
+from fedbench.sweep.grid import Grid, unite
+
+FIELDS = tuple(name for name in Scenario.model_fields if name != "seed")
+PLUGINS = tuple(kind for kind in registry.KINDS if kind in FIELDS)  # fields that name a plug-in
+TABLES = ("title", "seeds", "scenario", "grid")
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A title, seeds that every cell is played with, and grids."""
+
+    title: str
+    seeds: tuple[int, ...]
+    grids: tuple[Grid, ...]
+
+    @classmethod
+    def preset(
+        cls, name: str, overrides: Mapping[str, Any], axes: Mapping[str, Sequence[str]]
+    ) -> Plan:
+        """The preset of that name, with some of its fields and axes replaced.
+
+        Raises:
+            ConfigError: no such preset.
+        """
+        known = preset_names()
+        if name not in known:
+            raise ConfigError(f"--preset must be one of {', '.join(known)}, got {name!r}")
+        source = files("fedbench").joinpath("presets", f"{name}.toml")
+        given = {kind: list(texts) for kind, texts in axes.items() if texts}
+        return cls.of(tomllib.loads(source.read_text("utf-8")), name, dict(overrides) | given)
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """The sweep in a file.
+
+        Raises:
+            ConfigError: unreadable, no TOML, or a name that means nothing there.
+        """
+        try:
+            return cls.of(tomllib.loads(path.read_text("utf-8")), str(path))
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} must be TOML: {error}") from error
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], name: str, overrides: Mapping[str, Any] = {}) -> Plan:
+        """The sweep that parsed TOML describes; ``name`` is what errors call it.
+
+        Raises:
+            ConfigError: a name that means nothing there, or a value of another type.
+        """
+        _only(table, TABLES, name, "is no part of a sweep")
+        shared, grids = table.get("scenario", {}), table.get("grid", [{}])
+        tables = [shared, *grids] if isinstance(grids, list) else [grids]
+        if not all(isinstance(one, dict) for one in tables):
+            raise ConfigError(f"{name}: must have one [scenario] and [[grid]] tables")
+        return cls(
+            title=str(table.get("title", name)),
+            seeds=_seeds(table.get("seeds", [0, 1, 2]), name),
+            grids=tuple(
+                Grid(_axes(shared | grid | overrides, f"{name}: grid {i + 1}"))
+                for i, grid in enumerate(grids)
+            ),
+        )
+
+    def cells(self) -> tuple[list[Cell], list[Skipped]]:
+        """The cells of all grids, each once, and what was left out.
+
+        Raises:
+            ConfigError: nothing is left to run.
+        """
+        return unite(self.grids)
+
+    def with_lr(self, lr: float) -> Plan:
+        """The same with this learning rate for every protocol that does not name its own."""
+
+        def taught(grid: Grid) -> Grid:
+            protocols = grid.axes.get("protocol", ("fedavg",))
+            return Grid({**grid.axes, "protocol": tuple(_with_lr(p, lr) for p in protocols)})
+
+        return dataclasses.replace(self, grids=tuple(map(taught, self.grids)))
+
+
+def runs(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Run]:
+    """Every cell with every seed, cell by cell."""
+    return [Run(cell, seed) for cell in cells for seed in seeds]
+
+
+def preset_names() -> list[str]:
+    """The presets that come with fedbench."""
+    folder = files("fedbench").joinpath("presets")
+    return sorted(
+        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
+    )
+
+
+def _axes(table: Mapping[str, Any], where: str) -> dict[str, tuple[Any, ...]]:
+    """Every field with its values; plug-ins come last, so they vary fastest."""
+    if "seed" in table:
+        raise ConfigError(f"{where}: seed is no axis; write seeds = [0, 1, 2] above the tables")
+    _only(table, FIELDS, where, "is no axis")
+    axes = {name: _values(name, value, where) for name, value in table.items()}
+    last = {name: axes.pop(name) for name in AXES if name in axes}
+    return axes | last
+
+
+def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
+    """A list is an axis, a table a plug-in with axes of its own."""
+    listed = value if isinstance(value, list) else [value]
+    if not listed:
+        raise ConfigError(f"{where}: {name} must have a value, got []")
+    out: list[Any] = []
+    for one in listed:
+        if isinstance(one, dict):
+            out += _texts(name, one, where)
+        elif isinstance(one, list) or (name in PLUGINS and not isinstance(one, str)):
+            kind = "a name or a table" if name in PLUGINS else "a value"
+            raise ConfigError(f"{where}: {name} must be {kind} or a list of them, got {one!r}")
+        else:
+            out.append(one)
+    return tuple(dict.fromkeys(out))
+
+
+def _texts(kind: str, table: Mapping[str, Any], where: str) -> list[str]:
+    """Every ``name:param=value`` of ``{name = "dyn-opt", via = ["codec", "wire"]}``."""
+    if kind not in PLUGINS or not isinstance(table.get("name"), str):
+        raise ConfigError(
+            f"{where}: {kind} must be a value, or for a plug-in a table with its name and "
+            f"parameters, got {dict(table)!r}"
+        )
+    params = {key: value for key, value in table.items() if key != "name"}
+    lists = [value if isinstance(value, list) else [value] for value in params.values()]
+    texts = []
+    for values in product(*lists):
+        pairs = zip(params, map(_plain, values), strict=True)
+        said = ",".join(f"{key}={value}" for key, value in pairs)
+        texts.append(f"{table['name']}:{said}" if said else table["name"])
+        registry.load(kind, texts[-1])
+    return texts
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _seeds(value: Any, name: str) -> tuple[int, ...]:
+    listed = value if isinstance(value, list) else [value]
+    good = all(type(seed) is int and seed >= 0 for seed in listed) and len(set(listed)) == len(
+        listed
+    )
+    if not listed or not good:
+        raise ConfigError(f"{name}: seeds must be distinct integers >= 0, got {value!r}")
+    return tuple(listed)
+
+
+def _only(table: Mapping[str, Any], known: Sequence[str], where: str, rule: str) -> None:
+    for key in table:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            raise ConfigError(f"{where}: {key!r} {rule}; {hint}")
+
+
+def _with_lr(protocol: str, lr: float) -> str:
+    name, params = registry.split(protocol)
+    text = ",".join(f"{key}={value}" for key, value in ({"lr": str(lr)} | params).items())
+    return f"{name}:{text}"

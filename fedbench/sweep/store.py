@@ -1,0 +1,153 @@
+"""A folder of records: what has been run, what failed, and who is at which run now."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedbench.errors import ConfigError
+from fedbench.files import writable, write_atomically
+from fedbench.record import Record, read
+from fedbench.scenario import Scenario
+from fedbench.sweep.cells import Run
+
+
+class Failure(BaseModel):
+    """A run that ended without a record.
+
+    Args:
+        schema_version: Of this file.
+        id: The record would have it.
+        scenario: Resolved.
+        kind: ``user``: it cannot be played as described; ``crash``: an error of the code or of a
+            plug-in; ``memory``: too little, even for one client at a time; ``lost``: its process
+            was killed, every time.
+        error: Type of the exception.
+        message: Of the exception.
+        traceback: Of the last try.
+        tries: How often it was begun.
+        chunk: Clients trained at once in the last try.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = 1
+    id: str
+    scenario: Scenario
+    kind: Literal["user", "crash", "memory", "lost"]
+    error: str
+    message: str
+    traceback: str
+    tries: int
+    chunk: int
+
+    def __str__(self) -> str:
+        said = self.message.splitlines()[0] if self.message.strip() else ""
+        return f"{self.error}: {said}" if said else self.error
+
+
+class Store:
+    """A folder of records that any number of sweeps may share, on any number of machines.
+
+    A record is a file that is whole or absent, named by the run's id. Who plays a run holds a lock
+    on one byte of the file ``.claims``, at the place that the id names. The system frees a lock
+    when its process ends, however it ends, so nothing is left to clean up. Locks are the process's:
+    it must not open one store twice.
+
+    Args:
+        folder: Made if absent.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._claims: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        writable(self.folder)
+        self._claims = open(self.folder / ".claims", "ab")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._claims is not None:
+            self._claims.close()  # and with it every lock is free
+            self._claims = None
+
+    def path(self, run: Run) -> Path:
+        """Where its record is, or will be."""
+        return self.folder / run.file_name
+
+    def has(self, run: Run) -> bool:
+        """Is there a whole record of this run? A file that was cut off is none."""
+        try:
+            with self.path(run).open("rb") as file:
+                file.seek(-2, os.SEEK_END)
+                return file.read() == b"}\n"
+        except OSError:  # absent, or shorter than two bytes
+            return False
+
+    def record(self, run: Run) -> Record:
+        """Its record.
+
+        Raises:
+            ConfigError: there is none, or it was changed.
+        """
+        return read(self.path(run))
+
+    def keep(self, run: Run, record: Record) -> None:
+        """Write the record of a run that this process claimed; forget that it ever failed."""
+        record.write(self.folder)
+        self._failure(run).unlink(missing_ok=True)
+        for torn in self.folder.glob(f".{run.file_name}.*"):  # its writer was killed in the act
+            torn.unlink(missing_ok=True)
+
+    def failure(self, run: Run) -> Failure | None:
+        """How it failed, if that is the last that was heard of it."""
+        try:
+            return Failure.model_validate_json(self._failure(run).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def fail(self, run: Run, failure: Failure) -> None:
+        """Write how it failed."""
+        write_atomically(self._failure(run), (failure.model_dump_json(indent=1) + "\n").encode())
+
+    def claim(self, run: Run) -> bool:
+        """Take the run for this process; False if another one has it.
+
+        Raises:
+            ConfigError: the file system has no locks.
+        """
+        assert self._claims is not None, "a store is used in a with statement"
+        try:
+            fcntl.lockf(self._claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place(run))
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            raise ConfigError(
+                f"{self.folder} must be on a file system with locks, got {error.strerror}; "
+                "use another folder, or mount it with locks"
+            ) from error
+        return True
+
+    def release(self, run: Run) -> None:
+        """Give the run back."""
+        assert self._claims is not None
+        fcntl.lockf(self._claims, fcntl.LOCK_UN, 1, _place(run))
+
+    def _failure(self, run: Run) -> Path:
+        return self.folder / "failed" / run.file_name
+
+
+def _place(run: Run) -> int:
+    return int(run.id, 16) >> 2  # below 2**62: what fits into a file offset, with room for a byte

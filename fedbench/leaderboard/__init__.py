@@ -1,0 +1,1 @@
+"""Entries that others can trust: rules, checks, scores, ranks, pages."""

@@ -1,0 +1,235 @@
+"""One entry of a leaderboard: one JSON file, and its records beside it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedbench.api import Adjacency, Sees
+from fedbench.leaderboard.rules import Division
+from fedbench.scenario import Scenario
+
+SCHEMA: Final = 1
+Status = Literal["claimed", "reproduced", "contested"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Interval(_Model):
+    """A mean over seeds and its 95 % Student t interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Member(_Model):
+    """A record that an entry is made of.
+
+    Args:
+        seed: Of the run.
+        id: Of the record.
+        digest: Of the record: its content.
+        accuracy: Of the record, in [0, 1].
+    """
+
+    seed: int = Field(ge=0)
+    id: str = Field(pattern=r"^[0-9a-f]{16}$")
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    accuracy: float
+
+
+class Point(_Model):
+    """A look at the test data on the way.
+
+    Args:
+        rounds: That were over.
+        bits: A client's part so far, per parameter, up and down, mean over seeds.
+        accuracy: In [0, 1].
+    """
+
+    rounds: int
+    bits: float
+    accuracy: Interval
+
+
+class AttackedCell(_Model):
+    """The system under one attack, over all seeds.
+
+    Args:
+        attack: As the records resolve it; ``none`` is the clean run.
+        mandatory: Is it part of the ensemble of the rules?
+        accuracy: Of the benign clients' pooled test data at the last round, in [0, 1].
+        impact: Clean minus attacked accuracy over paired seeds; None in the clean cell.
+        uplink_bits: Per parameter and benign message, mean over seeds.
+        downlink_bits: Per parameter, client and round, mean over seeds.
+        curve: Accuracy against bits on the way.
+        flags: Doubts that any of the runs raised, each once.
+        records: One a seed, in the order of the seeds.
+    """
+
+    attack: str
+    mandatory: bool
+    accuracy: Interval
+    impact: Interval | None = None
+    uplink_bits: float
+    downlink_bits: float
+    curve: list[Point]
+    flags: list[str]
+    records: list[Member]
+
+
+class Price(_Model):
+    """What the clients' data gave away: the seed that gave away most, in the clean run or attacked.
+
+    Args:
+        epsilon: None where no finite one is known.
+        delta: Of the same guarantee.
+        unit: ``client`` or ``example``.
+        sees: What the adversary of privacy sees.
+        adjacency: What may differ.
+        sampler: Who took part, how often, who can see it.
+        winner: The bound that is the least.
+        note: What malicious clients mean for it.
+    """
+
+    epsilon: float | None
+    delta: float
+    unit: Literal["client", "example"]
+    sees: Sees
+    adjacency: Adjacency
+    sampler: str
+    winner: str
+    note: str = ""
+
+
+class Score(_Model):
+    """What an entry is ranked by.
+
+    Args:
+        worst: Accuracy under the attack that hurts most; in [0, 1].
+        attack: That attack.
+        clean: Accuracy without attack.
+        uplink_bits: Per parameter and message, the mean over the cells' means.
+        downlink_bits: Per parameter, client and round, likewise.
+        epsilon: The largest; None without a mechanism, or without a finite price.
+    """
+
+    worst: Interval
+    attack: str
+    clean: Interval
+    uplink_bits: float
+    downlink_bits: float
+    epsilon: float | None
+
+
+class Repeated(_Model):
+    """A cell that was played again.
+
+    Args:
+        attack: Which.
+        accuracy: Mean over its seeds, in [0, 1].
+        difference: From the claimed mean.
+        agrees: Are accuracy, bits and epsilon within the tolerance of the rules?
+    """
+
+    attack: str
+    accuracy: float
+    difference: float
+    agrees: bool
+
+
+class Reproduction(_Model):
+    """What another run of some cells found.
+
+    Args:
+        code: Version that played it.
+        platform: Operating system and processor.
+        device: ``cpu`` or the accelerator's name.
+        torch: Version.
+        seeds: That were played.
+        cells: Those that were played.
+    """
+
+    code: str
+    platform: str
+    device: str
+    torch: str
+    seeds: list[int]
+    cells: list[Repeated] = Field(min_length=1)
+
+
+class Entry(_Model):
+    """A system, under every attack of the ensemble, over paired seeds.
+
+    Args:
+        schema_version: Of this file.
+        id: Twelve hex digits: SHA-256 of everything but itself, `status` and `reproductions`.
+        division: ``closed`` or ``open``.
+        track: Of the closed division; in the open one, the data set.
+        rules: Version that it was scored under.
+        name: What its authors call it.
+        authors: Who submits it.
+        link: To a paper or to code, https only; may be empty.
+        note: What a reader should know.
+        tried: Configurations that its authors tried before this one, this one included.
+        protocol: As the records resolve it.
+        defense: As the records resolve it.
+        mechanism: As the records resolve it.
+        votes: Is the protocol's own rule a vote?
+        alphabet: What its clients send; names its ensemble.
+        parameters: Of the network, d.
+        scenario: Of the clean run with the first seed.
+        seeds: Paired: every cell has all of them.
+        data_digest: Of the data set.
+        code: Version of fedbench that played it.
+        device: That played it.
+        cells: The clean one first.
+        price: What it gives away; None without a mechanism.
+        score: What it is ranked by.
+        command: Plays it again, without the seeds' order mattering.
+        status: ``claimed`` until somebody has run it again.
+        reproductions: The oldest first.
+    """
+
+    schema_version: Literal[1] = SCHEMA
+    id: str = Field(pattern=r"^[0-9a-f]{12}$")
+    division: Division
+    track: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    rules: int = Field(ge=1)
+    name: str = Field(min_length=1, max_length=80)
+    authors: str = Field(min_length=1, max_length=200)
+    link: str = Field(default="", pattern=r"^(https://[^\s\"'<>]+)?$", max_length=300)
+    note: str = Field(default="", max_length=1000)
+    tried: int = Field(ge=1)
+    protocol: str
+    defense: str
+    mechanism: str
+    votes: bool
+    alphabet: str
+    parameters: int
+    scenario: Scenario
+    seeds: list[int]
+    data_digest: str
+    code: str
+    device: str
+    cells: list[AttackedCell]
+    price: Price | None = None
+    score: Score
+    command: str
+    status: Status = "claimed"
+    reproductions: list[Reproduction] = []
+
+    def content_id(self) -> str:
+        """What `id` must be."""
+        content = self.model_dump_json(exclude={"id", "status", "reproductions"})
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+    @property
+    def file_name(self) -> str:
+        """``<protocol>-<id>.json``; its records are beside it in ``<protocol>-<id>.jsonl.gz``."""
+        return f"{self.protocol.partition(':')[0]}-{self.id}.json"

@@ -1,0 +1,127 @@
+"""The rules of the leaderboards: data, one file a version, never changed once it is used."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedbench.errors import ConfigError
+from fedbench.scenario import Scenario
+
+Division = Literal["closed", "open"]
+DIVISIONS: tuple[Division, ...] = ("closed", "open")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Envelope(_Model):
+    """Where the accuracy of a clean run can lie, in [0, 1].
+
+    Args:
+        low: Less is a broken baseline: what a linear model of pooled data reaches by far.
+        high: More is a leak or a bug: what training on everybody's data at once reaches.
+    """
+
+    low: float
+    high: float
+
+
+class Track(_Model):
+    """A race of the closed division: what all its entries have in common.
+
+    Args:
+        name: Of the folder; usually the data set.
+        scenario: Fields that an entry must have just so.
+        seeds: That every cell is played with.
+        clean: Envelope of the clean run.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    scenario: dict[str, Any]
+    seeds: tuple[int, ...]
+    clean: Envelope
+
+
+class Tolerance(_Model):
+    """How far a run may be from the one that is reproduced.
+
+    Args:
+        accuracy: Of the mean over seeds, in [0, 1].
+        bits: Relative.
+        epsilon: Relative.
+    """
+
+    accuracy: float
+    bits: float
+    epsilon: float
+
+
+class Rules(_Model):
+    """One version.
+
+    Args:
+        version: From 1 on.
+        seeds: The least number of paired seeds.
+        confidence: Of every interval.
+        free: Fields of a scenario that entries of the closed division choose; those that neither
+            `free` nor a track names must be the default.
+        ensemble: Of each alphabet, the attacks that an entry must have withstood, as typed.
+        tolerance: Of `fedbench leaderboard reproduce`.
+        track: The races of the closed division.
+    """
+
+    version: int
+    seeds: int
+    confidence: float
+    free: tuple[str, ...]
+    ensemble: dict[str, tuple[str, ...]]
+    tolerance: Tolerance
+    track: tuple[Track, ...]
+
+    def named(self, name: str) -> Track | None:
+        """The track of that name."""
+        return next((track for track in self.track if track.name == name), None)
+
+    def scenario(self, track: Track) -> Scenario:
+        """What a track fixes, the rest at its defaults."""
+        return Scenario.of(**track.scenario)
+
+
+def read_rules(path: Path) -> Rules:
+    """One version from its file.
+
+    Raises:
+        ConfigError: unreadable, or not as this model says.
+    """
+    try:
+        return Rules.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} must be TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {where}: {first['msg'].lower()}") from error
+
+
+def versions(board: Path) -> dict[int, Rules]:
+    """Every version of a board, the oldest first.
+
+    Raises:
+        ConfigError: there is none, one is broken, or its file does not bear its number.
+    """
+    found = {}
+    for path in sorted((board / "rules").glob("*.toml")):
+        rules = read_rules(path)
+        if path.stem != str(rules.version):
+            raise ConfigError(f"{path} must be named by its version, got version {rules.version}")
+        found[rules.version] = rules
+    if not found:
+        raise ConfigError(f"{board} must be a board with rules/1.toml, got none; use --board")
+    return dict(sorted(found.items()))

@@ -1,0 +1,189 @@
+"""Records from files, and the cells that they are of."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import math
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbench import registry
+from fedbench.errors import ConfigError
+from fedbench.record import Record, parse, read
+from fedbench.scenario import Scenario
+from fedbench.sweep.cells import Cell
+from fedbench.sweep.grid import differing
+
+MOST = 256 << 20  # bytes of a file, of an archive when it is unpacked
+ARCHIVE = ".jsonl.gz"  # a record a line
+TEXTS = ("protocol", "attack", "defense", "mechanism", "dataset", "model", "partition")
+
+
+def gather(
+    paths: Iterable[Path], skipped: Callable[[str], None] = lambda reason: None
+) -> list[Record]:
+    """The records in files, in archives and in folders (``*.json``), each once, ordered by name.
+
+    Args:
+        paths: Of any of these.
+        skipped: Is told why a file of a folder is no record.
+
+    Raises:
+        ConfigError: a file that was named is no record; there is none at all; or a run is there as
+            two versions of the code played it.
+    """
+    listed = list(paths)
+    found: dict[str, Record] = {}
+    for path in listed:
+        for record in _folder(path, skipped) if path.is_dir() else _file(path):
+            found.setdefault(record.id, record)
+    if not found:
+        where = ", ".join(map(str, listed)) or "no path"
+        raise ConfigError(f"RECORDS must hold a record, got none in {where}; play some first")
+    played: dict[Scenario, Record] = {}
+    for record in found.values():
+        other = played.setdefault(record.scenario, record)
+        if other is not record:
+            raise ConfigError(
+                f"RECORDS must hold a run once, got {other.file_name} and {record.file_name}, "
+                f"of code {other.environment.fedbench} and {record.environment.fedbench}; "
+                "move those of one version to another folder"
+            )
+    return sorted(found.values(), key=lambda record: record.file_name)
+
+
+def _folder(folder: Path, skipped: Callable[[str], None]) -> Iterator[Record]:
+    for path in sorted(folder.glob("*.json")):
+        if path.is_file():
+            try:
+                yield from _file(path)
+            except ConfigError as error:
+                skipped(str(error))
+
+
+def _file(path: Path) -> Iterator[Record]:
+    with contextlib.suppress(OSError):  # `read` says why
+        if path.stat().st_size > MOST:
+            raise ConfigError(f"{path} must have at most {MOST >> 20} MiB to be a record")
+    if not path.name.endswith(ARCHIVE):
+        yield _sane(read(path), str(path))
+        return
+    for number, line in enumerate(_unpacked(path).splitlines(), 1):
+        if line.strip():
+            name = f"{path}:{number}"
+            yield _sane(parse(line, name), name)
+
+
+def _unpacked(path: Path) -> bytes:
+    try:
+        with gzip.open(path) as file:
+            data = file.read(MOST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{path} cannot be unpacked: {error}; pack it again") from error
+    if len(data) > MOST:
+        raise ConfigError(f"{path} must have at most {MOST >> 20} MiB when unpacked; split it")
+    return data
+
+
+def _sane(record: Record, name: str) -> Record:
+    """A record that can be shown: text that prints, shares in [0, 1], finite numbers.
+
+    Raises:
+        ConfigError: a digest only says that nobody has changed the file by mistake.
+    """
+    for field, value in record.scenario:
+        if isinstance(value, str) and not value.isprintable():
+            raise ConfigError(f"{name}: scenario.{field} must be printable, got {value!r}")
+    measured = [record.result.accuracy, *(r.accuracy for r in record.rounds)]
+    for accuracy in measured:
+        if accuracy is not None and not 0 <= accuracy <= 1:
+            raise ConfigError(f"{name}: accuracy must be in [0, 1], got {accuracy!r}")
+    result = record.result
+    for number in (
+        result.uplink_bits_per_parameter,
+        result.downlink_bits_per_parameter,
+        result.epsilon,
+    ):
+        if number is not None and not 0 <= number < math.inf:
+            raise ConfigError(f"{name}: bits and epsilon must be finite, got {number!r}")
+    return record
+
+
+@dataclass(frozen=True)
+class Played(Cell):
+    """A cell known from its records: its plug-ins need not be installed.
+
+    Args:
+        vote: Does the protocol's own rule count votes?
+    """
+
+    vote: bool = False
+
+    @property
+    def defense(self) -> str:
+        """Its name and what is not by default, or ``vote``."""
+        return "vote" if self.vote else self.scenario.defense
+
+
+def cells_of(records: Iterable[Record]) -> dict[Cell, list[Record]]:
+    """The cells that the records are of, each with its seeds, in the records' order.
+
+    Data is dealt anew for every seed, unless two seeds share one `data_seed`.
+    """
+    known: dict[Scenario, Scenario] = {}
+    seeds: dict[tuple[Scenario, int | None], set[int]] = {}
+    listed = []
+    for record in records:
+        full = record.scenario.model_copy(update={"seed": 0, "data_seed": None})
+        short = known[full] if full in known else known.setdefault(full, shortened(full))
+        listed.append((short, record))
+        seeds.setdefault((short, record.scenario.data_seed), set()).add(record.scenario.seed)
+    found: dict[tuple[Scenario, bool], list[Record]] = {}
+    for short, record in listed:
+        data = record.scenario.data_seed
+        follows = data is None or seeds[short, data] == {data}
+        scenario = short if follows else short.model_copy(update={"data_seed": data})
+        found.setdefault((scenario, record.vote), []).append(record)
+    varied = tuple(differing(scenario for scenario, _ in found)) if found else ()
+    return {Played(scenario, varied, vote): runs for (scenario, vote), runs in found.items()}
+
+
+def shortened(scenario: Scenario) -> Scenario:
+    """The same run without the parameters that have their default: for people to read."""
+    texts = {kind: _without_defaults(kind, getattr(scenario, kind)) for kind in TEXTS}
+    declared = None if scenario.declared == scenario.malicious else scenario.declared
+    short = scenario.model_copy(update={**texts, "declared": declared})
+    name, params = _split(short.defense)
+    if "f" in params:
+        rest = {key: value for key, value in params.items() if key != "f"}
+        bare = short.model_copy(update={"defense": _joined(name, rest)})
+        with contextlib.suppress(ConfigError):  # not installed here, or it does not fit any more
+            if str(bare.plugins().defense.f) == params["f"]:  # what the declared share means
+                return bare
+    return short
+
+
+def _without_defaults(kind: str, text: str) -> str:
+    """As typed if no such plug-in is installed."""
+    name, params = _split(text)
+    try:
+        fields = dataclasses.fields(registry.plugin(kind, name))
+    except ConfigError:
+        return text
+    defaults = {field.name: str(field.default).lower() for field in fields}
+    return _joined(name, {k: v for k, v in params.items() if defaults.get(k) != v})
+
+
+def _split(text: str) -> tuple[str, dict[str, str]]:
+    try:
+        return registry.split(text)
+    except ConfigError:
+        return text, {}
+
+
+def _joined(name: str, params: dict[str, str]) -> str:
+    return f"{name}:{','.join(f'{k}={v}' for k, v in params.items())}" if params else name

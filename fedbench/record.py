@@ -180,13 +180,12 @@ class Privacy(_Model):
 class Record(_Model):
     """One run of one scenario with one seed.
 
-    ``id`` says what was run, ``digest`` that nobody has changed what was measured: SHA-256 of
-    everything but itself and the times.
+    ``id`` says what was run, ``digest`` that nobody has changed what was measured: SHA-256 of the
+    lines of its file before its own, so ``sed '/^ "digest":/,$d' FILE | sha256sum`` checks it, too.
     """
 
     schema_version: Literal[2] = SCHEMA
     id: str
-    digest: str = ""
     scenario: Scenario
     data_digest: str
     parameters: int
@@ -197,6 +196,7 @@ class Record(_Model):
     rounds: list[Round]
     result: Result
     flags: list[str]
+    digest: str = ""
     timing: Timing
 
     def to_json(self) -> str:
@@ -209,8 +209,9 @@ class Record(_Model):
 
     def sealed(self) -> Record:
         """The same with its digest."""
-        content = self.model_dump_json(exclude={"timing", "digest"})
-        return self.model_copy(update={"digest": hashlib.sha256(content.encode()).hexdigest()})
+        text = self.model_dump_json(indent=1, exclude={"timing", "digest"})
+        lines = text.removesuffix("\n}") + ",\n"
+        return self.model_copy(update={"digest": hashlib.sha256(lines.encode()).hexdigest()})
 
     @property
     def file_name(self) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import math
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -172,11 +173,7 @@ class Scenario(BaseModel):
 
     def id(self) -> str:
         """Sixteen hex digits: a hash of the resolved scenario and of the code that plays it."""
-        digest = hashlib.sha256(self.resolved().model_dump_json().encode())
-        digest.update(code_version().encode())
-        for module in self.plugins().modules():
-            digest.update(Path(module).read_bytes())
-        return digest.hexdigest()[:16]
+        return fingerprint(self.resolved(), self.plugins().modules())
 
     def is_vote(self) -> bool:
         """The protocol's own rule with its server step counts votes."""
@@ -254,6 +251,15 @@ class Plugins:
         unproved = self.mechanism.misfit(self.protocol, self.defense)
         if unproved is not None:
             raise Misfit(f"mechanism {registry.split(scenario.mechanism)[0]} {unproved}")
+
+
+def fingerprint(resolved: Scenario, modules: Iterable[str]) -> str:
+    """The id of a resolved scenario whose plug-ins are defined in these files."""
+    digest = hashlib.sha256(resolved.model_dump_json().encode())
+    digest.update(code_version().encode())
+    for module in modules:
+        digest.update(Path(module).read_bytes())
+    return digest.hexdigest()[:16]
 
 
 # Packages that start runs or read records.

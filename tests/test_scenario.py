@@ -1,5 +1,6 @@
 """A scenario is its text; a record survives its JSON; what is wrong is said in one line."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -238,3 +239,13 @@ def test_a_protocol_whose_messages_carry_no_statistics_refuses_batch_norm(protoc
     with pytest.raises(ConfigError, match=f"--protocol {protocol} must have a model without batch"):
         prepare(Scenario(protocol=protocol, model="cnn4"), "cpu")
     prepare(Scenario(protocol=protocol, model="lenet5"), "cpu")
+
+
+def test_a_digest_can_be_checked_without_fedbench(record: Record, tmp_path: Path) -> None:
+    path = record.write(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    own = next(i for i, line in enumerate(lines) if line.startswith(b' "digest":'))
+    assert hashlib.sha256(b"".join(lines[:own])).hexdigest() == record.digest
+    assert [line.split(b'"')[1] for line in lines[own + 1 :] if line.startswith(b' "')] == [
+        b"timing"
+    ]

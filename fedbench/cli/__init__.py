@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from fedbench.cli import attack, audit, bench, catalogue_commands, privacy, probe
+from fedbench.cli import attack, audit, bench, catalogue_commands, privacy, probe, sweep
 from fedbench.errors import FedbenchError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
     "attacks, bits really sent, and epsilon, side by side.",
 )
 app.command("attack")(attack.attack)
+app.command("sweep")(sweep.sweep)
 app.add_typer(bench.app, name="bench")
 app.add_typer(privacy.app, name="privacy")
 app.command("audit")(audit.audit)

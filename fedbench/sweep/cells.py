@@ -8,7 +8,7 @@ from typing import Any
 
 from fedbench import registry
 from fedbench.record import file_name
-from fedbench.scenario import Scenario
+from fedbench.scenario import Scenario, fingerprint
 
 AXES = ("protocol", "mechanism", "defense", "attack")  # kinds of plug-ins that are tried
 
@@ -53,6 +53,16 @@ class Cell:
         where = "".join(f"; {name} {_said(self.scenario, name)}" for name in self.varied)
         return f"{self.protocol}{private} + {self.defense}{where}"
 
+    @cached_property
+    def resolved(self) -> Scenario:
+        """With every default written out."""
+        return self.scenario.resolved()
+
+    @cached_property
+    def modules(self) -> tuple[str, ...]:
+        """Source files of its plug-ins."""
+        return tuple(self.scenario.plugins().modules())
+
     @property
     def clean(self) -> bool:
         """True if the adversary does nothing."""
@@ -80,14 +90,21 @@ class Run:
         return self.cell.scenario.model_copy(update={"seed": self.seed})
 
     @cached_property
+    def resolved(self) -> Scenario:
+        """With every default written out: from the cell's, since thousands of runs are asked."""
+        given = self.cell.scenario.data_seed
+        data_seed = self.seed if given is None else given
+        return self.cell.resolved.model_copy(update={"seed": self.seed, "data_seed": data_seed})
+
+    @cached_property
     def id(self) -> str:
         """Of the record that it makes."""
-        return self.scenario.id()
+        return fingerprint(self.resolved, self.cell.modules)
 
     @cached_property
     def file_name(self) -> str:
         """Of the record that it makes."""
-        return file_name(self.scenario.resolved(), self.id)
+        return file_name(self.resolved, self.id)
 
     def __str__(self) -> str:
         return f"{self.cell}, seed {self.seed}"

@@ -136,7 +136,7 @@ class Sweep:
             return
         failure = Failure(
             id=run.id,
-            scenario=run.scenario.resolved(),
+            scenario=run.resolved,
             kind=what.kind,
             error=what.error,
             message=what.message,

@@ -108,7 +108,7 @@ def unite(grids: Iterable[Grid]) -> tuple[list[Cell], list[Skipped]]:
         good, bad = grid.cells()
         varied |= dict.fromkeys(grid.varied)
         for cell in good:
-            cells.setdefault(cell.scenario.resolved(), cell)
+            cells.setdefault(cell.resolved, cell)
         skipped |= dict.fromkeys(bad)
     if not cells:
         raise ConfigError(f"no combination can run: {next(iter(skipped)).reason}")

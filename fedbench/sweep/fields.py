@@ -1,0 +1,134 @@
+"""What can be asked of a store: fields of a run, of a cell, of a run that failed.
+
+Nothing here or in what reads a store imports torch: a question is answered before that is loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+from fedbench.errors import ConfigError
+
+Value = str | int | float | bool | list[str] | None
+Entry = dict[str, Value]  # of a run, a cell or a failure, by field; None: not measured
+
+# ``share`` is in [0, 1], ``points`` a difference of two; ``plug-in`` reads name:param=value.
+Kind = Literal["plug-in", "name", "whole", "number", "share", "points", "yes", "texts"]
+Fields = dict[str, Kind]
+
+NAMES: Fields = {
+    "protocol": "plug-in",
+    "mechanism": "plug-in",
+    "defense": "plug-in",  # ``vote`` where the protocol's own rule counts votes
+    "attack": "plug-in",
+    "dataset": "plug-in",
+    "model": "plug-in",
+    "partition": "plug-in",
+}
+SETTINGS: Fields = {
+    "clients": "whole",
+    "per_round": "whole",
+    "malicious": "share",
+    "declared": "share",
+    "rounds": "whole",
+    "epochs": "whole",
+    "batch_size": "whole",
+    "eval_every": "whole",
+    "local_models": "yes",
+    "sampling": "name",
+    "sees": "name",  # where something was priced: what the price holds for
+    "adjacency": "name",  # likewise
+    "delta": "number",
+    "server_checks": "name",
+}
+CODE: Fields = {"code": "name", "device": "name"}  # of other code the numbers may be others
+MEASURED: Fields = {
+    "accuracy": "share",
+    "loss": "number",
+    "worst_client": "share",
+    "local_accuracy": "share",
+    "uplink_bits": "number",  # per parameter and benign message
+    "entropy_bits": "number",  # likewise
+    "downlink_bits": "number",  # per parameter, client and round
+    "total_bits": "number",  # of all packets of the run, both ways
+    "model_bits": "number",  # per parameter
+    "sparsity": "share",
+    "epsilon": "number",
+    "unit": "name",  # whose data epsilon covers
+    "malicious_messages": "whole",
+    "rejected_honest": "whole",
+    "rejected_malicious": "whole",
+    "skipped_rounds": "whole",
+    "flags": "texts",
+    "seconds": "number",
+    "peak_memory_mib": "number",
+    "parameters": "whole",
+}
+SEEDS: Fields = {"seed": "whole", "data_seed": "whole"}
+RUN: Fields = {"id": "name"} | NAMES | SETTINGS | SEEDS | MEASURED | CODE | {"file": "name"}
+ACCURACY: Fields = {
+    "accuracy": "share",
+    "accuracy_low": "number",
+    "accuracy_high": "number",
+    "accuracy_std": "number",
+    "clean": "share",
+    "impact": "points",
+    "worst": "yes",
+}
+CELL: Fields = (
+    NAMES | SETTINGS | {"data_seed": "whole", "seeds": "whole"} | ACCURACY | MEASURED | CODE
+)
+FAILED: Fields = (
+    {"id": "name"}
+    | NAMES
+    | SETTINGS
+    | SEEDS
+    | {"kind": "name", "error": "name", "message": "name", "tries": "whole", "chunk": "whole"}
+    | {"file": "name"}
+)
+OPTIONAL = frozenset(
+    "declared sees adjacency data_seed loss local_accuracy entropy_bits sparsity epsilon unit".split()
+)
+
+
+def fits(name: str, kind: Kind, value: object) -> bool:
+    """Can a run have this value? A digest only says that nobody changed a file by mistake."""
+    if value is None:
+        return name in OPTIONAL
+    if kind in ("plug-in", "name"):
+        return isinstance(value, str) and value.isprintable()
+    if kind == "whole":
+        return type(value) is int and 0 <= value < 1 << 63
+    if kind == "yes":
+        return isinstance(value, bool)
+    if kind == "texts":
+        return isinstance(value, list) and all(
+            isinstance(text, str) and text.isprintable() for text in value
+        )
+    most = 1 if kind == "share" else math.inf
+    number = isinstance(value, float) or type(value) is int
+    return number and 0 <= value <= most and value < math.inf  # type: ignore[operator]
+
+
+def known(name: str, fields: Iterable[str], subject: str) -> str:
+    """The name, if it is a field of these.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    names = list(fields)
+    if name in names:
+        return name
+    if name in CELL and "seeds" not in names:
+        hint = "that is a field of cells: --each cell"
+    elif name in RUN and "id" not in names:
+        hint = "that is a field of runs: --each run"
+    elif name in FAILED and "kind" not in names:
+        hint = "that is a field of failed runs: --failed"
+    else:
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+    raise ConfigError(f"{subject} must name a field, got {name!r}; {hint}")

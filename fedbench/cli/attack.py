@@ -223,6 +223,8 @@ def run(console: Console, plan: Plan, options: Options, out: Path) -> None:
     from fedbench.files import writable
     from fedbench.setup import prepare
     from fedbench.sweep.drive import play_all
+    from fedbench.sweep.plan import runs
+    from fedbench.sweep.store import Store
     from fedbench.sweep.summary import rows
 
     cells, skipped = plan.cells()
@@ -234,15 +236,18 @@ def run(console: Console, plan: Plan, options: Options, out: Path) -> None:
     for line in skipped_lines(skipped):
         console.print(f"skipped: {line}", highlight=False, markup=False)
 
+    store, planned = Store(out), runs(cells, plan.seeds)
+    if known := sum(map(store.has, planned)):
+        console.print(f"{known} runs have a record in {out} already", highlight=False)
     with watcher(console, cells, plan.seeds) as watch:
         records = play_all(cells, plan.seeds, options, watch, out)
     table = rows(cells, records)
     if table:
         console.print(final_table(table, console.width))
         console.print(write(plan, table, out), highlight=False, soft_wrap=True)
-    done, planned = sum(map(len, records.values())), len(cells) * len(plan.seeds)
-    if done < planned:
-        print(f"fedbench: stopped after {done} of {planned} runs", file=sys.stderr)
+    done = sum(map(len, records.values()))
+    if done < len(planned):
+        print(f"fedbench: stopped after {done} of {len(planned)} runs", file=sys.stderr)
         raise typer.Exit(130)
 
 
@@ -271,9 +276,9 @@ def header(plan: Plan, cells: list[Cell], options: Options) -> str:
 
 def write(plan: Plan, table: list[Row], out: Path) -> str:
     """Chart and Markdown table beside the records, and a line that says where."""
-    from fedbench.cli.chart import draw
     from fedbench.cli.table import markdown
     from fedbench.files import write_atomically
+    from fedbench.pictures.survival import draw
 
     scenario = table[0].cell.scenario
     seeds = len(plan.seeds)

@@ -1,0 +1,438 @@
+"""Sweeps go on: after a failure, after a kill, beside another sweep."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fedbench.errors import ConfigError
+from fedbench.record import Record, Round, read
+from fedbench.scenario import Scenario
+from fedbench.sweep.cells import Cell, Run
+from fedbench.sweep.drive import Sweep
+from fedbench.sweep.local import Local, Options
+from fedbench.sweep.store import Failure, Store
+from fedbench.sweep.watch import Watcher
+
+COMMAND = [sys.executable, "-m", "fedbench", "sweep"]
+TINY = """
+seeds = [0, 1]
+[scenario]
+model = "micro"
+clients = 8
+per_round = 4
+malicious = 0.25
+rounds = 1
+epochs = 1
+[[grid]]
+protocol = ["fedavg", "signsgd"]
+attack = "sign-flip"
+"""
+RUNS = 8  # of TINY
+
+# An attack whose first tries fail; how, and how many of them, is in its parameters.
+MOODY = '''
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedbench.api import Attack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moody(Attack):
+    """Fail `times` times, then be honest.
+
+    Args:
+        times: How often.
+        how: What happens.
+    """
+
+    times: int = 0
+    how: str = "raise"
+
+    def craft(self, view, memory):
+        diary = Path(os.environ["DIARY"])
+        with diary.open("a") as file:
+            file.write(self.how + " ")
+        if len(diary.read_text().split()) <= self.times:
+            if self.how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.how == "memory":
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            if self.how == "allocator":
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 10**12")
+            raise ZeroDivisionError("moody today")
+        return view.own, memory
+'''
+
+
+@pytest.fixture
+def moody(tmp_path: Path) -> dict[str, str]:
+    """An environment in which a package with the attack `moody` is installed."""
+    site = tmp_path / "site"
+    info = site / "moody-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "moody_package.py").write_text(MOODY)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moody\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fedbench.attacks]\nmoody = moody_package:Moody\n")
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path, "DIARY": str(tmp_path / "diary")}
+
+
+def sweep(
+    folder: Path, text: str, *options: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The command, its store in ``folder / "store"``."""
+    (folder / "s.toml").write_text(text)
+    command = [*COMMAND, str(folder / "s.toml"), "--out", str(folder / "store"), *options]
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+
+
+def records(folder: Path) -> dict[str, Record]:
+    """By file name."""
+    return {path.name: read(path) for path in (folder / "store").glob("*.json")}
+
+
+def failures(folder: Path) -> list[Failure]:
+    """What failed."""
+    found = sorted((folder / "store" / "failed").glob("*.json"))
+    return [Failure.model_validate_json(path.read_bytes()) for path in found]
+
+
+class Listener(Watcher):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str, int]] = []
+
+    def __enter__(self) -> "Listener":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def found(self, cell: Cell, seed: int) -> None:
+        self.heard.append(("found", cell.attack, seed))
+
+    def started(self, cell: Cell, seed: int) -> None:
+        self.heard.append(("started", cell.attack, seed))
+
+    def round(self, cell: Cell, seed: int, round: Round) -> None:
+        self.heard.append(("round", cell.attack, seed))
+
+    def finished(self, cell: Cell, record: Record) -> None:
+        self.heard.append(("finished", cell.attack, record.scenario.seed))
+
+    def failed(self, cell: Cell, seed: int, message: str) -> None:
+        self.heard.append(("failed", cell.attack, seed))
+
+
+def small(**fields: object) -> Cell:
+    base = {"model": "micro", "clients": 8, "per_round": 4, "rounds": 2, "epochs": 1}
+    return Cell(Scenario.of(**(base | fields)))
+
+
+# the store
+
+
+def test_a_store_has_what_is_whole(tmp_path: Path) -> None:
+    from fedbench.run import play
+
+    run = Run(small(), 0)
+    record = play(run.scenario, device="cpu")
+    with Store(tmp_path / "s") as store:
+        assert not store.has(run)
+        assert store.claim(run)
+        torn = store.folder / f".{run.file_name}.abc"
+        torn.write_text("{")  # a writer was killed here
+        store.fail(
+            run,
+            Failure(
+                id=run.id,
+                scenario=run.resolved,
+                kind="crash",
+                error="E",
+                message="m",
+                traceback="t",
+                tries=1,
+                chunk=32,
+            ),
+        )
+        assert store.failure(run) is not None
+        store.keep(run, record)
+        assert store.path(run).name == record.file_name
+        assert store.has(run)
+        assert store.record(run) == record
+        assert store.failure(run) is None
+        assert not torn.exists()
+        whole = store.path(run).read_bytes()
+        for cut in (whole[:-1], whole[: len(whole) // 2], b"", b"}"):
+            store.path(run).write_bytes(cut)
+            assert not store.has(run)
+
+
+CLAIM = """
+import sys, time
+from pathlib import Path
+from fedbench.sweep.cells import Cell, Run
+from fedbench.sweep.store import Store
+from fedbench.scenario import Scenario
+with Store(Path(sys.argv[1])) as store:
+    print(*[store.claim(Run(Cell(Scenario()), seed)) for seed in (0, 1)], flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow
+def test_a_claim_holds_against_other_processes_and_ends_with_its_own(tmp_path: Path) -> None:
+    def claimer(seconds: float) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", CLAIM, str(tmp_path), str(seconds)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def said(process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        return process.stdout.readline().strip()
+
+    first = claimer(60)
+    assert said(first) == "True True"
+    with Store(tmp_path) as store:
+        one, two, three = (Run(Cell(Scenario()), seed) for seed in (0, 1, 2))
+        assert not store.claim(one)
+        assert store.claim(three)
+        first.kill()
+        first.wait()
+        assert store.claim(one)
+        store.release(one)
+        with claimer(0) as second:  # 0 is free again, 1 was never ours
+            assert said(second) == "True True"
+        assert store.claim(two)
+        with claimer(0) as third:
+            assert said(third) == "True False"
+
+
+def test_a_store_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="must be a folder that can be written"):
+        Store(tmp_path / "file").__enter__()
+
+
+# the engine and the driver
+
+
+@pytest.mark.slow
+def test_a_sweep_plays_what_is_missing_and_tells_it(tmp_path: Path) -> None:
+    cells = [small(), small(attack="sign-flip")]
+    runs = [Run(cell, 0) for cell in cells]
+    options = Options(device="cpu", workers=1)
+    with Store(tmp_path) as store:
+        with Local(options, 1) as engine, Listener() as first:
+            tally = Sweep(engine, store, first).play(runs[1:])
+        assert (tally.played, tally.found, tally.left) == (runs[1:], [], [])
+        with Local(options, 1) as engine, Listener() as second:
+            tally = Sweep(engine, store, second).play(runs)
+        assert (tally.played, tally.found) == (runs[:1], runs[1:])
+    life = [what for what, _, _ in first.heard]
+    assert life == ["started", "round", "round", "finished"]
+    assert ("found", "sign-flip", 0) in second.heard
+    assert Counter(what for what, attack, _ in second.heard if attack == "none") == {
+        "started": 1,
+        "round": 2,
+        "finished": 1,
+    }
+
+
+def test_workers_are_one_per_group_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert Options(device="cpu").processes(100) == 8
+    assert Options(device="cpu", threads=3).processes(100) == 2
+    assert Options(device="cpu", threads=16).processes(100) == 1
+    assert Options(device="cpu", workers=5).processes(100) == 5
+    assert Options(device="cpu", workers=5).processes(3) == 3
+
+
+# the command
+
+
+@pytest.mark.slow
+def test_the_command_plays_once_and_says_what_it_did(tmp_path: Path) -> None:
+    dry = sweep(tmp_path, TINY, "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert f"4 cells x seeds 0,1 = {RUNS} runs" in dry.stdout
+    assert f"0 runs have a record, {RUNS} are missing" in dry.stdout
+    assert re.search(r"about [\d.]+ \w+.* on \d workers?, from two rounds of 4 of 4 ", dry.stdout)
+    assert not (tmp_path / "store").exists()
+    first = sweep(tmp_path, TINY)
+    assert first.returncode == 0, first.stderr
+    assert len(records(tmp_path)) == RUNS
+    assert first.stdout.count("accuracy") == RUNS
+    times = {p: p.stat().st_mtime_ns for p in (tmp_path / "store").glob("*.json")}
+    again = sweep(tmp_path, TINY)
+    assert again.returncode == 0
+    assert f"{RUNS} of {RUNS} runs have a record" in again.stdout
+    assert "accuracy" not in again.stdout
+    assert times == {p: p.stat().st_mtime_ns for p in (tmp_path / "store").glob("*.json")}
+
+
+def attacked_by(moody: str) -> str:
+    return TINY.replace("seeds = [0, 1]", "seeds = [0]").replace('"sign-flip"', moody)
+
+
+@pytest.mark.slow
+def test_a_crash_is_recorded_with_its_traceback_and_the_sweep_goes_on(
+    tmp_path: Path, moody: dict[str, str]
+) -> None:
+    text = attacked_by('["moody:times=1", "sign-flip"]').replace(
+        '["fedavg", "signsgd"]', '"fedavg"'
+    )
+    ended = sweep(tmp_path, text, "--workers", "1", env=moody)
+    assert ended.returncode == 1
+    assert "1 runs failed; their tracebacks are in" in ended.stderr
+    assert "moody:times=1, seed 0: failed: ZeroDivisionError: moody today" in ended.stdout
+    assert len(records(tmp_path)) == 2
+    (failure,) = failures(tmp_path)
+    assert (failure.kind, failure.error, failure.tries) == ("crash", "ZeroDivisionError", 1)
+    assert "in craft" in failure.traceback
+    again = sweep(tmp_path, text, env=moody)  # it is not tried again by itself
+    assert again.returncode == 1
+    assert "ZeroDivisionError: moody today (earlier; --retry-failed plays it)" in again.stdout
+    retried = sweep(tmp_path, text, "--retry-failed", env=moody)
+    assert retried.returncode == 0
+    assert len(records(tmp_path)) == 3
+    assert failures(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["memory", "allocator", "kill"])
+def test_a_run_out_of_memory_is_tried_again_with_fewer_clients_at_once(
+    how: str, tmp_path: Path, moody: dict[str, str]
+) -> None:
+    text = attacked_by(f'"moody:times=2,how={how}"').replace('["fedavg", "signsgd"]', '"fedavg"')
+    ended = sweep(tmp_path, text, "--executor", "stacked", "--workers", "1", env=moody)
+    assert ended.returncode == 0, ended.stderr
+    found = {r.scenario.attack.partition(":")[0]: r for r in records(tmp_path).values()}
+    assert found["none"].environment.chunk == 32
+    assert found["moody"].environment.chunk == 2  # 32, 8, 2
+    assert Path(moody["DIARY"]).read_text().split() == [how] * 3
+
+
+@pytest.mark.slow
+def test_a_run_that_never_fits_fails_after_a_chunk_of_one(
+    tmp_path: Path, moody: dict[str, str]
+) -> None:
+    text = attacked_by('"moody:times=99,how=kill"').replace('["fedavg", "signsgd"]', '"fedavg"')
+    ended = sweep(tmp_path, text, "--workers", "1", env=moody)
+    assert ended.returncode == 1
+    (failure,) = failures(tmp_path)
+    assert (failure.kind, failure.tries, failure.chunk) == ("lost", 4, 1)  # 32, 8, 2, 1
+    assert "ended with signal 9" in failure.message
+    assert len(records(tmp_path)) == 1  # the clean run
+
+
+@pytest.mark.slow
+def test_what_cannot_be_played_is_a_failure_of_its_cell(tmp_path: Path) -> None:
+    text = TINY.replace("[scenario]", '[scenario]\ndataset = ["digits", "fashion-mnist"]')
+    env = os.environ | {"FEDBENCH_DATA": str(tmp_path), "http_proxy": "http://127.0.0.1:9"}
+    env |= {"https_proxy": "http://127.0.0.1:9"}
+    ended = sweep(tmp_path, text, env=env)
+    assert ended.returncode == 1
+    assert len(records(tmp_path)) == RUNS
+    assert {failure.kind for failure in failures(tmp_path)} == {"user"}
+    assert len(failures(tmp_path)) == RUNS
+
+
+@pytest.mark.slow
+def test_two_sweeps_share_a_store_and_play_nothing_twice(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(TINY)
+    command = [*COMMAND, str(tmp_path / "s.toml"), "--out", str(tmp_path / "store")]
+    pair = [
+        subprocess.Popen([*command, "--workers", "1"], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=300)[0] for process in pair]
+    assert [process.returncode for process in pair] == [0, 0]
+    played = [
+        line.split("] ")[1].split(": acc")[0]
+        for s in said
+        for line in s.splitlines()
+        if ": acc" in line
+    ]
+    assert len(played) == len(set(played)) == RUNS
+    assert len(records(tmp_path)) == RUNS
+    for text in said:  # each of them ends when all runs are done
+        assert f"{RUNS} of {RUNS} runs have a record" in text
+
+
+def marked(mark: str) -> list[int]:
+    """Processes with this in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:  # it has ended, or is not ours
+            continue
+    return found
+
+
+HUNDRED = """
+seeds = [0, 1]
+[scenario]
+model = "micro"
+clients = 8
+per_round = 4
+malicious = 0.25
+rounds = [1, 2]
+epochs = 1
+[[grid]]
+protocol = ["fedavg", "signsgd", "topk", "qsgd", "fedpm"]
+attack = ["sign-flip", "dyn-opt", "dyn-opt:direction=sign", "dyn-opt:direction=unit"]
+"""
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_three_times_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
+    calm, rough = tmp_path / "calm", tmp_path / "rough"
+    calm.mkdir()
+    rough.mkdir()
+    assert sweep(calm, HUNDRED).returncode == 0
+    assert len(records(calm)) == 100
+    (rough / "s.toml").write_text(HUNDRED)
+    command = [*COMMAND, str(rough / "s.toml"), "--out", str(rough / "store")]
+    draw, played = random.Random(6), []
+    for number in range(3):
+        mark = f"SWEEP_TEST={rough.name}-{number}-{os.getpid()}"
+        name, value = mark.split("=")
+        log = rough / f"log{number}"
+        with log.open("w") as file:
+            killed = subprocess.Popen(command, stdout=file, env=os.environ | {name: value})
+            enough = draw.randrange(5, 30)  # runs, and then a moment
+            while log.read_text().count(": acc") < enough:
+                assert killed.poll() is None
+                time.sleep(0.02)
+            time.sleep(draw.random())
+            killed.send_signal(signal.SIGKILL)
+            killed.wait()
+        played += re.findall(r"\] (.*): accuracy", log.read_text())
+        end = time.monotonic() + 10
+        while marked(mark) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert marked(mark) == []  # no worker goes on alone
+    last = sweep(rough, HUNDRED)
+    assert last.returncode == 0
+    played += re.findall(r"\] (.*): accuracy", last.stdout)
+    assert len(played) == len(set(played))  # nothing was played twice and said so
+    one, other = records(calm), records(rough)
+    assert one.keys() == other.keys()
+    for name, record in one.items():
+        assert record.measured() == other[name].measured()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from rich import box
 from rich.table import Table
 
 from fedbench.cli.columns import known, nats
+from fedbench.cli.plain import finite
 from fedbench.cli.table import cell, legible, listed
 
 if TYPE_CHECKING:
@@ -101,14 +101,7 @@ def covered(one: Finding) -> str:
 
 def as_json(plan: Plan, findings: Sequence[Finding]) -> str:
     """Everything, in full precision; what is not finite is null."""
-    rows = [
-        {name: _finite(value) for name, value in asdict(one).items()} | {"refuted": one.broken}
-        for one in findings
-    ]
+    rows = [finite(asdict(one)) | {"refuted": one.broken} for one in findings]
     scenario = plan.scenario.model_dump()
     asked = {"releases": plan.releases, "dim": plan.dim, "canaries": plan.canaries}
     return json.dumps({"scenario": scenario, **asked, "findings": rows}, indent=2)
-
-
-def _finite(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from fedbench.cli.columns import nats
+from fedbench.cli.plain import finite
 from fedbench.cli.table import Line, cell, grid, listed
 
 if TYPE_CHECKING:
@@ -110,11 +111,11 @@ class Report:
 
 
 def as_json(name: str, plan: Plan, found: Prices) -> str:
-    """The same as JSON."""
+    """The same as JSON; what is not finite is null."""
     from fedbench.errors import NoTheorem
 
     prices = {
         see: {"refused": str(one)} if isinstance(one, NoTheorem) else asdict(one)
         for see, one in found.items()
     }
-    return json.dumps({"mechanism": name, "plan": asdict(plan), "prices": prices}, indent=1)
+    return json.dumps(finite({"mechanism": name, "plan": asdict(plan), "prices": prices}), indent=1)

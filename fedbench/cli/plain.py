@@ -1,0 +1,19 @@
+"""Numbers for programs: JSON without what JSON does not have."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def finite(value: Any) -> Any:
+    """The same with None for every float that is not finite, in dicts and lists too.
+
+    >>> finite({"epsilon": float("inf"), "bounds": [1.5, float("nan")]})
+    {'epsilon': None, 'bounds': [1.5, None]}
+    """
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

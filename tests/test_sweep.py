@@ -11,13 +11,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedbench.errors import ConfigError
 from fedbench.record import Record, Round, read
 from fedbench.scenario import Scenario
 from fedbench.sweep.cells import Cell, Run
 from fedbench.sweep.drive import Sweep
-from fedbench.sweep.local import Local, Options
+from fedbench.sweep.engine import crash
+from fedbench.sweep.local import Local, Options, see_only
 from fedbench.sweep.store import Failure, Store
 from fedbench.sweep.watch import Watcher
 
@@ -261,6 +263,27 @@ def test_workers_are_one_per_group_of_cores(monkeypatch: pytest.MonkeyPatch) -> 
     assert Options(device="cpu", workers=5).processes(3) == 3
 
 
+@pytest.mark.parametrize(
+    ("given", "seen"), [(None, "1"), ("", "1"), ("4,7", "7"), ("GPU-a,GPU-b", "GPU-b")]
+)
+def test_a_worker_sees_its_own_accelerator_of_those_that_there_are(
+    given: str | None, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    see_only(1)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
+
+
+def test_memory_that_is_short_has_several_names() -> None:
+    short = (MemoryError(), torch.OutOfMemoryError("x"), RuntimeError("can't allocate memory: y"))
+    assert [crash(error).kind for error in short] == ["memory"] * 3
+    assert crash(RuntimeError("shapes differ")).kind == "crash"
+    assert crash(ConfigError("--rounds")).kind == "user"
+    assert crash(ConfigError("--rounds")).message == "--rounds"
+
+
 # the command
 
 
@@ -297,7 +320,7 @@ def test_a_crash_is_recorded_with_its_traceback_and_the_sweep_goes_on(
     )
     ended = sweep(tmp_path, text, "--workers", "1", env=moody)
     assert ended.returncode == 1
-    assert "1 runs failed; their tracebacks are in" in ended.stderr
+    assert "1 run failed; their tracebacks are in" in ended.stderr
     assert "moody:times=1, seed 0: failed: ZeroDivisionError: moody today" in ended.stdout
     assert len(records(tmp_path)) == 2
     (failure,) = failures(tmp_path)
@@ -310,6 +333,24 @@ def test_a_crash_is_recorded_with_its_traceback_and_the_sweep_goes_on(
     assert retried.returncode == 0
     assert len(records(tmp_path)) == 3
     assert failures(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_the_attack_command_ends_at_a_crash_with_its_traceback_and_goes_on_when_asked_again(
+    tmp_path: Path, moody: dict[str, str]
+) -> None:
+    command = [sys.executable, "-m", "fedbench", "attack", "-a", "moody:times=1", "--seeds", "0"]
+    command += ["--model", "micro", "--clients", "8", "--per-round", "4", "--malicious", "0.25"]
+    command += ["--rounds", "1", "--epochs", "1", "--out", str(tmp_path / "out"), "--workers", "1"]
+    first = subprocess.run(command, capture_output=True, text=True, env=moody, timeout=300)
+    assert first.returncode == 1
+    assert "ZeroDivisionError: moody today" in first.stderr
+    assert "in craft" in first.stderr
+    assert len(list((tmp_path / "out").glob("*.json"))) == 1
+    again = subprocess.run(command, capture_output=True, text=True, env=moody, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert "1 of 2 runs have a record in" in again.stdout
+    assert "moody:times=1" in again.stdout
 
 
 @pytest.mark.slow

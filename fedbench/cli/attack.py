@@ -238,7 +238,9 @@ def run(console: Console, plan: Plan, options: Options, out: Path) -> None:
 
     store, planned = Store(out), runs(cells, plan.seeds)
     if known := sum(map(store.has, planned)):
-        console.print(f"{known} runs have a record in {out} already", highlight=False)
+        console.print(
+            f"{known} of {len(planned)} runs have a record in {out} already", highlight=False
+        )
     with watcher(console, cells, plan.seeds) as watch:
         records = play_all(cells, plan.seeds, options, watch, out)
     table = rows(cells, records)

@@ -33,6 +33,15 @@ def bits(x: float) -> str:
     return f"{x:.3f}" if x >= 0.1 or x == 0 else f"{x:.2g}"
 
 
+def counted(n: int, thing: str) -> str:
+    """With the plural where it is due.
+
+    >>> counted(1, "run"), counted(3, "run")
+    ('1 run', '3 runs')
+    """
+    return f"{n} {thing}{'' if n == 1 else 's'}"
+
+
 def known(x: float | None, text: Callable[[float], str]) -> str:
     """The number, or ``n/a`` where it was not measured."""
     return NONE if x is None else text(x)

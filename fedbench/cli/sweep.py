@@ -27,9 +27,7 @@ def sweep(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="the store; default: results/NAME of FILE", show_default=False
-        ),
+        typer.Option(help="the store; default: results/NAME of FILE", show_default=False),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="only say what it would do, and how long it may take")
@@ -119,6 +117,7 @@ def announce(
 
 def foresee(console: Console, runs: list[Run], folder: Path, options: Options) -> None:
     """What is there already, what is missing, how long that may take."""
+    from fedbench.cli.columns import counted
     from fedbench.cli.live import duration
     from fedbench.sweep.estimate import estimate
     from fedbench.sweep.store import Store
@@ -134,9 +133,9 @@ def foresee(console: Console, runs: list[Run], folder: Path, options: Options) -
     if expected.seconds is None:
         console.print("no probe could be played: no estimate", highlight=False)
         return
-    workers = options.processes(len(missing))
+    workers = counted(options.processes(len(missing)), "worker")
     console.print(
-        f"about {duration(expected.seconds)} on {workers} worker{'s' * (workers > 1)}, from two "
+        f"about {duration(expected.seconds)} on {workers}, from two "
         f"rounds of {expected.probed} of {expected.cells} cells",
         highlight=False,
     )
@@ -163,6 +162,7 @@ def go(
 
 def summarise(console: Console, tally: Tally, store: Path, runs: int, seconds: float) -> None:
     """Counts, failures, where to look; exit 1 for failures, 130 if it was stopped."""
+    from fedbench.cli.columns import counted
     from fedbench.cli.live import duration
 
     whole = len(tally.found) + len(tally.played)
@@ -175,12 +175,12 @@ def summarise(console: Console, tally: Tally, store: Path, runs: int, seconds: f
     )
     if tally.failed:
         print(
-            f"fedbench: {len(tally.failed)} runs failed; their tracebacks are in {store}/failed, "
+            f"fedbench: {counted(len(tally.failed), 'run')} failed; their tracebacks are in {store}/failed, "
             "and --retry-failed plays them again",
             file=sys.stderr,
         )
     if tally.left:
-        print(f"fedbench: stopped, {len(tally.left)} runs are left", file=sys.stderr)
+        print(f"fedbench: stopped with {counted(len(tally.left), 'run')} left", file=sys.stderr)
         raise typer.Exit(130)
     if tally.failed:
         raise typer.Exit(1)

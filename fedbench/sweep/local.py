@@ -166,7 +166,7 @@ def _serve(pipe: Connection, threads: int, accelerator: int | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if accelerator is not None:
-        _see_only(accelerator)
+        see_only(accelerator)
     keep_memory()
     import torch
 
@@ -203,7 +203,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _see_only(accelerator: int) -> None:
+def see_only(accelerator: int) -> None:
     """Before CUDA starts: this worker's device is the only one there is."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     known = given.split(",") if given else None

@@ -17,20 +17,22 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from fedbench import registry
 from fedbench.cli.live import watcher
 from fedbench.files import write_atomically
+from fedbench.pictures.style import COLOURS, FAINT, WORST, save, styled
 from fedbench.record import Record
 from fedbench.sweep.cells import Cell
 from fedbench.sweep.drive import play_all
 from fedbench.sweep.local import Options
 from fedbench.sweep.plan import Plan
 
-INK, FAINT, RULE = "#1a1a1a", "#595959", "#d9d9d9"
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -159,22 +161,21 @@ def table(splits: Sequence[Split], budget: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(splits: Sequence[Split], budget: float, title: str, path: Path) -> None:
+@styled
+def compose(splits: Sequence[Split], budget: float, title: str) -> Figure:
     """Accuracy against cumulative bits, a panel a split, labels at the ends of the lines."""
-    import matplotlib
+    from matplotlib import ticker
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot, ticker
-
-    figure, panels = pyplot.subplots(
-        len(splits), 1, figsize=(10, 5.2 * len(splits)), dpi=110, squeeze=False
-    )
+    figure = Figure(figsize=(10, 5.2 * len(splits)))
+    panels = figure.subplots(len(splits), 1, squeeze=False)
+    colours = (*COLOURS, WORST)
     for panel, split in zip(panels[:, 0], splits, strict=True):
         ends, curves = [], split.curves
         for i, curve in enumerate(curves):
             line = curve.mean()
-            colour, style = COLOURS[i % len(COLOURS)], ("-", "--")[i // len(COLOURS) % 2]
-            panel.plot(*zip(*line, strict=True), style, color=colour, lw=1.6)
+            colour, style = colours[i % len(colours)], ("-", "--")[i // len(colours) % 2]
+            panel.plot(*zip(*line, strict=True), style, color=colour)
             panel.plot(*line[-1], "o", color=colour, ms=5)
             ends.append((line[-1][0], line[-1][1], curve.name, colour))
         low = min(y for curve in curves for _, y in curve.mean()[len(curve.mean()) // 4 :])
@@ -186,7 +187,6 @@ def draw(splits: Sequence[Split], budget: float, title: str, path: Path) -> None
                 (x, y),
                 (x * 1.12, at),
                 color=colour,
-                fontsize=9,
                 va="center",
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85},
                 zorder=5,
@@ -196,21 +196,18 @@ def draw(splits: Sequence[Split], budget: float, title: str, path: Path) -> None
         panel.set_xscale("log")
         right = max(x for x, *_ in ends)
         panel.set_xlim(panel.get_xlim()[0], right * 2.2)
-        panel.set_title(split.name, loc="left", color=INK, fontsize=11)
-        panel.set_ylabel("test accuracy", color=FAINT)
+        panel.set_title(split.name)
+        panel.set_ylabel("test accuracy")
         panel.yaxis.set_major_locator(ticker.MultipleLocator(0.05))
         panel.yaxis.set_major_formatter(lambda y, _: f"{100 * y:.0f} %")
         panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-        panel.grid(color=RULE, lw=0.5)
-        panel.spines[["top", "right"]].set_visible(False)
     panels[-1, 0].set_xlabel(
         "uplink bits per parameter that one client slot has sent so far (logarithmic); "
-        f"dotted: the budget of {budget:g}",
-        color=FAINT,
+        f"dotted: the budget of {budget:g}"
     )
-    figure.suptitle(title, x=0.01, ha="left", color=INK, fontsize=12)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     figure.tight_layout()
-    figure.savefig(path)
+    return figure
 
 
 def apart(
@@ -246,7 +243,7 @@ def main() -> None:
     text = table(splits, budget)
     print(text)
     write_atomically(options.out / "bits.md", text.encode())
-    draw(splits, budget, preset.title, options.out / "bits.png")
+    save(compose(splits, budget, preset.title), options.out / "bits.png")
 
 
 if __name__ == "__main__":

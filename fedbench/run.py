@@ -27,6 +27,7 @@ from fedbench.report import (
 )
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup, prepare
+from fedbench.tasks.pool import Data
 from fedbench.training import Client
 
 Progress = Callable[[Round], None]
@@ -64,6 +65,7 @@ def play(
     executor: str = "auto",
     chunk: int = 32,
     progress: Progress | None = None,
+    data: Data | None = None,
 ) -> Record:
     """Play a scenario from the first round to the last.
 
@@ -73,12 +75,13 @@ def play(
         executor: ``loop``, ``stacked``, or ``auto`` by device.
         chunk: Clients that the stacked executor trains at once.
         progress: Called after each round.
+        data: The scenario's pool of samples, if it is at hand.
 
     Raises:
         ConfigError: the scenario names something that cannot be had or does not fit.
     """
     start = time.perf_counter()
-    setup = prepare(scenario, device, executor, chunk)
+    setup = prepare(scenario, device, executor, chunk, data)
     world = World(setup.plugins.protocol.init(setup.shared))
     world.mechanism = setup.plugins.mechanism.init()
     rounds = []

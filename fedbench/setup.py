@@ -89,9 +89,13 @@ class Setup:
 
 
 def prepare(
-    scenario: Scenario, device: str = "auto", engine: str = "auto", chunk: int = 32
+    scenario: Scenario,
+    device: str = "auto",
+    engine: str = "auto",
+    chunk: int = 32,
+    data: Data | None = None,
 ) -> Setup:
-    """Load the data and build what the scenario names.
+    """Load the data, unless they are given, and build what the scenario names.
 
     Raises:
         ConfigError: anything that it names cannot be had or does not fit.
@@ -99,7 +103,7 @@ def prepare(
     scenario = scenario.resolved()
     where = choose_device(device)
     plugins = scenario.plugins()
-    data = _load(scenario.dataset, str(data_folder() or "")).to(where)
+    data = (load_pool(scenario.dataset) if data is None else data).to(where)
     network = registry.load("model", scenario.model).build(data.image, data.classes)
     if not plugins.protocol.statistics and any(map(is_statistic, network.shapes)):
         raise ConfigError(
@@ -159,6 +163,15 @@ def choose_device(name: str) -> torch.device:
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
     return torch.device("cuda")
+
+
+def load_pool(dataset: str) -> Data:
+    """The samples of a data set; those of the last two are kept.
+
+    Raises:
+        ConfigError: they cannot be had.
+    """
+    return _load(dataset, str(data_folder() or ""))
 
 
 @lru_cache(maxsize=2)

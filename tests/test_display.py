@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedbench.cli import chart, columns, live, table
+from fedbench.cli import columns, live, table
 from fedbench.errors import ConfigError
+from fedbench.pictures import survival
 from fedbench.record import Environment, Record, Result, Round, Spread, Timing
 from fedbench.scenario import Scenario
 from fedbench.sweep import summary
@@ -542,7 +543,7 @@ def crowd() -> Results:
 
 def test_the_chart_is_a_picture_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "out" / "attack.png"
-    chart.draw(rows(sweep()), "Title", "subtitle", path)
+    survival.draw(rows(sweep()), "Title", "subtitle", path)
     data = path.read_bytes()
     width, height = struct.unpack(">II", data[16:24])
     assert data.startswith(b"\x89PNG")
@@ -556,7 +557,7 @@ def test_a_folder_that_cannot_be_written_is_one_error_and_no_file(tmp_path: Path
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     with pytest.raises(ConfigError, match="must be a folder that can be written"):
-        chart.draw(rows(sweep()), "Title", "subtitle", blocked / "attack.png")
+        survival.draw(rows(sweep()), "Title", "subtitle", blocked / "attack.png")
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
 
@@ -565,7 +566,7 @@ def test_no_text_of_the_chart_is_cut_or_overlaps_another(systems: int) -> None:
     from matplotlib.text import Text
 
     results = dict(list(crowd().items())[: 4 * systems])
-    figure = chart.compose(rows(results), "A long title " * 12, "and what was run, " * 12)
+    figure = survival.compose(rows(results), "A long title " * 12, "and what was run, " * 12)
     figure.draw_without_rendering()
     texts = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_visible()]
     boxes = [(t.get_text(), t.get_window_extent()) for t in texts if t.get_text().strip()]
@@ -585,7 +586,7 @@ def test_no_text_of_the_chart_is_cut_or_overlaps_another(systems: int) -> None:
 
 
 def test_the_chart_marks_the_worst_case_of_each_system() -> None:
-    figure = chart.compose(rows(sweep()), "Title", "subtitle")
+    figure = survival.compose(rows(sweep()), "Title", "subtitle")
     accuracies, bits = figure.axes
     said = [text.get_text() for text in accuracies.texts]
     assert said == ["92.0", "85.0 ◀ worst", "90.0", "96.0", "91.0", "10.1 ◀ worst"]
@@ -594,13 +595,13 @@ def test_the_chart_marks_the_worst_case_of_each_system() -> None:
 
 def test_a_chart_of_clean_runs_only_can_be_drawn() -> None:
     of = cell("fedavg", "mean", "none")
-    figure = chart.compose(rows({of: [record(of, 0, 0.5)]}), "Title", "")
+    figure = survival.compose(rows({of: [record(of, 0, 0.5)]}), "Title", "")
     assert [text.get_text() for text in figure.axes[0].texts] == ["50.0"]
 
 
 def test_the_display_modules_start_without_heavy_libraries() -> None:
     code = (
-        "import sys, fedbench.cli.live, fedbench.cli.table, fedbench.cli.chart, "
+        "import sys, fedbench.cli.live, fedbench.cli.table, fedbench.pictures.survival, "
         "fedbench.cli.catalogue\n"
         "print(sorted({'torch', 'matplotlib', 'pydantic', 'numpy'} & set(sys.modules)))"
     )

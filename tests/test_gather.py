@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from fedbench.sweep.statistics import interval
+from fedbench.errors import ConfigError
+from fedbench.record import Environment, Record, Result, Round, Spread, Timing
+from fedbench.scenario import Scenario
+from fedbench.sweep import gather as module
+from fedbench.sweep.cells import Cell
+from fedbench.sweep.gather import cells_of, gather, shortened
+from fedbench.sweep.statistics import accuracies, impacts, interval
+from fedbench.sweep.summary import Row, rows
+
+# how sure
 
 
 def test_the_interval_is_students_over_the_sample_deviation() -> None:
@@ -14,7 +29,241 @@ def test_the_interval_is_students_over_the_sample_deviation() -> None:
     assert (low, high) == pytest.approx((0.85 - 0.13882225, 0.85 + 0.13882225), abs=1e-7)
 
 
-def test_one_seed_has_no_interval_and_two_equal_ones_have_none_to_speak_of() -> None:
+def test_one_seed_has_no_interval_and_equal_ones_have_an_empty_one() -> None:
     assert interval([0.5]) is None
     assert interval([]) is None
     assert interval([0.5, 0.5]) == (0.5, 0.5)
+
+
+def record(seed: int = 0, accuracy: float = 0.5, code: str = "0.1.0", **fields: Any) -> Record:
+    """As a run leaves it: with its resolved scenario and its id."""
+    scenario = Scenario(seed=seed, **fields)
+    look = Round(
+        step=0,
+        clients=[0],
+        malicious=0,
+        accepted=1,
+        rejected_honest=0,
+        rejected_malicious=0,
+        skipped=False,
+        uplink_bits=8,
+        benign_uplink_bits=8,
+        downlink_bits=8,
+        accuracy=accuracy,
+    )
+    return Record(
+        id=f"{hash((scenario, code)) % 2**64:016x}",
+        scenario=scenario.resolved(),
+        data_digest="digest",
+        parameters=100,
+        vote=scenario.is_vote(),
+        mechanism="none",
+        environment=Environment(
+            fedbench=code,
+            python="3.11",
+            torch="2.6",
+            numpy="1.26",
+            platform="linux",
+            device="cpu",
+            executor="loop",
+            threads=1,
+        ),
+        rounds=[look],
+        result=Result(
+            accuracy=accuracy,
+            loss=None,
+            per_client=Spread(mean=0.5, std=0.1, min=0.2, max=0.9),
+            uplink_bits_per_parameter=32.0,
+            downlink_bits_per_parameter=32.0,
+            model_bits=3200,
+            skipped_rounds=0,
+        ),
+        flags=[],
+        timing=Timing(seconds=1.0, peak_memory_mib=100.0),
+    ).sealed()
+
+
+def test_the_seeds_of_an_impact_are_those_that_both_have() -> None:
+    clean = Row(Cell(Scenario()), (record(0, 0.9), record(1, 0.8)))
+    runs = (record(1, 0.5, attack="dyn-opt"), record(2, 0.1, attack="dyn-opt"))
+    attacked = Row(Cell(Scenario(attack="dyn-opt")), runs, clean)
+    assert impacts(attacked) == pytest.approx([0.3])
+    assert accuracies(attacked) == [0.5, 0.1]
+    assert impacts(clean) == []
+    assert impacts(Row(attacked.cell, attacked.records)) == []
+
+
+# files
+
+
+def archive(path: Path, records: Sequence[Record], tail: bytes = b"") -> Path:
+    lines = [record.model_dump_json().encode() + b"\n" for record in records]
+    path.write_bytes(gzip.compress(b"".join(lines) + tail))
+    return path
+
+
+def test_files_folders_and_archives_are_read_once_and_ordered_by_name(tmp_path: Path) -> None:
+    first, second, third = record(0), record(1), record(2)
+    here = first.write(tmp_path / "a")
+    second.write(tmp_path / "a")
+    packed = archive(tmp_path / "b.jsonl.gz", [third, first], b"\n")
+    for paths in ([tmp_path / "a", packed], [packed, here, tmp_path / "a"]):
+        assert gather(paths) == [first, second, third]
+
+
+def test_a_folder_skips_what_is_no_record_and_says_so(tmp_path: Path) -> None:
+    record().write(tmp_path)
+    (tmp_path / "membership.json").write_text("{}")
+    (tmp_path / "torn.json").write_text('{"schema_version": 2, "id": "0')
+    (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "old.json").write_text('{"schema_version": 1}')
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "notes.txt").write_text("not looked at")
+    record(1).write(tmp_path / "deeper")
+    said: list[str] = []
+    assert gather([tmp_path], said.append) == [record()]
+    assert [Path(line.split()[0]).name for line in said] == [
+        "list.json",
+        "membership.json",
+        "old.json",
+        "torn.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.json", b"{}", "is no record of schema 2"),
+        ("a.json", None, "cannot be read: No such file"),
+        ("a.json", b'{"schema_version": 1}', "migrate its folder"),
+        ("a.jsonl.gz", b"no gzip", "cannot be unpacked"),
+        ("a.jsonl.gz", gzip.compress(b"{}\n" * 99, mtime=0)[:20], "cannot be unpacked"),
+        ("a.jsonl.gz", gzip.compress(b"\n{}\n", mtime=0), r"a.jsonl.gz:2 is no record"),
+        ("a.jsonl.gz", gzip.compress(b"\n", mtime=0), "RECORDS must hold a record, got none in"),
+    ],
+)
+def test_a_file_that_was_named_must_hold_records(
+    tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=said):
+        gather([path])
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = archive(tmp_path / "a.jsonl.gz", [record()], b" " * (3 << 20))
+    assert packed.stat().st_size < 1 << 20
+    monkeypatch.setattr(module, "MOST", 2 << 20)
+    with pytest.raises(ConfigError, match="at most 2 MiB when unpacked"):
+        gather([packed])
+    big = tmp_path / "b.json"
+    big.write_bytes(b" " * (3 << 20))
+    with pytest.raises(ConfigError, match="at most 2 MiB to be a record"):
+        gather([big])
+
+
+def test_a_run_of_two_versions_of_the_code_is_refused(tmp_path: Path) -> None:
+    record(code="0.1.0").write(tmp_path)
+    record(code="0.2.0").write(tmp_path)
+    with pytest.raises(ConfigError, match=r"a run once.*of code 0.[12].0 and 0.[12].0; move"):
+        gather([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"result": {"accuracy": float("nan")}}, r"accuracy must be in \[0, 1\], got nan"),
+        ({"result": {"accuracy": 1.5}}, r"accuracy must be in \[0, 1\], got 1.5"),
+        ({"result": {"uplink_bits_per_parameter": float("inf")}}, "finite, got inf"),
+        ({"result": {"downlink_bits_per_parameter": -1.0}}, "finite, got -1.0"),
+        ({"result": {"epsilon": float("nan")}}, "finite, got nan"),
+        ({"scenario": {"attack": "\x1b[2J"}}, r"scenario.attack must be printable, got '\\x1b"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_even_with_a_good_digest(
+    tmp_path: Path, change: dict[str, dict[str, Any]], said: str
+) -> None:
+    good = record()
+    ((part, fields),) = change.items()
+    bad = good.model_copy(update={part: getattr(good, part).model_copy(update=fields)})
+    content = json.loads(bad.sealed().to_json())
+    content[part] |= fields  # as what is not finite: pydantic would write null
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=said):
+        gather([path])
+
+
+# cells
+
+
+def test_names_are_short_and_mean_the_same_run() -> None:
+    typed = Scenario(
+        protocol="fsl:k=0.3,lr=0.4",
+        attack="dyn-opt",
+        defense="trimmed-mean",
+        partition="dirichlet:beta=0.3",
+        per_round=20,
+    )
+    short = shortened(typed.resolved())
+    assert short.resolved() == typed.resolved().model_copy(update={"data_seed": 0})
+    assert short.attack == "dyn-opt"
+    assert short.defense == "trimmed-mean"  # f = 4 is what the share of malicious clients means
+    assert short.partition == "dirichlet:beta=0.3"
+    assert short.dataset == "digits"
+    assert short.declared is None
+    other = shortened(typed.model_copy(update={"defense": "trimmed-mean:f=3"}).resolved())
+    assert other.defense == "trimmed-mean:f=3"
+
+
+def test_a_parameter_that_has_several_values_is_said_everywhere() -> None:
+    found = cells_of(record(attack=attack) for attack in ("sign-flip", "sign-flip:scale=2.0"))
+    assert [cell.attack for cell in found] == ["sign-flip:scale=1.0", "sign-flip:scale=2.0"]
+
+
+def test_a_cell_has_its_seeds_and_names_the_fields_that_vary() -> None:
+    records = [
+        record(seed, malicious=malicious, attack=attack, protocol="fsl")
+        for malicious in (0.1, 0.2)
+        for attack in ("none", "sign-flip")
+        for seed in (0, 1)
+    ]
+    found = cells_of(records)
+    assert [str(cell) for cell in found] == [
+        "fsl + vote; malicious 0.1 / none",
+        "fsl + vote; malicious 0.1 / sign-flip",
+        "fsl + vote; malicious 0.2 / none",
+        "fsl + vote; malicious 0.2 / sign-flip",
+    ]
+    assert [[r.scenario.seed for r in runs] for runs in found.values()] == [[0, 1]] * 4
+    table = rows(list(found), found)
+    assert [row.clean is not None for row in table] == [True] * 4
+
+
+def test_data_that_follows_the_seed_is_no_field_that_varies() -> None:
+    follows = [record(seed) for seed in (0, 1, 2)]
+    assert [cell.scenario.data_seed for cell in cells_of(follows)] == [None]
+    fixed = [record(seed, data_seed=1) for seed in (0, 1, 2)]
+    assert [cell.scenario.data_seed for cell in cells_of(fixed)] == [1]
+    # the run with seed 1 is in both; it counts where its data is shared
+    both = cells_of([*follows, *fixed])
+    assert {c.scenario.data_seed: len(runs) for c, runs in both.items()} == {None: 2, 1: 4}
+    assert all(cell.varied == ("data_seed",) for cell in both)
+
+
+def test_plug_ins_that_are_not_installed_keep_their_names() -> None:
+    good = record(protocol="fsl")
+    odd = {"protocol": "theirs:k=1", "defense": "their-rule:f=2", "attack": "their attack:,x"}
+    foreign = good.model_copy(update={"scenario": good.scenario.model_copy(update=odd)})
+    (cell,) = cells_of([foreign])
+    assert str(cell) == "theirs:k=1 + vote / their attack:,x"
+    (cell,) = cells_of([foreign.model_copy(update={"vote": False})])
+    assert cell.system == "theirs:k=1 + their-rule:f=2"
+
+
+def test_no_records_have_no_cells() -> None:
+    assert cells_of([]) == {}

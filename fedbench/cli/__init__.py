@@ -7,7 +7,18 @@ from typing import Any
 
 import typer
 
-from fedbench.cli import attack, audit, bench, catalogue_commands, privacy, probe, sweep
+from fedbench.cli import (
+    attack,
+    audit,
+    bench,
+    catalogue_commands,
+    leaderboard,
+    plot,
+    privacy,
+    probe,
+    results,
+    sweep,
+)
 from fedbench.errors import FedbenchError
 
 app = typer.Typer(
@@ -21,6 +32,9 @@ app = typer.Typer(
 )
 app.command("attack")(attack.attack)
 app.command("sweep")(sweep.sweep)
+app.command("results")(results.results)
+app.command("plot")(plot.plot)
+app.add_typer(leaderboard.app, name="leaderboard")
 app.add_typer(bench.app, name="bench")
 app.add_typer(privacy.app, name="privacy")
 app.command("audit")(audit.audit)

@@ -70,24 +70,15 @@ def codecs(
 
     Squared error, bias, bits and times, all of messages that went over the wire and back.
     """
-    import torch
-
-    from fedbench.allocator import keep_memory
     from fedbench.bench.codecs import Plan
     from fedbench.bench.play import play
+    from fedbench.cli.probe import torch_threads
     from fedbench.errors import require
 
     require("--format", format, format in FORMATS, ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")
-    require("--threads", threads, threads >= 1, ">= 1")
     plan = Plan(seeds, draws, clients)
-    keep_memory()  # as in a run, where the workers do
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with progress() as say:
-            done = play(protocol, input, dataset, model, device, plan, say)
-    finally:
-        torch.set_num_threads(before)
+    with torch_threads(threads), progress() as say:
+        done = play(protocol, input, dataset, model, device, plan, say)
     show(done, format)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedbench.cli.chart import COLOURS, FAINT, INK, RULE, WORST
+from fedbench.pictures.style import COLOURS, FAINT, INK, WORST, save, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,20 +81,17 @@ def draw(figure: Figure5, path: Path) -> None:
     Raises:
         ConfigError: the folder cannot be written.
     """
-    from fedbench.files import write_atomically
-
-    buffer = io.BytesIO()
-    compose(figure).savefig(buffer, format="png")
-    write_atomically(path, buffer.getvalue())
+    save(compose(figure), path)
 
 
+@styled
 def compose(figure: Figure5) -> Figure:
     """Title and legend on top of two panels."""
     from matplotlib.figure import Figure
 
-    page = Figure(figsize=(10, 6.6), dpi=160, facecolor="white")
+    page = Figure(figsize=(10, 6.6))
     title = "Privacy against error of a mean: FedPM's Figure 5, as printed and as it is"
-    page.text(0.025, 0.957, title, fontsize=14.5, fontweight="bold", color=INK, va="center")
+    page.text(0.025, 0.957, title, fontsize=14.5, fontweight="bold", va="center")
     subtitle = (
         "Squared error, summed over 5 coordinates, of the mean of 100 clients' θ from one bit per "
         f"coordinate; δ = {figure.delta:g}, {figure.repetitions:,} repetitions."
@@ -103,13 +99,13 @@ def compose(figure: Figure5) -> Figure:
     page.text(0.025, 0.916, subtitle, fontsize=9.5, color=FAINT, va="center")
     legend(page, figure)
     for i, data in enumerate(PANELS):
-        axes = page.add_axes((0.06 + 0.49 * i, 0.08, 0.435, 0.64), facecolor="none")
+        axes = page.add_axes((0.06 + 0.49 * i, 0.08, 0.435, 0.64))
         panel(axes, figure, data)
         axes.set(xscale="log", yscale="log", xlim=EPSILONS, ylim=ERRORS)
         axes.set_xticks(X_TICKS, [f"{x:g}" for x in X_TICKS])
         axes.set_yticks(Y_TICKS, [f"{y:g}" for y in Y_TICKS])
-        axes.set_title(PANELS[data], loc="left", fontsize=10, fontweight="bold", color=INK, pad=8)
-        axes.set_xlabel("ε", fontsize=10, color=INK)
+        axes.set_title(PANELS[data], pad=8)
+        axes.set_xlabel("ε", fontsize=10)
         label(axes, figure, data)
         if data == "uniform":
             zoom(axes, figure)
@@ -128,11 +124,7 @@ def panel(axes: Axes, figure: Figure5, data: str, fine: float = 1.0) -> None:
     controls = {name: error.mean for name, error in figure.controls[data].items()}
     axes.axhline(controls["no-dp"], color=INK, linewidth=1.1, zorder=1.5)
     axes.axhline(controls["constant"], color=INK, linewidth=1.3, linestyle=":", zorder=3)
-    axes.grid(color=RULE, linewidth=0.6)
-    axes.set_axisbelow(True)
     axes.minorticks_off()
-    axes.tick_params(length=0, labelsize=8.5, labelcolor=FAINT, which="both")
-    axes.spines[:].set_visible(False)
 
 
 def line(points: Sequence[Point], curve: Curve, data: str) -> tuple[list[float], list[float]]:
@@ -144,7 +136,7 @@ def line(points: Sequence[Point], curve: Curve, data: str) -> tuple[list[float],
 def label(axes: Axes, figure: Figure5, data: str) -> None:
     """Names on the lines that the legend does not explain."""
     controls = figure.controls[data]
-    style: dict[str, Any] = {"fontsize": 8.5, "color": INK, "textcoords": "offset points"}
+    style: dict[str, Any] = {"fontsize": 8.5, "textcoords": "offset points"}
     at = (EPSILONS[1], controls["constant"].mean)
     axes.annotate("always 1/2", at, (-2, 3), ha="right", va="bottom", **style)
     at = (EPSILONS[0], controls["no-dp"].mean)
@@ -185,10 +177,6 @@ def legend(page: Figure, figure: Figure5) -> None:
             alignment="left",
             loc="upper left",
             bbox_to_anchor=(0.025 + 0.325 * i, 0.887),
-            frameon=False,
-            fontsize=9,
-            borderpad=0,
-            borderaxespad=0,
             handlelength=2.6,
         )
         page.add_artist(box)

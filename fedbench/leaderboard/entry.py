@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Final, Literal
+import json
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from fedbench.api import Adjacency, Sees
 from fedbench.leaderboard.rules import Division
@@ -15,8 +16,51 @@ SCHEMA: Final = 1
 Status = Literal["claimed", "reproduced", "contested"]
 
 
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be one line without control characters")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_printable)]
+Title = Annotated[str, Field(min_length=1, max_length=80), AfterValidator(_printable)]
+Authors = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
+Link = Annotated[
+    str,
+    Field(pattern=r"^(https://[^\s\"'<>]+)?$", max_length=300),
+    AfterValidator(_printable),
+]
+Note = Annotated[str, Field(max_length=1000), AfterValidator(_printable)]
+Tried = Annotated[int, Field(ge=1)]
+
+
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Numbers are numbers: strict, or "0.9" would be one.
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        json_schema_serialization_defaults_required=True,  # a file says every field
+    )
+
+
+class Said(_Model):
+    """What authors say of their entry; all else is read from its records.
+
+    Args:
+        name: What they call it.
+        authors: Who submits it.
+        link: To a paper or to code, https only; may be empty.
+        note: What a reader should know.
+        tried: Configurations that they tried before this one, this one included.
+    """
+
+    name: Title
+    authors: Authors
+    link: Link = ""
+    note: Note = ""
+    tried: Tried
 
 
 class Interval(_Model):
@@ -72,14 +116,14 @@ class AttackedCell(_Model):
         records: One a seed, in the order of the seeds.
     """
 
-    attack: str
+    attack: Line
     mandatory: bool
     accuracy: Interval
     impact: Interval | None = None
     uplink_bits: float
     downlink_bits: float
     curve: list[Point]
-    flags: list[str]
+    flags: list[Line]
     records: list[Member]
 
 
@@ -102,9 +146,9 @@ class Price(_Model):
     unit: Literal["client", "example"]
     sees: Sees
     adjacency: Adjacency
-    sampler: str
-    winner: str
-    note: str = ""
+    sampler: Line
+    winner: Line
+    note: Line = ""
 
 
 class Score(_Model):
@@ -120,7 +164,7 @@ class Score(_Model):
     """
 
     worst: Interval
-    attack: str
+    attack: Line
     clean: Interval
     uplink_bits: float
     downlink_bits: float
@@ -137,7 +181,7 @@ class Repeated(_Model):
         agrees: Are accuracy, bits and epsilon within the tolerance of the rules?
     """
 
-    attack: str
+    attack: Line
     accuracy: float
     difference: float
     agrees: bool
@@ -155,10 +199,10 @@ class Reproduction(_Model):
         cells: Those that were played.
     """
 
-    code: str
-    platform: str
-    device: str
-    torch: str
+    code: Line
+    platform: Line
+    device: Line
+    torch: Line
     seeds: list[int]
     cells: list[Repeated] = Field(min_length=1)
 
@@ -201,33 +245,43 @@ class Entry(_Model):
     division: Division
     track: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     rules: int = Field(ge=1)
-    name: str = Field(min_length=1, max_length=80)
-    authors: str = Field(min_length=1, max_length=200)
-    link: str = Field(default="", pattern=r"^(https://[^\s\"'<>]+)?$", max_length=300)
-    note: str = Field(default="", max_length=1000)
-    tried: int = Field(ge=1)
-    protocol: str
-    defense: str
-    mechanism: str
+    name: Title
+    authors: Authors
+    link: Link = ""
+    note: Note = ""
+    tried: Tried
+    protocol: Line
+    defense: Line
+    mechanism: Line
     votes: bool
-    alphabet: str
+    alphabet: Line
     parameters: int
     scenario: Scenario
     seeds: list[int]
-    data_digest: str
-    code: str
-    device: str
-    cells: list[AttackedCell]
+    data_digest: Line
+    code: Line
+    device: Line
+    cells: list[AttackedCell] = Field(min_length=1)
     price: Price | None = None
     score: Score
-    command: str
+    command: Line
     status: Status = "claimed"
     reproductions: list[Reproduction] = []
 
     def content_id(self) -> str:
         """What `id` must be."""
-        content = self.model_dump_json(exclude={"id", "status", "reproductions"})
-        return hashlib.sha256(content.encode()).hexdigest()[:12]
+        content = self.model_dump(mode="json", exclude={"id", "status", "reproductions"})
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def to_json(self) -> str:
+        """Indented, in the order of the schema, with a final newline."""
+        return self.model_dump_json(indent=1) + "\n"
+
+    def system(self) -> tuple[Division, str, str, Scenario]:
+        """Where it competes, the code, and what it attacks: two entries must not share it."""
+        scenario = self.scenario.model_copy(update={"attack": "", "seed": 0, "data_seed": None})
+        return self.division, self.track, self.code, scenario
 
     @property
     def file_name(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedbench.errors import ConfigError
+from fedbench.errors import ConfigError, require
 from fedbench.scenario import Scenario
 
 Division = Literal["closed", "open"]
@@ -16,15 +16,15 @@ DIVISIONS: tuple[Division, ...] = ("closed", "open")
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Envelope(_Model):
     """Where the accuracy of a clean run can lie, in [0, 1].
 
     Args:
-        low: Less is a broken baseline: what a linear model of pooled data reaches by far.
-        high: More is a leak or a bug: what training on everybody's data at once reaches.
+        low: Less is a broken baseline: half of what the nearest class mean of pooled data reaches.
+        high: More is a leak or a bug: what the best of some classifiers of pooled data reaches.
     """
 
     low: float
@@ -38,12 +38,14 @@ class Track(_Model):
         name: Of the folder; usually the data set.
         scenario: Fields that an entry must have just so.
         seeds: That every cell is played with.
+        data: Digest of the data set.
         clean: Envelope of the clean run.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     scenario: dict[str, Any]
     seeds: tuple[int, ...]
+    data: str = Field(pattern=r"^[0-9a-f]{64}$")
     clean: Envelope
 
 
@@ -96,10 +98,14 @@ def read_rules(path: Path) -> Rules:
     """One version from its file.
 
     Raises:
-        ConfigError: unreadable, or not as this model says.
+        ConfigError: unreadable, a link, or not as this model says.
     """
+    require(str(path), "a link", not path.is_symlink(), "a file of the board")
     try:
-        return Rules.model_validate(tomllib.loads(path.read_text("utf-8")))
+        rules = Rules.model_validate(tomllib.loads(path.read_text("utf-8")))
+        for track in rules.track:
+            rules.scenario(track)
+        return rules
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

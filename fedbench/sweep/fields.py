@@ -6,14 +6,12 @@ Nothing here or in what reads a store imports torch: a question is answered befo
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from fedbench.errors import ConfigError
 
-Value = str | int | float | bool | list[str] | None
-Entry = dict[str, Value]  # of a run, a cell or a failure, by field; None: not measured
+Entry = dict[str, Any]  # of a run, a cell or a failure, by field; None: not measured
 
 # ``share`` is in [0, 1], ``points`` a difference of two; ``plug-in`` reads name:param=value.
 Kind = Literal["plug-in", "name", "whole", "number", "share", "points", "yes", "texts"]
@@ -68,49 +66,47 @@ MEASURED: Fields = {
     "parameters": "whole",
 }
 SEEDS: Fields = {"seed": "whole", "data_seed": "whole"}
-RUN: Fields = {"id": "name"} | NAMES | SETTINGS | SEEDS | MEASURED | CODE | {"file": "name"}
+RUN: Fields = {
+    "id": "name",
+    **NAMES,
+    **SETTINGS,
+    **SEEDS,
+    **MEASURED,
+    **CODE,
+    "file": "name",
+}
 ACCURACY: Fields = {
     "accuracy": "share",
-    "accuracy_low": "number",
+    "accuracy_low": "number",  # of the 95 % interval for the mean
     "accuracy_high": "number",
     "accuracy_std": "number",
-    "clean": "share",
+    "clean": "share",  # accuracy of the same system without attack
     "impact": "points",
     "worst": "yes",
 }
-CELL: Fields = (
-    NAMES | SETTINGS | {"data_seed": "whole", "seeds": "whole"} | ACCURACY | MEASURED | CODE
-)
-FAILED: Fields = (
-    {"id": "name"}
-    | NAMES
-    | SETTINGS
-    | SEEDS
-    | {"kind": "name", "error": "name", "message": "name", "tries": "whole", "chunk": "whole"}
-    | {"file": "name"}
-)
-OPTIONAL = frozenset(
-    "declared sees adjacency data_seed loss local_accuracy entropy_bits sparsity epsilon unit".split()
-)
-
-
-def fits(name: str, kind: Kind, value: object) -> bool:
-    """Can a run have this value? A digest only says that nobody changed a file by mistake."""
-    if value is None:
-        return name in OPTIONAL
-    if kind in ("plug-in", "name"):
-        return isinstance(value, str) and value.isprintable()
-    if kind == "whole":
-        return type(value) is int and 0 <= value < 1 << 63
-    if kind == "yes":
-        return isinstance(value, bool)
-    if kind == "texts":
-        return isinstance(value, list) and all(
-            isinstance(text, str) and text.isprintable() for text in value
-        )
-    most = 1 if kind == "share" else math.inf
-    number = isinstance(value, float) or type(value) is int
-    return number and 0 <= value <= most and value < math.inf  # type: ignore[operator]
+CELL: Fields = {
+    **NAMES,
+    **SETTINGS,
+    "data_seed": "whole",
+    "seeds": "whole",
+    **ACCURACY,
+    **MEASURED,
+    **CODE,
+}
+FAILED: Fields = {
+    "id": "name",
+    **NAMES,
+    **SETTINGS,
+    **SEEDS,
+    "kind": "name",
+    "error": "name",
+    "message": "name",
+    "tries": "whole",
+    "chunk": "whole",
+    "file": "name",
+}
+SOMETIMES = ("loss", "local_accuracy", "entropy_bits", "sparsity", "epsilon", "unit")  # measured
+OPTIONAL = frozenset(("declared", "sees", "adjacency", "data_seed", *SOMETIMES))
 
 
 def known(name: str, fields: Iterable[str], subject: str) -> str:
@@ -122,11 +118,11 @@ def known(name: str, fields: Iterable[str], subject: str) -> str:
     names = list(fields)
     if name in names:
         return name
-    if name in CELL and "seeds" not in names:
+    if name in CELL and "accuracy" in names:
         hint = "that is a field of cells: --each cell"
-    elif name in RUN and "id" not in names:
+    elif name in RUN and "accuracy" in names:
         hint = "that is a field of runs: --each run"
-    elif name in FAILED and "kind" not in names:
+    elif name in FAILED:
         hint = "that is a field of failed runs: --failed"
     else:
         close = difflib.get_close_matches(name, names, n=1)

@@ -7,7 +7,7 @@ import dataclasses
 import gzip
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,13 +134,14 @@ def cells_of(records: Iterable[Record]) -> dict[Cell, list[Record]]:
 
     Data is dealt anew for every seed, unless two seeds share one `data_seed`.
     """
-    known: dict[Scenario, Scenario] = {}
+    unseeded = {"seed": 0, "data_seed": None}
+    pairs = [(record.scenario.model_copy(update=unseeded), record) for record in records]
+    scenarios = dict.fromkeys(full for full, _ in pairs)
+    kept = _several(scenarios)
+    short_of = {full: shortened(full, kept) for full in scenarios}
+    listed = [(short_of[full], record) for full, record in pairs]
     seeds: dict[tuple[Scenario, int | None], set[int]] = {}
-    listed = []
-    for record in records:
-        full = record.scenario.model_copy(update={"seed": 0, "data_seed": None})
-        short = known[full] if full in known else known.setdefault(full, shortened(full))
-        listed.append((short, record))
+    for short, record in listed:
         seeds.setdefault((short, record.scenario.data_seed), set()).add(record.scenario.seed)
     found: dict[tuple[Scenario, bool], list[Record]] = {}
     for short, record in listed:
@@ -152,9 +153,17 @@ def cells_of(records: Iterable[Record]) -> dict[Cell, list[Record]]:
     return {Played(scenario, varied, vote): runs for (scenario, vote), runs in found.items()}
 
 
-def shortened(scenario: Scenario) -> Scenario:
-    """The same run without the parameters that have their default: for people to read."""
-    texts = {kind: _without_defaults(kind, getattr(scenario, kind)) for kind in TEXTS}
+Param = tuple[str, str, str]  # of a kind, of a plug-in, its name
+
+
+def shortened(scenario: Scenario, kept: Collection[Param] = ()) -> Scenario:
+    """The same run without the parameters that have their default, for people to read.
+
+    Args:
+        scenario: Resolved.
+        kept: Parameters that are said all the same.
+    """
+    texts = {kind: _without_defaults(kind, getattr(scenario, kind), kept) for kind in TEXTS}
     declared = None if scenario.declared == scenario.malicious else scenario.declared
     short = scenario.model_copy(update={**texts, "declared": declared})
     name, params = _split(short.defense)
@@ -167,7 +176,18 @@ def shortened(scenario: Scenario) -> Scenario:
     return short
 
 
-def _without_defaults(kind: str, text: str) -> str:
+def _several(scenarios: Iterable[Scenario]) -> set[Param]:
+    """Parameters of a plug-in that have several values among the scenarios."""
+    values: dict[Param, set[str]] = {}
+    for scenario in scenarios:
+        for kind in TEXTS:
+            name, params = _split(getattr(scenario, kind))
+            for param, value in params.items():
+                values.setdefault((kind, name, param), set()).add(value)
+    return {param for param, found in values.items() if len(found) > 1}
+
+
+def _without_defaults(kind: str, text: str, kept: Collection[Param]) -> str:
     """As typed if no such plug-in is installed."""
     name, params = _split(text)
     try:
@@ -175,7 +195,8 @@ def _without_defaults(kind: str, text: str) -> str:
     except ConfigError:
         return text
     defaults = {field.name: str(field.default).lower() for field in fields}
-    return _joined(name, {k: v for k, v in params.items() if defaults.get(k) != v})
+    said = {k: v for k, v in params.items() if defaults.get(k) != v or (kind, name, k) in kept}
+    return _joined(name, said)
 
 
 def _split(text: str) -> tuple[str, dict[str, str]]:

@@ -1,0 +1,141 @@
+"""What a second worker gains, and what it costs to hand out a run: worker processes and Ray.
+
+``python benchmarks/scaling.py`` plays the same runs with one worker and with two, of this machine
+and of a Ray cluster of two nodes of one core that it starts here, in turns, and prints Markdown.
+``--address`` takes another cluster instead, ``--workers 1 2 4 8`` other numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+
+from fedbench.cli.live import PlainWatcher
+from fedbench.scenario import Scenario
+from fedbench.sweep.cells import Cell, Run
+from fedbench.sweep.drive import Sweep
+from fedbench.sweep.engine import Engine
+from fedbench.sweep.local import Local, Options
+from fedbench.sweep.on_ray import OnRay
+from fedbench.sweep.store import Store
+
+CELL = Cell(Scenario(clients=20, rounds=10, eval_every=10))
+WARM = 3  # runs of each worker before the clock starts: processes begin, torch is imported
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One sweep.
+
+    Args:
+        rate: Runs per minute.
+        run: Seconds of a run in its worker, on average.
+        rest: Milliseconds of a worker beside each run: until it has the next one.
+    """
+
+    rate: float
+    run: float
+    rest: float
+
+
+def measure(engine: Engine, workers: int, runs: int) -> Measured:
+    """Play so many runs, each worker warm."""
+    warm = [Run(CELL, 10_000 + seed) for seed in range(WARM * workers)]
+    timed = [Run(CELL, seed) for seed in range(runs)]
+    with TemporaryDirectory() as folder, Store(Path(folder)) as store, engine, nobody() as watcher:
+        Sweep(engine, store, watcher).play(warm)
+        start = time.perf_counter()
+        Sweep(engine, store, watcher).play(timed)
+        wall = time.perf_counter() - start
+        inside = sum(store.record(run).timing.seconds for run in timed)
+    return Measured(60 * runs / wall, inside / runs, 1000 * (wall * workers - inside) / runs)
+
+
+@contextmanager
+def nobody() -> Iterator[PlainWatcher]:
+    """Who watches."""
+    with open(os.devnull, "w") as nowhere:
+        yield PlainWatcher(Console(file=nowhere), 0)
+
+
+@contextmanager
+def two_nodes() -> Iterator[str]:
+    """The address of a Ray cluster here."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    from ray.cluster_utils import Cluster
+
+    node: dict[str, Any] = {"num_cpus": 1, "include_dashboard": False}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        cluster.add_node(**node)
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Median, least and greatest."""
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def table(found: dict[tuple[str, int], list[Measured]]) -> Iterator[str]:
+    """Median, least and greatest of the repetitions; gains are of one repetition each."""
+    yield "| engine | workers | runs/min | gain | seconds in a run | ms between runs |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for (name, workers), sweeps in found.items():
+        least = min(w for n, w in found if n == name)
+        gains = [a.rate / b.rate for a, b in zip(sweeps, found[name, least], strict=True)]
+        cells = [
+            spread([one.rate for one in sweeps], 1),
+            spread(gains, 2) if workers > least else "",
+            spread([one.run for one in sweeps], 2),
+            spread([one.rest for one in sweeps], 0),
+        ]
+        yield f"| {name} | {workers} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--address", help="of a Ray cluster; default: two nodes here")
+    given = parser.parse_args()
+
+    def compare(address: str) -> dict[tuple[str, int], list[Measured]]:
+        engines: dict[str, Callable[[int], Engine]] = {
+            "local": lambda workers: Local(Options(device="cpu"), workers),
+            "ray": lambda workers: OnRay(Options(device="cpu", workers=workers), address),
+        }
+        found: dict[tuple[str, int], list[Measured]] = {}
+        for number in range(given.repetitions):
+            for name, engine in engines.items():
+                for workers in given.workers:
+                    one = measure(engine(workers), workers, given.runs)
+                    found.setdefault((name, workers), []).append(one)
+                    print(number, name, workers, one, file=sys.stderr)
+        return found
+
+    if given.address:
+        found = compare(given.address)
+    else:
+        with two_nodes() as address:
+            found = compare(address)
+    print(f"`python benchmarks/scaling.py {' '.join(sys.argv[1:])}`".replace(" `", "`"))
+    print(*table(found), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""``fedbench leaderboard``: entries that others can trust, and who is before whom."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fedbench.leaderboard.rank import View
+    from fedbench.leaderboard.rules import Division
+    from fedbench.leaderboard.submission import Submission
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Entries that others can trust: plan, sweep, submit, check, reproduce, rank, render.",
+)
+_SAID, _WHERE, _HOW = "What you say", "Where it goes", "Running"
+BOARD = Path("leaderboards")
+Board = Annotated[Path, typer.Argument(help="a folder with rules/1.toml")]
+BoardOption = Annotated[
+    Path, typer.Option(help="a folder with rules/1.toml", rich_help_panel=_WHERE)
+]
+
+
+@app.command("plan")
+def plan(
+    track: Annotated[str, typer.Option(help="of the closed division, e.g. digits")],
+    protocol: Annotated[str, typer.Option("--protocol", "-p")],
+    defense: Annotated[str | None, typer.Option("--defense", "-d", help="default: own")] = None,
+    mechanism: Annotated[str | None, typer.Option("--mechanism", "-m")] = None,
+    adjacency: Annotated[str | None, typer.Option(help="of the mechanism's guarantee")] = None,
+    server_checks: Annotated[str | None, typer.Option(help="none, finite or range")] = None,
+    board: BoardOption = BOARD,
+) -> None:
+    """Print the sweep that a system must play: the track, the seeds, the mandatory attacks."""
+    from fedbench.leaderboard.plan import plan
+    from fedbench.leaderboard.rules import versions
+
+    chosen = {
+        "protocol": protocol,
+        "defense": defense,
+        "mechanism": mechanism,
+        "adjacency": adjacency,
+        "server_checks": server_checks,
+    }
+    known = versions(board)
+    system = {name: value for name, value in chosen.items() if value is not None}
+    print(plan(known[max(known)], track, system), end="")
+
+
+@app.command("submit")
+def submit(
+    records: Annotated[
+        list[Path], typer.Argument(help="files, folders or archives, all of one system")
+    ],
+    name: Annotated[str, typer.Option(help="of the entry", rich_help_panel=_SAID)],
+    authors: Annotated[str, typer.Option(help="who submits it", rich_help_panel=_SAID)],
+    tried: Annotated[
+        int,
+        typer.Option(
+            help="configurations that you tried before you chose this one, with it",
+            rich_help_panel=_SAID,
+        ),
+    ],
+    link: Annotated[str, typer.Option(help="https://…", rich_help_panel=_SAID)] = "",
+    note: Annotated[str, typer.Option(help="for readers", rich_help_panel=_SAID)] = "",
+    division: Annotated[
+        str, typer.Option(help="closed or open", rich_help_panel=_WHERE)
+    ] = "closed",
+    track: Annotated[
+        str | None,
+        typer.Option(help="default: that of the data", rich_help_panel=_WHERE, show_default=False),
+    ] = None,
+    board: BoardOption = BOARD,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="an entry of the same system", rich_help_panel=_WHERE)
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="write nothing", rich_help_panel=_WHERE)
+    ] = False,
+) -> int:
+    """Build an entry from records and write it, or say every rule that they break (exit code 2)."""
+    from fedbench.errors import require
+    from fedbench.leaderboard.submission import submit
+    from fedbench.sweep.gather import gather
+
+    require("--division", division, division in ("closed", "open"), "closed or open")
+    said = {"name": name, "authors": authors, "link": link, "note": note, "tried": tried}
+    played = gather(records, lambda why: print(f"fedbench: skipped {why}", file=sys.stderr))
+    where: Division = "closed" if division == "closed" else "open"
+    return tell(submit(played, said, board, where, track, replace), dry_run)
+
+
+def tell(done: Submission, dry_run: bool) -> int:
+    """What became of it, and what to do next."""
+    from rich.console import Console
+
+    from fedbench.cli.leaderboard_findings import findings
+    from fedbench.cli.leaderboard_table import short, spread
+    from fedbench.leaderboard.board import place
+    from fedbench.leaderboard.judge import errors
+
+    entry, broken = done.entry, errors(done.findings)
+    if entry is None:
+        names = {one.rule for one in broken}
+        many = "a rule is" if len(names) == 1 else f"{len(names)} rules are"
+        print(f"fedbench: {many} broken, nothing is written", file=sys.stderr)
+        for one in broken:
+            print(f"  {one.rule}: {one.text}", file=sys.stderr)
+        return 2
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    if done.findings:
+        console.print(findings(done.findings, console.options))
+    path = place(done.board, entry) if dry_run else done.write()
+    console.print(f"{'would be' if dry_run else 'wrote'} {path}, its records beside it")
+    attack = short(entry, entry.score.attack)
+    console.print(f"worst case {spread(entry.score.worst)} %, under {attack}")
+    if not dry_run:
+        console.print(f"next: fedbench leaderboard check {path}; then open a pull request")
+    return 0
+
+
+@app.command("check")
+def check(
+    target: Annotated[Path, typer.Argument(help="a board, a folder of one, or an entry")] = BOARD,
+    format: Annotated[str, typer.Option(help="table or json")] = "table",
+) -> int:
+    """Whether files are what they say: exit code 1 if a rule is broken. Nothing is played."""
+    from rich.console import Console
+
+    from fedbench.cli.leaderboard_findings import Report, checked_json, verdict
+    from fedbench.errors import require
+    from fedbench.leaderboard.check import check
+
+    require("--format", format, format in ("table", "json"), "table or json")
+    checked = check(target)
+    if format == "json":
+        print(checked_json(checked))
+    else:
+        Console().print(Report(checked))
+    return int(any(verdict(one.findings) == "refused" for one in checked))
+
+
+@app.command("reproduce")
+def reproduce(
+    entry: Annotated[Path, typer.Argument(help="its JSON file on a board")],
+    cells: Annotated[int, typer.Option(help="how many; the worst and the clean one first")] = 2,
+    every: Annotated[bool, typer.Option("--all", help="all cells")] = False,
+    seeds: Annotated[str | None, typer.Option(help="some of the entry's, e.g. 0,1")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda", rich_help_panel=_HOW)] = "auto",
+    executor: Annotated[
+        str, typer.Option(help="auto, loop or stacked", rich_help_panel=_HOW)
+    ] = "auto",
+    workers: Annotated[
+        int, typer.Option(help="processes; 0 is one per core", rich_help_panel=_HOW)
+    ] = 0,
+    threads: Annotated[
+        int, typer.Option(help="of each process, on a CPU", rich_help_panel=_HOW)
+    ] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="keep the records there, and go on there", rich_help_panel=_HOW),
+    ] = None,
+) -> int:
+    """Play cells of an entry again: it is reproduced (exit code 0) or contested (1)."""
+    from rich.console import Console
+
+    from fedbench.cli.attack import parse_seeds
+    from fedbench.cli.leaderboard_findings import Repetition
+    from fedbench.cli.live import watcher
+    from fedbench.errors import require
+    from fedbench.leaderboard.reproduce import again, claim, keep
+    from fedbench.leaderboard.reproduction import cell, order
+    from fedbench.sweep.local import Options
+
+    require("--cells", cells, cells >= 1, ">= 1")
+    options = Options(device, executor, workers=workers, threads=threads)
+    claimed = claim(entry)
+    chosen = list(parse_seeds(seeds)) if seeds else claimed.entry.seeds
+    known = ", ".join(map(str, claimed.entry.seeds))
+    require("--seeds", seeds, set(chosen) <= set(claimed.entry.seeds), f"some of {known}")
+    attacks = order(claimed.entry)[: None if every else cells]
+    console, played = Console(), [cell(claimed.entry, attack) for attack in attacks]
+    with watcher(console, played, chosen, table=False) as watch:
+        comparisons = again(claimed, attacks, chosen, options, watch, out)
+    if any(len(one.again) < len(chosen) for one in comparisons):
+        print("fedbench: stopped, the entry is as it was", file=sys.stderr)
+        return 130
+    apart = {one.attack: one.apart(claimed.rules.tolerance) for one in comparisons}
+    console.print(Repetition(claimed.entry, comparisons, apart))
+    now = keep(claimed, comparisons)
+    console.print(f"{entry} is {now.status}", soft_wrap=True, highlight=False, markup=False)
+    return int(any(apart.values()))
+
+
+@app.command("rank")
+def rank(
+    board: Board = BOARD,
+    division: Annotated[str | None, typer.Option(help="closed or open; default: both")] = None,
+    track: Annotated[str | None, typer.Option(help="default: all of them")] = None,
+    view: Annotated[str, typer.Option(help="equal-rounds or equal-bits")] = "equal-rounds",
+    bits: Annotated[
+        float | None,
+        typer.Option(
+            help="budget of --view equal-bits, per parameter, up and down; default: what the "
+            "cheapest entry needs",
+            show_default=False,
+        ),
+    ] = None,
+    pareto: Annotated[bool, typer.Option("--pareto", help="only the front")] = False,
+    format: Annotated[str, typer.Option(help="table, json, csv or md")] = "table",
+) -> None:
+    """Who is before whom in the worst case, how sure that is, and what it costs."""
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from fedbench.cli import leaderboard_table as shown
+    from fedbench.errors import ConfigError, require
+    from fedbench.leaderboard.board import races
+    from fedbench.leaderboard.rank import ranking
+    from fedbench.leaderboard.rules import DIVISIONS, versions
+
+    require("--division", division, division in (None, *DIVISIONS), "closed or open")
+    require("--view", view, view in ("equal-rounds", "equal-bits"), "equal-rounds or equal-bits")
+    require("--format", format, format in ("table", "json", "csv", "md"), "table, json, csv or md")
+    require("--bits", bits, bits is None or bits > 0, "> 0")
+    require("--bits", bits, bits is None or view == "equal-bits", "left out without equal-bits")
+    chosen: View = "equal-bits" if view == "equal-bits" else "equal-rounds"
+    newest = max(versions(board))
+    places = [
+        shown.Place(*race, ranking(entries, chosen, bits), newest)
+        for race, entries in races(board).items()
+        if division in (None, race[0]) and track in (None, race[1])
+    ]
+    if pareto:
+        places = [replace(place, ranking=place.ranking.front()) for place in places]
+    if not places:
+        raise ConfigError(f"{board} must have entries of that track, got none; submit one first")
+    texts = {"json": shown.as_json, "csv": shown.as_csv, "md": shown.as_markdown}
+    if format in texts:
+        print(texts[format](places).rstrip("\n"))
+        return
+    console = Console()
+    for place in places:
+        console.print(place)
+        console.print()
+    console.print(shown.legend(console.options))
+
+
+@app.command("render")
+def render(
+    board: Board = BOARD,
+    out: Annotated[Path | None, typer.Option(help="folder; default: the board")] = None,
+) -> None:
+    """Write the page."""
+    from fedbench.leaderboard.page import render
+
+    for path in render(board, out or board):
+        print(path)
+
+
+@app.command("schema")
+def schema(
+    out: Annotated[Path, typer.Option(help="a folder")] = BOARD / "schema",
+) -> None:
+    """Write the JSON Schemas of entries, records and rules."""
+    from fedbench.leaderboard.schema import write
+
+    for path in write(out):
+        print(path)

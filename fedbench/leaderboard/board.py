@@ -1,0 +1,171 @@
+"""A board on disk: who may lie where, and entries that are read without trusting them.
+
+``<division>/<track>/<protocol>-<id>.json`` is an entry, the ``.jsonl.gz`` beside it its records.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedbench.errors import ConfigError, FedbenchError
+from fedbench.files import write_atomically
+from fedbench.leaderboard.entry import Entry
+from fedbench.leaderboard.rules import DIVISIONS, Division
+from fedbench.record import Record
+from fedbench.sweep.gather import ARCHIVE, gather
+
+LARGEST = 1 << 20  # bytes of an entry
+PACKED, UNPACKED, LINES = 16 << 20, 64 << 20, 2000  # bytes and lines of its records
+
+Race = tuple[Division, str]
+
+
+def find(path: Path) -> Path:
+    """The board that a path belongs to.
+
+    Raises:
+        ConfigError: to none.
+    """
+    whole = Path(os.path.normpath(path.absolute()))
+    for folder in (whole, *whole.parents):
+        if (folder / "rules" / "1.toml").is_file():
+            return folder
+    raise ConfigError(
+        f"{path} must belong to a board, a folder with rules/1.toml, got none; use --board"
+    )
+
+
+def files(board: Path) -> Iterator[Path]:
+    """Everything below the divisions that is no folder, by name; links are not followed."""
+    for division in DIVISIONS:
+        if (board / division).is_symlink():
+            yield board / division
+            continue
+        for folder, names, found in os.walk(board / division):
+            links = [name for name in names if Path(folder, name).is_symlink()]
+            names.sort()
+            yield from (Path(folder, name) for name in sorted(found + links))
+
+
+def is_entry(path: Path) -> bool:
+    """True for a file that can be one."""
+    return path.suffix == ".json" and path.is_file() and not path.is_symlink()
+
+
+def archive(path: Path) -> Path:
+    """Where the records of the entry at ``path`` are."""
+    return path.with_name(path.name.removesuffix(".json") + ARCHIVE)
+
+
+def owner(path: Path) -> Path | None:
+    """The entry whose records a file is named to be."""
+    stem = path.name.removesuffix(ARCHIVE)
+    return path.with_name(f"{stem}.json") if stem != path.name else None
+
+
+def read(path: Path) -> Entry:
+    """An entry from its file, which is hostile until `fedbench leaderboard check` is content.
+
+    Raises:
+        ConfigError: unreadable, too large, not as the schema says, or written in another way than
+            an entry is.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > LARGEST:
+        raise ConfigError(f"{path} must have at most {LARGEST >> 20} MiB to be an entry")
+    try:
+        entry = Entry.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "file"
+        raise ConfigError(f"{path} is no entry: {where}: {first['msg'].lower()}") from error
+    except FedbenchError as error:  # of the scenario in it
+        raise ConfigError(f"{path} is no entry: scenario: {error}") from error
+    if json.loads(data, object_pairs_hook=_once) != entry.model_dump(mode="json"):
+        raise ConfigError(
+            f"{path} is no entry: it must say every field once, and numbers as numbers; "
+            "write it with fedbench leaderboard submit"
+        )
+    return entry
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; empty, which no entry is, if it says a field twice."""
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else {}
+
+
+def records(path: Path) -> list[Record]:
+    """The records of the entry at ``path``.
+
+    Raises:
+        ConfigError: absent, a link, too large, no archive, or a record that is not one.
+    """
+    packed = archive(path)
+    if packed.is_symlink() or not packed.is_file():
+        raise ConfigError(f"{packed} must be a file with the records of {path.name}, got none")
+    lines = _measured(packed)
+    found = gather([packed])
+    if len(found) != lines:
+        got = f"{lines} lines and {len(found)} records"
+        raise ConfigError(f"{packed} must have every record once, a line each, got {got}")
+    return found
+
+
+def _measured(packed: Path) -> int:
+    """How many lines it has, if it is no bomb."""
+    size, lines = 0, 0
+    try:
+        with gzip.open(packed) as file:
+            while size <= UNPACKED and (block := file.read(1 << 20)):
+                size += len(block)
+                lines += block.count(b"\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{packed} cannot be unpacked: {error}") from error
+    if packed.stat().st_size > PACKED or size > UNPACKED or lines > LINES:
+        raise ConfigError(
+            f"{packed} must have at most {PACKED >> 20} MiB, {UNPACKED >> 20} MiB unpacked and "
+            f"{LINES} lines"
+        )
+    return lines
+
+
+def races(board: Path) -> dict[Race, list[Entry]]:
+    """Every entry, by division and track.
+
+    Raises:
+        ConfigError: a file of the board is no entry.
+    """
+    found: dict[Race, list[Entry]] = {}
+    for path in filter(is_entry, files(board)):
+        entry = read(path)
+        found.setdefault((entry.division, entry.track), []).append(entry)
+    return dict(sorted(found.items()))
+
+
+def place(board: Path, entry: Entry) -> Path:
+    """Where it belongs."""
+    return board / entry.division / entry.track / entry.file_name
+
+
+def write(board: Path, entry: Entry, played: Iterable[Record]) -> Path:
+    """The entry, and its records in the order of its cells: equal records make equal files."""
+    path = place(board, entry)
+    known = {record.digest: record for record in played}
+    ordered = [known[member.digest] for cell in entry.cells for member in cell.records]
+    text = "".join(record.model_dump_json() + "\n" for record in ordered)
+    write_atomically(archive(path), gzip.compress(text.encode(), mtime=0))
+    write_atomically(path, entry.to_json().encode())
+    return path

@@ -1,0 +1,170 @@
+"""From records to an entry."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pydantic import ValidationError
+
+from fedbench import registry
+from fedbench.errors import ConfigError
+from fedbench.leaderboard.entry import Entry, Said
+from fedbench.leaderboard.rules import Division, Rules, Track
+from fedbench.leaderboard.score import attacked, is_clean, price, score
+from fedbench.record import Record
+from fedbench.scenario import Scenario
+
+NOBODY = "0" * 12  # the id of an entry whose content is not hashed yet
+
+
+def alphabet(protocol: str) -> str:
+    """What its clients send.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    sends: type = registry.load("protocol", protocol).sends
+    return sends.__name__
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What is judged, and by what.
+
+    Args:
+        records: Of one system.
+        rules: The version.
+        division: ``closed`` or ``open``.
+        track: Its name.
+        alphabet: What clients of the protocol send.
+    """
+
+    records: Sequence[Record]
+    rules: Rules
+    division: Division
+    track: str
+    alphabet: str
+
+    @property
+    def race(self) -> Track | None:
+        """The track of the closed division."""
+        return self.rules.named(self.track) if self.division == "closed" else None
+
+    @cached_property
+    def ensemble(self) -> dict[str, str]:
+        """The mandatory attacks as typed, by what they mean."""
+        typed = self.rules.ensemble.get(self.alphabet, ())
+        return {meaning("attack", attack): attack for attack in typed}
+
+    @cached_property
+    def cells(self) -> dict[str, list[Record]]:
+        """The records by attack, ordered by seed: the clean run, the ensemble, others by name."""
+        found: dict[str, list[Record]] = {}
+        for record in sorted(self.records, key=lambda r: r.scenario.seed):
+            found.setdefault(record.scenario.attack, []).append(record)
+        order = list(self.ensemble)
+
+        def place(attack: str) -> tuple[bool, int, str]:
+            known = meaning("attack", attack)
+            at = order.index(known) if known in order else len(order)
+            return not is_clean(attack), at, attack
+
+        return {attack: found[attack] for attack in sorted(found, key=place)}
+
+    def called(self, attack: str) -> str:
+        """As the rules call it, which is short; others as their records do."""
+        return self.ensemble.get(meaning("attack", attack), attack)
+
+    @property
+    def clean(self) -> list[Record]:
+        """The runs without attack; none if they are missing."""
+        return next((runs for attack, runs in self.cells.items() if is_clean(attack)), [])
+
+
+def meaning(kind: str, text: str) -> str:
+    """The plug-in with every parameter written out; the text itself if it is not installed."""
+    try:
+        return registry.describe(registry.split(text)[0], registry.load(kind, text))
+    except ConfigError:
+        return text
+
+
+def build(case: Case, said: Said) -> Entry:
+    """The entry of records that keep the rules of `fedbench.leaderboard.judge`.
+
+    Raises:
+        ConfigError: a number or a text of a record that no entry can have.
+    """
+    try:
+        return _build(case, said)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            f"records must be such that an entry can hold them, got {where}: {first['msg'].lower()}"
+        ) from error
+
+
+def _build(case: Case, said: Said) -> Entry:
+    clean, confidence = case.clean, case.rules.confidence
+    cells = [
+        attacked(runs, clean, meaning("attack", attack) in case.ensemble, confidence)
+        for attack, runs in case.cells.items()
+    ]
+    ordered = [record for runs in case.cells.values() for record in runs]
+    spent = price(ordered)
+    ranked = score(cells, None if spent is None else spent.epsilon)
+    assert ranked is not None
+    first = clean[0]
+    entry = Entry(
+        id=NOBODY,
+        division=case.division,
+        track=case.track,
+        rules=case.rules.version,
+        name=said.name,
+        authors=said.authors,
+        link=said.link,
+        note=said.note,
+        tried=said.tried,
+        protocol=first.scenario.protocol,
+        defense=first.scenario.defense,
+        mechanism=first.scenario.mechanism,
+        votes=first.vote,
+        alphabet=case.alphabet,
+        parameters=first.parameters,
+        scenario=first.scenario,
+        seeds=[record.scenario.seed for record in clean],
+        data_digest=first.data_digest,
+        code=first.environment.fedbench,
+        device=first.environment.device,
+        cells=cells,
+        price=spent,
+        score=ranked,
+        command=command(first.scenario, list(case.cells), [r.scenario.seed for r in clean]),
+    )
+    return entry.model_copy(update={"id": entry.content_id()})
+
+
+TYPED = ("protocol", "mechanism", "defense")
+SKIPPED = (*TYPED, "attack", "seed", "data_seed", "declared", "local_models")
+
+
+def command(scenario: Scenario, attacks: Sequence[str], seeds: Sequence[int]) -> str:
+    """What plays all cells, to be pasted; every parameter is said, since a default may change."""
+    words = ["fedbench", "attack"]
+    for kind in TYPED:
+        words += [f"--{kind}", getattr(scenario, kind)]
+    for attack in attacks:
+        words += ["--attack", attack]
+    for name, value in scenario:
+        if name not in SKIPPED and value is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    if scenario.declared not in (None, scenario.malicious):
+        words += ["--declared", str(scenario.declared)]
+    if scenario.local_models:
+        words.append("--local-models")
+    words += ["--seeds", ",".join(map(str, seeds))]
+    return shlex.join(words)

@@ -1,0 +1,96 @@
+"""An entry from its file, its cells once more, and what that says into the file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbench.errors import ConfigError
+from fedbench.files import write_atomically
+from fedbench.leaderboard import board as boards
+from fedbench.leaderboard.check import check
+from fedbench.leaderboard.entry import Entry
+from fedbench.leaderboard.judge import errors
+from fedbench.leaderboard.reproduction import Comparison, appended, cell, reproduction
+from fedbench.leaderboard.rules import Rules, versions
+from fedbench.record import Record
+from fedbench.sweep.drive import play_all
+from fedbench.sweep.local import Options
+from fedbench.sweep.watch import Watcher
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """An entry that keeps the rules.
+
+    Args:
+        path: Its file.
+        entry: What it says.
+        records: Beside it.
+        rules: That it was scored under.
+    """
+
+    path: Path
+    entry: Entry
+    records: Sequence[Record]
+    rules: Rules
+
+    def of(self, attack: str, seeds: Sequence[int]) -> list[Record]:
+        """Its records of a cell, in the order of the seeds."""
+        found = {r.scenario.seed: r for r in self.records if r.scenario.attack == attack}
+        return [found[seed] for seed in seeds]
+
+
+def claim(path: Path) -> Claim:
+    """The entry in a file of a board.
+
+    Raises:
+        ConfigError: it breaks a rule.
+    """
+    found = [one for one in check(path) if one.entry is not None]
+    if len(found) != 1 or not path.is_file():
+        raise ConfigError(f"{path} must be one entry of a board, got {len(found)}")
+    broken, entry = errors(found[0].findings), found[0].entry
+    if broken or entry is None:
+        raise ConfigError(
+            f"{path} breaks the rule {broken[0].rule!r}: {broken[0].text}; "
+            "see fedbench leaderboard check"
+        )
+    return Claim(path, entry, boards.records(path), versions(boards.find(path))[entry.rules])
+
+
+def again(
+    claim: Claim,
+    attacks: Sequence[str],
+    seeds: Sequence[int],
+    options: Options,
+    watcher: Watcher,
+    out: Path | None,
+) -> list[Comparison]:
+    """Play cells once more, with the code that is installed; less than all of them on Ctrl-C.
+
+    Raises:
+        ConfigError: a run cannot be played here, or ``out`` has the very records of the claim.
+    """
+    cells = {attack: cell(claim.entry, attack) for attack in attacks}
+    played = play_all(list(cells.values()), seeds, options, watcher, out)
+    comparisons = [
+        Comparison(attack, claim.of(attack, seeds), played.get(one, []))
+        for attack, one in cells.items()
+    ]
+    for one in comparisons:
+        for before, now in zip(one.claimed, one.again, strict=False):
+            if before.timing == now.timing:
+                raise ConfigError(
+                    f"--out must be a store without the records of the entry, got {out}; "
+                    "they would be compared with themselves"
+                )
+    return comparisons
+
+
+def keep(claim: Claim, comparisons: Sequence[Comparison]) -> Entry:
+    """Append to the file what was found."""
+    entry = appended(claim.entry, reproduction(comparisons, claim.rules))
+    write_atomically(claim.path, entry.to_json().encode())
+    return entry

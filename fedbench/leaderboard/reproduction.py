@@ -1,0 +1,138 @@
+"""Playing the cells of an entry again."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fedbench.leaderboard.entry import Entry, Repeated, Reproduction, Status
+from fedbench.leaderboard.rules import Rules, Tolerance
+from fedbench.leaderboard.score import is_clean, mean
+from fedbench.record import Record
+from fedbench.sweep.cells import Cell
+from fedbench.sweep.gather import shortened
+
+
+def order(entry: Entry) -> list[str]:
+    """Its attacks: the one that hurts most, the clean run, others as a hash of the id says.
+
+    So nobody chooses which cells are looked at.
+    """
+
+    def place(attack: str) -> tuple[bool, bool, str]:
+        drawn = hashlib.sha256(f"{entry.id} {attack}".encode()).hexdigest()
+        return attack != entry.score.attack, not is_clean(attack), drawn
+
+    return sorted((cell.attack for cell in entry.cells), key=place)
+
+
+def cell(entry: Entry, attack: str) -> Cell:
+    """What is played: as described, the data dealt anew for every seed."""
+    return Cell(shortened(entry.scenario.model_copy(update={"attack": attack, "data_seed": None})))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A cell as it is claimed and as it was played again, over the same seeds.
+
+    Args:
+        attack: Which.
+        claimed: Records of the entry.
+        again: Records that were made now.
+    """
+
+    attack: str
+    claimed: Sequence[Record]
+    again: Sequence[Record]
+
+    def pairs(self) -> Iterator[tuple[str, float | None, float | None]]:
+        """What is compared: its name, claimed, again."""
+        yield "accuracy", mean(self.claimed), mean(self.again)
+        for name in ("uplink_bits_per_parameter", "downlink_bits_per_parameter"):
+            claimed, again = (
+                statistics.fmean(getattr(r.result, name) for r in side)
+                for side in (self.claimed, self.again)
+            )
+            yield name, claimed, again
+        yield "epsilon", spent(self.claimed), spent(self.again)
+
+    def apart(self, tolerance: Tolerance) -> list[str]:
+        """What differs by more than the rules allow."""
+        limits = {"accuracy": tolerance.accuracy, "epsilon": tolerance.epsilon}
+        return [
+            name
+            for name, claimed, again in self.pairs()
+            if _far(claimed, again, limits.get(name, tolerance.bits), name != "accuracy")
+        ]
+
+    def repeated(self, tolerance: Tolerance) -> Repeated:
+        """For the entry."""
+        return Repeated(
+            attack=self.attack,
+            accuracy=mean(self.again),
+            difference=mean(self.again) - mean(self.claimed),
+            agrees=not self.apart(tolerance),
+        )
+
+
+def _far(claimed: float | None, again: float | None, limit: float, relative: bool) -> bool:
+    if claimed is None or again is None:
+        return claimed is not again
+    return abs(claimed - again) > (limit * abs(claimed) if relative else limit)
+
+
+def spent(records: Sequence[Record]) -> float | None:
+    """The largest epsilon; None if one is not finite, or nobody promised anything."""
+    values = [r.result.epsilon for r in records]
+    known = [x for x in values if x is not None]
+    return max(known) if len(known) == len(values) else None
+
+
+def reproduction(comparisons: Sequence[Comparison], rules: Rules) -> Reproduction:
+    """What is appended to the entry."""
+    first = comparisons[0].again[0].environment
+    return Reproduction(
+        code=first.fedbench,
+        platform=first.platform,
+        device=first.device,
+        torch=first.torch,
+        seeds=[r.scenario.seed for r in comparisons[0].again],
+        cells=[one.repeated(rules.tolerance) for one in comparisons],
+    )
+
+
+def status(reproductions: Sequence[Reproduction]) -> Status:
+    """Of each cell the last word counts: contested while any of them disagrees."""
+    last = {cell.attack: cell.agrees for one in reproductions for cell in one.cells}
+    if not last:
+        return "claimed"
+    return "reproduced" if all(last.values()) else "contested"
+
+
+def appended(entry: Entry, found: Reproduction) -> Entry:
+    """The entry with one more reproduction; its id stays."""
+    every = [*entry.reproductions, found]
+    return entry.model_copy(update={"reproductions": every, "status": status(every)})
+
+
+def reproduced(entry: Entry, rules: Rules) -> Iterator[str]:
+    """What its reproductions say that cannot be."""
+    if entry.status != status(entry.reproductions):
+        yield f"must be {status(entry.reproductions)} by its reproductions, got {entry.status}"
+    claimed = {cell.attack: {m.seed: m.accuracy for m in cell.records} for cell in entry.cells}
+    for one in entry.reproductions:
+        if not one.seeds or not set(one.seeds) <= set(entry.seeds):
+            yield f"a reproduction must have seeds of the entry, got {one.seeds}"
+            continue
+        for again in one.cells:
+            if again.attack not in claimed:
+                yield f"a reproduction must be of cells of the entry, got {again.attack!r}"
+                continue
+            before = statistics.fmean(claimed[again.attack][seed] for seed in one.seeds)
+            if again.difference != again.accuracy - before:
+                got = f"{again.difference} of {again.accuracy}"
+                yield f"{again.attack} was claimed with {before}, got a difference {got}"
+            if again.agrees and abs(again.difference) > rules.tolerance.accuracy:
+                yield f"{again.attack} cannot agree at a difference of {again.difference:.3f}"

@@ -1,0 +1,32 @@
+"""JSON Schemas of what a board is made of, from the models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from fedbench.files import write_atomically
+from fedbench.leaderboard.entry import Entry
+from fedbench.leaderboard.rules import Rules
+from fedbench.record import Record
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schemas() -> dict[str, str]:
+    """Name of the file, and its text: entries and records as they are written, rules as read."""
+    models: dict[str, type[BaseModel]] = {"entry": Entry, "record": Record}
+    found = {name: one.model_json_schema(mode="serialization") for name, one in models.items()}
+    found["rules"] = Rules.model_json_schema()
+    texts = {name: {"$schema": DRAFT, **schema} for name, schema in found.items()}
+    return {f"{name}.json": json.dumps(text, indent=1) + "\n" for name, text in texts.items()}
+
+
+def write(out: Path) -> list[Path]:
+    """All of them into a folder."""
+    texts = schemas()
+    for name, text in texts.items():
+        write_atomically(out / name, text.encode())
+    return [out / name for name in texts]

@@ -1,0 +1,1 @@
+"""What results look like: pictures for pages, sketches for terminals, one style for all."""

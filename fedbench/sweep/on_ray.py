@@ -1,0 +1,257 @@
+"""Play runs on a Ray cluster: where one machine is not enough."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import platform
+import socket
+import time
+import warnings
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from fedbench.allocator import keep_memory
+from fedbench.errors import ConfigError, FedbenchError, require
+from fedbench.record import Record, parse
+from fedbench.scenario import code_version
+from fedbench.sweep.cells import Run
+from fedbench.sweep.engine import Crash, Engine, Job, News, crash
+from fedbench.sweep.local import Options, available_cores
+from fedbench.tasks.pool import Data
+
+RETRIES = 3  # by Ray itself, of a run whose process or node was lost
+PATIENCE = 10.0  # seconds for a cluster's machine to answer
+
+
+class OnRay(Engine):
+    """One Ray task a run; Ray decides where, and plays again what was lost with a node.
+
+    A run counts as begun when Ray has it: unless nodes leave, at most one waits for a place, so
+    that a node has work as soon as it ends a run. Nodes may join and leave. A node's workers share
+    one copy of a data set in its object store; it needs this fedbench, Ray and Python, but no data.
+
+    Args:
+        options: How runs are played; at most ``workers`` at once, if it is not 0.
+        address: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``. None for the cluster that
+            ``RAY_ADDRESS`` names, or a new one on this machine.
+        gpus: Share of a GPU for each run; with 0 it is played on a CPU.
+    """
+
+    def __init__(self, options: Options, address: str | None = None, gpus: float = 0.0) -> None:
+        share = gpus == 0 or 0.0001 <= gpus <= 1  # Ray counts in ten thousandths
+        require("--gpus-per-run", gpus, share, "0, or from 0.0001 to 1: runs that share a GPU")
+        if options.device == "cuda" and not gpus:
+            raise ConfigError("--device cuda needs --gpus-per-run, got 0; use 1, or a share of one")
+        self.options, self.gpus = options, gpus
+        self.address = address or os.environ.get("RAY_ADDRESS") or "local"
+        self.device = options.device if gpus else "cpu"
+        self._ray = _ray()
+        self._connected = False
+        self._running: dict[Any, Run] = {}  # by what Ray will answer
+        self._pools: dict[str, Any] = {}  # of a data set, where Ray keeps it; or a `Crash`
+        self._said: list[News] = []
+
+    def __enter__(self) -> Self:
+        if not self._ray.is_initialized():
+            _connect(self._ray, self.address)
+            self._connected = True
+        if not self._places():
+            self.__exit__(None, None, None)
+            raise ConfigError(
+                f"--address {self.address} must have a node with {self.options.threads} CPUs and "
+                f"{self.gpus:g} GPUs for a run, got none; start one: ray start --address=HOST:PORT"
+            )
+        self._play = self._ray.remote(
+            num_cpus=self.options.threads,
+            num_gpus=self.gpus,
+            max_retries=RETRIES,
+            retry_exceptions=False,
+        )(_play)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for answer in self._running:
+            self._ray.cancel(answer, force=True)
+        self._running, self._pools = {}, {}
+        if self._connected:
+            self._ray.shutdown()
+            self._connected = False
+
+    def free(self) -> int:
+        """Places of the nodes that are there now, and one more: who waits is begun at once."""
+        room = self._places() + 1
+        most = min(room, self.options.workers or room)
+        return max(0, most - len(self._running))
+
+    def submit(self, run: Run, chunk: int) -> None:
+        """To Ray, with the place of the data set."""
+        pool = self._pool(run.scenario.dataset)
+        if isinstance(pool, Crash):
+            self._said.append(News(run, pool))
+            return
+        job = Job(run.scenario, self.device, self.options.executor, chunk)
+        answer = self._play.remote(job, run.id, code_version(), self.options.threads, pool)
+        self._running[answer] = run
+        self._said.append(News(run, None))
+
+    def news(self, wait_seconds: float) -> list[News]:
+        """What Ray has answers to.
+
+        Raises:
+            ConfigError: a node cannot play what this machine would; it would fail every run.
+        """
+        out, self._said = self._said, []
+        if not self._running:
+            time.sleep(0 if out else wait_seconds)
+            return out
+        answers, _ = self._ray.wait(list(self._running), timeout=0 if out else wait_seconds)
+        for answer in answers:
+            run = self._running.pop(answer)
+            out.append(News(run, self._ended(run, answer)))
+        return out
+
+    def _ended(self, run: Run, answer: Any) -> Record | Crash:
+        errors = self._ray.exceptions
+        try:
+            said = self._ray.get(answer)
+        except errors.OutOfMemoryError as error:
+            return Crash("memory", "OutOfMemoryError", _first_line(error))
+        except errors.RayTaskError as error:  # not from the run, which says itself how it ended
+            if isinstance(error.cause, ConfigError):
+                raise error.cause from None
+            raise ConfigError(
+                f"every node of {self.address} must have this fedbench, got "
+                f"{_first_line(error.cause or error)!r}; install it and start the sweep again"
+            ) from error
+        except errors.RayError as error:
+            return Crash("lost", type(error).__name__, _first_line(error))
+        return parse(said, str(run)) if isinstance(said, bytes) else Crash(**said)
+
+    def _pool(self, dataset: str) -> Any:
+        if dataset not in self._pools:
+            from fedbench.setup import load_pool
+
+            try:
+                self._pools[dataset] = self._ray.put(_arrays(load_pool(dataset)))
+            except Exception as error:  # not again for each of its runs: it may wait for a network
+                self._pools[dataset] = crash(error)
+        return self._pools[dataset]
+
+    def _places(self) -> int:
+        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return sum(places(resources, self.options.threads, self.gpus) for resources in alive)
+
+
+def places(resources: Mapping[str, float], cpus: int, gpus: float) -> int:
+    """How many runs a node holds that take so much each; a share is of one GPU, never of two.
+
+    >>> places({"CPU": 8.0, "GPU": 2.0}, 1, 0.4)
+    4
+    """
+    cores = int(resources.get("CPU", 0.0) // cpus)
+    shares = int(resources.get("GPU", 0.0)) * int(1 / gpus + 1e-9) if gpus else cores
+    return min(cores, shares)
+
+
+def _ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")  # dozens of lines of a lost node
+    os.environ.setdefault("RAY_task_oom_retries", "0")  # the sweep tries with fewer clients at once
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError(
+            f"--engine ray needs Ray, got {error}; run pip install '.[ray]' in a clone"
+        ) from error
+    return ray
+
+
+def _connect(ray: Any, address: str) -> None:
+    """Join the cluster, or start one here."""
+    new = {"num_cpus": available_cores(), "include_dashboard": False} if address == "local" else {}
+    refused = (OSError, ValueError, RuntimeError, ray.exceptions.RayError)
+    try:
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if host and port.isdigit():  # Ray itself waits for minutes
+            socket.create_connection((host, int(port)), PATIENCE).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **new)
+    except refused as error:
+        raise ConfigError(
+            f"--address must be of a Ray cluster that runs and has this machine, got {address!r} "
+            f"({_first_line(error.__cause__ or error)}); start it: ray start --head"
+        ) from error
+
+
+def _arrays(data: Data) -> dict[str, Any]:
+    """What Ray keeps once on each node and workers map instead of copying: NumPy's arrays."""
+    import torch
+
+    values = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
+    return {name: x.numpy() if isinstance(x, torch.Tensor) else x for name, x in values.items()}
+
+
+def _data(arrays: dict[str, Any]) -> Data:
+    """The pool on the memory that the node's workers share. Nobody writes into a pool."""
+    import numpy as np
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        values: dict[str, Any] = {
+            name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+            for name, x in arrays.items()
+        }
+    return Data(**values)
+
+
+def _play(job: Job, id: str, code: str, threads: int, arrays: dict[str, Any]) -> Any:
+    """In a worker of Ray: a record's JSON, or the fields of a `Crash`.
+
+    Raises:
+        ConfigError: this node would play something else.
+    """
+    _agree(job, id, code)
+    keep_memory()
+    import torch
+
+    from fedbench.run import play
+
+    torch.set_num_threads(threads)
+    try:
+        record = play(
+            job.scenario,
+            device=job.device,
+            executor=job.executor,
+            chunk=job.chunk,
+            data=_data(arrays),
+        )
+    except BaseException as error:
+        return dataclasses.asdict(crash(error))
+    return record.to_json().encode()
+
+
+def _agree(job: Job, id: str, code: str) -> None:
+    """The same fedbench, and the same plug-ins, as where the sweep was started."""
+    try:
+        same = code_version() == code and job.scenario.id() == id
+        got = code_version() if code_version() != code else "other code of a plug-in"
+    except FedbenchError as error:
+        same, got = False, str(error)
+    if not same:
+        raise ConfigError(
+            f"node {platform.node()} must run fedbench {code} and the same plug-ins, got {got}; "
+            "install them there and start the sweep again"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

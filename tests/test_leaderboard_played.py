@@ -1,0 +1,183 @@
+"""The road of an entry, really played: plan, sweep, submit, check, reproduce."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from fedbench.leaderboard import board as boards
+from fedbench.leaderboard.check import check
+from fedbench.leaderboard.entry import Said
+from fedbench.leaderboard.judge import errors
+from fedbench.leaderboard.submission import submit
+from fedbench.record import Record, read
+from fedbench.sweep.gather import gather
+
+pytestmark = pytest.mark.slow
+DIGITS = "8cf43c50f882cb62734c9275f9e7b436368c38a17cd1c2ca8f1958ad67de3885"
+RULES = {
+    "version": 1,
+    "seeds": 3,
+    "confidence": 0.95,
+    "free": ["protocol", "defense", "mechanism", "attack", "seed"],
+    "ensemble": {"SignBits": ["none", "sign-flip"]},
+    "tolerance": {"accuracy": 0.02, "bits": 0.01, "epsilon": 1e-6},
+    "track": [
+        {
+            "name": "tiny",
+            "seeds": [0, 1, 2],
+            "data": DIGITS,
+            "clean": {"low": 0.0, "high": 1.0},
+            "scenario": {
+                "dataset": "digits",
+                "model": "micro",
+                "clients": 12,
+                "per_round": 4,
+                "malicious": 0.25,
+                "rounds": 2,
+                "epochs": 1,
+                "eval_every": 1,
+            },
+        }
+    ],
+}
+SAID = Said(name="Tiny", authors="A. Uthor", tried=1).model_dump()
+
+
+def fedbench(*words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "fedbench", *words],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"COLUMNS": "120"},
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a board, its plan and the store that a sweep made of it."""
+    folder = tmp_path_factory.mktemp("road")
+    board = folder / "board"
+    (board / "rules").mkdir(parents=True)
+    (board / "rules" / "1.toml").write_text(tomli_w.dumps(RULES))
+    planned = fedbench(
+        "leaderboard", "plan", "--track", "tiny", "-p", "signsgd", "--board", str(board)
+    )
+    assert planned.returncode == 0, planned.stderr
+    (folder / "tiny.toml").write_text(planned.stdout)
+    swept = fedbench("sweep", str(folder / "tiny.toml"), "--out", str(folder / "store"))
+    assert swept.returncode == 0, swept.stderr
+    return folder
+
+
+def fresh(played: Path, tmp_path: Path, records: list[Record]) -> Path:
+    """An entry of these records on a board of its own."""
+    (tmp_path / "rules").mkdir()
+    rules = (played / "board" / "rules" / "1.toml").read_text()
+    (tmp_path / "rules" / "1.toml").write_text(rules)
+    done = submit(records, SAID, tmp_path, "closed")
+    assert done.entry is not None, done.findings
+    return done.write()
+
+
+def good(target: Path) -> bool:
+    return not any(errors(one.findings) for one in check(target))
+
+
+def test_a_plan_that_was_swept_is_an_entry_that_is_reproduced(played: Path, tmp_path: Path) -> None:
+    board, store = str(played / "board"), str(played / "store")
+    said = ("--name", "Tiny", "--authors", "A. Uthor", "--tried", "1", "--board", board)
+    done = fedbench("leaderboard", "submit", store, *said)
+    assert done.returncode == 0, done.stderr
+    (path,) = (played / "board" / "closed" / "tiny").glob("*.json")
+    assert good(played / "board")
+
+    before = json.loads(path.read_text())
+    out = ("--out", str(tmp_path / "again"))
+    again = fedbench("leaderboard", "reproduce", str(path), "--seeds", "2,0", *out)
+    assert again.returncode == 0, again.stderr + again.stdout
+    assert f"{path} is reproduced" in again.stdout
+    assert len(list((tmp_path / "again").glob("*.json"))) == 4
+    after = json.loads(path.read_text())
+    (reproduction,) = after.pop("reproductions")
+    assert (after.pop("status"), before.pop("status")) == ("reproduced", "claimed")
+    del before["reproductions"]
+    assert after == before
+    assert reproduction["seeds"] == [2, 0]
+    assert [cell["attack"].partition(":")[0] for cell in reproduction["cells"]] == [
+        "sign-flip",
+        "none",
+    ]
+    assert {(c["difference"], c["agrees"]) for c in reproduction["cells"]} == {(0.0, True)}
+    assert good(path)
+
+
+def test_the_command_of_an_entry_plays_its_records_again(played: Path, tmp_path: Path) -> None:
+    path = fresh(played, tmp_path, gather([played / "store"]))
+    words = shlex.split(json.loads(path.read_text())["command"])
+    assert words[0] == "fedbench"
+    done = fedbench(*words[1:], "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    made = {read(p).digest for p in (tmp_path / "out").glob("*.json")}
+    assert made == {record.digest for record in boards.records(path)}
+
+
+def test_an_entry_whose_records_were_made_up_is_contested(played: Path, tmp_path: Path) -> None:
+    records = []
+    for record in gather([played / "store"]):
+        content = record.model_dump()
+        if content["scenario"]["attack"] != "none":
+            better = content["result"]["accuracy"] + 0.03
+            content["result"]["accuracy"] = content["rounds"][-1]["accuracy"] = better
+        records.append(Record.model_validate(content).sealed())
+    path = fresh(played, tmp_path, records)
+    assert good(path)  # it looks right
+    done = fedbench("leaderboard", "reproduce", str(path), "--cells", "1")
+    assert done.returncode == 1
+    assert "too far" in done.stdout
+    assert "is contested" in done.stdout
+    assert good(path)  # a contested entry keeps the rules
+    entry = boards.read(path)
+    assert entry.status == "contested"
+    assert entry.id == entry.content_id()
+    assert entry.reproductions[0].cells[0].difference == pytest.approx(-0.03)
+
+
+def test_records_are_not_compared_with_themselves(played: Path, tmp_path: Path) -> None:
+    path = fresh(played, tmp_path, gather([played / "store"]))
+    before = path.read_bytes()
+    out = ("--out", str(played / "store"))
+    done = fedbench("leaderboard", "reproduce", str(path), *out)
+    assert done.returncode == 2
+    assert "--out must be a store without the records of the entry" in done.stderr
+    assert path.read_bytes() == before
+
+
+def test_what_is_stopped_leaves_the_entry_as_it_was(played: Path, tmp_path: Path) -> None:
+    path = fresh(played, tmp_path, gather([played / "store"]))
+    before = path.read_bytes()
+    words = ["leaderboard", "reproduce", str(path), "--all", "--workers", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedbench", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("[1/"):
+            break
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "the entry is as it was" in err
+    assert path.read_bytes() == before

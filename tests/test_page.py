@@ -1,0 +1,659 @@
+"""The pages of a leaderboard, as files: what stands in them, and what cannot."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from fedbench.cli import columns
+from fedbench.errors import ConfigError
+from fedbench.leaderboard import page_words as words
+from fedbench.leaderboard.board import archive, place
+from fedbench.leaderboard.entry import (
+    AttackedCell,
+    Entry,
+    Interval,
+    Member,
+    Point,
+    Price,
+    Repeated,
+    Reproduction,
+    Score,
+)
+from fedbench.leaderboard.page import TEMPLATES, render
+from fedbench.leaderboard.page_bars import bar, curves
+from fedbench.leaderboard.page_labels import Box, cut
+from fedbench.leaderboard.page_labels import place as placed
+from fedbench.leaderboard.page_scatter import System, plot
+from fedbench.leaderboard.rank import VIEWS, ranking
+from fedbench.scenario import Scenario
+
+RULES = """
+version = {version}
+seeds = 5
+confidence = 0.95
+free = ["protocol", "defense", "mechanism"]
+tolerance = {{ accuracy = 0.02, bits = 0.01, epsilon = 1e-6 }}
+ensemble = {{ FloatVectors = ["none", "sign-flip"] }}
+
+[[track]]
+name = "digits"
+seeds = [0, 1, 2, 3, 4]
+data = "{data}"
+clean = {{ low = 0.5, high = 0.99 }}
+
+[track.scenario]
+dataset = "digits"
+partition = "dirichlet:beta=0.3"
+malicious = 0.1
+rounds = 30
+"""
+LOOKS = (3, 9, 15, 21, 30)  # rounds
+
+# Protocol, mechanism, rule, alphabet, bits up, bits down, epsilon, clean, worst, half an interval.
+SYSTEMS = (
+    ("fedavg", "none", "trimmed-mean:f=4", "FloatVectors", 32.0, 32.0, None, 0.91, 0.62, 0.05),
+    ("fedavg", "none", "mean", "FloatVectors", 32.0, 32.0, None, 0.93, 0.11, 0.02),
+    ("signsgd", "none", "mean", "SignBits", 1.0, 32.0, None, 0.84, 0.58, 0.06),
+    ("fsl", "none", "mean", "Rankings", 11.21, 11.21, None, 0.72, 0.66, 0.04),
+    ("fedpm", "none", "median", "BinaryMasks", 0.97, 32.0, None, 0.80, 0.41, 0.09),
+    ("fedmrn", "none", "mean", "NoiseMasks", 1.02, 32.0, None, 0.90, 0.23, 0.07),
+    ("drive", "none", "median", "RotatedLevels", 1.003, 32.0, None, 0.89, 0.47, 0.08),
+    (
+        "fedavg",
+        "dp-fedavg:clip=0.5,noise_multiplier=0.3",
+        "mean",
+        "FloatVectors",
+        32.0,
+        32.0,
+        8.25,
+        0.55,
+        0.37,
+        0.06,
+    ),
+    ("signsgd", "randomized-response:p=0.4", "mean", "SignBits", 1.0, 32.0, 1540.0, 0.6, 0.5, 0.07),
+)
+ATTACKS = (("none", 1.0), ("sign-flip", 0.4), ("dyn-opt", 0.0), ("dyn-opt:direction=sign", 0.7))
+
+
+def interval(mean: float, half: float) -> Interval:
+    return Interval(mean=mean, low=mean - half, high=mean + half)
+
+
+def entry(number: int, **changes: Any) -> Entry:
+    """The same entry for the same number; the ninth and later ones are variations."""
+    protocol, mechanism, defense, alphabet, up, down, epsilon, clean, worst, half = SYSTEMS[
+        number % len(SYSTEMS)
+    ]
+    turn = number // len(SYSTEMS)
+    worst, up = worst * (1 - 0.07 * turn), up * (1 - 0.09 * turn)
+    cells = []
+    for attack, kept in ATTACKS:
+        end = worst + kept * (clean - worst)
+        cells.append(
+            AttackedCell(
+                attack=attack,
+                mandatory=True,
+                accuracy=interval(end, half),
+                impact=None if attack == "none" else interval(clean - end, half),
+                uplink_bits=up,
+                downlink_bits=down,
+                curve=[
+                    Point(
+                        rounds=look,
+                        bits=look * (up + down),
+                        accuracy=interval(end * look / (look + 4) * 34 / 30, half),
+                    )
+                    for look in LOOKS
+                ],
+                flags=["the attack's search ended on its bound in some rounds"]
+                if attack == "dyn-opt" and number % 3 == 1
+                else [],
+                records=[
+                    Member(seed=seed, id="0" * 16, digest="0" * 64, accuracy=end)
+                    for seed in range(5)
+                ],
+            )
+        )
+    fields: dict[str, Any] = {
+        "id": "0" * 12,
+        "division": "closed",
+        "track": "digits",
+        "rules": 1,
+        "name": f"{protocol} {defense.partition(':')[0]}" + (f" {turn + 1}" if turn else ""),
+        "authors": "A. Uthor and C. O. Author",
+        "link": "https://example.org/paper",
+        "note": "",
+        "tried": number % 4 + 1,
+        "protocol": protocol,
+        "defense": defense,
+        "mechanism": mechanism,
+        "votes": alphabet in ("SignBits", "Rankings"),
+        "alphabet": alphabet,
+        "parameters": 151_072,
+        "scenario": Scenario(
+            protocol=protocol,
+            defense=defense,
+            mechanism=mechanism,
+            partition="dirichlet:beta=0.3",
+            malicious=0.1,
+            rounds=30,
+        ),
+        "seeds": [0, 1, 2, 3, 4],
+        "data_digest": "8cf43c50" * 8,
+        "code": "0.1.0+54cdf87a9208",
+        "device": "cpu",
+        "cells": cells,
+        "price": None
+        if epsilon is None
+        else Price(
+            epsilon=epsilon,
+            delta=1e-5,
+            unit="client",
+            sees="model" if protocol == "fedavg" else "messages",
+            adjacency="add-remove" if protocol == "fedavg" else "replace-one",
+            sampler="10 of 50 clients a round, 30 rounds, who takes part is hidden",
+            winner="rdp",
+        ),
+        "score": Score(
+            worst=interval(worst, half),
+            attack="dyn-opt",
+            clean=interval(clean, half),
+            uplink_bits=up,
+            downlink_bits=down,
+            epsilon=epsilon,
+        ),
+        "command": f"fedbench attack --protocol {protocol} --mechanism {mechanism} --defense "
+        f"{defense} --attack none --attack sign-flip --attack dyn-opt --attack "
+        "dyn-opt:direction=sign --dataset digits --partition dirichlet:beta=0.3 --malicious 0.1 "
+        "--rounds 30 --seeds 0,1,2,3,4",
+        "status": ("claimed", "reproduced", "contested")[number % 3 if number else 1],
+    }
+    made = Entry(**fields | changes)
+    return made.model_copy(update={"id": made.content_id()})
+
+
+def write_board(folder: Path, entries: Sequence[Entry], versions: int = 1) -> Path:
+    """A board with those entries and so many versions of the rules."""
+    (folder / "rules").mkdir(parents=True)
+    for version in range(1, versions + 1):
+        text = RULES.format(version=version, data="8cf43c50" * 8)
+        (folder / "rules" / f"{version}.toml").write_text(text)
+    for one in entries:
+        path = place(folder, one)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(one.to_json())
+    return folder
+
+
+def numbered(count: int) -> list[Entry]:
+    return [entry(i) for i in range(count)]
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its elements, with their attributes and their texts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.source = path.read_text("utf-8")
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(dict(attrs)) == len(attrs), f"{tag} says an attribute twice"
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    handle_startendtag = handle_starttag
+
+    def handle_data(self, data: str) -> None:
+        if self.elements and data.strip():
+            self.texts.append((self.elements[-1][0], data))
+
+    def all(self, tag: str, **wanted: str) -> list[dict[str, str]]:
+        return [
+            attributes
+            for name, attributes in self.elements
+            if name == tag and all(attributes.get(k) == v for k, v in wanted.items())
+        ]
+
+    def rows(self, view: str) -> list[tuple[str, dict[str, str]]]:
+        """Key and values by column of every line of the tables of a view, from top to bottom."""
+        out: list[tuple[str, dict[str, str]]] = []
+        here = False
+        for tag, attributes in self.elements:
+            here = attributes.get("data-view") == view if "data-view" in attributes else here
+            if here and tag == "tr" and "data-entry" in attributes:
+                out.append((attributes["data-entry"], {}))
+            elif here and tag in ("td", "th") and "data-value" in attributes:
+                column = attributes["class"].split()[0].removeprefix("c-")
+                out[-1][1][column] = attributes["data-value"]
+        return out
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Path:
+    return write_board(tmp_path / "a board #1 %", numbered(9))
+
+
+def stem(of: Entry) -> str:
+    return of.file_name.removesuffix(".json")
+
+
+def test_every_entry_has_a_page_and_the_index_a_line_of_it_in_both_views(board: Path) -> None:
+    made = render(board, board / "page")
+    stems = {stem(one) for one in numbered(9)}
+    assert {path.stem for path in made} == stems | {"index"}
+    assert all(path.is_file() for path in made)
+    index = Page(board / "page" / "index.html")
+    for view in VIEWS:
+        assert {key for key, _ in index.rows(view)} == stems
+    assert {a["href"] for a in index.all("a") if a["href"].startswith("entries/")} == {
+        f"entries/{one}.html" for one in stems
+    }
+
+
+def test_the_page_has_the_order_the_ranks_and_the_front_of_the_one_ranking(board: Path) -> None:
+    render(board, board / "page")
+    index = Page(board / "page" / "index.html")
+    for view in VIEWS:
+        standings = ranking(numbered(9), view).standings
+        rows = index.rows(view)
+        assert [key for key, _ in rows] == [stem(one.entry) for one in standings]
+        for (_, row), one in zip(rows, standings, strict=True):
+            assert row["rank"] == ("" if one.rank is None else str(one.rank))
+            assert row["pareto"] == str(int(one.pareto))
+            assert one.score is not None
+            assert float(row["worst"]) == one.score.worst.mean
+            assert float(row["clean"]) == one.score.clean.mean
+    fronts = [[one.pareto for one in ranking(numbered(9), view).standings] for view in VIEWS]
+    drawn = [a for a in index.all("a") if "point" in a.get("class", "")]
+    assert len(drawn) == 2 * 2 * 9  # two sizes of two views
+    assert sum("best" in a["class"] for a in drawn) == 2 * sum(map(sum, fronts))
+    diamonds = [path for path in index.all("path") if path["d"].endswith("l7 7-7 7-7-7z")]
+    assert len(diamonds) == 2 * 2 * 2  # two have an epsilon
+
+
+def test_the_same_board_gives_the_same_bytes(board: Path) -> None:
+    before = {path: path.read_bytes() for path in render(board, board / "page")}
+    assert {path: path.read_bytes() for path in render(board, board / "page")} == before
+
+
+def test_pages_load_nothing_and_run_nothing_but_their_own_script(board: Path) -> None:
+    for path in render(board, board / "page"):
+        page = Page(path)
+        (policy,) = [m["content"] for m in page.all("meta") if "http-equiv" in m]
+        parts = dict(part.split(" ", 1) for part in policy.split("; "))
+        assert parts["default-src"] == "'none'"
+        for kind, tag in (("script-src", "script"), ("style-src", "style")):
+            (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page.source, re.S)
+            digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+            assert parts[kind] == f"'sha256-{digest}'"
+        for tag, attributes in page.elements:
+            assert "src" not in attributes
+            assert "style" not in attributes, tag
+            assert not [name for name in attributes if name.startswith("on")]
+            if tag == "link":
+                assert attributes["href"] == "data:,"
+    for name in ("page.css", "page.js"):
+        assert not re.search(
+            r"https?:|url\(|@import|fetch\(|innerHTML", (TEMPLATES / name).read_text()
+        )
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</title><b>&amp;&lt;",
+    "javascript:alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "x" * 80,
+    "نظام قوي",
+    "🚀 rocket",
+    "</script></style>-->",
+)
+
+
+def test_whatever_a_name_holds_is_text(tmp_path: Path) -> None:
+    entries = [
+        entry(i, name=bad, authors=bad, note=bad, device=bad, command=bad)
+        for i, bad in enumerate(HOSTILE)
+    ]
+    one = entry(0)
+    kinds = ("protocol", "mechanism", "defense", "dataset", "model", "partition")
+    for bad in HOSTILE:
+        scenario = one.scenario.model_copy(update=dict.fromkeys(kinds, bad))
+        cells = [one.cells[0], one.cells[1].model_copy(update={"attack": bad, "flags": [bad]})]
+        score = one.score.model_copy(update={"attack": bad})
+        texts = dict.fromkeys(("mechanism", "defense", "alphabet", "data_digest", "code"), bad)
+        entries.append(entry(0, scenario=scenario, cells=cells, score=score, **texts))
+    board = write_board(tmp_path / "board", entries)
+    plain = write_board(tmp_path / "plain", numbered(1))
+    render(plain, plain / "page")
+    allowed = {tag for path in plain.rglob("*.html") for tag, _ in Page(path).elements} | {"wbr"}
+    for path in render(board, board / "page"):
+        page = Page(path)
+        assert {tag for tag, _ in page.elements} <= allowed, path
+        assert len(page.all("script")) == len(page.all("style")) == len(page.all("title")[:1]) == 1
+        assert not [name for _, at in page.elements for name in at if name.startswith("on")]
+        assert all(urlsplit(a["href"]).scheme in ("", "https") for a in page.all("a"))
+    index = Page(board / "page" / "index.html")
+    for bad in HOSTILE:
+        assert bad in "".join(text for _, text in index.texts)
+
+
+def test_links_go_to_https_without_an_opener_or_to_a_file_that_is_there(board: Path) -> None:
+    for one in numbered(9):
+        archive(place(board, one)).write_bytes(b"")
+    for out in (board / "page", board.parent / "pages"):
+        for path in render(board, out):
+            page = Page(path)
+            ids = {at["id"] for _, at in page.elements if "id" in at}
+            for link in page.all("a"):
+                href = urlsplit(link["href"])
+                if href.scheme:
+                    assert link["rel"] == "noopener noreferrer"
+                    assert link["href"] == "https://example.org/paper"
+                elif href.path:
+                    assert (path.parent / unquote(href.path)).is_file(), link
+                else:
+                    assert href.fragment in ids
+        one = Page(out / "entries" / f"{stem(entry(0))}.html")
+        files = [a["href"].rpartition("/")[2] for a in one.all("a")][-4:-1]
+        assert files == [f"{stem(entry(0))}.json", f"{stem(entry(0))}.jsonl.gz", "1.toml"]
+
+
+def test_a_protocol_that_would_leave_the_folder_is_refused_and_nothing_is_written(
+    tmp_path: Path,
+) -> None:
+    board = write_board(tmp_path / "board", numbered(2))
+    bad = entry(1, protocol="../../../evil")
+    (board / "closed" / "digits" / "evil.json").write_text(bad.to_json())
+    with pytest.raises(ConfigError, match=r"must be named by a-z.*'\.\./\.\./\.\./evil'"):
+        render(board, board / "page")
+    assert not (board / "page").exists()
+    assert not list(tmp_path.rglob("*.html"))
+
+
+def test_a_broken_entry_leaves_the_pages_as_they_were(board: Path) -> None:
+    before = {path: path.read_bytes() for path in render(board, board / "page")}
+    (board / "closed" / "digits" / "fsl-000000000000.json").write_text('{"truncated": ')
+    with pytest.raises(ConfigError, match="is no entry"):
+        render(board, board / "page")
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_pages_of_entries_that_left_are_removed_and_nothing_else(board: Path) -> None:
+    gone, out = entry(3), board / "page"
+    render(board, out)
+    others = [
+        out / "entries" / "notes.html",
+        out / "entries" / "fsl-0123456789ab.html",  # named like one of ours, but somebody else's
+        out / "entries" / "fsl-0123456789ab.txt",
+        out / "entries" / "my copy.html",  # one of ours, but under another name
+    ]
+    for other in others:
+        other.write_text("mine")
+    others[-1].write_text((out / "entries" / f"{stem(gone)}.html").read_text())
+    place(board, gone).unlink()
+    render(board, out)
+    assert not (out / "entries" / f"{stem(gone)}.html").exists()
+    assert all(other.is_file() for other in others)
+    assert len(list((out / "entries").glob("*.html"))) == 8 + 3
+
+
+def test_an_entry_of_older_rules_says_so(tmp_path: Path) -> None:
+    entries = [entry(0), entry(3, rules=2)]
+    board = write_board(tmp_path / "board", entries, versions=2)
+    render(board, board / "page")
+    said = {key: row["rules"] for key, row in Page(board / "page" / "index.html").rows(VIEWS[0])}
+    assert said == {stem(entries[0]): "1", stem(entries[1]): "2"}
+    pages = [(board / "page" / "entries" / f"{stem(one)}.html").read_text() for one in entries]
+    assert ["older" in page.split("<body>")[1] for page in pages] == [True, False]
+    index = (board / "page" / "index.html").read_text().split("<body>")[1]
+    assert index.count('class="older"') == len(VIEWS)
+
+
+def test_an_entry_that_was_never_looked_at_within_the_bits_has_no_numbers_there(
+    tmp_path: Path,
+) -> None:
+    dear, cheap = entry(0), entry(3)
+    late = [cell.model_copy(update={"curve": cell.curve[-1:]}) for cell in dear.cells]
+    dear = entry(0, cells=late)
+    board = write_board(tmp_path / "board", [dear, cheap])
+    render(board, board / "page")
+    rows = dict(Page(board / "page" / "index.html").rows("equal-bits"))
+    assert rows[stem(dear)]["worst"] == rows[stem(dear)]["rank"] == ""
+    assert rows[stem(cheap)]["rank"] == "1"
+    assert "never looked at within the budget" in (board / "page" / "index.html").read_text()
+
+
+def test_a_name_that_shows_nothing_is_replaced_by_that_of_the_file(tmp_path: Path) -> None:
+    blank = entry(4, name="   ")
+    board = write_board(tmp_path / "board", [blank])
+    render(board, board / "page")
+    assert f"<bdi>{stem(blank)}</bdi></a>" in (board / "page" / "index.html").read_text()
+
+
+def test_letters_that_turn_a_text_around_are_shown_as_such(tmp_path: Path) -> None:
+    one = entry(0)
+    turned = one.scenario.model_copy(update={"partition": "iid\u202e\u2066\x1b[31m"})
+    board = write_board(tmp_path / "board", [entry(0, scenario=turned)])
+    (path,) = [path for path in render(board, board / "page") if path.name != "index.html"]
+    text = path.read_text("utf-8")
+    assert "iid\ufffd\ufffd\ufffd[31m" in text
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b]", text)
+
+
+def test_an_empty_board_is_a_page_that_says_so(tmp_path: Path) -> None:
+    board = write_board(tmp_path / "board", [])
+    (index,) = render(board, board / "page")
+    assert "There are no entries yet." in index.read_text()
+
+
+def test_the_page_of_an_entry_says_what_was_attacked_by_whom_and_what_it_is_worth(
+    tmp_path: Path,
+) -> None:
+    repeated = Repeated(attack="dyn-opt", accuracy=0.31, difference=-0.06, agrees=False)
+    again = Reproduction(
+        code="0.1.0+abc", platform="Linux", device="H200", torch="2.9", seeds=[3], cells=[repeated]
+    )
+    one = entry(7, reproductions=[again], status="contested", name="A & B")
+    board = write_board(tmp_path / "board", [one, *numbered(5)])
+    render(board, board / "page")
+    page = Page(board / "page" / "entries" / f"{stem(one)}.html")
+    text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page.source.split("<body>")[1])).split())
+    for said in (
+        "A & B",
+        "37.0 % [31.0, 43.0]",  # the worst case
+        "dyn-opt ◀ worst",
+        "55.0 [49.0, 61.0]",  # clean
+        "18.0 [12.0, 24.0]",  # what dyn-opt costs
+        "8.25",
+        "somebody who sees the models that the server deploys",
+        "who takes part is hidden",
+        "The adversary owns 5 clients",
+        "each malicious client knows its own data and message, and nothing of the others",
+        "may query a snapshot of the server's rule",
+        "the attack's search ended on its bound in some rounds dyn-opt",
+        "31.0 -6.0",
+        "H200, Linux, torch 2.9, fedbench 0.1.0+abc ; seed 3",
+        "8cf43c50" * 8,
+        one.command,
+        "\N{EN DASH} of 6",  # a contested entry has no rank
+    ):
+        assert said in text, said
+    assert len(page.all("tr", **{"class": "worst"})) == 1
+
+
+def test_a_system_without_a_mechanism_promises_nothing_and_one_without_a_price_says_so() -> None:
+    free = entry(0)
+    priced = entry(7)
+    assert priced.price is not None
+    unpriced = priced.model_copy(
+        update={
+            "price": priced.price.model_copy(update={"epsilon": None}),
+            "score": priced.score.model_copy(update={"epsilon": None}),
+        }
+    )
+    assert [words.epsilon(one) for one in (free, priced, unpriced)] == ["n/a", "8.25", "unknown"]
+    assert unpriced.price is not None
+    assert ("ε", "no finite one is known (natural logarithms)") in words.covers(unpriced.price)
+
+
+def test_a_system_is_named_by_what_is_not_the_default() -> None:
+    assert words.system(entry(2)) == "signsgd + vote"
+    assert words.rule(entry(0)) == "trimmed-mean:f=4"
+    assert words.system(entry(8)) == "signsgd + randomized-response:p=0.4 + vote"
+    nowhere = entry(0).scenario.model_copy(update={"mechanism": "installed-nowhere:a=1"})
+    assert words.mechanism(entry(0, scenario=nowhere)) == "installed-nowhere:a=1"
+    assert words.attack("dyn-opt:direction=sign,bound=100000.0", entry(0)) == (
+        "dyn-opt:direction=sign"
+    )
+    assert words.knows("installed-nowhere") == "not installed where this page was made"
+
+
+@pytest.mark.parametrize("x", [0.0, -0.0001, 0.1016, 0.9996, 1.5, 2.0, 32.0003, 0.00123, 836501.0])
+def test_a_page_rounds_as_the_tables_of_the_command_line_do(x: float) -> None:
+    assert words.percent(x) == columns.percent(x)
+    assert words.bits(abs(x)) == columns.bits(abs(x))
+    assert words.nats(abs(x)) == columns.nats(abs(x))
+
+
+def system(
+    name: str, bits: float, worst: float, front: bool = False, private: bool = False
+) -> System:
+    return System(
+        key=name,
+        href="",
+        name=name,
+        title=name,
+        bits=bits,
+        worst=worst,
+        low=worst - 0.1,
+        high=worst + 0.1,
+        private=private,
+        front=front,
+    )
+
+
+def test_a_point_lies_where_its_logarithm_and_its_accuracy_say() -> None:
+    # 300 wide and 200 high. From 1 / 1.6 to 32 * 1.6: 300 * ln 1.6 / ln 81.92 = 32.0 from each end.
+    found = plot([system("a", 1, 0.25), system("b", 32, 0.95)], 354, 258, letters=9)
+    points = {point.system.key: point for point in found.points}
+    assert round(points["a"].x, 1) == 40 + 32.0
+    assert round(points["b"].x, 1) == 340 - 32.0
+    assert (points["a"].y, points["a"].high, points["a"].low) == pytest.approx((164, 144, 184))
+    assert points["b"].high == 14.0  # 105 % lies outside
+    assert [text for _, text in found.ys] == ["0", "20", "40", "60", "80", "100"]
+    assert [text for _, text in found.xs] == ["1", "4", "16"]  # 354 / 60: five numbers at most
+
+
+def test_the_front_is_drawn_in_steps_through_its_points_that_nobody_with_fewer_bits_reaches() -> (
+    None
+):
+    front = [system("a", 1, 0.2, True), system("b", 4, 0.6, True), system("c", 32, 0.9, True)]
+    private = [system("d", 16, 0.4, True, private=True)]  # on the front for its epsilon alone
+    found = plot([*front, *private, system("e", 2, 0.1)], 354, 258, letters=9)
+    at = {point.system.key: f"{point.x:.1f} {point.y:.1f}" for point in found.points}
+    corners = re.findall(r"[\d.]+", found.front)
+    x, y = zip(*(at[key].split() for key in "abc"), strict=True)
+    assert corners == [x[0], y[0], x[1], y[1], x[2], y[2], "340.0"]
+    assert found.private == f"M{at['d']}H340.0"
+    assert [point.system.front for point in found.points] == [False] + [True] * 4  # on top
+
+
+def test_what_has_no_place_on_a_logarithm_is_left_out_of_the_drawing() -> None:
+    systems = [system("a", 0.0, 0.5), system("b", -1.0, 0.5), system("c", 1e300, 0.5)]
+    assert plot(systems, 354, 258, letters=9).points == []
+
+
+def test_no_label_lies_on_another_one_nor_on_a_point() -> None:
+    frame = Box(0, 0, 300, 300)
+    marks = [(100.0 + i % 5 * 11, 100.0 + i // 5 * 9, 150.0, 90.0) for i in range(20)]
+    line = Box(0, 112, 300, 114)
+    labels = placed([f"label {i}" for i in range(20)], marks, [line], frame, letters=9)
+    shown = [label for label in labels if label.shown]
+    assert 2 <= len(shown) < 20
+    boxes = []
+    for label in shown:
+        width = 7.2 * len(label.text)
+        left = {"start": label.x, "middle": label.x - width / 2, "end": label.x - width}
+        boxes.append(Box(left[label.anchor], label.y - 10, left[label.anchor] + width, label.y))
+    signs = [Box(x - 6, y - 6, x + 6, y + 6) for x, y, _, _ in marks]
+    for i, box in enumerate(boxes):
+        assert box.inside(frame)
+        assert not any(box.meets(other) for other in [*boxes[i + 1 :], *signs, line])
+    assert labels[0].shown  # the first one chooses first
+
+
+def test_a_label_is_cut_to_one_line() -> None:
+    assert cut("x" * 30, 10) == "x" * 9 + "…"
+    assert cut("a\n b", 10) == "a b"
+
+
+def test_a_bar_ends_where_its_axis_does() -> None:
+    found = bar(Interval(mean=0.625, low=-0.1, high=1.25))
+    assert (found.mean, found.low, found.high) == (62.5, 0.0, 100.0)
+
+
+def test_all_curves_of_an_entry_share_their_axes_and_the_worst_one_is_marked() -> None:
+    one = entry(0)
+    found = curves(one)
+    assert [c.attack for c in found] == ["clean", "sign-flip", "dyn-opt", "dyn-opt:direction=sign"]
+    assert [c.worst for c in found] == [False, False, True, False]
+    assert {c.end for c in found} == {30 * 64.0}
+    assert found[0].clean == ""
+    assert found[1].clean == found[0].line
+    # The last look is at the right end; 91 % of 118 units above 126.
+    assert found[0].dots[-1] == (248.0, round(126 - 0.91 * 118, 1))
+    assert found[0].dots[0][0] == round(30 + 218 * 3 / 30, 1)
+    free = [p.model_copy(update={"bits": 0.0}) for p in one.cells[0].curve]
+    for points in ([], free):
+        cells = [cell.model_copy(update={"curve": points}) for cell in one.cells]
+        assert curves(entry(0, cells=cells)) == []
+
+
+def colours(scheme: str) -> dict[str, str]:
+    css = (TEMPLATES / "page.css").read_text()
+    blocks = re.findall(r":root \{(.*?)\}", css, re.S)
+    assert len(blocks) == 2
+    return dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", blocks[scheme == "dark"]))
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.2, relative luminance."""
+    shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in shares]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_is_measured_as_wcag_does() -> None:
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)
+    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.005)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_signs_stand_out_in_both_schemes(scheme: str) -> None:
+    found = colours(scheme)
+    for paper in ("paper", "raised"):
+        for text in ("ink", "soft", "accent", "worst-ink"):
+            assert contrast(found[text], found[paper]) >= 4.5, (text, paper)
+        for sign in ("edge", "best", "worst", "focus"):
+            assert contrast(found[sign], found[paper]) >= 3, (sign, paper)
+    assert set(colours("dark")) == set(colours("light"))

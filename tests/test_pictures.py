@@ -1,0 +1,760 @@
+"""Pictures of results, and their sketches for a terminal."""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from fedbench.errors import ConfigError
+from fedbench.pictures import bits, epsilon, heatmap, impact, page, places, rounds, style, systems
+from fedbench.pictures.kinds import KINDS
+from fedbench.pictures.sketches import Sketch, bar, scale, spark
+from fedbench.record import Environment, Privacy, Record, Result, Round, Spread, Timing
+from fedbench.scenario import Scenario
+from fedbench.sweep import summary
+from fedbench.sweep.cells import Cell
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+Results = dict[Cell, list[Record]]
+LONG = "fedavg:lr=0.1,momentum=0.9,weight_decay=0.0005"
+NOISY = "dp-fedavg:clip=1.0,z="
+
+
+def record(
+    of: Cell,
+    seed: int,
+    accuracies: Sequence[float | None],
+    bits: tuple[float, float] = (32.0, 32.0),
+    epsilon: float | None = None,
+    code: str = "0.1.0",
+) -> Record:
+    """A run that was looked at in every round; None: it was not."""
+    looks = [
+        Round(
+            step=step,
+            clients=[0, 1],
+            malicious=1,
+            accepted=2,
+            rejected_honest=0,
+            rejected_malicious=0,
+            skipped=False,
+            uplink_bits=64,
+            benign_uplink_bits=32,
+            downlink_bits=64,
+            accuracy=accuracy,
+        )
+        for step, accuracy in enumerate(accuracies)
+    ]
+    claim = Privacy(
+        epsilon=epsilon,
+        delta=1e-5,
+        unit="client",
+        sees="messages",
+        adjacency="replace-one",
+        sampler="fixed",
+        winner="rdp",
+    )
+    assert accuracies[-1] is not None
+    return Record(
+        id="0" * 16,
+        scenario=of.scenario.model_copy(update={"seed": seed}),
+        data_digest="digest",
+        parameters=100,
+        vote=False,
+        mechanism=of.scenario.mechanism,
+        environment=Environment(
+            fedbench=code,
+            python="3.11",
+            torch="2.6",
+            numpy="1.26",
+            platform="linux",
+            device="cpu",
+            executor="loop",
+            threads=1,
+        ),
+        privacy=None if of.scenario.mechanism == "none" else claim,
+        rounds=looks,
+        result=Result(
+            accuracy=accuracies[-1],
+            loss=1.0,
+            per_client=Spread(mean=0.5, std=0.1, min=0.2, max=0.9),
+            uplink_bits_per_parameter=bits[0],
+            downlink_bits_per_parameter=bits[1],
+            model_bits=3200,
+            skipped_rounds=0,
+            epsilon=epsilon,
+        ),
+        flags=[],
+        timing=Timing(seconds=1.0, peak_memory_mib=100.0),
+    )
+
+
+def cell(protocol: str, defense: str, attack: str, mechanism: str = "none") -> Cell:
+    fields = {"protocol": protocol, "defense": defense, "attack": attack}
+    return Cell(Scenario(**fields, mechanism=mechanism))  # type: ignore[arg-type]
+
+
+def rows(results: Results) -> list[summary.Row]:
+    return summary.rows(list(results), results)
+
+
+def small() -> list[summary.Row]:
+    """Two systems, three seeds, two looks; the second system has fewer bits."""
+    accuracies = {
+        cell("fedavg", "mean", "none"): (0.95, 0.96, 0.97),
+        cell("fedavg", "mean", "dyn-opt"): (0.10, 0.20, 0.30),
+        cell("fedavg", "mean", "sign-flip"): (0.90, 0.91, 0.92),
+        cell("signsgd", "median", "none"): (0.80, 0.80, 0.80),
+        cell("signsgd", "median", "sign-flip"): (0.70, 0.72, 0.74),
+    }
+    return rows(
+        {
+            of: [
+                record(of, seed, (0.1, last), (1.0, 32.0) if of.protocol == "signsgd" else (32, 32))
+                for seed, last in enumerate(lasts)
+            ]
+            for of, lasts in accuracies.items()
+        }
+    )
+
+
+def noisy() -> list[summary.Row]:
+    """One protocol with three noises, one of which has no finite price, and without any."""
+    found: Results = {}
+    for z, price, clean in (("1.0", 8.0, 0.5), ("0.1", 200.0, 0.7), ("0.01", None, 0.8)):
+        for attack, lost in (("none", 0.0), ("sign-flip", 0.2)):
+            of = cell("fedavg", "mean", attack, NOISY + z)
+            found[of] = [record(of, s, (0.1, clean - lost), epsilon=price) for s in (0, 1)]
+    for attack, last in (("none", 0.9), ("sign-flip", 0.6)):
+        of = cell("fedavg", "mean", attack)
+        found[of] = [record(of, s, (0.1, last)) for s in (0, 1)]
+    return rows(found)
+
+
+def crowd(count: int, attacks: int = 3) -> list[summary.Row]:
+    """Systems with long names, some with a mechanism; some lie on each other."""
+    tried = [
+        "sign-flip:scale=4.0,via=codec",
+        "dyn-opt:search=published",
+        "dyn-opt",
+        "rank-reversal",
+    ]
+    tried += [f"index-concentration:share=0.{i}" for i in range(8)]
+    protocols = [LONG, "signsgd", "eden:bits=2", "fedavg"]
+    defenses = ["trimmed-mean", "multi-krum:f=3", "median", "mean"]
+    found: Results = {}
+    for i in range(count):
+        protocol, defense = protocols[i % 4], defenses[i // 4 % 4]
+        mechanism = f"{NOISY}0.{i}" if i % 3 == 1 or i >= 16 else "none"
+        price = None if i % 5 == 4 or mechanism == "none" else 0.5 * 1.4**i
+        for j, attack in enumerate(["none", *tried[:attacks]]):
+            of = cell(protocol, defense, attack, mechanism)
+            lasts = [max(1.0 - 0.025 * i - 0.07 * j * s, 0.0) for s in (1.0, 0.6)]
+            sent = (1.0 + i % 4, 32.0)
+            found[of] = [record(of, s, (0.1, x), sent, price) for s, x in enumerate(lasts)]
+    return rows(found)
+
+
+def drawn(figure: Figure) -> dict[Text, Any]:
+    """Every text that is to be seen, with its box in pixels."""
+    from matplotlib.text import Text
+
+    figure.draw_without_rendering()
+    hidden = {
+        label
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())
+        for label in (tick.label1, tick.label2)
+        if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())
+    }
+    found = [text for text in figure.findobj(Text) if isinstance(text, Text)]
+    seen = [t for t in found if t.get_visible() and t.get_text().strip() and t not in hidden]
+    return {text: text.get_window_extent() for text in seen}
+
+
+def words(figure: Figure) -> list[str]:
+    return [text.get_text() for text in drawn(figure)]
+
+
+# every kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("count", "attacks"),
+    [
+        (2, 1),
+        pytest.param(5, 3, marks=pytest.mark.slow),
+        pytest.param(30, 3, marks=pytest.mark.slow),
+    ],
+)
+def test_no_text_is_cut_or_overlaps_another(kind: str, count: int, attacks: int) -> None:
+    figure = KINDS[kind].compose(crowd(count, attacks))
+    boxes = drawn(figure)
+    assert len(boxes) > 10
+    for text, box in boxes.items():
+        assert min(box.x0, box.y0) >= 0, text
+        assert box.x1 <= figure.bbox.x1, text
+        assert box.y1 <= figure.bbox.y1, text
+    for (text, box), (other, its) in combinations(boxes.items(), 2):
+        assert not box.overlaps(its), (text, other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_picture_says_what_was_run_and_what_its_signs_mean(kind: str) -> None:
+    figure = KINDS[kind].compose(noisy())
+    title, subtitle = (text.get_text() for text in figure.texts[:2])
+    text = " ".join(words(figure))
+    assert title.startswith(("Accuracy", "Attack impact"))
+    assert subtitle == (
+        "digits, lenet, dirichlet:beta=1.0, 50 clients, 20 % malicious, 40 rounds, 2 seeds"
+    )
+    assert "enign clients' pooled test data, last round" in text or kind == "rounds"
+    assert kind == "heatmap" or "95 % interval of the mean over 2" in text
+    if kind != "heatmap":
+        assert any("accuracy" in axes.get_xlabel() + axes.get_ylabel() for axes in figure.axes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_records_make_equal_files(kind: str, tmp_path: Path) -> None:
+    from matplotlib import rc_context
+
+    for name in ("one", "two"):
+        # The user's own settings change nothing.
+        with rc_context({"font.size": 20, "svg.hashsalt": name, "axes.grid": name == "one"}):
+            figure = KINDS[kind].compose(noisy())
+            figure.set_dpi(40)
+            for format in style.FORMATS:
+                style.save(figure, tmp_path / name / f"picture.{format}")
+    for format in style.FORMATS:
+        one, two = ((tmp_path / name / f"picture.{format}").read_bytes() for name in ("one", "two"))
+        assert len(one) > 10_000
+        assert one == two
+    assert b"<dc:date>" not in (tmp_path / "one" / "picture.svg").read_bytes()
+    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == [
+        "picture.png",
+        "picture.svg",
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_is_no_formula_and_no_length_of_it_breaks_a_picture(kind: str) -> None:
+    found: Results = {}
+    for attack, last in (("none", 0.9), ("$x^$" + "y" * 3000, 0.5)):
+        of = cell("fedavg", "mean", attack, NOISY + "1.0")
+        found[of] = [record(of, seed, (0.1, last), epsilon=1.0) for seed in (0, 1)]
+    figure = KINDS[kind].compose(rows(found))
+    assert kind in ("bits", "epsilon") or any("$x^$" in said for said in words(figure))
+    assert max(figure.get_size_inches()) < 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "results"),
+    [
+        ("rounds", {cell("fedavg", "mean", "none"): [(None, 0.5)]}),
+        ("heatmap", {cell("fedavg", "mean", "none"): [(0.1, 0.5)]}),
+        ("impact", {cell("fedavg", "mean", "dyn-opt"): [(0.1, 0.5)]}),
+        ("epsilon", {cell("fedavg", "mean", "none", NOISY + "1"): [(0.1, 0.5)]}),
+    ],
+)
+def test_a_kind_knows_that_there_is_nothing_to_show(
+    kind: str, results: dict[Cell, list[tuple[float | None, ...]]]
+) -> None:
+    table = rows({of: [record(of, 0, looks) for looks in runs] for of, runs in results.items()})
+    assert not KINDS[kind].shows(table)
+    assert KINDS[kind].shows(noisy())
+    assert KINDS["bits"].shows(table)
+
+
+def test_one_seed_has_no_interval_and_the_caption_says_so() -> None:
+    found: Results = {}
+    for attack, last in (("none", 0.9), ("dyn-opt", 0.5)):
+        of = cell("fedavg", "mean", attack, NOISY + "1.0")
+        found[of] = [record(of, 0, (0.1, last), epsilon=1.0)]
+    for kind in KINDS:
+        figure = KINDS[kind].compose(rows(found))
+        assert not any("interval of" in one for one in words(figure))
+        assert kind == "heatmap" or any("One seed, so no interval." in one for one in words(figure))
+        assert not any(len(axes.collections) for axes in figure.axes)
+
+
+def test_records_of_two_versions_of_the_code_are_a_warning() -> None:
+    of = cell("fedavg", "mean", "none")
+    for code, warned in (("0.1.0", False), ("0.2.0", True)):
+        table = rows({of: [record(of, 0, (0.1, 0.5)), record(of, 1, (0.1, 0.5), code=code)]})
+        assert ("Played by 2 versions of the code." in systems.sureness(table, "Bar")) == warned
+
+
+def test_what_differs_is_a_range_or_a_number_of_things() -> None:
+    one = Scenario(dataset="digits", rounds=1, malicious=0.1)
+    two = Scenario(dataset="mnist", rounds=20, malicious=0.25)
+    cells = [Cell(one), Cell(two)]
+    table = [
+        summary.Row(c, (record(c, 0, (0.5,)),) * n) for c, n in zip(cells, (1, 2), strict=True)
+    ]
+    assert systems.setting(table) == (
+        "2 data sets, lenet, dirichlet:beta=1.0, 50 clients, 10 to 25 % malicious, 1 to 20 rounds, "
+        "1 to 2 seeds"
+    )
+    assert systems.setting(table[:1]).endswith("10 % malicious, 1 round, 1 seed")
+
+
+# accuracy over the rounds
+
+
+def test_a_curve_is_the_mean_where_every_seed_was_looked_at() -> None:
+    of = cell("fedavg", "mean", "none")
+    looks = ((0.2, None, 0.5, 0.7), (0.4, 0.9, None, 0.8), (0.6, None, None, 0.9))
+    points = rounds.curve(summary.Row(of, tuple(record(of, s, x) for s, x in enumerate(looks))))
+    assert [point.round for point in points] == [1, 4]
+    assert [point.mean for point in points] == pytest.approx([0.4, 0.8])
+    # s = 0.2 and 0.1, t of 2 degrees is 4.302653: half 0.4968 reaches below 0, half 0.2484 above 1
+    assert points[0].interval == pytest.approx((0.0, 0.4 + 4.302653 * 0.2 / 3**0.5))
+    assert points[1].interval == pytest.approx((0.8 - 4.302653 * 0.1 / 3**0.5, 1.0))
+
+
+def drawn_at(line: Any) -> tuple[list[float], list[float]]:
+    """Where the points of a line are."""
+    return [round(float(x), 3) for x in line.get_xdata()], [
+        round(float(y)) for y in line.get_ydata()
+    ]
+
+
+def lines_of(axes: Axes) -> dict[str, list[float]]:
+    """Colour and marker of every line, and its heights."""
+    return {f"{line.get_color()} {line.get_marker()}": drawn_at(line)[1] for line in axes.lines}
+
+
+def test_the_worst_attack_of_a_panel_is_vermilion_with_the_marker_of_its_name() -> None:
+    figure = rounds.compose(small())
+    first, second = figure.axes  # the best worst case first: signsgd + median
+    assert lines_of(first) == {
+        f"{style.INK} o": [10.0, 80.0],
+        f"{style.WORST} D": [10.0, 72.0],
+    }
+    assert lines_of(second) == {
+        f"{style.INK} o": [10.0, 96.0],
+        f"{style.WORST} s": [10.0, 20.0],
+        f"{style.COLOURS[1]} D": [10.0, 91.0],
+    }
+    said = words(figure)
+    assert "worst 72.0 %: sign-flip" in said
+    assert "worst 20.0 %: dyn-opt" in said
+    assert first.get_ylim() == second.get_ylim()
+    assert first.get_xlim() == second.get_xlim()
+    # bands of the clean run and of the worst one only
+    assert [len(axes.collections) for axes in figure.axes] == [2, 2]
+
+
+# accuracy against bits
+
+
+def test_a_point_is_the_worst_case_at_the_bits_of_both_directions() -> None:
+    signs, floats = bits.marks(small())
+    assert [mark.system.name for mark in (signs, floats)] == ["signsgd + median", "fedavg + mean"]
+    assert (signs.bits, signs.y, signs.clean) == pytest.approx((33, 72, 80))
+    assert (floats.bits, floats.y, floats.clean) == pytest.approx((64, 20, 96))
+    # 70, 72, 74: s = 2, half 4.302653 * 2 / sqrt(3)
+    assert signs.ends == pytest.approx((72 - 4.968276, 72 + 4.968276), abs=1e-5)
+
+
+def test_names_stand_beside_few_points_and_numbers_beside_many() -> None:
+    few = words(bits.compose(small()))
+    assert "signsgd + median" in few
+    assert "system" not in few
+    many = words(bits.compose(crowd(14, 1)))
+    assert "system" in many
+    assert [str(n) for n in range(1, 15)] == [one for one in many if one in map(str, range(1, 15))][
+        -14:
+    ]
+
+
+def test_points_that_lie_on_each_other_share_their_numbers() -> None:
+    found: Results = {}
+    for i in range(14):
+        of = cell("fedavg", f"multi-krum:f={i}", "none")
+        found[of] = [record(of, 0, (0.5,))]
+    said = words(bits.compose(rows(found)))
+    assert "1, 2, 3, 4, 5, 6," in said
+
+
+def test_the_front_goes_up_in_steps_and_ends_at_the_right() -> None:
+    assert places.stairs([(1.0, 0.5), (2.0, 0.9)], 5.0) == [
+        (1.0, 0.5),
+        (2.0, 0.5),
+        (2.0, 0.9),
+        (5.0, 0.9),
+    ]
+
+
+def test_a_line_crosses_a_box_only_if_it_goes_through() -> None:
+    box = places.Box(1.0, 1.0, 2.0, 2.0)
+    assert box.crossed((0.0, 1.5), (3.0, 1.5))
+    assert box.crossed((0.0, 0.0), (1.5, 1.5))
+    assert not box.crossed((0.0, 1.5), (0.9, 1.5))  # ends before
+    assert not box.crossed((2.1, 1.5), (3.0, 1.5))  # begins behind
+    assert not box.crossed((0.0, 2.5), (3.0, 2.5))  # passes below
+    assert not box.crossed((0.0, 2.9), (1.5, 2.1))
+    assert not box.crossed((0.0, 1.0), (3.0, 1.0))  # along the edge
+
+
+spots = st.lists(st.tuples(st.floats(0.2, 4.8), st.floats(0.2, 2.8)), min_size=1, max_size=9)
+
+
+@given(spots)
+@settings(max_examples=30)
+def test_no_name_overlaps_another_or_a_point_or_leaves_the_panel(
+    found: list[tuple[float, float]],
+) -> None:
+    area = places.Box(0.0, 0.0, 5.0, 3.0)
+    wall = places.Box(2.0, 1.0, 2.1, 2.0)
+    put = places.places(found, [(0.6, 0.2)] * len(found), area, [wall])
+    boxes = [place.box for place in put if place]
+    assert len(boxes) >= min(len(found), 5)
+    for box in boxes:
+        assert area.holds(box)
+        assert not box.overlaps(wall)
+        assert box.right - box.left == pytest.approx(0.6)
+        for x, y in found:
+            assert not box.left < x < box.right or not box.top < y < box.bottom
+    for one, other in combinations(boxes, 2):
+        assert not one.overlaps(other)
+    for i, place in enumerate(put):
+        if place and place.line:
+            assert place.line[0] == found[i]
+            assert not any(box.crossed(*place.line) for box in boxes if box != place.box)
+
+
+def test_a_name_beside_its_point_has_no_line_and_one_without_room_no_place() -> None:
+    area = places.Box(0.0, 0.0, 3.0, 1.0)
+    (near,) = places.places([(1.0, 0.5)], [(0.5, 0.2)], area)
+    assert near is not None
+    assert near.line is None
+    assert near.box.left == pytest.approx(1.0 + places.NEAR)
+    assert places.places([(1.0, 0.5)], [(3.5, 0.2)], area) == [None]
+    beside = [places.Box(0.0, 0.0, 3.0, 0.45), places.Box(0.0, 0.55, 3.0, 0.8)]
+    (far,) = places.places([(1.0, 0.5)], [(0.5, 0.15)], area, beside)
+    assert far is not None
+    assert far.line is not None
+
+
+# heat maps
+
+
+def test_a_map_has_a_row_a_defense_and_says_what_was_not_run() -> None:
+    found: Results = {}
+    for defense, attack, last in (
+        ("mean", "none", 0.9),
+        ("mean", "dyn-opt", 0.3),
+        ("mean", "sign-flip", 0.4),
+        ("median", "sign-flip", 0.8),
+    ):
+        of = cell("fedavg", defense, attack)
+        found[of] = [record(of, 0, (0.1, last))]
+    from matplotlib.colors import to_hex
+    from matplotlib.patches import Rectangle
+
+    (one,) = heatmap.maps(rows(found))
+    assert one.name == "fedavg"
+    assert {rule: list(inside) for rule, inside in one.rules.items()} == {
+        "median": ["sign-flip"],
+        "mean": ["none", "dyn-opt", "sign-flip"],
+    }
+    figure = heatmap.compose(rows(found))
+    said = words(figure)
+    assert said.count("n/a") == 2
+    assert {"90.0", "30.0", "40.0", "80.0"} <= set(said)
+    boxes = [patch for patch in figure.artists if isinstance(patch, Rectangle)]
+    assert sum(bool(box.get_hatch()) for box in boxes) == 2
+    framed = [box for box in boxes if to_hex(box.get_edgecolor()) == style.WORST]
+    assert len(framed) == 2  # dyn-opt of mean, sign-flip of median
+    dark = next(t for t in drawn(figure) if t.get_text() == "30.0")
+    bright = next(t for t in drawn(figure) if t.get_text() == "90.0")
+    assert (dark.get_color(), bright.get_color()) == ("white", "black")
+
+
+def test_maps_are_told_apart_by_mechanism_and_varied_fields() -> None:
+    found: Results = {}
+    for malicious in (0.1, 0.2):
+        of = Cell(Scenario(attack="dyn-opt", defense="mean", malicious=malicious), ("malicious",))
+        found[of] = [record(of, 0, (0.5,))]
+    of = Cell(Scenario(attack="dyn-opt", defense="mean", mechanism=NOISY + "1"), ("malicious",))
+    found[of] = [record(of, 0, (0.5,))]
+    assert [one.name for one in heatmap.maps(rows(found))] == [
+        "fedavg; malicious 0.1",
+        "fedavg; malicious 0.2",
+        f"fedavg + {NOISY}1; malicious 0.2",
+    ]
+
+
+def test_every_number_can_be_read_on_its_colour() -> None:
+    for percent in range(101):
+        colour = heatmap.face(percent / 100)
+        light = heatmap.luminance(colour)
+        on = {"white": 1.0, "black": 0.0}[heatmap.on(colour)]
+        contrast = (max(light, on) + 0.05) / (min(light, on) + 0.05)
+        assert contrast >= 4.5, percent
+    ladder = [heatmap.luminance(heatmap.face(share / 20)) for share in range(21)]
+    assert ladder == sorted(ladder)
+
+
+# attack impact
+
+
+def test_the_impact_is_over_the_seeds_that_both_have() -> None:
+    clean, attacked = cell("fedavg", "mean", "none"), cell("fedavg", "mean", "dyn-opt")
+    found = {
+        clean: [record(clean, seed, (x,)) for seed, x in enumerate((0.9, 0.8, 0.7))],
+        attacked: [record(attacked, seed, (x,)) for seed, x in ((1, 0.5), (2, 0.6), (3, 0.0))],
+    }
+    (system,) = systems.systems(rows(found))
+    (one,) = impact.bars(system)
+    # 0.3 and 0.1: mean 20 points, s = 14.142, half 12.7062 * 14.142 / sqrt(2) = 127.06, cut
+    assert one.mean == pytest.approx(20.0)
+    assert one.ends == (-100.0, 100.0)
+    assert "over 2 paired seeds" in " ".join(words(impact.compose(rows(found))))
+
+
+def test_bars_begin_at_zero_and_the_worst_is_vermilion() -> None:
+    figure = impact.compose(small())
+    (axes,) = figure.axes
+    from matplotlib.colors import to_hex
+    from matplotlib.patches import Rectangle
+
+    found = [
+        (round(patch.get_width(), 6), to_hex(patch.get_facecolor()))
+        for patch in axes.patches
+        if isinstance(patch, Rectangle)
+    ]
+    # signsgd: 80 - 72; fedavg: 96 - 20 and 96 - 91
+    assert found == [(8.0, style.WORST), (76.0, style.WORST), (5.0, style.BAR)]
+    assert [text.get_text() for text in axes.texts] == ["8.0", "76.0", "5.0"]
+
+
+def test_an_attack_that_helps_has_a_bar_to_the_left() -> None:
+    found: Results = {}
+    for attack, last in (("none", 0.5), ("sign-flip", 0.6)):
+        of = cell("fedavg", "mean", attack)
+        found[of] = [record(of, 0, (last,))]
+    (axes,) = impact.compose(rows(found)).axes
+    assert axes.get_xlim()[0] < -10.0
+    assert [text.get_text() for text in axes.texts] == ["-10.0"]
+
+
+# accuracy against epsilon
+
+
+def test_a_line_is_a_mechanism_over_its_noise() -> None:
+    (line,) = epsilon.lines(noisy())
+    assert (line.panel, line.name) == ("fedavg", "dp-fedavg:clip=1.0 + mean")
+    assert sorted(system.shown.epsilon or 0.0 for system in line.systems) == [0.0, 8.0, 200.0]
+    assert line.bare is not None
+    assert line.bare.shown.accuracy == pytest.approx(0.6)
+
+
+def test_what_has_no_finite_epsilon_is_in_a_strip_of_its_own() -> None:
+    (axes,) = epsilon.compose(noisy()).axes
+    styles: dict[str, list[tuple[list[float], list[float]]]] = {}
+    for line in axes.lines:
+        if drawn_at(line)[0]:
+            styles.setdefault(str(line.get_linestyle()), []).append(drawn_at(line))
+    eight, many = round(math.log10(8), 3), round(math.log10(200), 3)
+    assert styles["-"] == [([eight, many], [30, 50])]  # worst cases, by epsilon
+    assert styles["--"] == [([eight, many], [50, 70])]
+    assert sorted(y for _, (y,) in styles["None"]) == [60, 60, 80, 90]
+    assert all(x > many + 0.05 for (x,), _ in styles["None"])
+    assert [text.get_text() for text in axes.texts] == ["no finite ε", "no mechanism"]
+
+
+def test_the_caption_says_what_the_epsilons_cover_if_it_is_the_same() -> None:
+    said = " ".join(words(epsilon.compose(noisy())))
+    assert "ε at δ = 1e-05, per client, replace-one, before who sees the messages." in said
+
+
+def test_a_mechanism_that_is_not_installed_keeps_its_text() -> None:
+    assert epsilon.quiet("mechanism", "not-here:z=1,clip=2") == "not-here:z=1,clip=2"
+    assert epsilon.quiet("mechanism", "noisy-sign:z=2.0") == "noisy-sign"
+
+
+# the page
+
+
+def test_the_style_file_has_the_palette() -> None:
+    from matplotlib import rcParams
+
+    with style.look():
+        assert rcParams["axes.prop_cycle"].by_key()["color"] == list(style.COLOURS)
+        assert rcParams["text.color"] == style.INK
+        assert rcParams["xtick.color"] == rcParams["ytick.color"] == style.FAINT
+        assert rcParams["grid.color"] == style.RULE
+
+
+def test_no_other_file_of_ours_names_a_colour_of_the_palette_or_saves_a_figure() -> None:
+    root = Path(style.__file__).parents[1]
+    palette = [*style.COLOURS, style.INK, style.FAINT, style.RULE, style.WORST]
+    for path in (*root.rglob("*.py"), *(root.parent / "benchmarks").glob("*.py")):
+        if path.name != "style.py":
+            text = path.read_text().lower()
+            assert not [colour for colour in palette if colour in text], path
+            assert "savefig" not in text, path
+
+
+@pytest.mark.parametrize("size", [8.0, 9.5, 15.0])
+@pytest.mark.parametrize("width", [0.7, 2.0, 9.5])
+def test_a_wrapped_text_fits_and_loses_nothing(width: float, size: float) -> None:
+    text = f"{LONG} + index-concentration:share=0.123456789; partition dirichlet:beta=0.3 and more"
+    with style.look():
+        lines = page.wrap(text, width, size, most=99)
+        assert max(page.measure(line, size) for line in lines) <= width
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+
+
+def test_a_text_is_cut_after_so_many_lines_and_says_so() -> None:
+    with style.look():
+        lines = page.wrap("a name, " * 50, 1.0, 9, most=3)
+        assert len(lines) == 3
+        assert lines[-1].endswith("…")
+        assert page.measure(lines[-1], 9) <= 1.0
+
+
+def test_a_measured_text_is_as_wide_as_the_drawn_one() -> None:
+    from matplotlib.figure import Figure
+
+    with style.look():
+        figure = Figure(figsize=(10, 1))
+        text = figure.text(0, 0.5, LONG, fontsize=9.5, fontweight="bold")
+        figure.draw_without_rendering()
+        width = text.get_window_extent().width / figure.dpi
+        assert page.measure(LONG, 9.5, bold=True) == pytest.approx(width, rel=0.02)
+
+
+def test_a_picture_that_is_too_tall_for_a_file_is_one_error() -> None:
+    with pytest.raises(ConfigError, match="at most 400 inches long, got 401; plot fewer records"):
+        page.Page.of(10.0, 400.6)
+
+
+def test_a_legend_fills_its_rows_in_order() -> None:
+    with style.look():
+        keys = [page.Key("x" * n, style.INK, "o") for n in (20, 20, 80, 5)]
+        found = page.flow(keys, 5.0)
+        assert [[len(key.label) for key in row] for row, _ in found] == [[20, 20], [80], [5]]
+        assert found[1][1] > found[0][1]  # in two lines
+
+
+def test_ticks_of_a_logarithm_are_written_out() -> None:
+    assert style.decades(0.8, 30) == [1.0, 2.0, 5.0, 10.0, 20.0]
+    assert style.decades(0.8, 3000) == [1.0, 10.0, 100.0, 1000.0]
+
+
+def test_a_png_has_the_dots_that_the_inches_say(tmp_path: Path) -> None:
+    figure = heatmap.compose(small())
+    style.save(figure, tmp_path / "map.png")
+    width, height = struct.unpack(">II", (tmp_path / "map.png").read_bytes()[16:24])
+    assert (width, height) == tuple(int(160 * inches) for inches in figure.get_size_inches())
+
+
+# sketches
+
+
+def sketched(kind: str, table: list[summary.Row], width: int, encoding: str = "utf-8") -> list[str]:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding=encoding)
+    Console(file=out, width=width, force_terminal=False).print(Sketch(kind, table))
+    out.flush()
+    return raw.getvalue().decode(encoding).splitlines()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [50, 80, 120])
+def test_a_sketch_is_as_wide_as_the_terminal(kind: str, width: int) -> None:
+    table = crowd(5, 5)
+    for encoding in ("utf-8", "ascii"):  # the latter raises at the first sign that it has not
+        lines = sketched(kind, table, width, encoding)
+        assert max(map(len, lines)) <= width
+        assert not any("…" in line or "?" in line for line in lines)
+        assert len(lines) > 10
+
+
+def line(lines: list[str], start: str) -> str:
+    return " ".join(next(one for one in lines if one.strip().startswith(start)).split())
+
+
+def test_a_sketch_of_rounds_is_a_sign_a_look() -> None:
+    assert line(sketched("rounds", small(), 80), "dyn-opt") == "dyn-opt ◀ worst ▁▂ 20.0"
+    assert line(sketched("rounds", small(), 80, "ascii"), "none") == "none (clean) | 18 |80.0"
+
+
+def test_a_long_run_is_thinned_and_keeps_its_ends() -> None:
+    shares = [i / 100 for i in range(101)]
+    assert spark(shares, 6, plain=True) == "024689"
+    assert spark(shares[:5], 6, plain=True) == "00000"
+
+
+def test_a_bar_is_as_long_as_its_share() -> None:
+    assert bar(0.25, 8, plain=True) == "##......"
+    assert bar(1.2, 4, plain=False) == "████"
+    for width in (8, 9, 27, 40):
+        head = scale(width)
+        assert len(head) == width
+        assert abs(head.index("50") + 0.5 - (width - 1) / 2) <= 1
+
+
+def test_a_sketch_of_bits_is_ordered_by_bits_and_marks_the_front() -> None:
+    lines = sketched("bits", small(), 60)
+    assert line(lines, "signsgd").startswith("signsgd + median 33.00 80.0 72.0 █")
+    assert line(lines, "signsgd").endswith("*")
+    assert not line(lines, "fedavg").endswith("*")
+    assert lines.index(next(x for x in lines if x.startswith("signsgd"))) < lines.index(
+        next(x for x in lines if x.startswith("fedavg"))
+    )
+
+
+def test_a_sketch_of_a_map_marks_the_worst_of_a_row() -> None:
+    lines = sketched("heatmap", small(), 80)
+    assert line(lines, "mean") == "mean 96.0 20.0 ◀ 91.0"
+    assert line(lines, "median") == "median 80.0 n/a 72.0 ◀"
+
+
+def test_a_sketch_of_impact_has_points() -> None:
+    found = line(sketched("impact", small(), 80), "dyn-opt")
+    assert found.startswith("dyn-opt ◀ worst █")
+    assert found.endswith("76.0")
+    assert found.count("█") == round(0.76 * (found.count("█") + found.count("░")))
+
+
+def test_a_sketch_of_epsilon_is_ordered_and_ends_without_a_mechanism() -> None:
+    lines = [" ".join(one.split(" █")[0].split()) for one in sketched("epsilon", noisy(), 100)]
+    first = lines.index("fedavg + dp-fedavg:clip=1.0 + mean")
+    assert lines[first + 1 :] == [
+        "8.00 50.0 30.0",
+        "200.00 70.0 50.0",
+        "no finite ε 80.0 60.0",
+        "no mechanism 90.0 60.0",
+    ]
+
+
+@pytest.mark.slow
+def test_pictures_start_without_heavy_libraries() -> None:
+    code = (
+        "import sys, fedbench.pictures.kinds, fedbench.pictures.survival\n"
+        "print(sorted({'torch', 'matplotlib', 'scipy'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

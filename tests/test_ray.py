@@ -1,0 +1,564 @@
+"""Sweeps on a Ray cluster of two nodes: what a lost worker, a lost node or a lost driver cost."""
+
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedbench.errors import ConfigError
+from fedbench.record import Record, read
+from fedbench.scenario import code_version
+from fedbench.sweep.local import Options
+from fedbench.sweep.on_ray import OnRay, places
+from fedbench.sweep.store import Failure
+from fedbench.tasks import npz
+
+if importlib.util.find_spec("ray") is None and os.environ.get("CI") != "true":
+    pytest.skip("Ray is not installed", allow_module_level=True)
+
+ROOT = Path(__file__).parents[1]
+RAY = Path(sys.executable).with_name("ray")
+
+HUNDRED = """
+seeds = [0, 1]
+[scenario]
+model = "micro"
+clients = 8
+per_round = 4
+malicious = 0.25
+rounds = [1, 2]
+epochs = 1
+[[grid]]
+protocol = ["fedavg", "signsgd", "topk", "qsgd", "fedpm"]
+attack = ["sign-flip", "dyn-opt", "dyn-opt:direction=sign", "dyn-opt:direction=unit"]
+"""
+TWENTY = HUNDRED.replace('["fedavg", "signsgd", "topk", "qsgd", "fedpm"]', '"fedavg"')
+TWO = HUNDRED.replace("[0, 1]", "[0]").replace("[1, 2]", "1")
+TWO = TWO[: TWO.index("protocol")] + 'protocol = "fedavg"\n'
+
+# An attack of another package, which fails in the way that its parameter says.
+MOODY = '''
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbench.api import Attack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moody(Attack):
+    """Fail.
+
+    Args:
+        how: What happens.
+    """
+
+    how: str = "raise"
+
+    def craft(self, view, memory):
+        with Path(os.environ["DIARY"]).open("a") as diary:
+            diary.write(self.how + " ")
+        if self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ZeroDivisionError("moody today")
+'''
+
+
+def moody(folder: Path, code: str = MOODY) -> Path:
+    """A folder of packages with the attack `moody`."""
+    info = folder / "moody-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "moody_package.py").write_text(code)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moody\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fedbench.attacks]\nmoody = moody_package:Moody\n")
+    return folder
+
+
+class Node:
+    """A node of a cluster: the processes of a session of their own.
+
+    Args:
+        options: Of ``ray start``.
+        env: Its environment.
+    """
+
+    def __init__(self, options: list[str], env: dict[str, str]) -> None:
+        command = [str(RAY), "start", *options, "--object-store-memory", "100000000"]
+        command += ["--min-worker-port", "0", "--max-worker-port", "0"]
+        started = subprocess.Popen(
+            command,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.session = started.pid
+        said, _ = started.communicate(timeout=120)
+        if started.returncode:
+            self.end()
+            raise RuntimeError(said)
+
+    def processes(self, name: bytes = b"") -> list[int]:
+        """Those whose command begins so."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                pid = int(path.parent.name)
+                command = path.read_bytes()  # empty of what has ended and was not waited for
+                if os.getsid(pid) == self.session and command and command.startswith(name):
+                    found.append(pid)
+            except OSError:  # it has ended
+                continue
+        return found
+
+    def playing(self) -> list[int]:
+        """Workers in the middle of a run; Ray gives others another name."""
+        return self.processes(b"ray::_play")
+
+    def end(self) -> None:
+        """As if its power failed."""
+        while pids := self.processes():
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.05)
+
+
+class Cluster:
+    """A head with one core, and what joins it. Its nodes have no data files.
+
+    Args:
+        folder: Short, because the names of sockets must be.
+        site: A folder of packages.
+        diary: Where moody attacks write.
+    """
+
+    def __init__(self, folder: Path, site: Path, diary: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+        self.env |= {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "token",  # or whoever reaches the port could run code here
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "PYTHONPATH": str(site),
+            "DIARY": str(diary),
+            "FEDBENCH_DATA": str(folder / "nothing"),
+            "http_proxy": "http://127.0.0.1:9",
+            "https_proxy": "http://127.0.0.1:9",
+        }
+        self.nodes: list[Node] = []
+        port = self.address.partition(":")[2]
+        head = ["--head", "--port", port, "--include-dashboard", "false"]
+        self.head = self.start([*head, "--temp-dir", str(folder)], "1", {})
+
+    def start(self, options: list[str], cores: str, env: Mapping[str, str]) -> Node:
+        """One more node."""
+        self.nodes.append(Node([*options, "--num-cpus", cores], {**self.env, **env}))
+        return self.nodes[-1]
+
+    def join(self, *options: str, cores: str = "1", env: Mapping[str, str] = {}) -> Node:
+        """One more node that is no head."""
+        return self.start(["--address", self.address, *options], cores, env)
+
+    def end(self) -> None:
+        """Nothing of it is left."""
+        for node in self.nodes:
+            node.end()
+
+    def command(self, folder: Path, text: str, *options: str) -> list[str]:
+        """A sweep on this cluster, its store in ``folder / "store"``."""
+        folder.mkdir(exist_ok=True)
+        (folder / "s.toml").write_text(text)
+        out = [str(folder / "s.toml"), "--out", str(folder / "store"), *options]
+        address = [] if "--engine" in options else ["--engine", "ray", "--address", self.address]
+        return [sys.executable, "-m", "fedbench", "sweep", *out, *address]
+
+    def sweep(
+        self, folder: Path, text: str, *options: str, env: Mapping[str, str] = {}
+    ) -> subprocess.CompletedProcess[str]:
+        """Until it ends."""
+        command = self.command(folder, text, *options)
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env={**self.env, **env},
+            cwd=folder,
+            timeout=540,
+        )
+
+    def begin(self, folder: Path, text: str, *options: str) -> "subprocess.Popen[str]":
+        """And do something else."""
+        command = self.command(folder, text, *options)
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=self.env, cwd=folder
+        )
+
+    def script(self, code: str) -> str:
+        """What a program says that runs where a sweep would."""
+        head = f"address = {self.address!r}\n"
+        done = subprocess.run(
+            [sys.executable, "-c", head + textwrap.dedent(code)],
+            capture_output=True,
+            text=True,
+            env=self.env,
+            cwd=self.env["PYTHONPATH"],
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    site = moody(tmp_path_factory.mktemp("site") / "packages")
+    with tempfile.TemporaryDirectory(prefix="fedbench-", ignore_cleanup_errors=True) as folder:
+        started = Cluster(Path(folder), site, site / "diary")
+        try:
+            yield started
+        finally:
+            started.end()
+
+
+@pytest.fixture
+def second(cluster: Cluster) -> Iterator[Node]:
+    """A node beside the head."""
+    node = cluster.join()
+    yield node
+    node.end()
+    gone(cluster)
+
+
+def gone(cluster: Cluster) -> None:
+    """Wait until the cluster has noticed who has left: the next sweep is not to count on it."""
+    cluster.script(
+        """
+        import time
+        import ray
+        ray.init(address, log_to_driver=False, logging_level="ERROR")
+        end = time.monotonic() + 90
+        while sum(node["Alive"] for node in ray.nodes()) > 1:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        """
+    )
+
+
+@pytest.fixture(scope="module")
+def calm(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    """`HUNDRED`, undisturbed and without Ray."""
+    folder = tmp_path_factory.mktemp("calm")
+    ended = cluster.sweep(folder, HUNDRED, "--engine", "local")
+    assert ended.returncode == 0, ended.stderr
+    assert len(records(folder)) == 100
+    return records(folder)
+
+
+def records(folder: Path) -> dict[str, Record]:
+    """By file name."""
+    return {path.name: read(path) for path in (folder / "store").glob("*.json")}
+
+
+def failures(folder: Path) -> list[Failure]:
+    """What failed."""
+    found = sorted((folder / "store" / "failed").glob("*.json"))
+    return [Failure.model_validate_json(path.read_bytes()) for path in found]
+
+
+def wait(until: Callable[[], object], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def assert_same(found: dict[str, Record], calm: dict[str, Record], runs: int) -> None:
+    """Record by record, whatever happened."""
+    assert len(found) == runs
+    for name, record in found.items():
+        assert record.measured() == calm[name].measured()
+
+
+@pytest.mark.slow
+def test_a_sweep_that_loses_workers_ends_like_an_undisturbed_one(
+    cluster: Cluster, second: Node, calm: dict[str, Record], tmp_path: Path
+) -> None:
+    sweep = cluster.begin(tmp_path, HUNDRED)
+    for node, runs in ((cluster.head, 10), (second, 40)):
+        wait(lambda runs=runs: len(records(tmp_path)) >= runs)  # type: ignore[misc]
+        wait(node.playing)
+        os.kill(node.playing()[0], signal.SIGKILL)
+    said, _ = sweep.communicate(timeout=540)
+    assert sweep.returncode == 0, said
+    assert_same(records(tmp_path), calm, 100)
+    assert said.count(": accuracy") == 100  # none twice
+    assert "raylet" not in said  # Ray tells dozens of lines of a lost worker
+    assert failures(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_node_that_joins_plays_and_one_that_is_lost_takes_nothing_with_it(
+    cluster: Cluster, calm: dict[str, Record], tmp_path: Path
+) -> None:
+    sweep = cluster.begin(tmp_path, TWENTY)
+    wait(lambda: records(tmp_path))
+    node = cluster.join()
+    try:
+        wait(node.playing)
+    finally:
+        node.end()
+    assert len(records(tmp_path)) < 20
+    said, _ = sweep.communicate(timeout=540)
+    assert sweep.returncode == 0, said
+    assert_same(records(tmp_path), calm, 20)
+    assert said.count(": accuracy") == 20
+    gone(cluster)
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_leaves_no_run_and_no_claim(
+    cluster: Cluster, calm: dict[str, Record], tmp_path: Path
+) -> None:
+    sweep = cluster.begin(tmp_path, TWENTY)
+    wait(lambda: len(records(tmp_path)) >= 3)
+    wait(cluster.head.playing)
+    sweep.kill()
+    sweep.communicate()
+    wait(lambda: not cluster.head.playing(), 30)
+    before = len(records(tmp_path))
+    assert 3 <= before < 20
+    again = cluster.sweep(tmp_path, TWENTY)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count(": accuracy") == 20 - before
+    assert_same(records(tmp_path), calm, 20)
+
+
+@pytest.mark.slow
+def test_what_fails_is_a_failure_and_the_sweep_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    grids = """
+    [[grid]]
+    attack = ["moody", "moody:how=kill"]
+    [[grid]]
+    dataset = "emnist"
+    [[grid]]
+    protocol = "signsgd"
+    model = "cnn4"
+    """
+    text = TWO[: TWO.index("[[grid]]")] + textwrap.dedent(grids)
+    (tmp_path / "emnist.npz").write_bytes(b"PK no archive")
+    ended = cluster.sweep(tmp_path, text, "--chunk", "1", env={"FEDBENCH_DATA": str(tmp_path)})
+    assert ended.returncode == 1
+    assert len(records(tmp_path)) == 1  # the clean run
+    found = {
+        failure.scenario.model + failure.scenario.dataset + failure.scenario.attack: failure
+        for failure in failures(tmp_path)
+    }
+    raised, killed = found["microdigitsmoody:how=raise"], found["microdigitsmoody:how=kill"]
+    data, misfit = found["microemnistnone"], found["cnn4digitsnone"]
+    assert (raised.kind, raised.error, raised.tries) == ("crash", "ZeroDivisionError", 1)
+    assert "in craft" in raised.traceback
+    assert (killed.kind, killed.error, killed.tries) == ("lost", "WorkerCrashedError", 2)
+    # Ray tries it four times, and so it does once more with fewer clients at once.
+    assert Path(cluster.env["DIARY"]).read_text().split().count("kill") == 8
+    assert (data.kind, misfit.kind) == ("user", "user")
+    assert "emnist.npz must be a .npz archive" in data.message
+    assert "cnn4" in misfit.message
+
+
+@pytest.mark.slow
+def test_nodes_need_no_data_files(cluster: Cluster, second: Node, tmp_path: Path) -> None:
+    draw = np.random.Generator(np.random.PCG64(7))
+    arrays = {
+        f"{what}_{part}": draw.integers(0, top, shape, np.uint8)
+        for part, n in (("train", 300), ("test", 50))
+        for what, top, shape in (("x", 256, (n, 28, 28)), ("y", 47, (n,)))
+    }
+    npz.write(tmp_path / "emnist.npz", arrays)
+    text = TWO.replace("[scenario]", '[scenario]\ndataset = "emnist"').replace("[0]", "[0, 1, 2]")
+    data = {"FEDBENCH_DATA": str(tmp_path)}
+    ended = cluster.sweep(tmp_path / "ray", text, env=data)
+    assert ended.returncode == 0, ended.stdout
+    assert cluster.sweep(tmp_path / "local", text, "--engine", "local", env=data).returncode == 0
+    assert_same(records(tmp_path / "ray"), records(tmp_path / "local"), 3)
+
+
+@pytest.mark.slow
+def test_workers_map_the_data_set_instead_of_copying_it(cluster: Cluster) -> None:
+    said = cluster.script(
+        """
+        import ray
+        from fedbench.setup import load_pool
+        from fedbench.sweep import on_ray
+
+        def where(arrays):
+            import warnings
+            warnings.simplefilter("error")
+            data = on_ray._data(arrays)
+            for line in open("/proc/self/maps"):
+                first, last = (int(x, 16) for x in line.split()[0].split("-"))
+                if first <= data.x.data_ptr() < last:
+                    return line, data.digest, data.scale, data.mean, data.owner
+
+        ray.init(address, log_to_driver=False, logging_level="ERROR")
+        data = load_pool("digits")
+        line, *others = ray.get(ray.remote(where).remote(ray.put(on_ray._arrays(data))))
+        assert others == [data.digest, 16.0, data.mean, None], others
+        print(line)
+        """
+    )
+    assert "rw-s" in said  # shared memory
+    assert "plasma" in said
+
+
+@pytest.mark.slow
+def test_places_are_counted_node_by_node_and_given_back(cluster: Cluster) -> None:
+    node = cluster.join("--num-gpus", "2", cores="5")
+    said = cluster.script(
+        """
+        import time
+        import ray
+        from fedbench.errors import ConfigError
+        from fedbench.scenario import Scenario
+        from fedbench.sweep.cells import Cell, Run
+        from fedbench.sweep.local import Options
+        from fedbench.sweep.on_ray import OnRay
+
+        ray.init(address, log_to_driver=False, logging_level="ERROR")  # somebody else's connection
+        for threads, workers, gpus in ((1, 0, 0.0), (2, 0, 0.0), (1, 4, 0.0), (1, 0, 0.4)):
+            with OnRay(Options(threads=threads, workers=workers), address, gpus) as engine:
+                print(engine.free(), end=" ")
+                for seed in range(9):
+                    engine.submit(Run(Cell(Scenario(rounds=1000)), seed), 1)
+                print(engine.free(), end="; ")
+            end = time.monotonic() + 60
+            while ray.available_resources().get("CPU") != 6:
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        print()
+        try:
+            OnRay(Options(threads=6), address).__enter__()
+        except ConfigError as error:
+            print(error)
+        """
+    )
+    node.end()
+    gone(cluster)
+    free, refused = said.splitlines()
+    # 1 + 5 cores and one that waits; pairs of cores; no more than asked; 2 GPUs of 2 shares.
+    assert free == "7 0; 3 0; 4 0; 5 0; "
+    assert "must have a node with 6 CPUs and 0 GPUs for a run, got none; start one" in refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["code", "plug-in", "nothing"])
+def test_a_node_with_other_code_ends_the_sweep_before_it_fails_every_run(
+    what: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    other = moody(tmp_path / "other", MOODY + ("# changed\n" if what == "plug-in" else ""))
+    expected = f"must run fedbench {code_version()} and the same plug-ins, got "
+    if what == "code":
+        for package in ("fedbench", "attacks/fedbench_attacks", "defenses/fedbench_defenses"):
+            shutil.copytree(ROOT / package, other / Path(package).name)
+        with (other / "fedbench" / "rng.py").open("a") as file:
+            file.write("# changed\n")
+        expected += code_version().partition("+")[0]
+    elif what == "plug-in":
+        expected += "other code of a plug-in"
+    else:
+        (other / "fedbench").mkdir()
+        (other / "fedbench" / "__init__.py").write_text("raise ImportError('not here')\n")
+        expected = "must have this fedbench, got"
+    text = TWENTY.replace('["sign-flip", ', '["moody:how=never", ')
+    node = cluster.join(env={"PYTHONPATH": str(other)})
+    ended = cluster.sweep(tmp_path / "sweep", text)
+    node.end()
+    gone(cluster)
+    assert ended.returncode == 2, ended.stdout
+    assert ended.stderr.startswith("fedbench: ")
+    assert expected in ended.stderr
+    assert ended.stderr.endswith("start the sweep again\n")
+    assert len(records(tmp_path / "sweep")) < 20
+
+
+@pytest.mark.slow
+def test_a_cluster_of_its_own_ends_with_the_sweep_however_that_ends(
+    cluster: Cluster, calm: dict[str, Record], tmp_path: Path
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="fedbench-", ignore_cleanup_errors=True) as folder:
+        command = cluster.command(tmp_path, TWENTY, "--engine", "ray")
+        env = cluster.env | {"RAY_TMPDIR": folder, "HOME": str(tmp_path)}
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+            cwd=tmp_path,
+            start_new_session=True,
+        )
+        node = Node.__new__(Node)
+        node.session = process.pid
+        try:
+            wait(lambda: len(records(tmp_path)) >= 2)
+            os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
+            _, complaints = process.communicate(timeout=60)
+            assert process.returncode == 130
+            assert "fedbench: stopped with" in complaints
+            wait(lambda: not node.processes(), 30)
+        finally:
+            node.end()
+    found = records(tmp_path)
+    assert_same(found, calm, len(found))
+
+
+@pytest.mark.slow
+def test_what_ray_cannot_do_is_said_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    start = time.monotonic()
+    ended = cluster.sweep(tmp_path, TWO, "--engine", "ray", "--address", "127.0.0.1:9")
+    assert ended.returncode == 2
+    assert "runs and has this machine, got '127.0.0.1:9' ([Errno 111]" in ended.stderr
+    assert time.monotonic() - start < 60
+    address = ["--engine", "ray", "--address", cluster.address]
+    ended = cluster.sweep(tmp_path, TWO, *address, env={"RAY_AUTH_TOKEN": "1" * 32})
+    assert ended.returncode == 2
+    assert "oken" in ended.stderr
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text("raise ImportError('no module ray')\n")
+    ended = cluster.sweep(tmp_path, TWO, env={"PYTHONPATH": str(tmp_path)})
+    assert ended.returncode == 2
+    assert "pip install '.[ray]' in a clone" in ended.stderr
+
+
+def test_shares_of_a_gpu_are_whole_runs() -> None:
+    node = {"CPU": 16.0, "GPU": 2.0}
+    assert places(node, 1, 0.1) == 16  # 20 shares, of which 1 // 0.1 would see 18
+    assert places(node, 1, 0.3) == 6  # three on each, not six and two thirds
+    assert places(node, 1, 1.0) == 2
+    assert places(node, 9, 1.0) == 1
+    assert places({"CPU": 16.0}, 1, 0.5) == 0
+
+
+def test_options_that_do_not_fit_are_errors() -> None:
+    for gpus in (-0.1, 0.00001, 1.5, 2.0):
+        with pytest.raises(ConfigError, match=r"--gpus-per-run must be 0, or from 0\.0001"):
+            OnRay(Options(), None, gpus)
+    with pytest.raises(ConfigError, match="--device cuda needs --gpus-per-run, got 0"):
+        OnRay(Options(device="cuda"), None, 0.0)

@@ -1,0 +1,650 @@
+"""What a store says: its records read from their text, its index, its cells, its conditions."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedbench import record as records
+from fedbench.errors import ConfigError
+from fedbench.record import Environment, Privacy, Record, Result, Round, Spread, Timing, read
+from fedbench.scenario import Scenario
+from fedbench.sweep import extract, index
+from fedbench.sweep.conditions import Condition
+from fedbench.sweep.fields import CELL, NAMES, RUN, SEEDS, SETTINGS, Entry
+from fedbench.sweep.gather import cells_of
+from fedbench.sweep.migrate import migrate, migrate_all
+from fedbench.sweep.over_seeds import cells
+from fedbench.sweep.query import Query
+from fedbench.sweep.summary import rows
+
+PROTOCOL = "fsl:k=0.5,lr=0.1"
+
+
+def made(
+    attack: str = "none",
+    seed: int = 0,
+    accuracy: float = 0.5,
+    *,
+    malicious: Sequence[int] = (1, 2),
+    epsilon: float | None = None,
+    code: str = "1",
+    vote: bool = False,
+    flags: Sequence[str] = (),
+    **scenario: Any,
+) -> Record:
+    """A record of a run that nobody has played; its numbers are all different."""
+    described: dict[str, Any] = {"protocol": PROTOCOL, "defense": "mean", "data_seed": seed}
+    described |= scenario
+    name = f"{attack} {seed} {code} {vote} {epsilon} {described}"
+    rounds = [
+        Round(
+            step=step,
+            clients=[0, 1, 2],
+            malicious=taken,
+            accepted=3,
+            rejected_honest=step,
+            rejected_malicious=2 * step,
+            skipped=False,
+            uplink_bits=100,
+            benign_uplink_bits=70,
+            downlink_bits=30 + step,
+            accuracy=accuracy,
+        )
+        for step, taken in enumerate(malicious)
+    ]
+    result = Result(
+        accuracy=accuracy,
+        loss=1.5,
+        per_client=Spread(mean=accuracy, std=0.1, min=accuracy / 2, max=1.0),
+        uplink_bits_per_parameter=1.25 + seed,
+        entropy_bits_per_parameter=None if seed else 0.5,
+        downlink_bits_per_parameter=32.5,
+        model_bits=3200,
+        sparsity=0.25,
+        local_accuracy=None,
+        skipped_rounds=3,
+        epsilon=epsilon,
+    )
+    privacy = None
+    if epsilon is not None:
+        seen: dict[str, Any] = {"sees": "sum", "adjacency": "zero-out", "sampler": "", "winner": ""}
+        privacy = Privacy(epsilon=epsilon, delta=1e-5, unit="client", **seen)
+    return Record(
+        id=f"{hash_of(name):016x}",
+        scenario=Scenario(attack=attack, seed=seed, rounds=len(rounds), **described),
+        data_digest="",
+        parameters=200,
+        vote=vote,
+        mechanism="none",
+        environment=Environment(
+            fedbench=code,
+            python="3",
+            torch="2",
+            numpy="2",
+            platform="x",
+            device="cpu",
+            executor="loop",
+            threads=1,
+        ),
+        privacy=privacy,
+        rounds=rounds,
+        result=result,
+        flags=list(flags),
+        timing=Timing(seconds=2.0 + seed, peak_memory_mib=100.0 + seed),
+    )
+
+
+def hash_of(text: str) -> int:
+    """The same in every process."""
+    import hashlib
+
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def entry(record: Record) -> Entry:
+    told = extract.run(record.sealed().to_json().encode(), record.file_name)
+    assert isinstance(told, dict), told
+    return told
+
+
+def stored(folder: Path, *of: Record) -> Path:
+    for record in of:
+        record.write(folder)
+    return folder
+
+
+def one(entries: Sequence[Entry], **fields: Any) -> Entry:
+    (found,) = [e for e in entries if all(e[name] == value for name, value in fields.items())]
+    return found
+
+
+# --- what a record says -------------------------------------------------------------------------
+
+
+def test_a_run_says_what_its_record_says() -> None:
+    record = made("dyn-opt:direction=std", 3, 0.4, epsilon=2.5, flags=["odd"])
+    assert {name: entry(record)[name] for name in RUN if name not in NAMES | SETTINGS} == {
+        "id": record.id,
+        "seed": 3,
+        "data_seed": 3,
+        "accuracy": 0.4,
+        "loss": 1.5,
+        "worst_client": 0.2,
+        "local_accuracy": None,
+        "uplink_bits": 4.25,
+        "entropy_bits": None,
+        "downlink_bits": 32.5,
+        "total_bits": 100 + 30 + 100 + 31,  # also of malicious clients, both ways
+        "model_bits": 16.0,
+        "sparsity": 0.25,
+        "epsilon": 2.5,
+        "unit": "client",
+        "malicious_messages": 3,
+        "rejected_honest": 1,
+        "rejected_malicious": 2,
+        "skipped_rounds": 3,
+        "flags": ["odd"],
+        "seconds": 5.0,
+        "peak_memory_mib": 103.0,
+        "parameters": 200,
+        "code": "1",
+        "device": "cpu",
+        "file": record.file_name,
+    }
+
+
+def test_every_field_of_a_scenario_can_be_asked_for() -> None:
+    assert set(NAMES | SETTINGS | SEEDS) == set(Scenario.model_fields)
+    assert extract.SCHEMA == records.SCHEMA
+    record = made("sign-flip", delta=1e-6, clients=77)
+    scenario = record.scenario.model_dump()
+    assert {name: entry(record)[name] for name in scenario} == scenario
+
+
+def test_a_vote_is_a_defense_and_a_price_says_before_whom_it_holds() -> None:
+    voted = entry(made(vote=True, epsilon=1.0))
+    assert (voted["defense"], voted["sees"], voted["adjacency"]) == ("vote", "sum", "zero-out")
+    assert (entry(made())["sees"], entry(made())["unit"]) == (None, None)
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def other_layout(data: bytes) -> bytes:
+    return json.dumps(json.loads(data), indent=4).encode()
+
+
+def with_(**changes: Any) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        return json.dumps(json.loads(data) | changes).encode()
+
+    return change
+
+
+def swapped(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        assert data.count(old) == 1
+        return data.replace(old, new)
+
+    return change
+
+
+SPOILED: list[tuple[Callable[[bytes], bytes], str | None]] = [
+    (cut, "torn"),
+    (lambda data: b"", "torn"),
+    (lambda data: data[:-20], "torn"),
+    (lambda data: b"[" * 100_000, "torn"),
+    (lambda data: b"[]", "foreign"),
+    (lambda data: b"null", "foreign"),
+    (lambda data: b'{"schema_version": 2}', "foreign"),
+    (lambda data: b'{"schema_version": "2"}', "foreign"),
+    (lambda data: b'{"schema_version": true}', "foreign"),
+    (with_(schema_version=1), "older"),
+    (with_(schema_version=3), "newer"),
+    (with_(surprise=1), "foreign"),
+    (with_(rounds=[]), "changed"),
+    (swapped(b'"loss": 1.5', b'"loss": 1.25'), "changed"),
+    (swapped(b'"digest": "', b'"digest": "f'), "changed"),
+    (swapped(b'\n  "seconds": 2.0', b'\n  "seconds": 7.0'), None),
+    (lambda data: data.replace(b"\n", b"\r\n"), None),
+    (other_layout, None),
+]
+
+
+@pytest.mark.parametrize(("spoil", "trouble"), SPOILED)
+def test_what_is_wrong_with_a_file_has_a_name(
+    spoil: Callable[[bytes], bytes], trouble: str | None
+) -> None:
+    good = made().sealed().to_json().encode()
+    told = extract.run(spoil(good), "a.json")
+    assert told == trouble if trouble else isinstance(told, dict) and told["loss"] == 1.5
+
+
+@pytest.mark.parametrize(("spoil", "trouble"), SPOILED)
+def test_a_record_is_good_if_and_only_if_it_can_be_read(
+    spoil: Callable[[bytes], bytes], trouble: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(spoil(made().sealed().to_json().encode()))
+    if trouble is None:
+        assert read(path).result.loss == 1.5
+    else:
+        with pytest.raises((ConfigError, RecursionError)):
+            read(path)
+
+
+FORGED: list[dict[str, Any]] = [
+    {"attack": "dyn\x1b[31mopt"},
+    {"attack": "dyn\nopt"},
+    {"protocol": "\u202efsl"},
+    {"accuracy": 1.5},
+    {"accuracy": -0.5},
+    {"accuracy": math.nan},
+    {"epsilon": -1.0},
+    {"malicious": (-1, 2)},
+    {"code": "1\n2"},
+    {"flags": ["a\rb"]},
+]
+
+
+@pytest.mark.parametrize("fields", FORGED, ids=str)
+def test_what_cannot_be_shown_is_no_record_whatever_its_digest_says(fields: dict[str, Any]) -> None:
+    forged = made(**fields).sealed()
+    assert extract.run(forged.to_json().encode(), "a.json") == "foreign"
+
+
+def test_a_digest_at_the_wrong_place_seals_nothing() -> None:
+    good = made().sealed().to_json().encode()
+    assert extract.sealed(good)
+    start = good.index(b' "digest"')
+    assert not extract.sealed(good[:start] + b" " + good[start:])
+    assert not extract.sealed(good + good[start:])
+    assert not extract.sealed(good + b"\n")
+    assert not extract.sealed(good[:-2] + b',\n "result": {}\n}\n')
+
+
+# --- the index ----------------------------------------------------------------------------------
+
+
+def test_a_store_without_its_index_says_the_same(tmp_path: Path) -> None:
+    stored(tmp_path, made(), made("sign-flip", 1, flags=["odd"]))
+    (tmp_path / "x.json").write_text("[]")
+    cold = index.runs(tmp_path)
+    assert (tmp_path / index.INDEX).is_file()
+    assert index.runs(tmp_path) == cold
+    assert len(cold.entries) == 2
+    assert cold.complaints() == [
+        "1 file left out (no record), first 'x.json': move it to another folder"
+    ]
+
+
+def test_a_file_is_read_again_when_its_size_or_time_has_changed(tmp_path: Path) -> None:
+    path = made().write(tmp_path)
+    before = path.stat()
+
+    def accuracy() -> float:
+        (found,) = index.runs(tmp_path).entries
+        return float(found["accuracy"])
+
+    assert accuracy() == 0.5
+    same_size = made(accuracy=0.7).sealed().to_json().encode()
+    assert len(same_size) == before.st_size
+    path.write_bytes(same_size)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert accuracy() == 0.5  # from the index: nothing says that it has changed
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert accuracy() == 0.7
+    path.write_bytes(made(accuracy=0.75).sealed().to_json().encode())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert accuracy() == 0.75
+
+
+def test_what_is_gone_is_forgotten(tmp_path: Path) -> None:
+    path = made().write(tmp_path)
+    made(seed=1).write(tmp_path)
+    index.runs(tmp_path)
+    path.unlink()
+    assert [e["seed"] for e in index.runs(tmp_path).entries] == [1]
+    assert path.name not in (tmp_path / index.INDEX).read_text()
+
+
+def test_an_unreadable_index_is_made_anew(tmp_path: Path) -> None:
+    stored(tmp_path, made())
+    good = index.runs(tmp_path)
+    path = tmp_path / index.INDEX
+    whole = path.read_text()
+    told = json.loads(whole)
+    name = good.entries[0]["file"]
+    place = list(RUN).index("accuracy")
+    forged = []
+    for value in ("high", None, 7.0, [0.5]):
+        said = list(told["files"][name][2])
+        said[place] = value
+        forged.append(told | {"files": {name: [*told["files"][name][:2], said]}})
+    forged.append(told | {"version": "0"})
+    forged.append(told | {"files": {name: [0, 0, "fine"]}})
+    for text in ("", "[]", whole[:-9], *map(json.dumps, forged)):
+        path.write_text(text)
+        assert index.runs(tmp_path) == good
+        assert json.loads(path.read_text()) == told
+
+
+def test_a_store_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
+    stored(tmp_path, made())
+    (tmp_path / index.INDEX).mkdir()
+    assert len(index.runs(tmp_path).entries) == 1
+
+
+def test_only_files_that_may_be_records_are_opened(tmp_path: Path) -> None:
+    stored(tmp_path, made())
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / ".hidden.json").write_text("[]")
+    (tmp_path / "nowhere.json").symlink_to("absent")
+    (tmp_path / "attack.md").write_text("")
+    os.mkfifo(tmp_path / "pipe.json")  # who opens it waits for ever
+    with (tmp_path / "huge.json").open("wb") as huge:
+        huge.truncate(index.MOST + 1)
+    os.close(os.open(os.fsencode(tmp_path) + b"/\xff.json", os.O_CREAT))
+    for _ in range(2):
+        listing = index.runs(tmp_path)
+        assert len(listing.entries) == 1
+        assert listing.troubles == {"foreign": ["huge.json", "\udcff.json"]}
+        assert "'huge.json'" in listing.complaints()[0]
+
+
+def test_a_question_does_not_wait_for_torch(tmp_path: Path) -> None:
+    stored(tmp_path, made(), made("sign-flip"))
+    code = (
+        "import sys; from pathlib import Path; from fedbench.sweep.query import Query\n"
+        "query = Query.parse('cell', ['attack=sign-flip'], ['attack', 'impact'])\n"
+        "(cell,) = query.answer(Path(sys.argv[1])).entries\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'fedbench.record'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# --- cells --------------------------------------------------------------------------------------
+
+TABLE = [
+    *(made("none", seed, accuracy) for seed, accuracy in enumerate((0.9, 0.8, 0.7))),
+    *(made("dyn-opt:direction=std", seed, accuracy) for seed, accuracy in ((1, 0.5), (2, 0.3))),
+    made("sign-flip", 0, 0.35),
+    made("rank-reversal", 0, 0.1, malicious=(0, 0)),
+]
+
+
+def test_a_cell_is_the_mean_over_its_seeds_beside_the_clean_runs_of_the_same_seeds() -> None:
+    found, repeated = cells([entry(record) for record in TABLE])
+    assert repeated == 0
+    clean, attacked = one(found, attack="none"), one(found, seeds=2)
+    assert clean["accuracy"] == clean["clean"] == pytest.approx(0.8)
+    assert (clean["seeds"], clean["impact"], clean["worst"]) == (3, None, False)
+    assert attacked["accuracy"] == pytest.approx(0.4)
+    assert attacked["clean"] == pytest.approx(0.8)
+    assert attacked["impact"] == pytest.approx(0.35)  # over seeds 1 and 2, not 0.8 - 0.4
+    assert attacked["accuracy_std"] == pytest.approx(math.sqrt(0.02))
+    assert attacked["accuracy_low"] == pytest.approx(0.4 - 12.7062 * 0.1, abs=1e-4)
+    assert attacked["accuracy_high"] == pytest.approx(0.4 + 12.7062 * 0.1, abs=1e-4)
+    assert attacked["uplink_bits"] == 1.25 + 1.5
+    assert (clean["entropy_bits"], attacked["entropy_bits"]) == (0.5, None)  # of who measured it
+    assert (attacked["malicious_messages"], attacked["rejected_malicious"]) == (6, 4)
+    assert (attacked["seconds"], attacked["peak_memory_mib"]) == (3.5, 102.0)
+    alone = one(found, attack="sign-flip")
+    assert (alone["accuracy_std"], alone["accuracy_low"], alone["accuracy_high"]) == (None,) * 3
+
+
+def test_the_worst_attack_is_the_lowest_mean_of_those_that_took_part() -> None:
+    found, _ = cells([entry(record) for record in TABLE])
+    assert [cell["attack"] for cell in found if cell["worst"]] == ["sign-flip"]
+
+
+def test_a_price_is_the_highest_and_unknown_if_one_is() -> None:
+    known = [entry(made(seed=seed, epsilon=2.0 + seed)) for seed in (1, 0)]
+    (cell,), _ = cells(known)
+    assert cell["epsilon"] == 3.0
+    (cell,), _ = cells([known[0], known[1] | {"epsilon": None}])
+    assert cell["epsilon"] is None
+
+
+def test_doubts_are_named_once() -> None:
+    (cell,), _ = cells([entry(made(flags=["a", "b"])), entry(made(seed=1, flags=["b", "c"]))])
+    assert cell["flags"] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"code": "2"}, {"clients": 60}, {"delta": 1e-6}, {"vote": True}, {"dataset": "mnist"}]
+)
+def test_runs_that_differ_in_more_than_the_seed_are_of_two_cells(other: dict[str, Any]) -> None:
+    runs = [made(accuracy=0.9), made("sign-flip", accuracy=0.5), made("sign-flip", 1, **other)]
+    found, _ = cells([entry(record) for record in runs])
+    assert [cell["seeds"] for cell in found] == [1, 1, 1]
+    assert [cell["impact"] for cell in found] == [None, pytest.approx(0.4), None]
+    assert [cell["worst"] for cell in found] == [False, True, True]
+
+
+def test_of_two_runs_with_one_seed_the_later_one_counts() -> None:
+    runs = [entry(made(accuracy=0.9)), entry(made(accuracy=0.3)), entry(made(seed=1, accuracy=0.5))]
+    (cell,), repeated = cells(runs)
+    assert (cell["seeds"], repeated) == (2, 1)
+    assert cell["accuracy"] == pytest.approx(0.4)
+
+
+def test_data_that_is_dealt_once_is_another_cell_than_data_dealt_for_each_seed() -> None:
+    anew = [entry(made(seed=seed)) for seed in (0, 1)]
+    once = [entry(made(seed=seed, data_seed=7)) for seed in (0, 1, 7)]
+    found, _ = cells([*anew, *once])
+    assert sorted((cell["seeds"], cell["data_seed"]) for cell in found) == [(2, None), (3, 7)]
+    assert sorted(len(of) for of in cells_of(map(made_of, [*anew, *once])).values()) == [2, 3]
+
+
+def made_of(run: Entry) -> Record:
+    return made(seed=run["seed"], data_seed=run["data_seed"])
+
+
+def test_the_numbers_are_those_of_the_table_of_an_attack(tmp_path: Path) -> None:
+    private = [
+        made(attack, seed, 0.2 + seed / 10, epsilon=1.0 + seed, mechanism="dp-fedavg")
+        for attack in ("none", "sign-flip")
+        for seed in (0, 1)
+    ]
+    voted = [made(attack, 0, 0.6, vote=True) for attack in ("none", "dyn-opt:direction=unit")]
+    kept = [*TABLE, *private, *voted]
+    found = Query.parse("cell").answer(stored(tmp_path, *kept)).entries
+    by_cell = cells_of(sorted(kept, key=lambda record: record.file_name))
+    table = rows(list(by_cell), by_cell)
+    assert len(table) == len(found) == 8
+    for row in table:
+        scenario = row.records[0].scenario
+        names = {"attack": scenario.attack, "mechanism": scenario.mechanism}
+        cell = one(found, **names, defense=row.cell.defense)
+        clean = row.clean or (row if row.cell.clean else None)
+        assert cell == cell | {
+            "accuracy": row.accuracy,
+            "accuracy_std": row.accuracy_std if len(row.records) > 1 else None,
+            "seeds": len(row.records),
+            "clean": clean and clean.accuracy,
+            "impact": row.impact,
+            "worst": row.worst,
+            "worst_client": row.client("min"),
+            "local_accuracy": row.local_accuracy,
+            "uplink_bits": row.uplink,
+            "entropy_bits": row.entropy,
+            "downlink_bits": row.downlink,
+            "model_bits": row.model_bits,
+            "sparsity": row.sparsity,
+            "epsilon": row.epsilon,
+            "rejected_malicious": row.rejected,
+            "flags": row.flags,
+        }
+        assert list(cell) == list(CELL)
+
+
+# --- questions ----------------------------------------------------------------------------------
+
+CONDITIONS: list[tuple[str, Any, bool]] = [
+    ("attack=dyn-opt", "dyn-opt:direction=std,bound=1e5", True),
+    ("attack = dyn-opt ", "dyn-opt", True),
+    ("attack=dyn", "dyn-opt", False),
+    ("attack=dyn-opt:direction=std", "dyn-opt:direction=std,bound=1e5", True),
+    ("attack=dyn-opt:bound=100000.0", "dyn-opt:direction=std,bound=1e5", True),
+    ("attack=dyn-opt:direction=unit", "dyn-opt:direction=std,bound=1e5", False),
+    ("attack=dyn-opt:surprise=1", "dyn-opt:direction=std", False),
+    ("attack!=dyn-opt", "dyn-opt:direction=std", False),
+    ("attack!=dyn-opt:direction=unit", "dyn-opt:direction=std", True),
+    ("attack~rection=s", "dyn-opt:direction=std", True),
+    ("attack~Direction", "dyn-opt:direction=std", False),
+    ("attack=none", "none", True),
+    ("attack=none", "sign-flip", False),
+    ("accuracy>=0.5", 0.5, True),
+    ("accuracy>0.5", 0.5, False),
+    ("accuracy<0.5", 0.4999, True),
+    ("accuracy<=.5", 0.5, True),
+    ("accuracy=5e-1", 0.5, True),
+    ("accuracy!=0.5", 0.25, True),
+    ("clients<9", 10, False),  # as numbers, not as words
+    ("seed=9007199254740993", 9007199254740992, False),  # not as floats
+    ("epsilon<9", None, False),
+    ("epsilon>=0", None, False),
+    ("epsilon=none", None, True),
+    ("epsilon=none", 0.0, False),
+    ("epsilon!=none", 0.0, True),
+    ("epsilon!=1", None, True),
+    ("sees=none", None, True),
+    ("sees=sum", "sum", True),
+    ("sees~um", "hidden-sum", True),
+    ("sees~um", None, False),
+    ("worst=true", True, True),
+    ("worst=False", True, False),
+    ("flags~near chance", ["odd", "accuracy is near chance"], True),
+    ("flags=odd", ["odd", "even"], True),
+    ("flags=none", [], True),
+    ("flags!=none", ["odd"], True),
+    ("impact>-0.01", 0.0, True),
+]
+
+
+@pytest.mark.parametrize(("text", "value", "holds"), CONDITIONS)
+def test_a_condition_holds(text: str, value: Any, holds: bool) -> None:
+    assert Condition.parse(text, RUN | CELL).holds(value) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "accuracy",
+            "--where must read FIELD OP VALUE with one of = != < <= > >= ~, got 'accuracy'",
+        ),
+        ("=3", "--where must read FIELD OP VALUE"),
+        ("acuracy>0.5", "must name a field, got 'acuracy'; did you mean 'accuracy'?"),
+        ("__class__=1", "must name a field, got '__class__'"),
+        ("impact>0", "must name a field, got 'impact'; that is a field of cells: --each cell"),
+        ("accuracy>high", "'accuracy>high' must compare with a number, got 'high'"),
+        ("accuracy>nan", "must compare with a number, got 'nan'"),
+        ("accuracy==0.5", "must compare with a number, got '=0.5'"),
+        ("accuracy>50", "must compare with a share in [0, 1], got '50'; write 0.5 for 50 %"),
+        ("attack<3", "'attack<3' must compare numbers; use = or !="),
+        ("local_models<1", "must compare numbers; use = or !="),
+        ("seed~1", "'seed~1' must search in text; use = or !="),
+        ("local_models=1", "must compare with true or false, got '1'"),
+        ("attack=dyn-opt:std", "must read name:param=value,param=value, got 'std'"),
+    ],
+)
+def test_a_condition_that_cannot_be_meant_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Condition.parse(text, RUN)
+    assert said in str(caught.value)
+
+
+def test_a_condition_about_a_seed_chooses_runs_and_any_other_one_cells(tmp_path: Path) -> None:
+    stored(tmp_path, *TABLE)
+    asked = Query.parse("cell", ["attack=dyn-opt", "seed=2"]).answer(tmp_path)
+    (cell,) = asked.entries
+    assert (cell["seeds"], cell["accuracy"], cell["impact"]) == (1, 0.3, pytest.approx(0.4))
+    assert cell["worst"]  # the others have no such seed
+    (cell,) = (
+        Query.parse("cell", ["accuracy<0.45", "impact>0.3", "seeds=2"]).answer(tmp_path).entries
+    )
+    assert (cell["accuracy"], cell["worst"]) == (pytest.approx(0.4), False)
+
+
+def test_entries_stand_in_one_order_whatever_was_written_first(tmp_path: Path) -> None:
+    mixed = [*TABLE, made(clients=60), made(epsilon=1.0), made(code="0")]
+    one_way, another = stored(tmp_path / "a", *mixed), stored(tmp_path / "b", *reversed(mixed))
+    for each in ("run", "cell"):
+        listed = [Query.parse(each).answer(folder).entries for folder in (one_way, another)]
+        assert listed[0] == listed[1]
+    told = [(e["code"], e["sees"], e["clients"], e["attack"].partition(":")[0]) for e in listed[0]]
+    assert told == [
+        ("0", None, 50, "none"),
+        *(("1", None, 50, name) for name in ("none", "dyn-opt", "rank-reversal", "sign-flip")),
+        ("1", "sum", 50, "none"),
+        ("1", None, 60, "none"),
+    ]
+
+
+def test_what_was_not_measured_comes_last_in_both_directions(tmp_path: Path) -> None:
+    stored(tmp_path, made(seed=0, epsilon=2.0), made(seed=1), made(seed=2, epsilon=3.0))
+    for by, order in (("epsilon", [2.0, 3.0, None]), ("-epsilon", [3.0, 2.0, None])):
+        entries = Query.parse("run", sort=by).answer(tmp_path).entries
+        assert [e["epsilon"] for e in entries] == order
+    with pytest.raises(ConfigError, match="--sort must name a field, got 'epsilom'"):
+        Query.parse("run", sort="-epsilom")
+
+
+# --- migration ----------------------------------------------------------------------------------
+
+
+def first_schema(path: Path) -> dict[str, Any]:
+    """As fedbench wrote records before they had a digest."""
+    data: dict[str, Any] = json.loads(path.read_bytes()) | {"schema_version": 1}
+    del data["digest"], data["environment"]["chunk"]
+    path.write_text(json.dumps(data, indent=1) + "\n")
+    return data
+
+
+def test_a_record_of_schema_1_is_migrated_in_its_place_and_measures_the_same(
+    tmp_path: Path,
+) -> None:
+    record = made("sign-flip", 1, 0.123456789, epsilon=2.5)
+    path = record.write(tmp_path)
+    first_schema(path)
+    assert index.runs(tmp_path).troubles == {"older": [path.name]}
+    assert migrate(path)
+    assert [file.name for file in tmp_path.glob("*.json")] == [path.name]
+    assert read(path) == record.sealed()
+    assert read(path).environment.chunk is None
+    assert [e["accuracy"] for e in index.runs(tmp_path).entries] == [0.123456789]
+
+
+def test_only_records_of_schema_1_are_migrated(tmp_path: Path) -> None:
+    stored(tmp_path, made(), made(seed=1))
+    first_schema(made(seed=2).write(tmp_path))
+    broken = made(seed=3).write(tmp_path)
+    broken.write_text(json.dumps(first_schema(broken) | {"rounds": "many"}))
+    (tmp_path / "torn.json").write_text('{"schema_version": 1, ')
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "folder.json").mkdir()
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.json") if path.is_file()}
+    assert migrate_all(tmp_path) == 1
+    after = {path: path.read_bytes() for path in tmp_path.glob("*.json") if path.is_file()}
+    assert before.keys() == after.keys()
+    assert [before[path] == after[path] for path in before].count(False) == 1
+    assert migrate_all(tmp_path) == 0
+    with pytest.raises(ConfigError, match="STORE must be a folder of records"):
+        migrate_all(tmp_path / "absent")

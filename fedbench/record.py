@@ -261,6 +261,8 @@ def parse(data: bytes, name: str) -> Record:
             f"{name} is no record of schema {SCHEMA}: {where}: {first['msg'].lower()}; "
             "run the scenario again"
         ) from error
+    except ConfigError as error:  # of the scenario in it
+        raise ConfigError(f"{name} is no record of schema {SCHEMA}: {error}") from error
     if record.digest != record.sealed().digest:
         raise ConfigError(
             f"{name} must hold what its run wrote, got other content than its digest says; "
@@ -271,7 +273,7 @@ def parse(data: bytes, name: str) -> Record:
 
 def _refuse_older(data: bytes, name: str) -> None:
     """Say how to migrate a record of an older schema."""
-    with contextlib.suppress(ValueError, AttributeError, TypeError):
+    with contextlib.suppress(ValueError, AttributeError, TypeError, RecursionError):
         if json.loads(data).get("schema_version") < SCHEMA:
             raise ConfigError(
                 f"{name} is a record of an older schema, but this is schema {SCHEMA}; "

@@ -89,7 +89,7 @@ def test_the_seeds_of_an_impact_are_those_that_both_have() -> None:
     attacked = Row(Cell(Scenario(attack="dyn-opt")), runs, clean)
     assert impacts(attacked) == pytest.approx([0.3])
     assert accuracies(attacked) == [0.5, 0.1]
-    assert impacts(clean) == []
+    assert impacts(Row(clean.cell, clean.records, clean)) == []
     assert impacts(Row(attacked.cell, attacked.records)) == []
 
 
@@ -195,6 +195,14 @@ def test_what_cannot_be_shown_is_refused_even_with_a_good_digest(
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(content))
     with pytest.raises(ConfigError, match=said):
+        gather([path])
+
+
+def test_an_accuracy_of_any_round_is_a_share(tmp_path: Path) -> None:
+    good = record()
+    looks = [good.rounds[0].model_copy(update={"accuracy": 7.0})]
+    path = good.model_copy(update={"rounds": looks}).write(tmp_path)
+    with pytest.raises(ConfigError, match=r"accuracy must be in \[0, 1\], got 7.0"):
         gather([path])
 
 

@@ -700,14 +700,6 @@ TAMPERED: dict[str, tuple[set[str], Callable[[Path], Any]]] = {
     "an archive that was cut off": ({"records"}, lambda p: cut(boards.archive(p), 300)),
     "an archive that is none": ({"records"}, lambda p: boards.archive(p).write_bytes(b"records")),
     "no archive": ({"records"}, lambda p: boards.archive(p).unlink()),
-    "a bomb": (
-        {"records"},
-        lambda p: boards.archive(p).write_bytes(gzip.compress(b" " * (65 << 20), 1)),
-    ),
-    "too many lines": (
-        {"records"},
-        lambda p: boards.archive(p).write_bytes(gzip.compress(b"\n" * 2001)),
-    ),
     "an archive behind a link": ({"records", "path"}, lambda p: linked(boards.archive(p))),
     "an entry behind a link": ({"path"}, linked),
     "a folder behind a link": ({"path"}, lambda p: linked(p.parent)),
@@ -746,6 +738,8 @@ def test_two_entries_with_one_id_are_found_out(board: Path) -> None:
     boards.archive(copy).write_bytes(boards.archive(path).read_bytes())
     by_path = {one.path.name: {f.rule for f in one.findings} for one in check(board)}
     assert by_path == {path.name: {"duplicate"}, copy.name: {"duplicate", "path"}}
+    (finding,) = check(path)[0].findings
+    assert finding.text == f"closed/tiny/{copy.name} has the same id"
 
 
 def test_one_system_twice_under_two_names_is_found_out(board: Path) -> None:
@@ -755,6 +749,28 @@ def test_one_system_twice_under_two_names_is_found_out(board: Path) -> None:
     boards.write(board, other, runs())
     assert found(board) == {"duplicate"}
     assert found(path) == {"duplicate"}
+    assert [one.path.name for one in check(path)] == [path.name]
+
+
+def test_two_systems_of_one_track_are_no_duplicates(board: Path) -> None:
+    kept(board)
+    kept(board, runs(defense="median"))
+    assert found(board) == set()
+    assert len(check(board)) == 2
+
+
+@pytest.mark.parametrize("text", [b" " * (65 << 20), b"\n" * 2001], ids=["bytes", "lines"])
+def test_an_archive_is_measured_before_it_is_read(text: bytes, board: Path) -> None:
+    path = kept(board)
+    boards.archive(path).write_bytes(gzip.compress(text, 1))
+    with pytest.raises(ConfigError, match="must have at most 16 MiB, 64 MiB unpacked and 2000"):
+        boards.records(path)
+
+
+def test_an_entry_with_a_scenario_that_cannot_be_says_in_which_file(board: Path) -> None:
+    path = edit(kept(board), lambda c: c["scenario"].update(clients=0))
+    with pytest.raises(ConfigError, match=f"{path} is no entry: scenario: --clients must be >= 1"):
+        boards.read(path)
 
 
 def test_a_name_with_markup_is_a_name(board: Path) -> None:

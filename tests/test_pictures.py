@@ -201,7 +201,7 @@ def words(figure: Figure) -> list[str]:
     ("count", "attacks"),
     [
         (2, 1),
-        pytest.param(5, 3, marks=pytest.mark.slow),
+        (5, 3),
         pytest.param(30, 3, marks=pytest.mark.slow),
     ],
 )
@@ -281,6 +281,16 @@ def test_a_kind_knows_that_there_is_nothing_to_show(
     assert not KINDS[kind].shows(table)
     assert KINDS[kind].shows(noisy())
     assert KINDS["bits"].shows(table)
+
+
+def test_a_panel_of_accuracies_ends_at_a_hundred_percent() -> None:
+    of = cell("fedavg", "mean", "none", NOISY + "1.0")
+    table = rows({of: [record(of, 0, (1.0, 1.0), epsilon=3.0)]})
+    for kind in ("rounds", "epsilon"):
+        (axes,) = KINDS[kind].compose(table).axes
+        assert axes.get_ylim() == (90.0, 100.0)
+    assert not any("dyn-opt" in said or "worst" in said for said in words(rounds.compose(table)))
+    assert "3" in words(epsilon.compose(table))  # a single price has a tick
 
 
 def test_one_seed_has_no_interval_and_the_caption_says_so() -> None:
@@ -750,7 +760,6 @@ def test_a_sketch_of_epsilon_is_ordered_and_ends_without_a_mechanism() -> None:
     ]
 
 
-@pytest.mark.slow
 def test_pictures_start_without_heavy_libraries() -> None:
     code = (
         "import sys, fedbench.pictures.kinds, fedbench.pictures.survival\n"

@@ -114,7 +114,9 @@ def test_a_record_alone_is_enough_to_play_it_again(record: Record) -> None:
     assert again.measured() == record.measured()
 
 
-@pytest.mark.parametrize("spoil", [b"{", b"{}", b'{"schema_version": 2}'])
+@pytest.mark.parametrize(
+    "spoil", [b"{", b"{}", b'{"schema_version": 2}', b"[" * 100_000, b'{"schema_version": 1e999}']
+)
 def test_a_broken_record_is_named(record: Record, tmp_path: Path, spoil: bytes) -> None:
     path = tmp_path / "r.json"
     path.write_bytes(spoil)
@@ -239,6 +241,15 @@ def test_a_protocol_whose_messages_carry_no_statistics_refuses_batch_norm(protoc
     with pytest.raises(ConfigError, match=f"--protocol {protocol} must have a model without batch"):
         prepare(Scenario(protocol=protocol, model="cnn4"), "cpu")
     prepare(Scenario(protocol=protocol, model="lenet5"), "cpu")
+
+
+def test_a_record_of_an_impossible_scenario_is_named(record: Record, tmp_path: Path) -> None:
+    path = record.write(tmp_path)
+    path.write_text(path.read_text().replace('"clients": 12', '"clients": 0'))
+    with pytest.raises(
+        ConfigError, match=r"seed0-.*\.json is no record of schema 2: --clients must"
+    ):
+        read(path)
 
 
 def test_a_digest_can_be_checked_without_fedbench(record: Record, tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ def test_a_crash_is_recorded_with_its_traceback_and_the_sweep_goes_on(
     )
     ended = sweep(tmp_path, text, "--workers", "1", env=moody)
     assert ended.returncode == 1
-    assert "1 run failed; their tracebacks are in" in ended.stderr
+    assert "1 run failed; tracebacks: fedbench results " in ended.stderr
     assert "moody:times=1, seed 0: failed: ZeroDivisionError: moody today" in ended.stdout
     assert len(records(tmp_path)) == 2
     (failure,) = failures(tmp_path)

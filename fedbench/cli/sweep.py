@@ -175,8 +175,8 @@ def summarise(console: Console, tally: Tally, store: Path, runs: int, seconds: f
     )
     if tally.failed:
         print(
-            f"fedbench: {counted(len(tally.failed), 'run')} failed; their tracebacks are in {store}/failed, "
-            "and --retry-failed plays them again",
+            f"fedbench: {counted(len(tally.failed), 'run')} failed; tracebacks: fedbench results "
+            f"{store} --failed; --retry-failed plays them again",
             file=sys.stderr,
         )
     if tally.left:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ACROSS, WIDEST, DOWN = 0.82, 1.3, 0.34  # a cell: how narrow, how wide for a name, and its height
 RULE, GAP, UNDER = 1.7, 0.35, 0.3  # the widest name of a defense; between two maps; below one
 SIZE, LINE = 8.5, 0.15  # of a name: points, and a line
-NARROWEST = 6.0  # page
+NARROWEST = 7.0  # page
 SCALE = (0, 25, 50, 75, 100)  # percent in the legend
 
 

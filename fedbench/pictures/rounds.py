@@ -63,7 +63,8 @@ def compose(rows: Sequence[Row]) -> Figure:
     found, keys = systems(rows), _keys(rows)
     curves = {id(row): curve(row) for row in rows}
     caption = "Benign clients' pooled test data. " + sureness(rows, "Bands (no attack, the worst)")
-    legend = list(keys.values())
+    played = {row.cell.attack for row in rows}
+    legend = [key for attack, key in keys.items() if attack in played]
     if any(row.worst for row in rows):
         legend.append(Key("the worst of its panel", WORST, line="-", thick=STRONG))
     words = Words("Accuracy over the rounds", setting(rows), caption)

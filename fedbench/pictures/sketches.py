@@ -51,7 +51,7 @@ def scale(width: int) -> str:
     """What stands above a bar.
 
     >>> scale(12)
-    '0   50   100'
+    '0    50  100'
     """
     left = (width - 2) // 2 - 1
     return "0" + " " * left + "50" + " " * (width - 6 - left) + "100"

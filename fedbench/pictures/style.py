@@ -77,12 +77,14 @@ def log_ticks(axis: Axis) -> None:
 
 
 def decades(low: float, high: float) -> list[float]:
-    """Numbers from one to the other at 1, 2 and 5, or at powers of ten only.
+    """Numbers from one to the other at 1, 2 and 5, or at powers of ten only; one at least.
 
-    >>> decades(0.3, 20)
-    [0.5, 1.0, 2.0, 5.0, 10.0, 20.0]
+    >>> decades(0.3, 20), decades(2.4, 3.75)
+    ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [3.0])
     """
     steps = (1, 2, 5) if high < 200 * low else (1,)
     every = max(1, round(math.log10(high / low) / 7))
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1, every)
-    return [x for power in powers for step in steps if low <= (x := step * 10.0**power) <= high]
+    found = [step * 10.0**power for power in powers for step in steps]
+    middle = float(f"{math.sqrt(low * high):.2g}")
+    return [x for x in found if low <= x <= high] or [middle]

@@ -131,7 +131,11 @@ def cut(found: Interval | None) -> Interval | None:
 
 
 def tens(shares: Iterable[float]) -> tuple[float, float]:
-    """Tens of percent around the shares."""
+    """Tens of percent around the shares.
+
+    >>> tens([0.31, 0.58]), tens([0.3]), tens([1.0])
+    ((30, 60), (30, 40), (90, 100))
+    """
     found = list(shares)
-    low, high = 10 * math.floor(10 * min(found)), 10 * math.ceil(10 * max(found))
-    return low, max(high, low + 10)
+    low = min(10 * math.floor(10 * min(found)), 90)
+    return low, max(10 * math.ceil(10 * max(found)), low + 10)

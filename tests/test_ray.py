@@ -441,30 +441,32 @@ def test_places_are_counted_node_by_node_and_given_back(cluster: Cluster) -> Non
         from fedbench.sweep.local import Options
         from fedbench.sweep.on_ray import OnRay
 
-        ray.init(address, log_to_driver=False, logging_level="ERROR")  # somebody else's connection
         for threads, workers, gpus in ((1, 0, 0.0), (2, 0, 0.0), (1, 4, 0.0), (1, 0, 0.4)):
             with OnRay(Options(threads=threads, workers=workers), address, gpus) as engine:
                 print(engine.free(), end=" ")
                 for seed in range(9):
                     engine.submit(Run(Cell(Scenario(rounds=1000)), seed), 1)
                 print(engine.free(), end="; ")
-            end = time.monotonic() + 60
-            while ray.available_resources().get("CPU") != 6:
-                assert time.monotonic() < end
-                time.sleep(0.1)
         print()
-        try:
-            OnRay(Options(threads=6), address).__enter__()
-        except ConfigError as error:
-            print(error)
+        for threads in (6, 1):  # the second one is refused, because somebody has not left
+            try:
+                OnRay(Options(threads=threads), address).__enter__()
+                OnRay(Options(threads=threads), address).__enter__()
+            except ConfigError as error:
+                print(error)
+        end = time.monotonic() + 30
+        while ray.available_resources().get("CPU") != 6:
+            assert time.monotonic() < end
+            time.sleep(0.1)
         """
     )
     node.end()
     gone(cluster)
-    free, refused = said.splitlines()
+    free, refused, twice = said.splitlines()
     # 1 + 5 cores and one that waits; pairs of cores; no more than asked; 2 GPUs of 2 shares.
     assert free == "7 0; 3 0; 4 0; 5 0; "
     assert "must have a node with 6 CPUs and 0 GPUs for a run, got none; start one" in refused
+    assert "ray.init twice" in twice
 
 
 @pytest.mark.slow

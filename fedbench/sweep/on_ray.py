@@ -49,17 +49,14 @@ class OnRay(Engine):
         self.address = address or os.environ.get("RAY_ADDRESS") or "local"
         self.device = options.device if gpus else "cpu"
         self._ray = _ray()
-        self._connected = False
         self._running: dict[Any, Run] = {}  # by what Ray will answer
         self._pools: dict[str, Any] = {}  # of a data set, where Ray keeps it; or a `Crash`
         self._said: list[News] = []
 
     def __enter__(self) -> Self:
-        if not self._ray.is_initialized():
-            _connect(self._ray, self.address)
-            self._connected = True
+        _connect(self._ray, self.address)
         if not self._places():
-            self.__exit__(None, None, None)
+            self._ray.shutdown()
             raise ConfigError(
                 f"--address {self.address} must have a node with {self.options.threads} CPUs and "
                 f"{self.gpus:g} GPUs for a run, got none; start one: ray start --address=HOST:PORT"
@@ -78,12 +75,8 @@ class OnRay(Engine):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for answer in self._running:
-            self._ray.cancel(answer, force=True)
         self._running, self._pools = {}, {}
-        if self._connected:
-            self._ray.shutdown()
-            self._connected = False
+        self._ray.shutdown()  # Ray kills the workers of who leaves
 
     def free(self) -> int:
         """Places of the nodes that are there now, and one more: who waits is begun at once."""

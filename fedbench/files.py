@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -48,7 +49,18 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)
         except BaseException:
-            os.unlink(temporary)
+            with contextlib.suppress(FileNotFoundError):  # stopped after the rename
+                os.unlink(temporary)
             raise
+        _remember(path.parent)
     except OSError as error:
         raise _unwritable(path.parent, error) from error
+
+
+def _remember(folder: Path) -> None:
+    """Bring the folder itself to the disk: who says that a file is there must not lose its name."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

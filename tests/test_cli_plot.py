@@ -159,6 +159,15 @@ def test_what_the_user_got_wrong_is_one_line(
     assert len(errors.splitlines()) == 1
 
 
+def test_the_command_knows_every_kind_of_picture() -> None:
+    from fedbench.cli import plot
+    from fedbench.pictures.kinds import KINDS
+    from fedbench.pictures.style import FORMATS
+
+    assert tuple(KINDS) == plot.KINDS
+    assert plot.FORMATS == FORMATS
+
+
 def test_no_records_named_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, errors = ended(capsys)
     assert code == 2

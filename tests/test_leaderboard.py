@@ -1051,6 +1051,12 @@ def test_a_plan_that_cannot_be_is_refused(track: str, system: dict[str, str], me
         plan(versions(BOARD)[1], track, system)
 
 
+def test_rules_that_ask_for_an_attack_that_does_not_fit_are_no_plan() -> None:
+    rules = Rules.model_validate(RULES_1 | {"ensemble": {"SignBits": ["none", "rank-reversal"]}})
+    with pytest.raises(ConfigError, match=r"must fit, got .*rank-reversal"):
+        plan(rules, "tiny", {"protocol": "signsgd"})
+
+
 def test_records_find_their_track_by_their_data() -> None:
     assert infer(runs(), RULES_OF, "closed") == "tiny"
     twins = [TRACK_1 | {"name": "far", "scenario": TRACK | {"rounds": 9}}, TRACK_1]

@@ -368,8 +368,8 @@ def test_links_go_to_https_without_an_opener_or_to_a_file_that_is_there(board: P
                     assert (path.parent / unquote(href.path)).is_file(), link
                 else:
                     assert href.fragment in ids
-        one = Page(out / "entries" / f"{stem(entry(0))}.html")
-        files = [a["href"].rpartition("/")[2] for a in one.all("a")][-4:-1]
+        first = Page(out / "entries" / f"{stem(entry(0))}.html")
+        files = [a["href"].rpartition("/")[2] for a in first.all("a")][-4:-1]
         assert files == [f"{stem(entry(0))}.json", f"{stem(entry(0))}.jsonl.gz", "1.toml"]
 
 
@@ -564,13 +564,16 @@ def test_the_front_is_drawn_in_steps_through_its_points_that_nobody_with_fewer_b
 ):
     front = [system("a", 1, 0.2, True), system("b", 4, 0.6, True), system("c", 32, 0.9, True)]
     private = [system("d", 16, 0.4, True, private=True)]  # on the front for its epsilon alone
-    found = plot([*front, *private, system("e", 2, 0.1)], 354, 258, letters=9)
+    others = [system("e", 2, 0.1), system("f", 2, 0.05, private=True)]
+    found = plot([*front, *private, *others], 354, 258, letters=9)
     at = {point.system.key: f"{point.x:.1f} {point.y:.1f}" for point in found.points}
     corners = re.findall(r"[\d.]+", found.front)
     x, y = zip(*(at[key].split() for key in "abc"), strict=True)
     assert corners == [x[0], y[0], x[1], y[1], x[2], y[2], "340.0"]
     assert found.private == f"M{at['d']}H340.0"
-    assert [point.system.front for point in found.points] == [False] + [True] * 4  # on top
+    assert [point.system.front for point in found.points] == [False] * 2 + [True] * 4  # on top
+    labels = {point.system.key: point.label for point in found.points}
+    assert labels["a"].anchor == "end"  # on its right is the line
 
 
 def test_what_has_no_place_on_a_logarithm_is_left_out_of_the_drawing() -> None:
@@ -595,6 +598,29 @@ def test_no_label_lies_on_another_one_nor_on_a_point() -> None:
         assert box.inside(frame)
         assert not any(box.meets(other) for other in [*boxes[i + 1 :], *signs, line])
     assert labels[0].shown  # the first one chooses first
+
+
+@pytest.mark.parametrize(
+    ("others", "lines", "edge", "x", "anchor"),
+    [
+        ([], [], 300, 111, "start"),
+        ([(150, 100, 103, 97)], [], 300, 89, "end"),  # a sign
+        ([(120, 150, 180, 90)], [], 300, 89, "end"),  # a whisker
+        ([], [Box(100, 99, 300, 101)], 300, 89, "end"),
+        ([], [], 120, 89, "end"),
+    ],
+)
+def test_a_label_is_on_the_right_of_its_point_unless_something_is_there(
+    others: list[tuple[float, float, float, float]],
+    lines: list[Box],
+    edge: float,
+    x: float,
+    anchor: str,
+) -> None:
+    marks = [(100.0, 100.0, 103.0, 97.0), *others]
+    names = ["name", "other"][: len(marks)]
+    first = placed(names, marks, lines, Box(0, 0, edge, 300), letters=9)[0]
+    assert (first.x, first.y, first.anchor, first.shown) == (x, 104, anchor, True)
 
 
 def test_a_label_is_cut_to_one_line() -> None:

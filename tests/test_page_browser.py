@@ -195,8 +195,15 @@ def test_points_are_reached_by_tab_and_say_what_they_are(index: Page) -> None:
     assert title
     assert "in the worst case" in title
     assert index.get_by_role("link", name=title, exact=True).count() == 1
-    label = points.first.locator(".label")
-    assert label.evaluate("label => getComputedStyle(label).visibility") == "visible"
+
+
+def test_a_name_without_room_is_seen_when_its_point_is_reached(visit: Visit, site: Path) -> None:
+    page = visit(site / "index.html", viewport=HAND)
+    point = page.locator("section.view:visible .at-hand a.point:has(.crowded)").first
+    label = point.locator(".label")
+    assert not label.is_visible()
+    point.focus()
+    assert label.is_visible()
 
 
 def test_a_filter_shows_what_matches_says_how_many_and_can_be_linked(
@@ -239,7 +246,9 @@ def test_front_epsilon_alphabet_and_defense_filter(index: Page) -> None:
     assert all(text.endswith("median") for text in column(index, "system"))
 
 
-def test_equal_bits_is_another_order_and_survives_a_visit_to_an_entry(index: Page) -> None:
+def test_equal_bits_is_another_order_that_can_be_linked_and_survives_a_visit_to_an_entry(
+    index: Page, visit: Visit, site: Path
+) -> None:
     rounds = column(index, "worst")
     index.get_by_text("equal bits", exact=True).click()
     bits = column(index, "worst")
@@ -248,6 +257,9 @@ def test_equal_bits_is_another_order_and_survives_a_visit_to_an_entry(index: Pag
     assert "bits per parameter" in index.locator("section.view:visible > .facts").inner_text()
     index.get_by_label("Search").fill("drive")
     before = column(index, "name")
+    linked = visit(site / "index.html", index.evaluate("location.hash"))
+    assert linked.get_by_role("radio", name="equal bits").is_checked()
+    assert column(linked, "name") == before
     link = index.locator("section.view:visible tbody tr:visible .c-name a").first
     name = link.inner_text()
     link.click()
@@ -292,7 +304,7 @@ def entries(site: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESK, HAND, {"width": 1250, "height": 800}])
+@pytest.mark.parametrize("size", [DESK, HAND, {"width": 1280, "height": 800}])
 def test_nothing_is_wider_than_the_window(
     visit: Visit, site: Path, size: dict[str, int], scheme: str
 ) -> None:

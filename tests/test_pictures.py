@@ -238,7 +238,8 @@ def test_equal_records_make_equal_files(kind: str, tmp_path: Path) -> None:
 
     for name in ("one", "two"):
         # The user's own settings change nothing.
-        with rc_context({"font.size": 20, "svg.hashsalt": name, "axes.grid": name == "one"}):
+        pad = {"one": 4.0, "two": 20.0}[name]
+        with rc_context({"font.size": 5 * pad, "svg.hashsalt": name, "axes.labelpad": pad}):
             figure = KINDS[kind].compose(noisy())
             figure.set_dpi(40)
             for format in style.FORMATS:

@@ -52,6 +52,7 @@ TWO = TWO[: TWO.index("protocol")] + 'protocol = "fedavg"\n'
 MOODY = '''
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,10 @@ class Moody(Attack):
             diary.write(self.how + " ")
         if self.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        eaten = []
+        while self.how == "eat" and len(eaten) < 100:
+            eaten.append(bytearray(b"x" * (100 << 20)))
+            time.sleep(0.05)
         raise ZeroDivisionError("moody today")
 '''
 
@@ -85,6 +90,11 @@ def moody(folder: Path, code: str = MOODY) -> Path:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moody\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[fedbench.attacks]\nmoody = moody_package:Moody\n")
     return folder
+
+
+def first(folder: Path) -> str:
+    """A ``PYTHONPATH`` that begins with it."""
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
 
 class Node:
@@ -158,12 +168,13 @@ class Cluster:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "token",  # or whoever reaches the port could run code here
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
-            "PYTHONPATH": str(site),
+            "PYTHONPATH": first(site),
             "DIARY": str(diary),
             "FEDBENCH_DATA": str(folder / "nothing"),
             "http_proxy": "http://127.0.0.1:9",
             "https_proxy": "http://127.0.0.1:9",
         }
+        self.folder = folder
         self.nodes: list[Node] = []
         port = self.address.partition(":")[2]
         head = ["--head", "--port", port, "--include-dashboard", "false"]
@@ -220,7 +231,7 @@ class Cluster:
             capture_output=True,
             text=True,
             env=self.env,
-            cwd=self.env["PYTHONPATH"],
+            cwd=self.folder,
             timeout=300,
         )
         assert done.returncode == 0, done.stderr
@@ -384,6 +395,30 @@ def test_what_fails_is_a_failure_and_the_sweep_goes_on(cluster: Cluster, tmp_pat
 
 
 @pytest.mark.slow
+def test_a_run_that_takes_too_much_memory_is_not_repeated_as_it_was(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    room = cluster.script(
+        """
+        from ray._private.utils import get_system_memory, get_used_memory
+        print((get_used_memory() + (3 << 30)) / get_system_memory())
+        """
+    )
+    guard = {"RAY_memory_usage_threshold": room.strip(), "RAY_memory_monitor_refresh_ms": "100"}
+    node = cluster.join("--num-gpus", "1", env=guard)  # only it takes runs with a GPU
+    text = TWO + 'attack = "moody:how=eat"\n'
+    ended = cluster.sweep(tmp_path, text, "--gpus-per-run", "1", "--chunk", "4")
+    node.end()
+    gone(cluster)
+    assert ended.returncode == 1
+    assert len(records(tmp_path)) == 1  # the clean run
+    (failure,) = failures(tmp_path)
+    assert (failure.kind, failure.error) == ("memory", "OutOfMemoryError")
+    assert (failure.tries, failure.chunk) == (2, 1)
+    assert Path(cluster.env["DIARY"]).read_text().split().count("eat") == 2
+
+
+@pytest.mark.slow
 def test_nodes_need_no_data_files(cluster: Cluster, second: Node, tmp_path: Path) -> None:
     draw = np.random.Generator(np.random.PCG64(7))
     arrays = {
@@ -446,7 +481,8 @@ def test_places_are_counted_node_by_node_and_given_back(cluster: Cluster) -> Non
                 print(engine.free(), end=" ")
                 for seed in range(9):
                     engine.submit(Run(Cell(Scenario(rounds=1000)), seed), 1)
-                print(engine.free(), end="; ")
+                begun = [news.run.seed for news in engine.news(0) if news.what is None]
+                print(engine.free(), len(begun), end="; ")
         print()
         for threads in (6, 1):  # the second one is refused, because somebody has not left
             try:
@@ -464,13 +500,13 @@ def test_places_are_counted_node_by_node_and_given_back(cluster: Cluster) -> Non
     gone(cluster)
     free, refused, twice = said.splitlines()
     # 1 + 5 cores and one that waits; pairs of cores; no more than asked; 2 GPUs of 2 shares.
-    assert free == "7 0; 3 0; 4 0; 5 0; "
+    assert free == "7 0 9; 3 0 9; 4 0 9; 5 0 9; "
     assert "must have a node with 6 CPUs and 0 GPUs for a run, got none; start one" in refused
     assert "ray.init twice" in twice
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["code", "plug-in", "nothing"])
+@pytest.mark.parametrize("what", ["code", "plug-in", "no plug-in", "nothing"])
 def test_a_node_with_other_code_ends_the_sweep_before_it_fails_every_run(
     what: str, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -484,12 +520,15 @@ def test_a_node_with_other_code_ends_the_sweep_before_it_fails_every_run(
         expected += code_version().partition("+")[0]
     elif what == "plug-in":
         expected += "other code of a plug-in"
+    elif what == "no plug-in":
+        other = tmp_path
+        expected += "--attack 'moody' is not installed"
     else:
         (other / "fedbench").mkdir()
         (other / "fedbench" / "__init__.py").write_text("raise ImportError('not here')\n")
         expected = "must have this fedbench, got"
     text = TWENTY.replace('["sign-flip", ', '["moody:how=never", ')
-    node = cluster.join(env={"PYTHONPATH": str(other)})
+    node = cluster.join(env={"PYTHONPATH": first(other)})
     ended = cluster.sweep(tmp_path / "sweep", text)
     node.end()
     gone(cluster)
@@ -544,7 +583,7 @@ def test_what_ray_cannot_do_is_said_in_one_line(cluster: Cluster, tmp_path: Path
     assert "oken" in ended.stderr
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").write_text("raise ImportError('no module ray')\n")
-    ended = cluster.sweep(tmp_path, TWO, env={"PYTHONPATH": str(tmp_path)})
+    ended = cluster.sweep(tmp_path, TWO, env={"PYTHONPATH": first(tmp_path)})
     assert ended.returncode == 2
     assert "pip install '.[ray]' in a clone" in ended.stderr
 

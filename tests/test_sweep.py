@@ -179,9 +179,27 @@ def test_a_store_has_what_is_whole(tmp_path: Path) -> None:
         assert store.failure(run) is None
         assert not torn.exists()
         whole = store.path(run).read_bytes()
-        for cut in (whole[:-1], whole[: len(whole) // 2], b"", b"}"):
-            store.path(run).write_bytes(cut)
+        accuracy = f'"accuracy": {record.result.accuracy}'.encode()
+        assert accuracy in whole
+        inner = whole[: whole.index(b"}\n") + 2]
+        edited = whole.replace(accuracy, b'"accuracy": 0.9999')
+        for spoilt in (whole[:-1], whole[: len(whole) // 2], inner, edited, b"", b"}\n"):
+            store.path(run).write_bytes(spoilt)
             assert not store.has(run)
+        with pytest.raises(ConfigError, match="the code changed meanwhile; start the sweep again"):
+            store.keep(Run(run.cell, 1), record)
+
+
+def test_a_failure_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    run = Run(small(), 0)
+    with Store(tmp_path) as store:
+        (tmp_path / "failed").mkdir()
+        path = tmp_path / "failed" / run.file_name
+        assert store.failed_at(run) is None
+        for spoilt in ("{", "{}", '{"scenario": {"per_round": 999}}'):
+            path.write_text(spoilt)
+            assert store.failure(run) is None
+        assert store.failed_at(run) == path.stat().st_mtime_ns
 
 
 CLAIM = """
@@ -333,6 +351,39 @@ def test_a_crash_is_recorded_with_its_traceback_and_the_sweep_goes_on(
     assert retried.returncode == 0
     assert len(records(tmp_path)) == 3
     assert failures(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_two_sweeps_that_retry_play_a_failing_run_once(
+    tmp_path: Path, moody: dict[str, str]
+) -> None:
+    text = attacked_by('"moody:times=99"').replace('["fedavg", "signsgd"]', '"fedavg"')
+    assert sweep(tmp_path, text, env=moody).returncode == 1
+    tries = len(Path(moody["DIARY"]).read_text().split())
+    assert tries == 1
+    command = [*COMMAND, str(tmp_path / "s.toml"), "--out", str(tmp_path / "store")]
+    command += ["--retry-failed", "--workers", "1"]
+    pair = [subprocess.Popen(command, env=moody, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait(timeout=300) for process in pair] == [1, 1]
+    assert len(Path(moody["DIARY"]).read_text().split()) in (2, 3)  # 3: one ended before the other
+    assert len(failures(tmp_path)) == 1
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_workers_start_says_one_line(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(TINY)
+    command = [*COMMAND, str(tmp_path / "s.toml"), "--out", str(tmp_path / "store")]
+    stopped = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    end = time.monotonic() + 60
+    while not (tmp_path / "store" / ".claims").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.killpg(stopped.pid, signal.SIGINT)
+    _, said = stopped.communicate(timeout=60)
+    assert stopped.returncode == 130
+    assert said == f"fedbench: stopped with {RUNS} runs left\n"
 
 
 @pytest.mark.slow

@@ -91,8 +91,8 @@ class PlainWatcher(Watcher):
 
 
 @dataclass
-class Run:
-    """One that is being played.
+class Playing:
+    """A run that is being played.
 
     Args:
         name: For people.
@@ -132,7 +132,7 @@ class TerminalWatcher(Watcher):
         self.console, self.cells, self.table = console, cells, table
         self.runs = len(cells) * len(seeds)
         self.start = time.monotonic()
-        self.running: dict[tuple[Cell, int], Run] = {}
+        self.running: dict[tuple[Cell, int], Playing] = {}
         self.ended: set[tuple[Cell, int]] = set()
         self.known = self.lost = 0  # runs found, and failed, among those that ended
         self.records: dict[Cell, list[Record]] = {}
@@ -188,12 +188,12 @@ class TerminalWatcher(Watcher):
         text = table.legible(f"{cell}, seed {seed}: failed: {message}", self.console.options)
         self.console.print(Text(text, style="bold red"), soft_wrap=True)
 
-    def _run(self, cell: Cell, seed: int) -> Run:
+    def _run(self, cell: Cell, seed: int) -> Playing:
         if (cell, seed) in self.ended:  # its record came before its last rounds: another queue
-            return Run("", 0.0, 1)
+            return Playing("", 0.0, 1)
         if (cell, seed) not in self.running:
             name, rounds = f"{cell}, seed {seed}", cell.scenario.rounds
-            self.running[cell, seed] = Run(name, time.monotonic(), rounds)
+            self.running[cell, seed] = Playing(name, time.monotonic(), rounds)
         return self.running[cell, seed]
 
     def _end(self, cell: Cell, seed: int) -> None:

@@ -79,11 +79,9 @@ def chosen(table: list[Row], kinds: list[str] | None) -> list[str]:
 
 def draw(table: list[Row], kinds: list[str], formats: list[str], out: Path) -> None:
     """Write every picture in every format; say where."""
-    from fedbench.files import writable
     from fedbench.pictures.kinds import KINDS as ALL
     from fedbench.pictures.style import save
 
-    writable(out)
     for kind in kinds:
         figure = ALL[kind].compose(table)
         paths = [out / f"{kind}.{format}" for format in formats]

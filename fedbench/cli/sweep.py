@@ -90,7 +90,8 @@ def sweep(
     console = Console()
     announce(console, plan, cells, skipped, store)
     if dry_run:
-        foresee(console, everything, store, options)
+        workers = options.processes(len(everything)) if engine == "local" else workers or 1
+        foresee(console, everything, store, options, workers)
         return
     start = time.monotonic()
     with _engine(engine, options, len(everything), address, gpus_per_run) as playing:
@@ -115,7 +116,9 @@ def announce(
         console.print(f"skipped: {line}", highlight=False, markup=False)
 
 
-def foresee(console: Console, runs: list[Run], folder: Path, options: Options) -> None:
+def foresee(
+    console: Console, runs: list[Run], folder: Path, options: Options, workers: int
+) -> None:
     """What is there already, what is missing, how long that may take."""
     from fedbench.cli.columns import counted
     from fedbench.cli.live import duration
@@ -133,9 +136,9 @@ def foresee(console: Console, runs: list[Run], folder: Path, options: Options) -
     if expected.seconds is None:
         console.print("no probe could be played: no estimate", highlight=False)
         return
-    workers = counted(options.processes(len(missing)), "worker")
+    each = min(workers, len(missing))
     console.print(
-        f"about {duration(expected.seconds)} on {workers}, from two "
+        f"about {duration(expected.seconds / each)} on {counted(each, 'worker')}, from two "
         f"rounds of {expected.probed} of {expected.cells} cells",
         highlight=False,
     )

@@ -62,6 +62,7 @@ class Sweep:
         self._waiting: deque[Run] = deque()
         self._elsewhere: list[Run] = []
         self._running: dict[Run, tuple[int, int]] = {}  # which try it is, and its chunk
+        self._forgiven: dict[Run, int | None] = {}  # when a run failed that is played again
 
     def play(self, runs: Iterable[Run]) -> Tally:
         """Until every run has a record or has failed. Ctrl-C ends it earlier.
@@ -71,6 +72,8 @@ class Sweep:
             RuntimeError: if `strict`, a run crashed; with the traceback of its worker.
         """
         self._waiting.extend(runs)
+        if self.retry_failed:  # what fails from now on, in another sweep too, has failed
+            self._forgiven = {run: self.store.failed_at(run) for run in self._waiting}
         looked = time.monotonic()
         try:
             while self._waiting or self._running or self._elsewhere:
@@ -104,7 +107,8 @@ class Sweep:
             self.tally.found.append(run)
             self.watcher.found(run.cell, run.seed)
             return True
-        failure = None if self.retry_failed else self.store.failure(run)
+        forgiven = self.retry_failed and self.store.failed_at(run) == self._forgiven[run]
+        failure = None if forgiven else self.store.failure(run)
         if failure is not None:
             self.tally.failed[run] = failure
             self.watcher.failed(run.cell, run.seed, f"{failure} (earlier; --retry-failed plays it)")

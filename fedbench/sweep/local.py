@@ -111,13 +111,15 @@ class Local(Engine):
         """To a worker that waits, or to a new one."""
         idle = next((w for w in self._workers.values() if w.run is None), None)
         worker = idle or self._start()
-        worker.run = run
         job = Job(run.scenario, self.options.device, self.options.executor, chunk)
         try:
             worker.pipe.send(job)
-        except OSError:  # it was killed while it waited: `news` will see that the pipe has ended
-            return
+        except OSError:  # it was killed while it waited, and had nothing to lose
+            self._bury(next(place for place, one in self._workers.items() if one is worker))
+            return self.submit(run, chunk)
+        worker.run = run
         self._begun.append(News(run, None))
+        return None
 
     def news(self, wait_seconds: float) -> list[News]:
         """What the pipes say; the end of a pipe is the end of its worker."""
@@ -147,7 +149,12 @@ class Local(Engine):
         accelerator = place % accelerators if accelerators else None
         arguments = (theirs, self.options.threads, accelerator)
         process = context.Process(target=_serve, args=arguments, daemon=True)
-        process.start()
+        # A worker that starts must not answer to Ctrl-C; ours waits until it has started.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()  # or the end of the worker would not be the end of the pipe
         self._workers[place] = _Worker(process, ours)
         return self._workers[place]

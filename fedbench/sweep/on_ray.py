@@ -233,9 +233,10 @@ def _play(job: Job, id: str, code: str, threads: int, arrays: dict[str, Any]) ->
 
 def _agree(job: Job, id: str, code: str) -> None:
     """The same fedbench, and the same plug-ins, as where the sweep was started."""
+    here = code_version()
     try:
-        same = code_version() == code and job.scenario.id() == id
-        got = code_version() if code_version() != code else "other code of a plug-in"
+        same = job.scenario.id() == id
+        got = "other code of a plug-in" if here == code else here
     except FedbenchError as error:
         same, got = False, str(error)
     if not same:

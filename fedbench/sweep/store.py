@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Literal, Self
@@ -16,6 +15,7 @@ from fedbench.files import writable, write_atomically
 from fedbench.record import Record, read
 from fedbench.scenario import Scenario
 from fedbench.sweep.cells import Run
+from fedbench.sweep.extract import sealed
 
 
 class Failure(BaseModel):
@@ -88,12 +88,10 @@ class Store:
         return self.folder / run.file_name
 
     def has(self, run: Run) -> bool:
-        """Is there a whole record of this run? A file that was cut off is none."""
+        """Is there a record of this run, as it was written? One that was cut or edited is none."""
         try:
-            with self.path(run).open("rb") as file:
-                file.seek(-2, os.SEEK_END)
-                return file.read() == b"}\n"
-        except OSError:  # absent, or shorter than two bytes
+            return sealed(self.path(run).read_bytes())
+        except OSError:
             return False
 
     def record(self, run: Run) -> Record:
@@ -105,7 +103,16 @@ class Store:
         return read(self.path(run))
 
     def keep(self, run: Run, record: Record) -> None:
-        """Write the record of a run that this process claimed; forget that it ever failed."""
+        """Write the record of a run that this process claimed; forget that it ever failed.
+
+        Raises:
+            ConfigError: it is of another run: a worker read code that this process does not know.
+        """
+        if record.id != run.id:
+            raise ConfigError(
+                f"{run} must be played by the code of its sweep, got record {record.id} instead of "
+                f"{run.id}: the code changed meanwhile; start the sweep again"
+            )
         record.write(self.folder)
         self._failure(run).unlink(missing_ok=True)
         for torn in self.folder.glob(f".{run.file_name}.*"):  # its writer was killed in the act
@@ -115,7 +122,14 @@ class Store:
         """How it failed, if that is the last that was heard of it."""
         try:
             return Failure.model_validate_json(self._failure(run).read_bytes())
-        except (OSError, ValidationError):
+        except (OSError, ValidationError, ConfigError):  # the last one: of the scenario in it
+            return None
+
+    def failed_at(self, run: Run) -> int | None:
+        """When it failed last, in nanoseconds of the file system's clock."""
+        try:
+            return self._failure(run).stat().st_mtime_ns
+        except OSError:
             return None
 
     def fail(self, run: Run, failure: Failure) -> None:

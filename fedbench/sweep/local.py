@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
@@ -150,6 +151,7 @@ class Local(Engine):
         arguments = (theirs, self.options.threads, accelerator)
         process = context.Process(target=_serve, args=arguments, daemon=True)
         # A worker that starts must not answer to Ctrl-C; ours waits until it has started.
+        resource_tracker.ensure_running()  # or `start` does it, and unblocks the signal
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()

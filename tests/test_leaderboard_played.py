@@ -102,7 +102,7 @@ def test_a_plan_that_was_swept_is_an_entry_that_is_reproduced(played: Path, tmp_
 
     before = json.loads(path.read_text())
     out = ("--out", str(tmp_path / "again"))
-    again = fedbench("leaderboard", "reproduce", str(path), "--seeds", "2,0", *out)
+    again = fedbench("leaderboard", "reproduce", str(path), "--seeds", "2,0,1", *out)
     assert again.returncode == 0, again.stderr + again.stdout
     assert f"{path} is reproduced" in again.stdout
     assert len(list((tmp_path / "again").glob("*.json"))) == 4
@@ -111,7 +111,7 @@ def test_a_plan_that_was_swept_is_an_entry_that_is_reproduced(played: Path, tmp_
     assert (after.pop("status"), before.pop("status")) == ("reproduced", "claimed")
     del before["reproductions"]
     assert after == before
-    assert reproduction["seeds"] == [2, 0]
+    assert reproduction["seeds"] == [2, 0, 1]
     assert [cell["attack"].partition(":")[0] for cell in reproduction["cells"]] == [
         "sign-flip",
         "none",

@@ -333,7 +333,7 @@ def test_whatever_a_name_holds_is_text(tmp_path: Path) -> None:
     kinds = ("protocol", "mechanism", "defense", "dataset", "model", "partition")
     for bad in HOSTILE:
         scenario = one.scenario.model_copy(update=dict.fromkeys(kinds, bad))
-        cells = [one.cells[0], one.cells[1].model_copy(update={"attack": bad, "flags": [bad]})]
+        cells = [one.cells[0], one.cells[2].model_copy(update={"attack": bad, "flags": [bad]})]
         score = one.score.model_copy(update={"attack": bad})
         texts = dict.fromkeys(("mechanism", "defense", "alphabet", "data_digest", "code"), bad)
         entries.append(entry(0, scenario=scenario, cells=cells, score=score, **texts))
@@ -683,3 +683,15 @@ def test_text_and_signs_stand_out_in_both_schemes(scheme: str) -> None:
         for sign in ("edge", "best", "worst", "focus"):
             assert contrast(found[sign], found[paper]) >= 3, (sign, paper)
     assert set(colours("dark")) == set(colours("light"))
+
+
+def test_the_page_in_the_repository_is_that_of_its_entries(tmp_path: Path) -> None:
+    board = Path(__file__).parents[1] / "leaderboards"
+    fresh = {path.relative_to(tmp_path): path for path in render(board, tmp_path)}
+    assert len(fresh) > 13
+    kept = {path.relative_to(board) for path in board.rglob("*.html")}
+    assert set(fresh) == kept, "run: fedbench leaderboard render"
+    for name, path in fresh.items():
+        links = re.compile(r'href="[^"#]*"')  # they lead from another folder
+        here, there = path.read_text(), (board / name).read_text()
+        assert links.sub("", here) == links.sub("", there), "run: fedbench leaderboard render"

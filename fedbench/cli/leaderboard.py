@@ -173,7 +173,7 @@ def reproduce(
     from fedbench.cli.live import watcher
     from fedbench.errors import require
     from fedbench.leaderboard.reproduce import again, claim, keep
-    from fedbench.leaderboard.reproduction import cell, order
+    from fedbench.leaderboard.reproduction import cell, coverage, order
     from fedbench.sweep.local import Options
 
     require("--cells", cells, cells >= 1, ">= 1")
@@ -192,7 +192,8 @@ def reproduce(
     apart = {one.attack: one.apart(claimed.rules.tolerance) for one in comparisons}
     console.print(Repetition(claimed.entry, comparisons, apart))
     now = keep(claimed, comparisons)
-    console.print(f"{entry} is {now.status}", soft_wrap=True, highlight=False, markup=False)
+    said = f"{entry} is {now.status}: {coverage(now)} played again"
+    console.print(said, soft_wrap=True, highlight=False, markup=False)
     return int(any(apart.values()))
 
 

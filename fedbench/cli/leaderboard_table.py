@@ -14,6 +14,7 @@ from rich import box
 from rich.table import Table
 
 from fedbench.cli.columns import NONE, bits, known, nats, percent
+from fedbench.cli.export import FORMULA
 from fedbench.cli.table import cell, legible, listed
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 FRONT = "◆"
 HEADS = ("rank", "entry", "worst case %", "attack", "clean %", "up", "down", "ε", FRONT, "status")
+NARROW = ("rank", "entry", "worst case %", "up", "ε", FRONT)
+WIDE = 110  # characters from which on every column has room
+NAMES = 24  # characters that an entry has at least
 NUMBERS = ("rank", "up", "down", "ε")
 _MARKS = str.maketrans({FRONT: "*"})
 _MARKDOWN = re.compile(r"([\\`*_\[\]|<>!#~&])")
@@ -61,15 +65,21 @@ class Place:
             pad_edge=False,
             show_edge=False,
         )
-        for head in HEADS:
+        heads = HEADS if options.max_width >= WIDE else NARROW
+        for head in heads:
             table.add_column(
                 _legible(head, options),
                 justify="right" if head in NUMBERS else "left",
-                no_wrap=head not in ("entry", "attack", "status"),
+                min_width=NAMES if head == "entry" else None,
+                no_wrap=head not in ("entry", "attack"),
             )
         for one in self.ranking.standings:
             style = "dim" if one.rank is None else "bold" if one.pareto else ""
-            table.add_row(*(cell(_legible(t, options), options, style) for t in self.texts(one)))
+            texts = dict(zip(HEADS, self.texts(one), strict=True))
+            if heads is NARROW:  # what has no column of its own stands below the name
+                under = "" if one.score is None else f"under {texts['attack']}; "
+                texts["entry"] += f"\n{under}{texts['status']}"
+            table.add_row(*(cell(_legible(texts[h], options), options, style) for h in heads))
         yield table
 
     def texts(self, one: Standing) -> list[str]:
@@ -100,6 +110,7 @@ class Place:
                 "name": one.entry.name,
                 "system": system(one.entry),
                 **_numbers(one.score),
+                **_covered(one.entry),
                 "rules": one.entry.rules,
                 "newest_rules": self.newest,
                 "status": one.entry.status,
@@ -119,6 +130,12 @@ def _numbers(score: Score | None) -> dict[str, Any]:
         "downlink_bits": score and score.downlink_bits,
         "epsilon": score and score.epsilon,
     }
+
+
+def _covered(entry: Entry) -> dict[str, Any]:
+    """What its epsilon covers; two that differ in it do not compare."""
+    names = ("unit", "sees", "adjacency", "delta")
+    return {name: entry.price and getattr(entry.price, name) for name in names}
 
 
 def _scored(one: Standing) -> list[str]:
@@ -158,7 +175,10 @@ LEGEND = {
     "rank": "1 + how many entries are surely better: their interval lies wholly above",
     "worst case": "mean and 95 % interval over seeds, under the attack that hurts most",
     "up, down": "bits per parameter and message",
+    "ε": "two compare only if unit, adversary, adjacency and δ agree (see --format json)",
     FRONT: "no other entry is as good in worst case, bits and ε, and better in one",
+    "equal bits": "worst case and clean are within the budget; up, down and ε, also for "
+    f"{FRONT}, are of the whole run",
 }
 
 
@@ -184,8 +204,14 @@ def as_csv(places: Sequence[Place]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _plain(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    """No formula, whatever a name holds."""
+    formula = isinstance(value, str) and value.startswith(FORMULA)
+    return f"'{value}" if formula else value
 
 
 def as_markdown(places: Sequence[Place]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,11 +20,14 @@ from fedbench.errors import ConfigError, FedbenchError
 from fedbench.files import write_atomically
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.rules import DIVISIONS, Division
+from fedbench.leaderboard.score import score
 from fedbench.record import Record
 from fedbench.sweep.gather import ARCHIVE, gather
 
 LARGEST = 1 << 20  # bytes of an entry
 PACKED, UNPACKED, LINES = 16 << 20, 64 << 20, 2000  # bytes and lines of its records
+TEMPORARY = re.compile(r"\..+\.(json|jsonl\.gz)\.[a-z0-9_]{8}")  # of `write_atomically`
+STEM = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{12}")  # of an entry's file
 
 Race = tuple[Division, str]
 
@@ -44,7 +48,10 @@ def find(path: Path) -> Path:
 
 
 def files(board: Path) -> Iterator[Path]:
-    """Everything below the divisions that is no folder, by name; links are not followed."""
+    """Everything below the divisions that is no folder, by name; links are not followed.
+
+    What a killed `write_atomically` has left is nothing.
+    """
     for division in DIVISIONS:
         if (board / division).is_symlink():
             yield board / division
@@ -52,7 +59,8 @@ def files(board: Path) -> Iterator[Path]:
         for folder, names, found in os.walk(board / division):
             links = [name for name in names if Path(folder, name).is_symlink()]
             names.sort()
-            yield from (Path(folder, name) for name in sorted(found + links))
+            every = sorted(name for name in found + links if not TEMPORARY.fullmatch(name))
+            yield from (Path(folder, name) for name in every)
 
 
 def is_entry(path: Path) -> bool:
@@ -143,16 +151,35 @@ def _measured(packed: Path) -> int:
 
 
 def races(board: Path) -> dict[Race, list[Entry]]:
-    """Every entry, by division and track.
+    """Every entry, by division and track; each is what its own file can prove.
 
     Raises:
-        ConfigError: a file of the board is no entry.
+        ConfigError: a file of the board is no entry, lies elsewhere, was edited or is there twice.
     """
     found: dict[Race, list[Entry]] = {}
+    known: set[str] = set()
     for path in filter(is_entry, files(board)):
         entry = read(path)
+        if wrong := _doubtful(board, path, entry, known):
+            raise ConfigError(f"{path} must {wrong}; see fedbench leaderboard check")
+        known.add(entry.id)
         found.setdefault((entry.division, entry.track), []).append(entry)
     return dict(sorted(found.items()))
+
+
+def _doubtful(board: Path, path: Path, entry: Entry, known: set[str]) -> str | None:
+    """What keeps it from being shown; that its records say the same, only `check` knows."""
+    if entry.id != entry.content_id():
+        return f"have the id of its content, {entry.content_id()}, got {entry.id}"
+    if not STEM.fullmatch(entry.file_name.removesuffix(".json")):
+        return f"be named by a-z, 0-9 and hyphens, got the protocol {entry.protocol!r}"
+    if path != place(board, entry):
+        return f"be at {place(board, entry)} by its content, got another place"
+    if entry.id in known:
+        return f"have an id of its own, got {entry.id} twice"
+    if entry.score != score(entry.cells, None if entry.price is None else entry.price.epsilon):
+        return "have the score that follows from its cells, got another one"
+    return None
 
 
 def place(board: Path, entry: Entry) -> Path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from fedbench.api import Adjacency, Sees
 from fedbench.leaderboard.rules import Division
@@ -122,7 +122,7 @@ class AttackedCell(_Model):
     impact: Interval | None = None
     uplink_bits: float
     downlink_bits: float
-    curve: list[Point]
+    curve: list[Point] = Field(min_length=1)
     flags: list[Line]
     records: list[Member]
 
@@ -267,6 +267,16 @@ class Entry(_Model):
     command: Line
     status: Status = "claimed"
     reproductions: list[Reproduction] = []
+
+    @model_validator(mode="after")
+    def _cells(self) -> Self:
+        """One cell is clean, the first; there is another, and the worst is one of the others."""
+        clean, *others = self.cells
+        if clean.impact is not None or any(cell.impact is None for cell in others):
+            raise ValueError("the first of its cells, and no other, must be the clean one")
+        if self.score.attack not in [cell.attack for cell in others]:
+            raise ValueError("the attack of its score must be that of an attacked cell")
+        return self
 
     def content_id(self) -> str:
         """What `id` must be."""

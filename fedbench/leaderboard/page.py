@@ -13,9 +13,10 @@ from urllib.parse import quote
 from fedbench.files import write_atomically
 from fedbench.leaderboard import page_bars
 from fedbench.leaderboard import page_words as words
-from fedbench.leaderboard.board import archive, place, races
+from fedbench.leaderboard.board import STEM, archive, place, races
 from fedbench.leaderboard.entry import Entry
-from fedbench.leaderboard.page_races import ENTRIES, STEM, Race, race
+from fedbench.leaderboard.page_races import ENTRIES, Race, race
+from fedbench.leaderboard.reproduction import coverage
 from fedbench.leaderboard.rules import versions
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ COLUMNS = (
 WORDS = (
     words.attack,
     words.bits,
+    coverage,
     words.budget,
     words.covers,
     words.doubts,

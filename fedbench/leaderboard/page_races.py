@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from fedbench.errors import ConfigError
 from fedbench.leaderboard import page_scatter, page_words
+from fedbench.leaderboard.board import STEM
 from fedbench.leaderboard.board import Race as Key
 from fedbench.leaderboard.entry import Entry, Score
 from fedbench.leaderboard.rank import VIEWS, Ranking, Standing, ranking
 from fedbench.leaderboard.rules import Rules
 
 ENTRIES: Final = "entries"  # the folder of their pages
-STEM = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{12}")
 HEADS = {"equal-rounds": "Equal rounds", "equal-bits": "Equal bits"}
 
 

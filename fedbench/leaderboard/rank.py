@@ -12,6 +12,7 @@ from fedbench.leaderboard.entry import AttackedCell, Entry, Interval, Score
 from fedbench.leaderboard.score import score
 
 View = Literal["equal-rounds", "equal-bits"]
+Promise = tuple[str, str, str, float]
 VIEWS: tuple[View, ...] = ("equal-rounds", "equal-bits")
 
 
@@ -25,6 +26,7 @@ class Standing:
         rank: One more than there are entries whose interval lies wholly above its own. None without
             a score, and for a contested entry, which is nobody's rival.
         pareto: Is no other entry as good in accuracy, bits and epsilon, and better in one of them?
+            Bits and epsilon are of the whole run, also within a budget.
     """
 
     entry: Entry
@@ -53,6 +55,25 @@ class Ranking:
         return replace(self, standings=[one for one in self.standings if one.pareto])
 
 
+@dataclass(frozen=True)
+class Rival:
+    """What an entry is compared by.
+
+    Args:
+        score: Of a view.
+        promise: What its epsilon covers; two finite ones that differ in that do not compare.
+    """
+
+    score: Score
+    promise: Promise | None
+
+
+def promise(entry: Entry) -> Promise | None:
+    """Unit, who sees what, adjacency and delta; None without a mechanism."""
+    price = entry.price
+    return None if price is None else (price.unit, price.sees, price.adjacency, price.delta)
+
+
 def ranking(
     entries: Sequence[Entry], view: View = "equal-rounds", bits: float | None = None
 ) -> Ranking:
@@ -68,16 +89,20 @@ def ranking(
         bits = None
     elif bits is None:
         bits = min(map(total, rivals), default=0.0)
-    found = {e.id: e.score if bits is None else within(e, bits) for e in entries}
-    known = [own for entry in rivals if (own := found[entry.id]) is not None]
-    standings = [_standing(entry, found[entry.id], known) for entry in entries]
+    found = [(e, e.score if bits is None else within(e, bits)) for e in entries]
+    known = [
+        Rival(own, promise(entry))
+        for entry, own in found
+        if own is not None and entry.status != "contested"
+    ]
+    standings = [_standing(entry, own, known) for entry, own in found]
     return Ranking(view, bits, sorted(standings, key=_place))
 
 
-def _standing(entry: Entry, own: Score | None, rivals: Sequence[Score]) -> Standing:
+def _standing(entry: Entry, own: Score | None, rivals: Sequence[Rival]) -> Standing:
     if own is None or entry.status == "contested":
         return Standing(entry, own, None, False)
-    return Standing(entry, own, rank(own, rivals), is_front(own, rivals))
+    return Standing(entry, own, rank(own, rivals), is_front(Rival(own, promise(entry)), rivals))
 
 
 def _place(one: Standing) -> tuple[float, float, str]:
@@ -100,18 +125,21 @@ def _affordable(bits: float, cell: AttackedCell) -> Interval | None:
     return looks[-1] if looks else None
 
 
-def rank(own: Score, rivals: Sequence[Score]) -> int:
+def rank(own: Score, rivals: Sequence[Rival]) -> int:
     """One more than there are rivals surely above; so overlap is not asked for in a chain."""
-    return 1 + sum(other.worst.low > own.worst.high for other in rivals)
+    return 1 + sum(other.score.worst.low > own.worst.high for other in rivals)
 
 
-def is_front(own: Score, rivals: Sequence[Score]) -> bool:
+def is_front(own: Rival, rivals: Sequence[Rival]) -> bool:
     """No rival is as good in all three, and better in one."""
     return not any(_dominates(other, own) for other in rivals)
 
 
-def _dominates(one: Score, other: Score) -> bool:
-    mine, theirs = _goods(one), _goods(other)
+def _dominates(one: Rival, other: Rival) -> bool:
+    finite = one.score.epsilon is not None and other.score.epsilon is not None
+    if finite and one.promise != other.promise:
+        return False
+    mine, theirs = _goods(one.score), _goods(other.score)
     return mine != theirs and all(a >= b for a, b in zip(mine, theirs, strict=True))
 
 

@@ -103,28 +103,49 @@ def reproduction(comparisons: Sequence[Comparison], rules: Rules) -> Reproductio
     )
 
 
-def status(reproductions: Sequence[Reproduction]) -> Status:
-    """Of each cell the last word counts: contested while any of them disagrees."""
-    last = {cell.attack: cell.agrees for one in reproductions for cell in one.cells}
-    if not last:
-        return "claimed"
-    return "reproduced" if all(last.values()) else "contested"
+def status(reproductions: Sequence[Reproduction], seeds: Sequence[int] = ()) -> Status:
+    """Contested while a word that stands disagrees; reproduced by one over all ``seeds``.
+
+    Of a cell a later word takes the place of an earlier one if it has all the seeds of that.
+    """
+    standing: dict[str, list[tuple[set[int], bool]]] = {}
+    for one in reproductions:
+        played = set(one.seeds)
+        for again in one.cells:
+            words = [word for word in standing.get(again.attack, []) if not word[0] <= played]
+            standing[again.attack] = [*words, (played, again.agrees)]
+    words = [word for found in standing.values() for word in found]
+    if not all(agrees for _, agrees in words):
+        return "contested"
+    return "reproduced" if any(set(seeds) <= played for played, _ in words) else "claimed"
+
+
+def coverage(entry: Entry) -> str:
+    """How much of it was played again: cells, and the seeds that each of them had at least."""
+    most: dict[str, int] = {}
+    for one in entry.reproductions:
+        for again in one.cells:
+            most[again.attack] = max(most.get(again.attack, 0), len(one.seeds))
+    seeds = f"{min(most.values(), default=0)} of {len(entry.seeds)} seeds"
+    return f"{len(most)} of {len(entry.cells)} cells, {seeds}"
 
 
 def appended(entry: Entry, found: Reproduction) -> Entry:
     """The entry with one more reproduction; its id stays."""
     every = [*entry.reproductions, found]
-    return entry.model_copy(update={"reproductions": every, "status": status(every)})
+    return entry.model_copy(update={"reproductions": every, "status": status(every, entry.seeds)})
 
 
 def reproduced(entry: Entry, rules: Rules) -> Iterator[str]:
     """What its reproductions say that cannot be."""
-    if entry.status != status(entry.reproductions):
-        yield f"must be {status(entry.reproductions)} by its reproductions, got {entry.status}"
+    expected = status(entry.reproductions, entry.seeds)
+    if entry.status != expected:
+        yield f"must be {expected} by its reproductions, got {entry.status}"
     claimed = {cell.attack: {m.seed: m.accuracy for m in cell.records} for cell in entry.cells}
     for one in entry.reproductions:
-        if not one.seeds or not set(one.seeds) <= set(entry.seeds):
-            yield f"a reproduction must have seeds of the entry, got {one.seeds}"
+        distinct = set(one.seeds)
+        if not one.seeds or len(distinct) < len(one.seeds) or not distinct <= set(entry.seeds):
+            yield f"a reproduction must have seeds of the entry, each once, got {one.seeds}"
             continue
         for again in one.cells:
             if again.attack not in claimed:

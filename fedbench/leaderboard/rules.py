@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedbench.errors import ConfigError, require
 from fedbench.scenario import Scenario
@@ -27,8 +27,14 @@ class Envelope(_Model):
         high: More is a leak or a bug: what the best of some classifiers of pooled data reaches.
     """
 
-    low: float
-    high: float
+    low: float = Field(ge=0)
+    high: float = Field(le=1)
+
+    @model_validator(mode="after")
+    def _room(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError("low must be less than high")
+        return self
 
 
 class Track(_Model):
@@ -58,9 +64,9 @@ class Tolerance(_Model):
         epsilon: Relative.
     """
 
-    accuracy: float
-    bits: float
-    epsilon: float
+    accuracy: float = Field(ge=0)
+    bits: float = Field(ge=0)
+    epsilon: float = Field(ge=0)
 
 
 class Rules(_Model):
@@ -68,7 +74,7 @@ class Rules(_Model):
 
     Args:
         version: From 1 on.
-        seeds: The least number of paired seeds.
+        seeds: The least number of paired seeds; an interval needs two.
         confidence: Of every interval.
         free: Fields of a scenario that entries of the closed division choose; those that neither
             `free` nor a track names must be the default.
@@ -77,9 +83,9 @@ class Rules(_Model):
         track: The races of the closed division.
     """
 
-    version: int
-    seeds: int
-    confidence: float
+    version: int = Field(ge=1)
+    seeds: int = Field(ge=2)
+    confidence: float = Field(gt=0, lt=1)
     free: tuple[str, ...]
     ensemble: dict[str, tuple[str, ...]]
     tolerance: Tolerance

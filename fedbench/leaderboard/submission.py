@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from fedbench.errors import ConfigError
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import Case, alphabet, build, meaning
 from fedbench.leaderboard.entry import Entry, Said
 from fedbench.leaderboard.judge import Finding, errors, judge
 from fedbench.leaderboard.rules import Division, Rules, versions
 from fedbench.record import Record
+from fedbench.sweep.gather import ARCHIVE
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Submission:
         """Onto the board, and off it what it replaces."""
         assert self.entry is not None
         path = boards.write(self.board, self.entry, self.records)
+        for orphan in _orphans(path, {record.digest for record in self.records}):
+            orphan.unlink()
         for old in self.older:
             if old != path:
                 boards.archive(old).unlink(missing_ok=True)
@@ -74,16 +79,30 @@ def submit(
     if errors(findings):
         return Submission(board, records, findings, None, [])
     entry = build(case, Said(**said))
-    older = [
-        path
-        for path in filter(boards.is_entry, boards.files(board))
-        if boards.read(path).system() == entry.system()
-    ]
+    older = [path for path, one in _readable(board) if one.system() == entry.system()]
     if older and not replace:
         where = ", ".join(str(path) for path in older)
         text = f"{where} is the same system, played by the same code; --replace takes its place"
         findings.append(Finding("duplicate", "error", text))
     return Submission(board, records, findings, None if errors(findings) else entry, older)
+
+
+def _readable(board: Path) -> Iterator[tuple[Path, Entry]]:
+    """The entries of a board; one that is broken is what `check` names, and stops nobody."""
+    for path in filter(boards.is_entry, boards.files(board)):
+        with suppress(ConfigError):
+            yield path, boards.read(path)
+
+
+def _orphans(beside: Path, digests: set[str]) -> Iterator[Path]:
+    """Archives of just these records without an entry: a submission was killed there."""
+    for packed in sorted(beside.parent.glob(f"*{ARCHIVE}")):
+        owner = boards.owner(packed)
+        if owner is None or owner.exists():
+            continue
+        with suppress(ConfigError):
+            if {record.digest for record in boards.records(owner)} == digests:
+                yield packed
 
 
 def _said(fields: Mapping[str, Any]) -> Iterator[Finding]:

@@ -45,6 +45,7 @@ protocol = ["fedavg", "signsgd", "topk", "qsgd", "fedpm"]
 attack = ["sign-flip", "dyn-opt", "dyn-opt:direction=sign", "dyn-opt:direction=unit"]
 """
 TWENTY = HUNDRED.replace('["fedavg", "signsgd", "topk", "qsgd", "fedpm"]', '"fedavg"')
+LONG = TWENTY.replace("[1, 2]", "[20, 21]")  # a node joins while it is played
 TWO = HUNDRED.replace("[0, 1]", "[0]").replace("[1, 2]", "1")
 TWO = TWO[: TWO.index("protocol")] + 'protocol = "fedavg"\n'
 
@@ -275,11 +276,12 @@ def gone(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def calm(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
-    """`HUNDRED`, undisturbed and without Ray."""
+    """`HUNDRED` and `LONG`, undisturbed and without Ray."""
     folder = tmp_path_factory.mktemp("calm")
-    ended = cluster.sweep(folder, HUNDRED, "--engine", "local")
-    assert ended.returncode == 0, ended.stderr
-    assert len(records(folder)) == 100
+    for text in (HUNDRED, LONG):
+        ended = cluster.sweep(folder, text, "--engine", "local")
+        assert ended.returncode == 0, ended.stderr
+    assert len(records(folder)) == 120
     return records(folder)
 
 
@@ -329,7 +331,7 @@ def test_a_sweep_that_loses_workers_ends_like_an_undisturbed_one(
 def test_a_node_that_joins_plays_and_one_that_is_lost_takes_nothing_with_it(
     cluster: Cluster, calm: dict[str, Record], tmp_path: Path
 ) -> None:
-    sweep = cluster.begin(tmp_path, TWENTY)
+    sweep = cluster.begin(tmp_path, LONG)
     wait(lambda: records(tmp_path))
     node = cluster.join()
     try:
@@ -536,6 +538,7 @@ def test_a_node_with_other_code_ends_the_sweep_before_it_fails_every_run(
     assert ended.stderr.startswith("fedbench: ")
     assert expected in ended.stderr
     assert ended.stderr.endswith("start the sweep again\n")
+    assert ended.stderr.count("start the sweep again") == 1
     assert len(records(tmp_path / "sweep")) < 20
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 NEAR = 0.11  # inches from a point to a name that needs no line to it
 RINGS = (0.3, 0.5, 0.75, 1.0, 1.35, 1.75, 2.2)  # the next places to try, with a line
-TURNS = 16  # directions of each
+TURNS, TRIES = 16, 4  # directions of each; orders that are tried
 SIDES = ((1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (1, 1), (-1, -1), (-1, 1))  # near ones
 
 Spot = tuple[float, float]
@@ -97,8 +97,25 @@ def places(
         taken: What they may not cover, beside the points.
     """
     obstacles = [*taken, *(_around(spot, NEAR * 0.8, NEAR * 0.8) for spot in spots)]
+    order = sorted(range(len(spots)), key=lambda i: (_neighbours(spots, i), i))
+    for _ in range(TRIES):
+        found = _in_order(order, spots, sizes, area, obstacles)
+        if len(found) == len(spots):
+            break
+        order.sort(key=lambda i: i in found)  # who found no place may choose first
+    return [found.get(i) for i in range(len(spots))]
+
+
+def _in_order(
+    order: Sequence[int],
+    spots: Sequence[Spot],
+    sizes: Sequence[tuple[float, float]],
+    area: Box,
+    obstacles: Sequence[Box],
+) -> dict[int, Place]:
+    """One after the other takes the first place that is free."""
     found: dict[int, Place] = {}
-    for i in sorted(range(len(spots)), key=lambda i: (_neighbours(spots, i), i)):
+    for i in order:
         others = list(found.values())
         boxes = [*obstacles, *(place.box for place in others)]
         lines = [place.line for place in others if place.line]
@@ -111,7 +128,7 @@ def places(
                 continue
             found[i] = place
             break
-    return [found.get(i) for i in range(len(spots))]
+    return found
 
 
 def _neighbours(spots: Sequence[Spot], i: int) -> int:

@@ -105,7 +105,7 @@ def test_a_plan_that_was_swept_is_an_entry_that_is_reproduced(played: Path, tmp_
     again = fedbench("leaderboard", "reproduce", str(path), "--seeds", "2,0,1", *out)
     assert again.returncode == 0, again.stderr + again.stdout
     assert f"{path} is reproduced" in again.stdout
-    assert len(list((tmp_path / "again").glob("*.json"))) == 4
+    assert len(list((tmp_path / "again").glob("*.json"))) == 6
     after = json.loads(path.read_text())
     (reproduction,) = after.pop("reproductions")
     assert (after.pop("status"), before.pop("status")) == ("reproduced", "claimed")

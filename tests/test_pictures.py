@@ -206,7 +206,11 @@ def words(figure: Figure) -> list[str]:
     ],
 )
 def test_no_text_is_cut_or_overlaps_another(kind: str, count: int, attacks: int) -> None:
-    figure = KINDS[kind].compose(crowd(count, attacks))
+    legible(KINDS[kind].compose(crowd(count, attacks)))
+
+
+def legible(figure: Figure) -> None:
+    """No text is cut, none overlaps another."""
     boxes = drawn(figure)
     assert len(boxes) > 10
     for text, box in boxes.items():
@@ -215,6 +219,15 @@ def test_no_text_is_cut_or_overlaps_another(kind: str, count: int, attacks: int)
         assert box.y1 <= figure.bbox.y1, text
     for (text, box), (other, its) in combinations(boxes.items(), 2):
         assert not box.overlaps(its), (text, other)
+
+
+def test_the_first_round_stands_below_the_lowest_accuracy() -> None:
+    systems = [cell("fedavg", f"multi-krum:f={i}", "dyn-opt") for i in range(5)]
+    looks = (None,) * 999 + (0.0,) + (None,) * 999 + (0.5,)
+    figure = rounds.compose(rows({of: [record(of, 0, looks)] for of in systems}))
+    legible(figure)
+    assert {"1000", "0"} <= set(words(figure))
+    assert "none (clean)" not in words(figure)
 
 
 @pytest.mark.parametrize("kind", KINDS)

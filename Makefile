@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow gpu-check clean
+.PHONY: demo test test-slow test-cluster gpu-check clean
 
 demo: .venv/installed
 	$(BIN)/fedbench attack
@@ -15,6 +15,9 @@ test: .venv/installed-dev
 
 test-slow: .venv/installed-dev
 	$(BIN)/pytest -q -m slow
+
+test-cluster: .venv/installed-dev
+	$(BIN)/pytest -q -m cluster
 
 gpu-check: .venv/installed
 	$(BIN)/python benchmarks/gpu_check.py

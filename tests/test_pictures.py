@@ -657,9 +657,10 @@ def test_a_wrapped_text_fits_and_loses_nothing(width: float, size: float) -> Non
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
 
-def test_a_text_is_cut_after_so_many_lines_and_says_so() -> None:
+@pytest.mark.parametrize("text", ["a name, " * 50, "n" * 400])
+def test_a_text_is_cut_after_so_many_lines_and_says_so(text: str) -> None:
     with style.look():
-        lines = page.wrap("a name, " * 50, 1.0, 9, most=3)
+        lines = page.wrap(text, 1.0, 9, most=3)
         assert len(lines) == 3
         assert lines[-1].endswith("…")
         assert page.measure(lines[-1], 9) <= 1.0

@@ -305,7 +305,7 @@ def assert_same(found: dict[str, Record], calm: dict[str, Record], runs: int) ->
         assert record.measured() == calm[name].measured()
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_sweep_that_loses_workers_ends_like_an_undisturbed_one(
     cluster: Cluster, second: Node, calm: dict[str, Record], tmp_path: Path
 ) -> None:
@@ -322,7 +322,7 @@ def test_a_sweep_that_loses_workers_ends_like_an_undisturbed_one(
     assert failures(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_node_that_joins_plays_and_one_that_is_lost_takes_nothing_with_it(
     cluster: Cluster, calm: dict[str, Record], tmp_path: Path
 ) -> None:
@@ -341,7 +341,7 @@ def test_a_node_that_joins_plays_and_one_that_is_lost_takes_nothing_with_it(
     gone(cluster)
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_driver_that_is_killed_leaves_no_run_and_no_claim(
     cluster: Cluster, calm: dict[str, Record], tmp_path: Path
 ) -> None:
@@ -359,7 +359,7 @@ def test_a_driver_that_is_killed_leaves_no_run_and_no_claim(
     assert_same(records(tmp_path), calm, 20)
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_what_fails_is_a_failure_and_the_sweep_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     grids = """
     [[grid]]
@@ -391,7 +391,7 @@ def test_what_fails_is_a_failure_and_the_sweep_goes_on(cluster: Cluster, tmp_pat
     assert "cnn4" in misfit.message
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_nodes_need_no_data_files(cluster: Cluster, second: Node, tmp_path: Path) -> None:
     draw = np.random.Generator(np.random.PCG64(7))
     arrays = {
@@ -408,7 +408,7 @@ def test_nodes_need_no_data_files(cluster: Cluster, second: Node, tmp_path: Path
     assert_same(records(tmp_path / "ray"), records(tmp_path / "local"), 3)
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_workers_map_the_data_set_instead_of_copying_it(cluster: Cluster) -> None:
     said = cluster.script(
         """
@@ -436,7 +436,7 @@ def test_workers_map_the_data_set_instead_of_copying_it(cluster: Cluster) -> Non
     assert "plasma" in said
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_places_are_counted_node_by_node_and_given_back(cluster: Cluster) -> None:
     node = cluster.join("--num-gpus", "2", cores="5")
     said = cluster.script(
@@ -478,7 +478,7 @@ def test_places_are_counted_node_by_node_and_given_back(cluster: Cluster) -> Non
     assert "ray.init twice" in twice
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.parametrize("what", ["code", "plug-in", "no plug-in", "nothing"])
 def test_a_node_with_other_code_ends_the_sweep_before_it_fails_every_run(
     what: str, cluster: Cluster, tmp_path: Path
@@ -513,7 +513,7 @@ def test_a_node_with_other_code_ends_the_sweep_before_it_fails_every_run(
     assert len(records(tmp_path / "sweep")) < 20
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_cluster_of_its_own_ends_with_the_sweep_however_that_ends(
     cluster: Cluster, calm: dict[str, Record], tmp_path: Path
 ) -> None:
@@ -544,7 +544,7 @@ def test_a_cluster_of_its_own_ends_with_the_sweep_however_that_ends(
     assert_same(found, calm, len(found))
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_what_ray_cannot_do_is_said_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
     start = time.monotonic()
     ended = cluster.sweep(tmp_path, TWO, "--engine", "ray", "--address", "127.0.0.1:9")

@@ -321,3 +321,15 @@ def test_a_trial_by_order_statistics_is_what_the_oracle_answers(payload: Any, ru
         closed = trials.damage(gamma)
         answer = view.defense(trials.send(mean - gamma * known.std(dim=0))).double() - mean
         assert closed == pytest.approx(float(answer.norm()), rel=1e-4)
+
+
+def test_a_search_survives_a_round_with_fewer_finite_rows_than_the_rule_needs() -> None:
+    # Six of eight honest clients have diverged: four rows are left of ten, and 1 / (4 - 2 f) would
+    # divide by 0. No rule speaks of so few: the server skips the round.
+    x = torch.cat([rows(1, 4), torch.full((6, 40), torch.nan)])
+    for rule in (TrimmedMean(f=2), MultiKrum(f=2)):
+        here = example_situation(FloatVectors(x), rule, range(M))
+        for attack in (OptIPM(), OptALIE(), DynOpt()):
+            view, message = sent(attack, here)
+            assert view.notes["gamma"] == attack.bound
+            assert message.shape == (M, 40)

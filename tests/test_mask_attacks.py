@@ -24,7 +24,7 @@ from fedbench.threat import attack_view
 from fedbench_attacks.complement import Complement
 from fedbench_attacks.gate_closing import GateClosing
 from fedbench_attacks.margin import TIES, Margin, decided
-from fedbench_attacks.mask_alie import MaskALIE, supporters_z
+from fedbench_attacks.mask_alie import MaskALIE
 from fedbench_attacks.mask_ipm import MaskIPM
 from fedbench_attacks.noise_mask import NoiseMask
 from fedbench_attacks.pinning import Pinning
@@ -101,10 +101,15 @@ def test_mask_alie_lowers_probabilities_by_deviations_with_ddof_0() -> None:
     assert bits(MaskALIE(z=0.6, how="threshold", density="free"), payload, 1) == [[0]]
 
 
-def test_the_deviations_of_alie_are_the_papers() -> None:
-    # n = 50, m = 12: s = 26 - 12 = 14, (50 - 12 - 14) / 38 = 0.6316, whose quantile is 0.3360.
-    assert supporters_z(50, 12) == pytest.approx(0.3360, abs=1e-4)
-    assert supporters_z(4, 4) == 0.0
+@pytest.mark.parametrize(("n", "m", "z"), [(50, 12, 0.3360), (10, 1, 0.0)])
+def test_its_z_is_the_formula_s_unless_that_is_negative(n: int, m: int, z: float) -> None:
+    # 50 and 12: s = 26 - 12 = 14, 24 / 38 of the benign clients, whose quantile is 0.3360.
+    # 10 and 1: s = 5, 4 / 9: below 0, where the push would go to the other side.
+    view = attack_view(
+        MaskALIE(), example_situation(probable(Key(1).uniform(20), n), Mean(), range(m))
+    )
+    MaskALIE().craft(view, None)
+    assert view.notes["z"] == pytest.approx(z, abs=1e-4)
 
 
 @pytest.mark.parametrize("attack", [MaskIPM(), MaskALIE(z=1.0)], ids=["ipm", "alie"])

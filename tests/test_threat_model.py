@@ -19,7 +19,7 @@ from fedbench.record import Record, read
 from fedbench.run import World, play_round
 from fedbench.scenario import LATER, Scenario
 from fedbench.setup import Setup, prepare
-from fedbench.sweep import extract
+from fedbench.sweep import extract, fields
 from fedbench.sweep.grid import Grid
 from fedbench.testing import example_situation
 from fedbench.threat import attack_view
@@ -218,3 +218,7 @@ def test_the_validation_accuracy_is_of_other_samples_than_the_test_accuracy(reco
     assert record.result.validation_accuracy is not None
     right = record.result.validation_accuracy * sum(benign)
     assert right == pytest.approx(round(right)), "a share of exactly these samples"
+
+
+def test_the_light_path_names_the_adversary_s_fields_as_the_scenario_does() -> None:
+    assert fields.ADVERSARY == LATER, "sweep/fields.py says it again: it must not import torch"

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any, ClassVar, Literal
 
 from fedbench.api import Alphabets, Attack, AttackView, Choices, Knowledge
 from fedbench.errors import require
 from fedbench.payload import BinaryMasks, Payload, SignBits
 
+from .alie import largest_z
 from .bits import masks_like, ones_of
-
-
-def supporters_z(n: int, m: int) -> float:
-    """``z = Phi^-1((n - m - s) / (n - m))`` with ``s = floor(n / 2 + 1) - m``.
-
-    0 where that is no quantile, as with a majority of colluders, or negative.
-
-    >>> round(supporters_z(50, 12), 4), supporters_z(10, 8)
-    (0.336, 0.0)
-    """
-    s = n // 2 + 1 - m
-    share = (n - m - s) / (n - m) if n > m else 1.0
-    return max(NormalDist().inv_cdf(share), 0.0) if 0 < share < 1 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +25,7 @@ class MaskALIE(Attack):
     the honest ones.
 
     Args:
-        z: Deviations; None: the paper's, of n and m.
+        z: Deviations; None: the paper's formula, see `alie.largest_z`, or 0 where that is negative.
         how: ``sample``: each colluder draws its own bits; ``threshold``: all the most probable.
         density: ``benign``: exactly that number of ones; ``free``: what the probabilities say.
         knows: Whose messages it reads: those of the ``colluders`` as if honest, or of ``all``
@@ -71,7 +58,7 @@ class MaskALIE(Attack):
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         """Lowered probabilities, then bits."""
         counts, b = ones_of(view)
-        z = supporters_z(view.n, len(view.own)) if self.z is None else self.z
+        z = max(0.0, largest_z(view.n, len(view.own))) if self.z is None else self.z
         view.notes["z"] = z
         theta = counts.double() / b
         lowered = (theta - z * (theta * (1 - theta)).sqrt_()).clamp_(0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -28,9 +29,9 @@ class Bounded(Crafted):
 
     direction: Literal["std", "sign", "unit"] = "std"
 
+    @abstractmethod
     def largest(self, squares: Squares) -> Tensor:
         """The largest gamma within the bound, of a push that is not zero."""
-        raise NotImplementedError
 
     def rows(self, view: AttackView, known: Tensor) -> Tensor:
         """``mean + gamma * direction``; the mean where the direction is zero."""

@@ -131,8 +131,11 @@ class Trials:
             return best_of_grid(self.damage, bound * max(1.0, scale))
         if m == self.view.n:  # no honest row to hide among
             return at_bound(bound)
-        if not self.selects and m > rule.tolerates(self.n):
+        if self.n < rule.rows_needed():  # so few rows are finite: no rule speaks of them
             return at_bound(bound)
+        ranks = rule.order_weights(self.n) is not None
+        if m > rule.tolerates(self.n) and (ranks or rule.reads_sum):
+            return at_bound(bound)  # damage grows for ever
         if not self.dense:
             return best_of_grid(self.damage, bound)
         if self.selects:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedbench.api import Findings
 from fedbench.payload import Payload
 from fedbench.threat import Situation
 
@@ -23,7 +24,8 @@ def effect(
     if len(situation.rows) == 0:
         return {}
     state = copy.deepcopy(situation.defense_state)
-    clean, _ = situation.defense.aggregate(situation.honest, state, situation.view)
+    view = situation.view.asked()
+    clean, _ = situation.defense.aggregate(situation.honest, state, view)
     honest_mean = _mean(situation.honest, situation.view.weights)
     sent_mean = _mean(received, situation.view.weights[accepted])
     return {
@@ -31,6 +33,21 @@ def effect(
         "gain_mean": _relative(sent_mean, honest_mean),
         "headers": forged_headers(situation, received, accepted),
     }
+
+
+def verdict(findings: Findings, malicious: Tensor) -> dict[str, Any]:
+    """What a rule that detects made of the rows, held against the truth ``(n,)`` bool.
+
+    `true_positive_rate`, the share of the malicious rows that it left out, `false_positive_rate`,
+    that of the others (None where there are none, or the rule leaves nobody out by name), and
+    `findings`.
+    """
+    told: dict[str, Any] = {"findings": findings.notes}
+    if findings.kept is not None:
+        out = ~findings.kept
+        for name, rows in (("true", out[malicious]), ("false", out[~malicious])):
+            told[f"{name}_positive_rate"] = float(rows.double().mean()) if len(rows) else None
+    return told
 
 
 def forged_headers(

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fedbench.api import DpEvent, Release, Sees
+from fedbench.measured import Privacy
 from fedbench.payload import BinaryMasks, Residues, SignBits
 from fedbench.privacy.exposure import Exposure
 from fedbench.privacy.ledger import Ledger
-from fedbench.record import Privacy
 
 if TYPE_CHECKING:
     from fedbench.setup import Setup

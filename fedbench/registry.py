@@ -5,13 +5,24 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_type_hints
 
 from fedbench.errors import ConfigError, UnknownPluginError
 
-KINDS = ("protocol", "attack", "defense", "mechanism", "dataset", "model", "partition")
+KINDS = (
+    "protocol",
+    "attack",
+    "defense",
+    "prefilter",
+    "mechanism",
+    "dataset",
+    "model",
+    "partition",
+)
+_LINK = re.compile(r"\+(?=[a-z])")  # not that of 1e+5
 
 
 @cache
@@ -53,12 +64,31 @@ def plugin(kind: str, name: str) -> type[Any]:
     return loaded
 
 
+def links(text: str) -> list[str]:
+    """The prefilters and the rule of a chain, in the order in which rows go through them.
+
+    >>> links("clip:c=1e+2+nnm:f=2+multi-krum")
+    ['clip:c=1e+2', 'nnm:f=2', 'multi-krum']
+    """
+    return _LINK.split(text)
+
+
 def split(text: str) -> tuple[str, dict[str, str]]:
-    """Name and parameters of ``name:param=value,param=value``.
+    """Name and parameters of ``name:param=value,param=value``; of a chain all names together.
+
+    The parameters of what comes before the rule carry its name.
 
     >>> split("trimmed-mean:f=2")
     ('trimmed-mean', {'f': '2'})
+    >>> split("nnm:f=1+multi-krum:f=2")
+    ('nnm+multi-krum', {'nnm.f': '1', 'f': '2'})
     """
+    *before, last = links(text)
+    if before:
+        parts = [split(part) for part in before]
+        name, params = split(last)
+        earlier = {f"{one}.{key}": value for one, given in parts for key, value in given.items()}
+        return "+".join([*(one for one, _ in parts), name]), earlier | params
     name, _, rest = text.partition(":")
     params = {}
     for part in filter(None, rest.split(",")):
@@ -70,7 +100,7 @@ def split(text: str) -> tuple[str, dict[str, str]]:
 
 
 def load(kind: str, text: str) -> Any:
-    """The plug-in that ``name:param=value`` describes.
+    """The plug-in that ``name:param=value`` describes; of a chain of defenses all of it.
 
     Raises:
         UnknownPluginError: no such plug-in.
@@ -78,6 +108,11 @@ def load(kind: str, text: str) -> Any:
     """
     from pydantic import TypeAdapter, ValidationError
 
+    if kind == "defense" and len(parts := links(text)) > 1:
+        rule = load(kind, parts[-1])
+        for part in reversed(parts[:-1]):
+            rule = load("prefilter", part).before(rule)
+        return rule
     name, params = split(text)
     cls = plugin(kind, name)
     hints = get_type_hints(cls)
@@ -110,6 +145,9 @@ def describe(name: str, instance: Any) -> str:
     >>> describe("rule", Rule())
     'rule:f=2'
     """
+    first, _, rest = name.partition("+")
+    if rest:
+        return f"{describe(first, instance.first)}+{describe(rest, instance.rule)}"
     fields = [field.name for field in dataclasses.fields(instance) if field.init]
     params = [f"{field}={str(getattr(instance, field)).lower()}" for field in fields]
     return f"{name}:{','.join(params)}" if params else name

@@ -7,6 +7,7 @@ import platform
 import resource
 import statistics
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from fedbench.evaluate import Score, evaluate, share_taken_for
 from fedbench.guarantee import guarantee
 from fedbench.identity import code_version
 from fedbench.layout import Tree
+from fedbench.measured import Environment, Result, Round, Spread, Timing
 from fedbench.payload import Payload
-from fedbench.record import Environment, Record, Result, Round, Spread, Timing
+from fedbench.record import Record
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup
 from fedbench.training import Stacked
@@ -143,6 +145,8 @@ def report(setup: Setup, world: World, rounds: list[Round], seconds: float) -> R
         local_accuracy=rounds[-1].local_accuracy,
         validation_accuracy=validation_accuracy(setup, world.state),
         success=score.success,
+        true_positive_rate=_mean(r.true_positive_rate for r in rounds),
+        false_positive_rate=_mean(r.false_positive_rate for r in rounds),
         skipped_rounds=sum(r.skipped for r in rounds),
         epsilon=None if privacy is None else privacy.epsilon,
     )
@@ -172,6 +176,11 @@ def validation_accuracy(setup: Setup, state: Any) -> float:
     model = setup.plugins.protocol.model(setup.shared, state, last)
     benign = [part for i, part in enumerate(setup.validation) if not setup.malicious[i]]
     return evaluate(setup.shared.network, model, setup.data, benign).accuracy
+
+
+def _mean(found: Iterable[float | None]) -> float | None:
+    known = [x for x in found if x is not None]
+    return statistics.fmean(known) if known else None
 
 
 def spread(x: Tensor) -> Spread:
@@ -233,6 +242,9 @@ def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
     rejected = sum(r.rejected_honest for r in rounds)
     if rejected > honest / 2:
         doubts.append(f"the server rejected {rejected} of {honest} honest messages")
+    if result.false_positive_rate is not None and result.false_positive_rate > 0.5:
+        share = f"{100 * result.false_positive_rate:.0f} %"
+        doubts.append(f"the rule left out {share} of the honest messages")
     if result.skipped_rounds:
         doubts.append(f"{result.skipped_rounds} of {len(rounds)} rounds were skipped")
     return doubts

@@ -12,13 +12,14 @@ import torch
 
 from fedbench import threat
 from fedbench.api import Memory
-from fedbench.effect import effect
+from fedbench.effect import effect, verdict
 from fedbench.evaluate import Score
 from fedbench.guarantee import spend
 from fedbench.layout import Tree
+from fedbench.measured import Round
 from fedbench.privacy.clients import compress, protect_payload, protect_updates
 from fedbench.privacy.ledger import Ledger
-from fedbench.record import Record, Round
+from fedbench.record import Record
 from fedbench.report import (
     entropy_bits,
     is_looked_at,
@@ -164,16 +165,17 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     received, accepted = honest.receive(forged.packets, scenario.server_checks, shared.device)
 
     # 6, 7  the rule estimates the honest mean, the protocol takes its step
-    enough, achieved = len(received) >= defense.rows_needed(), {}
+    view, achieved = view.take(accepted), {}
+    enough = defense.ready(view)
     if enough:
-        aggregate, rule = defense.aggregate(received, world.rule, view.take(accepted))
+        aggregate, world.rule = defense.aggregate(received, world.rule, view)
         achieved = effect(situation, received, accepted, aggregate)
-        world.rule = rule
+        achieved |= verdict(view.findings, malicious[accepted])
     if enough or mechanism.central:  # who has promised noise adds it to nothing, too
         aggregate = aggregate if enough else received.values().new_zeros(received.values().shape[1])
         noise = key.fold("mechanism", step)
         aggregate, world.mechanism = mechanism.on_aggregate(
-            aggregate, received, view.take(accepted), noise, world.mechanism
+            aggregate, received, view, noise, world.mechanism
         )
         world.state = protocol.server_step(
             shared, world.state, aggregate, setup.count(received), key.fold("server", step)

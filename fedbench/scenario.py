@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import math
 import tomllib
 from typing import Any, Literal
@@ -18,10 +16,11 @@ from pydantic import (
 )
 
 from fedbench import registry
-from fedbench.api import Adjacency, Knowledge, Release, Sees
-from fedbench.errors import ConfigError, Misfit, require
+from fedbench.api import Adjacency, Knowledge, Sees
+from fedbench.errors import ConfigError, require
 from fedbench.identity import fingerprint
 from fedbench.payload import Checks
+from fedbench.plugins import Plugins
 
 LATER = ("knowledge", "attack_from", "attack_until", "attack_every")  # fields since schema 3
 
@@ -178,19 +177,16 @@ class Scenario(BaseModel):
         """
         protocol = registry.load("protocol", self.protocol)
         rule = protocol.default_defense if self.defense == "own" else self.defense
-        defense = registry.load("defense", rule)
-        declares = getattr(defense, "f", 0) is None
-        if declares:
-            share = self.malicious if self.declared is None else self.declared
-            f = math.ceil(share * self.per_round - 1e-9)
-            defense = dataclasses.replace(defense, f=f)
+        share = self.malicious if self.declared is None else self.declared
+        open_ = registry.load("defense", rule)
+        defense = open_.declared(math.ceil(share * self.per_round - 1e-9))
         plugins = Plugins(
             protocol=protocol,
             attack=registry.load("attack", self.attack),
             defense=defense,
             mechanism=registry.load("mechanism", self.mechanism),
             rule=registry.split(rule)[0],
-            declares=declares,
+            declares=defense != open_,
         )
         plugins.check(self)
         return plugins
@@ -221,80 +217,3 @@ class Scenario(BaseModel):
         protocol = registry.load("protocol", self.protocol)
         rule = registry.split(self.defense)[0]
         return protocol.votes and rule in ("own", protocol.default_defense)
-
-
-@dataclasses.dataclass(frozen=True)
-class Plugins:
-    """What a scenario names, as objects.
-
-    Args:
-        protocol: What clients and server do.
-        attack: What the malicious clients do.
-        defense: The server's rule.
-        mechanism: The privacy mechanism.
-        rule: The name of the defense.
-        declares: Does the rule take its ``f`` from the declared share?
-    """
-
-    protocol: Any
-    attack: Any
-    defense: Any
-    mechanism: Any
-    rule: str
-    declares: bool
-
-    def modules(self) -> list[str]:
-        """Source files of the plug-ins, other people's among them."""
-        parts = (self.protocol, self.attack, self.defense, self.mechanism)
-        return [inspect.getfile(type(part)) for part in parts]
-
-    def noises(self, scenario: Scenario) -> int:
-        """How many of protocol and mechanism release something that an accountant prices."""
-        release = Release(1, 1, 1, 1, scenario.clients, scenario.per_round)
-        return sum(part.event(release) is not None for part in (self.protocol, self.mechanism))
-
-    def check(self, scenario: Scenario) -> None:
-        """Raise `ConfigError` unless the parts fit each other and the number of rows."""
-        rule = self.rule
-        sends = self.protocol.sends
-        for kind, name in (("attack", scenario.attack), ("defense", rule)):
-            accepts = getattr(self, kind).accepts
-            if not issubclass(sends, accepts):
-                legal = ", ".join(alphabet.__name__ for alphabet in accepts)
-                raise Misfit(
-                    f"{kind} {name} works on {legal}, but {scenario.protocol} sends "
-                    f"{sends.__name__}"
-                )
-        needs = self.attack.needs()
-        if scenario.knowledge is not None and not Knowledge.parse(scenario.knowledge).covers(needs):
-            raise Misfit(
-                f"attack {scenario.attack} must be shown {needs}, but --knowledge "
-                f"{scenario.knowledge} is less"
-            )
-        summed = scenario.sees in ("sum", "hidden-sum")
-        if summed and needs.tier == "all":
-            raise Misfit(
-                f"attack {scenario.attack} reads the messages of all, but --sees {scenario.sees} "
-                "hides them in their sum; use --sees messages"
-            )
-        if summed and not self.defense.reads_sum:
-            raise Misfit(
-                f"defense {rule} reads single messages, but --sees {scenario.sees} hides them in "
-                "their sum; use --defense mean, or --sees messages"
-            )
-        needed = self.defense.rows_needed()
-        if needed > scenario.per_round:
-            f = getattr(self.defense, "f", None)
-            prepared = f" with f = {f}" if f is not None else ""
-            raise ConfigError(
-                f"--defense {rule}{prepared} needs at least {needed} clients a round, got "
-                f"--per-round {scenario.per_round}; lower f or sample more clients"
-            )
-        if self.noises(scenario) > 1:
-            raise Misfit(
-                f"protocol {registry.split(scenario.protocol)[0]} adds noise of its own; use it "
-                "with --mechanism none"
-            )
-        unproved = self.mechanism.misfit(self.protocol, self.defense)
-        if unproved is not None:
-            raise Misfit(f"mechanism {registry.split(scenario.mechanism)[0]} {unproved}")

@@ -18,13 +18,16 @@ from fedbench.guarantee import claimable
 from fedbench.layout import Tree
 from fedbench.network import is_statistic
 from fedbench.payload import Payload
+from fedbench.plugins import Plugins
 from fedbench.rng import Key
-from fedbench.scenario import Plugins, Scenario
+from fedbench.scenario import Scenario
 from fedbench.tasks.datasets import data_folder
 from fedbench.tasks.pool import Data
 from fedbench.tasks.splits import split_client
 from fedbench.threat import malicious_clients
 from fedbench.training import Client, Executor, Schedule, executor
+
+ROOT = 100  # images of the root data, for rules that need some
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +121,39 @@ class Setup:
         """
         alike = not self.plugins.protocol.weighted or self.plugins.mechanism.central
         weights = torch.ones(len(ids), dtype=torch.float64) if alike else self.sizes[ids]
-        key, expected = self.key.fold("defense", step), self.scenario.per_round
-        return ServerView(weights, broadcast, step, key, expected)
+        needs, rows = self.plugins.defense.traits(), torch.tensor(ids, dtype=torch.int64)
+        return ServerView(
+            weights,
+            broadcast,
+            step,
+            key=self.key.fold("defense", step),
+            expected=self.scenario.per_round,
+            ids=rows,
+            root=self.root_message(broadcast, step) if needs.root else None,
+            truth=self.malicious[rows] if needs.oracle else None,
+        )
+
+    def root_message(self, broadcast: Payload, step: int) -> Payload:
+        """One row: what a client would send that holds the server's `ROOT` validation images.
+
+        It trains from the first row of the broadcast, remembers nothing, and needs no mechanism.
+        """
+        pool = torch.cat(self.validation)
+        chosen = pool[self.key.fold("root").permutation(len(pool))[:ROOT].to(pool.device)]
+        key = self.key.fold("root", step)
+        protocol, shared = self.plugins.protocol, self.shared
+        memory = protocol.memory(shared)
+        client = Client(
+            tree=protocol.receive(shared, broadcast.take([0])),
+            x=self.data.floats(chosen),
+            y=self.data.y[chosen],
+            key=key,
+            memory=memory,
+            wrap_grad=_untouched,
+        )
+        updates, memories = self.executor.train([client])
+        message: Payload = protocol.message(shared, updates, [key], memories)[0]
+        return message
 
 
 def _untouched(grad: Gradient) -> Grad:

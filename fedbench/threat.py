@@ -287,7 +287,7 @@ def _oracle(situation: Situation, rows: Tensor, tier: str) -> Oracle:
 
     def ask(sent: Payload, draw: int) -> Tensor:
         key = situation.key.fold("oracle", draw)
-        view = dataclasses.replace(situation.view, key=key, weights=weights)
+        view = situation.view.asked(key=key, weights=weights)
         received = honest.put(rows, sent)
         return situation.defense.aggregate(received, copy.deepcopy(state), view)[0]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedbench.cli import main
-from fedbench.record import Environment, Record, Result, Round, Spread, Timing
+from fedbench.measured import Environment, Result, Round, Spread, Timing
+from fedbench.record import Record
 from fedbench.scenario import Scenario
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from fedbench.cli import main
 from fedbench.cli.results_table import shortened
-from fedbench.record import Environment, Privacy, Record, Result, Round, Spread, Timing
+from fedbench.measured import Environment, Privacy, Result, Round, Spread, Timing
+from fedbench.record import Record
 from fedbench.scenario import Scenario
 from fedbench.sweep.fields import CELL, FAILED, RUN
 from fedbench.sweep.store import Failure

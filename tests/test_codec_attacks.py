@@ -13,11 +13,11 @@ import fedbench
 from fedbench import registry
 from fedbench.api import Attack, AttackView, Knowledge
 from fedbench.effect import forged_headers
+from fedbench.measured import Round
 from fedbench.network import ConvNet, Shared
 from fedbench.payload import Payload, ScaledSigns, SparseVectors, same
 from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.ef_signsgd import EFSignSGD
-from fedbench.record import Round
 from fedbench.rng import Key
 from fedbench.run import World, play_round
 from fedbench.scenario import Scenario

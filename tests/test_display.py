@@ -14,8 +14,9 @@ from rich.console import Console
 
 from fedbench.cli import columns, live, table
 from fedbench.errors import ConfigError
+from fedbench.measured import Environment, Result, Round, Spread, Timing
 from fedbench.pictures import survival
-from fedbench.record import Environment, Record, Result, Round, Spread, Timing
+from fedbench.record import Record
 from fedbench.scenario import Scenario
 from fedbench.sweep import summary
 from fedbench.sweep.cells import Cell, Skipped

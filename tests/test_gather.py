@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fedbench.errors import ConfigError
-from fedbench.record import Environment, Record, Result, Round, Spread, Timing
+from fedbench.measured import Environment, Result, Round, Spread, Timing
+from fedbench.record import Record
 from fedbench.scenario import Scenario
 from fedbench.sweep import gather as module
 from fedbench.sweep.cells import Cell

@@ -35,7 +35,7 @@ ROWS = [
         "fedbench_attacks",
         "fedbench_defenses",
     ],
-    ["registry", "identity", "scenario", "record"],
+    ["registry", "identity", "plugins", "scenario", "measured", "record"],
     ["setup", "evaluate", "guarantee", "report", "testing"],
     ["run"],
     ["sweep", "leaderboard", "bench", "audit", "probes"],

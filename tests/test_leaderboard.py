@@ -38,7 +38,8 @@ from fedbench.leaderboard.rules import Rules, versions
 from fedbench.leaderboard.schema import schemas
 from fedbench.leaderboard.score import curve, over, price, score, spending
 from fedbench.leaderboard.submission import infer, submit
-from fedbench.record import Environment, Privacy, Record, Result, Round, Spread, Timing
+from fedbench.measured import Environment, Privacy, Result, Round, Spread, Timing
+from fedbench.record import Record
 from fedbench.scenario import Scenario
 from fedbench.sweep.plan import Plan
 

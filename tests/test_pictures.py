@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fedbench.errors import ConfigError
+from fedbench.measured import Environment, Privacy, Result, Round, Spread, Timing
 from fedbench.pictures import bits, epsilon, heatmap, impact, page, places, rounds, style, systems
 from fedbench.pictures.kinds import KINDS
 from fedbench.pictures.sketches import Sketch, bar, scale, spark
-from fedbench.record import Environment, Privacy, Record, Result, Round, Spread, Timing
+from fedbench.record import Record
 from fedbench.scenario import Scenario
 from fedbench.sweep import summary
 from fedbench.sweep.cells import Cell

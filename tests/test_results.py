@@ -15,7 +15,8 @@ import pytest
 
 from fedbench import record as records
 from fedbench.errors import ConfigError
-from fedbench.record import Environment, Privacy, Record, Result, Round, Spread, Timing, read
+from fedbench.measured import Environment, Privacy, Result, Round, Spread, Timing
+from fedbench.record import Record, read
 from fedbench.scenario import Scenario
 from fedbench.sweep import extract, index
 from fedbench.sweep.conditions import Condition
@@ -210,11 +211,11 @@ SPOILED: list[tuple[Callable[[bytes], bytes], str | None]] = [
     (lambda data: b"[" * 100_000, "torn"),
     (lambda data: b"[]", "foreign"),
     (lambda data: b"null", "foreign"),
-    (lambda data: b'{"schema_version": 3}', "foreign"),
-    (lambda data: b'{"schema_version": "3"}', "foreign"),
+    (lambda data: b'{"schema_version": 4}', "foreign"),
+    (lambda data: b'{"schema_version": "4"}', "foreign"),
     (lambda data: b'{"schema_version": true}', "foreign"),
     (with_(schema_version=1), "older"),
-    (with_(schema_version=4), "newer"),
+    (with_(schema_version=5), "newer"),
     (with_(surprise=1), "foreign"),
     (with_(rounds=[]), "changed"),
     (swapped(b'"loss": 1.5', b'"loss": 1.25'), "changed"),

@@ -387,7 +387,7 @@ def test_what_travelled_is_counted_in_both_directions() -> None:
 
 def test_three_numbers_exist_from_the_first_run() -> None:
     record = play()
-    assert record.schema_version == 3
+    assert record.schema_version == 4
     assert record.mechanism == "none"
     assert record.result.epsilon is None
     assert 0 <= record.result.accuracy <= 1

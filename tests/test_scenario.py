@@ -116,7 +116,7 @@ def test_a_record_alone_is_enough_to_play_it_again(record: Record) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", [b"{", b"{}", b'{"schema_version": 3}', b"[" * 100_000, b'{"schema_version": 1e999}']
+    "spoil", [b"{", b"{}", b'{"schema_version": 4}', b"[" * 100_000, b'{"schema_version": 1e999}']
 )
 def test_a_broken_record_is_named(record: Record, tmp_path: Path, spoil: bytes) -> None:
     path = tmp_path / "r.json"
@@ -138,7 +138,7 @@ def test_a_record_that_was_changed_or_is_older_is_refused(record: Record, tmp_pa
     seconds = f'"seconds": {record.timing.seconds}'
     path.write_text(text.replace(seconds, '"seconds": 1.5'))  # times may be forgotten
     assert read(path).timing.seconds == 1.5
-    path.write_text(text.replace('"schema_version": 3', '"schema_version": 1'))
+    path.write_text(text.replace('"schema_version": 4', '"schema_version": 1'))
     with pytest.raises(ConfigError, match=r"of an older schema, .* fedbench results FOLDER --mig"):
         read(path)
 

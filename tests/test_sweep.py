@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from fedbench.errors import ConfigError
-from fedbench.record import Record, Round, read
+from fedbench.measured import Round
+from fedbench.record import Record, read
 from fedbench.scenario import Scenario
 from fedbench.sweep.cells import Cell, Run
 from fedbench.sweep.drive import Sweep

@@ -134,7 +134,7 @@ class Trials:
         if self.n < rule.rows_needed():  # so few rows are finite: no rule speaks of them
             return at_bound(bound)
         ranks = rule.order_weights(self.n) is not None
-        if m > rule.tolerates(self.n) and (ranks or rule.reads_sum):
+        if m > rule.tolerates(self.n) and (ranks or rule.traits().reads_sum):
             return at_bound(bound)  # damage grows for ever
         if not self.dense:
             return best_of_grid(self.damage, bound)

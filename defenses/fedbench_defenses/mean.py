@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView
+from fedbench.api import Defense, ServerView, Traits
 from fedbench.payload import Payload
 
 
@@ -30,7 +30,9 @@ class Mean(Defense[None]):
         FSL paper, https://arxiv.org/abs/2110.04350, Algorithm 2 lines 17 to 21.
     """
 
-    reads_sum = True
+    def traits(self) -> Traits:
+        """It reads the sum of the rows."""
+        return Traits(reads_sum=True, mean_at_zero=True)
 
     def tolerates(self, n: int) -> int:
         """Nobody: one row can move the mean anywhere."""

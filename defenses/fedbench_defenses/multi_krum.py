@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView
+from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload
 
@@ -69,6 +69,10 @@ class MultiKrum(Defense[None]):
     def __post_init__(self) -> None:
         require("MultiKrum.f", self.f, self.f is None or self.f >= 0, ">= 0")
         require("MultiKrum.m", self.m, self.m is None or self.m >= 1, ">= 1")
+
+    def traits(self) -> Traits:
+        """The mean of equal weights if ``f`` is 0."""
+        return Traits(mean_at_zero=True)
 
     def rows_needed(self) -> int:
         """``n > 2 f + 2``, and ``m`` rows to select."""

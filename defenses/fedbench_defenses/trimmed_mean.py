@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView
+from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.order import sorted_rows
 from fedbench.payload import Payload
@@ -33,6 +33,10 @@ class TrimmedMean(Defense[None]):
 
     def __post_init__(self) -> None:
         require("TrimmedMean.f", self.f, self.f is None or self.f >= 0, ">= 0")
+
+    def traits(self) -> Traits:
+        """The mean of equal weights if ``f`` is 0."""
+        return Traits(mean_at_zero=True)
 
     def rows_needed(self) -> int:
         """One row must be left."""

@@ -6,9 +6,10 @@ with defaults; its methods are pure. State goes in and comes out.
 """
 
 from fedbench.api.attack import TIERS, Attack, AttackView, Choices, Knowledge, Local, Oracle, Tier
-from fedbench.api.defense import Defense, ServerView
+from fedbench.api.defense import Defense, Findings, ServerView, Traits
 from fedbench.api.event import Adjacency, DpEvent, Release, Sees
 from fedbench.api.mechanism import Mechanism
+from fedbench.api.prefilter import Chain, Prefilter
 from fedbench.api.protocol import Alphabets, Batches, Grad, Gradient, Memory, Protocol, State
 from fedbench.network import Shared
 
@@ -19,9 +20,11 @@ __all__ = [
     "Attack",
     "AttackView",
     "Batches",
+    "Chain",
     "Choices",
     "Defense",
     "DpEvent",
+    "Findings",
     "Grad",
     "Gradient",
     "Knowledge",
@@ -29,6 +32,7 @@ __all__ = [
     "Mechanism",
     "Memory",
     "Oracle",
+    "Prefilter",
     "Protocol",
     "Release",
     "Sees",
@@ -36,4 +40,5 @@ __all__ = [
     "Shared",
     "State",
     "Tier",
+    "Traits",
 ]

@@ -1,17 +1,31 @@
-"""What the server does with what it gets: the aggregation rule."""
+"""What the server does with what it gets: the aggregation rule, and what comes before it."""
 
 from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Generic
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Self
 
+import torch
 from torch import Tensor
 
 from fedbench.api.protocol import Alphabets, State
 from fedbench.payload import Payload, Spec
 from fedbench.rng import Key
+
+
+@dataclass(eq=False)
+class Findings:
+    """What a rule says of the rows that it was given, for the record.
+
+    Args:
+        kept: ``(n,)`` bool, the rows that count at all, of a rule that `Traits.detects`.
+        notes: Anything else worth a number.
+    """
+
+    kept: Tensor | None = None
+    notes: dict[str, float | int | str | bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +38,11 @@ class ServerView:
         step: Round, from 0.
         key: The server's own randomness.
         expected: Rows that a round has on average; 0: as many as came.
+        ids: ``(n,)`` int64, whose rows these are; by default their numbers.
+        root: One row, the message of a client that holds the server's root data; only for a rule
+            that needs it (`Traits.root`).
+        truth: ``(n,)`` bool, who is malicious; only for a rule that says so (`Traits.oracle`).
+        findings: Where the rule writes what it found.
     """
 
     weights: Tensor
@@ -31,22 +50,94 @@ class ServerView:
     step: int
     key: Key
     expected: int = 0
+    ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    root: Payload | None = None
+    truth: Tensor | None = None
+    findings: Findings = field(default_factory=Findings)
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.weights):
+            object.__setattr__(self, "ids", torch.arange(len(self.weights)))
 
     def take(self, rows: Tensor) -> ServerView:
-        """The view of a server that accepted only these rows."""
-        return dataclasses.replace(self, weights=self.weights[rows])
+        """The view of a server that got only these rows (indices or bool), nothing found yet."""
+        truth = None if self.truth is None else self.truth[rows]
+        return dataclasses.replace(
+            self,
+            weights=self.weights[rows],
+            ids=self.ids[rows],
+            truth=truth,
+            findings=Findings(),
+        )
+
+    def asked(self, **changes: Any) -> ServerView:
+        """The same for a question whose findings nobody reads."""
+        return dataclasses.replace(self, findings=Findings(), **changes)
 
 
-class Defense(ABC, Generic[State]):
+@dataclass(frozen=True)
+class Traits:
+    """What a rule needs and what it keeps.
+
+    Args:
+        reads_sum: Does it need no more than secure aggregation reveals, the sum of the rows?
+        root: Does it need a message of the server's own, from clean root data?
+        history: Does it remember earlier rounds?
+        identities: Must it know which client a row is of?
+        randomized: Does its answer depend on `ServerView.key`?
+        detects: Does it say which rows it left out?
+        oracle: Is it told who is malicious? No server is: such a row is an upper bound.
+        shift: Does a vector that is added to all rows come back added to the answer?
+        scale: Does a positive factor of all rows come back as a factor of the answer?
+        mean_at_zero: Is it the plain mean of equal weights if ``f`` is 0?
+        sharp: Can one row more than it `Defense.tolerates` move the answer arbitrarily far?
+    """
+
+    reads_sum: bool = False
+    root: bool = False
+    history: bool = False
+    identities: bool = False
+    randomized: bool = False
+    detects: bool = False
+    oracle: bool = False
+    shift: bool = True
+    scale: bool = True
+    mean_at_zero: bool = False
+    sharp: bool = True
+
+
+class Stage:
+    """What rules and what comes before them share."""
+
+    accepts: ClassVar[Alphabets] = (Payload,)
+    without: ClassVar[dict[type[Payload], str]] = {}  # of `accepts` not these, and why
+
+    def traits(self) -> Traits:
+        """What it needs and what it keeps."""
+        return Traits()
+
+    def refuses(self, alphabet: type[Payload]) -> str | None:
+        """Why it has no meaning on an alphabet; None if it has one. Never a fall-back (D8)."""
+        for other, why in self.without.items():
+            if issubclass(alphabet, other):
+                return why
+        if issubclass(alphabet, self.accepts):
+            return None
+        return f"works on {', '.join(one.__name__ for one in self.accepts)}"
+
+    def declared(self, f: int) -> Self:
+        """The same with an ``f`` that was left open filled in."""
+        if getattr(self, "f", 0) is not None:
+            return self
+        return dataclasses.replace(self, f=f)  # type: ignore[type-var]  # plug-ins are dataclasses
+
+
+class Defense(Stage, ABC, Generic[State]):
     """An aggregation rule: it estimates the mean of the honest clients' `values`.
 
     A field ``f`` left at None is filled by the harness with the declared malicious share of a
     round, rounded up: what the server is prepared for, never the truth of a round.
     """
-
-    accepts: ClassVar[Alphabets] = (Payload,)
-    reads_sum: ClassVar[bool] = False  # does it need no more than secure aggregation reveals?
-    randomized: ClassVar[bool] = False  # does its answer depend on `ServerView.key`?
 
     def init(self, spec: Spec) -> State | None:
         """The rule's state before the first round."""
@@ -55,6 +146,15 @@ class Defense(ABC, Generic[State]):
     def rows_needed(self) -> int:
         """The smallest ``n`` for which the rule is defined."""
         return 1
+
+    def most_rows(self) -> int | None:
+        """The largest ``n`` that it can answer for in a reasonable time, if there is a limit."""
+        return None
+
+    def ready(self, view: ServerView) -> bool:
+        """Whether it is defined for these rows; otherwise the server skips the round."""
+        n, most = len(view.weights), self.most_rows()
+        return self.rows_needed() <= n and (most is None or n <= most)
 
     @abstractmethod
     def tolerates(self, n: int) -> int:

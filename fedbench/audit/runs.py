@@ -14,11 +14,11 @@ from torch import Tensor
 from fedbench.audit.canaries import Canaries, Form, play, radius
 from fedbench.errors import ConfigError, NoTheorem, require
 from fedbench.guarantee import guarantee
+from fedbench.measured import Privacy
 from fedbench.privacy.audit import one_run, one_shot
 from fedbench.privacy.audit.finding import Finding, Method
 from fedbench.privacy.audit.laws import Gaussians
 from fedbench.privacy.audit.rates import check_confidence
-from fedbench.record import Privacy
 from fedbench.run import World
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup, prepare

@@ -133,6 +133,16 @@ HALF_LIFE = Column(
     lambda row: row.success is not None and row.cell.scenario.attack_until is not None,
 )
 BACKDOOR = (SUCCESS, OVER, HALF_LIFE)
+TRUE_POSITIVES = Column(
+    "TPR\n%",
+    lambda row: known(row.true_positive_rate, percent),
+    lambda row: row.true_positive_rate is not None,
+)
+FALSE_POSITIVES = Column(
+    "FPR\n%",
+    lambda row: known(row.false_positive_rate, percent),
+    lambda row: row.false_positive_rate is not None,
+)
 OWN_MODEL = Column(
     "own\nmodel %",
     lambda row: known(row.local_accuracy, percent),
@@ -158,7 +168,8 @@ PAPER = Column(
 )
 PRICE = (UP, ENTROPY, DOWN, MODEL, ZEROS, EPSILON, PAPER)
 REJECTED = Column("rejected\nmessages", lambda row: str(row.rejected), lambda row: row.rejected > 0)
-ALL = (*ACCURACY, *BACKDOOR, *CLIENTS, *PRICE, REJECTED)
+DETECTION = (TRUE_POSITIVES, FALSE_POSITIVES, REJECTED)
+ALL = (*ACCURACY, *BACKDOOR, *CLIENTS, *PRICE, *DETECTION)
 
 
 def saying(rows: Sequence[Row], columns: Iterable[Column]) -> list[Column]:

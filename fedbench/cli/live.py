@@ -18,7 +18,8 @@ from fedbench.cli import columns, table
 from fedbench.sweep.watch import Watcher
 
 if TYPE_CHECKING:
-    from fedbench.record import Record, Round
+    from fedbench.measured import Round
+    from fedbench.record import Record
     from fedbench.sweep.cells import Cell
     from fedbench.sweep.summary import Row
 

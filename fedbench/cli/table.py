@@ -16,11 +16,11 @@ from fedbench.cli.columns import (
     ALL,
     BACKDOOR,
     CLIENTS,
+    DETECTION,
     DOWN,
     EPSILON,
     NONE,
     PRICE,
-    REJECTED,
     UP,
     WORST,
     Column,
@@ -38,8 +38,8 @@ NAMES = 25  # characters that the names get beside the numbers before a table is
 FIRST, SECOND, THIRD = "accuracy under attack", "single clients", "the price"
 LAYOUTS: tuple[dict[str, tuple[Column, ...]], ...] = (
     {FIRST: ALL},
-    {FIRST: (*ACCURACY, *BACKDOOR, REJECTED), f"{SECOND} and {THIRD}": (*CLIENTS, *PRICE)},
-    {FIRST: (*ACCURACY, *BACKDOOR, REJECTED), SECOND: CLIENTS, THIRD: PRICE},
+    {FIRST: (*ACCURACY, *BACKDOOR, *DETECTION), f"{SECOND} and {THIRD}": (*CLIENTS, *PRICE)},
+    {FIRST: (*ACCURACY, *BACKDOOR, *DETECTION), SECOND: CLIENTS, THIRD: PRICE},
 )
 SUMMARY = ("\nsystem", "clean\n%", "worst case\n%", "\nattack", "up\nbits", "down\nbits", "\nε")
 _ASCII = str.maketrans({"±": "+-", "ε": "eps", "◀": "<-", "…": "..."})

@@ -14,11 +14,23 @@ from fedbench.leaderboard.rules import Rules
 from fedbench.record import Record
 from fedbench.scenario import LATER
 
-# Fields since schema 3 of records, by model.
+# Fields that schemas 3 and 4 of records have added, by model.
 LATER_IN = {
     "Scenario": LATER,
-    "Round": ("success", "queries", "trace"),
-    "Result": ("validation_accuracy", "success"),
+    "Round": (
+        "success",
+        "queries",
+        "trace",
+        "true_positive_rate",
+        "false_positive_rate",
+        "findings",
+    ),
+    "Result": (
+        "validation_accuracy",
+        "success",
+        "true_positive_rate",
+        "false_positive_rate",
+    ),
     "Timing": ("attack_seconds",),
 }
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -36,7 +48,7 @@ def schemas() -> dict[str, str]:
 
 
 def _later_optional(schema: dict[str, Any]) -> None:
-    """What records of the second schema do not have is not required."""
+    """What records of an older schema do not have is not required."""
     for name, part in {**schema["$defs"], schema["title"]: schema}.items():
         if name in LATER_IN and "required" in part:
             part["required"] = [f for f in part["required"] if f not in LATER_IN[name]]

@@ -88,6 +88,13 @@ class Payload(ABC):
         """``values``, mirrored at the middle of the alphabet and ``scale`` times as far from it."""
         return -scale * values
 
+    def origin(self) -> Tensor:
+        """``(k,)``: `values` in the middle of the alphabet, as zeros of floats and halves of bits.
+
+        Norms and angles of messages are measured from here.
+        """
+        return torch.zeros(self.values().shape[1], device=self.values().device)
+
     def entropy(self) -> Tensor | None:
         """``(n,)`` bits: the empirical entropy of a message's symbols, where that is an estimate.
 

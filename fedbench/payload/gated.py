@@ -79,6 +79,12 @@ class GatedVectors(Payload):
         """False: gates come first, and updates have none."""
         return False
 
+    def origin(self) -> Tensor:
+        """1/2 for gates, and 0 for floats."""
+        origin = torch.zeros_like(self.values()[0])
+        origin[: self.gates.shape[1]] = 0.5
+        return origin
+
     def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
         """The same gates, and the floats mirrored at 0."""
         g = self.gates.shape[1]

@@ -51,6 +51,13 @@ class BinaryMasks(Payload):
         bits = values[:, :d] > (0.0 if self.signed else 0.5)
         return type(self)(bits, values[:, d:].to(torch.float32), self.signed)
 
+    def origin(self) -> Tensor:
+        """1/2 for bits that are 0 or 1, and 0 for floats."""
+        d, width = self.mask.shape[1], self.mask.shape[1] + self.rest.shape[1]
+        origin = torch.zeros(width, device=self.mask.device)
+        origin[:d] = 0.0 if self.signed else 0.5
+        return origin
+
     def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
         """Bits mirror at 1/2: the opposite of a mask is its complement, not all zeros."""
         if self.signed:

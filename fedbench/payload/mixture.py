@@ -44,6 +44,12 @@ class MixtureVectors(Payload):
         """False: updates have no responsibilities."""
         return False
 
+    def origin(self) -> Tensor:
+        """Equal responsibilities, and 0 for floats."""
+        origin = torch.zeros_like(self.values()[0])
+        origin[: self.r.shape[1]] = 1 / self.r.shape[1]
+        return origin
+
     def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
         """The same responsibilities, and the vector mirrored at 0."""
         k = self.r.shape[1]

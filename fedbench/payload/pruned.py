@@ -98,6 +98,12 @@ class PrunedVectors(Payload):
         """False: masks come first, and updates have none."""
         return False
 
+    def origin(self) -> Tensor:
+        """1/2 for the mask, and 0 for floats."""
+        origin = torch.zeros_like(self.values()[0])
+        origin[: self.mask.shape[1]] = 0.5
+        return origin
+
     def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
         """The same mask, and the floats mirrored at 0."""
         d = self.mask.shape[1]

@@ -95,6 +95,11 @@ class Rankings(Payload):
         """Reputations ``(n, d)``, exact int32."""
         return reputation(self.symbols, self.sizes)
 
+    def origin(self) -> Tensor:
+        """Every edge at the middle position of its layer."""
+        halves = [torch.full((size,), (size - 1) / 2) for size in self.sizes]
+        return torch.cat(halves).to(self.symbols.device)
+
     def nearest(self, values: Tensor) -> Self:
         """Sort: by the rearrangement inequality no permutation of positions is closer."""
         return type(self)(ranking(values, self.sizes), self.sizes)

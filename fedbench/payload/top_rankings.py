@@ -60,6 +60,11 @@ class TopRankings(Payload):
             layers.append(out.scatter_(1, layer.to(torch.int64), position.expand(n, m)))
         return torch.cat(layers, dim=1)
 
+    def origin(self) -> Tensor:
+        """Every edge at the middle position of its layer."""
+        halves = [torch.full((size,), (size - 1) / 2) for size in self.sizes]
+        return torch.cat(halves).to(self.symbols.device)
+
     def nearest(self, values: Tensor) -> Self:
         """The ``m_l`` largest values of each layer in order; among equals the higher index."""
         parts = torch.split(values, list(self.sizes), dim=1)

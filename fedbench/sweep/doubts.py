@@ -7,6 +7,7 @@ from itertools import combinations
 
 from fedbench import registry
 from fedbench.api import TIERS
+from fedbench.errors import ConfigError
 from fedbench.scenario import Scenario
 from fedbench.sweep.summary import Row
 
@@ -79,5 +80,7 @@ def once(rows: Sequence[Row]) -> Iterator[str]:
 
 def draws(defense: str) -> bool:
     """True for an installed rule that says so."""
-    name = registry.split(defense)[0]
-    return name in registry.names("defense") and bool(registry.plugin("defense", name).randomized)
+    try:
+        return bool(registry.load("defense", defense).traits().randomized)
+    except ConfigError:  # a rule of somebody's own
+        return False

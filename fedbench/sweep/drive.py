@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedbench.errors import ConfigError
-from fedbench.record import Record, Round
+from fedbench.measured import Round
+from fedbench.record import Record
 from fedbench.sweep.cells import Cell, Run
 from fedbench.sweep.engine import Crash, Engine
 from fedbench.sweep.local import Local, Options

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Literal, Self
 
 from fedbench.errors import FedbenchError
-from fedbench.record import Record, Round
+from fedbench.measured import Round
+from fedbench.record import Record
 from fedbench.scenario import Scenario
 from fedbench.sweep.cells import Run
 

@@ -28,8 +28,8 @@ from pydantic_core.core_schema import (
 from fedbench.errors import ConfigError
 from fedbench.sweep.fields import FAILED, NAMES, OPTIONAL, RUN, SEEDS, SETTINGS, Entry, Fields
 
-SCHEMA = 3  # of records; to ask `fedbench.record` would import torch
-READ = (2, SCHEMA)  # schema 3 has only added fields, which have these values where they are not
+SCHEMA = 4  # of records; to ask `fedbench.record` would import torch
+READ = (2, 3, SCHEMA)  # later ones only added fields, which have these values where they are not
 ADDED: dict[str, Any] = {
     "knowledge": None,
     "attack_from": 0,
@@ -37,6 +37,8 @@ ADDED: dict[str, Any] = {
     "attack_every": 1,
     "validation_accuracy": None,
     "success": None,
+    "true_positive_rate": None,
+    "false_positive_rate": None,
     "queries": None,
     "attack_seconds": None,
 }
@@ -109,6 +111,8 @@ _RECORD = SchemaValidator(
             skipped_rounds=WHOLE,
             validation_accuracy=nullable_schema(SHARE),
             success=nullable_schema(SHARE),
+            true_positive_rate=nullable_schema(SHARE),
+            false_positive_rate=nullable_schema(SHARE),
         ),
         flags=list_schema(TEXT),
         timing=_table(
@@ -218,6 +222,8 @@ def _entry(read: dict[str, Any], name: str) -> Entry:
         "skipped_rounds": result["skipped_rounds"],
         "validation_accuracy": result["validation_accuracy"],
         "success": result["success"],
+        "true_positive_rate": result["true_positive_rate"],
+        "false_positive_rate": result["false_positive_rate"],
         "queries": asked,
         "flags": read["flags"],
         "seconds": read["timing"]["seconds"],

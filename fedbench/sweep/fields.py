@@ -67,6 +67,8 @@ MEASURED: Fields = {
     "skipped_rounds": "whole",
     "validation_accuracy": "share",  # for whoever chooses between runs
     "success": "share",  # of a backdoor
+    "true_positive_rate": "share",  # of a rule that detects, mean over rounds
+    "false_positive_rate": "share",
     "queries": "whole",  # of the attack, to a snapshot of the server's rule
     "flags": "texts",
     "seconds": "number",
@@ -117,6 +119,7 @@ FAILED: Fields = {
 SOMETIMES = (  # measured
     *("loss", "local_accuracy", "entropy_bits", "sparsity", "epsilon", "unit"),
     *("validation_accuracy", "success", "queries", "attack_seconds"),
+    *("true_positive_rate", "false_positive_rate"),
 )
 CHOSEN = ("declared", "sees", "adjacency", "data_seed", "knowledge", "attack_until")
 OPTIONAL = frozenset((*CHOSEN, *SOMETIMES))

@@ -19,6 +19,7 @@ MEANS = (
     *("accuracy", "loss", "worst_client", "local_accuracy", "uplink_bits", "entropy_bits"),
     *("downlink_bits", "total_bits", "model_bits", "sparsity", "seconds"),
     *("validation_accuracy", "success", "attack_seconds"),
+    *("true_positive_rate", "false_positive_rate"),
 )
 SUMS = ("malicious_messages", "rejected_honest", "rejected_malicious", "skipped_rounds", "queries")
 INTERVAL = ("accuracy_low", "accuracy_high")

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedbench.record import Privacy, Record
+from fedbench.measured import Privacy
+from fedbench.record import Record
 from fedbench.sweep.cells import Cell
 
 
@@ -59,6 +60,16 @@ class Row:
     def success(self) -> float | None:
         """Of the backdoor, in [0, 1], as measured: what a clean model falls for included."""
         return _mean([r.result.success for r in self.records])
+
+    @property
+    def true_positive_rate(self) -> float | None:
+        """Of a rule that detects: of the malicious rows the share that it left out."""
+        return _mean([r.result.true_positive_rate for r in self.records])
+
+    @property
+    def false_positive_rate(self) -> float | None:
+        """Of a rule that detects: of the benign rows the share that it left out."""
+        return _mean([r.result.false_positive_rate for r in self.records])
 
     @property
     def over_clean(self) -> float | None:

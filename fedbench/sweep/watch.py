@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from fedbench.record import Record, Round
+    from fedbench.measured import Round
+    from fedbench.record import Record
     from fedbench.sweep.cells import Cell
 
 

@@ -138,7 +138,7 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
         assert out.shape == (values.shape[1],), name
         assert bool(torch.isfinite(out).all()), name
         assert torch.equal(payload.values(), before), f"{name}: input was written into"
-        if not defense.randomized:
+        if not defense.traits().randomized:
             redrawn = dataclasses.replace(view, key=Key(12))
             other, _ = defense.aggregate(payload, defense.init(payload.spec), redrawn)
             assert torch.equal(other, out), f"{name}: draws numbers and is not randomized"

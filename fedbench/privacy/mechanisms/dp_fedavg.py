@@ -91,7 +91,7 @@ class DPFedAvg(Mechanism):
                 f"needs updates that travel as floats, got {protocol.sends.__name__}: a codec may "
                 "enlarge what was clipped; use fedavg"
             )
-        moved = defense.sensitivity(1.0, 10) if defense.reads_sum else None
+        moved = defense.sensitivity(1.0, 10) if defense.traits().reads_sum else None
         if moved is None or moved > 2 / 10:
             return (
                 "needs a rule whose sensitivity is known, for noise behind another one has no "

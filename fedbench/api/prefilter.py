@@ -1,0 +1,129 @@
+"""What a server does with the rows before its rule: pre-aggregation, in front of any rule."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fedbench.api.defense import Defense, ServerView, Stage, Traits
+from fedbench.payload import FloatVectors, Payload, Spec
+
+
+class Prefilter(Stage, ABC):
+    """Rows in, rows out: ``nnm:f=2+multi-krum:f=2`` is a prefilter in front of a rule.
+
+    What comes out is a message again, or real rows (`FloatVectors`) where it mixed some. A field
+    ``f`` left at None is filled as that of a rule. `Traits.mean_at_zero` says here that with ``f``
+    0 it changes no mean.
+    """
+
+    @property
+    def mixes(self) -> bool:
+        """True if real rows come out, whatever went in."""
+        return True
+
+    def before(self, rule: Defense[Any]) -> Defense[Any]:
+        """The rule that the two are together."""
+        return Chain(self, rule)
+
+    def rows_needed(self, rule: Defense[Any]) -> int:
+        """The smallest ``n`` for which both are defined."""
+        return rule.rows_needed()
+
+    def rows(self, n: int) -> int:
+        """How many rows come out of ``n``, at least."""
+        return n
+
+    @abstractmethod
+    def tolerates(self, n: int, rule: Defense[Any]) -> int:
+        """Breakdown point of the two together."""
+
+    def sensitivity(self, clip: float, n: int, rule: Defense[Any]) -> float | None:
+        """Of the two together, see `Defense.sensitivity`."""
+        return None
+
+    @abstractmethod
+    def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor | None]:
+        """The rows for the rule, and whose they are: indices of rows, None if of several each."""
+
+
+@dataclass(frozen=True)
+class Chain(Defense[Any]):
+    """A prefilter in front of a rule, which may be such a pair itself.
+
+    The clients' sizes go with their rows; rows that are of several clients each all count the same.
+
+    Args:
+        first: What the messages go through.
+        rule: What gets the result.
+    """
+
+    first: Prefilter
+    rule: Defense[Any]
+
+    def traits(self) -> Traits:
+        """What either needs, and what both keep."""
+        one, two = self.first.traits(), self.rule.traits()
+        return Traits(
+            reads_sum=False,
+            root=one.root or two.root,
+            history=one.history or two.history,
+            identities=one.identities or two.identities,
+            randomized=one.randomized or two.randomized,
+            detects=one.detects or (two.detects and not self.first.mixes),
+            oracle=one.oracle or two.oracle,
+            shift=one.shift and two.shift,
+            scale=one.scale and two.scale,
+            mean_at_zero=one.mean_at_zero and two.mean_at_zero,
+            sharp=one.sharp and two.sharp,
+        )
+
+    def refuses(self, alphabet: type[Payload]) -> str | None:
+        """Why one of the two has no meaning on what it would get."""
+        why = self.first.refuses(alphabet)
+        return why or self.rule.refuses(FloatVectors if self.first.mixes else alphabet)
+
+    def declared(self, f: int) -> Self:
+        """Both with the same ``f`` where it was left open."""
+        return dataclasses.replace(self, first=self.first.declared(f), rule=self.rule.declared(f))
+
+    def init(self, spec: Spec) -> Any:
+        """The rule's."""
+        return self.rule.init(spec)
+
+    def rows_needed(self) -> int:
+        """Of the two."""
+        return self.first.rows_needed(self.rule)
+
+    def most_rows(self) -> int | None:
+        """The rule's, though fewer rows may reach it."""
+        return self.rule.most_rows()
+
+    def tolerates(self, n: int) -> int:
+        """Of the two."""
+        return self.first.tolerates(n, self.rule)
+
+    def sensitivity(self, clip: float, n: int) -> float | None:
+        """Of the two."""
+        return self.first.sensitivity(clip, n, self.rule)
+
+    def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
+        """First one, then the other."""
+        passed, rows = self.first.transform(received, view)
+        if rows is None:
+            alike = torch.ones(len(passed), dtype=torch.float64)
+            inner = dataclasses.replace(view.asked(), weights=alike, ids=alike[:0], truth=None)
+        else:
+            inner = view.take(rows.cpu())
+        out, state = self.rule.aggregate(passed, state, inner)
+        view.findings.notes |= inner.findings.notes
+        if rows is not None and self.traits().detects:
+            kept = torch.zeros(len(received), dtype=torch.bool)
+            kept[rows.cpu()] = True if inner.findings.kept is None else inner.findings.kept.cpu()
+            view.findings.kept = kept
+        return out, state

@@ -19,7 +19,9 @@ class NNM(Prefilter):
     """Replace every row by the mean of the ``n - f`` rows nearest to it, itself included.
 
     Rows that agree stay together, so what the rule sees is less spread and the adversary has less
-    room. Among equally near rows the lower one wins. Ignores the clients' sizes.
+    room. Rows that tie for the last places share them, so that on bits, where they often do, the
+    order of the clients does not matter. A row that is not finite is infinitely far from all.
+    Ignores the clients' sizes.
 
     Args:
         f: Malicious rows the server is prepared for; ``n >= 2 f + 1``.
@@ -48,8 +50,12 @@ class NNM(Prefilter):
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, None]:
         """One Gram matrix, one product."""
-        x, n = received.values(), len(received)
-        nearest = squared_distances(x).sort(dim=1, stable=True).indices[:, : n - (self.f or 0)]
-        share = torch.zeros(n, n, dtype=torch.float32, device=x.device)
-        share.scatter_(1, nearest, 1 / nearest.shape[1])
-        return FloatVectors(share @ x.to(torch.float32)), None
+        x, mixed = received.values(), len(received) - (self.f or 0)
+        squared = squared_distances(x).nan_to_num(nan=torch.inf).fill_diagonal_(0)
+        last = squared.sort(dim=1).values[:, mixed - 1 : mixed]
+        nearer, tied = squared < last, squared == last
+        places = mixed - nearer.sum(dim=1, keepdim=True)
+        share = (nearer + tied * places / tied.sum(dim=1, keepdim=True)) / mixed
+        whole = torch.isfinite(x).all(dim=1, keepdim=True)
+        x = x if bool(whole.all()) else torch.where(whole, x, 0)
+        return FloatVectors(share.to(torch.float32) @ x.to(torch.float32)), None

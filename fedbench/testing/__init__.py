@@ -13,7 +13,6 @@ from fedbench.testing.contracts import (
     NETWORK,
     SIZES,
     check_attack,
-    check_defense,
     check_payload,
     check_protocol,
     example_clients,
@@ -21,6 +20,7 @@ from fedbench.testing.contracts import (
     example_situation,
     in_float64,
 )
+from fedbench.testing.defenses import check_defense, check_prefilter
 from fedbench.testing.mechanisms import check_mechanism
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "check_defense",
     "check_mechanism",
     "check_payload",
+    "check_prefilter",
     "check_protocol",
     "example_clients",
     "example_payloads",

@@ -1,4 +1,4 @@
-"""The laws of payloads, defenses, attacks and protocols."""
+"""The laws of payloads, attacks and protocols."""
 
 from __future__ import annotations
 
@@ -118,51 +118,13 @@ def check_payload(payload: Payload) -> None:
             assert not bool(taken[0]), "a message of another length must be rejected"
 
 
-def check_defense(defense: Defense[Any], n: int = 9) -> None:
-    """A defense on every alphabet it accepts.
-
-    It answers ``(k,)``, leaves its input alone, does not depend on the order of the clients, and
-    returns what all of them sent when they sent the same. Only a ``randomized`` one draws numbers.
-    """
-    assert defense.rows_needed() >= 1
-    assert 0 <= defense.tolerates(n) < n
-    for payload in example_payloads(n):
-        if not isinstance(payload, defense.accepts):
-            continue
-        values = payload.values()
-        before = values.clone()
-        weights = Key(1).uniform(n).double() + 0.5
-        view = ServerView(weights, payload.take([0]), 0, Key(2))
-        out, _ = defense.aggregate(payload, defense.init(payload.spec), view)
-        name = type(payload).__name__
-        assert out.shape == (values.shape[1],), name
-        assert bool(torch.isfinite(out).all()), name
-        assert torch.equal(payload.values(), before), f"{name}: input was written into"
-        if not defense.traits().randomized:
-            redrawn = dataclasses.replace(view, key=Key(12))
-            other, _ = defense.aggregate(payload, defense.init(payload.spec), redrawn)
-            assert torch.equal(other, out), f"{name}: draws numbers and is not randomized"
-
-        if isinstance(payload, FloatVectors):
-            payload = payload.put([0], FloatVectors(torch.full_like(payload.x[:1], 1e8)))
-            values = payload.values()
-            out, _ = defense.aggregate(payload, defense.init(payload.spec), view)
-        order = Key(3).permutation(n)
-        turned = ServerView(weights[order], view.broadcast, 0, view.key)
-        again, _ = defense.aggregate(payload.take(order), defense.init(payload.spec), turned)
-        torch.testing.assert_close(again, out, msg=f"{name}: depends on the order of the clients")
-
-        equal = payload.take([0] * n)
-        back, _ = defense.aggregate(equal, defense.init(payload.spec), view)
-        torch.testing.assert_close(back.double(), values[0].double(), msg=f"{name}: equal rows")
-
-
 def example_situation(
     payload: Payload, defense: Defense[Any], rows: Sequence[int] = (0, 1)
 ) -> threat.Situation:
     """A round in which the adversary owns these rows of ``payload``."""
-    n = len(payload)
-    view = ServerView(torch.ones(n, dtype=torch.float64), payload.take([0]), 0, Key(4))
+    n, owned = len(payload), torch.tensor(list(rows), dtype=torch.long)
+    weights, one = torch.ones(n, dtype=torch.float64), payload.take([0])
+    view = ServerView(weights, one, 0, Key(4), root=one, truth=torch.isin(torch.arange(n), owned))
 
     def codec(rows: Sequence[int]) -> Callable[[Tensor], Payload]:
         return lambda x: payload.take([0] * len(x)).nearest(x)
@@ -173,7 +135,7 @@ def example_situation(
         updates=updates,
         trained=updates[list(rows)],
         idle=torch.zeros_like(updates),
-        rows=torch.tensor(list(rows), dtype=torch.long),
+        rows=owned,
         ids=list(rows),
         codec=codec,
         memories=[{} for _ in range(n)],

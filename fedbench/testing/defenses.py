@@ -1,0 +1,222 @@
+"""The laws of aggregation rules, and of what comes before them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, Prefilter, ServerView
+from fedbench.api.prefilter import Chain
+from fedbench.payload import FloatVectors, Payload
+from fedbench.rng import Key
+from fedbench.testing.contracts import example_payloads
+
+FAR = 1e10  # where outliers are, of rows whose norm is about 10
+BOUNDED = 1e5  # below this an answer has not followed them
+
+
+def check_defense(defense: Defense[Any], n: int = 9) -> None:
+    """A rule keeps the laws of rules, and what it says of itself in its traits.
+
+    On every alphabet that it does not refuse:
+
+    - it answers ``(k,)``, finite, and leaves its input and its state alone;
+    - the order of the clients is irrelevant (on average, where it draws numbers);
+    - what all of them sent comes back when they sent the same;
+    - only a ``randomized`` rule draws numbers, only one that ``detects`` says whom it left out.
+
+    On floats, if it works on them:
+
+    - ``shift`` and ``scale``: a vector added to all rows, a factor of all rows, come back;
+    - ``mean_at_zero``: with ``f`` 0 it is the mean;
+    - `Defense.tolerates`: so many rows that are far away, in one place or in many, NaN, infinite or
+      1e30, leave the answer finite and bounded; if it is ``sharp``, one more does not;
+    - it does something: outliers that move the mean move it otherwise, unless it needs the sum
+      alone.
+
+    Args:
+        defense: With its parameters, ``f`` filled in.
+        n: Rows to try it with; more if it needs more.
+    """
+    n = max(n, defense.rows_needed())
+    most = defense.most_rows()
+    assert most is None or n <= most, f"cannot be tried with {n} rows"
+    assert defense.rows_needed() >= 1
+    assert 0 <= defense.tolerates(n) < n
+    tried = [p for p in example_payloads(n) if defense.refuses(type(p)) is None]
+    assert tried, "refuses every alphabet"
+    for payload in tried:
+        _check_on(defense, payload)
+    floats = [payload for payload in tried if isinstance(payload, FloatVectors)]
+    for payload in floats:
+        _check_equivariance(defense, payload.x)
+        _check_breakdown(defense, payload.x)
+        if not defense.traits().reads_sum:
+            _check_canary(defense, payload.x)
+
+
+def check_prefilter(prefilter: Prefilter, rule: Defense[Any], n: int = 9) -> None:
+    """A prefilter in front of ``rule`` keeps the laws of rules; alone it loses no row unsaid."""
+    chain = prefilter.before(rule)
+    check_defense(chain, n)
+    for payload in example_payloads(max(n, chain.rows_needed())):
+        if chain.refuses(type(payload)) is not None:
+            continue
+        before, view = payload.encode(), view_of(payload)
+        passed, rows = prefilter.transform(payload, view)
+        assert payload.encode() == before, "input was written into"
+        assert prefilter.mixes == (rows is None), "mixes, or says whose rows it passes on"
+        assert len(passed) >= prefilter.rows(len(payload)) or rows is not None
+        if rows is not None:
+            assert len(rows) == len(passed)
+            assert len(set(rows.tolist())) == len(rows), "passes a row on twice"
+
+
+def view_of(payload: Payload, weights: Tensor | None = None, key: Key | None = None) -> ServerView:
+    """What a rule is shown beside a payload: nobody is malicious; row 0 is the root's as well."""
+    n, one = len(payload), payload.take([0])
+    weights = torch.ones(n, dtype=torch.float64) if weights is None else weights
+    truth = torch.zeros(n, dtype=torch.bool)
+    return ServerView(weights, one, 0, key or Key(2), root=one, truth=truth)
+
+
+def answer(defense: Defense[Any], payload: Payload, view: ServerView | None = None) -> Tensor:
+    """What it makes of these rows in a first round."""
+    view = view_of(payload) if view is None else view
+    return defense.aggregate(payload, defense.init(payload.spec), view)[0]
+
+
+def outliers(x: Tensor, count: int) -> Iterator[tuple[str, Tensor]]:
+    """Copies of ``x (n, k)`` whose first ``count`` rows are arbitrary, one kind after the other."""
+    k = x.shape[1]
+    signs = torch.ones(count)
+    signs[1::2] = -1
+    scattered = torch.zeros(count, k)
+    scattered[torch.arange(count), torch.arange(count) % k] = FAR
+    kinds = {
+        "in one place": torch.full((count, k), FAR),
+        "in one coordinate": scattered[:1].expand(count, k),
+        "scattered": scattered,
+        "on both sides": FAR * signs[:, None].expand(count, k),
+        "at many scales": scattered * (10.0 ** -torch.arange(count))[:, None].clamp_min(1e-4),
+        "not a number": torch.full((count, k), torch.nan),
+        "infinite": torch.full((count, k), torch.inf) * signs[:, None],
+        "1e30": torch.full((count, k), 1e30),
+    }
+    for name, rows in kinds.items():
+        out = x.clone()
+        out[:count] = rows
+        yield name, out
+
+
+def _check_on(defense: Defense[Any], payload: Payload) -> None:
+    name, n, traits = type(payload).__name__, len(payload), defense.traits()
+    values = payload.values()
+    before = values.clone()
+    view = view_of(payload, Key(1).uniform(n).double() + 0.5)
+    state = defense.init(payload.spec)
+    kept = copy.deepcopy(state)
+    out, later = defense.aggregate(payload, state, view)
+    assert out.shape == (values.shape[1],), name
+    assert bool(torch.isfinite(out).all()), name
+    assert torch.equal(payload.values(), before), f"{name}: input was written into"
+    found = view.findings.kept
+    assert (found is not None) == traits.detects, f"{name}: says whom it left out, or does not"
+    assert found is None or (found.shape == (n,) and found.dtype == torch.bool), name
+
+    after = copy.deepcopy(later)
+    again, _ = defense.aggregate(payload, later, view.asked())
+    assert bool(torch.isfinite(again).all()), f"{name}: in the second round"
+    assert traits.history or later is None, f"{name}: remembers and does not say so"
+    for mine, untouched in ((state, kept), (later, after)):
+        torch.testing.assert_close(mine, untouched, msg=f"{name}: its state was written into")
+
+    if not traits.randomized:
+        other = answer(defense, payload, view.asked(key=Key(12)))
+        assert torch.equal(other, out), f"{name}: draws numbers and is not randomized"
+
+    if isinstance(payload, FloatVectors) and defense.tolerates(n) > 0:
+        payload = payload.put([0], FloatVectors(torch.full_like(payload.x[:1], 1e8)))
+        values = payload.values()
+    order = Key(3).permutation(n)
+    turned, one = payload.take(order), payload.take([n - 1])
+    draws = 256 if traits.randomized else 1
+    difference = torch.stack(
+        [
+            answer(defense, turned, _seen(view, Key(draw), order, one))
+            - answer(defense, payload, _seen(view, Key(draw), torch.arange(n), one))
+            for draw in range(draws)
+        ]
+    ).double()
+    room = 5 * difference.std(dim=0, unbiased=False) / draws**0.5
+    largest = 1e-4 * values[1:].double().abs().max() + room
+    assert bool((difference.mean(dim=0).abs() <= largest).all()), (
+        f"{name}: depends on the order of the clients"
+    )
+
+    equal = payload.take([n - 1] * n)
+    back = answer(defense, equal, view.asked(root=one))
+    same = values[n - 1].double()
+    if not traits.randomized:
+        torch.testing.assert_close(back.double(), same, rtol=1e-4, atol=1e-4, msg=f"{name}: equal")
+
+
+def _seen(view: ServerView, key: Key, order: Tensor, root: Payload) -> ServerView:
+    return view.take(order).asked(key=key, root=root)
+
+
+def _check_equivariance(defense: Defense[Any], x: Tensor) -> None:
+    traits, out = defense.traits(), answer(defense, FloatVectors(x)).double()
+    if traits.shift:
+        added = 3 * Key(5).normal(x.shape[1])
+        moved = answer(defense, FloatVectors(x + added)).double()
+        torch.testing.assert_close(moved, out + added, rtol=1e-4, atol=1e-4, msg="shift")
+    if traits.scale:
+        scaled = answer(defense, FloatVectors(7 * x)).double()
+        torch.testing.assert_close(scaled, 7 * out, rtol=1e-4, atol=1e-4, msg="scale")
+    if traits.mean_at_zero:
+        nobody = answer(without_malicious(defense), FloatVectors(x)).double()
+        torch.testing.assert_close(nobody, x.double().mean(dim=0), msg="f = 0 is not the mean")
+
+
+def without_malicious(defense: Defense[Any]) -> Defense[Any]:
+    """The same rule, and what comes before it, with every ``f`` 0."""
+    if isinstance(defense, Chain):
+        first: Any = defense.first
+        if hasattr(first, "f"):
+            first = dataclasses.replace(first, f=0)
+        return dataclasses.replace(defense, first=first, rule=without_malicious(defense.rule))
+    rule: Any = defense
+    found: Defense[Any] = dataclasses.replace(rule, f=0) if hasattr(rule, "f") else rule
+    return found
+
+
+def _check_breakdown(defense: Defense[Any], x: Tensor) -> None:
+    n, count = len(x), defense.tolerates(len(x))
+    root = FloatVectors(x[n - 1 :])
+    for name, rows in outliers(x, count):
+        out = answer(defense, FloatVectors(rows), view_of(FloatVectors(rows)).asked(root=root))
+        assert bool(torch.isfinite(out).all()), f"{count} of {n} rows {name}: not finite"
+        assert float(out.abs().max()) < BOUNDED, f"{count} of {n} rows {name} moved it away"
+    if defense.traits().sharp:
+        moved = []
+        for _, rows in list(outliers(x, count + 1))[:4]:
+            out = answer(defense, FloatVectors(rows), view_of(FloatVectors(rows)).asked(root=root))
+            moved.append(not float(out.abs().max()) < BOUNDED)
+        assert any(moved), f"{count + 1} of {n} rows far away do not move it: not sharp"
+
+
+def _check_canary(defense: Defense[Any], x: Tensor) -> None:
+    changed = []
+    for _, rows in list(outliers(x, min(2, len(x) - 1)))[:4]:
+        mean = rows.double().mean(dim=0)
+        root = FloatVectors(x[len(x) - 1 :])
+        out = answer(defense, FloatVectors(rows), view_of(FloatVectors(rows)).asked(root=root))
+        distance = torch.linalg.vector_norm(out.double() - mean)
+        changed.append(not float(distance) < 1e-3 * float(torch.linalg.vector_norm(mean)))
+    assert any(changed), "outliers leave it at the mean: is it a defense?"

@@ -100,8 +100,9 @@ def test_every_plugin_can_be_shown_with_its_paper(kind: str, name: str) -> None:
     assert ("\npaper\n" in text) == bool(doc.references)
     assert "\x1b" not in text
     long = [line for line in text.splitlines() if len(line) > 80]
-    pasted = f"  --{kind} {registry.describe(name, registry.load(kind, name))}"
-    assert long in ([], [pasted])  # what is to be pasted stays one line
+    typed = registry.describe(name, registry.load(kind, name))
+    pasted = f"--defense {typed}+RULE" if kind == "prefilter" else f"--{kind} {typed}"
+    assert long in ([], [f"  {pasted}"])  # what is to be pasted stays one line
 
 
 @pytest.mark.parametrize(("kind", "name"), INSTALLED)

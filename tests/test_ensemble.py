@@ -121,16 +121,19 @@ def test_a_name_that_is_none_is_refused() -> None:
         Grid({"attack": ("al",)}).cells()
 
 
-def test_the_catalogue_is_what_the_attacks_say(tmp_path: Path) -> None:
-    stale = tmp_path / "README.md"
-    text = (ROOT / "attacks" / "README.md").read_text()
+@pytest.mark.parametrize(
+    ("kind", "folder"), [("attack", "attacks"), ("defense", "defenses"), ("prefilter", "defenses")]
+)
+def test_the_catalogue_is_what_the_plug_ins_say(kind: str, folder: str, tmp_path: Path) -> None:
+    stale, names = tmp_path / "README.md", registry.names(kind)
+    text = (ROOT / folder / "README.md").read_text()
     stale.write_text(text)
-    assert not replace("attacks", stale), "run: fedbench list attacks --into attacks/README.md"
-    stale.write_text(text.replace("### none", "### nothing"))
-    assert replace("attacks", stale)
+    assert not replace(kind, stale), f"run: fedbench list {kind}s --into {folder}/README.md"
+    stale.write_text(text.replace(f"### {names[-1]}", "### nothing"))
+    assert replace(kind, stale)
     assert stale.read_text() == text
-    shown = page("attack")
-    for name in registry.names("attack"):
+    shown = page(kind)
+    for name in names:
         assert f"\n### {name}\n" in shown, name
         assert shown.count(f"[`{name}`](#{name})") == 1
 

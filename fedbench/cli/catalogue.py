@@ -163,9 +163,11 @@ def _show(console: Console, kind: str, name: str, plugin: type[Any]) -> None:
     _body(console, paragraphs(doc.body))
     if fields := [field for field in dataclasses.fields(instance) if field.init]:
         _section(console, "parameters", parameters(plugin, instance, fields, doc.args))
-        text = registry.describe(name, instance)
+        text = f"--{kind} {registry.describe(name, instance)}"
+        if kind == "prefilter":
+            text = f"--defense {registry.describe(name, instance)}+RULE"
         console.print(Text("as typed, with every default", style="bold"))
-        console.print(f"  --{kind} {text}\n", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  {text}\n", highlight=False, markup=False, soft_wrap=True)
     if facts := _facts(kind, instance):
         _section(console, "what it needs and does", facts)
     if doc.references:
@@ -229,6 +231,7 @@ def spelled(hint: Any) -> str:
 def _facts(kind: str, plugin: Any) -> list[tuple[str, str]]:
     """What the classes say beside their docstrings."""
     from fedbench.api import Mechanism
+    from fedbench.cli.catalogue_rules import facts as rule_facts
 
     facts = []
     if kind == "attack":
@@ -236,14 +239,12 @@ def _facts(kind: str, plugin: Any) -> list[tuple[str, str]]:
         extras = {"the server's rule, to query": needs.defense, "the server's state": needs.state}
         known = [TIERS[needs.tier], *(what for what, shown in extras.items() if shown)]
         facts.append(("must know", "; ".join(known)))
-    if kind in ("attack", "defense"):
+    if kind in ("attack", "defense", "prefilter"):
         names = [alphabet.__name__ for alphabet in plugin.accepts]
         every = "messages of any protocol"
         facts.append(("works on", every if names == ["Payload"] else ", ".join(names)))
-    if kind == "defense":
-        facts.append(("clients a round", _rows(plugin)))
-        if getattr(plugin, "f", 0) is None:
-            facts.append(("f=none", "filled in: the share --declared of a round, rounded up"))
+    if kind in ("defense", "prefilter"):
+        facts += rule_facts(plugin)
     if kind == "protocol":
         sizes = "clients weighted by size where it is the mean"
         count = sizes if plugin.weighted else "every client counts the same"
@@ -257,11 +258,3 @@ def _facts(kind: str, plugin: Any) -> list[tuple[str, str]]:
         if plugin.knob is not None:
             facts.append(("--target-epsilon", f"finds {plugin.knob[0]}"))
     return facts
-
-
-def _rows(defense: Any) -> str:
-    """The smallest number of rows, for some ``f`` if the server has to assume one."""
-    if not hasattr(defense, "f"):
-        return f"at least {defense.rows_needed()}"
-    needed = {f: dataclasses.replace(defense, f=f).rows_needed() for f in (1, 2, 5)}
-    return "at least " + ", ".join(f"{rows} with f={f}" for f, rows in needed.items())

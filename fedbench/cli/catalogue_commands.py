@@ -13,8 +13,8 @@ def list_(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="protocols, attacks, defenses, mechanisms, datasets, models or partitions; "
-            "all of them by default"
+            help="protocols, attacks, defenses, prefilters, mechanisms, datasets, models or "
+            "partitions; all of them by default"
         ),
     ] = None,
     into: Annotated[

@@ -13,7 +13,7 @@ from fedbench.errors import ConfigError
 from fedbench.files import write_atomically
 
 START, END = "<!-- catalogue: {command} -->", "<!-- end of the catalogue -->"
-GROUPS = (
+GROUPS = (  # of attacks
     "On any alphabet",
     "On one alphabet",
     "In training",
@@ -54,7 +54,7 @@ def page(kind: str) -> str:
         if names:
             parts += [f"## {title}\n"] if title else []
             parts += [_table(kind, {name: plugins[name] for name in names})]
-            parts += [_entry(name, plugins[name]) for name in names]
+            parts += [_entry(kind, name, plugins[name]) for name in names]
     return "\n".join(parts)
 
 
@@ -72,16 +72,35 @@ def _group(kind: str, plugin: type[Any]) -> str:
 
 
 def _table(kind: str, plugins: dict[str, type[Any]]) -> str:
-    rows = [("name", "what it does", "must know", "works on", "source")]
+    knows = {"attack": "must know", "defense": "needs", "prefilter": "needs"}.get(kind, "")
+    rows = [("name", "what it does", knows, "survives", "works on", "source")]
     for name, plugin in plugins.items():
         doc, instance = Doc.of(plugin), plugin()
-        alphabets = [alphabet.__name__ for alphabet in plugin.accepts]
-        works = "any" if alphabets == ["Payload"] else ", ".join(alphabets)
-        needs = str(instance.needs()) if kind == "attack" else ""
-        rows.append((f"[`{name}`](#{name})", prose(doc.summary), needs, works, source(doc)))
+        what, works = f"[`{name}`](#{name})", _works_on(plugin)
+        needs, survives = _needs(kind, instance)
+        rows.append((what, prose(doc.summary), needs, survives, works, source(doc)))
     used = [i for i, column in enumerate(zip(*rows[1:], strict=True)) if any(column)]
     lines = ["| " + " | ".join(_cell(row[i]) for i in used) + " |" for row in rows]
     return "\n".join([lines[0], "|" + " --- |" * len(used), *lines[1:], ""])
+
+
+def _works_on(plugin: type[Any]) -> str:
+    """The alphabets."""
+    alphabets = [alphabet.__name__ for alphabet in getattr(plugin, "accepts", ())]
+    works = "any" if alphabets == ["Payload"] else ", ".join(alphabets)
+    out = [alphabet.__name__ for alphabet in getattr(plugin, "without", {})]
+    return f"{works}, not {', '.join(out)}" if out else works
+
+
+def _needs(kind: str, instance: Any) -> tuple[str, str]:
+    """What must be known or had, and how many malicious rows it survives."""
+    from fedbench.cli.catalogue_rules import breakdown, needs
+
+    if kind == "attack":
+        return str(instance.needs()), ""
+    if kind in ("defense", "prefilter"):
+        return needs(instance) or "the sum", breakdown(instance)
+    return "", ""
 
 
 def source(doc: Doc) -> str:
@@ -104,7 +123,9 @@ def source(doc: Doc) -> str:
     return ", ".join(part for part in (authors, venue) if part)
 
 
-def _entry(name: str, plugin: type[Any]) -> str:
+def _entry(kind: str, name: str, plugin: type[Any]) -> str:
+    from fedbench.cli.catalogue_rules import facts
+
     doc, instance = Doc.of(plugin), plugin()
     fields = [field for field in dataclasses.fields(instance) if field.init]
     lines = [f"### {name}", "", prose(doc.summary), ""]
@@ -115,15 +136,20 @@ def _entry(name: str, plugin: type[Any]) -> str:
     if lines[-1]:
         lines.append("")
     if fields:
-        lines += list(_list(parameters(plugin, instance, fields, doc.args)))
+        given = parameters(plugin, instance, fields, doc.args)
+        lines += list(_list([(f"`{term}`", said) for term, said in given]))
+    if kind in ("defense", "prefilter"):
+        if fields:
+            lines.pop()
+        lines += list(_list([(f"*{term}*", said) for term, said in facts(instance)]))
     if doc.references:
-        lines += [f"Source: {doc.references}", ""]
+        lines += [f"Source: {prose(doc.references)}", ""]
     return "\n".join(lines)
 
 
 def _list(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
     for term, said in pairs:
-        yield f"- `{term}`: {prose(said)}"
+        yield f"- {term}: {prose(said)}"
     yield ""
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedbench.cli.bench_attacks import attacks
+from fedbench.cli.bench_defenses import defenses
 
 if TYPE_CHECKING:
     from fedbench.bench.play import Bench
@@ -25,6 +26,7 @@ def bench() -> None:
 
 
 app.command("attacks")(attacks)
+app.command("defenses")(defenses)
 
 
 @app.command()

@@ -22,7 +22,8 @@ from fedbench.identity import fingerprint
 from fedbench.payload import Checks
 from fedbench.plugins import Plugins
 
-LATER = ("knowledge", "attack_from", "attack_until", "attack_every")  # fields since schema 3
+ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
+LATER = (*ADVERSARY, "defense_draw")  # fields since schema 3
 
 
 class Scenario(BaseModel):
@@ -61,6 +62,8 @@ class Scenario(BaseModel):
         attack_from: First round in which the attack acts; its clients are honest before.
         attack_until: First round in which it no longer does; None: it never stops.
         attack_every: It acts in every so many of these rounds.
+        defense_draw: Which draw of the server's randomness a rule gets that has some; all else,
+            training included, is as with any other.
         server_checks: ``finite``: rows with NaN or infinity are rejected; ``range``: also those
             that no honest encoder sends, whatever its input; ``none``: all that decode pass.
         seed: Of everything but the data.
@@ -93,6 +96,7 @@ class Scenario(BaseModel):
     attack_from: int = 0
     attack_until: int | None = None
     attack_every: int = 1
+    defense_draw: int = 0
     server_checks: Checks = "finite"
     seed: int = 0
     data_seed: int | None = None
@@ -136,7 +140,7 @@ class Scenario(BaseModel):
         if self.knowledge is not None:
             Knowledge.parse(self.knowledge)
         require("--delta", self.delta, 0 < self.delta < 1, "in (0, 1)")
-        for name in ("seed", "data_seed"):
+        for name in ("seed", "data_seed", "defense_draw"):
             value = getattr(self, name)
             require(f"--{name.replace('_', '-')}", value, value is None or value >= 0, ">= 0")
         return self

@@ -121,12 +121,13 @@ class Setup:
         """
         alike = not self.plugins.protocol.weighted or self.plugins.mechanism.central
         weights = torch.ones(len(ids), dtype=torch.float64) if alike else self.sizes[ids]
+        draw = self.scenario.defense_draw
         needs, rows = self.plugins.defense.traits(), torch.tensor(ids, dtype=torch.int64)
         return ServerView(
             weights,
             broadcast,
             step,
-            key=self.key.fold("defense", step),
+            key=self.key.fold("defense", step, *([draw] if draw else [])),
             expected=self.scenario.per_round,
             ids=rows,
             root=self.root_message(broadcast, step) if needs.root else None,

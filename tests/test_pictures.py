@@ -512,6 +512,8 @@ def test_a_map_has_a_row_a_defense_and_says_what_was_not_run() -> None:
     figure = heatmap.compose(rows(found))
     said = words(figure)
     assert said.count("n/a") == 2
+    assert "worst case" in said
+    assert (said.count("30.0"), said.count("80.0")) == (2, 2), "in its column, and in the last"
     assert {"90.0", "30.0", "40.0", "80.0"} <= set(said)
     boxes = [patch for patch in figure.artists if isinstance(patch, Rectangle)]
     assert sum(bool(box.get_hatch()) for box in boxes) == 2
@@ -761,8 +763,8 @@ def test_a_sketch_of_bits_is_ordered_by_bits_and_marks_the_front() -> None:
 
 def test_a_sketch_of_a_map_marks_the_worst_of_a_row() -> None:
     lines = sketched("heatmap", small(), 80)
-    assert line(lines, "mean") == "mean 96.0 20.0 ◀ 91.0"
-    assert line(lines, "median") == "median 80.0 n/a 72.0 ◀"
+    assert line(lines, "mean") == "mean 96.0 20.0 ◀ 91.0 20.0"
+    assert line(lines, "median") == "median 80.0 n/a 72.0 ◀ 72.0"
 
 
 def test_a_sketch_of_impact_has_points() -> None:

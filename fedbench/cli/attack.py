@@ -90,6 +90,13 @@ def attack(
         int | None,
         typer.Option(help="it acts in every so many rounds", rich_help_panel=_ADVERSARY),
     ] = None,
+    defense_draw: Annotated[
+        int | None,
+        typer.Option(
+            help="which draw of the server's randomness, of rules that have some",
+            rich_help_panel=_WHO,
+        ),
+    ] = None,
     rounds: Annotated[int | None, typer.Option(rich_help_panel=_WHO)] = None,
     epochs: Annotated[int | None, typer.Option(rich_help_panel=_WHO)] = None,
     batch_size: Annotated[int | None, typer.Option(rich_help_panel=_WHO)] = None,
@@ -180,6 +187,7 @@ def attack(
         "attack_from": attack_from,
         "attack_until": attack_until,
         "attack_every": attack_every,
+        "defense_draw": defense_draw,
         "local_models": local_models,
         "delta": delta,
         "adjacency": adjacency,

@@ -23,6 +23,8 @@ RULE, GAP, UNDER = 1.7, 0.35, 0.3  # the widest name of a defense; between two m
 SIZE, LINE = 8.5, 0.15  # of a name: points, and a line
 NARROWEST = 7.0  # page
 SCALE = (0, 25, 50, 75, 100)  # percent in the legend
+WORST_CASE = "worst case"  # the last column, apart from the others
+APART = 0.12
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,13 @@ class Map:
 
     name: str
     rules: dict[str, dict[str, Row]]
+
+    def at(self, rule: str, column: str) -> Row | None:
+        """What stands in a cell: under an attack, or in the worst case."""
+        inside = self.rules[rule]
+        if column == WORST_CASE:
+            return next((row for row in inside.values() if row.worst), None)
+        return inside.get(column)
 
 
 def maps(rows: Sequence[Row]) -> list[Map]:
@@ -70,6 +79,7 @@ class _Layout:
     @classmethod
     def of(cls, rows: Sequence[Row], found: Sequence[Map]) -> _Layout:
         heads = {name: name.replace(",", ", ") for name in attacks(rows)} | {"none": "none (clean)"}
+        heads |= {WORST_CASE: WORST_CASE}
         lines = [line for one in found for rule in one.rules for line in rule_lines(rule)]
         words = [piece.strip() for head in heads.values() for piece in pieces(head)]
         across = min(max(ACROSS, *(measure(word, 8) + 0.12 for word in words)), WIDEST)
@@ -81,7 +91,12 @@ class _Layout:
 
     @property
     def width(self) -> float:
-        return self.names + self.across * len(self.attacks)
+        return self.names + self.across * len(self.attacks) + APART
+
+    def left(self, i: int) -> float:
+        """Of a column, from the left of the map."""
+        apart = APART if i == len(self.attacks) - 1 else 0.0
+        return self.names + i * self.across + apart
 
     @property
     def head(self) -> float:
@@ -120,7 +135,7 @@ def compose(rows: Sequence[Row]) -> Figure:
     heights = [layout.height(strip) for strip in strips]
     width = max(NARROWEST, abreast * (layout.width + GAP) - GAP + 2 * MARGIN)
     caption = "Benign clients' pooled test data, last round; mean over the seeds."
-    if any(len(row) < len(layout.attacks) for one in found for row in one.rules.values()):
+    if any(len(row) < len(layout.attacks) - 1 for one in found for row in one.rules.values()):
         caption += f" {NONE}: no record."
     words = Words("Accuracy of defenses under attacks", setting(rows), caption + versions(rows))
     keys = [Key(f"{share} %", face(share / 100), "s") for share in SCALE]
@@ -140,12 +155,11 @@ def _draw(page: Page, x: float, y: float, one: Map, layout: _Layout) -> None:
     for k, line in enumerate(reversed(layout.title(one))):
         page.write(x, y - 0.18 * (k + 0.5), line, fontsize=9.5, fontweight="bold")
     y += layout.head
-    left = x + layout.names
     for i, lines in enumerate(layout.attacks.values()):
         for k, line in enumerate(lines):
             middle = y - 0.05 - LINE * (len(lines) - k - 0.5)
             look = {"fontsize": 8, "ha": "center", "color": FAINT}
-            page.write(left + (i + 0.5) * layout.across, middle, line, **look)
+            page.write(x + layout.left(i) + layout.across / 2, middle, line, **look)
     frames = []
     for rule, cells in one.rules.items():
         height, names = rule_height(rule), rule_lines(rule)
@@ -153,8 +167,8 @@ def _draw(page: Page, x: float, y: float, one: Map, layout: _Layout) -> None:
             middle = y + height / 2 + LINE * (k - (len(names) - 1) / 2)
             page.write(x, middle, line, fontsize=SIZE)
         for i, attack in enumerate(layout.attacks):
-            place = (left + i * layout.across, y, layout.across, height)
-            _cell(page, place, cells.get(attack))
+            place = (x + layout.left(i), y, layout.across, height)
+            _cell(page, place, one.at(rule, attack))
             if attack in cells and cells[attack].worst:
                 frames.append(place)
         y += height

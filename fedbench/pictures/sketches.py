@@ -14,7 +14,7 @@ from fedbench.cli.columns import NONE, WORST, bits, epsilon, percent
 from fedbench.cli.table import NAMES, Line, cell, grid, legible
 from fedbench.pictures.bits import marks
 from fedbench.pictures.epsilon import STRIPS, lines
-from fedbench.pictures.heatmap import Map, face, maps, on
+from fedbench.pictures.heatmap import WORST_CASE, Map, face, maps, on
 from fedbench.pictures.impact import bars
 from fedbench.pictures.page import pieces
 from fedbench.pictures.places import front
@@ -177,7 +177,7 @@ def _epsilon(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[Renderabl
 
 def _heatmap(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
     found = maps(rows)
-    tried = attacks(rows)
+    tried = [*attacks(rows), WORST_CASE]
     longest = max(len(piece.strip()) for attack in tried for piece in pieces(attack))
     column = min(max(longest, NARROWEST), WIDEST)
     names = min(max(len(rule) for one in found for rule in one.rules), NAMES)
@@ -197,15 +197,17 @@ def _map(one: Map, tried: Sequence[str], widths: tuple[int, int], options: Conso
         words = " ".join(piece.strip() for piece in pieces(attack))
         head = "none (clean)" if attack == "none" else words
         table.add_column(cell(head, options), justify="right", width=widths[1], overflow="fold")
-    for rule, inside in one.rules.items():
-        shown = [_share(inside.get(attack), options) for attack in tried]
+    for rule in one.rules:
+        shown = [
+            _share(one.at(rule, attack), options, marked=attack != WORST_CASE) for attack in tried
+        ]
         table.add_row(cell(rule.replace(",", ", "), options), *shown)
     return table
 
 
-def _share(row: Row | None, options: ConsoleOptions) -> Text:
+def _share(row: Row | None, options: ConsoleOptions, marked: bool) -> Text:
     if row is None:
         return Text(NONE, style="dim")
-    text = percent(row.accuracy) + (f" {WORST.split()[0]}" if row.worst else "")
+    text = percent(row.accuracy) + (f" {WORST.split()[0]}" if row.worst and marked else "")
     colour = face(row.accuracy)
     return Text(legible(f" {text} ", options), style=f"{on(colour)} on {colour}")

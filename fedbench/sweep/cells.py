@@ -11,7 +11,7 @@ from fedbench import registry
 from fedbench.api import Attack
 from fedbench.identity import fingerprint
 from fedbench.record import file_name
-from fedbench.scenario import LATER, Scenario
+from fedbench.scenario import ADVERSARY, Scenario
 
 AXES = ("protocol", "mechanism", "defense", "attack")  # kinds of plug-ins that are tried
 
@@ -63,7 +63,7 @@ class Cell:
     @property
     def defended(self) -> str:
         """`system`, whatever the adversary may see and when it acts: one clean run is of all."""
-        kept = tuple(name for name in self.varied if name not in LATER)
+        kept = tuple(name for name in self.varied if name not in ADVERSARY)
         return dataclasses.replace(self, varied=kept).system
 
     @cached_property

@@ -35,6 +35,7 @@ ADDED: dict[str, Any] = {
     "attack_from": 0,
     "attack_until": None,
     "attack_every": 1,
+    "defense_draw": 0,
     "validation_accuracy": None,
     "success": None,
     "true_positive_rate": None,

@@ -44,6 +44,7 @@ SETTINGS: Fields = {
     "attack_from": "whole",
     "attack_until": "whole",
     "attack_every": "whole",
+    "defense_draw": "whole",
     "server_checks": "name",
 }
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")

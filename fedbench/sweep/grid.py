@@ -9,7 +9,7 @@ from typing import Any
 
 from fedbench import registry
 from fedbench.errors import ConfigError, Misfit
-from fedbench.scenario import LATER, Scenario
+from fedbench.scenario import ADVERSARY, Scenario
 from fedbench.sweep.cells import AXES, Cell, Skipped
 from fedbench.sweep.ensemble import ALL, INSTALLED, STRONGEST, budget, expand
 
@@ -89,7 +89,11 @@ class Grid:
         if plugins.noises(scenario) == 0:
             self._first_only(scenario, PRIVACY, "without a mechanism")
         if scenario.attack == "none":
-            self._first_only(scenario, LATER, "without an attack")
+            self._first_only(scenario, ADVERSARY, "without an attack")
+        if not plugins.defense.traits().randomized:
+            self._first_only(
+                scenario, ("defense_draw",), f"to {plugins.rule}, which draws nothing,"
+            )
         if not plugins.declares:
             self._first_only(scenario, ("declared",), f"to {plugins.rule}")
 

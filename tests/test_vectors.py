@@ -1,0 +1,66 @@
+"""The conformance vectors: every rule gives the answers that were worked out by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedbench import registry
+from fedbench.api import ServerView
+from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, ranking
+from fedbench.rng import Key
+
+FOLDER = Path(__file__).parent / "vectors"
+CASES = [
+    pytest.param(case, id=f"{path.stem}: {case['title']}")
+    for path in sorted(FOLDER.glob("*.json"))
+    for case in json.loads(path.read_text())["cases"]
+]
+
+
+def payload(alphabet: str, rows: list[list[float]]) -> Payload:
+    """Of bits a 1 for each 1; of rankings every edge's position in the only layer."""
+    x = torch.tensor(rows, dtype=torch.float32)
+    if alphabet == "bits":
+        return BinaryMasks(x == 1, x[:, :0])
+    if alphabet == "signs":
+        return SignBits(x == 1)
+    if alphabet == "rankings":
+        return Rankings(ranking(x, (x.shape[1],)), (x.shape[1],))
+    return FloatVectors(x)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_vector_is_met(case: dict[str, Any]) -> None:
+    rule = registry.load("defense", case["defense"])
+    state = None
+    for step, rows in enumerate(case["rounds"]):
+        received = payload(case["alphabet"], rows)
+        if step == 0:
+            state = rule.init(received.spec)
+        weights = torch.tensor(case.get("weights", [1.0] * len(rows)), dtype=torch.float64)
+        root = payload(case["alphabet"], [case["root"]]) if "root" in case else None
+        ids = torch.tensor(case.get("clients", range(len(rows))))
+        view = ServerView(weights, received.take([0]), step, Key(0), ids=ids, root=root)
+        out, state = rule.aggregate(received, state, view)
+    assert out.tolist() == pytest.approx(case["answer"], rel=1e-5, abs=1e-6)
+    if "kept" in case:
+        assert view.findings.kept is not None
+        assert view.findings.kept.nonzero()[:, 0].tolist() == case["kept"]
+    for name, found in case.get("findings", {}).items():
+        assert view.findings.notes[name] == pytest.approx(found, rel=1e-5), name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_plausible_mistakes_give_other_answers(case: dict[str, Any]) -> None:
+    assert len(case["by hand"]) > 20
+    for mistake, answer in case.get("mistakes", {}).items():
+        assert answer != pytest.approx(case["answer"], rel=1e-3), mistake
+
+
+def test_every_rule_and_every_prefilter_has_a_vector() -> None:
+    told = {link.partition(":")[0] for c in CASES for link in registry.links(c.values[0]["defense"])}
+    random = {"bucketing", "oracle", "flame"}  # draws, or the truth of a round: no vector can say it
+    assert {*registry.names("defense"), *registry.names("prefilter")} - random <= told

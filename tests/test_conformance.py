@@ -87,7 +87,7 @@ def test_every_accepted_payload_attack_and_defense_ends_in_a_finite_aggregate(
         out, _ = server.aggregate(received, server.init(payload.spec), situation.view)
         assert bool(torch.isfinite(out).all())
         played += 1
-    assert played >= 1 or server.accepts != (Payload,)
+    assert played >= 1 or server.accepts != (Payload,) or server.without
 
 
 @pytest.mark.parametrize("name", registry.names("protocol"))

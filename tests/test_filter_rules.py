@@ -318,8 +318,8 @@ def test_d10_signguard_filters_norms_before_it_clips_them() -> None:
 
 def test_signguard_leaves_out_rows_whose_share_of_signs_is_not_that_of_most() -> None:
     # Shares of (+, 0, -) of 4: 3/4, 0, 1/4 five times, in any place; two rows have 0, 0, 1.
-    rows = floats(*[[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1]], *[[-1, 1, 1, 1]] * 2)
-    rows = FloatVectors(torch.cat([-torch.ones(2, 4), rows.x]))
+    alike = [[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1], [-1, 1, 1, 1]]
+    rows = FloatVectors(torch.cat([-torch.ones(2, 4), torch.tensor(alike)]))
     view = view_of(rows)
     torch.testing.assert_close(
         answer(SignGuard(share=1), rows, view), torch.tensor([1, 3, 3, 3]) / 5
@@ -378,7 +378,8 @@ def test_signguard_equals_mean_shift_written_out() -> None:
 def test_signguard_falls_back_on_the_norm_if_no_row_passes_both_and_says_so() -> None:
     # The median norm is 7.1, so the first three are too short; but of the clusters (+ +), (+ -)
     # and (- -) theirs is the largest.
-    rows = floats(*[[0.01, 0.01]] * 3, *[[5, -5]] * 2, *[[-5, -5]] * 2)
+    short, mixed, down = [0.01, 0.01], [5.0, -5.0], [-5.0, -5.0]
+    rows = floats(short, short, short, mixed, mixed, down, down)
     view = view_of(rows)
     torch.testing.assert_close(answer(SignGuard(share=1), rows, view), torch.tensor([0.0, -5]))
     assert view.findings.notes == {"empty_intersection": True}

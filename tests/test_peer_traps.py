@@ -4,7 +4,6 @@ D4 to D6 and D14 are in test_backdoor_traps.py, D11 to D13, D16 and D19 in test_
 in test_filter_rules.py; D2 and D3 are of rules that are not here yet (Bulyan, bucketing).
 """
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -62,7 +61,7 @@ def bounded(name: str) -> bool:
     return rule.refuses(FloatVectors) is None and rule.tolerates(9) >= 2
 
 
-@pytest.mark.parametrize("name", filter(bounded, registry.names("defense")))
+@pytest.mark.parametrize("name", [n for n in registry.names("defense") if bounded(n)])
 def test_d8_no_defense_is_silently_the_mean(name: str) -> None:
     rule = registry.load("defense", name).declared(2)
     x = Key(1).normal(9, 40)

@@ -158,6 +158,15 @@ def test_dnc_survives_rows_far_away_in_one_direction_and_rows_that_are_not_finit
         assert view.findings.kept.nonzero()[:, 0].tolist() == [0, 2, 3, 5, 6, 7, 8]
 
 
+def test_dnc_averages_no_row_that_is_not_finite_however_few_it_leaves_out() -> None:
+    x = alike(6)
+    x[1], x[4, 3] = torch.nan, torch.inf
+    view = view_of(FloatVectors(x))
+    torch.testing.assert_close(
+        answer(DnC(f=1), FloatVectors(x), view), x[[0, 2, 3, 5, 6, 7, 8]].mean(dim=0)
+    )
+
+
 def test_dnc_does_not_see_a_row_that_is_far_away_where_the_sketch_does_not_look() -> None:
     x = alike(7)
     missed = int(Key(0).fold("dnc", 0).permutation(40)[-1])
@@ -440,6 +449,13 @@ def test_flame_adds_noise_of_its_share_of_the_median_norm() -> None:
     other = answer(FLAME(noise=0.01), x, view_of(x, key=1))
     assert not torch.equal(other, answer(FLAME(noise=0.01), x))
     assert not FLAME(noise=0).traits().randomized
+
+
+@pytest.mark.parametrize("rule", [FLAME(noise=0), SignGuard(share=1)], ids=repr)
+def test_a_row_that_is_not_finite_counts_as_an_infinite_norm(rule: Defense[Any]) -> None:
+    # The median of 2, 4, 8 and two infinite norms is 8, so that nothing is clipped; without them 4.
+    rows = floats([2, 0], [torch.nan, 0], [4, 0], [8, 0], [0, torch.inf])
+    torch.testing.assert_close(answer(rule, rows), torch.tensor([14 / 3, 0]))
 
 
 def test_flame_says_if_it_found_no_cluster() -> None:

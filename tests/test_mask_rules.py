@@ -144,6 +144,16 @@ def test_where_most_masks_are_equally_dense_one_bit_is_the_deviation() -> None:
     assert passed(EntropyFilter(), same) == [0, 1, 2, 4, 5, 6]
 
 
+def test_a_mask_may_be_too_sparse_but_not_too_typical() -> None:
+    assert passed(DensityFilter(width=3.9), of_density(5, 5, 4, 6, 1)) == [0, 1, 2, 3]
+    bits = drawn(3, 9, 400)
+    bits[0] = bits.sum(dim=0) > 4
+    surprise = surprises(masks(bits))
+    deviates = (surprise - surprise.median()).abs().median()
+    assert float(surprise.median() - surprise[0]) > 10 * float(deviates)
+    assert 0 in passed(EntropyFilter(), masks(bits))
+
+
 def test_surprise_is_the_cross_entropy_under_the_others() -> None:
     for seed in range(20):
         bits = drawn(seed, 3 + seed % 6, 17)

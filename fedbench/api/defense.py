@@ -91,6 +91,7 @@ class Traits:
         scale: Does a positive factor of all rows come back as a factor of the answer?
         mean_at_zero: Is it the plain mean of equal weights if ``f`` is 0?
         sharp: Can one row more than it `Defense.tolerates` move the answer arbitrarily far?
+        shrinks: If all send the same, is the answer nearer to the middle of the alphabet?
     """
 
     reads_sum: bool = False
@@ -104,6 +105,7 @@ class Traits:
     scale: bool = True
     mean_at_zero: bool = False
     sharp: bool = True
+    shrinks: bool = False
 
 
 class Stage:

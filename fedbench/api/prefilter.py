@@ -81,6 +81,7 @@ class Chain(Defense[Any]):
             scale=one.scale and two.scale,
             mean_at_zero=one.mean_at_zero and two.mean_at_zero,
             sharp=one.sharp and two.sharp,
+            shrinks=one.shrinks or two.shrinks,
         )
 
     def refuses(self, alphabet: type[Payload]) -> str | None:

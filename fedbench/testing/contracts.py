@@ -148,14 +148,14 @@ def example_situation(
 
 
 def check_attack(attack: Attack, defense: Defense[Any]) -> None:
-    """An attack on every alphabet it accepts, against ``defense``.
+    """An attack on every alphabet that it and ``defense`` accept.
 
     It sends as many messages as it has clients, legal ones unless they are bytes; it rewrites its
     own rows and no others; what it is shown are copies; the same key gives the same messages; and
     an adversary without clients changes nothing.
     """
     for payload in example_payloads():
-        if not isinstance(payload, attack.accepts):
+        if not isinstance(payload, attack.accepts) or defense.refuses(type(payload)):
             continue
         name = type(payload).__name__
         before = payload.encode()

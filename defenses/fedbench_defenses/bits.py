@@ -1,0 +1,39 @@
+"""Messages of bits as votes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedbench.payload import BinaryMasks, Payload, SignBits
+
+from .angles import middle
+from .mean import exact_mean
+
+
+def bits_of(received: Payload) -> Tensor:
+    """``(n, d)`` bool of masks or signs."""
+    if isinstance(received, SignBits):
+        return received.positive
+    assert isinstance(received, BinaryMasks)
+    return received.mask
+
+
+def ones_of(received: Payload) -> Tensor:
+    """``(d,)`` float64: how many of the rows say 1."""
+    return bits_of(received).sum(dim=0, dtype=torch.int32).to(torch.float64)
+
+
+def as_values(theta: Tensor, received: Payload) -> Tensor:
+    """``(k,)`` for probabilities ``theta (d,)`` of a 1, and the plain mean of what is no bit."""
+    if isinstance(received, SignBits):
+        return 2 * theta - 1
+    assert isinstance(received, BinaryMasks)
+    rest = exact_mean(received.rest).to(theta)
+    return torch.cat([2 * theta - 1 if received.signed else theta, rest])
+
+
+def deviation(x: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    """``(n,)`` distances above the median, and their median absolute value, at least ``floor``."""
+    from_middle = x - middle(x)
+    return from_middle, middle(from_middle.abs()).clamp_min(floor)

@@ -1,0 +1,70 @@
+"""Masks that are about as dense as the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Alphabets, Defense, Prefilter, ServerView, Traits
+from fedbench.errors import require
+from fedbench.payload import BinaryMasks, Payload, SignBits
+
+from .bits import bits_of, deviation
+
+
+class BitFilter(Prefilter):
+    """Leaves out rows of bits, fewer than half, and changes none."""
+
+    accepts: ClassVar[Alphabets] = (BinaryMasks, SignBits)
+
+    @property
+    def mixes(self) -> bool:
+        """Messages come out."""
+        return False
+
+    def traits(self) -> Traits:
+        """It says which rows it left out; what the rule then tolerates may be more than claimed."""
+        return Traits(detects=True, shift=False, scale=False, sharp=False)
+
+    def rows(self, n: int) -> int:
+        """At least half of the rows are no farther from the median than the median distance."""
+        return (n + 1) // 2
+
+    def rows_needed(self, rule: Defense[Any]) -> int:
+        """Half of them must be enough."""
+        return 2 * rule.rows_needed() - 1
+
+    def tolerates(self, n: int, rule: Defense[Any]) -> int:
+        """What the rule does, if only benign rows are left out, and as many as can be."""
+        return min(rule.tolerates(left) for left in range(self.rows(n), n + 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DensityFilter(BitFilter):
+    """Leave out rows whose share of ones is ``> width`` median deviations off the median share.
+
+    The deviation is the median of ``|share_i - median|``, at least one bit of the message: where
+    most are equally dense the others may differ by ``width`` bits. The complement of a mask that
+    is half full is as dense as the mask, and passes.
+
+    Args:
+        width: In median absolute deviations, of which 1.5 are a standard deviation of normals.
+
+    References:
+        None: proposed here.
+    """
+
+    width: float = 4.0
+
+    def __post_init__(self) -> None:
+        require("DensityFilter.width", self.width, self.width >= 1, ">= 1")
+
+    def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
+        """Counted exactly: of two shares that differ by one bit the difference is one bit."""
+        ones = torch.count_nonzero(bits_of(received), dim=1).to(torch.float64)
+        off, deviates = deviation(ones, floor=1.0)
+        rows = (off.abs() <= self.width * deviates).nonzero()[:, 0]
+        return received.take(rows), rows

@@ -1,0 +1,97 @@
+"""Divide and Conquer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, ServerView, Traits
+from fedbench.errors import require
+from fedbench.payload import Payload
+from fedbench.rng import Key
+
+from .mean import exact_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class DnC(Defense[None]):
+    """Leave out the ``c f`` rows with the largest ``<x_i - mean, v>^2``, average the others.
+
+    ``v`` is the top right singular vector of the centred rows, on ``sketch`` random coordinates.
+    With ``u`` the top eigenvector of the ``n x n`` Gram matrix of the centred rows, to the
+    eigenvalue ``s^2``, the projections on ``v`` are ``s u``: exact, where the paper iterates.
+    Of several iterations a row must pass all. If none does, the one with the lowest sum of scores
+    is the answer, and `findings` say so. A row that is not finite is never averaged. Ignores the
+    clients' sizes; among equal scores the lower row stays.
+
+    Little is proved: ``f`` rows far away in one direction are left out, but a row that is far away
+    only where the sketch does not look is not seen, and of two rows at very different distances,
+    in two directions, one iteration sees the farther one only.
+
+    Args:
+        f: Malicious rows the server is prepared for.
+        c: Rows to leave out, per malicious one; ``c f`` is rounded up.
+        iterations: How many sketches.
+        sketch: Coordinates of each; all, if there are no more.
+
+    References:
+        Shejwalkar and Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks
+        and Defenses for Federated Learning", NDSS 2021, Algorithm 2,
+        https://doi.org/10.14722/ndss.2021.24498.
+    """
+
+    f: int | None = None
+    c: float = 1.0
+    iterations: int = 1
+    sketch: int = 10_000
+
+    def __post_init__(self) -> None:
+        require("DnC.f", self.f, self.f is None or self.f >= 0, ">= 0")
+        require("DnC.c", self.c, self.c > 0, "> 0")
+        require("DnC.iterations", self.iterations, self.iterations >= 1, ">= 1")
+        require("DnC.sketch", self.sketch, self.sketch >= 1, ">= 1")
+
+    def _out(self) -> int:
+        return math.ceil(self.c * (self.f or 0))
+
+    def traits(self) -> Traits:
+        """Messages wider than the sketch are sampled."""
+        return Traits(randomized=True, detects=True, mean_at_zero=True, sharp=False)
+
+    def rows_needed(self) -> int:
+        """One row must be left."""
+        return self._out() + 1
+
+    def tolerates(self, n: int) -> int:
+        """``f`` is what it is meant for, where all are far away in the same direction."""
+        return min(self.f or 0, self._out())
+
+    def scores(self, x: Tensor, finite: Tensor, key: Key) -> Tensor:
+        """``(n,)`` float64 outlier scores on one sketch; infinite for rows that are not finite."""
+        k = x.shape[1]
+        if k > self.sketch:
+            x = x[:, key.permutation(k)[: self.sketch].sort().values.to(x.device)]
+        rows = x[finite].to(torch.float64)
+        rows = rows - rows.mean(dim=0)
+        values, vectors = torch.linalg.eigh(rows @ rows.T)
+        scores = torch.full((len(x),), torch.inf, dtype=torch.float64, device=x.device)
+        scores[finite] = (values[-1:] * vectors[:, -1:].square()).flatten()
+        return scores
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        """The rows that pass every iteration."""
+        x = received.values()
+        finite = torch.isfinite(x.sum(dim=1, dtype=torch.float64))
+        good, total = finite.clone(), torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        for i in range(self.iterations):
+            scores = self.scores(x, finite, view.key.fold("dnc", i))
+            good[scores.sort(stable=True).indices[len(x) - self._out() :]] = False
+            total += scores
+        if not bool(good.any()):
+            good[total.sort(stable=True).indices[0]] = True
+            view.findings.notes["empty_intersection"] = True
+        view.findings.kept = good.cpu()
+        return exact_mean(x[good]), None

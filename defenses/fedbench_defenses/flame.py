@@ -1,0 +1,90 @@
+"""FLAME."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, ServerView, Traits
+from fedbench.errors import require
+from fedbench.payload import Payload
+
+from .angles import clipped_mean, cosines, gram, middle
+
+
+def majority_cluster(distances: Tensor, size: int) -> Tensor:
+    """``(n,)`` bool: the cluster of at least ``size`` rows, more than half, if there is one."""
+    if len(distances) < size:
+        return torch.zeros(len(distances), dtype=torch.bool, device=distances.device)
+    from sklearn.cluster import HDBSCAN
+
+    clustering = HDBSCAN(
+        min_cluster_size=size,
+        min_samples=1,
+        allow_single_cluster=True,
+        metric="precomputed",
+        copy=True,  # it writes into its input
+    )
+    labels = clustering.fit_predict(distances.cpu().numpy())
+    return torch.from_numpy(labels == 0).to(distances.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FLAME(Defense[None]):
+    """Average the largest cluster by angle, clipped to the median norm ``S``, and add noise.
+
+    HDBSCAN on cosine distances, with clusters of ``n // 2 + 1`` rows or more, so there is one at
+    most: the rows that are the first to be a majority when they are joined in order of distance.
+    ``S`` is the median over *all* rows, and the noise ``N(0, (noise S)^2)`` in each coordinate.
+    Norms and angles are those of updates, from the middle of the alphabet; Algorithm 1 takes the
+    angles of whole models, which no server here gets. If no cluster is found, because half of the
+    rows are not finite, all finite rows are averaged, and `findings` say so. Ignores the clients'
+    sizes. On masks, signs and rankings, which all have one norm, nothing is clipped; the cluster
+    and the noise remain.
+
+    Args:
+        noise: Standard deviation of a coordinate's noise, in median norms. The norm of all of it
+            is ``sqrt(d)`` times larger.
+
+    References:
+        Nguyen et al., "FLAME: Taming Backdoors in Federated Learning", USENIX Security 2022,
+        https://arxiv.org/abs/2101.02281, Algorithm 1.
+    """
+
+    noise: float = 0.001
+
+    def __post_init__(self) -> None:
+        require("FLAME.noise", self.noise, self.noise >= 0, ">= 0")
+
+    def traits(self) -> Traits:
+        """Angles are measured from the middle of the alphabet."""
+        return Traits(randomized=self.noise > 0, detects=True, shift=False)
+
+    def rows_needed(self) -> int:
+        """A cluster has two rows."""
+        return 2
+
+    def tolerates(self, n: int) -> int:
+        """Fewer than half: then the median norm, which nothing exceeds, is between benign ones."""
+        return (n - 1) // 2
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        """One Gram matrix; a row that is not finite is in no cluster and infinitely long."""
+        x, origin = received.values(), received.origin()
+        products = gram(x, origin)
+        norms = products.diagonal().sqrt().nan_to_num(nan=torch.inf, posinf=torch.inf)
+        kept, typical = torch.isfinite(norms), middle(norms)
+        distances = (1 - cosines(products[kept][:, kept])).fill_diagonal_(0)
+        cluster = majority_cluster(distances, len(x) // 2 + 1)
+        if bool(cluster.any()):
+            kept[kept.clone()] = cluster
+        else:
+            view.findings.notes["no_cluster"] = True
+        view.findings.kept = kept.cpu()
+        out = clipped_mean(x, origin, norms, kept, typical)
+        if self.noise > 0:
+            drawn = view.key.fold("flame").normal(len(out), device=x.device)
+            out = out + self.noise * typical.to(out) * drawn
+        return out, None

@@ -1,0 +1,54 @@
+"""FLTrust."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, ServerView, Traits
+from fedbench.payload import Payload
+
+from .angles import combined, inner, lengths
+
+
+@dataclass(frozen=True, kw_only=True)
+class FLTrust(Defense[None]):
+    """``sum_i TS_i (|g_0| / |g_i|) g_i / sum_i TS_i`` with ``TS_i = max(cos(g_i, g_0), 0)``.
+
+    ``g_i`` are the rows and ``g_0`` the server's own message, from its root data, all measured
+    from the middle of the alphabet, which is added back: zero for floats and signs, 1/2 for bits.
+    Ignores the clients' sizes, as the paper does.
+
+    Where no row is trusted the paper's sum is empty. The answer is then the server's own message,
+    legal in every alphabet, and `findings` say so; the origin would be no update for floats, but
+    for masks and rankings a model that forgot everything.
+
+    References:
+        Cao et al., "FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping", NDSS
+        2021, https://arxiv.org/abs/2012.13995, Algorithm 2.
+    """
+
+    def traits(self) -> Traits:
+        """The server's message does not move along with the rows."""
+        return Traits(root=True, detects=True, shift=False, scale=False, sharp=False)
+
+    def tolerates(self, n: int) -> int:
+        """All: no row counts for more than the length of the server's own message."""
+        return n - 1
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        """A row that is zero or not finite has no angle, and no trust."""
+        assert view.root is not None
+        x, root, origin = received.values(), view.root.values(), received.origin()
+        norms, own = lengths(x, origin), lengths(root, origin)
+        angled = torch.isfinite(norms) & (norms > 0) & (own > 0)
+        trust = torch.where(angled, inner(x, origin, root) / (norms * own), 0.0).clamp_min_(0)
+        kept = trust > 0
+        view.findings.kept = kept.cpu()
+        if not bool(kept.any()):
+            view.findings.notes["no_trust"] = True
+            return root[0].clone(), None
+        factors = torch.where(kept, trust * own / norms, 0.0) / trust.sum()
+        return combined(x, origin, factors), None

@@ -1,0 +1,93 @@
+"""FoolsGold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, ServerView, Traits
+from fedbench.errors import require
+from fedbench.payload import Payload, Spec
+
+from .angles import combined, cosines, gram
+
+History = dict[int, Tensor]
+
+
+def weights_of(cosine: Tensor, kappa: float) -> Tensor:
+    """``(n,)`` in [0, 1]: pardoning and the logit on cosines ``(n, n)`` of the histories."""
+    cosine = cosine.clone().fill_diagonal_(-1)
+    v = cosine.max(dim=1).values
+    i, j = v[:, None], v[None, :]
+    pardon = torch.where((j > i) & (i > 0), i / j, 1.0)
+    alpha = 1 - (cosine * pardon).max(dim=1).values
+    alpha = torch.where(alpha > 1e-9, alpha, 0.0)  # histories are parallel up to rounding
+    if not bool(alpha.any()):
+        return alpha
+    return (kappa * (torch.logit(alpha / alpha.max()) + 0.5)).clamp_(0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoolsGold(Defense[History]):
+    """``sum_i a_i x_i / sum_i a_i``; ``a_i`` is small if another client's history is parallel.
+
+    A history is the sum of a client's updates of all rounds. ``v_i`` is its largest cosine with
+    another one, ``cs_ij`` becomes ``cs_ij v_i / v_j`` where ``v_j > v_i`` (pardoning), ``a_i = 1 -
+    max_j cs_ij`` is divided by the largest and becomes ``kappa (ln(a / (1 - a)) + 1/2)``, clipped
+    to [0, 1]. It is made against sybils: one attacker alone has weight 1.
+
+    Unlike the paper it weighs all features the same, divides by ``sum_i a_i``, so that the answer
+    is a mean, and pardons nobody whose ``v_i`` is negative: a quotient would have no meaning. If
+    all histories are parallel all weights are 0: the answer is then the mean of the rows, and
+    `findings` say so. A message that is not finite has weight 0 and is not remembered.
+
+    The server keeps one vector of the message's width for each client it ever met.
+
+    Args:
+        kappa: Confidence: how steeply weights fall.
+
+    References:
+        Fung, Yoon and Beschastnikh, "The Limitations of Federated Learning in Sybil Settings",
+        RAID 2020, https://arxiv.org/abs/1808.04866, Algorithm 1.
+    """
+
+    kappa: float = 1.0
+
+    def __post_init__(self) -> None:
+        require("FoolsGold.kappa", self.kappa, self.kappa > 0, "> 0")
+
+    def traits(self) -> Traits:
+        """Angles are measured from the middle of the alphabet."""
+        return Traits(identities=True, history=True, detects=True, shift=False)
+
+    def init(self, spec: Spec) -> History:
+        """Nobody was met."""
+        return {}
+
+    def tolerates(self, n: int) -> int:
+        """Nobody: an outlier that no other row resembles has weight 1."""
+        return 0
+
+    def aggregate(
+        self, received: Payload, state: History | None, view: ServerView
+    ) -> tuple[Tensor, History]:
+        """One Gram matrix of the histories of the clients that came."""
+        x, origin, past = received.values(), received.origin(), state or {}
+        ids = view.ids.tolist()
+        history = x - origin
+        for row, client in zip(history, ids, strict=True):
+            if client in past:
+                row += past[client]
+        products = gram(history, torch.zeros_like(origin))
+        finite = torch.isfinite(products.diagonal())
+        weights = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        if bool(finite.any()):
+            weights[finite] = weights_of(cosines(products[finite][:, finite]), self.kappa)
+        if not bool(weights.any()):
+            weights[finite] = 1.0
+            view.findings.notes["all_parallel"] = True
+        view.findings.kept = (weights > 0).cpu()
+        known = {ids[i]: history[i].clone() for i in finite.nonzero()[:, 0].tolist()}
+        return combined(x, origin, weights / weights.sum()), past | known

@@ -1,0 +1,62 @@
+"""A vote of rankings in which no position is far from the middle one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Alphabets, Defense, ServerView, Traits
+from fedbench.errors import require
+from fedbench.payload import Payload, Rankings, TopRankings
+
+from .median import Median
+
+_TILE = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReputationClipping(Defense[None]):
+    """Clip every position to within ``width n_l`` of the edge's median position, then average.
+
+    ``n_l`` is the number of edges of the layer. So every reputation is within ``width n_l`` of the
+    median position, and a client that changes its ranking moves it by at most ``2 width n_l / n``
+    beside what it moves that median: the clipped mean goes no farther than the median does. Where
+    ``width`` is 1 it is FSL's VOTE, at 0 it would be the median.
+
+    Args:
+        width: As a share of the layer's edges.
+
+    References:
+        None: proposed here. VOTE is that of the FSL paper, https://arxiv.org/abs/2110.04350,
+        Algorithm 2 lines 17 to 21.
+    """
+
+    accepts: ClassVar[Alphabets] = (Rankings, TopRankings)
+
+    width: float = 0.2
+
+    def __post_init__(self) -> None:
+        require("ReputationClipping.width", self.width, 0 < self.width <= 1, "in (0, 1]")
+
+    def traits(self) -> Traits:
+        """The width does not grow with the positions."""
+        return Traits(scale=False, sharp=False)
+
+    def tolerates(self, n: int) -> int:
+        """Fewer than half: then the median position is between two benign ones."""
+        return (n - 1) // 2
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        """Exact float64, in column tiles."""
+        assert isinstance(received, Rankings | TopRankings)
+        x = received.values()
+        centre = Median().aggregate(received, None, view)[0].to(torch.float64)
+        sizes = torch.tensor(received.sizes, device=x.device)
+        reach = self.width * sizes.repeat_interleave(sizes).to(torch.float64)
+        low, high = torch.split(centre - reach, _TILE), torch.split(centre + reach, _TILE)
+        tiles = zip(torch.split(x, _TILE, dim=1), low, high, strict=True)
+        means = [tile.double().clamp(a, b).mean(dim=0) for tile, a, b in tiles]
+        return torch.cat(means), None

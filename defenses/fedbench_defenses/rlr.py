@@ -1,0 +1,68 @@
+"""Robust learning rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, ServerView, Traits
+from fedbench.errors import require
+from fedbench.payload import Payload
+
+from .mean import Mean
+
+_TILE = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class RLR(Defense[None]):
+    """The mean, turned around in coordinates where ``|sum_i sign(x_i)| < theta``.
+
+    Where too few clients agree on a direction the server goes back instead, to unlearn what a few
+    want. The mean is weighted by the clients' sizes, the signs all count the same. Both are
+    measured from the middle of the alphabet, at which the mean is mirrored: on signs and masks a
+    vote that is undecided is turned around. The share of such coordinates is in `findings`.
+
+    Args:
+        f: Malicious rows the server is prepared for.
+        theta: How many more clients must go one way than the other. Default ``f + 1``: the paper
+            asks for more than there are malicious ones, who alone then cannot decide.
+
+    References:
+        Ozdayi, Kantarcioglu and Gel, "Defending against Backdoors in Federated Learning with
+        Robust Learning Rate", AAAI 2021, https://arxiv.org/abs/2007.03767.
+    """
+
+    f: int | None = None
+    theta: int | None = None
+
+    def __post_init__(self) -> None:
+        require("RLR.f", self.f, self.f is None or self.f >= 0, ">= 0")
+        require("RLR.theta", self.theta, self.theta is None or self.theta >= 0, ">= 0")
+
+    def _theta(self) -> int:
+        return (self.f or 0) + 1 if self.theta is None else self.theta
+
+    def traits(self) -> Traits:
+        """Not the mean even at ``f`` 0: where as many go one way as the other it is turned."""
+        return Traits(shift=False)
+
+    def rows_needed(self) -> int:
+        """With fewer than ``theta`` rows everything would be turned around."""
+        return max(1, self._theta())
+
+    def tolerates(self, n: int) -> int:
+        """Nobody: what is turned around is a mean."""
+        return 0
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        """Signs of ``x - origin``, counted in column tiles."""
+        x, origin = received.values(), received.origin()
+        mean, _ = Mean().aggregate(received, None, view)
+        parts = zip(torch.split(x, _TILE, dim=1), torch.split(origin, _TILE), strict=True)
+        votes = torch.cat([torch.sign(tile - middle).sum(dim=0) for tile, middle in parts])
+        turned = votes.abs() < self._theta()
+        view.findings.notes["turned"] = float(turned.double().mean())
+        return torch.where(turned, 2 * origin.to(mean) - mean, mean), None

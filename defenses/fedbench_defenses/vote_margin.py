@@ -1,0 +1,90 @@
+"""The vote, and how many votes are missing to overturn it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Alphabets, Defense, ServerView, Traits
+from fedbench.errors import require
+from fedbench.payload import BinaryMasks, Payload, SignBits
+from fedbench.protocols.failure_bound import FailureBound
+
+from .angles import middle
+from .bits import as_values, ones_of
+
+
+def votes_to_overturn(ones: Tensor, n: int) -> Tensor:
+    """How many of ``n`` rows must change their bit until ``ones`` are no strict majority, or all.
+
+    A change moves ``|2 s - n|`` by 2 at most, and a tie overturns: ``ceil(|2 s - n| / 2)``.
+
+    >>> votes_to_overturn(torch.tensor([5.0, 4.0, 3.0, 2.0]), 5).tolist()
+    [3.0, 2.0, 1.0, 1.0]
+    """
+    return ((2 * ones - n).abs() / 2).ceil()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VoteMargin(Defense[None]):
+    """The mean of the bits, and the share of coordinates that no ``f`` rows can overturn.
+
+    `findings` certify a coordinate with ``s`` ones of ``n`` bits exactly if ``|2 s - n| > 2 f``:
+    whichever ``f`` of the rows are malicious, and whatever they would have sent instead, the
+    majority is strictly the same. That is relative to what arrived and needs no knowledge of who
+    is malicious: replacing rows goes both ways, so it says that the vote is that of the honest
+    round as well as that the honest round could not have been overturned. (That the other ``n -
+    f`` rows alone have the same majority would need ``> f`` only.) A tie counts as overturned.
+    ``margin`` is the median over coordinates of the votes that must change.
+
+    `FailureBound` is the probability before a round that votes fail, if the clients vote alone and
+    the malicious ones against the rest (F4: void where ``failure_bound_valid`` is false); the
+    certificate is the fact after it, also against colluders. Its ``p`` is estimated by how many
+    rows agree with the majority, malicious ones included.
+
+    With a protocol that takes the majority of the answer it is the plain vote. Floats beside the
+    bits are averaged, and not certified. Ignores the clients' sizes: a count has no weights.
+
+    Args:
+        f: Malicious rows the server is prepared for.
+
+    References:
+        None: proposed here. The bound is from the FSL paper, https://arxiv.org/abs/2110.04350,
+        appendix A.2.
+    """
+
+    accepts: ClassVar[Alphabets] = (BinaryMasks, SignBits)
+
+    f: int | None = None
+
+    def __post_init__(self) -> None:
+        require("VoteMargin.f", self.f, self.f is None or self.f >= 0, ">= 0")
+
+    def traits(self) -> Traits:
+        """It is the mean, and says more."""
+        return Traits(reads_sum=True, mean_at_zero=True)
+
+    def rows_needed(self) -> int:
+        """Of ``f`` rows all may be malicious."""
+        return (self.f or 0) + 1
+
+    def tolerates(self, n: int) -> int:
+        """Nobody: bits are bounded by themselves, but floats beside them are averaged."""
+        return 0
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        """Everything follows from the counts."""
+        n, f, ones = len(received), self.f or 0, ones_of(received)
+        missing = votes_to_overturn(ones, n)
+        agree = float((torch.maximum(ones, n - ones) / n).mean())
+        bound = FailureBound(n=n, p=agree, alpha=min(f / n, 1.0))
+        view.findings.notes |= {
+            "certified": float((missing > f).double().mean()),
+            "margin": float(middle(missing)),
+            "failure_bound": bound.cantelli,
+            "failure_bound_valid": bound.valid,
+        }
+        return as_values(ones / n, received), None

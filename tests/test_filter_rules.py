@@ -1,0 +1,537 @@
+"""Rules that filter, weight or turn around rows: DnC, FLTrust, FoolsGold, SignGuard, FLAME, RLR."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, ServerView
+from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits
+from fedbench.rng import Key
+from fedbench.testing import check_defense
+from fedbench_defenses.angles import combined, cosines, gram, lengths
+from fedbench_defenses.dnc import DnC
+from fedbench_defenses.flame import FLAME
+from fedbench_defenses.fltrust import FLTrust
+from fedbench_defenses.foolsgold import FoolsGold, weights_of
+from fedbench_defenses.rlr import RLR
+from fedbench_defenses.signguard import SignGuard
+
+RULES: list[Defense[Any]] = [
+    DnC(f=2),
+    DnC(f=2, iterations=3, sketch=8),
+    FLTrust(),
+    FoolsGold(),
+    SignGuard(),
+    FLAME(),
+    FLAME(noise=0),
+    RLR(f=2),
+]
+BOUNDED: list[Defense[Any]] = [FLTrust(), SignGuard(), FLAME()]
+
+
+def floats(*rows: list[float]) -> FloatVectors:
+    return FloatVectors(torch.tensor(rows, dtype=torch.float32))
+
+
+def view_of(received: Payload, key: int = 0, root: Payload | None = None) -> ServerView:
+    weights = torch.ones(len(received), dtype=torch.float64)
+    return ServerView(weights, received.take([0]), 0, Key(key), root=root or received.take([-1]))
+
+
+def answer(rule: Defense[Any], received: Payload, view: ServerView | None = None) -> Tensor:
+    view = view or view_of(received)
+    return rule.aggregate(received, rule.init(received.spec), view)[0]
+
+
+def alike(seed: int, n: int = 9, d: int = 40) -> Tensor:
+    """Rows of one direction, different norms and some noise."""
+    key = Key(seed)
+    scale = 0.5 + key.fold("scale").uniform(n, 1)
+    return scale * (key.fold("mean").normal(1, d) + 0.3 * key.fold("rows").normal(n, d))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_every_rule_keeps_its_promises(rule: Defense[Any]) -> None:
+    check_defense(rule)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_shift_and_scale_are_what_the_traits_say(rule: Defense[Any]) -> None:
+    x, traits = alike(1), rule.traits()
+    view = view_of(FloatVectors(x))
+    out = answer(rule, FloatVectors(x), view)
+    moved = answer(rule, FloatVectors(x + 5), view)
+    scaled = answer(rule, FloatVectors(3 * x), view)
+    assert torch.allclose(moved, out + 5, atol=1e-3) == traits.shift
+    assert torch.allclose(scaled, 3 * out, atol=1e-3) == traits.scale
+
+
+@pytest.mark.parametrize("n", [8, 9])
+@pytest.mark.parametrize("rule", BOUNDED, ids=repr)
+def test_as_many_rows_as_tolerated_may_be_anything(rule: Defense[Any], n: int) -> None:
+    x, m = alike(2, n), rule.tolerates(n)
+    longest = float(x.norm(dim=1).max())
+    for bad in (torch.nan, torch.inf, -torch.inf, 1e30, -1e30, 1e4):
+        for rows in (torch.full((m, x.shape[1]), bad), bad * x[m:].mean(dim=0).expand(m, -1)):
+            sent = torch.cat([rows, x[m:]])
+            view = view_of(FloatVectors(sent), root=FloatVectors(x[-1:]))
+            out = answer(rule, FloatVectors(sent), view)
+            assert float(out.norm()) < 1.01 * longest, bad
+            for start in range(m):  # one at a time among them, too
+                one = x.clone()
+                one[start] = rows[start]
+                assert bool(torch.isfinite(answer(rule, FloatVectors(one), view)).all())
+
+
+@pytest.mark.parametrize("n", [8, 9])
+@pytest.mark.parametrize("rule", [SignGuard(), FLAME(), FoolsGold(), RLR(f=2)], ids=repr)
+def test_one_row_more_can_move_the_answer_anywhere(rule: Defense[Any], n: int) -> None:
+    assert rule.traits().sharp
+    m = rule.tolerates(n) + 1
+    x = alike(3, n)
+    x[:m] *= 1e6
+    assert float(answer(rule, FloatVectors(x)).norm()) > 1e4
+
+
+def test_fltrust_is_bounded_even_if_all_rows_are_malicious() -> None:
+    assert not FLTrust().traits().sharp
+    root, x = FloatVectors(alike(4)[:1]), 1e6 * alike(4)
+    out = answer(FLTrust(), FloatVectors(x), view_of(FloatVectors(x), root=root))
+    assert 0 < float(out.norm()) <= 1.0001 * float(root.x.norm())
+
+
+# DnC
+
+
+def test_dnc_scores_projections_on_the_top_direction_of_the_centred_rows() -> None:
+    # Centred: x = -4, 3.5, -3, 3.5, 0 (sum of squares 49.5); y = -1.2 four times and 4.8 (28.8);
+    # their product sums to 0, so v = e_1 and the scores are 16, 12.25, 9, 12.25, 0: row 0 goes.
+    # Farthest from the mean is row 4 (23.04 > 17.44); uncentred, row 1 or 3 (103.5) goes.
+    rows = floats([96, 0], [103.5, 0], [97, 0], [103.5, 0], [100, 6])
+    view = view_of(rows)
+    assert answer(DnC(f=1), rows, view).tolist() == [101, 1.5]
+    assert view.findings.kept is not None
+    assert view.findings.kept.tolist() == [False, True, True, True, True]
+
+
+def dnc_slowly(x: Tensor, rule: DnC, key: Key) -> Tensor:
+    good = set(range(len(x)))
+    for i in range(rule.iterations):
+        drawn = key.fold("dnc", i).permutation(x.shape[1])[: rule.sketch]
+        part = x[:, drawn].double()
+        centred = part - part.mean(dim=0)
+        v = torch.linalg.svd(centred).Vh[0]
+        scores = [(float(row @ v) ** 2, j) for j, row in enumerate(centred)]
+        good &= {j for _, j in sorted(scores)[: len(x) - (rule.f or 0)]}
+    return x[sorted(good)].mean(dim=0)
+
+
+@pytest.mark.parametrize("rule", [DnC(f=2), DnC(f=1, iterations=3, sketch=15)], ids=repr)
+def test_dnc_equals_the_singular_vectors_of_the_sketch(rule: DnC) -> None:
+    for seed in range(20):
+        x = Key(seed).normal(9, 40)
+        out = answer(rule, FloatVectors(x), view_of(FloatVectors(x), seed))
+        torch.testing.assert_close(out, dnc_slowly(x, rule, Key(seed)))
+
+
+def test_dnc_without_malicious_rows_is_the_mean_and_c_is_rounded_up() -> None:
+    x = FloatVectors(alike(5))
+    torch.testing.assert_close(answer(DnC(f=0), x), x.x.mean(dim=0))
+    view = view_of(x)
+    answer(DnC(f=2, c=1.2), x, view)  # 2.4
+    assert view.findings.kept is not None
+    assert int(view.findings.kept.sum()) == 6
+
+
+def test_dnc_survives_rows_far_away_in_one_direction_and_rows_that_are_not_finite() -> None:
+    for bad in (1e4, 1e30, torch.inf, torch.nan):
+        x = alike(6)
+        x[[1, 4]] = bad
+        view = view_of(FloatVectors(x))
+        out = answer(DnC(f=2), FloatVectors(x), view)
+        torch.testing.assert_close(out, x[[0, 2, 3, 5, 6, 7, 8]].mean(dim=0))
+        assert view.findings.kept is not None
+        assert view.findings.kept.nonzero()[:, 0].tolist() == [0, 2, 3, 5, 6, 7, 8]
+
+
+def test_dnc_averages_no_row_that_is_not_finite_however_few_it_leaves_out() -> None:
+    x = alike(6)
+    x[1], x[4, 3] = torch.nan, torch.inf
+    view = view_of(FloatVectors(x))
+    torch.testing.assert_close(
+        answer(DnC(f=1), FloatVectors(x), view), x[[0, 2, 3, 5, 6, 7, 8]].mean(dim=0)
+    )
+
+
+def test_dnc_does_not_see_a_row_that_is_far_away_where_the_sketch_does_not_look() -> None:
+    x = alike(7)
+    missed = int(Key(0).fold("dnc", 0).permutation(40)[-1])
+    x[3, missed] = 1e8
+    assert float(answer(DnC(f=2, sketch=10), FloatVectors(x)).norm()) > 1e6
+    assert float(answer(DnC(f=2), FloatVectors(x)).norm()) < 100
+
+
+@pytest.mark.parametrize("far", [1e3, 1e5, 1e7])
+def test_dnc_of_two_rows_at_different_scales_sees_the_farther_one_only(far: float) -> None:
+    x = alike(8)
+    x[0, 0], x[1, 1] = far**2, far
+    assert float(answer(DnC(f=2), FloatVectors(x)).norm()) > far / 10
+    assert not DnC(f=2).traits().sharp
+
+
+def test_dnc_with_an_empty_intersection_takes_the_least_suspicious_row() -> None:
+    x = FloatVectors(Key(9).normal(4, 30))
+    rule, view = DnC(f=2, iterations=20, sketch=3), view_of(x)
+    out = answer(rule, x, view)
+    finite = torch.ones(4, dtype=torch.bool)
+    total = sum(rule.scores(x.x, finite, Key(0).fold("dnc", i)) for i in range(20))
+    assert view.findings.notes == {"empty_intersection": True}
+    assert isinstance(total, Tensor)
+    assert torch.equal(out, x.x[int(total.argmin())])
+
+
+# FLTrust
+
+
+def test_fltrust_rescales_to_the_servers_norm_and_weights_by_the_cosine() -> None:
+    # g_0 = (3, 4), norm 5. (6, 8): trust 1, becomes (3, 4). (0, 2): trust .8, becomes (0, 5).
+    # (-1, -1): trust 0. Sum of trusts 1.8: (3, 4 + 4) / 1.8. Not rescaled: (6, 9.6) / 1.8.
+    rows = floats([6, 8], [0, 2], [-1, -1])
+    view = view_of(rows, root=floats([3, 4]))
+    out = answer(FLTrust(), rows, view)
+    torch.testing.assert_close(out, torch.tensor([3 / 1.8, 8 / 1.8]))
+    assert view.findings.kept is not None
+    assert view.findings.kept.tolist() == [True, True, False]
+
+
+def test_fltrust_equals_its_formula_row_by_row() -> None:
+    for seed in range(20):
+        x, root = Key(seed).normal(6, 15), Key(seed).fold("root").normal(15)
+        total, trusts = torch.zeros(15), 0.0
+        for row in x:
+            trust = max(float(torch.cosine_similarity(row, root, dim=0)), 0.0)
+            total, trusts = total + trust * row * (root.norm() / row.norm()), trusts + trust
+        view = view_of(FloatVectors(x), root=FloatVectors(root[None]))
+        torch.testing.assert_close(answer(FLTrust(), FloatVectors(x), view), total / trusts)
+
+
+def test_fltrust_does_not_trust_a_complement_nor_what_agrees_by_half() -> None:
+    # Uncentred all three masks have a positive cosine with the root, or 0 for the complement.
+    bits = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0]]).bool()
+    masks = BinaryMasks(bits, torch.zeros(3, 0))
+    view = view_of(masks, root=masks.take([0]))
+    assert answer(FLTrust(), masks, view).tolist() == [1, 1, 0, 0]
+    assert view.findings.kept is not None
+    assert view.findings.kept.tolist() == [True, False, False]
+
+
+def test_fltrust_answers_its_own_message_if_it_trusts_nobody() -> None:
+    rows = floats([-1, 0], [0, 0], [torch.nan, 1])
+    view = view_of(rows, root=floats([2, 0]))
+    assert answer(FLTrust(), rows, view).tolist() == [2, 0]
+    assert view.findings.notes == {"no_trust": True}
+    rankings = Rankings(torch.tensor([[0, 1, 2]], dtype=torch.int32), (3,))
+    own = Rankings(torch.tensor([[2, 1, 0]], dtype=torch.int32), (3,))
+    assert answer(FLTrust(), rankings, view_of(rankings, root=own)).tolist() == [2, 1, 0]
+
+
+# FoolsGold
+
+
+def test_foolsgold_pardons_and_takes_the_logit() -> None:
+    # v = .6, .6, .3. Row 2 is pardoned: .3 * .3 / .6 = .15. 1 - max: .4, .4, .85; divided by .85:
+    # 8/17, 8/17, 1; ln(8/9) + 1/2 = .382217. Without the pardon .787682.
+    cosine = torch.tensor([[1, 0.6, 0.3], [0.6, 1, 0], [0.3, 0, 1]], dtype=torch.float64)
+    weights = weights_of(cosine, 1.0)
+    torch.testing.assert_close(weights, torch.tensor([0.382217, 0.382217, 1.0]).double())
+
+
+def foolsgold_slowly(histories: list[Tensor]) -> list[float]:
+    n = len(histories)
+    cs = [[float(torch.cosine_similarity(a, b, dim=0)) for b in histories] for a in histories]
+    v = [max(cs[i][j] for j in range(n) if j != i) for i in range(n)]
+    for i, j in itertools.permutations(range(n), 2):
+        if v[j] > v[i] > 0:
+            cs[i][j] *= v[i] / v[j]
+    alpha = [1 - max(cs[i][j] for j in range(n) if j != i) for i in range(n)]
+    share = torch.tensor([a / max(alpha) for a in alpha])
+    weights: list[float] = (torch.log(share / (1 - share)) + 0.5).clamp(0, 1).tolist()
+    return weights
+
+
+def test_foolsgold_remembers_the_sum_of_a_clients_updates_over_rounds_and_absences() -> None:
+    rule, past = FoolsGold(), dict[int, Tensor]()
+    for seed in range(20):
+        state, past = rule.init({}), {}
+        for step, ids in enumerate(([3, 5, 7, 9], [9, 3, 4], [4, 5, 9, 7])):
+            x = Key(seed).fold(step).normal(len(ids), 6) + 0.5
+            view = replace(view_of(FloatVectors(x)), ids=torch.tensor(ids))
+            before = {i: h.clone() for i, h in state.items()}
+            out, after = rule.aggregate(FloatVectors(x), state, view)
+            assert {i: h.tolist() for i, h in state.items()} == {
+                i: h.tolist() for i, h in before.items()
+            }, "the state that came in was written into"
+            for row, i in zip(x, ids, strict=True):
+                past[i] = past[i] + row if i in past else row
+            weights = torch.tensor(foolsgold_slowly([past[i] for i in ids]))
+            torch.testing.assert_close(out, weights @ x / weights.sum(), atol=1e-4, rtol=1e-4)
+            state = after
+        assert set(state) == {3, 4, 5, 7, 9}
+
+
+def test_foolsgold_leaves_out_sybils_and_cannot_leave_out_a_single_attacker() -> None:
+    x = Key(1).normal(6, 30)
+    x[:3] = 5 + 0.01 * x[:3]
+    view = view_of(FloatVectors(x))
+    answer(FoolsGold(), FloatVectors(x), view)
+    assert view.findings.kept is not None
+    assert view.findings.kept.tolist() == [False] * 3 + [True] * 3
+    x[:2] = Key(2).normal(2, 30)
+    answer(FoolsGold(), FloatVectors(x), view)
+    assert bool(view.findings.kept.tolist()[2])
+
+
+def test_foolsgold_averages_if_all_histories_are_parallel_and_says_so() -> None:
+    rows = floats([1, 1], [2, 2], [6, 6])
+    view = view_of(rows)
+    assert answer(FoolsGold(), rows, view).tolist() == [3, 3]
+    assert view.findings.notes == {"all_parallel": True}
+
+
+def test_foolsgold_neither_uses_nor_remembers_a_message_that_is_not_finite() -> None:
+    x = alike(3, 5)
+    x[2, 1] = torch.nan
+    out, state = FoolsGold().aggregate(FloatVectors(x), {}, view_of(FloatVectors(x)))
+    assert bool(torch.isfinite(out).all())
+    assert sorted(state) == [0, 1, 3, 4]
+
+
+# SignGuard
+
+
+def test_d10_signguard_filters_norms_before_it_clips_them() -> None:
+    # Norms 5, 5, 10, 500, 0.1; their median is 5. Ratios 1, 1, 2, 100, 0.02: the last two go, and
+    # (6, 8) becomes (3, 4). Clipped first, (300, 400) would be (3, 4) and stay: (3.25, 3.75).
+    rows = floats([3, 4], [4, 3], [6, 8], [300, 400], [0.06, 0.08])
+    view = view_of(rows)
+    torch.testing.assert_close(
+        answer(SignGuard(share=1), rows, view), torch.tensor([10 / 3, 11 / 3])
+    )
+    assert view.findings.kept is not None
+    assert view.findings.kept.tolist() == [True, True, True, False, False]
+
+
+def test_signguard_leaves_out_rows_whose_share_of_signs_is_not_that_of_most() -> None:
+    # Shares of (+, 0, -) of 4: 3/4, 0, 1/4 five times, in any place; two rows have 0, 0, 1.
+    alike = [[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1], [-1, 1, 1, 1]]
+    rows = FloatVectors(torch.cat([-torch.ones(2, 4), torch.tensor(alike)]))
+    view = view_of(rows)
+    torch.testing.assert_close(
+        answer(SignGuard(share=1), rows, view), torch.tensor([1, 3, 3, 3]) / 5
+    )
+    assert view.findings.kept is not None
+    assert view.findings.kept.tolist() == [False] * 2 + [True] * 5
+
+
+def test_signguard_counts_the_signs_of_drawn_coordinates_only() -> None:
+    x = FloatVectors(torch.ones(7, 40))
+    drawn = Key(0).fold("signguard").permutation(40)[:4]  # 10 %
+    hidden = torch.ones(40, dtype=torch.bool).index_fill(0, drawn, False)
+    for seen in (False, True):
+        x.x[0] = torch.where(hidden, -1.0, -1.0 if seen else 1.0)
+        view = view_of(x)
+        answer(SignGuard(), x, view)
+        assert view.findings.kept is not None
+        assert bool(view.findings.kept[0]) != seen
+
+
+def signguard_slowly(x: Tensor, quantile: float) -> Tensor:
+    """Flat-kernel mean shift from every point, all coordinates."""
+    n, norms = len(x), x.double().norm(dim=1)
+    typical = norms.median()  # n is odd
+    points = torch.stack([(torch.sign(x) == s).double().mean(dim=1) for s in (1, 0, -1)], dim=1)
+    nearest = torch.cdist(points, points).sort(dim=1).values[:, : int(n * quantile)]
+    bandwidth = float(nearest[:, -1].mean())
+    peaks = points.clone()
+    for i in range(n):
+        for _ in range(300):
+            peaks[i] = points[(points - peaks[i]).norm(dim=1) <= bandwidth].mean(dim=0)
+    density = [int(((points - p).norm(dim=1) <= bandwidth).sum()) for p in peaks]
+    order = sorted(range(n), key=lambda i: (density[i], *peaks[i].tolist()), reverse=True)
+    modes: list[Tensor] = []
+    for i in order:
+        if all(float((peaks[i] - mode).norm()) > bandwidth for mode in modes):
+            modes.append(peaks[i])
+    labels = [min(range(len(modes)), key=lambda m: float((p - modes[m]).norm())) for p in points]
+    best = max(range(len(modes)), key=lambda m: (labels.count(m), -m))
+    total, count = torch.zeros(x.shape[1]).double(), 0
+    for row, norm, label in zip(x.double(), norms, labels, strict=True):
+        if label == best and 0.1 * typical <= norm <= 3 * typical:
+            total, count = total + row * min(1.0, float(typical / norm)), count + 1
+    return (total / count).float()
+
+
+def test_signguard_equals_mean_shift_written_out() -> None:
+    for seed in range(20):
+        x = alike(seed, 9, 60)
+        x[0] *= 5
+        x[1] *= -1
+        out = answer(SignGuard(share=1), FloatVectors(x))
+        torch.testing.assert_close(out, signguard_slowly(x, 0.5), msg=str(seed))
+
+
+def test_signguard_falls_back_on_the_norm_if_no_row_passes_both_and_says_so() -> None:
+    # The median norm is 7.1, so the first three are too short; but of the clusters (+ +), (+ -)
+    # and (- -) theirs is the largest.
+    short, mixed, down = [0.01, 0.01], [5.0, -5.0], [-5.0, -5.0]
+    rows = floats(short, short, short, mixed, mixed, down, down)
+    view = view_of(rows)
+    torch.testing.assert_close(answer(SignGuard(share=1), rows, view), torch.tensor([0.0, -5]))
+    assert view.findings.notes == {"empty_intersection": True}
+    assert view.findings.kept is not None
+    assert view.findings.kept.tolist() == [False] * 3 + [True] * 4
+
+
+# FLAME
+
+
+def test_flame_clips_its_majority_to_the_median_norm_of_all_rows() -> None:
+    # Cosine distances of the first three: 0, .2, .2; to (0, 5) .4 or 1, to (-3, 0) more. Norms 2,
+    # 4, 1, 5, 3: the median is 3, of the admitted 2. (4, 0) becomes (3, 0): (5.8, .6) / 3.
+    rows = floats([2, 0], [4, 0], [0.8, 0.6], [0, 5], [-3, 0])
+    view = view_of(rows)
+    torch.testing.assert_close(
+        answer(FLAME(noise=0), rows, view), torch.tensor([5.8 / 3, 0.2]), atol=1e-6, rtol=0
+    )
+    assert view.findings.kept is not None
+    assert view.findings.kept.tolist() == [True, True, True, False, False]
+
+
+def first_majority(distances: Tensor) -> set[int]:
+    """Join rows in order of distance until more than half are together."""
+    n = len(distances)
+    groups = [{i} for i in range(n)]
+    pairs = sorted((float(distances[i, j]), i, j) for i, j in itertools.combinations(range(n), 2))
+    for _, i, j in pairs:
+        a, b = (next(g for g in groups if k in g) for k in (i, j))
+        if a is not b:
+            groups = [g for g in groups if g is not a and g is not b] + [a | b]
+        if len(groups[-1]) > n // 2:
+            return groups[-1]
+    raise AssertionError
+
+
+def test_flame_admits_the_first_majority_of_single_linkage() -> None:
+    for seed in range(20):
+        x = Key(seed).normal(7 + seed % 4, 12) + 0.5
+        cosine = torch.nn.functional.cosine_similarity(x[:, None], x[None], dim=2)
+        admitted = sorted(first_majority(1 - cosine))
+        norms = x.norm(dim=1)
+        typical = norms.quantile(0.5)
+        expected = torch.stack([x[i] * min(1.0, float(typical / norms[i])) for i in admitted])
+        view = view_of(FloatVectors(x))
+        torch.testing.assert_close(
+            answer(FLAME(noise=0), FloatVectors(x), view), expected.mean(dim=0)
+        )
+        assert view.findings.kept is not None
+        assert view.findings.kept.nonzero()[:, 0].tolist() == admitted
+
+
+def test_flame_adds_noise_of_its_share_of_the_median_norm() -> None:
+    x = FloatVectors(alike(1, 9, 4000))
+    noise = answer(FLAME(noise=0.01), x) - answer(FLAME(noise=0), x)
+    # Of 4000 draws the standard deviation is within 5 / sqrt(8000) = 5.6 % of the true one.
+    assert float(noise.std() / x.x.norm(dim=1).median()) == pytest.approx(0.01, rel=0.056)
+    other = answer(FLAME(noise=0.01), x, view_of(x, key=1))
+    assert not torch.equal(other, answer(FLAME(noise=0.01), x))
+    assert not FLAME(noise=0).traits().randomized
+
+
+@pytest.mark.parametrize("rule", [FLAME(noise=0), SignGuard(share=1)], ids=repr)
+def test_a_row_that_is_not_finite_counts_as_an_infinite_norm(rule: Defense[Any]) -> None:
+    # The median of 2, 4, 8 and two infinite norms is 8, so that nothing is clipped; without them 4.
+    rows = floats([2, 0], [torch.nan, 0], [4, 0], [8, 0], [0, torch.inf])
+    torch.testing.assert_close(answer(rule, rows), torch.tensor([14 / 3, 0]))
+
+
+def test_flame_says_if_it_found_no_cluster() -> None:
+    rows = floats([1, 0], [0, 1], [torch.nan, 0], [torch.inf, 0])
+    view = view_of(rows)
+    FLAME(noise=0).aggregate(rows, None, view)
+    assert view.findings.notes == {"no_cluster": True}
+
+
+def test_flame_and_signguard_find_masks_with_other_angles_or_densities() -> None:
+    # Uncentred, masks that share no more than chance have a cosine of 1/2.
+    honest = (Key(1).uniform(1, 400) < 0.5) ^ (Key(2).uniform(7, 400) < 0.1)
+    bad = Key(3).uniform(2, 400) < 0.9
+    bits = torch.cat([bad, honest])
+    for rule in (FLAME(noise=0), SignGuard(share=1)):
+        for sent in (BinaryMasks(bits, torch.zeros(9, 0)), SignBits(bits)):
+            view = view_of(sent)
+            answer(rule, sent, view)
+            assert view.findings.kept is not None
+            assert not bool(view.findings.kept[:2].any())
+            assert int(view.findings.kept.sum()) >= 5
+
+
+def test_signguard_refuses_rankings() -> None:
+    assert str(SignGuard().refuses(Rankings)).startswith("would cluster noise")
+    assert SignGuard().refuses(SignBits) is None
+
+
+# RLR
+
+
+def test_rlr_turns_the_weighted_mean_around_where_too_few_agree() -> None:
+    # theta = 2. Sums of signs 1, 3, 2, and sizes 1, 1, 1, 1, 4: means -3/8, 4/8, 2/8; only the
+    # first is turned. Weighted votes would be -2, 0 and 2 and turn the second.
+    rows = floats([1, 2, 1], [2, 2, 1], [3, 2, 0], [-1, 2, 0], [-2, -1, 0])
+    sizes = torch.tensor([1.0, 1, 1, 1, 4]).double()
+    view = replace(view_of(rows), weights=sizes)
+    torch.testing.assert_close(answer(RLR(f=1), rows, view), torch.tensor([0.375, 0.5, 0.25]))
+    assert view.findings.notes["turned"] == pytest.approx(1 / 3)
+    assert torch.equal(answer(RLR(f=1), rows, view), answer(RLR(f=4, theta=2), rows, view))
+    torch.testing.assert_close(answer(RLR(theta=3), rows, view)[2], torch.tensor(-0.25))
+
+
+def test_rlr_mirrors_masks_and_rankings_at_the_middle() -> None:
+    bits = torch.tensor([[1, 1], [1, 1], [1, 1], [0, 1], [0, 1]]).bool()
+    masks = BinaryMasks(bits, torch.zeros(5, 0))
+    torch.testing.assert_close(answer(RLR(f=1), masks), torch.tensor([0.4, 1]))
+    # Edges 0 and 2 of three are once above and once below the middle, 1; edge 1 is always there.
+    rankings = Rankings(torch.tensor([[0, 1, 2], [2, 1, 0], [0, 1, 2]], dtype=torch.int32), (3,))
+    out = answer(RLR(f=1), rankings)  # means 2/3, 1, 4/3
+    torch.testing.assert_close(out, torch.tensor([4 / 3, 1, 2 / 3]).double())
+
+
+def test_rlr_equals_its_formula_coordinate_by_coordinate() -> None:
+    for seed in range(20):
+        x = Key(seed).normal(7, 12)
+        expected = []
+        for column in x.T.tolist():
+            votes = sum((v > 0) - (v < 0) for v in column)
+            expected.append(sum(column) / 7 * (1 if abs(votes) >= 3 else -1))
+        torch.testing.assert_close(answer(RLR(f=2), FloatVectors(x)), torch.tensor(expected))
+
+
+# Angles
+
+
+def test_products_and_norms_are_those_of_one_matrix_over_more_than_one_tile() -> None:
+    x = Key(1).normal(3, 70_000)
+    origin = torch.full((70_000,), 0.5)
+    centred = (x - 0.5).double()
+    torch.testing.assert_close(gram(x, origin), centred @ centred.T)
+    torch.testing.assert_close(lengths(x, origin), centred.norm(dim=1))
+    x[1, 3] = torch.nan
+    factors = torch.tensor([2.0, 0, 1]).double()
+    expected = 0.5 + 2 * centred[0] + centred[2]
+    torch.testing.assert_close(combined(x, origin, factors), expected.float())
+    assert lengths(x, origin)[1] == torch.inf
+    cosine = cosines(gram(x, origin))
+    assert cosine[1].tolist() == [0, 1, 0]

@@ -1,0 +1,347 @@
+"""Rules and filters for bits and rankings that were not made for vectors."""
+
+import itertools
+import math
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench import registry
+from fedbench.api import Defense, ServerView
+from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, TopRankings
+from fedbench.protocols.failure_bound import FailureBound
+from fedbench.rng import Key
+from fedbench.testing import check_defense
+from fedbench_defenses.density_filter import BitFilter, DensityFilter
+from fedbench_defenses.entropy_filter import EntropyFilter, surprises
+from fedbench_defenses.log_odds_cap import LogOddsCap, pseudo_count
+from fedbench_defenses.mean import Mean
+from fedbench_defenses.median import Median
+from fedbench_defenses.reputation_clipping import ReputationClipping
+from fedbench_defenses.trimmed_mean import TrimmedMean
+from fedbench_defenses.vote_margin import VoteMargin, votes_to_overturn
+
+FILTERS: list[BitFilter] = [DensityFilter(), EntropyFilter(), DensityFilter(width=1.0)]
+
+
+def view_of(received: Payload) -> ServerView:
+    weights = torch.ones(len(received), dtype=torch.float64)
+    return ServerView(weights, received.take([0]), 0, Key(0))
+
+
+def answer(rule: Defense[Any], received: Payload, view: ServerView | None = None) -> Tensor:
+    return rule.aggregate(received, rule.init(received.spec), view or view_of(received))[0]
+
+
+def masks(bits: Tensor, signed: bool = False) -> BinaryMasks:
+    return BinaryMasks(bits.bool(), torch.zeros(len(bits), 0), signed)
+
+
+def drawn(seed: int, n: int, d: int, p: float = 0.5) -> Tensor:
+    """Bits of rows that agree in 80 % of the coordinates with one that has a share ``p``."""
+    return (Key(seed).uniform(1, d) < p) ^ (Key(seed).fold("own").uniform(n, d) < 0.2)
+
+
+def passed(prefilter: BitFilter, received: Payload) -> list[int]:
+    sent, rows = prefilter.transform(received, view_of(received))
+    assert rows is not None
+    assert type(sent) is type(received)
+    assert torch.equal(sent.values(), received.values()[rows])
+    return cast(list[int], rows.tolist())
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        LogOddsCap(),
+        LogOddsCap(c=0.05),
+        ReputationClipping(),
+        ReputationClipping(width=0.01),
+        VoteMargin(f=2),
+        *(one.before(Median()) for one in FILTERS),
+        EntropyFilter().before(DensityFilter().before(VoteMargin(f=1))),
+    ],
+    ids=repr,
+)
+def test_every_rule_keeps_its_promises(rule: Defense[Any]) -> None:
+    check_defense(rule)
+
+
+def test_what_is_made_for_bits_or_rankings_refuses_floats() -> None:
+    for one in (LogOddsCap(), VoteMargin(), DensityFilter(), EntropyFilter()):
+        assert one.refuses(FloatVectors) == "works on BinaryMasks, SignBits"
+        assert one.refuses(SignBits) is None
+    assert ReputationClipping().refuses(SignBits) == "works on Rankings, TopRankings"
+
+
+# Log-odds cap
+
+
+def test_the_pseudo_count_is_the_smallest_that_caps_every_step() -> None:
+    def largest_step(n: int, a: float) -> float:
+        odds = [math.log((s + a) / (n - s + a)) for s in range(n + 1)]
+        return max(b - a for a, b in itertools.pairwise(odds))
+
+    for n, c in itertools.product((1, 2, 3, 10, 25, 100), (0.02, 0.1, 0.5, 1.0, 3.0, 20.0)):
+        a = pseudo_count(n, c)
+        assert largest_step(n, a) == pytest.approx(c, rel=1e-9)
+        assert largest_step(n, 0.99 * a) > c
+
+
+def test_log_odds_cap_shrinks_shares_to_a_half() -> None:
+    # n = 2, c = ln 3: (a + 1)(a + 2) = 3 a (a + 1), so a = 1: Laplace's rule, (s + 1) / 4.
+    bits = torch.tensor([[0, 1, 1], [0, 0, 1]])
+    rest = torch.tensor([[1.0], [4.0]])
+    rule = LogOddsCap(c=math.log(3))
+    expected = torch.tensor([0.25, 0.5, 0.75]).double()
+    torch.testing.assert_close(answer(rule, masks(bits)), expected)
+    torch.testing.assert_close(answer(rule, SignBits(bits.bool())), 2 * expected - 1)
+    both = BinaryMasks(bits.bool(), rest, signed=True)
+    out = torch.tensor([-0.5, 0, 0.5, 2.5]).double()
+    torch.testing.assert_close(answer(rule, both), out)
+    assert not torch.equal(answer(rule, masks(bits)), answer(Mean(), masks(bits)))
+
+
+def test_m_colluders_move_the_log_odds_by_m_c_at_most() -> None:
+    rule, d = LogOddsCap(c=0.3), 200
+    for seed in range(20):
+        honest, m = drawn(seed, 9, d), 1 + seed % 4
+        sent = honest.clone()
+        sent[:m] = ~honest[-1] if seed % 2 else (Key(seed).fold("bad").uniform(m, d) < 0.5)
+        before, after = (torch.logit(answer(rule, masks(x))) for x in (honest, sent))
+        assert float((after - before).abs().max()) <= m * 0.3 + 1e-9
+    ones = masks(torch.ones(9, d))
+    assert bool(torch.isfinite(torch.logit(answer(rule, ones))).all())
+    assert rule.traits().shrinks
+
+
+# Filters
+
+
+def of_density(*ones: int, d: int = 10) -> BinaryMasks:
+    return masks(torch.stack([(torch.arange(d) < count) for count in ones]))
+
+
+def test_the_density_filter_counts_median_deviations() -> None:
+    # Ones 5, 5, 6, 4, 9: the median is 5, deviations 0, 0, 1, 1, 4, of which the median is 1.
+    # Mean and standard deviation, 5.8 and 1.72, would keep 9 within 2 of them.
+    sent = of_density(5, 5, 6, 4, 9)
+    assert passed(DensityFilter(width=4.0), sent) == [0, 1, 2, 3, 4]
+    assert passed(DensityFilter(width=3.9), sent) == [0, 1, 2, 3]
+
+
+def test_where_most_masks_are_equally_dense_one_bit_is_the_deviation() -> None:
+    sent = of_density(5, 5, 5, 5, 6, 7, 8)
+    assert passed(DensityFilter(width=1.0), sent) == [0, 1, 2, 3, 4]
+    assert passed(DensityFilter(width=2.0), sent) == [0, 1, 2, 3, 4, 5]
+    same = masks(torch.ones(7, 30))
+    assert passed(EntropyFilter(), same) == list(range(7))
+    same.mask[3, 2] = False  # one bit against all: just the smallest deviation
+    assert passed(EntropyFilter(width=1.0), same) == list(range(7))
+    same.mask[3, :9] = False
+    assert passed(EntropyFilter(), same) == [0, 1, 2, 4, 5, 6]
+
+
+def test_a_mask_may_be_too_sparse_but_not_too_typical() -> None:
+    assert passed(DensityFilter(width=3.9), of_density(5, 5, 4, 6, 1)) == [0, 1, 2, 3]
+    bits = drawn(3, 9, 400)
+    bits[0] = bits.sum(dim=0) > 4
+    surprise = surprises(masks(bits))
+    deviates = (surprise - surprise.median()).abs().median()
+    assert float(surprise.median() - surprise[0]) > 10 * float(deviates)
+    assert 0 in passed(EntropyFilter(), masks(bits))
+
+
+def test_surprise_is_the_cross_entropy_under_the_others() -> None:
+    for seed in range(20):
+        bits = drawn(seed, 3 + seed % 6, 17)
+        expected = []
+        for i, row in enumerate(bits.tolist()):
+            others = [other for j, other in enumerate(bits.tolist()) if j != i]
+            cost = 0.0
+            for j, bit in enumerate(row):
+                same = sum(other[j] == bit for other in others)
+                cost -= math.log2((same + 1) / (len(others) + 2))
+            expected.append(cost / len(row))
+        for sent in (masks(bits), SignBits(bits)):
+            assert surprises(sent).tolist() == pytest.approx(expected)
+
+
+def test_surprise_of_more_than_one_tile() -> None:
+    bits = drawn(0, 3, 70_000)
+    left, right = surprises(masks(bits[:, :40_000])), surprises(masks(bits[:, 40_000:]))
+    torch.testing.assert_close(surprises(masks(bits)), (4 * left + 3 * right) / 7)
+
+
+def test_a_complement_passes_the_density_filter_and_not_the_entropy_filter() -> None:
+    half = torch.arange(400) < 200
+    bits = torch.stack([half[Key(1).permutation(400)]] * 9)
+    for i in range(9):  # every client moves 20 ones elsewhere
+        ones, zeros = bits[i].nonzero()[:, 0], (~bits[i]).nonzero()[:, 0]
+        bits[i, ones[Key(2).fold(i).permutation(200)[:20]]] = False
+        bits[i, zeros[Key(3).fold(i).permutation(200)[:20]]] = True
+    bits[4] = ~bits[4]
+    for sent in (masks(bits), masks(bits, signed=True), SignBits(bits)):
+        assert 4 in passed(DensityFilter(width=1.0), sent)
+        assert 4 not in passed(EntropyFilter(), sent)
+        assert len(passed(EntropyFilter(), sent)) == 8
+
+
+@pytest.mark.parametrize("prefilter", FILTERS, ids=repr)
+def test_filters_pass_at_least_half_and_then_tolerate_what_the_rule_does(
+    prefilter: BitFilter,
+) -> None:
+    for seed in range(40):
+        n = 1 + seed % 9
+        bits = Key(seed).uniform(n, 12) < Key(seed).fold("p").uniform(n, 1)
+        assert prefilter.rows(n) <= len(passed(prefilter, masks(bits))) <= n
+    assert [prefilter.rows(n) for n in (7, 8)] == [4, 4]
+    assert [prefilter.tolerates(n, Median()) for n in (8, 9)] == [1, 2]
+    assert prefilter.rows_needed(TrimmedMean(f=2)) == 9
+    assert not prefilter.mixes
+
+
+def test_a_filter_in_front_of_a_rule_says_which_rows_it_left_out() -> None:
+    rule = registry.load("defense", "entropy-filter:width=3+density-filter+mean")
+    bits = drawn(5, 9, 300)
+    bits[2], bits[6] = ~bits[2], True
+    view = view_of(masks(bits))
+    out = answer(rule, masks(bits), view)
+    assert view.findings.kept is not None
+    kept = view.findings.kept
+    assert kept.tolist() == [i not in (2, 6) for i in range(9)]
+    torch.testing.assert_close(out, bits[kept].float().mean(dim=0))
+
+
+# Reputation clipping
+
+
+def positions(*rows: list[int], sizes: tuple[int, ...]) -> Rankings:
+    blank = torch.zeros(len(rows), sum(sizes), dtype=torch.int32)
+    return Rankings(blank, sizes).nearest(torch.tensor(rows))
+
+
+def test_positions_are_clipped_around_the_median_position() -> None:
+    # Medians 1, 1, 2, 3, 4 and a reach of 1: 0 1 2; 1 0 2; 2 2 2; 3 3 2; 4 4 3. VOTE's means are
+    # 5/3, 4/3, 2, 7/3, 8/3. A second layer of 2 edges has a reach of 0.4: medians 0, 1.
+    sent = positions([0, 1, 2, 3, 4], [1, 0, 2, 3, 4], [4, 3, 2, 1, 0], sizes=(5,))
+    out = answer(ReputationClipping(width=0.2), sent)
+    torch.testing.assert_close(out, torch.tensor([1, 1, 2, 8 / 3, 11 / 3]).double())
+    two = positions([0, 1, 2, 0, 1], [0, 1, 2, 0, 1], [2, 1, 0, 1, 0], sizes=(3, 2))
+    out = answer(ReputationClipping(width=0.5), two)
+    torch.testing.assert_close(out, torch.tensor([0.5, 1, 1.5, 1 / 3, 2 / 3]).double())
+
+
+def test_with_the_width_of_the_layer_clipping_is_the_vote() -> None:
+    sizes = (6, 4)
+    for seed in range(5):
+        x = Rankings(torch.zeros(8, 10, dtype=torch.int32), sizes).nearest(Key(seed).normal(8, 10))
+        out = answer(ReputationClipping(width=1.0), x)
+        torch.testing.assert_close(out, answer(Mean(), x))
+
+
+def test_clipping_equals_its_formula_edge_by_edge() -> None:
+    sizes, kept = (7, 5), (3, 2)
+    for seed in range(20):
+        x = Key(seed).normal(4 + seed % 3, 12)
+        for sent in (
+            Rankings(torch.zeros(len(x), 12, dtype=torch.int32), sizes).nearest(x),
+            TopRankings(torch.zeros(len(x), 5, dtype=torch.int32), sizes, kept).nearest(x),
+        ):
+            expected = []
+            for edge, column in enumerate(sent.values().T.tolist()):
+                reach = 0.15 * (7 if edge < 7 else 5)
+                ordered, n = sorted(column), len(column)
+                centre = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+                near = [min(max(v, centre - reach), centre + reach) for v in column]
+                expected.append(sum(near) / n)
+            out = answer(ReputationClipping(width=0.15), sent)
+            assert out.tolist() == pytest.approx(expected)
+
+
+def test_a_client_moves_a_reputation_by_its_share_of_the_width_beside_the_median() -> None:
+    n, size, width = 5, 20, 0.1
+    for seed in range(20):
+        blank = Rankings(torch.zeros(n, size, dtype=torch.int32), (size,))
+        x = Key(seed).normal(1, size) + 0.3 * Key(seed).fold("own").normal(n, size)
+        before = blank.nearest(x)
+        after = before.put([0], blank.take([0]).nearest(-x[:1]))
+        rule = ReputationClipping(width=width)
+        moved = (answer(rule, after) - answer(rule, before)).abs()
+        median = (answer(Median(), after) - answer(Median(), before)).abs()
+        assert bool((moved <= 2 * width * size / n + median + 1e-9).all())
+        vote = (answer(Mean(), after) - answer(Mean(), before)).abs()
+        assert float(moved.mean()) < float(vote.mean()), seed
+    # The median is moved, too: edge 0 at 0, 10 and now 10 instead of 0.
+    up, down = list(range(11)), list(range(10, -1, -1))
+    low, high = positions(up, down, up, sizes=(11,)), positions(up, down, down, sizes=(11,))
+    rule = ReputationClipping(width=1 / 11)
+    moved = answer(rule, high)[0] - answer(rule, low)[0]
+    assert float(moved) == pytest.approx((9 + 10 + 10 - 0 - 1 - 0) / 3)
+
+
+# Vote margin
+
+
+def test_the_certificate_is_exact_for_every_choice_of_rows_and_bits() -> None:
+    def majority(bits: tuple[int, ...]) -> int:
+        ones, n = sum(bits), len(bits)
+        return (2 * ones > n) - (2 * ones < n)  # 0 is a tie
+
+    for n in range(1, 7):
+        votes = list(itertools.product((0, 1), repeat=n))
+        for s, f in itertools.product(range(n + 1), range(n)):
+            sent = tuple(int(i < s) for i in range(n))
+            near = [v for v in votes if sum(a != b for a, b in zip(v, sent, strict=True)) <= f]
+            holds = majority(sent) != 0 and all(majority(v) == majority(sent) for v in near)
+            missing = int(votes_to_overturn(torch.tensor([float(s)]), n))
+            assert (missing > f) == holds, (n, s, f)
+            # Without the f rows, as the docstring says: more than f, not 2 f.
+            left = [
+                sum(rest) * 2 - len(rest)
+                for rest in itertools.combinations(sent, n - f)
+            ]  # fmt: skip
+            same = len({(x > 0) - (x < 0) for x in left}) == 1 and left[0] != 0
+            assert same == (abs(2 * s - n) > f)
+
+
+def test_vote_margin_answers_the_mean_and_certifies_coordinates() -> None:
+    # Ones 5, 4, 3, 1 of 5: |2 s - n| = 5, 3, 1, 3; with f = 1 more than 2 is needed. Votes to
+    # overturn: 3, 2, 1, 2. Agreement (5 + 4 + 3 + 4) / 20.
+    bits = torch.stack([torch.arange(5) < s for s in (5, 4, 3, 1)], dim=1)
+    view = view_of(masks(bits))
+    out = answer(VoteMargin(f=1), masks(bits), view)
+    torch.testing.assert_close(out, torch.tensor([1, 0.8, 0.6, 0.2]).double())
+    bound = FailureBound(n=5, p=0.8, alpha=0.2)
+    assert view.findings.notes == {
+        "certified": 0.75,
+        "margin": 2.0,
+        "failure_bound": pytest.approx(bound.cantelli),
+        "failure_bound_valid": True,
+    }
+    for sent in (SignBits(bits), BinaryMasks(bits, torch.tensor([[1.0]] * 4 + [[6.0]]), True)):
+        torch.testing.assert_close(answer(VoteMargin(f=1), sent), answer(Mean(), sent).double())
+
+
+def test_the_failure_bound_is_void_where_the_malicious_are_too_many() -> None:
+    view = view_of(masks(drawn(0, 5, 30)))
+    answer(VoteMargin(f=4), masks(drawn(0, 5, 30)), view)
+    assert view.findings.notes["failure_bound_valid"] is False  # F4
+    assert view.findings.notes["failure_bound"] == 1.0
+    assert view.findings.notes["certified"] == 0.0
+
+
+def test_no_f_rows_overturn_what_is_certified() -> None:
+    f, n, d = 2, 9, 300
+    for seed in range(20):
+        bits = drawn(seed, n, d)
+        before, count = answer(VoteMargin(f=f), masks(bits)) > 0.5, bits.sum(dim=0)
+        safe = votes_to_overturn(count.double(), n) > f
+        rows = Key(seed).permutation(n)[:f]
+        sent = bits.clone()
+        sent[rows] = ~before
+        after = answer(VoteMargin(f=f), masks(sent)) > 0.5
+        assert bool((before == after)[safe].all())
+        assert not bool((before == after).all())

@@ -11,7 +11,7 @@ from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import FloatVectors, Payload
 
-from .multi_krum import squared_distances
+from .distances import squared_distances
 
 
 @dataclass(frozen=True, kw_only=True)

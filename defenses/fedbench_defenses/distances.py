@@ -13,7 +13,7 @@ def norms(x: Tensor, origin: Tensor) -> Tensor:
     squared = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     for tile, middle in zip(torch.split(x, _TILE, dim=1), torch.split(origin, _TILE), strict=True):
         squared += (tile.to(torch.float64) - middle.to(torch.float64)).square_().sum(dim=1)
-    return squared.nan_to_num_(nan=torch.inf).sqrt_()
+    return squared.nan_to_num_(nan=torch.inf, posinf=torch.inf).sqrt_()
 
 
 def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:

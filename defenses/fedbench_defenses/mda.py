@@ -26,8 +26,8 @@ class MDA(Defense[None]):
     """The mean of the ``n - f`` rows whose largest distance ``max_ij |x_i - x_j|`` is smallest.
 
     Exact: every subset is looked at, at most 200,000 of them. Among equal diameters, which
-    the paper leaves open, the smaller sum of squared distances wins, then that to all rows, then
-    the lower rows. Ignores the clients' sizes.
+    the paper leaves open, the smaller sum of squared distances wins, then that of fourth powers to
+    all rows, then the lower rows. Ignores the clients' sizes.
 
     Args:
         f: Malicious rows the server is prepared for; ``n >= 2 f + 1``.
@@ -72,6 +72,7 @@ class MDA(Defense[None]):
         if not f or n <= f:
             return chosen
         squared = comparable(squared)
+        fourth = squared.square().sum(dim=1)
         one, two = torch.triu_indices(n, n, 1, device=squared.device)
         far = squared[one, two].sort(descending=True)
         ends = far.indices[: f * (n - 1) + 1]  # no more pairs than that can be without a row
@@ -84,9 +85,9 @@ class MDA(Defense[None]):
             pairs = kept[:, one] & kept[:, two]
             first = pairs.to(torch.uint8).argmax(dim=1)
             diameter = torch.where(pairs.any(dim=1), far.values[first], 0.0)
-            distances = kept.to(squared) @ squared
-            within, to_all = (distances * kept).sum(dim=1), distances.sum(dim=1)
-            measures.append(torch.stack([diameter, within, to_all]))
+            weights = kept.to(squared)
+            within = (weights @ squared * weights).sum(dim=1)
+            measures.append(torch.stack([diameter, within, weights @ fourth]))
         best = torch.ones(len(out), dtype=torch.bool, device=squared.device)
         for measure in torch.cat(measures, dim=1):
             best &= measure == measure[best].min()

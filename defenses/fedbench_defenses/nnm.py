@@ -11,7 +11,7 @@ from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import FloatVectors, Payload
 
-from .distances import squared_distances
+from .distances import norms, squared_distances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,13 @@ class NNM(Prefilter):
         return min(self.f or 0, rule.tolerates(n))
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, None]:
-        """One Gram matrix, one product."""
+        """One Gram matrix, one product; what is not finite spoils only its own mixtures."""
         x, n = received.values(), len(received)
         nearest = squared_distances(x).sort(dim=1, stable=True).indices[:, : n - (self.f or 0)]
         share = torch.zeros(n, n, dtype=torch.float32, device=x.device)
         share.scatter_(1, nearest, 1 / nearest.shape[1])
-        return FloatVectors(share @ x.to(torch.float32)), None
+        x = x.to(torch.float32)
+        spoilt = torch.isinf(norms(x, torch.zeros_like(x[0])))
+        mixed = share @ torch.where(spoilt[:, None], 0, x) if bool(spoilt.any()) else share @ x
+        mixed[(share[:, spoilt] > 0).any(dim=1)] = torch.nan
+        return FloatVectors(mixed), None

@@ -111,6 +111,6 @@ def breakdown(n: int, f: int, m: int, variant: Variant) -> int:
     """
     last = n if variant == "canonical" else n - m + 1
     f += variant == "public"
-    alone = variant != "public" and last >= 3  # it is nobody's only neighbour
-    bounded = f + 2 if last >= 2 * f + 5 else max(min(f + 1, last - f - 2), int(alone))
+    alone = int(last >= 3)  # a single far row is nobody's only neighbour
+    bounded = f + 2 if last >= 2 * f + 5 else max(min(f + 1, last - f - 2), alone)
     return max(min(bounded, n - m), 0)

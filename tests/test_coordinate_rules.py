@@ -95,7 +95,8 @@ def test_meamed_and_bulyan_are_their_definitions(seed: int) -> None:
     x = draw(seed, n, 3)
     expected = [slow_near(x[:, j].tolist(), n - f) for j in range(3)]
     assert answer(MeaMed(f=f), x).tolist() == pytest.approx(expected, abs=1e-5)
-    left, picked = list(range(n)), []
+    left = list(range(n))
+    picked: list[int] = []
     while len(picked) < n - 2 * f:
         scores = {}
         for i in left:

@@ -15,7 +15,7 @@ from fedbench.errors import require
 from fedbench.payload import Payload
 
 from .distances import comparable, squared_distances
-from .mean import exact_mean
+from .mean import mean_of
 
 _SUBSETS = 200_000
 _ENTRIES = 1 << 22  # of a batch of subsets
@@ -99,7 +99,7 @@ class MDA(Defense[None]):
         x = received.values()
         chosen = self.select(squared_distances(x))
         view.findings.kept = chosen.cpu()
-        return exact_mean(x[chosen]), None
+        return mean_of(x, chosen), None
 
 
 def _subsets(n: int, f: int) -> Tensor:

@@ -13,7 +13,7 @@ from fedbench.errors import require
 from fedbench.payload import Payload
 
 from .distances import krum_picks, krum_scores, ranked, squared_distances
-from .mean import exact_mean
+from .mean import mean_of
 
 Variant = Literal["canonical", "recursive", "public"]
 
@@ -93,7 +93,7 @@ class MultiKrum(Defense[None]):
         x = received.values()
         chosen = self.select(squared_distances(x))
         view.findings.kept = chosen.cpu()
-        return exact_mean(x[chosen]), None
+        return mean_of(x, chosen), None
 
 
 def breakdown(n: int, f: int, m: int, variant: Variant) -> int:

@@ -22,7 +22,7 @@ from fedbench.order import sorted_rows
 from fedbench.payload.rankings import argsort
 from fedbench.protocols.supermask import mask_rows
 from fedbench.rng import Key
-from fedbench_defenses.multi_krum import squared_distances
+from fedbench_defenses.distances import squared_distances
 
 Work = Callable[[], object]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
 from torch import Tensor
 
 _TILE = 1 << 14  # columns at once: n rows of them stay in cache
+_ROWS = 32  # up to here the network is as fast as NumPy's sort
 
 
 @cache
@@ -34,26 +36,51 @@ def batcher(n: int) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
+def _network(rows: list[Tensor]) -> None:
+    """Sort these rows, column by column and in place; none of them holds a NaN."""
+    low = torch.empty_like(rows[0])
+    for i, j in batcher(len(rows)):
+        torch.minimum(rows[i], rows[j], out=low)
+        torch.maximum(rows[i], rows[j], out=rows[j])
+        rows[i].copy_(low)
+
+
+def sorted_tile(x: Tensor) -> Tensor:
+    """`sorted_rows` of a few columns ``(n, t)``, which may lie transposed in memory."""
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64, torch.int32):
+        return x.sort(dim=0).values
+    if len(x) > _ROWS:
+        columns = x.T.clone(memory_format=torch.contiguous_format)
+        columns.numpy().sort(axis=1)
+        return columns.T
+    if x.is_floating_point() and not bool(torch.isfinite(x.sum())):
+        return x.sort(dim=0).values  # minimum and maximum would spread a NaN over both rows
+    out = x.clone(memory_format=torch.contiguous_format)
+    _network(list(out.unbind(0)))
+    return out
+
+
+def by_tiles(x: Tensor, f: Callable[[Tensor], Tensor], rows: Tensor | None = None) -> Tensor:
+    """``f`` of the sorted columns of ``x (n, k)``, or of these ``rows`` of it (indices or bool).
+
+    ``f`` turns ``(n, t)`` into ``(t,)`` and is called tile by tile: beside ``x`` only a tile and
+    the answer ``(k,)`` are in memory.
+    """
+    tiles = torch.split(x, _TILE, dim=1)
+    return torch.cat([f(sorted_tile(tile if rows is None else tile[rows])) for tile in tiles])
+
+
 def sorted_rows(x: Tensor) -> Tensor:
     """``x (n, k)`` with every column ascending, NaN last; ``x`` is left as it was.
 
-    On a CPU, with up to 64 rows, a sorting network of row minima and maxima in column tiles;
-    otherwise torch's sort.
+    On a CPU in column tiles: with up to 32 rows a sorting network of row minima and maxima, with
+    more NumPy's vectorized sort of the transposed tile; elsewhere torch's sort.
     """
-    n, k = x.shape
-    if x.device.type != "cpu" or n > 64:
+    if x.device.type != "cpu":
         return x.sort(dim=0).values
-    if x.is_floating_point() and not bool(torch.isfinite(x.sum())):
-        return x.sort(dim=0).values  # minimum and maximum would spread a NaN over both rows
-    out = x.clone()
-    spare = torch.empty(min(k, _TILE), dtype=x.dtype)
-    for start in range(0, k, _TILE):
-        rows = list(out[:, start : start + _TILE].unbind(0))
-        low = spare[: len(rows[0])]
-        for i, j in batcher(n):
-            torch.minimum(rows[i], rows[j], out=low)
-            torch.maximum(rows[i], rows[j], out=rows[j])
-            rows[i].copy_(low)
+    out = torch.empty_like(x)
+    for start in range(0, x.shape[1], _TILE):
+        out[:, start : start + _TILE] = sorted_tile(x[:, start : start + _TILE])
     return out
 
 

@@ -156,7 +156,7 @@ def test_a_combination_exists_exactly_if_both_rules_accept_what_the_protocol_sen
     pairs |= {(rule, a) for rule in registry.names("defense") for a in ("none", "rank-reversal")}
     for protocol, (rule, attack) in itertools.product(registry.names("protocol"), sorted(pairs)):
         sends = registry.plugin("protocol", protocol).sends
-        scenario = Scenario(protocol=protocol, defense=rule, attack=attack)
+        scenario = Scenario(protocol=protocol, defense=rule, attack=attack, declared=0.1)
         why = registry.load("defense", rule).refuses(sends)
         if why is None and issubclass(sends, registry.plugin("attack", attack).accepts):
             scenario.resolved()

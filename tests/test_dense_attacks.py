@@ -26,8 +26,8 @@ from fedbench_attacks.min_sum import MinSum
 from fedbench_attacks.noise import NoiseAttack
 from fedbench_attacks.pga import PGA
 from fedbench_attacks.sign_flip import SignFlip
+from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.mean import Mean
-from fedbench_defenses.multi_krum import squared_distances
 
 M = 2
 OWN = [[100.0], [-40.0]]  # of the colluders as if honest: nothing below may depend on them

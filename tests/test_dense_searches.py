@@ -22,9 +22,10 @@ from fedbench_attacks.opt_alie import OptALIE
 from fedbench_attacks.opt_ipm import OptIPM
 from fedbench_attacks.stat_opt import StatOpt, largest_lambda
 from fedbench_attacks.trials import Trials
+from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.mean import Mean
 from fedbench_defenses.median import Median
-from fedbench_defenses.multi_krum import MultiKrum, squared_distances
+from fedbench_defenses.multi_krum import MultiKrum
 from fedbench_defenses.trimmed_mean import TrimmedMean
 
 M = 2

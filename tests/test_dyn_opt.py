@@ -15,9 +15,10 @@ from fedbench.threat import attack_view
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.search import best_of_grid, saturating
 from fedbench_attacks.squares import Squares
+from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.mean import Mean
 from fedbench_defenses.median import Median
-from fedbench_defenses.multi_krum import MultiKrum, squared_distances
+from fedbench_defenses.multi_krum import MultiKrum
 from fedbench_defenses.trimmed_mean import TrimmedMean
 
 M = 2

@@ -29,9 +29,10 @@ from fedbench.testing import example_situation
 from fedbench.threat import attack_view, forge
 from fedbench_attacks.rank_reversal import RankReversal
 from fedbench_attacks.sign_flip import SignFlip
+from fedbench_defenses.distances import krum_scores, squared_distances
 from fedbench_defenses.mean import Mean, exact_mean
 from fedbench_defenses.median import Median
-from fedbench_defenses.multi_krum import MultiKrum, krum_scores, squared_distances
+from fedbench_defenses.multi_krum import MultiKrum
 from fedbench_defenses.trimmed_mean import TrimmedMean
 
 VIEW = ServerView(torch.ones(5, dtype=torch.float64), FloatVectors(torch.zeros(1, 1)), 0, Key(0))

@@ -21,7 +21,8 @@ from fedbench.rng import Key
 from fedbench.scenario import Scenario
 from fedbench.setup import prepare
 from fedbench.sweep.plan import Plan, preset_names
-from fedbench_defenses.multi_krum import MultiKrum, krum_scores, squared_distances
+from fedbench_defenses.distances import krum_scores, squared_distances
+from fedbench_defenses.multi_krum import MultiKrum
 
 SMALL = Scenario(clients=20, per_round=6, rounds=3, epochs=1, eval_every=1, malicious=0.4)
 

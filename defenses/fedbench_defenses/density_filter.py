@@ -22,6 +22,11 @@ class BitFilter(Prefilter):
 
     @property
     def mixes(self) -> bool:
+        """Each row is one client's."""
+        return False
+
+    @property
+    def real(self) -> bool:
         """Messages come out."""
         return False
 

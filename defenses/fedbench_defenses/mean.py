@@ -18,6 +18,11 @@ def exact_mean(x: Tensor) -> Tensor:
     return x.sum(dim=0, dtype=torch.int64).to(torch.float64) / len(x)
 
 
+def mean_of(x: Tensor, rows: Tensor) -> Tensor:
+    """`exact_mean` of some rows (indices or bool), of which only a tile is copied at once."""
+    return torch.cat([exact_mean(tile[rows]) for tile in torch.split(x, 1 << 14, dim=1)])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mean(Defense[None]):
     """Average the rows, weighted by the clients' sizes where the protocol weights them.

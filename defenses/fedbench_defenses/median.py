@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView
-from fedbench.order import sorted_rows
+from fedbench.order import by_tiles
 from fedbench.payload import Payload
 
 from .mean import exact_mean
@@ -40,8 +40,8 @@ class Median(Defense[None]):
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         """The middle of the sorted rows."""
-        x = received.values()
-        return exact_mean(sorted_rows(x)[self._middle(len(x))]), None
+        middle = self._middle(len(received))
+        return by_tiles(received.values(), lambda rows: exact_mean(rows[middle])), None
 
     def order_weights(self, n: int) -> Tensor:
         """1 for the middle rank, or 1/2 for each of two."""

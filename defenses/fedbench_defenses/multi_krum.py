@@ -1,8 +1,9 @@
-"""Krum and Multi-Krum, with the score of the paper."""
+"""Multi-Krum, scored once, again after each pick, or as published attacks have it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,87 +12,105 @@ from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload
 
-from .mean import exact_mean
+from .distances import krum_picks, krum_scores, ranked, squared_distances
+from .mean import mean_of
 
-_TILE = 1 << 16
-
-
-def squared_distances(x: Tensor) -> Tensor:
-    """``(n, n)`` float64 squared distances of the rows, from one Gram matrix; 0 on the diagonal.
-
-    The rows are centred on the one with the smallest norm. Uncentred, rows that differ little
-    cancel; centred on a row that an attacker made huge, everything does; the smallest norm is one
-    that no attacker can make larger than a benign one. Products are float64 for the same reason.
-    """
-    gram = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
-    centre = 0
-    if x.is_floating_point():
-        norms = torch.linalg.vector_norm(x, dim=1)
-        centre = int(torch.nan_to_num(norms, nan=torch.inf).argmin())
-    for tile in torch.split(x, _TILE, dim=1):
-        rows = tile.to(torch.float64) - tile[centre].to(torch.float64)
-        gram += rows @ rows.T
-    norms = gram.diagonal()
-    squared = (norms[:, None] + norms[None, :] - 2 * gram).clamp_min_(0)
-    return squared.fill_diagonal_(0)
-
-
-def krum_scores(squared: Tensor, f: int) -> Tensor:
-    """Sum of squared distances of each row to its ``n - f - 2`` nearest others.
-
-    A row that is not finite scores infinity.
-    """
-    n = len(squared)
-    squared = torch.nan_to_num(squared, nan=torch.inf).fill_diagonal_(-1)  # self sorts first
-    return squared.sort(dim=1).values[:, 1 : n - f - 1].sum(dim=1)
+Variant = Literal["canonical", "recursive", "public"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiKrum(Defense[None]):
-    """Average the ``m`` rows with the lowest Krum scores, all scored once.
+    """Average the ``m`` rows with the lowest Krum scores.
 
-    The score is the paper's: *squared* distances, self excluded, ``n - f - 2`` neighbours. Public
-    code has at least four others (D1), and a recursive variant that scores again after each pick
-    (A5). Among equal scores the lower row wins. Ignores the clients' sizes.
+    A row's score is the paper's: the sum of *squared* distances to its ``n - f - 2`` nearest rows,
+    self excluded. Public code has at least four others (D1). ``canonical`` scores once.
+    ``recursive`` takes one row and scores again those that are left, of which ``n`` counts fewer
+    each time; where no neighbour would be left for the sum it has one. ``public`` is the code of
+    Shejwalkar and Houmansadr's attacks (A5): recursive, and a row counts as a neighbour of itself,
+    at distance 0. Among equal scores the row wins that is nearer to all, then the lower one (the
+    paper: the lower one). Ignores the clients' sizes.
 
     Args:
         f: Malicious rows the server is prepared for; ``n >= 2 f + 3``.
-        m: Rows to average; 1 is Krum. Default ``n - f``.
+        m: Rows to average. Default ``n - f``; for the other variants ``n - 2 f - 2``, where the
+            public code stops, the last pick for which ``n > 2 f + 2`` still holds.
+        variant: Whose Multi-Krum.
 
     References:
         Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
-        NeurIPS 2017, https://arxiv.org/abs/1703.02757, section 4 and, for ``m``, section 6.
+        NeurIPS 2017, https://arxiv.org/abs/1703.02757, section 4 and, for ``m``, section 6;
+        Shejwalkar and Houmansadr, "Manipulating the Byzantine", NDSS 2021,
+        https://github.com/vrt1shjwlkr/NDSS21-Model-Poisoning, for ``public``.
     """
 
     f: int | None = None
     m: int | None = None
+    variant: Variant = "canonical"
 
     def __post_init__(self) -> None:
         require("MultiKrum.f", self.f, self.f is None or self.f >= 0, ">= 0")
         require("MultiKrum.m", self.m, self.m is None or self.m >= 1, ">= 1")
 
+    def _picks(self, n: int) -> int:
+        f = self.f or 0
+        default = n - f if self.variant == "canonical" else n - 2 * f - 2
+        return max(self.m or default, 1)
+
     def traits(self) -> Traits:
-        """The mean of equal weights if ``f`` is 0."""
-        return Traits(mean_at_zero=True)
+        """The mean of equal weights if ``f`` is 0 and so all rows are taken."""
+        every = self.variant == "canonical" and self.m is None
+        return Traits(detects=True, mean_at_zero=every)
 
     def rows_needed(self) -> int:
-        """``n > 2 f + 2``, and ``m`` rows to select."""
-        return max(2 * (self.f or 0) + 3, self.m or 1)
+        """``n > 2 f + 2``, and ``m`` rows to select; the public code leaves ``2 f + 2`` others."""
+        f = self.f or 0
+        spare = 2 * f + 2 if self.variant == "public" else 0
+        return max(2 * f + 3, spare + (self.m or 1))
 
     def tolerates(self, n: int) -> int:
-        """``f``, while no more than the rows that are not selected could be moved far away."""
-        picked = self.m if self.m is not None else n - (self.f or 0)
-        return min(self.f or 0, n - picked)
+        """Exact: ``b`` rows are harmless while every benign score is bounded and no far one is.
+
+        A benign row has ``b - f - 1`` far neighbours (or none), a far row ``n - f - 1 - b`` benign
+        ones at least. Up to ``b = f + 1`` the first is 0. For ``f + 2`` it is one, the nearest far
+        row, which must be closer than two: ``n >= 2 f + 5``. With ``f + 3`` the nearest far row
+        hides behind two farther ones on its ray. And no more than ``n - m`` rows may stay out.
+        """
+        return breakdown(n, self.f or 0, self._picks(n), self.variant)
 
     def select(self, squared: Tensor) -> Tensor:
-        """The ``m`` lowest scores."""
+        """The ``m`` rows that are averaged."""
         n, f = len(squared), self.f or 0
-        order = krum_scores(squared, f).sort(stable=True).indices
+        if self.variant == "recursive":
+            return krum_picks(squared, self._picks(n), f)
+        if self.variant == "public":
+            return krum_picks(squared, self._picks(n), f + 1, fewest=0)
         chosen = torch.zeros(n, dtype=torch.bool, device=squared.device)
-        chosen[order[: self.m if self.m is not None else n - f]] = True
+        chosen[ranked(squared, krum_scores(squared, f))[: self._picks(n)]] = True
         return chosen
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         """Distances of `values`: on signs and masks they count differing bits."""
         x = received.values()
-        return exact_mean(x[self.select(squared_distances(x))]), None
+        chosen = self.select(squared_distances(x))
+        view.findings.kept = chosen.cpu()
+        return mean_of(x, chosen), None
+
+
+def breakdown(n: int, f: int, m: int, variant: Variant) -> int:
+    """How many of ``n`` rows may be anything while ``m`` picks stay bounded.
+
+    Scored again, a pick is the first of a Krum on the rows that are left, ``n - m + 1`` for the
+    last one; a row that is its own neighbour leaves as many others as ``f + 1`` does.
+
+    >>> [breakdown(15, 3, m, "canonical") for m in (1, 12, 13)]
+    [5, 3, 2]
+    >>> breakdown(15, 3, 7, "recursive"), breakdown(15, 3, 12, "recursive")
+    (4, 1)
+    >>> breakdown(15, 3, 7, "public")
+    3
+    """
+    last = n if variant == "canonical" else n - m + 1
+    f += variant == "public"
+    alone = int(last >= 3)  # a single far row is nobody's only neighbour
+    bounded = f + 2 if last >= 2 * f + 5 else max(min(f + 1, last - f - 2), alone)
+    return max(min(bounded, n - m), 0)

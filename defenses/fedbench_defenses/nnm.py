@@ -11,7 +11,7 @@ from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import FloatVectors, Payload
 
-from .multi_krum import squared_distances
+from .distances import norms, squared_distances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +20,8 @@ class NNM(Prefilter):
 
     Rows that agree stay together, so what the rule sees is less spread and the adversary has less
     room. Rows that tie for the last places share them, so that on bits, where they often do, the
-    order of the clients does not matter. A row that is not finite is infinitely far from all.
-    Ignores the clients' sizes.
+    order of the clients does not matter. A row that is not finite is infinitely far from all, and
+    what it is mixed into is not finite either. Ignores the clients' sizes.
 
     Args:
         f: Malicious rows the server is prepared for; ``n >= 2 f + 1``.
@@ -49,13 +49,16 @@ class NNM(Prefilter):
         return min(self.f or 0, rule.tolerates(n))
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, None]:
-        """One Gram matrix, one product."""
+        """One Gram matrix, one product; what is not finite spoils only its own mixtures."""
         x, mixed = received.values(), len(received) - (self.f or 0)
-        squared = squared_distances(x).nan_to_num(nan=torch.inf).fill_diagonal_(0)
+        squared = squared_distances(x)
         last = squared.sort(dim=1).values[:, mixed - 1 : mixed]
         nearer, tied = squared < last, squared == last
         places = mixed - nearer.sum(dim=1, keepdim=True)
         share = (nearer + tied * places / tied.sum(dim=1, keepdim=True)) / mixed
-        whole = torch.isfinite(x).all(dim=1, keepdim=True)
-        x = x if bool(whole.all()) else torch.where(whole, x, 0)
-        return FloatVectors(share.to(torch.float32) @ x.to(torch.float32)), None
+        x = x.to(torch.float32)
+        spoilt = torch.isinf(norms(x, torch.zeros_like(x[0])))
+        whole = torch.where(spoilt[:, None], 0, x) if bool(spoilt.any()) else x
+        rows = share.to(torch.float32) @ whole
+        rows[(share[:, spoilt] > 0).any(dim=1)] = torch.nan
+        return FloatVectors(rows), None

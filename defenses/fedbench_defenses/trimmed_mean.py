@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
-from fedbench.order import sorted_rows
+from fedbench.order import by_tiles
 from fedbench.payload import Payload
 
 from .mean import exact_mean
@@ -49,7 +49,7 @@ class TrimmedMean(Defense[None]):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         """The mean of sorted rows ``f`` to ``n - f - 1``."""
         x, f = received.values(), self.f or 0
-        return exact_mean(sorted_rows(x)[f : len(x) - f]), None
+        return by_tiles(x, lambda rows: exact_mean(rows[f : len(x) - f])), None
 
     def order_weights(self, n: int) -> Tensor:
         """``1 / (n - 2 f)`` for the ranks that are kept."""

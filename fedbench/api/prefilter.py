@@ -24,6 +24,11 @@ class Prefilter(Stage, ABC):
 
     @property
     def mixes(self) -> bool:
+        """True if what comes out is of several rows each."""
+        return True
+
+    @property
+    def real(self) -> bool:
         """True if real rows come out, whatever went in."""
         return True
 
@@ -87,7 +92,7 @@ class Chain(Defense[Any]):
     def refuses(self, alphabet: type[Payload]) -> str | None:
         """Why one of the two has no meaning on what it would get."""
         why = self.first.refuses(alphabet)
-        return why or self.rule.refuses(FloatVectors if self.first.mixes else alphabet)
+        return why or self.rule.refuses(FloatVectors if self.first.real else alphabet)
 
     def declared(self, f: int) -> Self:
         """Both with the same ``f`` where it was left open."""

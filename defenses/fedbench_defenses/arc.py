@@ -1,0 +1,65 @@
+"""Adaptive robust clipping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fedbench.api import Defense, Prefilter, ServerView, Traits
+from fedbench.errors import require
+from fedbench.payload import Payload
+
+from .clip import clipped
+from .distances import norms
+from .norm_bound import CONSTANT
+
+
+@dataclass(frozen=True, kw_only=True)
+class ARC(Prefilter):
+    """Clip the ``k = floor(2 (f / n) (n - f))`` rows of largest norm to the norm of the next one.
+
+    Norms are measured from the alphabet's middle, which also replaces a row that is not finite.
+
+    Args:
+        f: Malicious rows the server is prepared for; ``n >= 2 f + 1``.
+
+    References:
+        Allouah et al., "Adaptive Gradient Clipping for Robust Federated Learning", ICLR 2025,
+        https://arxiv.org/abs/2405.14432, adaptive robust clipping (ARC).
+    """
+
+    without: ClassVar[dict[type[Payload], str]] = CONSTANT
+
+    f: int | None = None
+
+    def __post_init__(self) -> None:
+        require("ARC.f", self.f, self.f is None or self.f >= 0, ">= 0")
+
+    def _k(self, n: int) -> int:
+        f = min(self.f or 0, n)
+        return 2 * f * (n - f) // n
+
+    @property
+    def mixes(self) -> bool:
+        """Each row is one client's."""
+        return False
+
+    def traits(self) -> Traits:
+        """With ``f`` 0 nothing is clipped."""
+        return Traits(shift=False, mean_at_zero=True)
+
+    def rows_needed(self, rule: Defense[Any]) -> int:
+        """So that ``k >= f``."""
+        return max(rule.rows_needed(), 2 * (self.f or 0) + 1)
+
+    def tolerates(self, n: int, rule: Defense[Any]) -> int:
+        """``k`` far rows are brought to a benign norm; of more the rule may still tolerate some."""
+        return max(self._k(n), rule.tolerates(n))
+
+    def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
+        """Each row for itself, once the norms are sorted."""
+        sizes = norms(received.values(), received.origin())
+        bound = sizes.sort(descending=True).values[self._k(len(sizes))]
+        return clipped(received, sizes, float(bound))

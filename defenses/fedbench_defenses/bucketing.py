@@ -1,0 +1,65 @@
+"""Bucketing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fedbench.api import Defense, Prefilter, ServerView, Traits
+from fedbench.errors import require
+from fedbench.payload import FloatVectors, Payload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucketing(Prefilter):
+    """Shuffle the rows and replace every ``s`` of them in turn by their mean.
+
+    The last bucket has the rows that are left, so every row is in exactly one (D3). The rule gets
+    ``ceil(n / s)`` rows that all count the same; its ``f`` is then bad buckets, at most as many as
+    bad rows. Ignores the clients' sizes. With ``s`` 1 nothing is shuffled.
+
+    Args:
+        s: Rows in a bucket.
+
+    References:
+        Karimireddy, He and Jaggi, "Byzantine-Robust Learning on Heterogeneous Datasets via
+        Bucketing", ICLR 2022, https://arxiv.org/abs/2006.09365, Algorithm 1.
+    """
+
+    s: int = 2
+
+    def __post_init__(self) -> None:
+        require("Bucketing.s", self.s, self.s >= 1, ">= 1")
+
+    def traits(self) -> Traits:
+        """One bad row more may fall into a bucket that has one, and a last bucket weighs more."""
+        alone = self.s == 1
+        return Traits(randomized=not alone, mean_at_zero=alone, sharp=alone)
+
+    def rows_needed(self, rule: Defense[Any]) -> int:
+        """Enough for the rule's last bucket to have one."""
+        return (rule.rows_needed() - 1) * self.s + 1
+
+    def rows(self, n: int) -> int:
+        """``ceil(n / s)`` buckets."""
+        return -(-n // self.s)
+
+    def tolerates(self, n: int, rule: Defense[Any]) -> int:
+        """The rule's on the buckets: a bad row spoils one at most."""
+        return rule.tolerates(self.rows(n))
+
+    def transform(self, received: Payload, view: ServerView) -> tuple[Payload, None]:
+        """First all first rows of the buckets, then all second ones."""
+        x, n = received.values(), len(received)
+        order = torch.arange(n, device=x.device)
+        if self.s > 1:
+            order = view.key.fold("bucketing").permutation(n, device=x.device)
+        means = x[order[:: self.s]].to(torch.float32)
+        counts = torch.ones(len(means), 1, device=x.device)
+        for place in range(1, min(self.s, n)):
+            row = order[place :: self.s]
+            means[: len(row)] += x[row]
+            counts[: len(row)] += 1
+        return FloatVectors(means.div_(counts)), None

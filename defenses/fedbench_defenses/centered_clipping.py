@@ -1,0 +1,67 @@
+"""Centred clipping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, ServerView, Traits
+from fedbench.errors import require
+from fedbench.payload import Payload
+
+from .distances import combine, gram
+from .norm_bound import middle
+
+
+@dataclass(frozen=True, kw_only=True)
+class CenteredClipping(Defense[Tensor]):
+    """``v <- v + 1/n sum_i (x_i - v) min(1, tau / |x_i - v|)``, from the last round's ``v``.
+
+    Before the first round ``v`` is the middle of the alphabet. It stays behind when all rows move
+    by a vector, so neither shift nor factor of one round's rows come back in the answer. A row that
+    is not finite counts in ``n`` and moves nothing. Ignores the clients' sizes.
+
+    Args:
+        tau: How far one row may pull. None is ours: in each step the median distance of the rows
+            from ``v``, the mean of the two middle ones if their number is even.
+        steps: Steps a round, the paper's ``L``.
+
+    References:
+        Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust Optimization",
+        ICML 2021, https://arxiv.org/abs/2012.10333, centered clipping.
+    """
+
+    tau: float | None = None
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        require("CenteredClipping.tau", self.tau, self.tau is None or self.tau > 0, "> 0")
+        require("CenteredClipping.steps", self.steps, self.steps >= 1, ">= 1")
+
+    def traits(self) -> Traits:
+        """With ``tau`` given no number of rows moves it by more than ``tau`` a step."""
+        return Traits(history=True, shift=False, scale=False, sharp=self.tau is None)
+
+    def tolerates(self, n: int) -> int:
+        """All but one with ``tau`` given; fewer than half where it is the median distance."""
+        return n - 1 if self.tau is not None else (n - 1) // 2
+
+    def aggregate(
+        self, received: Payload, state: Tensor | None, view: ServerView
+    ) -> tuple[Tensor, Tensor]:
+        """All steps from the inner products about the ``v`` that it starts from."""
+        x, n = received.values(), len(received)
+        v = received.origin() if state is None else state
+        g, finite = gram(x, v)
+        lengths, share = g.diagonal(), torch.zeros(n, dtype=torch.float64, device=x.device)
+        for _ in range(self.steps):
+            squared = lengths - 2 * g @ share + share @ g @ share
+            distances = torch.where(finite, squared.clamp_min(0).sqrt(), torch.inf)
+            tau = middle(distances) if self.tau is None else self.tau
+            pull = torch.where(finite & (distances > tau), tau / distances, finite.to(g)) / n
+            share = share * (1 - pull.sum()) + pull
+        view.findings.notes["clipped"] = int((distances > tau).sum())
+        v = combine(share, x, v)
+        return v, v

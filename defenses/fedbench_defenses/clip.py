@@ -1,0 +1,76 @@
+"""Clipping in front of a rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, Prefilter, ServerView, Traits
+from fedbench.errors import require
+from fedbench.payload import FloatVectors, Payload
+
+from .distances import norms
+from .norm_bound import CONSTANT, factors, middle
+
+
+def clipped(received: Payload, sizes: Tensor, c: float) -> tuple[Payload, Tensor]:
+    """Rows larger than ``c`` brought to that norm, about the alphabet's middle; and whose they are.
+
+    A row that is not finite becomes the middle; all others come out as they went in.
+    """
+    origin, share = received.origin(), factors(sizes, c).to(torch.float32)
+    x = received.values().to(torch.float32, copy=True)
+    for row in ((sizes > c) | torch.isinf(sizes)).nonzero()[:, 0]:
+        if torch.isinf(sizes[row]):
+            x[row] = origin
+        else:
+            x[row].sub_(origin).mul_(share[row]).add_(origin)
+    return FloatVectors(x), torch.arange(len(x), device=x.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip(Prefilter):
+    """Replace ``x_i`` by ``x_i min(1, c / |x_i|)``, with norms about the alphabet's middle.
+
+    A row that is not finite becomes the middle.
+
+    Args:
+        c: Largest norm of a row. None: the median norm of the round's rows.
+
+    References:
+        Sun et al., "Can You Really Backdoor Federated Learning?", 2019,
+        https://arxiv.org/abs/1911.07963, norm thresholding of updates.
+    """
+
+    without: ClassVar[dict[type[Payload], str]] = CONSTANT
+
+    c: float | None = None
+
+    def __post_init__(self) -> None:
+        require("Clip.c", self.c, self.c is None or self.c > 0, "> 0")
+
+    @property
+    def mixes(self) -> bool:
+        """Each row is one client's."""
+        return False
+
+    def traits(self) -> Traits:
+        """Only a bound that the rows set scales with them; a given one holds for all of them."""
+        return Traits(shift=False, scale=self.c is None, sharp=self.c is None)
+
+    def tolerates(self, n: int, rule: Defense[Any]) -> int:
+        """So many that the rule sees bounded rows only, or can do with the others."""
+        return n - 1 if self.c is not None else max((n - 1) // 2, rule.tolerates(n))
+
+    def sensitivity(self, clip: float, n: int, rule: Defense[Any]) -> float | None:
+        """The rule's for rows that are no larger than ``c``."""
+        return None if self.c is None else rule.sensitivity(min(self.c, clip), n)
+
+    def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
+        """Each row for itself."""
+        sizes = norms(received.values(), received.origin())
+        c = middle(sizes) if self.c is None else self.c
+        return clipped(received, sizes, c)

@@ -1,0 +1,118 @@
+"""Distances of whole rows, and what Krum makes of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_TILE = 1 << 16  # columns at once, in float64
+
+
+def norms(x: Tensor, origin: Tensor) -> Tensor:
+    """``(n,)`` float64 norms of the rows of ``x (n, k)`` about ``origin (k,)``; not finite: inf."""
+    squared = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    for tile, middle in zip(torch.split(x, _TILE, dim=1), torch.split(origin, _TILE), strict=True):
+        squared += (tile.to(torch.float64) - middle.to(torch.float64)).square_().sum(dim=1)
+    return squared.nan_to_num_(nan=torch.inf, posinf=torch.inf).sqrt_()
+
+
+def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
+    """``(k,)``: ``origin + sum_i share_i (x_i - origin)``, in float64; rows of share 0 are unread.
+
+    Without an origin the shares add up to one. Float rows give float32, whole numbers float64.
+    """
+    rows = share.nonzero()[:, 0]
+    share, out = share[rows], torch.empty(x.shape[1], dtype=torch.float64, device=x.device)
+    for start in range(0, x.shape[1], _TILE):
+        part = slice(start, start + _TILE)
+        out[part] = share @ x[rows, part].to(torch.float64)
+    if origin is not None:
+        out += (1 - share.sum()) * origin.to(torch.float64)
+    return out.to(x.dtype) if x.is_floating_point() else out
+
+
+def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """``(n, n)`` float64 inner products of the rows about ``origin``; ``(n,)``, which are finite.
+
+    By default about the row of smallest norm. Uncentred, rows that differ little cancel; centred
+    on a row that an attacker made huge, everything does; the smallest norm is one that no attacker
+    can make larger than a benign one. Products are float64 for the same reason, and so that 1e30
+    has a square. A row that is not finite has products 0, so it spoils no other's.
+    """
+    products = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
+    finite, centre = torch.ones(len(x), dtype=torch.bool, device=x.device), 0
+    if x.is_floating_point():
+        sizes = torch.linalg.vector_norm(x, dim=1)
+        huge = ~torch.isfinite(sizes)
+        finite[huge] = torch.isfinite(x[huge]).all(dim=1)  # or only its square is not
+        sizes[huge] = torch.inf
+        centre = int(sizes.argmin())
+    spoilt = not bool(finite.all())
+    for start in range(0, x.shape[1], _TILE):
+        part = slice(start, start + _TILE)
+        rows = x[:, part].to(torch.float64, copy=True)
+        rows -= rows[centre].clone() if origin is None else origin[part].to(torch.float64)
+        if spoilt:
+            rows[~finite] = 0
+        products += rows @ rows.T
+    return (products + products.T) / 2, finite
+
+
+def squared_distances(x: Tensor) -> Tensor:
+    """``(n, n)`` float64 squared distances of the rows, 0 on the diagonal.
+
+    A row that is not finite is infinitely far from all others.
+    """
+    products, finite = gram(x)
+    lengths = products.diagonal()
+    squared = (lengths[:, None] + lengths[None, :] - 2 * products).clamp_min_(0)
+    squared[~finite] = torch.inf
+    squared[:, ~finite] = torch.inf
+    return squared.fill_diagonal_(0)
+
+
+def comparable(squared: Tensor) -> Tensor:
+    """The same with infinity, and NaN, replaced by more than all finite distances add up to.
+
+    So sums of distances first count the rows that are not finite, then compare the others.
+    """
+    known = torch.isfinite(squared)
+    if bool(known.all()):
+        return squared
+    far = len(squared) * squared[known].max() + 1
+    return torch.where(known, squared, far).fill_diagonal_(0)
+
+
+def krum_scores(squared: Tensor, f: int, fewest: int = 1) -> Tensor:
+    """``(n,)``: the sum of squared distances of each row to its ``n - f - 2`` nearest others.
+
+    Of ``fewest`` where that is less.
+    """
+    neighbours = max(len(squared) - f - 2, fewest)
+    marked = comparable(squared).clone().fill_diagonal_(-1)  # self sorts first
+    return marked.sort(dim=1).values[:, 1 : neighbours + 1].sum(dim=1)
+
+
+def ranked(squared: Tensor, scores: Tensor) -> Tensor:
+    """``(n,)``: the rows from the lowest score to the highest.
+
+    Among equal scores the row comes first whose distances to all rows add up to less, so that two
+    rows that have each other only do not depend on their order; then the lower one.
+    """
+    order = comparable(squared).sum(dim=1).sort(stable=True).indices
+    return order[scores[order].sort(stable=True).indices]
+
+
+def krum_picks(squared: Tensor, picks: int, f: int, fewest: int = 1) -> Tensor:
+    """``(n,)`` bool: so many rows, each with the best Krum score among the rows then left.
+
+    Equal scores as in `ranked`; no row is picked twice.
+    """
+    left = torch.arange(len(squared), device=squared.device)
+    for _ in range(picks):
+        among = squared[left][:, left]
+        best = ranked(among, krum_scores(among, f, fewest))[0]
+        left = left[left != left[best]]
+    chosen = torch.ones(len(squared), dtype=torch.bool, device=squared.device)
+    chosen[left] = False
+    return chosen

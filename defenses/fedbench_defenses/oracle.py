@@ -1,0 +1,109 @@
+"""What a rule would be worth if the server knew how many rows are malicious."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Chain, Defense, Prefilter, ServerView, Traits
+from fedbench.api.defense import Stage
+from fedbench.errors import ConfigError
+from fedbench.payload import Payload
+
+S = TypeVar("S", bound=Stage)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oracle(Prefilter):
+    """Give the rule the true number of malicious rows of each round as its ``f``.
+
+    An upper bound that no server has: many papers' numbers are of such servers. Only rows of the
+    table with this label know the truth, and of that no more than the number. It stands in front
+    of prefilters that mix rows: ``oracle+bucketing+krum``.
+
+    References:
+        Proposed here; servers that are told so are in the code of Shejwalkar and Houmansadr, NDSS
+        2021, https://github.com/vrt1shjwlkr/NDSS21-Model-Poisoning.
+    """
+
+    @property
+    def mixes(self) -> bool:
+        """Each row is one client's."""
+        return False
+
+    @property
+    def real(self) -> bool:
+        """Messages come out, as they went in."""
+        return False
+
+    def traits(self) -> Traits:
+        """Told the truth; beyond what it can be told of, the round is skipped."""
+        return Traits(oracle=True, mean_at_zero=True, sharp=False)
+
+    def before(self, rule: Defense[Any]) -> Chain:
+        """A chain that is told before each round."""
+        return Informed(self, rule)
+
+    def rows_needed(self, rule: Defense[Any]) -> int:
+        """The rule's where nobody is malicious."""
+        return told(rule, 0).rows_needed()
+
+    def tolerates(self, n: int, rule: Defense[Any]) -> int:
+        """The most ``f`` that the rule may be told and then tolerates; all fewer ones as well."""
+        f = 0
+        while f + 1 < n and self._stands(n, f + 1, told(rule, f + 1)):
+            f += 1
+        return f
+
+    def _stands(self, n: int, f: int, rule: Defense[Any]) -> bool:
+        return rule.rows_needed() <= n and rule.tolerates(n) >= f
+
+    def sensitivity(self, clip: float, n: int, rule: Defense[Any]) -> float | None:
+        """The rule's, if it has no ``f``: another row may be another ``f``."""
+        return rule.sensitivity(clip, n) if told(rule, 0) == told(rule, 1) else None
+
+    def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
+        """Nothing happens to the rows."""
+        return received, torch.arange(len(received))
+
+
+@dataclass(frozen=True)
+class Informed(Chain):
+    """A chain behind an `Oracle`, with every ``f`` replaced by the truth of the round."""
+
+    def most_rows(self) -> int | None:
+        """The rule's where nobody is malicious."""
+        return told(self.rule, 0).most_rows()
+
+    def ready(self, view: ServerView) -> bool:
+        """Whether the rule is, once it was told."""
+        return self._told(view).ready(view)
+
+    def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
+        """The rule sees the number and not who it is."""
+        rule = self._told(view)
+        blind = dataclasses.replace(view, truth=None)  # and the same findings
+        return rule.aggregate(received, state, blind)
+
+    def _told(self, view: ServerView) -> Defense[Any]:
+        if view.truth is None:
+            raise ConfigError(
+                "--defense oracle must be told the truth and come before prefilters that mix rows, "
+                "got no truth; use oracle+bucketing+... and not bucketing+oracle+..."
+            )
+        return told(self.rule, int(view.truth.sum()))
+
+
+def told(stage: S, f: int) -> S:
+    """The same with every ``f`` in it replaced, those of all links of a chain."""
+    if isinstance(stage, Chain):
+        first, rule = told(stage.first, f), told(stage.rule, f)
+        return dataclasses.replace(stage, first=first, rule=rule)
+    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(stage)  # type: ignore[arg-type]
+    if not any(field.name == "f" for field in fields):
+        return stage
+    return dataclasses.replace(stage, f=f)  # type: ignore[type-var]  # plug-ins are dataclasses

@@ -1,0 +1,329 @@
+"""Rules that sort coordinates, and prefilters: numbers by hand, breakdown points, spoilt rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench import registry
+from fedbench.api import Chain, Defense, Prefilter, ServerView
+from fedbench.errors import ConfigError
+from fedbench.order import by_tiles, sorted_rows
+from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, ranking
+from fedbench.rng import Key
+from fedbench.testing import check_defense
+from fedbench_defenses.arc import ARC
+from fedbench_defenses.bucketing import Bucketing
+from fedbench_defenses.bulyan import Bulyan
+from fedbench_defenses.clip import Clip
+from fedbench_defenses.distances import krum_picks, squared_distances
+from fedbench_defenses.meamed import MeaMed
+from fedbench_defenses.mean import Mean
+from fedbench_defenses.median import Median
+from fedbench_defenses.multi_krum import MultiKrum
+from fedbench_defenses.nnm import NNM
+from fedbench_defenses.oracle import Informed, Oracle
+from fedbench_defenses.trimmed_mean import TrimmedMean
+
+
+def view(n: int, seed: int = 0, truth: Tensor | None = None) -> ServerView:
+    blank = FloatVectors(torch.zeros(1, 1))
+    return ServerView(torch.ones(n, dtype=torch.float64), blank, 0, Key(seed), truth=truth)
+
+
+def answer(rule: Defense[Any], x: Tensor, seed: int = 0) -> Tensor:
+    return rule.aggregate(FloatVectors(x), None, view(len(x), seed))[0]
+
+
+def column(*values: float) -> Tensor:
+    return torch.tensor(values)[:, None]
+
+
+def draw(seed: int, n: int, d: int) -> Tensor:
+    key = Key(seed).fold("coordinate rules")
+    return key.normal(n, d) * (1 + 5 * key.fold("norms").uniform(n, 1))
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 31, 32, 33, 50, 64, 65, 101])
+def test_sorted_rows_are_torchs_with_nan_last(n: int) -> None:
+    x = Key(n).normal(n, 300)
+    x[n // 2, ::3], x[0, ::5] = torch.nan, -torch.inf
+    for values in (x, x.nan_to_num(0.5), (100 * x.nan_to_num(0.0, 1, 1)).int(), x.T.clone().T):
+        ours, theirs = sorted_rows(values), values.sort(dim=0).values
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        assert torch.equal(ours.nan_to_num(9.0), theirs.nan_to_num(9.0))
+
+
+@pytest.mark.parametrize("n", [5, 40])
+def test_tiles_are_sorted_alike_and_cover_every_column(n: int) -> None:
+    x = Key(n).normal(n, (1 << 14) + 5)
+    before = x.clone()
+    assert torch.equal(by_tiles(x, lambda rows: rows[1]), x.sort(dim=0).values[1])
+    rows = torch.arange(0, n, 2)
+    assert torch.equal(by_tiles(x, lambda t: t[-1], rows), x[rows].amax(dim=0))
+    assert torch.equal(x, before)
+
+
+def test_meamed_averages_what_is_nearest_to_the_median_and_not_what_is_in_the_middle() -> None:
+    # Sorted -9, 0, 4, 5, 6, f = 2: nearest to 4 are 5, 6, 4; the middle three would give 3.
+    assert answer(MeaMed(f=2), column(6, -9, 4, 0, 5)).item() == 5.0
+    # f = 1 drops -9 alone: (0 + 4 + 5 + 6) / 4.
+    assert answer(MeaMed(f=1), column(6, -9, 4, 0, 5)).item() == 3.75
+    # Even: the median of 0, 2, 5, 9 is 3.5; next to it are 2, 5 and then 0. The lower median, 2,
+    # has 0 and 2 as near neighbours.
+    assert answer(MeaMed(f=2), column(9, 0, 5, 2)).item() == 3.5
+
+
+def test_meamed_does_not_stop_at_far_equals() -> None:
+    # Bits 0 0 0 1 1 1 1, median 1: the five nearest are all four 1 and one 0, never three 0.
+    assert answer(MeaMed(f=2), column(0, 1, 0, 1, 1, 0, 1)).item() == pytest.approx(0.8)
+
+
+def slow_near(values: list[float], kept: int) -> float:
+    ordered = sorted(values)
+    n = len(ordered)
+    middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    return sum(sorted(ordered, key=lambda v: abs(v - middle))[:kept]) / kept
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_meamed_and_bulyan_are_their_definitions(seed: int) -> None:
+    n, f = 11 + seed % 4, 1 + seed % 2
+    x = draw(seed, n, 3)
+    expected = [slow_near(x[:, j].tolist(), n - f) for j in range(3)]
+    assert answer(MeaMed(f=f), x).tolist() == pytest.approx(expected, abs=1e-5)
+    left = list(range(n))
+    picked: list[int] = []
+    while len(picked) < n - 2 * f:
+        scores = {}
+        for i in left:
+            far = sorted(float((x[i] - x[j]).square().sum()) for j in left if j != i)
+            scores[i] = sum(far[: max(len(left) - f - 2, 1)])
+        best = min(scores.values())
+        ties = [i for i in left if scores[i] <= best * (1 + 1e-6)]
+        total = {i: sum(float((x[i] - x[j]).square().sum()) for j in left) for i in ties}
+        picked.append(min(ties, key=lambda i: total[i]))
+        left.remove(picked[-1])
+    assert krum_picks(squared_distances(x), n - 2 * f, f).nonzero()[:, 0].tolist() == sorted(picked)
+    expected = [slow_near(x[picked, j].tolist(), n - 4 * f) for j in range(3)]
+    assert answer(Bulyan(f=f), x).tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_bulyan_by_hand() -> None:
+    # n = 7, f = 1, five picks by 4, 3, 2, 1 and 1 neighbours of 0 1 3 6 10 15 40: the row 3 with
+    # 4 + 9 + 9 + 49 = 71 (1 has 111, 6 has 86); then of 0 1 6 10 15 40 the row 6 with 16 + 25 +
+    # 36; of 0 1 10 15 40 the row 0 ties with no one: 1 + 100, row 1: 1 + 81, row 10: 25 + 81, so 1;
+    # of 0 10 15 40 the pair 10, 15, of which 10 is nearer to all; then 15 and 0 at 225, 15 first
+    # by 225 + 625 against 225 + 1600. Of 1 3 6 10 15 the 3 nearest to 6 are 3 6 and, 4 away, 10.
+    x = column(40, 0, 15, 1, 10, 3, 6)
+    seen = view(7)
+    out, _ = Bulyan(f=1).aggregate(FloatVectors(x), None, seen)
+    assert seen.findings.kept is not None
+    assert sorted(x[seen.findings.kept][:, 0].tolist()) == [1, 3, 6, 10, 15]
+    assert out.item() == pytest.approx(19 / 3)
+
+
+def test_d2_bulyan_picks_no_row_twice() -> None:
+    for seed in range(20):
+        assert int(krum_picks(squared_distances(draw(seed, 15, 4)), 9, 3).sum()) == 9
+
+
+SPOILERS = [torch.nan, torch.inf, -torch.inf, 1e30]
+RULES: list[Defense[Any]] = [MeaMed(f=3), Bulyan(f=3), TrimmedMean(f=3), Median()]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("n", [15, 40])
+def test_so_many_far_rows_are_tolerated_and_one_more_is_not(rule: Defense[Any], n: int) -> None:
+    x, b = draw(n, n, 4), rule.tolerates(n)
+    assert b >= 3
+    for far in (*SPOILERS, -1e30):
+        bad = x.clone()
+        bad[:b] = far
+        assert float(answer(rule, bad).abs().max()) <= float(x.abs().max()), far
+    mixed = x.clone()
+    mixed[:3] = torch.tensor([torch.nan, torch.inf, -torch.inf])[:, None]
+    assert float(answer(rule, mixed).abs().max()) <= float(x.abs().max())
+    if rule.traits().sharp:
+        x[: b + 1] = 1e12
+        assert float(answer(rule, x).abs().max()) > 1e6
+
+
+@pytest.mark.parametrize("rule", [MeaMed(f=2), Bulyan(f=2), MeaMed(f=0), Bulyan(f=0)], ids=repr)
+def test_coordinate_rules_move_and_scale_with_the_rows(rule: Any) -> None:
+    x, by = draw(5, 12, 6), torch.arange(6.0)
+    plain = answer(rule, x)
+    torch.testing.assert_close(answer(rule, x + by), plain + by, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(answer(rule, 8 * x), 8 * plain)
+    if not rule.f:
+        torch.testing.assert_close(plain, x.mean(dim=0))
+
+
+PAIRS = ["clip+median", "arc:f=2+trimmed-mean:f=2", "bucketing:s=1+mean", "clip:c=1e10+median"]
+
+
+@pytest.mark.parametrize("rule", [MeaMed(f=2), Bulyan(f=1), Bulyan(f=2)], ids=repr)
+def test_coordinate_rules_keep_the_promises_of_rules(rule: Defense[Any]) -> None:
+    check_defense(rule, n=11)
+
+
+def passed(first: Prefilter, x: Tensor, seed: int = 0) -> Tensor:
+    before = x.clone()
+    out, _ = first.transform(FloatVectors(x), view(len(x), seed))
+    assert torch.equal(x.nan_to_num(7.0), before.nan_to_num(7.0)), "written into"
+    return out.values()
+
+
+def test_d3_every_row_is_in_exactly_one_bucket() -> None:
+    # Powers of two: the sum of a bucket tells its rows. Eleven rows by three: 3, 3, 3 and 2.
+    x = 2.0 ** torch.arange(11)[:, None]
+    drawn = set()
+    for seed in range(30):
+        means = passed(Bucketing(s=3), x, seed)[:, 0]
+        counts = torch.tensor([3.0, 3.0, 3.0, 2.0])
+        sums = (means * counts).round().int().tolist()
+        assert [bin(one).count("1") for one in sums] == [3, 3, 3, 2]
+        assert sum(sums) == 2**11 - 1
+        drawn.add(tuple(sums))
+    assert len(drawn) > 20
+    assert Bucketing(s=3).rows(11) == 4
+
+
+def test_bucketing_by_one_changes_nothing_and_by_all_is_the_mean() -> None:
+    x = draw(1, 5, 3)
+    assert torch.equal(passed(Bucketing(s=1), x), x)
+    torch.testing.assert_close(passed(Bucketing(s=9), x), x.mean(dim=0, keepdim=True))
+
+
+def test_a_bad_row_spoils_one_bucket() -> None:
+    pair = registry.load("defense", "bucketing:s=2+trimmed-mean:f=2")
+    x = draw(2, 11, 4)
+    assert (pair.tolerates(11), pair.rows_needed()) == (2, 9)
+    for far in SPOILERS:
+        bad = x.clone()
+        bad[[3, 8]] = far
+        for seed in range(10):
+            assert int(passed(Bucketing(), bad, seed).abs().amax(dim=1).ge(1e8).sum()) <= 2
+            assert float(answer(pair, bad, seed).abs().max()) <= float(x.abs().max())
+    mixed = passed(Bucketing(s=2), x.int().float())
+    assert mixed.shape == (6, 4)
+    rankings = Rankings(ranking(draw(4, 5, 6), (6,)), (6,))
+    out, _ = Bucketing(s=5).transform(rankings, view(5))
+    torch.testing.assert_close(out.values()[0], rankings.values().float().mean(dim=0))
+
+
+def test_clip_brings_rows_to_the_median_norm_and_leaves_the_others() -> None:
+    # Norms 5, 1, 10, 2: the median is 3.5, and 5 -> 3.5 keeps the direction 3 : 4.
+    x = torch.tensor([[3.0, 4.0], [1.0, 0.0], [0.0, -10.0], [0.0, 2.0]])
+    expected = [[2.1, 2.8], [1.0, 0.0], [0.0, -3.5], [0.0, 2.0]]
+    torch.testing.assert_close(passed(Clip(), x), torch.tensor(expected))
+    assert passed(Clip(c=5.0), x)[2].tolist() == [0.0, -5.0]
+
+
+def test_arc_clips_its_k_largest_norms_to_the_next_one() -> None:
+    # n = 5, f = 1: k = floor(2 * 4 / 5) = 1; f = 2: floor(4 * 3 / 5) = 2. Norms 10, 7, 4, 2, 1.
+    x = column(4, -10, 1, 7, 2)
+    assert passed(ARC(f=0), x).tolist() == x.tolist()
+    assert passed(ARC(f=1), x)[:, 0].tolist() == [4, -7, 1, 7, 2]
+    assert passed(ARC(f=2), x)[:, 0].tolist() == [4, -4, 1, 4, 2]
+    assert [ARC(f=3)._k(n) for n in (7, 10, 12)] == [3, 4, 4]
+
+
+def test_clipping_is_about_the_middle_of_the_alphabet() -> None:
+    masks = BinaryMasks(torch.tensor([[True, False]]), torch.zeros(1, 0))
+    assert Clip().refuses(BinaryMasks) == ARC().refuses(SignBits) != None  # noqa: E711
+    out, _ = Clip(c=0.5**1.5).transform(masks, view(1))
+    torch.testing.assert_close(out.values(), torch.tensor([[0.75, 0.25]]))
+
+
+@pytest.mark.parametrize("first", [Clip(), Clip(c=3.0), ARC(f=4)], ids=repr)
+def test_what_is_clipped_protects_even_the_mean(first: Prefilter) -> None:
+    x, pair = draw(3, 13, 4), Chain(first, Mean())
+    b = pair.tolerates(13)
+    assert b == {"None": 6, "3.0": 12, "": 5}[str(getattr(first, "c", ""))]
+    for far in SPOILERS:
+        bad = x.clone()
+        bad[:b] = far
+        assert float(answer(pair, bad).abs().max()) <= 2 * float(x.norm(dim=1).max())
+    if pair.traits().sharp:
+        x[: b + 1] = 1e12
+        assert float(answer(pair, x).max()) > 1e9
+
+
+def test_nan_does_not_spread_through_nearest_neighbours() -> None:
+    x = draw(6, 9, 3)
+    for far in SPOILERS:
+        bad = x.clone()
+        bad[[0, 4]] = far
+        assert float(answer(Chain(NNM(f=2), Median()), bad).abs().max()) < 20
+
+
+@pytest.mark.parametrize("text", PAIRS)
+def test_prefilters_keep_the_promises_of_rules(text: str) -> None:
+    check_defense(registry.load("defense", text))
+
+
+def test_scaling_goes_through_what_scales() -> None:
+    x = draw(8, 9, 5)
+    for text in [*PAIRS[:3], "bucketing:s=4+median"]:
+        rule = registry.load("defense", text)
+        assert rule.traits().scale
+        torch.testing.assert_close(answer(rule, 4 * x), 4 * answer(rule, x))
+    assert not registry.load("defense", "clip:c=1+mean").traits().scale
+    both = registry.load("defense", "bucketing:s=4+median")
+    torch.testing.assert_close(answer(both, x + 3), answer(both, x) + 3)
+
+
+class Nosy(Median):
+    """It must not be shown who is malicious."""
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        assert view.truth is None
+        return super().aggregate(received, state, view)
+
+
+def test_an_oracle_gives_every_f_of_a_chain_the_truth_and_nothing_else() -> None:
+    text = "oracle+nnm:f=1+arc+multi-krum:f=4,m=3"
+    rule = registry.load("defense", text)
+    assert isinstance(rule, Informed)
+    assert rule.traits().oracle
+    truth = torch.zeros(9, dtype=torch.bool)
+    truth[:2] = True
+    x = draw(7, 9, 4)
+    known = registry.load("defense", "nnm:f=2+arc:f=2+multi-krum:f=2,m=3")
+    shown = view(9, truth=truth)
+    told, _ = rule.declared(3).aggregate(FloatVectors(x), None, shown)
+    assert torch.equal(told, answer(known, x))
+    assert not torch.equal(told, answer(registry.load("defense", text.split("+", 1)[1]), x))
+    Oracle().before(Nosy()).aggregate(FloatVectors(x), None, shown)
+
+
+def test_an_oracle_is_ready_if_the_rule_that_was_told_is() -> None:
+    rule, truth = Oracle().before(MultiKrum(f=9)), torch.zeros(9, dtype=torch.bool)
+    assert rule.rows_needed() == 3
+    truth[:3] = True
+    assert rule.ready(view(9, truth=truth))
+    truth[3] = True
+    assert not rule.ready(view(9, truth=truth))
+    assert rule.tolerates(9) == 3
+    assert Oracle().before(Median()).tolerates(9) == 4
+    mda = Oracle().before(registry.load("defense", "mda:f=9"))
+    assert mda.ready(view(9, truth=truth))
+
+
+def test_an_oracle_passes_on_what_the_rule_left_out() -> None:
+    x, truth = draw(9, 9, 4), torch.zeros(9, dtype=torch.bool)
+    truth[5], x[5] = True, 1e6
+    shown = view(9, truth=truth)
+    Oracle().before(MultiKrum()).aggregate(FloatVectors(x), None, shown)
+    assert shown.findings.kept is not None
+    assert shown.findings.kept.tolist() == (~truth).tolist()
+
+
+def test_an_oracle_behind_a_mixture_says_where_it_belongs() -> None:
+    late = registry.load("defense", "bucketing+oracle+krum")
+    with pytest.raises(ConfigError, match="must be told the truth"):
+        late.aggregate(FloatVectors(draw(1, 9, 2)), None, view(9))

@@ -1,0 +1,362 @@
+"""Rules that measure distances of rows: numbers by hand, breakdown points, what is not finite."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import comb, inf, sqrt
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, ServerView
+from fedbench.payload import BinaryMasks, FloatVectors, Rankings, SignBits, ranking
+from fedbench.rng import Key
+from fedbench.testing import check_defense
+from fedbench_defenses.centered_clipping import CenteredClipping
+from fedbench_defenses.distances import combine, gram, krum_picks, norms, squared_distances
+from fedbench_defenses.geometric_median import GeometricMedian
+from fedbench_defenses.krum import Krum
+from fedbench_defenses.mda import MDA
+from fedbench_defenses.multi_krum import MultiKrum
+from fedbench_defenses.norm_bound import NormBound
+
+
+def view(n: int, seed: int = 0) -> ServerView:
+    weights = torch.arange(1, n + 1, dtype=torch.float64)  # no rule here may look at them
+    return ServerView(weights, FloatVectors(torch.zeros(1, 1)), 0, Key(seed))
+
+
+def answer(rule: Defense[Any], x: Tensor, state: Any = None) -> Tensor:
+    shown, before = view(len(x)), x.clone()
+    out, _ = rule.aggregate(FloatVectors(x), state, shown)
+    assert torch.equal(x.nan_to_num(7.0), before.nan_to_num(7.0)), "written into"
+    assert (shown.findings.kept is not None) == rule.traits().detects
+    return out
+
+
+def column(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32)[:, None]
+
+
+def draw(seed: int, n: int, d: int) -> Tensor:
+    key = Key(seed).fold("distance rules")
+    return key.normal(n, d) * (1 + 5 * key.fold("norms").uniform(n, 1))
+
+
+# n = 8, f = 1: five neighbours. 8: 4 + 36 + 49 + 81 + 121 = 291, 15: 319, 19: 322, 17: 331.
+EIGHT = column(29, 2, 17, 6, 28, 8, 15, 19)
+
+
+def kept(rule: Any, x: Tensor) -> list[float]:
+    chosen = rule.select(squared_distances(x))
+    torch.testing.assert_close(answer(rule, x), x[chosen].mean(dim=0))
+    return sorted(x[chosen][:, 0].tolist())
+
+
+def test_three_variants_of_multi_krum_keep_three_sets_of_rows() -> None:
+    assert kept(MultiKrum(f=1, m=3), EIGHT) == [8, 15, 19]
+    # Without 8 four neighbours: 19: 4 + 16 + 81 + 100 = 201 before 17: 4 + 4 + 121 + 121 = 250;
+    # then three: 6: 16 + 81 + 121 = 218 before 17: 246.
+    assert kept(MultiKrum(f=1, m=3, variant="recursive"), EIGHT) == [6, 8, 19]
+    # A neighbour fewer: 15: 4 + 16 + 49 + 81 = 150 before 8: 170; then 8: 4 + 36 + 81 = 121 before
+    # 6: 141; then of 2 6 17 19 28 29 with two: 28: 1 + 81 = 82 before 19: 4 + 81 = 85.
+    assert kept(MultiKrum(f=1, m=3, variant="public"), EIGHT) == [8, 15, 28]
+    assert kept(Krum(f=1), EIGHT) == [8]
+    assert kept(Krum(f=1, variant="public"), EIGHT) == [15]
+
+
+def test_multi_krum_picks_n_minus_f_rows_or_stops_where_2f_plus_2_are_left() -> None:
+    x = squared_distances(draw(0, 13, 3))
+    assert int(MultiKrum(f=3).select(x).sum()) == 10
+    assert int(MultiKrum(f=3, variant="recursive").select(x).sum()) == 5
+    assert int(MultiKrum(f=3, variant="public").select(x).sum()) == 5
+    assert MultiKrum(f=3, variant="public", m=4).rows_needed() == 12
+    assert MultiKrum(f=3, m=4).rows_needed() == 9
+
+
+def slow_krum(x: list[list[float]], picks: int, f: int, variant: str) -> list[int]:
+    def scores(left: list[int]) -> dict[int, float]:
+        count = len(left) - f - 2
+        near = {
+            i: sorted(sum((a - b) ** 2 for a, b in zip(x[i], x[j], strict=True)) for j in left)
+            for i in left
+        }
+        if variant == "public":
+            return {i: sum(one[:count]) for i, one in near.items()}
+        return {i: sum(one[1 : count + 1]) for i, one in near.items()}
+
+    left = list(range(len(x)))
+    if variant == "canonical":
+        return sorted(sorted(left, key=scores(left).__getitem__)[:picks])
+    for _ in range(picks):
+        values = scores(left)
+        left.remove(min(left, key=values.__getitem__))
+    return sorted(set(range(len(x))) - set(left))
+
+
+@pytest.mark.parametrize("variant", ["canonical", "recursive", "public"])
+@pytest.mark.parametrize("seed", range(20))
+def test_every_variant_is_its_definition(variant: Any, seed: int) -> None:
+    n, f = 9 + seed % 4, 2
+    x, rule = draw(seed, n, 3), MultiKrum(f=2, m=n - 2 * f - 3, variant=variant)
+    chosen = rule.select(squared_distances(x)).nonzero()[:, 0].tolist()
+    assert chosen == slow_krum(x.double().tolist(), n - 2 * f - 3, f, variant)
+
+
+def crowds(x: Tensor, b: int) -> list[Tensor]:
+    """The rows with ``b`` of them moved away: together, and one by one behind each other."""
+    moved = []
+    for near in range(b + 1):
+        bad = x.clone()
+        bad[:b] = 1e9
+        bad[:near] = 1e4
+        moved.append(bad)
+    ray = x.clone()
+    ray[:b] = (1e3 * 50.0 ** torch.arange(b, dtype=torch.float32))[:, None]
+    spread = x.clone()
+    spread[:b] *= 1e6
+    return [*moved, ray, spread]
+
+
+SHAPES = [(n, f) for f in (0, 1, 2) for n in range(2 * f + 3, 2 * f + 9)]
+
+
+@pytest.mark.parametrize("variant", ["canonical", "recursive", "public"])
+@pytest.mark.parametrize(("n", "f"), SHAPES)
+def test_the_breakdown_point_of_krum_is_exact_for_every_m(variant: Any, n: int, f: int) -> None:
+    for m in range(1, n + 1 if variant != "public" else n - 2 * f - 1):
+        rule = MultiKrum(f=f, m=m, variant=variant)
+        b = rule.tolerates(n)
+        for seed in range(3):
+            x = draw(seed, n, 2)
+            for bad in crowds(x, b):
+                assert float(answer(rule, bad).abs().max()) < 100, (m, b)
+        for far in (torch.nan, inf, -inf, 1e30):
+            x[:b] = far
+            assert float(answer(rule, x).abs().max()) < 100, (m, b, far)
+        worst = max(
+            float(answer(rule, bad).abs().max())
+            for seed in range(3)
+            for bad in crowds(draw(seed, n, 2), min(b + 1, n))
+        )
+        assert worst > 100, (m, b)
+
+
+@pytest.mark.parametrize("f", [0, 1, 4])
+def test_krum_tolerates_two_rows_more_than_it_is_told_of(f: int) -> None:
+    assert [Krum(f=f).tolerates(n) for n in (2 * f + 3, 2 * f + 4, 2 * f + 5, 50)] == [
+        f + 1, f + 1, f + 2, f + 2
+    ]  # fmt: skip
+    assert MultiKrum(f=f).tolerates(2 * f + 9) == f
+    assert MultiKrum(f=f, variant="recursive").tolerates(2 * f + 9) == f + 1
+    assert MultiKrum(f=f, variant="public").tolerates(2 * f + 9) == max(f, 1)
+
+
+def test_a_row_that_is_not_finite_is_infinitely_far_and_spoils_no_other() -> None:
+    x = draw(1, 6, 70_000)  # two tiles
+    x[2, 5], x[4] = torch.nan, 1e30
+    squared = squared_distances(x)
+    clean = squared_distances(x[[0, 1, 3, 4, 5]])
+    assert squared[2].tolist() == [inf, inf, 0, inf, inf, inf]
+    torch.testing.assert_close(squared[[0, 1, 3, 4, 5]][:, [0, 1, 3, 4, 5]], clean)
+    assert clean[3, 0].item() == pytest.approx(70_000 * 1e60, rel=1e-6)
+    products, finite = gram(x, torch.ones(70_000))
+    assert finite.tolist() == [True, True, False, True, True, True]
+    expected = (x[0].double() - 1) @ (x[3].double() - 1)
+    assert products[0, 3].item() == pytest.approx(float(expected))
+    assert norms(x, x[0])[[0, 2]].tolist() == [0, inf]
+    assert norms(x, x[0])[4].item() == pytest.approx(sqrt(70_000) * 1e30, rel=1e-6)
+
+
+def test_a_combination_reads_no_row_of_share_zero() -> None:
+    x = torch.tensor([[1.0, 2.0], [torch.nan, inf], [5.0, 0.0]])
+    share = torch.tensor([0.5, 0.0, 0.25], dtype=torch.float64)
+    assert combine(share, x, torch.tensor([4.0, 8.0])).tolist() == [2.75, 3.0]
+    assert combine(share, x).tolist() == [1.75, 1.0]
+    assert combine(share[[0, 2]], torch.tensor([[2], [4]], dtype=torch.int32)).item() == 2.0
+
+
+def test_mda_takes_the_smallest_diameter_and_not_the_smallest_sum() -> None:
+    # n = 5, f = 2. 0 0 4 has diameter 4 and squares 16 + 16; 4 6.2 8.4 has 4.4 and 29.04.
+    assert kept(MDA(f=2), column(6.2, 0, 8.4, 4, 0)) == [0, 0, 4]
+    # 4 6 8 has diameter 4 as well: 4 + 4 + 16 is less.
+    assert kept(MDA(f=2), column(6, 0, 8, 4, 0)) == [4, 6, 8]
+    # 0 2 4, 2 4 6, 4 6 8 are equal in both; the one in the middle is nearer to all.
+    assert kept(MDA(f=2), column(0, 2, 4, 6, 8)) == [2, 4, 6]
+    same = MDA(f=2).select(torch.zeros(5, 5, dtype=torch.float64))
+    assert same.tolist() == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_mda_is_its_definition(seed: int) -> None:
+    n, f = 5 + seed % 5, 1 + seed % 2
+    x = draw(seed, n, 2)
+    squared = squared_distances(x)
+    best = min(
+        combinations(range(n), n - f),
+        key=lambda rows: max(float(squared[i, j]) for i, j in combinations(rows, 2)),
+    )
+    assert tuple(MDA(f=f).select(squared).nonzero()[:, 0].tolist()) == best
+
+
+@pytest.mark.parametrize("f", range(1, 12))
+def test_mda_says_how_many_rows_it_can_answer_for(f: int) -> None:
+    most = MDA(f=f).most_rows()
+    assert most is not None
+    assert comb(most, f) <= 200_000 < comb(most + 1, f)
+    assert MDA(f=0).most_rows() is None
+
+
+def test_the_geometric_median_of_three_rows_sees_them_under_equal_angles() -> None:
+    # (-1, 0), (1, 0), (0, 10): 120 degrees apart at (0, 1 / sqrt 3). The mean has 10 / 3 there, the
+    # median 0; the first step starts on the row (-1, 0), which is nearest to all.
+    x = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 10.0]])
+    assert answer(GeometricMedian(), x).tolist() == pytest.approx([0, 1 / sqrt(3)], abs=1e-4)
+    # Lower than that the third row is the answer, and the iterates end on it.
+    x[2, 1] = 0.25
+    assert answer(GeometricMedian(), x).tolist() == pytest.approx([0, 0.25], abs=1e-6)
+
+
+def test_the_smoothed_median_is_rfas() -> None:
+    # Of 0, 1, 10 with 2: z / 2 + (z - 1) / 2 = 1, so z = 1.5. The median is 1, the mean 11 / 3.
+    assert answer(GeometricMedian(smooth=2.0), column(0, 1, 10)).item() == pytest.approx(1.5, 1e-4)
+    assert answer(GeometricMedian(), column(0, 1, 10)).item() == pytest.approx(1.0)
+
+
+def cost(x: Tensor, z: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x.double() - z.double(), dim=1).sum())
+
+
+def slow_weiszfeld(x: Tensor, smooth: float) -> Tensor:
+    rows = x.double()
+    z = rows.mean(dim=0) + 1e-3
+    for _ in range(3000):
+        pull = 1 / torch.linalg.vector_norm(rows - z, dim=1).clamp_min(max(smooth, 1e-9))
+        z = pull @ rows / pull.sum()
+    return z
+
+
+@pytest.mark.parametrize("smooth", [0.0, 1.5])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_geometric_median_is_its_definition(seed: int, smooth: float) -> None:
+    x = draw(seed, 5 + seed % 4, 4) + 1000 * (seed % 2)
+    rule = GeometricMedian(iterations=1000, tolerance=1e-9, smooth=smooth)
+    expected = slow_weiszfeld(x, smooth)
+    torch.testing.assert_close(answer(rule, x).double(), expected, atol=1e-2, rtol=0)
+    assert cost(x, answer(rule, x)) <= cost(x, expected) + 1e-3 + smooth
+
+
+def test_centred_clipping_by_hand() -> None:
+    # 1, 2, 9 from 0 by at most 2: (1 + 2 + 2) / 3 = 5/3; then -2/3 + 1/3 + 2: 5/3 + 5/9.
+    x = column(1, 2, 9)
+    assert answer(CenteredClipping(tau=2.0), x).item() == pytest.approx(5 / 3)
+    assert answer(CenteredClipping(tau=2.0, steps=2), x).item() == pytest.approx(20 / 9)
+    # The median distance is 2, then 2/3: -2/3 + 1/3 + 2/3.
+    assert answer(CenteredClipping(steps=2), x).item() == pytest.approx(16 / 9)
+    _, state = CenteredClipping(tau=2.0).aggregate(FloatVectors(x), None, view(3))
+    before = state.clone()
+    assert answer(CenteredClipping(tau=2.0), x, state).item() == pytest.approx(20 / 9)
+    assert torch.equal(state, before)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_centred_clipping_is_its_definition(seed: int) -> None:
+    x, v = draw(seed, 4 + seed % 5, 3), 50 * draw(seed + 50, 1, 3)[0]
+    tau = None if seed % 2 else 3.0
+    expected = v.double()
+    for _ in range(4):
+        away = x.double() - expected
+        far = torch.linalg.vector_norm(away, dim=1)
+        bound = far.quantile(0.5) if tau is None else tau
+        expected = expected + (away * (bound / far).clamp_max(1)[:, None]).mean(dim=0)
+    out = answer(CenteredClipping(tau=tau, steps=4), x, v)
+    torch.testing.assert_close(out.double(), expected, atol=1e-4, rtol=1e-5)
+
+
+def test_norm_bound_by_hand() -> None:
+    # Norms 5, 1, 10. Bounded by 2: (1.2, 1.6), (0, 1), (0, -2); by their median, 5: (3, 4), (0, 1),
+    # (0, -5). Sizes 1, 2, 3 do not count.
+    x = torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.0, -10.0]])
+    assert answer(NormBound(c=2.0), x).tolist() == pytest.approx([0.4, 0.2])
+    assert answer(NormBound(), x).tolist() == pytest.approx([1.0, 0.0])
+    assert NormBound(c=2.0).sensitivity(5.0, 8) == 0.5
+    assert NormBound(c=2.0).sensitivity(1.0, 8) == 0.25
+    assert NormBound().sensitivity(5.0, 8) is None
+    other = x.clone()
+    other[2] = torch.tensor([0.0, 10.0])  # the other end of the ball: the bound is attained
+    moved = answer(NormBound(c=2.0), other) - answer(NormBound(c=2.0), x)
+    assert float(moved.norm()) == pytest.approx(NormBound(c=2.0).sensitivity(5.0, 3) or 0)
+
+
+def test_the_noise_of_norm_bound_has_its_width_and_follows_the_servers_key() -> None:
+    x, rule = torch.zeros(2, 20_000), NormBound(c=1.0, noise=0.5)
+    draws = [rule.aggregate(FloatVectors(x), None, view(2, seed))[0] for seed in (1, 1, 2)]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    assert float(draws[0].std()) == pytest.approx(0.5, rel=0.03)
+    assert rule.traits().randomized
+    assert not NormBound(c=1.0).traits().randomized
+
+
+def test_norm_bound_has_no_meaning_where_all_norms_are_one() -> None:
+    for alphabet in (SignBits, BinaryMasks, Rankings):
+        assert "would be the plain mean" in str(NormBound().refuses(alphabet))
+    assert NormBound().refuses(FloatVectors) is None
+    symbols = Rankings(ranking(draw(0, 5, 6), (6,)), (6,))
+    sizes = norms(symbols.values(), symbols.origin())
+    torch.testing.assert_close(sizes, sizes[:1].expand(5))
+
+
+RULES: list[Defense[Any]] = [
+    *(Krum(f=2), Krum(f=2, variant="public"), MDA(f=3), MultiKrum(f=2), MultiKrum(f=2, m=1)),
+    *(MultiKrum(f=2, variant="recursive"), MultiKrum(f=2, variant="public")),
+    *(GeometricMedian(), GeometricMedian(smooth=4.0), GeometricMedian(iterations=1)),
+    *(CenteredClipping(), CenteredClipping(steps=5), CenteredClipping(tau=3.0, steps=2)),
+    *(NormBound(), NormBound(c=4.0)),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("n", [11, 12])
+def test_so_many_far_rows_are_tolerated_and_one_more_is_not(rule: Defense[Any], n: int) -> None:
+    x, b = draw(n, n, 4), rule.tolerates(n)
+    assert b >= 2
+    for far in (torch.nan, inf, -inf, 1e30, -3e38):
+        bad = x.clone()
+        bad[:b] = far
+        assert float(answer(rule, bad).abs().max()) < 100, far
+    mixed = x.clone()
+    mixed[:2] = torch.tensor([torch.nan, 1e30])[:, None]
+    assert float(answer(rule, mixed).abs().max()) < 100
+    for bad in crowds(x, b):
+        assert float(answer(rule, bad).abs().max()) < 100
+    if rule.traits().sharp:
+        assert max(float(answer(rule, bad).abs().max()) for bad in crowds(x, b + 1)) > 100
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_what_the_traits_say_of_shift_scale_and_f_is_so(rule: Any) -> None:
+    x, by = draw(3, 9, 5), torch.arange(5.0)
+    plain = answer(rule, x)
+    moved, scaled = answer(rule, x + by) - plain - by, answer(rule, 8 * x) - 8 * plain
+    assert (float(moved.abs().max()) < 1e-3) == rule.traits().shift
+    if rule.traits().scale:
+        assert float(scaled.abs().max()) < 1e-3
+    elif not isinstance(rule, CenteredClipping):
+        assert float(scaled.abs().max()) > 1e-2
+    if rule.traits().mean_at_zero:
+        none = type(rule)(f=0)
+        torch.testing.assert_close(answer(none, x), x.mean(dim=0))
+
+
+@pytest.mark.parametrize("rule", [one for one in RULES if "tau=3" not in repr(one)], ids=repr)
+def test_distance_rules_keep_the_promises_of_rules(rule: Defense[Any]) -> None:
+    if rule != NormBound(c=4.0):  # which does not return what all sent, if that is larger
+        check_defense(rule)
+
+
+def test_no_row_is_picked_twice() -> None:
+    chosen = krum_picks(torch.zeros(6, 6, dtype=torch.float64), 4, 1)
+    assert chosen.tolist() == [True, True, True, True, False, False]

@@ -72,6 +72,8 @@ def test_meamed_averages_what_is_nearest_to_the_median_and_not_what_is_in_the_mi
     assert answer(MeaMed(f=2), column(6, -9, 4, 0, 5)).item() == 5.0
     # f = 1 drops -9 alone: (0 + 4 + 5 + 6) / 4.
     assert answer(MeaMed(f=1), column(6, -9, 4, 0, 5)).item() == 3.75
+    # 1 and 5 are as near to 3: the lower one stays.
+    assert answer(MeaMed(f=1), column(5, 3, 1)).item() == 2.0
     # Even: the median of 0, 2, 5, 9 is 3.5; next to it are 2, 5 and then 0. The lower median, 2,
     # has 0 and 2 as near neighbours.
     assert answer(MeaMed(f=2), column(9, 0, 5, 2)).item() == 3.5

@@ -214,6 +214,10 @@ def test_the_geometric_median_of_three_rows_sees_them_under_equal_angles() -> No
     # median 0; the first step starts on the row (-1, 0), which is nearest to all.
     x = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 10.0]])
     assert answer(GeometricMedian(), x).tolist() == pytest.approx([0, 1 / sqrt(3)], abs=1e-4)
+    # That step: the others pull by (1.0995, 0.9950), 1.4829, of which the row itself holds 1, so
+    # 0.3256 of the way to their mean by 1/2 and 1/10.05, (0.8340, 1.6597).
+    first = answer(GeometricMedian(iterations=1), x).tolist()
+    assert first == pytest.approx([-1 + 0.3256 * 1.8340, 0.3256 * 1.6597], abs=1e-3)
     # Lower than that the third row is the answer, and the iterates end on it.
     x[2, 1] = 0.25
     assert answer(GeometricMedian(), x).tolist() == pytest.approx([0, 0.25], abs=1e-6)

@@ -121,7 +121,7 @@ def test_a_record_alone_is_enough_to_play_it_again(record: Record) -> None:
 def test_a_broken_record_is_named(record: Record, tmp_path: Path, spoil: bytes) -> None:
     path = tmp_path / "r.json"
     path.write_bytes(spoil)
-    with pytest.raises(ConfigError, match=r"r\.json is no record of schema 3"):
+    with pytest.raises(ConfigError, match=r"r\.json is no record of schema 4"):
         read(path)
     with pytest.raises(ConfigError, match=r"absent\.json cannot be read: No such file"):
         read(tmp_path / "absent.json")
@@ -240,7 +240,7 @@ def test_a_record_of_an_impossible_scenario_is_named(record: Record, tmp_path: P
     path = record.write(tmp_path)
     path.write_text(path.read_text().replace('"clients": 12', '"clients": 0'))
     with pytest.raises(
-        ConfigError, match=r"seed0-.*\.json is no record of schema 3: --clients must"
+        ConfigError, match=r"seed0-.*\.json is no record of schema 4: --clients must"
     ):
         read(path)
 

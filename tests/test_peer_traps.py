@@ -1,7 +1,7 @@
 """Faults of public code, each with the test that would have caught it: D1 to D20.
 
 D4 to D6 and D14 are in test_backdoor_traps.py, D11 to D13, D16 and D19 in test_attack_traps.py, D10
-in test_filter_rules.py; D2 and D3 are of rules that are not here yet (Bulyan, bucketing).
+in test_filter_rules.py, D2 and D3 in test_coordinate_rules.py.
 """
 
 from typing import Any

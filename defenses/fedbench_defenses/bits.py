@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedbench.payload import BinaryMasks, Payload, SignBits
 
-from .angles import middle
+from .distances import middle
 from .mean import exact_mean
 
 

@@ -11,8 +11,7 @@ from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload
 
-from .distances import combine, gram
-from .norm_bound import middle
+from .distances import combine, gram, middle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +58,7 @@ class CenteredClipping(Defense[Tensor]):
         for _ in range(self.steps):
             squared = lengths - 2 * g @ share + share @ g @ share
             distances = torch.where(finite, squared.clamp_min(0).sqrt(), torch.inf)
-            tau = middle(distances) if self.tau is None else self.tau
+            tau = float(middle(distances)) if self.tau is None else self.tau
             pull = torch.where(finite & (distances > tau), tau / distances, finite.to(g)) / n
             share = share * (1 - pull.sum()) + pull
         view.findings.notes["clipped"] = int((distances > tau).sum())

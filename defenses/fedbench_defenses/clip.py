@@ -12,8 +12,8 @@ from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import FloatVectors, Payload
 
-from .distances import norms
-from .norm_bound import CONSTANT, factors, middle
+from .distances import middle, norms
+from .norm_bound import CONSTANT, factors
 
 
 def clipped(received: Payload, sizes: Tensor, c: float) -> tuple[Payload, Tensor]:
@@ -72,5 +72,5 @@ class Clip(Prefilter):
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
         """Each row for itself."""
         sizes = norms(received.values(), received.origin())
-        c = middle(sizes) if self.c is None else self.c
+        c = float(middle(sizes)) if self.c is None else self.c
         return clipped(received, sizes, c)

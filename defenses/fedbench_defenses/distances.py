@@ -5,15 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_TILE = 1 << 16  # columns at once, in float64
+TILE = 1 << 16  # columns at once, in float64
 
 
 def norms(x: Tensor, origin: Tensor) -> Tensor:
     """``(n,)`` float64 norms of the rows of ``x (n, k)`` about ``origin (k,)``; not finite: inf."""
     squared = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    for tile, middle in zip(torch.split(x, _TILE, dim=1), torch.split(origin, _TILE), strict=True):
+    for tile, middle in zip(torch.split(x, TILE, dim=1), torch.split(origin, TILE), strict=True):
         squared += (tile.to(torch.float64) - middle.to(torch.float64)).square_().sum(dim=1)
     return squared.nan_to_num_(nan=torch.inf, posinf=torch.inf).sqrt_()
+
+
+def middle(x: Tensor) -> Tensor:
+    """The median of ``x (n,)``, with an even ``n`` the mean of the two middle values."""
+    n = len(x)
+    return x.sort().values[(n - 1) // 2 : n // 2 + 1].mean()
 
 
 def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
@@ -23,8 +29,8 @@ def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
     """
     rows = share.nonzero()[:, 0]
     share, out = share[rows], torch.empty(x.shape[1], dtype=torch.float64, device=x.device)
-    for start in range(0, x.shape[1], _TILE):
-        part = slice(start, start + _TILE)
+    for start in range(0, x.shape[1], TILE):
+        part = slice(start, start + TILE)
         out[part] = share @ x[rows, part].to(torch.float64)
     if origin is not None:
         out += (1 - share.sum()) * origin.to(torch.float64)
@@ -48,8 +54,8 @@ def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
         sizes[huge] = torch.inf
         centre = int(sizes.argmin())
     spoilt = not bool(finite.all())
-    for start in range(0, x.shape[1], _TILE):
-        part = slice(start, start + _TILE)
+    for start in range(0, x.shape[1], TILE):
+        part = slice(start, start + TILE)
         rows = x[:, part].to(torch.float64, copy=True)
         rows -= rows[centre].clone() if origin is None else origin[part].to(torch.float64)
         if spoilt:

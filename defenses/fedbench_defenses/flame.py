@@ -11,7 +11,8 @@ from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload
 
-from .angles import clipped_mean, cosines, gram, middle
+from .angles import clipped_mean, cosines
+from .distances import gram, middle
 
 
 def majority_cluster(distances: Tensor, size: int) -> Tensor:
@@ -73,9 +74,9 @@ class FLAME(Defense[None]):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         """One Gram matrix; a row that is not finite is in no cluster and infinitely long."""
         x, origin = received.values(), received.origin()
-        products = gram(x, origin)
-        norms = products.diagonal().sqrt().nan_to_num(nan=torch.inf, posinf=torch.inf)
-        kept, typical = torch.isfinite(norms), middle(norms)
+        products, kept = gram(x, origin)
+        norms = torch.where(kept, products.diagonal().sqrt(), torch.inf)
+        typical = middle(norms)
         distances = (1 - cosines(products[kept][:, kept])).fill_diagonal_(0)
         cluster = majority_cluster(distances, len(x) // 2 + 1)
         if bool(cluster.any()):

@@ -10,7 +10,8 @@ from torch import Tensor
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.payload import Payload
 
-from .angles import combined, inner, lengths
+from .angles import inner
+from .distances import combine, norms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +43,14 @@ class FLTrust(Defense[None]):
         """A row that is zero or not finite has no angle, and no trust."""
         assert view.root is not None
         x, root, origin = received.values(), view.root.values(), received.origin()
-        norms, own = lengths(x, origin), lengths(root, origin)
-        angled = torch.isfinite(norms) & (norms > 0) & (own > 0)
-        trust = torch.where(angled, inner(x, origin, root) / (norms * own), 0.0).clamp_min_(0)
+        lengths, own = norms(x, origin), norms(root, origin)
+        angled = torch.isfinite(lengths) & (lengths > 0) & (own > 0)
+        cosine = inner(x, origin, root[0]) / (lengths * own)
+        trust = torch.where(angled, cosine, 0.0).clamp_min_(0)
         kept = trust > 0
         view.findings.kept = kept.cpu()
         if not bool(kept.any()):
             view.findings.notes["no_trust"] = True
             return root[0].clone(), None
-        factors = torch.where(kept, trust * own / norms, 0.0) / trust.sum()
-        return combined(x, origin, factors), None
+        share = torch.where(kept, trust * own / lengths, 0.0) / trust.sum()
+        return combine(share, x, origin), None

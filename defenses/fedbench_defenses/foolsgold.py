@@ -11,7 +11,8 @@ from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload, Spec
 
-from .angles import combined, cosines, gram
+from .angles import cosines
+from .distances import combine, gram
 
 History = dict[int, Tensor]
 
@@ -80,8 +81,7 @@ class FoolsGold(Defense[History]):
         for row, client in zip(history, ids, strict=True):
             if client in past:
                 row += past[client]
-        products = gram(history, torch.zeros_like(origin))
-        finite = torch.isfinite(products.diagonal())
+        products, finite = gram(history, torch.zeros_like(origin))
         weights = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         if bool(finite.any()):
             weights[finite] = weights_of(cosines(products[finite][:, finite]), self.kappa)
@@ -90,4 +90,4 @@ class FoolsGold(Defense[History]):
             view.findings.notes["all_parallel"] = True
         view.findings.kept = (weights > 0).cpu()
         known = {ids[i]: history[i].clone() for i in finite.nonzero()[:, 0].tolist()}
-        return combined(x, origin, weights / weights.sum()), past | known
+        return combine(weights / weights.sum(), x, origin), past | known

@@ -12,18 +12,12 @@ from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import BinaryMasks, Payload, Rankings, SignBits, TopRankings
 
-from .distances import combine, norms
+from .distances import combine, middle, norms
 
 ONE_NORM = "would be the plain mean, since all messages of one length have one norm"
 CONSTANT: dict[type[Payload], str] = dict.fromkeys(
     (SignBits, BinaryMasks, Rankings, TopRankings), ONE_NORM
 )
-
-
-def middle(values: Tensor) -> float:
-    """The median, of an even number the mean of the two middle ones."""
-    ordered = values.sort().values
-    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def factors(sizes: Tensor, c: float) -> Tensor:
@@ -73,7 +67,7 @@ class NormBound(Defense[None]):
         """Two passes over the rows."""
         x, origin = received.values(), received.origin()
         sizes = norms(x, origin)
-        c = middle(sizes) if self.c is None else self.c
+        c = float(middle(sizes)) if self.c is None else self.c
         view.findings.notes |= {"c": c, "clipped": int((sizes > c).sum())}
         out = combine(factors(sizes, c) / len(x), x, origin)
         if self.noise:

@@ -13,7 +13,8 @@ from fedbench.errors import require
 from fedbench.payload import Payload, Rankings, TopRankings
 from fedbench.rng import Key
 
-from .angles import clipped_mean, lengths, middle
+from .angles import clipped_mean
+from .distances import middle, norms
 
 _SAME = "would cluster noise, since every ranking has as many positions above the middle"
 
@@ -93,13 +94,13 @@ class SignGuard(Defense[None]):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         """Norms, signs, both, clip, mean."""
         x, origin = received.values(), received.origin()
-        norms = lengths(x, origin)
-        finite, typical = torch.isfinite(norms), middle(norms)
-        kept = finite & (norms >= self.low * typical) & (norms <= self.high * typical)
+        lengths = norms(x, origin)
+        finite, typical = torch.isfinite(lengths), middle(lengths)
+        kept = finite & (lengths >= self.low * typical) & (lengths <= self.high * typical)
         both = kept & self._alike(x, origin, finite, view.key.fold("signguard"))
         if bool(both.any()):
             kept = both
         else:
             view.findings.notes["empty_intersection"] = True
         view.findings.kept = kept.cpu()
-        return clipped_mean(x, origin, norms, kept, typical), None
+        return clipped_mean(x, origin, lengths, kept, typical), None

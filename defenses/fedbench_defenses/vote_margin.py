@@ -13,8 +13,8 @@ from fedbench.errors import require
 from fedbench.payload import BinaryMasks, Payload, SignBits
 from fedbench.protocols.failure_bound import FailureBound
 
-from .angles import middle
 from .bits import as_values, ones_of
+from .distances import middle
 
 
 def votes_to_overturn(ones: Tensor, n: int) -> Tensor:

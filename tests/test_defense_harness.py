@@ -1,0 +1,244 @@
+"""Defenses in the harness: chains, root data, the truth, what rules find, other draws."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import fedbench
+from fedbench import registry
+from fedbench.api import Chain, Findings, ServerView
+from fedbench.bench.defenses import Cost, growth
+from fedbench.cli import main
+from fedbench.effect import verdict
+from fedbench.errors import ConfigError, Misfit, UnknownPluginError
+from fedbench.payload import BinaryMasks, FloatVectors, same
+from fedbench.record import file_name
+from fedbench.scenario import Scenario
+from fedbench.setup import ROOT, prepare
+from fedbench.sweep.grid import Grid
+from fedbench.testing import example_situation
+from fedbench.testing.defenses import view_of
+from fedbench.threat import attack_view
+from fedbench_attacks.dyn_opt import DynOpt
+from fedbench_defenses.krum import Krum
+from fedbench_defenses.multi_krum import MultiKrum
+from fedbench_defenses.nnm import NNM
+
+SMALL: dict[str, Any] = {
+    "dataset": "digits",
+    "model": "micro",
+    "clients": 20,
+    "per_round": 8,
+    "rounds": 2,
+    "epochs": 1,
+    "eval_every": 2,
+}
+
+
+def floats(*rows: list[float]) -> FloatVectors:
+    return FloatVectors(torch.tensor(rows))
+
+
+def test_a_chain_is_typed_as_one_rule_and_described_as_it_was_typed() -> None:
+    chain = registry.load("defense", "clip:c=1e+2+nnm:f=1+multi-krum:f=2")
+    assert isinstance(chain, Chain)
+    assert isinstance(chain.rule, Chain)
+    assert chain.rule.first == NNM(f=1)
+    assert chain.rule.rule == MultiKrum(f=2)
+    text = registry.describe("clip+nnm+multi-krum", chain)
+    assert text == "clip:c=100.0+nnm:f=1+multi-krum:f=2,m=none,variant=canonical"
+    assert registry.load("defense", text) == chain
+    scenario = Scenario(defense=text, malicious=0.1, **SMALL).resolved()
+    assert file_name(scenario, "0") == "fedavg-clip+nnm+multi-krum-none-seed0-0.json"
+
+
+def test_the_declared_share_fills_every_link_of_a_chain() -> None:
+    scenario = Scenario(defense="nnm+multi-krum", declared=0.2, **SMALL)
+    plugins = scenario.plugins()
+    assert plugins.declares
+    assert plugins.defense == Chain(NNM(f=2), MultiKrum(f=2))  # 8 clients: 1.6, rounded up
+    assert not Scenario(defense="nnm:f=1+multi-krum:f=1", **SMALL).plugins().declares
+
+
+def test_what_is_no_prefilter_cannot_stand_in_front() -> None:
+    with pytest.raises(UnknownPluginError, match="--prefilter 'median' is not installed"):
+        registry.load("defense", "median+mean")
+
+
+def test_a_chain_of_a_foreign_package_is_part_of_the_code_of_a_run() -> None:
+    plain, chained = (
+        Scenario(defense=text, malicious=0.1, **SMALL).plugins().modules()
+        for text in ("multi-krum", "nnm+multi-krum")
+    )
+    assert [path.rpartition("/")[2] for path in set(chained) - set(plain)] == ["nnm.py"]
+
+
+def test_a_chain_refuses_what_a_link_would_get() -> None:
+    with pytest.raises(Misfit, match="all messages of one length have one norm, but fsl sends"):
+        Scenario(protocol="fsl", defense="clip+mean", **SMALL).resolved()
+    Scenario(protocol="fsl", defense="nnm:f=1+clip+mean", **SMALL).resolved()  # mixtures differ
+    with pytest.raises(Misfit, match="works on BinaryMasks, SignBits, but fedpm sends"):
+        Scenario(protocol="fedpm", defense="nnm:f=1+vote-margin", **SMALL).resolved()
+    Scenario(protocol="fedpm", defense="entropy-filter+vote-margin", **SMALL).resolved()
+
+
+def test_more_rows_than_a_rule_can_look_at_are_refused_before_the_run() -> None:
+    with pytest.raises(ConfigError, match=r"must have at most 48, got --per-round 60"):
+        Scenario(defense="mda:f=4", clients=100, per_round=60).resolved()
+
+
+def test_rates_hold_what_a_rule_left_out_against_the_truth() -> None:
+    # Of three malicious rows two are left out, of five others one.
+    kept = torch.tensor([False, False, True, True, True, False, True, True])
+    malicious = torch.tensor([True, True, True, False, False, False, False, False])
+    told = verdict(Findings(kept, {"c": 2.0}), malicious)
+    assert told["true_positive_rate"] == pytest.approx(2 / 3)
+    assert told["false_positive_rate"] == pytest.approx(1 / 5)
+    assert told["findings"] == {"c": 2.0}
+    nobody = verdict(Findings(kept), torch.zeros(8, dtype=torch.bool))
+    assert nobody["true_positive_rate"] is None
+    assert "true_positive_rate" not in verdict(Findings(), malicious)
+
+
+def test_a_filter_and_a_rule_say_together_whom_they_left_out() -> None:
+    x = torch.zeros(7, 8, dtype=torch.bool)
+    x[:, :2] = True
+    x[3, 2] = True
+    x[6] = True  # the filter leaves it out
+    payload = BinaryMasks(x, torch.zeros(7, 0))
+    view = view_of(payload)
+    rule = registry.load("defense", "density-filter+krum:f=1")
+    rule.aggregate(payload, rule.init(payload.spec), view)
+    assert view.findings.kept is not None
+    assert view.findings.kept.tolist() == [True, *[False] * 6]
+    mixed = view_of(payload)
+    rule = registry.load("defense", "nnm:f=1+krum:f=1")
+    assert not rule.traits().detects
+    rule.aggregate(payload, rule.init(payload.spec), mixed)
+    assert mixed.findings.kept is None, "a mixture is nobody's row"
+
+
+def test_a_run_records_rates_and_findings_of_its_rule() -> None:
+    record = fedbench.play(
+        Scenario(defense="multi-krum:f=2", attack="sign-flip:scale=50", malicious=0.2, **SMALL)
+    )
+    attacked = [r for r in record.rounds if r.malicious]
+    assert attacked
+    assert record.result.false_positive_rate is not None
+    for one in record.rounds:
+        assert one.false_positive_rate is not None
+        out = 2 - round((one.true_positive_rate or 0) * one.malicious)
+        assert one.false_positive_rate * (8 - one.malicious) == pytest.approx(out)
+    plain = fedbench.play(Scenario(defense="mean", malicious=0.2, **SMALL))
+    assert plain.result.false_positive_rate is None
+    found = fedbench.play(Scenario(defense="norm-bound", malicious=0.2, **SMALL))
+    assert all(r.findings["clipped"] == 4 for r in found.rounds)  # half are above the median
+
+
+def test_the_truth_and_the_root_are_shown_only_to_who_needs_them() -> None:
+    shown = {}
+    for text in ("multi-krum:f=1", "fltrust", "oracle+multi-krum"):
+        setup = prepare(Scenario(defense=text, malicious=0.2, **SMALL))
+        broadcast = setup.plugins.protocol.broadcast(
+            setup.shared, setup.plugins.protocol.init(setup.shared), range(4), setup.key
+        )
+        view = setup.view([0, 5, 7, 9], broadcast, 0)
+        assert view.ids.tolist() == [0, 5, 7, 9]
+        shown[text] = (view.root is not None, view.truth is not None)
+        if view.root is not None:
+            assert len(view.root) == 1
+            again = setup.view([1, 2], broadcast, 0).root
+            assert again is not None
+            assert same(view.root, again)
+        if view.truth is not None:
+            assert view.truth.tolist() == setup.malicious[[0, 5, 7, 9]].tolist()
+    assert shown == {
+        "multi-krum:f=1": (False, False),
+        "fltrust": (True, False),
+        "oracle+multi-krum": (False, True),
+    }
+    assert ROOT == 100
+
+
+def test_the_findings_of_the_server_are_not_those_of_an_attacker_s_questions() -> None:
+    x = torch.arange(9.0)[:, None].repeat(1, 3) ** 2
+    situation = example_situation(FloatVectors(x), MultiKrum(f=2))
+    view = attack_view(DynOpt(), situation)
+    assert view.defense is not None
+    view.defense(view.own)
+    assert situation.view.findings.kept is None
+    assert situation.view.findings.notes == {}
+
+
+def test_views_of_fewer_rows_have_the_rows_ids_and_truth() -> None:
+    payload = floats([1.0], [2.0], [3.0])
+    view = ServerView(
+        torch.ones(3).double(),
+        payload,
+        0,
+        fedbench.rng.Key(0),
+        ids=torch.tensor([4, 8, 6]),
+        truth=torch.tensor([True, False, True]),
+    )
+    view.findings.notes["old"] = 1
+    fewer = view.take(torch.tensor([False, True, True]))
+    assert (fewer.ids.tolist(), fewer.findings.notes) == ([8, 6], {})
+    assert fewer.truth is not None
+    assert fewer.truth.tolist() == [False, True]
+
+
+def test_another_draw_is_another_draw_of_the_rule_and_of_nothing_else() -> None:
+    records = {}
+    for draw in (0, 1):
+        scenario = Scenario(defense="bucketing+median", malicious=0.1, defense_draw=draw, **SMALL)
+        records[draw] = fedbench.play(scenario)
+    one, other = records[0].rounds[0], records[1].rounds[0]
+    assert one.clients == other.clients
+    assert one.uplink_bits == other.uplink_bits
+    assert records[0].result.loss != records[1].result.loss
+    written = json.loads(records[0].to_json())["scenario"]
+    assert "defense_draw" not in written, "what says nothing is not written"
+    assert json.loads(records[1].to_json())["scenario"]["defense_draw"] == 1
+
+
+def test_draws_are_an_axis_of_rules_that_draw_only() -> None:
+    axes = {name: (value,) for name, value in SMALL.items()}
+    rules = ("bucketing+median", "median")
+    grid = Grid(axes | {"defense": rules, "defense_draw": (0, 1, 2), "malicious": (0.1,)})
+    cells, skipped = grid.cells()
+    drawn = {(cell.scenario.defense, cell.scenario.defense_draw) for cell in cells}
+    assert drawn == {("bucketing+median", draw) for draw in (0, 1, 2)} | {("median", 0)}
+    assert [s.reason for s in skipped] == [
+        "to median, which draws nothing, another defense_draw changes nothing"
+    ] * 2
+
+
+def test_a_rule_that_leaves_out_most_of_the_honest_is_doubted() -> None:
+    record = fedbench.play(Scenario(defense="krum:f=1", malicious=0.1, **SMALL))
+    assert any("the rule left out 8" in flag for flag in record.flags), record.flags
+    assert Krum(f=1).traits().detects
+
+
+def test_costs_are_ratios_of_neighbours_in_time() -> None:
+    cost = Cost("mean", 10, 100, (2.0, 30.0, 4.0), (1.0, 10.0, 4.0), (4.0, 90.0, 4.0), 0.5)
+    assert (cost.over_mean, cost.sorts) == (2.0, 2.0)
+    half = dataclasses.replace(cost, n=5, seconds=(0.5, 1.0, 7.5))  # median 1 of 4 at twice the n
+    assert growth([half, cost], "n") == pytest.approx(2.0)
+    assert growth([half, cost], "k") is None
+
+
+@pytest.mark.slow
+def test_the_bench_of_defenses_prints_every_rule_that_is_defined(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sizes = ["--clients", "5", "--parameters", "2000", "--repeats", "2", "--format", "json"]
+    rules = ["-d", "median", "-d", "bulyan", "-d", "vote-margin"]
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "defenses", *rules, *sizes])
+    assert ended.value.code == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [cost["defense"] for cost in printed] == ["median:even=mean"]  # bulyan needs 7 rows
+    assert printed[0]["memory"] is None or printed[0]["memory"] >= 0

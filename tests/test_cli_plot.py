@@ -133,7 +133,7 @@ def test_a_sketch_writes_no_file(
         (["--format", "pdf"], "--format must be png or svg, got 'pdf'"),
         (["--kind", "epsilon"], "--kind epsilon needs a finite epsilon in the records, got none"),
         (["--out", "records/a-file"], "--out must be a folder that can be written"),
-        (["torn.json"], "torn.json is no record of schema 3"),
+        (["torn.json"], "torn.json is no record of schema 4"),
         (["nothing-here"], "nothing-here cannot be read: No such file or directory"),
         (["empty"], "RECORDS must hold a record, got none in"),
     ],

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 import fedbench
-from fedbench.api import Defense
 from fedbench.record import Record
 from fedbench.scenario import Scenario
 from fedbench.sweep.cells import Cell
@@ -51,14 +50,16 @@ def test_an_attack_that_sees_less_and_does_more_is_doubted(record: Record) -> No
     assert list(blind([own, made(record, [0.5, 0.5], attack="min-max", defense="median")])) == []
 
 
-def test_a_randomized_rule_that_was_run_once_is_doubted(
-    record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = made(record, [0.5], defense="median")
-    assert list(once([row])) == []
-    monkeypatch.setattr(Defense, "randomized", True)
-    assert list(once([row])) == ["a randomized defense was run once: median"]
-    assert list(once([made(record, [0.5, 0.5], defense="median")])) == []
+def test_a_randomized_rule_that_was_run_once_is_doubted(record: Record) -> None:
+    assert list(once([made(record, [0.5], defense="median")])) == []
+    assert list(once([made(record, [0.5], defense="norm-bound")])) == []
+    noisy = made(record, [0.5], defense="norm-bound:noise=0.1")
+    (said,) = once([noisy])
+    assert said.startswith("a randomized defense was run once: norm-bound")
+    assert list(once([made(record, [0.5], defense="bucketing+median")])) == [
+        "a randomized defense was run once: bucketing+median"
+    ]
+    assert list(once([made(record, [0.5, 0.5], defense="bucketing+median")])) == []
 
 
 def test_the_strongest_is_chosen_on_validation_data_and_shown_with_its_test_accuracy(

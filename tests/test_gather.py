@@ -134,7 +134,7 @@ def test_a_folder_skips_what_is_no_record_and_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.json", b"{}", "is no record of schema 3"),
+        ("a.json", b"{}", "is no record of schema 4"),
         ("a.json", None, "cannot be read: No such file"),
         ("a.json", b'{"schema_version": 1}', "migrate its folder"),
         ("a.jsonl.gz", b"no gzip", "cannot be unpacked"),

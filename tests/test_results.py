@@ -155,6 +155,8 @@ def test_a_run_says_what_its_record_says() -> None:
         "skipped_rounds": 3,
         "validation_accuracy": None,
         "success": None,
+        "true_positive_rate": None,
+        "false_positive_rate": None,
         "queries": 0,
         "flags": ["odd"],
         "seconds": 5.0,

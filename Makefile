@@ -14,7 +14,7 @@ test: .venv/installed-dev
 	$(BIN)/pytest -q -n 2
 
 test-slow: .venv/installed-dev
-	$(BIN)/pytest -q -m slow
+	$(BIN)/pytest -q -m slow -n 2 --dist loadfile
 
 test-cluster: .venv/installed-dev
 	$(BIN)/pytest -q -m cluster

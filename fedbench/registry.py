@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import math
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_type_hints
@@ -97,6 +98,21 @@ def split(text: str) -> tuple[str, dict[str, str]]:
             raise ConfigError(f"{text!r} must read name:param=value,param=value, got {part!r}")
         params[param.strip()] = value.strip()
     return name.strip(), params
+
+
+def joined(name: str, params: Mapping[str, str]) -> str:
+    """What `split` takes apart.
+
+    >>> joined("nnm+multi-krum", {"nnm.f": "1", "f": "2"}), joined("mean", {})
+    ('nnm:f=1+multi-krum:f=2', 'mean')
+    """
+    *before, last = name.split("+")
+    texts = []
+    for link in before:
+        own = {k.removeprefix(f"{link}."): v for k, v in params.items() if k.startswith(f"{link}.")}
+        texts.append(joined(link, own))
+    told = [f"{key}={value}" for key, value in params.items() if "." not in key]
+    return "+".join([*texts, f"{last}:{','.join(told)}" if told else last])
 
 
 def load(kind: str, text: str) -> Any:

@@ -18,6 +18,7 @@ from fedbench.payload import BinaryMasks, FloatVectors, same
 from fedbench.record import file_name
 from fedbench.scenario import Scenario
 from fedbench.setup import ROOT, prepare
+from fedbench.sweep.gather import shortened
 from fedbench.sweep.grid import Grid
 from fedbench.testing import example_situation
 from fedbench.testing.defenses import view_of
@@ -61,6 +62,17 @@ def test_the_declared_share_fills_every_link_of_a_chain() -> None:
     assert plugins.declares
     assert plugins.defense == Chain(NNM(f=2), MultiKrum(f=2))  # 8 clients: 1.6, rounded up
     assert not Scenario(defense="nnm:f=1+multi-krum:f=1", **SMALL).plugins().declares
+
+
+def test_a_chain_is_shown_without_what_is_by_default() -> None:
+    typed = Scenario(defense="nnm+multi-krum:m=3", declared=0.2, malicious=0.1, **SMALL)
+    assert "nnm:f=2+multi-krum:f=2,m=3" in typed.resolved().defense
+    assert shortened(typed.resolved()).defense == "nnm+multi-krum:m=3"
+    other = Scenario(defense="nnm:f=1+multi-krum", declared=0.2, **SMALL)
+    assert shortened(other.resolved()).defense == "nnm:f=1+multi-krum:f=2"
+    kept = [("defense", "nnm+multi-krum", "variant")]
+    shown = shortened(typed.resolved(), kept).defense
+    assert shown == "nnm+multi-krum:m=3,variant=canonical"
 
 
 def test_what_is_no_prefilter_cannot_stand_in_front() -> None:

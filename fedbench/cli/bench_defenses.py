@@ -71,10 +71,12 @@ def show(costs: Sequence[Cost], format: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from fedbench import registry
+
     by_name: dict[str, list[Cost]] = {}
     for cost in costs:
-        by_name.setdefault(cost.defense.partition(":")[0], []).append(cost)
-    lines = [row(cost, by_name[cost.defense.partition(":")[0]]) for cost in costs]
+        by_name.setdefault(registry.split(cost.defense)[0], []).append(cost)
+    lines = [row(cost, by_name[registry.split(cost.defense)[0]]) for cost in costs]
     if format == "md":
         print("| " + " | ".join(HEAD) + " |\n| --- |" + " ---: |" * (len(HEAD) - 1))
         for line in lines:
@@ -99,13 +101,14 @@ def show(costs: Sequence[Cost], format: str) -> None:
 
 def row(cost: Cost, alike: Sequence[Cost]) -> list[str]:
     """Texts of a line; ``alike`` are all sizes of the rule."""
+    from fedbench import registry
     from fedbench.bench.defenses import growth
 
     seconds = statistics.median(cost.seconds)
     spread = (max(cost.seconds) - min(cost.seconds)) / 2 / seconds
     grown = [growth(alike, axis) if cost is alike[-1] else None for axis in ("n", "k")]
     return [
-        cost.defense.partition(":")[0],
+        registry.split(cost.defense)[0],
         str(cost.n),
         f"{cost.k:.2g}".replace("e+0", "e"),
         f"{seconds:.3f}",

@@ -220,8 +220,8 @@ def _shortened(texts: Iterable[str]) -> dict[str, str]:
     }
     short = {}
     for text, (name, params) in read.items():
-        told = [f"{key}={value}" for key, value in params.items() if (name, key) not in shared]
-        short[text] = f"{name}:{','.join(told)}" if told else name
+        told = {key: value for key, value in params.items() if (name, key) not in shared}
+        short[text] = registry.joined(name, told)
     return short
 
 

@@ -171,7 +171,7 @@ def attack(text: str, entry: Entry) -> str:
 
 def family(text: str) -> str:
     """The name of a plug-in without its parameters."""
-    return text.partition(":")[0]
+    return "+".join(link.partition(":")[0] for link in registry.links(text))
 
 
 def knows(text: str) -> str:

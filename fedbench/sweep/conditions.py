@@ -90,9 +90,9 @@ def _plug_in(wanted: str) -> Test:
     name, params = registry.split(wanted)
 
     def test(value: Any) -> bool:
-        if not isinstance(value, str) or value.partition(":")[0] != name:
+        if not isinstance(value, str) or registry.split(value)[0] != name:
             return False
-        has = registry.split(value)[1] if params else {}
+        has = registry.split(value)[1]
         return all(key in has and _same(given, has[key]) for key, given in params.items())
 
     return test

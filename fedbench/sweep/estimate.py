@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fedbench import registry
 from fedbench.sweep.cells import Cell, Run
 from fedbench.sweep.local import Options
 
@@ -96,7 +97,7 @@ def _traits(cell: Cell) -> list[str]:
     """What a run's time depends on."""
     scenario = cell.scenario
     texts = (scenario.protocol, scenario.attack, scenario.defense, scenario.mechanism)
-    return [*(text.partition(":")[0] for text in texts), scenario.dataset, scenario.model]
+    return [*(registry.split(text)[0] for text in texts), scenario.dataset, scenario.model]
 
 
 def _alike(a: Cell, b: Cell) -> int:

@@ -169,12 +169,12 @@ def shortened(scenario: Scenario, kept: Collection[Param] = ()) -> Scenario:
     declared = None if scenario.declared == scenario.malicious else scenario.declared
     short = scenario.model_copy(update={**texts, "declared": declared})
     name, params = _split(short.defense)
-    if "f" in params:
-        rest = {key: value for key, value in params.items() if key != "f"}
-        bare = short.model_copy(update={"defense": _joined(name, rest)})
+    bare = {key: value for key, value in params.items() if key.rpartition(".")[2] != "f"}
+    if bare != params:
+        open_ = short.model_copy(update={"defense": registry.joined(name, bare)})
         with contextlib.suppress(ConfigError):  # not installed here, or it does not fit any more
-            if str(bare.plugins().defense.f) == params["f"]:  # what the declared share means
-                return bare
+            if open_.plugins().defense == registry.load("defense", short.defense):
+                return open_  # what the declared share means
     return short
 
 
@@ -193,12 +193,22 @@ def _without_defaults(kind: str, text: str, kept: Collection[Param]) -> str:
     """As typed if no such plug-in is installed."""
     name, params = _split(text)
     try:
-        fields = dataclasses.fields(registry.plugin(kind, name))
+        defaults = _defaults(kind, name)
     except ConfigError:
         return text
-    defaults = {field.name: str(field.default).lower() for field in fields}
     said = {k: v for k, v in params.items() if defaults.get(k) != v or (kind, name, k) in kept}
-    return _joined(name, said)
+    return registry.joined(name, said)
+
+
+def _defaults(kind: str, name: str) -> dict[str, str]:
+    """Of every parameter, as `registry.split` calls them, the text of its default."""
+    *before, last = name.split("+") if kind == "defense" else [name]
+    links = [("prefilter", link, f"{link}.") for link in before]
+    return {
+        prefix + field.name: str(field.default).lower()
+        for kind, link, prefix in [*links, (kind, last, "")]
+        for field in dataclasses.fields(registry.plugin(kind, link))
+    }
 
 
 def _split(text: str) -> tuple[str, dict[str, str]]:
@@ -206,7 +216,3 @@ def _split(text: str) -> tuple[str, dict[str, str]]:
         return registry.split(text)
     except ConfigError:
         return text, {}
-
-
-def _joined(name: str, params: dict[str, str]) -> str:
-    return f"{name}:{','.join(f'{k}={v}' for k, v in params.items())}" if params else name

@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from fedbench import registry
 from fedbench.sweep import index
 from fedbench.sweep.conditions import Condition
 from fedbench.sweep.fields import CELL, FAILED, RUN, Entry, Fields, known
@@ -133,9 +134,14 @@ def _in_order(entries: list[Entry], by: str | None) -> list[Entry]:
     return sorted(measured, key=lambda entry: entry[name], reverse=by != name) + others
 
 
+def _named(value: Any) -> str:
+    """Of plug-ins the names; of anything else all of it, up to a colon."""
+    return "+".join(link.partition(":")[0] for link in registry.links(str(value)))
+
+
 def _instead(condition: Condition, entries: Iterable[Entry]) -> str:
     """What the field of a condition that nothing meets has here."""
     values = [entry[condition.field] for entry in entries]
-    texts = sorted({str(value).partition(":")[0] for value in values if value is not None})
+    texts = sorted({_named(value) for value in values if value is not None})
     few = ", ".join(texts[:8]) + (", ..." if len(texts) > 8 else "")
     return f"nothing has {condition.text}; {condition.field} is {few or 'never known'} here"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fedbench.registry import split
 from fedbench.sweep.gather import cells_of, gather
 from fedbench.sweep.summary import Row, rows
 
@@ -28,7 +29,7 @@ def markdown(table: list[Row]) -> str:
     systems: dict[str, dict[str, Row]] = {}
     for row in table:
         system = row.cell.system.partition(";")[0]
-        system = ", ".join(part.partition(":")[0] for part in system.split(" + "))
+        system = ", ".join(split(part)[0] for part in system.split(" + "))
         systems.setdefault(system, {})[row.cell.attack] = row
     names = list(systems)
     attacks = dict.fromkeys(attack for found in systems.values() for attack in found)

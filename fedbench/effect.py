@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedbench.api import Findings
 from fedbench.payload import Payload
-from fedbench.threat import Situation
+from fedbench.threat import Situation, legible
 
 
 def effect(
@@ -25,11 +25,13 @@ def effect(
         return {}
     state = copy.deepcopy(situation.defense_state)
     view = situation.view.asked()
-    clean, _ = situation.defense.aggregate(situation.honest, state, view)
+    clean = None
+    if situation.defense.ready(view):
+        clean, _ = situation.defense.aggregate(situation.honest, state, view)
     honest_mean = _mean(situation.honest, situation.view.weights)
     sent_mean = _mean(received, situation.view.weights[accepted])
     return {
-        "gain": _relative(aggregate, clean),
+        "gain": None if clean is None else _relative(aggregate, clean),
         "gain_mean": _relative(sent_mean, honest_mean),
         "headers": forged_headers(situation, received, accepted),
     }
@@ -42,7 +44,9 @@ def verdict(findings: Findings, malicious: Tensor) -> dict[str, Any]:
     that of the others (None where there are none, or the rule leaves nobody out by name), and
     `findings`.
     """
-    told: dict[str, Any] = {"findings": findings.notes}
+    told: dict[str, Any] = {
+        "findings": {name: legible(note) for name, note in findings.notes.items()}
+    }
     if findings.kept is not None:
         out = ~findings.kept
         for name, rows in (("true", out[malicious]), ("false", out[~malicious])):

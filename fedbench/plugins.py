@@ -36,10 +36,15 @@ class Plugins:
 
     def modules(self) -> list[str]:
         """Source files of the plug-ins, other people's among them."""
-        parts = [self.protocol, self.attack, self.mechanism, self.defense]
-        while isinstance(parts[-1], Chain):
-            parts[-1:] = [parts[-1].first, parts[-1].rule]
+        parts = (self.protocol, self.attack, self.mechanism, *self.links())
         return [inspect.getfile(type(part)) for part in parts]
+
+    def links(self) -> list[Any]:
+        """The prefilters and the rule, in the order in which rows go through them."""
+        found = [self.defense]
+        while isinstance(found[-1], Chain):
+            found[-1:] = [found[-1].first, found[-1].rule]
+        return found
 
     def noises(self, scenario: Scenario) -> int:
         """How many of protocol and mechanism release something that an accountant prices."""
@@ -58,6 +63,7 @@ class Plugins:
             )
         if (why := self.defense.refuses(sends)) is not None:
             raise Misfit(f"defense {rule} {why}, but {scenario.protocol} sends {sends.__name__}")
+        self._check_links(scenario)
         needs = self.attack.needs()
         if scenario.knowledge is not None and not Knowledge.parse(scenario.knowledge).covers(needs):
             raise Misfit(
@@ -97,3 +103,27 @@ class Plugins:
         unproved = self.mechanism.misfit(self.protocol, self.defense)
         if unproved is not None:
             raise Misfit(f"mechanism {registry.split(scenario.mechanism)[0]} {unproved}")
+
+    def _check_links(self, scenario: Scenario) -> None:
+        """Raise unless what the rule needs is there, and means something here."""
+        first, *others = self.links()
+        traits = self.defense.traits()
+        if any(link.traits().oracle for link in others):
+            raise ConfigError(
+                f"--defense {self.rule} must have oracle first, where nobody else sees the truth; "
+                "use oracle+..."
+            )
+        if first.traits().oracle and any(getattr(link, "f", None) is not None for link in others):
+            raise ConfigError(
+                f"--defense {scenario.defense} must leave every f to the oracle; leave f out"
+            )
+        if traits.root and scenario.mechanism.partition(":")[0] != "none":
+            raise Misfit(
+                f"defense {self.rule} trains on clients' validation images as they are, which no "
+                "mechanism protects; use --mechanism none"
+            )
+        if traits.shrinks and self.protocol.votes:
+            raise Misfit(
+                f"defense {self.rule} moves shares towards the middle and would be the plain vote "
+                f"for {registry.split(scenario.protocol)[0]}, which takes the majority"
+            )

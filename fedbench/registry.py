@@ -125,6 +125,9 @@ def load(kind: str, text: str) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
     if kind == "defense" and len(parts := links(text)) > 1:
+        named = [part.partition(":")[0] for part in parts]
+        if len(set(named)) < len(named):
+            raise ConfigError(f"--defense {text!r} must name each link once, got one twice")
         rule = load(kind, parts[-1])
         for part in reversed(parts[:-1]):
             rule = load("prefilter", part).before(rule)

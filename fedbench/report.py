@@ -242,9 +242,13 @@ def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
     rejected = sum(r.rejected_honest for r in rounds)
     if rejected > honest / 2:
         doubts.append(f"the server rejected {rejected} of {honest} honest messages")
-    if result.false_positive_rate is not None and result.false_positive_rate > 0.5:
-        share = f"{100 * result.false_positive_rate:.0f} %"
+    least = setup.plugins.defense.select(torch.zeros(3, 3))  # a rule that keeps so many, always?
+    wronged = result.false_positive_rate or 0.0
+    if least is None and wronged > 0.5:
+        share = f"{100 * wronged:.0f} %"
         doubts.append(f"the rule left out {share} of the honest messages")
+    fell_back = {str(r.findings["fell_back"]) for r in rounds if "fell_back" in r.findings}
+    doubts += [f"the rule fell back in some rounds: {why}" for why in sorted(fell_back)]
     if result.skipped_rounds:
         doubts.append(f"{result.skipped_rounds} of {len(rounds)} rounds were skipped")
     return doubts

@@ -170,7 +170,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     if enough:
         aggregate, world.rule = defense.aggregate(received, world.rule, view)
         achieved = effect(situation, received, accepted, aggregate)
-        achieved |= verdict(view.findings, malicious[accepted])
+        achieved |= verdict(view.findings, setup.hostile(ids, step)[accepted])
     if enough or mechanism.central:  # who has promised noise adds it to nothing, too
         aggregate = aggregate if enough else received.values().new_zeros(received.values().shape[1])
         noise = key.fold("mechanism", step)

@@ -41,6 +41,7 @@ class Setup:
         train: Per client, indices of its training samples.
         validation: Per client, indices of its validation samples.
         test: Per client, indices of its test samples.
+        root: Indices of the server's root data; empty for rules that need none.
         sizes: ``(N,)`` float64, training samples of each client.
         malicious: ``(N,)`` bool.
         shared: Network, public seed and device.
@@ -54,6 +55,7 @@ class Setup:
     train: list[Tensor]
     validation: list[Tensor]
     test: list[Tensor]
+    root: Tensor
     sizes: Tensor
     malicious: Tensor
     shared: Shared
@@ -74,6 +76,10 @@ class Setup:
         since = step - scenario.attack_from
         over = scenario.attack_until is not None and step >= scenario.attack_until
         return since >= 0 and not over and since % scenario.attack_every == 0
+
+    def hostile(self, ids: list[int], step: int) -> Tensor:
+        """``(n,)`` bool: whose messages are not honest ones in this round."""
+        return self.malicious[ids] & torch.tensor(self.acts(step) and not self.plugins.attack.idle)
 
     def attack(self, step: int) -> Attack:
         """What the adversary does in a round; nothing outside the attack's window."""
@@ -131,23 +137,21 @@ class Setup:
             expected=self.scenario.per_round,
             ids=rows,
             root=self.root_message(broadcast, step) if needs.root else None,
-            truth=self.malicious[rows] if needs.oracle else None,
+            truth=self.hostile(ids, step) if needs.oracle else None,
         )
 
     def root_message(self, broadcast: Payload, step: int) -> Payload:
-        """One row: what a client would send that holds the server's `ROOT` validation images.
+        """One row: what a client would send that holds the server's root data.
 
         It trains from the first row of the broadcast, remembers nothing, and needs no mechanism.
         """
-        pool = torch.cat(self.validation)
-        chosen = pool[self.key.fold("root").permutation(len(pool))[:ROOT].to(pool.device)]
         key = self.key.fold("root", step)
         protocol, shared = self.plugins.protocol, self.shared
         memory = protocol.memory(shared)
         client = Client(
             tree=protocol.receive(shared, broadcast.take([0])),
-            x=self.data.floats(chosen),
-            y=self.data.y[chosen],
+            x=self.data.floats(self.root),
+            y=self.data.y[self.root],
             key=key,
             memory=memory,
             wrap_grad=_untouched,
@@ -193,6 +197,11 @@ def prepare(
     )
     splits = [split_client(part, data_key.fold("split", i)) for i, part in enumerate(parts)]
 
+    validation = [part.to(where) for _, part, _ in splits]
+    root = torch.empty(0, dtype=torch.int64, device=where)
+    if plugins.defense.traits().root:
+        root, validation = taken(validation, data_key.fold("root"))
+
     key = Key(scenario.seed).fold("run")
     public = key.fold("public").seed
     assert isinstance(public, int)
@@ -207,8 +216,9 @@ def prepare(
         plugins=plugins,
         data=data,
         train=[train.to(where) for train, _, _ in splits],
-        validation=[validation.to(where) for _, validation, _ in splits],
+        validation=validation,
         test=[test.to(where) for _, _, test in splits],
+        root=root,
         sizes=torch.tensor([len(train) for train, _, _ in splits], dtype=torch.float64),
         malicious=malicious_clients(scenario.clients, scenario.malicious, key.fold("malicious")),
         shared=shared,
@@ -217,6 +227,14 @@ def prepare(
     )
     claimable(setup)
     return setup
+
+
+def taken(parts: list[Tensor], key: Key) -> tuple[Tensor, list[Tensor]]:
+    """`ROOT` of the indices in these parts, or half of them if that is less; and what is left."""
+    pool = torch.cat(parts)
+    count = min(ROOT, len(pool) // 2)
+    root = pool[key.permutation(len(pool))[:count].to(pool.device)]
+    return root, [part[~torch.isin(part, root)] for part in parts]
 
 
 def choose_device(name: str) -> torch.device:

@@ -204,7 +204,7 @@ def forge(attack: Attack, situation: Situation, minds: Minds, start: float | Non
         packets |= dict(
             zip(part, _packets(attack, situation.honest, crafted, len(part)), strict=True)
         )
-        notes |= {name: _legible(note) for name, note in view.notes.items()}
+        notes |= {name: legible(note) for name, note in view.notes.items()}
         trace += [(_finite(strength), _finite(sought)) for strength, sought in view.trace]
         queries += view.defense.queries if view.defense else 0
     seconds, benign = time.perf_counter() - start, situation.benign
@@ -229,7 +229,7 @@ def _packets(
     return forged
 
 
-def _legible(note: Note) -> Note:
+def legible(note: Note) -> Note:
     """JSON has no NaN and no infinity."""
     return str(note) if isinstance(note, float) and not math.isfinite(note) else note
 
@@ -279,16 +279,20 @@ def _heard(situation: Situation, part: Sequence[int], tier: str) -> Payload:
 
 def _oracle(situation: Situation, rows: Tensor, tier: str) -> Oracle:
     state, honest = copy.deepcopy(situation.defense_state), situation.honest
-    weights = situation.view.weights.clone()
+    weights, rule = situation.view.weights.clone(), situation.defense
     if tier != "all" and len(rows):  # who may not read the others may not ask about them either
         others = [row for row in range(len(honest)) if row not in rows.tolist()]
         stand_ins = rows[torch.arange(len(others)) % len(rows)]
         honest, weights[others] = honest.put(others, honest.take(stand_ins)), weights[stand_ins]
+        if rule.traits().identities:  # what it remembers of the others is theirs, too
+            state = rule.init(honest.spec)
 
     def ask(sent: Payload, draw: int) -> Tensor:
         key = situation.key.fold("oracle", draw)
         view = situation.view.asked(key=key, weights=weights)
         received = honest.put(rows, sent)
-        return situation.defense.aggregate(received, copy.deepcopy(state), view)[0]
+        if not rule.ready(view):  # the server will skip the round: nothing moves
+            return received.values().to(torch.float32).mean(dim=0)
+        return rule.aggregate(received, copy.deepcopy(state), view)[0]
 
-    return Oracle(situation.defense, ask)
+    return Oracle(rule, ask)

@@ -190,7 +190,7 @@ def test_dnc_with_an_empty_intersection_takes_the_least_suspicious_row() -> None
     out = answer(rule, x, view)
     finite = torch.ones(4, dtype=torch.bool)
     total = sum(rule.scores(x.x, finite, Key(0).fold("dnc", i)) for i in range(20))
-    assert view.findings.notes == {"empty_intersection": True}
+    assert view.findings.notes == {"fell_back": "empty intersection"}
     assert isinstance(total, Tensor)
     assert torch.equal(out, x.x[int(total.argmin())])
 
@@ -234,7 +234,7 @@ def test_fltrust_answers_its_own_message_if_it_trusts_nobody() -> None:
     rows = floats([-1, 0], [0, 0], [torch.nan, 1])
     view = view_of(rows, root=floats([2, 0]))
     assert answer(FLTrust(), rows, view).tolist() == [2, 0]
-    assert view.findings.notes == {"no_trust": True}
+    assert view.findings.notes == {"fell_back": "no trust"}
     rankings = Rankings(torch.tensor([[0, 1, 2]], dtype=torch.int32), (3,))
     own = Rankings(torch.tensor([[2, 1, 0]], dtype=torch.int32), (3,))
     assert answer(FLTrust(), rankings, view_of(rankings, root=own)).tolist() == [2, 1, 0]
@@ -300,7 +300,7 @@ def test_foolsgold_averages_if_all_histories_are_parallel_and_says_so() -> None:
     rows = floats([1, 1], [2, 2], [6, 6])
     view = view_of(rows)
     assert answer(FoolsGold(), rows, view).tolist() == [3, 3]
-    assert view.findings.notes == {"all_parallel": True}
+    assert view.findings.notes == {"fell_back": "all parallel"}
 
 
 def test_foolsgold_neither_uses_nor_remembers_a_message_that_is_not_finite() -> None:
@@ -392,7 +392,7 @@ def test_signguard_falls_back_on_the_norm_if_no_row_passes_both_and_says_so() ->
     rows = floats(short, short, short, mixed, mixed, down, down)
     view = view_of(rows)
     torch.testing.assert_close(answer(SignGuard(share=1), rows, view), torch.tensor([0.0, -5]))
-    assert view.findings.notes == {"empty_intersection": True}
+    assert view.findings.notes == {"fell_back": "empty intersection"}
     assert view.findings.kept is not None
     assert view.findings.kept.tolist() == [False] * 3 + [True] * 4
 
@@ -463,7 +463,7 @@ def test_flame_says_if_it_found_no_cluster() -> None:
     rows = floats([1, 0], [0, 1], [torch.nan, 0], [torch.inf, 0])
     view = view_of(rows)
     FLAME(noise=0).aggregate(rows, None, view)
-    assert view.findings.notes == {"no_cluster": True}
+    assert view.findings.notes == {"fell_back": "no cluster"}
 
 
 def test_flame_and_signguard_find_masks_with_other_angles_or_densities() -> None:

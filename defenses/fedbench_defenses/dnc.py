@@ -92,6 +92,6 @@ class DnC(Defense[None]):
             total += scores
         if not bool(good.any()):
             good[total.sort(stable=True).indices[0]] = True
-            view.findings.notes["empty_intersection"] = True
+            view.findings.notes["fell_back"] = "empty intersection"
         view.findings.kept = good.cpu()
         return mean_of(x, good), None

@@ -82,7 +82,7 @@ class FLAME(Defense[None]):
         if bool(cluster.any()):
             kept[kept.clone()] = cluster
         else:
-            view.findings.notes["no_cluster"] = True
+            view.findings.notes["fell_back"] = "no cluster"
         view.findings.kept = kept.cpu()
         out = clipped_mean(x, origin, norms, kept, typical)
         if self.noise > 0:

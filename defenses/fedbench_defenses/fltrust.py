@@ -50,7 +50,7 @@ class FLTrust(Defense[None]):
         kept = trust > 0
         view.findings.kept = kept.cpu()
         if not bool(kept.any()):
-            view.findings.notes["no_trust"] = True
+            view.findings.notes["fell_back"] = "no trust"
             return root[0].clone(), None
         share = torch.where(kept, trust * own / lengths, 0.0) / trust.sum()
         return combine(share, x, origin), None

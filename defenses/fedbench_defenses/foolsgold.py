@@ -87,7 +87,7 @@ class FoolsGold(Defense[History]):
             weights[finite] = weights_of(cosines(products[finite][:, finite]), self.kappa)
         if not bool(weights.any()):
             weights[finite] = 1.0
-            view.findings.notes["all_parallel"] = True
+            view.findings.notes["fell_back"] = "all parallel"
         view.findings.kept = (weights > 0).cpu()
         known = {ids[i]: history[i].clone() for i in finite.nonzero()[:, 0].tolist()}
         return combine(weights / weights.sum(), x, origin), past | known

@@ -75,6 +75,10 @@ class Oracle(Prefilter):
 class Informed(Chain):
     """A chain behind an `Oracle`, with every ``f`` replaced by the truth of the round."""
 
+    def declared(self, f: int) -> Informed:
+        """Itself: what the server is prepared for is not what it is told."""
+        return self
+
     def most_rows(self) -> int | None:
         """The rule's where nobody is malicious."""
         return told(self.rule, 0).most_rows()

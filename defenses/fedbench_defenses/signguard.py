@@ -101,6 +101,6 @@ class SignGuard(Defense[None]):
         if bool(both.any()):
             kept = both
         else:
-            view.findings.notes["empty_intersection"] = True
+            view.findings.notes["fell_back"] = "empty intersection"
         view.findings.kept = kept.cpu()
         return clipped_mean(x, origin, lengths, kept, typical), None

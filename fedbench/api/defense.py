@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api.protocol import Alphabets, State
-from fedbench.payload import Payload, Spec
+from fedbench.payload import FloatVectors, Payload, Spec
 from fedbench.rng import Key
 
 
@@ -69,6 +69,11 @@ class ServerView:
             truth=truth,
             findings=Findings(),
         )
+
+    def about(self, origin: Tensor) -> ServerView:
+        """The same, findings included, with the root's message as measured from ``origin (k,)``."""
+        root = self.root and FloatVectors(self.root.values() - origin)
+        return dataclasses.replace(self, root=root)
 
     def asked(self, **changes: Any) -> ServerView:
         """The same for a question whose findings nobody reads."""

@@ -62,6 +62,7 @@ class Chain(Defense[Any]):
     """A prefilter in front of a rule, which may be such a pair itself.
 
     The clients' sizes go with their rows; rows that are of several clients each all count the same.
+    Real rows are handed on as measured from the middle of the alphabet, which is added back.
 
     Args:
         first: What the messages go through.
@@ -121,12 +122,20 @@ class Chain(Defense[Any]):
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
         """First one, then the other."""
         passed, rows = self.first.transform(received, view)
+        origin = received.origin() if self.first.real else None
+        if origin is not None and bool(origin.any()):  # reals have their middle at 0
+            passed = FloatVectors(passed.values() - origin)
+            view = view if view.root is None else view.about(origin)
+        else:
+            origin = None
         if rows is None:
             alike = torch.ones(len(passed), dtype=torch.float64)
             inner = dataclasses.replace(view.asked(), weights=alike, ids=alike[:0], truth=None)
         else:
             inner = view.take(rows.cpu())
         out, state = self.rule.aggregate(passed, state, inner)
+        if origin is not None:
+            out = out + origin
         view.findings.notes |= inner.findings.notes
         if rows is not None and self.traits().detects:
             kept = torch.zeros(len(received), dtype=torch.bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from statistics import fmean
 from typing import Any
 
 from fedbench.errors import ConfigError, UnknownPluginError
@@ -11,6 +12,7 @@ from fedbench.identity import code_version
 from fedbench.leaderboard.build import Case, meaning
 from fedbench.leaderboard.score import is_clean, mean
 from fedbench.record import Record
+from fedbench.registry import split
 from fedbench.report import is_looked_at
 from fedbench.scenario import Scenario
 from fedbench.sweep.cells import Cell, Run
@@ -77,6 +79,9 @@ def _told_twice(one: Record) -> Iterator[tuple[str, Any, Any]]:
     yield "accuracy", one.result.accuracy, one.rounds[-1].accuracy
     yield "uplink bits", one.result.uplink_bits_per_parameter, up
     yield "downlink bits", one.result.downlink_bits_per_parameter, down
+    for name in ("true_positive_rate", "false_positive_rate"):
+        told = [getattr(r, name) for r in one.rounds if getattr(r, name) is not None]
+        yield name.replace("_", " "), getattr(one.result, name), fmean(told) if told else None
     yield "skipped rounds", one.result.skipped_rounds, sum(r.skipped for r in one.rounds)
     yield "epsilon", one.result.epsilon, None if one.privacy is None else one.privacy.epsilon
 
@@ -104,13 +109,16 @@ def _ids(runs: list[Record]) -> list[str]:
         return []
     cell = Cell(runs[0].scenario.model_copy(update={"data_seed": None}))
     plugins = cell.scenario.plugins()
-    parts = (plugins.protocol, plugins.attack, plugins.defense, plugins.mechanism)
+    parts = (plugins.protocol, plugins.attack, plugins.mechanism, *plugins.links())
     ours = {type(part).__module__.partition(".")[0] for part in parts} <= OURS
     return [Run(cell, one.scenario.seed).id for one in runs] if ours else []
 
 
 def one_system(case: Case) -> Iterator[str]:
-    """Only attack and seed differ between the runs."""
+    """Only attack and seed differ between the runs, and no server is told the truth."""
+    rules = {r.scenario.defense for r in case.records}
+    if told := sorted(rule for rule in rules if "oracle" in split(rule)[0].split("+")):
+        yield f"no server knows who is malicious, got --defense {told[0]}"
     for name in Scenario.model_fields:
         values = {getattr(r.scenario, name) for r in case.records}
         if name not in DEALT and len(values) > 1:

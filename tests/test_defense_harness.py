@@ -152,7 +152,8 @@ def test_a_run_records_rates_and_findings_of_its_rule() -> None:
 def test_the_truth_and_the_root_are_shown_only_to_who_needs_them() -> None:
     shown = {}
     for text in ("multi-krum:f=1", "fltrust", "oracle+multi-krum"):
-        setup = prepare(Scenario(defense=text, malicious=0.2, **SMALL))
+        scenario = Scenario(defense=text, malicious=0.2, attack="sign-flip", **SMALL)
+        setup = prepare(scenario)
         broadcast = setup.plugins.protocol.broadcast(
             setup.shared, setup.plugins.protocol.init(setup.shared), range(4), setup.key
         )

@@ -23,6 +23,7 @@ from fedbench.testing import (
 )
 from fedbench.threat import forge
 from fedbench_defenses.mean import Mean
+from fedbench_defenses.reputation_clipping import ReputationClipping
 
 
 @pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)
@@ -171,3 +172,8 @@ def test_a_combination_exists_exactly_if_both_rules_accept_what_the_protocol_sen
             refused.add((protocol, attack))
     assert {(p, "rank-reversal") for p in ("fedavg", "signsgd", "topk")} <= refused
     assert not {("fsl", "rank-reversal"), ("sfsl", "rank-reversal")} & refused
+
+
+def test_a_rule_for_rankings_that_is_the_vote_is_caught() -> None:
+    with pytest.raises(AssertionError, match="is it a defense"):
+        check_defense(ReputationClipping(width=1.0))

@@ -372,7 +372,8 @@ def test_two_sweeps_that_retry_play_a_failing_run_once(
 
 @pytest.mark.slow
 def test_ctrl_c_while_workers_start_says_one_line(tmp_path: Path) -> None:
-    (tmp_path / "s.toml").write_text(TINY)
+    endless = TINY.replace("rounds = 1", "rounds = 100000")  # however late the signal comes
+    (tmp_path / "s.toml").write_text(endless)
     command = [*COMMAND, str(tmp_path / "s.toml"), "--out", str(tmp_path / "store")]
     stopped = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -38,7 +38,7 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     - `Defense.tolerates`: so many rows that are far away, in one place or in many, NaN, infinite or
       1e30, leave the answer finite and bounded; if it is ``sharp``, one more does not;
     - it does something: outliers that move the mean move it otherwise, unless it needs the sum
-      alone.
+      alone (of bits and rankings, if it works on these only, two that are turned around).
 
     Args:
         defense: With its parameters, ``f`` filled in.
@@ -57,8 +57,8 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     for payload in floats:
         _check_equivariance(defense, payload.x)
         _check_breakdown(defense, payload.x)
-        if not defense.traits().reads_sum:
-            _check_canary(defense, payload.x)
+    if not defense.traits().reads_sum:
+        _check_canary(defense, floats or tried)
 
 
 def check_prefilter(prefilter: Prefilter, rule: Defense[Any], n: int = 9) -> None:
@@ -72,7 +72,7 @@ def check_prefilter(prefilter: Prefilter, rule: Defense[Any], n: int = 9) -> Non
         passed, rows = prefilter.transform(payload, view)
         assert payload.encode() == before, "input was written into"
         assert prefilter.mixes == (rows is None), "mixes, or says whose rows it passes on"
-        assert len(passed) >= prefilter.rows(len(payload)) or rows is not None
+        assert len(passed) >= prefilter.rows(len(payload)), "fewer rows come out than it says"
         assert prefilter.real or type(passed) is type(payload), "messages come out, or it says so"
         if rows is not None:
             assert len(rows) == len(passed)
@@ -221,11 +221,24 @@ def _attacked(x: Tensor, count: int) -> ServerView:
     return view_of(FloatVectors(x)).asked(root=root, truth=truth)
 
 
-def _check_canary(defense: Defense[Any], x: Tensor) -> None:
+def _check_canary(defense: Defense[Any], payloads: Sequence[Payload]) -> None:
     changed = []
-    for _, rows in list(outliers(x, min(2, len(x) - 1)))[:4]:
-        mean = rows.double().mean(dim=0)
-        out = answer(defense, FloatVectors(rows), _attacked(rows, 2))
-        distance = torch.linalg.vector_norm(out.double() - mean)
-        changed.append(not float(distance) < 1e-3 * float(torch.linalg.vector_norm(mean)))
+    for payload in payloads:
+        for rows in _turned(payload):
+            mean = rows.values().double().mean(dim=0)
+            truth = torch.arange(len(rows)) < 2
+            view = view_of(rows).asked(root=payload.take([len(payload) - 1]), truth=truth)
+            distance = torch.linalg.vector_norm(answer(defense, rows, view).double() - mean)
+            changed.append(not float(distance) < 1e-3 * float(torch.linalg.vector_norm(mean)))
     assert any(changed), "outliers leave it at the mean: is it a defense?"
+
+
+def _turned(payload: Payload) -> Iterator[Payload]:
+    """Two rows far away, or, where nothing can be, the opposite of a third one."""
+    count = min(2, len(payload) - 1)
+    if isinstance(payload, FloatVectors):
+        yield from (FloatVectors(rows) for _, rows in list(outliers(payload.x, count))[:4])
+        return
+    third = payload.take([count] * count)
+    away = third.opposite(third.values().to(torch.float32))
+    yield payload.put(list(range(count)), third.nearest(away))

@@ -15,10 +15,20 @@ from fedbench.payload import BinaryMasks, Payload, SignBits
 from .bits import bits_of, deviation
 
 
+@dataclass(frozen=True, kw_only=True)
 class BitFilter(Prefilter):
-    """Leaves out rows of bits, fewer than half, and changes none."""
+    """Leaves out rows of bits, fewer than half, and changes none.
+
+    Args:
+        width: In median absolute deviations, of which 1.5 are a standard deviation of normals.
+    """
 
     accepts: ClassVar[Alphabets] = (BinaryMasks, SignBits)
+
+    width: float = 4.0
+
+    def __post_init__(self) -> None:
+        require(f"{type(self).__name__}.width", self.width, self.width >= 1, ">= 1")
 
     @property
     def mixes(self) -> bool:
@@ -55,17 +65,9 @@ class DensityFilter(BitFilter):
     most are equally dense the others may differ by ``width`` bits. The complement of a mask that
     is half full is as dense as the mask, and passes.
 
-    Args:
-        width: In median absolute deviations, of which 1.5 are a standard deviation of normals.
-
     References:
         None: proposed here.
     """
-
-    width: float = 4.0
-
-    def __post_init__(self) -> None:
-        require("DensityFilter.width", self.width, self.width >= 1, ">= 1")
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
         """Counted exactly: of two shares that differ by one bit the difference is one bit."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fedbench.api import ServerView
-from fedbench.errors import require
 from fedbench.payload import Payload
 
 from .bits import bits_of, deviation, ones_of
@@ -47,17 +46,9 @@ class EntropyFilter(BitFilter):
     whole message, what one bit against all others costs. A row that agrees with everyone is never
     left out.
 
-    Args:
-        width: In median absolute deviations, of which 1.5 are a standard deviation of normals.
-
     References:
         None: proposed here.
     """
-
-    width: float = 4.0
-
-    def __post_init__(self) -> None:
-        require("EntropyFilter.width", self.width, self.width >= 1, ">= 1")
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
         """One side only: nobody is too typical."""

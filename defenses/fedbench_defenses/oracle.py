@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedbench.api import Chain, Defense, Prefilter, ServerView, Traits
-from fedbench.api.defense import Stage
 from fedbench.errors import ConfigError
 from fedbench.payload import Payload
-
-S = TypeVar("S", bound=Stage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +47,12 @@ class Oracle(Prefilter):
 
     def rows_needed(self, rule: Defense[Any]) -> int:
         """The rule's where nobody is malicious."""
-        return told(rule, 0).rows_needed()
+        return rule.assuming(0).rows_needed()
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
         """The most ``f`` that the rule may be told and then tolerates; all fewer ones as well."""
         f = 0
-        while f + 1 < n and self._stands(n, f + 1, told(rule, f + 1)):
+        while f + 1 < n and self._stands(n, f + 1, rule.assuming(f + 1)):
             f += 1
         return f
 
@@ -64,7 +61,7 @@ class Oracle(Prefilter):
 
     def sensitivity(self, clip: float, n: int, rule: Defense[Any]) -> float | None:
         """The rule's, if it has no ``f``: another row may be another ``f``."""
-        return rule.sensitivity(clip, n) if told(rule, 0) == told(rule, 1) else None
+        return rule.sensitivity(clip, n) if rule.assuming(0) == rule.assuming(1) else None
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
         """Nothing happens to the rows."""
@@ -81,7 +78,7 @@ class Informed(Chain):
 
     def most_rows(self) -> int | None:
         """The rule's where nobody is malicious."""
-        return told(self.rule, 0).most_rows()
+        return self.rule.assuming(0).most_rows()
 
     def ready(self, view: ServerView) -> bool:
         """Whether the rule is, once it was told."""
@@ -99,15 +96,4 @@ class Informed(Chain):
                 "--defense oracle must be told the truth and come before prefilters that mix rows, "
                 "got no truth; use oracle+bucketing+... and not bucketing+oracle+..."
             )
-        return told(self.rule, int(view.truth.sum()))
-
-
-def told(stage: S, f: int) -> S:
-    """The same with every ``f`` in it replaced, those of all links of a chain."""
-    if isinstance(stage, Chain):
-        first, rule = told(stage.first, f), told(stage.rule, f)
-        return dataclasses.replace(stage, first=first, rule=rule)
-    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(stage)  # type: ignore[arg-type]
-    if not any(field.name == "f" for field in fields):
-        return stage
-    return dataclasses.replace(stage, f=f)  # type: ignore[type-var]  # plug-ins are dataclasses
+        return self.rule.assuming(int(view.truth.sum()))

@@ -134,7 +134,11 @@ class Stage:
 
     def declared(self, f: int) -> Self:
         """The same with an ``f`` that was left open filled in."""
-        if getattr(self, "f", 0) is not None:
+        return self if getattr(self, "f", 0) is not None else self.assuming(f)
+
+    def assuming(self, f: int) -> Self:
+        """The same with this ``f``, whatever it was; itself if it has none."""
+        if not hasattr(self, "f"):
             return self
         return dataclasses.replace(self, f=f)  # type: ignore[type-var]  # plug-ins are dataclasses
 

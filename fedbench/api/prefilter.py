@@ -99,6 +99,10 @@ class Chain(Defense[Any]):
         """Both with the same ``f`` where it was left open."""
         return dataclasses.replace(self, first=self.first.declared(f), rule=self.rule.declared(f))
 
+    def assuming(self, f: int) -> Self:
+        """Both with this ``f``."""
+        return dataclasses.replace(self, first=self.first.assuming(f), rule=self.rule.assuming(f))
+
     def init(self, spec: Spec) -> Any:
         """The rule's."""
         return self.rule.init(spec)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, Prefilter, ServerView
-from fedbench.api.prefilter import Chain
 from fedbench.payload import FloatVectors, Payload
 from fedbench.rng import Key
 from fedbench.testing.contracts import example_payloads
@@ -184,21 +182,9 @@ def _check_equivariance(defense: Defense[Any], x: Tensor) -> None:
         scaled = answer(defense, FloatVectors(7 * x)).double()
         torch.testing.assert_close(scaled, 7 * out, rtol=1e-4, atol=1e-4, msg="scale")
     if traits.mean_at_zero:
-        nobody = answer(without_malicious(defense), FloatVectors(x)).double()
+        nobody = answer(defense.assuming(0), FloatVectors(x)).double()
         mean = x.double().mean(dim=0)
         torch.testing.assert_close(nobody, mean, rtol=1e-4, atol=1e-4, msg="f = 0 is not the mean")
-
-
-def without_malicious(defense: Defense[Any]) -> Defense[Any]:
-    """The same rule, and what comes before it, with every ``f`` 0."""
-    if isinstance(defense, Chain):
-        first: Any = defense.first
-        if hasattr(first, "f"):
-            first = dataclasses.replace(first, f=0)
-        return dataclasses.replace(defense, first=first, rule=without_malicious(defense.rule))
-    rule: Any = defense
-    found: Defense[Any] = dataclasses.replace(rule, f=0) if hasattr(rule, "f") else rule
-    return found
 
 
 def _check_breakdown(defense: Defense[Any], x: Tensor) -> None:

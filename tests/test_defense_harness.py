@@ -238,11 +238,16 @@ def test_a_rule_that_leaves_out_most_of_the_honest_is_doubted_unless_it_always_d
 
 
 def test_a_rule_that_fell_back_is_doubted() -> None:
-    same = SMALL | {"clients": 8, "per_round": 8, "rounds": 1, "eval_every": 1}
-    record = fedbench.play(Scenario(defense="foolsgold", attack="none", malicious=0.2, **same))
-    assert not any("fell back" in flag for flag in record.flags)
-    told = verdict(Findings(None, {"fell_back": "no trust", "c": float("inf")}), torch.zeros(1))
-    assert told["findings"] == {"fell_back": "no trust", "c": "inf"}, "JSON has no infinity"
+    turned = {"attack": "sign-flip", "malicious": 0.97, "clients": 50, "per_round": 3}
+    flags = fedbench.play(Scenario(**(SMALL | turned | {"defense": "fltrust"}))).flags
+    assert "the rule fell back in some rounds: no trust" in flags
+    honest = fedbench.play(Scenario(defense="fltrust", malicious=0.2, **SMALL)).flags
+    assert not any("fell back" in flag for flag in honest)
+
+
+def test_findings_are_legible_in_json() -> None:
+    told = verdict(Findings(None, {"c": float("inf")}), torch.zeros(1, dtype=torch.bool))
+    assert told["findings"] == {"c": "inf"}, "JSON has no infinity"
 
 
 def test_in_rounds_without_attack_nobody_is_malicious_to_a_rule_s_rates() -> None:

@@ -24,6 +24,7 @@ from fedbench.testing import example_payloads, example_situation
 from fedbench.testing.defenses import answer, view_of
 from fedbench.threat import attack_view
 from fedbench_attacks.dyn_opt import DynOpt
+from fedbench_defenses.foolsgold import FoolsGold
 from fedbench_defenses.multi_krum import MultiKrum
 from fedbench_defenses.nnm import NNM
 
@@ -183,6 +184,19 @@ def test_the_findings_of_the_server_are_not_those_of_an_attacker_s_questions() -
     view.defense(view.own)
     assert situation.view.findings.kept is None
     assert situation.view.findings.notes == {}
+
+
+def test_who_may_not_read_the_others_does_not_ask_about_what_they_sent_earlier() -> None:
+    rule, x = FoolsGold(), torch.arange(12.0).reshape(6, 2).sin()
+    answers = []
+    for earlier in (x[2:].cos(), x[2:].flip(0)):  # what the benign clients once sent
+        situation = example_situation(FloatVectors(x), rule)
+        past = dict(zip(range(2, 6), earlier, strict=True))
+        asked = dataclasses.replace(situation, defense_state=past)
+        view = attack_view(DynOpt(knows="colluders"), asked)
+        assert view.defense is not None
+        answers.append(view.defense(view.own).tolist())
+    assert answers[0] == answers[1]
 
 
 def test_views_of_fewer_rows_have_the_rows_ids_and_truth() -> None:

@@ -20,6 +20,7 @@ from fedbench.identity import code_version
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import Case, build
 from fedbench.leaderboard.check import check
+from fedbench.leaderboard.conditions import one_system
 from fedbench.leaderboard.entry import Entry, Interval, Repeated, Reproduction, Said
 from fedbench.leaderboard.growth import losses
 from fedbench.leaderboard.judge import RULES, SOUND, judge
@@ -1262,3 +1263,11 @@ def test_schemas_are_written_where_one_asks(
     assert ended(capsys, "schema", "--out", str(tmp_path))[0] == 0
     assert {p.name for p in tmp_path.iterdir()} == set(schemas())
     assert os.listdir(tmp_path)
+
+
+def test_a_server_that_is_told_the_truth_is_no_entry() -> None:
+    told = [changed(r, scenario__defense="oracle+median") for r in runs()]
+    assert list(one_system(case(told))) == [
+        "no server knows who is malicious, got --defense oracle+median"
+    ]
+    assert list(one_system(case(runs()))) == []

@@ -13,13 +13,13 @@ from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignB
 from fedbench.rng import Key
 from fedbench.testing import check_defense
 from fedbench_defenses.angles import cosines
-from fedbench_defenses.distances import combine, gram, norms
+from fedbench_defenses.distances import combine, gram, norms, squared_distances
 from fedbench_defenses.dnc import DnC
 from fedbench_defenses.flame import FLAME
 from fedbench_defenses.fltrust import FLTrust
 from fedbench_defenses.foolsgold import FoolsGold, weights_of
 from fedbench_defenses.rlr import RLR
-from fedbench_defenses.signguard import SignGuard
+from fedbench_defenses.signguard import SignGuard, Similarity, middle_of_others
 
 RULES: list[Defense[Any]] = [
     DnC(f=2),
@@ -27,6 +27,8 @@ RULES: list[Defense[Any]] = [
     FLTrust(),
     FoolsGold(),
     SignGuard(),
+    SignGuard(similarity="cosine"),
+    SignGuard(similarity="distance"),
     FLAME(),
     FLAME(noise=0),
     RLR(f=2),
@@ -383,6 +385,26 @@ def test_signguard_equals_mean_shift_written_out() -> None:
         x[1] *= -1
         out = answer(SignGuard(share=1), FloatVectors(x))
         torch.testing.assert_close(out, signguard_slowly(x, 0.5), msg=str(seed))
+
+
+def test_signguards_variants_see_a_reversal_that_leaves_the_shares_as_they_are() -> None:
+    v = torch.tensor([1.0, -1.0]).repeat(20)
+    x = v * torch.tensor([1.0] * 6 + [-1.0] * 3)[:, None] + 0.1 * Key(0).normal(9, 40)
+    catches: dict[Similarity, int] = {"off": 0, "cosine": 3, "distance": 3}
+    for similarity, caught in catches.items():
+        rule, view = SignGuard(share=1, similarity=similarity), view_of(FloatVectors(x))
+        answer(rule, FloatVectors(x), view)
+        assert view.findings.kept is not None
+        assert int((~view.findings.kept[6:]).sum()) == caught, similarity
+        assert bool(view.findings.kept[:6].all()) or similarity == "off"
+
+
+def test_signguard_takes_the_middle_of_the_other_rows() -> None:
+    # Distances in a line at 0, 1, 3, 7: of the second 1, 2, 6. Cosines likewise, without its own.
+    far = squared_distances(torch.tensor([[0.0], [1], [3], [7]])).sqrt()
+    assert middle_of_others(far).tolist() == [3, 2, 3, 6]
+    assert middle_of_others(far[:3][:, :3]).tolist() == [2, 1.5, 2.5]
+    assert middle_of_others(far[:1][:, :1]).tolist() == [0]
 
 
 def test_signguard_falls_back_on_the_norm_if_no_row_passes_both_and_says_so() -> None:

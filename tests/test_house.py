@@ -21,7 +21,7 @@ CODE = list(zip(FILES, NAMES, strict=True))
 
 # Who may import whom: a module may import modules of its own row and of the rows above it.
 ROWS = [
-    ["errors", "files", "rng", "allocator", "layout", "order", "blocks"],
+    ["errors", "files", "rng", "allocator", "layout", "order", "blocks", "tiles"],
     ["wire", "integer_codes", "network", "rotation", "lloyd_max"],
     ["payload"],
     ["api"],

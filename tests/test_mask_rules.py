@@ -19,6 +19,7 @@ from fedbench_defenses.entropy_filter import EntropyFilter, surprises
 from fedbench_defenses.log_odds_cap import LogOddsCap, pseudo_count
 from fedbench_defenses.mean import Mean
 from fedbench_defenses.median import Median
+from fedbench_defenses.rank_margin import RankMargin, settled
 from fedbench_defenses.reputation_clipping import ReputationClipping
 from fedbench_defenses.trimmed_mean import TrimmedMean
 from fedbench_defenses.vote_margin import VoteMargin, votes_to_overturn
@@ -60,6 +61,8 @@ def passed(prefilter: BitFilter, received: Payload) -> list[int]:
         ReputationClipping(),
         ReputationClipping(width=0.01),
         VoteMargin(f=2),
+        RankMargin(f=2),
+        RankMargin(f=1, k=0.2),
         *(one.before(Median()) for one in FILTERS),
         EntropyFilter().before(DensityFilter().before(VoteMargin(f=1))),
     ],
@@ -345,3 +348,58 @@ def test_no_f_rows_overturn_what_is_certified() -> None:
         after = answer(VoteMargin(f=f), masks(sent)) > 0.5
         assert bool((before == after)[safe].all())
         assert not bool((before == after).all())
+
+
+def test_rank_margin_answers_the_vote_and_certifies_edges() -> None:
+    # Sums 1, 5, 9, 15. With one row replaced: least 0, 3, 7, 12, greatest 4, 8, 11, 15. Two are
+    # kept: edge 3 is in (at 12 none reaches it), edge 0 out (2 and 3 exceed 4); 1 and 2 may change.
+    sent = positions(*[[0, 1, 2, 3]] * 3, [1, 0, 2, 3], [0, 2, 1, 3], sizes=(4,))
+    view = view_of(sent)
+    out = answer(RankMargin(f=1), sent, view)
+    torch.testing.assert_close(out, torch.tensor([0.2, 1.0, 1.8, 3.0]).double())
+    # Positions of 2 and more count as kept: 0, 1, 4, 5 of 5, so 5 + 4 + 4 + 5 agree of 20.
+    bound = FailureBound(n=5, p=0.9, alpha=0.2)
+    assert view.findings.notes == {
+        "certified": 0.5,
+        "failure_bound": pytest.approx(bound.cantelli),
+        "failure_bound_valid": True,
+    }
+    for k, certified in ((0.25, 1.0), (0.75, 0.5), (1.0, 1.0)):
+        answer(RankMargin(f=1, k=k), sent, view)
+        assert view.findings.notes["certified"] == certified, k
+
+
+def test_an_edge_that_may_tie_is_not_settled() -> None:
+    least, greatest = torch.tensor([4, 1, 0]), torch.tensor([9, 4, 3])
+    assert settled(least, greatest, 1).tolist() == [False, False, True]
+    assert settled(least, greatest - 1, 1).tolist() == [True, True, True]
+
+
+@pytest.mark.parametrize("f", [1, 2])
+def test_no_f_rankings_move_an_edge_that_is_certified(f: int) -> None:
+    n, orders = 5, list(itertools.permutations(range(4)))
+    held = moved = 0
+    for seed in range(6):
+        common = 4.0 * torch.arange(4) + 4 * Key(seed).normal(n, 4)
+        rows = common.argsort(dim=1).argsort(dim=1).tolist()
+        for m, k in ((1, 0.25), (2, 0.5)):
+            safe = [True] * 4
+            best = sorted(range(4), key=[sum(r[e] for r in rows) for e in range(4)].__getitem__)
+            for replaced in itertools.combinations(range(n), f):
+                for others in itertools.product(orders, repeat=f):
+                    after = [list(r) for r in rows]
+                    for i, other in zip(replaced, others, strict=True):
+                        after[i] = list(other)
+                    sums = [sum(r[e] for r in after) for e in range(4)]
+                    for e in range(4):
+                        inside = sum(sums[o] >= sums[e] for o in range(4)) <= m
+                        outside = sum(sums[o] > sums[e] for o in range(4)) >= m
+                        safe[e] &= inside if e in best[4 - m :] else outside
+            sent = positions(*rows, sizes=(4,))
+            view = view_of(sent)
+            answer(RankMargin(f=f, k=k), sent, view)
+            certified = float(view.findings.notes["certified"]) * 4
+            assert certified <= sum(safe)  # a lower bound
+            held, moved = held + round(certified), moved + 4 - sum(safe)
+    assert held > 0
+    assert moved > 0

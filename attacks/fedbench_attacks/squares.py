@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_TILE = 1 << 16  # columns at once: float64 copies of all rows would not fit for large networks
+from fedbench.tiles import TILE
 
 
 class Squares:
@@ -24,8 +24,8 @@ class Squares:
     def __init__(self, known: Tensor, base: Tensor, push: Tensor, m: int) -> None:
         b, k = known.shape
         self.gram = torch.zeros(b + 1, b + 1, dtype=torch.float64, device=known.device)
-        for start in range(0, k, _TILE):
-            part = slice(start, start + _TILE)
+        for start in range(0, k, TILE):
+            part = slice(start, start + TILE)
             rows = torch.cat([known[:, part] - base[part], push[None, part]]).to(torch.float64)
             self.gram += rows @ rows.T
         self.m = m

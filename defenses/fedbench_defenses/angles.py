@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .distances import TILE, combine
+from fedbench.tiles import TILE
+
+from .distances import combine
 
 
 def inner(x: Tensor, origin: Tensor, other: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedbench.payload import BinaryMasks, Payload, SignBits
+from fedbench.tiles import column_sums
 
 from .distances import middle
 from .mean import exact_mean
@@ -21,7 +22,7 @@ def bits_of(received: Payload) -> Tensor:
 
 def ones_of(received: Payload) -> Tensor:
     """``(d,)`` float64: how many of the rows say 1."""
-    return bits_of(received).sum(dim=0, dtype=torch.int32).to(torch.float64)
+    return column_sums(bits_of(received), torch.int32).to(torch.float64)
 
 
 def as_values(theta: Tensor, received: Payload) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import FloatVectors, Payload
+from fedbench.tiles import TILE
 
 from .distances import middle, norms
 from .norm_bound import CONSTANT, factors
@@ -21,13 +22,13 @@ def clipped(received: Payload, sizes: Tensor, c: float) -> tuple[Payload, Tensor
 
     A row that is not finite becomes the middle; all others come out as they went in.
     """
-    origin, share = received.origin(), factors(sizes, c).to(torch.float32)
     x = received.values().to(torch.float32, copy=True)
-    for row in ((sizes > c) | torch.isinf(sizes)).nonzero()[:, 0]:
-        if torch.isinf(sizes[row]):
-            x[row] = origin
-        else:
-            x[row].sub_(origin).mul_(share[row]).add_(origin)
+    rows = ((sizes > c) | torch.isinf(sizes)).nonzero()[:, 0]
+    lost, share = torch.isinf(sizes[rows]), factors(sizes, c)[rows].to(torch.float32)
+    parts = zip(torch.split(x, TILE, dim=1), torch.split(received.origin(), TILE), strict=True)
+    for tile, origin in parts:
+        smaller = (tile[rows] - origin) * share[:, None] + origin
+        tile[rows] = torch.where(lost[:, None], origin, smaller)
     return FloatVectors(x), torch.arange(len(x), device=x.device)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedbench.api import Alphabets, Defense, Prefilter, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import BinaryMasks, Payload, SignBits
+from fedbench.tiles import row_sums
 
 from .bits import bits_of, deviation
 
@@ -71,7 +72,7 @@ class DensityFilter(BitFilter):
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
         """Counted exactly: of two shares that differ by one bit the difference is one bit."""
-        ones = torch.count_nonzero(bits_of(received), dim=1).to(torch.float64)
+        ones = row_sums(bits_of(received), torch.int32).to(torch.float64)
         off, deviates = deviation(ones, floor=1.0)
         rows = (off.abs() <= self.width * deviates).nonzero()[:, 0]
         return received.take(rows), rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-TILE = 1 << 16  # columns at once, in float64
+from fedbench.tiles import TILE
 
 
 def norms(x: Tensor, origin: Tensor) -> Tensor:
@@ -37,6 +37,20 @@ def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
     return out.to(x.dtype) if x.is_floating_point() else out
 
 
+def roughly(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``(n,)`` norms of the rows, and ``(n,)`` bool: the finite ones; without a copy.
+
+    A norm is infinite if its square is too large for a float32; of whole numbers all are 1.
+    """
+    finite = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    if not x.is_floating_point():
+        return finite.to(torch.float32), finite
+    sizes = torch.linalg.vector_norm(x, dim=1).nan_to_num_(nan=torch.inf, posinf=torch.inf)
+    huge = torch.isinf(sizes)
+    finite[huge] = torch.isfinite(x[huge]).all(dim=1)
+    return sizes, finite
+
+
 def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """``(n, n)`` float64 inner products of the rows about ``origin``; ``(n,)``, which are finite.
 
@@ -46,13 +60,8 @@ def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
     has a square. A row that is not finite has products 0, so it spoils no other's.
     """
     products = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
-    finite, centre = torch.ones(len(x), dtype=torch.bool, device=x.device), 0
-    if x.is_floating_point():
-        sizes = torch.linalg.vector_norm(x, dim=1)
-        huge = ~torch.isfinite(sizes)
-        finite[huge] = torch.isfinite(x[huge]).all(dim=1)  # or only its square is not
-        sizes[huge] = torch.inf
-        centre = int(sizes.argmin())
+    sizes, finite = roughly(x)
+    centre = int(sizes.argmin())
     spoilt = not bool(finite.all())
     for start in range(0, x.shape[1], TILE):
         part = slice(start, start + TILE)
@@ -89,36 +98,47 @@ def comparable(squared: Tensor) -> Tensor:
     return torch.where(known, squared, far).fill_diagonal_(0)
 
 
-def krum_scores(squared: Tensor, f: int, fewest: int = 1) -> Tensor:
+def nearest_others(squared: Tensor) -> tuple[Tensor, Tensor]:
+    """``(n, n)`` distances of each row, ascending, and whose they are; first its own, as -1."""
+    sorted_ = comparable(squared).clone().fill_diagonal_(-1).sort(dim=1)
+    return sorted_.values, sorted_.indices
+
+
+def krum_scores(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
     """``(n,)``: the sum of squared distances of each row to its ``n - f - 2`` nearest others.
 
-    Of ``fewest`` where that is less.
+    Of ``fewest`` where that is less. ``distances`` as from `nearest_others`.
     """
-    neighbours = max(len(squared) - f - 2, fewest)
-    marked = comparable(squared).clone().fill_diagonal_(-1)  # self sorts first
-    return marked.sort(dim=1).values[:, 1 : neighbours + 1].sum(dim=1)
+    neighbours = max(len(distances) - f - 2, fewest)
+    return distances[:, 1 : neighbours + 1].sum(dim=1)
 
 
-def ranked(squared: Tensor, scores: Tensor) -> Tensor:
+def krum_order(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
     """``(n,)``: the rows from the lowest score to the highest.
 
     Among equal scores the row comes first whose distances to all rows add up to less, so that two
     rows that have each other only do not depend on their order; then the lower one.
     """
-    order = comparable(squared).sum(dim=1).sort(stable=True).indices
+    order = distances.sum(dim=1).sort(stable=True).indices
+    scores = krum_scores(distances, f, fewest)
     return order[scores[order].sort(stable=True).indices]
 
 
 def krum_picks(squared: Tensor, picks: int, f: int, fewest: int = 1) -> Tensor:
     """``(n,)`` bool: so many rows, each with the best Krum score among the rows then left.
 
-    Equal scores as in `ranked`; no row is picked twice.
+    Equal scores as in `krum_order`; no row is picked twice. Sorted once: a row that is picked is
+    struck out of the others' neighbours.
     """
-    left = torch.arange(len(squared), device=squared.device)
-    for _ in range(picks):
-        among = squared[left][:, left]
-        best = ranked(among, krum_scores(among, f, fewest))[0]
+    n = len(squared)
+    distances, whose = nearest_others(squared)
+    left = torch.arange(n, device=squared.device)
+    for gone in range(1, picks + 1):
+        best = krum_order(distances, f, fewest)[0]
+        stay = whose != left[best]
+        stay[best] = False
+        distances, whose = (part[stay].view(n - gone, n - gone) for part in (distances, whose))
         left = left[left != left[best]]
-    chosen = torch.ones(len(squared), dtype=torch.bool, device=squared.device)
+    chosen = torch.ones(n, dtype=torch.bool, device=squared.device)
     chosen[left] = False
     return chosen

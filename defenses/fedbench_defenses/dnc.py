@@ -13,6 +13,7 @@ from fedbench.errors import require
 from fedbench.payload import Payload
 from fedbench.rng import Key
 
+from .distances import roughly
 from .mean import mean_of
 
 
@@ -84,7 +85,7 @@ class DnC(Defense[None]):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         """The rows that pass every iteration."""
         x = received.values()
-        finite = torch.isfinite(x.sum(dim=1, dtype=torch.float64))
+        finite = roughly(x)[1]
         good, total = finite.clone(), torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for i in range(self.iterations):
             scores = self.scores(x, finite, view.key.fold("dnc", i))

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from fedbench.api import ServerView
 from fedbench.payload import Payload
+from fedbench.tiles import TILE
 
 from .bits import bits_of, deviation, ones_of
 from .density_filter import BitFilter
-
-_TILE = 1 << 16
 
 
 def surprises(received: Payload) -> Tensor:
@@ -30,7 +29,7 @@ def surprises(received: Payload) -> Tensor:
     zero = math.log2(n + 1) - (n - ones).clamp_min(1).log2()
     total = zero.sum().expand(n).clone()
     for tile, extra in zip(
-        torch.split(bits, _TILE, dim=1), torch.split(one - zero, _TILE), strict=True
+        torch.split(bits, TILE, dim=1), torch.split(one - zero, TILE), strict=True
     ):
         total += tile.to(torch.float64) @ extra
     return total / d

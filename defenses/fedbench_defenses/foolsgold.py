@@ -10,9 +10,10 @@ from torch import Tensor
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload, Spec
+from fedbench.tiles import TILE
 
 from .angles import cosines
-from .distances import combine, gram
+from .distances import combine
 
 History = dict[int, Tensor]
 
@@ -28,6 +29,15 @@ def weights_of(cosine: Tensor, kappa: float) -> Tensor:
     if not bool(alpha.any()):
         return alpha
     return (kappa * (torch.logit(alpha / alpha.max()) + 0.5)).clamp_(0, 1)
+
+
+def products_of(rows: list[Tensor]) -> Tensor:
+    """``(n, n)`` float64 inner products of vectors that lie apart; NaN of what is not finite."""
+    products = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows[0].device)
+    for parts in zip(*(torch.split(row, TILE) for row in rows), strict=True):
+        tile = torch.stack(parts).to(torch.float64)
+        products += tile @ tile.T
+    return products
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +87,9 @@ class FoolsGold(Defense[History]):
         """One Gram matrix of the histories of the clients that came."""
         x, origin, past = received.values(), received.origin(), state or {}
         ids = view.ids.tolist()
-        history = x - origin
-        for row, client in zip(history, ids, strict=True):
-            if client in past:
-                row += past[client]
-        products, finite = gram(history, torch.zeros_like(origin))
+        history = [row - origin + past.get(i, 0) for row, i in zip(x, ids, strict=True)]
+        finite = torch.stack([torch.isfinite(row).all() for row in history])
+        products = products_of(history)
         weights = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         if bool(finite.any()):
             weights[finite] = weights_of(cosines(products[finite][:, finite]), self.kappa)
@@ -89,5 +97,5 @@ class FoolsGold(Defense[History]):
             weights[finite] = 1.0
             view.findings.notes["fell_back"] = "all parallel"
         view.findings.kept = (weights > 0).cpu()
-        known = {ids[i]: history[i].clone() for i in finite.nonzero()[:, 0].tolist()}
+        known = {ids[i]: history[i] for i in finite.nonzero()[:, 0].tolist()}
         return combine(weights / weights.sum(), x, origin), past | known

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.payload import Payload
+from fedbench.tiles import column_sums
 
 
 def exact_mean(x: Tensor) -> Tensor:
     """``(k,)`` mean of the rows; integers are summed exactly, so equal sums stay equal."""
     if x.is_floating_point():
         return x.mean(dim=0)
-    return x.sum(dim=0, dtype=torch.int64).to(torch.float64) / len(x)
+    return column_sums(x, torch.int64).to(torch.float64) / len(x)
 
 
 def mean_of(x: Tensor, rows: Tensor) -> Tensor:

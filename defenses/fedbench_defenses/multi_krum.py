@@ -12,7 +12,7 @@ from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload
 
-from .distances import krum_picks, krum_scores, ranked, squared_distances
+from .distances import krum_order, krum_picks, nearest_others, squared_distances
 from .mean import mean_of
 
 Variant = Literal["canonical", "recursive", "public"]
@@ -85,7 +85,7 @@ class MultiKrum(Defense[None]):
         if self.variant == "public":
             return krum_picks(squared, self._picks(n), f + 1, fewest=0)
         chosen = torch.zeros(n, dtype=torch.bool, device=squared.device)
-        chosen[ranked(squared, krum_scores(squared, f))[: self._picks(n)]] = True
+        chosen[krum_order(nearest_others(squared)[0], f)[: self._picks(n)]] = True
         return chosen
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:

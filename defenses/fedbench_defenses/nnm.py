@@ -10,8 +10,9 @@ import torch
 from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import FloatVectors, Payload
+from fedbench.tiles import TILE
 
-from .distances import norms, squared_distances
+from .distances import roughly, squared_distances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +57,10 @@ class NNM(Prefilter):
         nearer, tied = squared < last, squared == last
         places = mixed - nearer.sum(dim=1, keepdim=True)
         share = (nearer + tied * places / tied.sum(dim=1, keepdim=True)) / mixed
-        x = x.to(torch.float32)
-        spoilt = torch.isinf(norms(x, torch.zeros_like(x[0])))
-        whole = torch.where(spoilt[:, None], 0, x) if bool(spoilt.any()) else x
-        rows = share.to(torch.float32) @ whole
-        rows[(share[:, spoilt] > 0).any(dim=1)] = torch.nan
+        whole, part = roughly(x)[1], share.to(torch.float32)
+        rows = torch.empty(x.shape, device=x.device)
+        for start in range(0, x.shape[1], TILE):
+            tile = x[whole, start : start + TILE].to(torch.float32)
+            rows[:, start : start + TILE] = part[:, whole] @ tile
+        rows[(share[:, ~whole] > 0).any(dim=1)] = torch.nan
         return FloatVectors(rows), None

@@ -11,10 +11,9 @@ from torch import Tensor
 from fedbench.api import Alphabets, Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload, Rankings, TopRankings
+from fedbench.tiles import TILE
 
 from .median import Median
-
-_TILE = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,7 @@ class ReputationClipping(Defense[None]):
         centre = Median().aggregate(received, None, view)[0].to(torch.float64)
         sizes = torch.tensor(received.sizes, device=x.device)
         reach = self.width * sizes.repeat_interleave(sizes).to(torch.float64)
-        low, high = torch.split(centre - reach, _TILE), torch.split(centre + reach, _TILE)
-        tiles = zip(torch.split(x, _TILE, dim=1), low, high, strict=True)
+        low, high = torch.split(centre - reach, TILE), torch.split(centre + reach, TILE)
+        tiles = zip(torch.split(x, TILE, dim=1), low, high, strict=True)
         means = [tile.double().clamp(a, b).mean(dim=0) for tile, a, b in tiles]
         return torch.cat(means), None

@@ -10,10 +10,9 @@ from torch import Tensor
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload
+from fedbench.tiles import TILE
 
 from .mean import Mean
-
-_TILE = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,7 @@ class RLR(Defense[None]):
         """Signs of ``x - origin``, counted in column tiles."""
         x, origin = received.values(), received.origin()
         mean, _ = Mean().aggregate(received, None, view)
-        parts = zip(torch.split(x, _TILE, dim=1), torch.split(origin, _TILE), strict=True)
+        parts = zip(torch.split(x, TILE, dim=1), torch.split(origin, TILE), strict=True)
         votes = torch.cat([torch.sign(tile - middle).sum(dim=0) for tile, middle in parts])
         turned = votes.abs() < self._theta()
         view.findings.notes["turned"] = float(turned.double().mean())

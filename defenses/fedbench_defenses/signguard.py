@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -12,17 +12,34 @@ from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload, Rankings, TopRankings
 from fedbench.rng import Key
+from fedbench.tiles import row_sums
 
-from .angles import clipped_mean
-from .distances import middle, norms
+from .angles import clipped_mean, cosines
+from .distances import gram, middle, norms, squared_distances
 
+Similarity = Literal["off", "cosine", "distance"]
 _SAME = "would cluster noise, since every ranking has as many positions above the middle"
 
 
 def sign_shares(x: Tensor, origin: Tensor) -> Tensor:
     """``(n, 3)`` float64: the shares of coordinates above, at and below the origin."""
-    above, below = (x > origin).double().mean(dim=1), (x < origin).double().mean(dim=1)
+    counts = [row_sums(part, torch.int32) for part in (x > origin, x < origin)]
+    above, below = (count.double() / x.shape[1] for count in counts)
     return torch.stack([above, 1 - above - below, below], dim=1)
+
+
+def middle_of_others(pairs: Tensor) -> Tensor:
+    """``(m,)``: the median of each row of ``pairs (m, m)`` without the diagonal; 0 if ``m`` is 1.
+
+    >>> middle_of_others(torch.tensor([[9.0, 1, 2], [1, 9, 5], [2, 5, 9]])).tolist()
+    [1.5, 3.0, 3.5]
+    """
+    m = len(pairs)
+    if m == 1:
+        return torch.zeros_like(pairs[0])
+    away = ~torch.eye(m, dtype=torch.bool, device=pairs.device)
+    others = pairs[away].view(m, m - 1).sort(dim=1).values
+    return others[:, (m - 2) // 2 : (m - 1) // 2 + 1].mean(dim=1)
 
 
 def largest_cluster(points: Tensor, quantile: float) -> Tensor:
@@ -46,14 +63,19 @@ class SignGuard(Defense[None]):
     alphabet. If nothing passes both, what passes the first is averaged, and `findings` say so. A
     row that is not finite passes neither. Ignores the clients' sizes.
 
+    The paper's variants put a fourth feature beside the shares. ``cosine`` (SignGuard-Sim): the
+    median cosine with the other rows. ``distance`` (SignGuard-Dist): the median distance to them,
+    in medians of all rows and at most ``high``. Both are of all coordinates and of this round; the
+    public code compares with the last answer from its third round on, and scales features.
+
     The paper leaves MeanShift's bandwidth open: here scikit-learn's estimate, see ``quantile``.
-    Its variants with cosines or distances beside the signs are not here.
 
     Args:
         low: The smallest norm, in medians.
         high: The largest norm, in medians.
         share: Coordinates whose signs are counted, as a share of all.
         quantile: The bandwidth is the mean distance to so many of the other rows, as a share.
+        similarity: off, cosine or distance.
 
     References:
         Xu, Huang, Song and Lan, "Byzantine-robust Federated Learning through Collaborative
@@ -66,12 +88,15 @@ class SignGuard(Defense[None]):
     high: float = 3.0
     share: float = 0.1
     quantile: float = 0.5
+    similarity: Similarity = "off"
 
     def __post_init__(self) -> None:
         require("SignGuard.low", self.low, 0 <= self.low <= 1, "in [0, 1]")
         require("SignGuard.high", self.high, self.high >= 1, ">= 1")
         require("SignGuard.share", self.share, 0 < self.share <= 1, "in (0, 1]")
         require("SignGuard.quantile", self.quantile, 0 < self.quantile <= 1, "in (0, 1]")
+        known = get_args(Similarity)
+        require("SignGuard.similarity", self.similarity, self.similarity in known, f"in {known}")
 
     def traits(self) -> Traits:
         """Signs are those of ``x - origin``, and the coordinates are drawn."""
@@ -82,14 +107,26 @@ class SignGuard(Defense[None]):
         return (n - 1) // 2
 
     def _alike(self, x: Tensor, origin: Tensor, finite: Tensor, key: Key) -> Tensor:
-        k = x.shape[1]
+        alike, k = torch.zeros_like(finite), x.shape[1]
+        if not bool(finite.any()):
+            return alike
+        features = [self._likeness(x, origin, finite)]
         if self.share < 1:
             drawn = key.permutation(k)[: max(1, int(self.share * k))].to(x.device)
             x, origin = x[:, drawn], origin[drawn]
-        alike = torch.zeros_like(finite)
-        if bool(finite.any()):
-            alike[finite] = largest_cluster(sign_shares(x, origin)[finite], self.quantile)
+        features.append(sign_shares(x, origin)[finite])
+        alike[finite] = largest_cluster(torch.cat(features, dim=1), self.quantile)
         return alike
+
+    def _likeness(self, x: Tensor, origin: Tensor, finite: Tensor) -> Tensor:
+        """``(m, 1)`` float64 of the finite rows, or ``(m, 0)``."""
+        if self.similarity == "cosine":
+            products, _ = gram(x, origin)
+            return middle_of_others(cosines(products[finite][:, finite]))[:, None]
+        if self.similarity == "distance":
+            far = middle_of_others(squared_distances(x)[finite][:, finite].sqrt())
+            return (far / middle(far).clamp_min(1e-300)).clamp_max(self.high)[:, None]
+        return torch.empty(int(finite.sum()), 0, dtype=torch.float64, device=x.device)
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         """Norms, signs, both, clip, mean."""

@@ -65,7 +65,7 @@ class VoteMargin(Defense[None]):
 
     def traits(self) -> Traits:
         """It is the mean, and says more."""
-        return Traits(reads_sum=True, mean_at_zero=True)
+        return Traits(reads_sum=True, mean_at_zero=True, reports=True)
 
     def rows_needed(self) -> int:
         """Of ``f`` rows all may be malicious."""

@@ -97,6 +97,7 @@ class Traits:
         mean_at_zero: Is it the plain mean of equal weights if ``f`` is 0?
         sharp: Can one row more than it `Defense.tolerates` move the answer arbitrarily far?
         shrinks: If all send the same, is the answer nearer to the middle of the alphabet?
+        reports: Is the answer always the mean of equal weights, of which it has more to say?
     """
 
     reads_sum: bool = False
@@ -111,6 +112,7 @@ class Traits:
     mean_at_zero: bool = False
     sharp: bool = True
     shrinks: bool = False
+    reports: bool = False
 
 
 class Stage:

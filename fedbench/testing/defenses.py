@@ -36,7 +36,8 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     - `Defense.tolerates`: so many rows that are far away, in one place or in many, NaN, infinite or
       1e30, leave the answer finite and bounded; if it is ``sharp``, one more does not;
     - it does something: outliers that move the mean move it otherwise, unless it needs the sum
-      alone (of bits and rankings, if it works on these only, two that are turned around).
+      alone (of bits and rankings, if it works on these only, two that are turned around). One that
+      ``reports`` is the mean instead, whatever it gets, and finds something.
 
     Args:
         defense: With its parameters, ``f`` filled in.
@@ -55,7 +56,9 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     for payload in floats:
         _check_equivariance(defense, payload.x)
         _check_breakdown(defense, payload.x)
-    if not defense.traits().reads_sum:
+    if defense.traits().reports:
+        _check_reports(defense, tried)
+    elif not defense.traits().reads_sum:
         _check_canary(defense, floats or tried)
 
 
@@ -217,6 +220,15 @@ def _check_canary(defense: Defense[Any], payloads: Sequence[Payload]) -> None:
             distance = torch.linalg.vector_norm(answer(defense, rows, view).double() - mean)
             changed.append(not float(distance) < 1e-3 * float(torch.linalg.vector_norm(mean)))
     assert any(changed), "outliers leave it at the mean: is it a defense?"
+
+
+def _check_reports(defense: Defense[Any], payloads: Sequence[Payload]) -> None:
+    for payload in payloads:
+        for rows in (payload, *_turned(payload)):
+            view, mean = view_of(rows), rows.values().double().mean(dim=0)
+            out = answer(defense, rows, view).double()
+            torch.testing.assert_close(out, mean, rtol=1e-4, atol=1e-4, msg="is not the mean")
+            assert view.findings.notes, "finds nothing"
 
 
 def _turned(payload: Payload) -> Iterator[Payload]:

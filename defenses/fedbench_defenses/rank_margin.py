@@ -1,0 +1,113 @@
+"""The vote of rankings, and how many of its edges are beyond doubt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Alphabets, Defense, ServerView, Traits
+from fedbench.errors import require
+from fedbench.order import by_tiles
+from fedbench.payload import Payload, Rankings, TopRankings
+from fedbench.protocols.failure_bound import FailureBound
+from fedbench.protocols.fsl import kept_edges
+from fedbench.tiles import TILE
+
+from .mean import exact_mean
+
+
+def reach(x: Tensor, f: int, top: Tensor) -> tuple[Tensor, Tensor]:
+    """``(d,)`` int64 each: the least and the greatest sum of ``x (n, d)`` if ``f`` rows are others.
+
+    The rows that spoke most for an edge are replaced by ones that put it at 0, or those that spoke
+    least by ones that put it at ``top (d,)``, the last position of its layer.
+    """
+    n = len(x)
+
+    def ends(rows: Tensor) -> Tensor:
+        return torch.stack([rows[: n - f].sum(dim=0), rows[f:].sum(dim=0)], dim=1)
+
+    least, greatest = by_tiles(x, ends).T.contiguous()
+    return least, greatest + f * top
+
+
+def settled(least: Tensor, greatest: Tensor, m: int) -> Tensor:
+    """``(s,)`` bool: edges of a layer that are among its ``m`` best, or not, whatever happens.
+
+    An edge is in if at most ``m - 1`` others can reach its least sum, out if ``m`` others exceed
+    its greatest with theirs at their least. A tie settles nothing.
+    """
+    s = len(least)
+    rivals = s - torch.searchsorted(greatest.sort().values, least)  # and the edge itself
+    better = s - torch.searchsorted(least.sort().values, greatest, right=True)
+    return (rivals <= m) | (better >= m)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankMargin(Defense[None]):
+    """FSL's VOTE, and the share of edges whose place in the mask no ``f`` rows can change.
+
+    The mask keeps the ``m_l`` edges of a layer with the largest sums of positions. `findings`
+    ``certified`` is the share of edges that are in it, or out of it, whichever ``f`` of the rows
+    are malicious and whatever they would have sent instead, also together: see `reach` and
+    `settled`. It is a lower bound: every edge is given its worst ``f`` rows, and rows that cannot
+    put two edges last at once are not held to that.
+
+    `FailureBound` is the probability before a round that a vote of masks fails, if the clients
+    vote alone and the malicious ones against the rest (F4: void where ``failure_bound_valid`` is
+    false, and for positions instead of masks asserted only). Its ``p`` is estimated by how many
+    rows have an edge where most have it, in their own mask or not; malicious ones included.
+
+    Args:
+        f: Malicious rows the server is prepared for.
+        k: Share of each layer's edges that the mask keeps; the protocol's.
+
+    References:
+        None: proposed here. VOTE is that of the FSL paper, https://arxiv.org/abs/2110.04350,
+        Algorithm 2 lines 17 to 21, the bound its appendix A.2.
+    """
+
+    accepts: ClassVar[Alphabets] = (Rankings, TopRankings)
+
+    f: int | None = None
+    k: float = 0.5
+
+    def __post_init__(self) -> None:
+        require("RankMargin.f", self.f, self.f is None or self.f >= 0, ">= 0")
+        require("RankMargin.k", self.k, 0 < self.k <= 1, "in (0, 1]")
+
+    def traits(self) -> Traits:
+        """It is the vote, and says more; for that it looks at single positions."""
+        return Traits(mean_at_zero=True, reports=True)
+
+    def rows_needed(self) -> int:
+        """Of ``f`` rows all may be malicious."""
+        return (self.f or 0) + 1
+
+    def tolerates(self, n: int) -> int:
+        """Nobody for certain: every row moves the sum, if only by a layer's size."""
+        return 0
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        """Sums, their reach, and one sort of a layer's edges."""
+        assert isinstance(received, Rankings | TopRankings)
+        x, n, f, sizes = received.values(), len(received), self.f or 0, list(received.sizes)
+        edges = torch.tensor(sizes, device=x.device)
+        least, greatest = reach(x, f, (edges - 1).repeat_interleave(edges))
+        kept = [kept_edges(size, self.k) for size in sizes]
+        parts = zip(torch.split(least, sizes), torch.split(greatest, sizes), kept, strict=True)
+        certain = sum(int(settled(low, high, m).sum()) for low, high, m in parts)
+        first = (edges - torch.tensor(kept, device=x.device)).repeat_interleave(edges)
+        tiles = zip(torch.split(x, TILE, dim=1), torch.split(first, TILE), strict=True)
+        ones = torch.cat([(tile >= low).sum(dim=0) for tile, low in tiles])
+        agree = float((torch.maximum(ones, n - ones).double() / n).mean())
+        bound = FailureBound(n=n, p=agree, alpha=min(f / n, 1.0))
+        view.findings.notes |= {
+            "certified": certain / x.shape[1],
+            "failure_bound": bound.cantelli,
+            "failure_bound_valid": bound.valid,
+        }
+        return exact_mean(x), None

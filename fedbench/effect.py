@@ -11,6 +11,7 @@ from torch import Tensor
 from fedbench.api import Findings
 from fedbench.payload import Payload
 from fedbench.threat import Situation, legible
+from fedbench.tiles import TILE
 
 
 def effect(
@@ -64,7 +65,7 @@ def forged_headers(
     seeds and indices, the share that its own message does not have at all.
     """
     rows = [row for row in situation.rows.tolist() if accepted[row]]
-    if not rows:
+    if not rows or not situation.honest.headers():
         return {}
     arrived = (accepted.cumsum(0) - 1)[rows]
     sent, own = received.take(arrived).headers(), situation.honest.take(rows).headers()
@@ -91,6 +92,10 @@ def _mean(payload: Payload, weights: Tensor) -> Tensor:
 
 
 def _relative(moved: Tensor, reference: Tensor) -> float | None:
-    norm = torch.linalg.vector_norm
-    distance = norm(moved.double() - reference.double()) / norm(reference.double()).clamp_min(1e-12)
+    gap, size = torch.zeros(2, dtype=torch.float64, device=reference.device)
+    for a, b in zip(torch.split(moved, TILE), torch.split(reference, TILE), strict=True):
+        exact = b.double()
+        gap += (a.double() - exact).square_().sum()
+        size += exact.square_().sum()
+    distance = gap.sqrt() / size.sqrt().clamp_min(1e-12)
     return float(distance) if bool(torch.isfinite(distance)) else None

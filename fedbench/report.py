@@ -118,7 +118,9 @@ def judge_locals(
 
 def entropy_bits(honest: Payload, benign: Tensor) -> float | None:
     """Of the benign messages together."""
-    entropy = honest.take(benign.nonzero()[:, 0]).entropy() if bool(benign.any()) else None
+    if type(honest).entropy is Payload.entropy or not bool(benign.any()):
+        return None
+    entropy = honest.take(benign.nonzero()[:, 0]).entropy()
     return None if entropy is None else float(entropy.sum())
 
 

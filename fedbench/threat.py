@@ -194,7 +194,7 @@ def forge(attack: Attack, situation: Situation, minds: Minds, start: float | Non
     packets: dict[int, Packet] = {}
     notes: dict[str, Note] = {}
     trace: list[tuple[float | None, float | None]] = []
-    queries, rows = 0, situation.rows.tolist()
+    queries, rows = 0, [] if attack.idle else situation.rows.tolist()
     alone = attack.needs().tier == "own"
     parts = [[row] for row in rows] if alone else [rows] if rows else []
     for number, part in enumerate(parts):
@@ -207,8 +207,9 @@ def forge(attack: Attack, situation: Situation, minds: Minds, start: float | Non
         notes |= {name: legible(note) for name, note in view.notes.items()}
         trace += [(_finite(strength), _finite(sought)) for strength, sought in view.trace]
         queries += view.defense.queries if view.defense else 0
-    seconds, benign = time.perf_counter() - start, situation.benign
-    packets |= dict(zip(benign.tolist(), situation.honest.take(benign).encode(), strict=True))
+    seconds, honest = time.perf_counter() - start, situation.honest
+    left = [row for row in range(len(honest)) if row not in packets]
+    packets |= dict(zip(left, (honest.take(left) if packets else honest).encode(), strict=True))
     ordered = [packets[row] for row in range(len(packets))]
     return Forged(ordered, notes, trace, queries, seconds)
 

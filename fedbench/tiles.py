@@ -1,4 +1,4 @@
-"""Sums in a wider type, without a wider copy of what is summed."""
+"""Passes over many rows without a copy of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ import torch
 from torch import Tensor
 
 TILE = 1 << 16  # columns at once
+
+
+def finite_rows(x: Tensor) -> Tensor:
+    """``(n,)`` bool: rows of floats ``(n, ...)`` that hold no NaN and no infinity.
+
+    One pass over their norms, without a copy; who has a square too large for it is looked at again.
+    """
+    rows = x.flatten(1)
+    finite = torch.isfinite(torch.linalg.vector_norm(rows, dim=1))
+    if not bool(finite.all()):
+        doubtful = (~finite).nonzero()[:, 0]
+        finite[doubtful] = torch.isfinite(rows[doubtful]).all(dim=1)
+    return finite
 
 
 def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -182,8 +182,8 @@ class Loop(Executor):
             return with_statistics(dict(zip(wanted, gradient, strict=True)), tree, statistics)
 
         layout = self.protocol.trained(self.shared)
-        updates, memories = [torch.zeros(0, layout.d, device=self.shared.device)], []
-        for client in clients:
+        updates, memories = torch.zeros(0, layout.d, device=self.shared.device), []
+        for i, client in enumerate(clients):
             batches = _Steps(client, self.schedule.rows(len(client.x), client.key))
             tree, memory = self.protocol.local_update(
                 client.tree,
@@ -192,9 +192,12 @@ class Loop(Executor):
                 client.key,
                 client.memory,
             )
-            updates.append(layout.flatten(tree)[None])
+            if not i:
+                dtype = next(iter(tree.values()), updates).dtype
+                updates = updates.new_empty(len(clients), layout.d, dtype=dtype)
+            layout.flatten(tree, out=updates[i])
             memories.append(memory)
-        return torch.cat(updates), memories
+        return updates, memories
 
 
 @dataclass(frozen=True, eq=False)

@@ -115,17 +115,19 @@ def play(
 
 
 def growth(costs: Sequence[Cost], axis: str) -> float | None:
-    """Exponent ``p`` of ``seconds ~ axis ** p`` by least squares, other sizes being the largest."""
+    """Exponent ``p`` of ``seconds ~ axis ** p`` by least squares, the other size being one.
+
+    The one with which most sizes were measured, of these the largest.
+    """
     other = "k" if axis == "n" else "n"
-    largest = max(getattr(cost, other) for cost in costs)
-    points = [
-        (math.log(getattr(cost, axis)), math.log(statistics.median(cost.seconds)))
-        for cost in costs
-        if getattr(cost, other) == largest
-    ]
-    if len({x for x, _ in points}) < 2:
+    lines: dict[int, dict[float, float]] = {}
+    for cost in costs:
+        line = lines.setdefault(getattr(cost, other), {})
+        line[math.log(getattr(cost, axis))] = math.log(statistics.median(cost.seconds))
+    _, points = max(lines.items(), key=lambda line: (len(line[1]), line[0]))
+    if len(points) < 2:
         return None
-    return statistics.linear_regression(*zip(*points, strict=True)).slope
+    return statistics.linear_regression(list(points), list(points.values())).slope
 
 
 def described(cost: Cost) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""``fedbench bench``: parts by themselves."""
+"""``fedbench bench``: the suite, and parts by themselves."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ import typer
 
 from fedbench.cli.bench_attacks import attacks
 from fedbench.cli.bench_defenses import defenses
+from fedbench.cli.bench_speed import speed
 
 if TYPE_CHECKING:
     from fedbench.bench.play import Bench
 
-app = typer.Typer(no_args_is_help=True, help="Measure parts by themselves.")
+app = typer.Typer(invoke_without_command=True)
 FORMATS = ("table", "csv", "json", "md")
 _WHAT, _HOW = "What is measured", "Running"
 
 
-@app.callback()
-def bench() -> None:
-    """Measure parts by themselves."""
-
-
+app.callback()(speed)
 app.command("attacks")(attacks)
 app.command("defenses")(defenses)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedbench.errors import IllegalPayloadError
+from fedbench.tiles import finite_rows
 from fedbench.wire import Packet
 
 Spec = dict[str, Any]  # the public form of a message: what both ends know before it is sent
@@ -51,7 +52,7 @@ class Payload(ABC):
     def take(self, rows: Tensor | Sequence[int]) -> Self:
         """The messages of these rows, copied."""
         index = torch.as_tensor(rows, dtype=torch.long)
-        taken = {name: x[index.to(x.device)] for name, x in self._tensors().items()}
+        taken = {name: x.index_select(0, index.to(x.device)) for name, x in self._tensors().items()}
         return dataclasses.replace(self, **taken)
 
     def put(self, rows: Tensor | Sequence[int], other: Self) -> Self:
@@ -155,6 +156,8 @@ class Payload(ABC):
             return self.take([]), accepted
         good = received.passes(checks)
         accepted[accepted.clone()] = good
+        if bool(good.all()):
+            return received, accepted
         return received.take(good.nonzero()[:, 0]), accepted
 
     def passes(self, checks: Checks) -> Tensor:
@@ -167,7 +170,7 @@ class Payload(ABC):
             return rows
         for x in self._tensors().values():
             if x.is_floating_point():
-                rows &= torch.isfinite(x).reshape(len(self), -1).all(dim=1).cpu()
+                rows &= finite_rows(x).cpu()
         return rows & self.in_range().cpu() if checks == "range" else rows
 
 

@@ -1,0 +1,212 @@
+"""What a round does beside training, against the obvious library call."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fedbench import registry
+from fedbench.api import AttackView, Batches, Defense, Grad, Memory, Oracle
+from fedbench.bench import by_hand
+from fedbench.bench.paired import Pair
+from fedbench.layout import Tree
+from fedbench.order import largest
+from fedbench.payload import FloatVectors, Rankings, ranking
+from fedbench.protocols.fedavg import FedAvg
+from fedbench.rng import Key
+from fedbench.rotation import hadamard
+from fedbench.run import World, play_round
+from fedbench.scenario import Scenario
+from fedbench.setup import prepare
+from fedbench.testing.defenses import view_of
+from fedbench.tiles import column_sums
+from fedbench.training import Loop
+from fedbench.wire import pack
+
+SERVER, MESSAGES, FRAMEWORK = "server", "messages", "framework"
+
+
+def rules(n: int, d: int, device: torch.device) -> Iterator[Pair]:
+    """Aggregation of random rows ``(n, d)``, and the search of an attack that a fifth plays."""
+    f = n // 5
+    x = Key(4).normal(n, d, device=device)
+    payload = FloatVectors(x)
+
+    def call(name: str) -> Callable[[], Tensor]:
+        rule: Defense[Any] = registry.load("defense", name).declared(f)
+        view = view_of(payload)
+        return lambda: rule.aggregate(payload, rule.init(payload.spec), view.asked())[0]
+
+    def mean() -> Tensor:
+        return x.mean(dim=0)
+
+    ours = {name: call(name) for name in ("trimmed-mean", "median", "multi-krum")}
+    trimmed, median, krum = ours.values()
+    yield Pair(
+        SERVER, "trimmed mean", "torch.sort", trimmed, lambda: by_hand.trimmed_mean(x, f), 5.0
+    )
+    yield Pair(SERVER, "trimmed mean", "a plain mean", trimmed, mean, 0.1)
+    yield Pair(SERVER, "median", "torch.median", median, lambda: x.median(dim=0), 5.0)
+    yield Pair(SERVER, "median", "a plain mean", median, mean, 0.1)
+    yield Pair(SERVER, "multi-krum", "torch.cdist", krum, lambda: by_hand.multi_krum(x, f))
+    for name, rule in ours.items():
+        search = craft(x, f, name)
+        yield Pair(SERVER, f"dyn-opt on {name}", "one call", search, rule, 1 / 1.5)
+
+
+def craft(x: Tensor, m: int, name: str) -> Callable[[], object]:
+    """DYN-OPT by the first ``m`` of the clients with these rows, who see all messages."""
+    rule: Defense[Any] = registry.load("defense", name).declared(m)
+    attack = registry.load("attack", "dyn-opt")
+    own, benign, view = FloatVectors(x[:m]), FloatVectors(x[m:]), view_of(FloatVectors(x))
+
+    def ask(sent: FloatVectors, draw: int) -> Tensor:
+        rows = FloatVectors(torch.cat([sent.x, benign.x]))
+        return rule.aggregate(rows, rule.init(rows.spec), view.asked())[0]
+
+    def crafted() -> object:
+        shown = AttackView(
+            own=own,
+            updates=own.x,
+            trained=own.x,
+            idle=torch.zeros_like(own.x),
+            seen=benign,
+            n=len(x),
+            broadcast=own.take([0]),
+            step=0,
+            key=Key(5),
+            compress=FloatVectors,
+            memories=[{}] * m,
+            defense=Oracle(rule, cast(Any, ask)),
+        )
+        return attack.craft(shown, None)
+
+    return crafted
+
+
+def messages(n: int, d: int, device: torch.device) -> Iterator[Pair]:
+    """What is done to rankings, masks and rotated vectors."""
+    scores = Key(6).uniform(n, d, device=device)
+    sent = Rankings(ranking(scores, (d,)), (d,))
+    flags = (scores[0] < 0.5).cpu()
+    masks = scores < 0.5
+    word = scores[0, : 1 << (d.bit_length() - 1)].clone()
+    yield Pair(
+        MESSAGES,
+        f"rankings of {n} clients",
+        "argsort",
+        lambda: ranking(scores, (d,)),
+        lambda: scores.argsort(dim=1),
+        units=n,
+    )
+    yield Pair(
+        MESSAGES,
+        f"{n} rankings summed",
+        "argsort twice",
+        lambda: sent.values().sum(dim=0),
+        lambda: sent.symbols.argsort(dim=1).sum(dim=0),
+        units=n,
+    )
+    yield Pair(
+        MESSAGES,
+        f"{n} masks summed",
+        "float().mean()",
+        lambda: column_sums(masks, torch.int32),
+        lambda: masks.float().mean(dim=0),
+        units=n,
+    )
+    yield Pair(
+        MESSAGES,
+        "the best half",
+        "a full sort",
+        lambda: largest(scores[:1], d // 2),
+        lambda: scores[:1].sort(),
+    )
+    yield Pair(
+        MESSAGES,
+        "a rotation",
+        "butterflies",
+        lambda: hadamard(word),
+        lambda: butterflies(word),
+    )
+    yield Pair(
+        MESSAGES,
+        "packing a mask",
+        "shifts and sums",
+        lambda: pack(flags.numpy(), 1),
+        lambda: shifted(flags),
+    )
+
+
+def butterflies(x: Tensor) -> Tensor:
+    """The fast Hadamard transform as textbooks have it, ``(d,)``, orthonormal."""
+    h, d = 1, len(x)
+    while h < d:
+        pairs = x.view(-1, 2, h)
+        x = torch.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], dim=1).flatten()
+        h *= 2
+    return x.div(d**0.5)
+
+
+def shifted(flags: Tensor) -> Tensor:
+    """Eight bits a byte, the first one in the highest bit; what is left over is dropped."""
+    groups = flags[: len(flags) // 8 * 8].view(-1, 8).to(torch.uint8)
+    places = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8)
+    return (groups * places).sum(dim=1, dtype=torch.uint8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle(FedAvg):
+    """Clients that send what they were sent."""
+
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
+        """Nothing moves."""
+        return {name: torch.zeros_like(x) for name, x in tree.items()}, memory
+
+
+def framework(n: int, device: torch.device) -> Iterator[Pair]:
+    """Whole rounds of clients that do nothing, with 1.6 million parameters each."""
+    scenario = Scenario.of(
+        dataset="mnist-5k",
+        model="lenet",
+        clients=4 * n,
+        per_round=n,
+        rounds=10**6,
+        eval_every=10**6,
+    )
+    setup = prepare(scenario, device.type)
+    idle = Idle()
+    setup = dataclasses.replace(
+        setup,
+        plugins=dataclasses.replace(setup.plugins, protocol=idle),
+        executor=Loop(idle, setup.shared, setup.executor.schedule),
+    )
+    world = World(idle.init(setup.shared))
+    tree = {
+        name: torch.zeros(shape, device=device)
+        for name, shape in setup.shared.network.shapes.items()
+    }
+
+    def alone() -> Tensor:
+        updates = []
+        for _ in range(n):
+            moved = [x.clone() - x for x in tree.values()]
+            updates.append(torch.cat([x.flatten() for x in moved]))
+        return torch.stack(updates).mean(dim=0)
+
+    steps = iter(range(10**6))
+    yield Pair(
+        FRAMEWORK,
+        f"{n} idle clients",
+        "a bare loop",
+        lambda: play_round(setup, world, next(steps)),
+        alone,
+        units=n,
+    )

@@ -1,0 +1,182 @@
+"""``fedbench bench``: both sides of each comparison do the same work, and ratios are ratios."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedbench import registry
+from fedbench.bench import by_hand, servers, speed
+from fedbench.bench.paired import Pair, Ratio, busy, compare
+from fedbench.cli import main
+from fedbench.network import ConvNet
+from fedbench.payload import FloatVectors
+from fedbench.rng import Key
+from fedbench.rotation import hadamard
+from fedbench.testing.defenses import view_of
+from fedbench.tiles import column_sums, finite_rows, row_sums
+from fedbench.wire import pack
+
+CPU = torch.device("cpu")
+SMALL = dataclasses.replace(
+    speed.QUICK,
+    models=("micro",),
+    batches=(4,),
+    clients=2,
+    samples=24,
+    rows=5,
+    width=3000,
+    repeats=2,
+    largest=1,
+)
+
+
+def ratio(mine: tuple[float, ...], theirs: tuple[float, ...], **other: Any) -> Ratio:
+    said = {"group": "g", "what": "w", "against": "a", "target": None, "flops": 0.0, "units": 1}
+    return Ratio(mine=mine, theirs=theirs, others=None, **(said | other))
+
+
+def test_a_ratio_is_the_median_over_turns_not_that_of_the_medians() -> None:
+    # Turns 6, 0.5 and 2; medians of the seconds would give 4 / 2.
+    found = ratio((1.0, 8.0, 2.0), (6.0, 4.0, 4.0))
+    assert found.turns == [6, 0.5, 2]
+    assert found.faster == 2
+    assert found.met is None
+    assert ratio((1.0, 8.0, 2.0), (6.0, 4.0, 5.0)).faster == 2.5
+    assert ratio((1.0,), (0.9,), target=0.95).met is False
+    assert ratio((1.0,), (0.95,), target=0.95).met is True
+    assert ratio((1.0, 3.0, 2.0), (1.0,) * 3, units=4, flops=10.0).milliseconds == 500
+    assert ratio((1.0, 3.0, 2.0), (1.0,) * 3, flops=10.0).rate == 5
+
+
+def test_both_ways_take_turns_after_one_call_each_to_warm_up() -> None:
+    calls: list[str] = []
+    pair = Pair("g", "w", "a", lambda: calls.append("a"), lambda: calls.append("b"), units=3)
+    found = compare(pair, 3, CPU)
+    assert "".join(calls) == "ab" + "ab" * 3
+    assert len(found.mine) == len(found.theirs) == 3
+    assert found.units == 3
+    assert found.others is None or found.others >= 0
+
+
+def test_others_are_who_used_the_machine_beside_this_process() -> None:
+    before = busy()
+    if before is None:
+        pytest.skip("only Linux says what all processes have used")
+    torch.randn(400, 400) @ torch.randn(400, 400)
+    after = busy()
+    assert after is not None
+    assert after >= before - 0.1
+
+
+def test_the_loop_by_hand_trains_as_ours_does() -> None:
+    ours = speed.bench(f"fedavg:lr=0.1,{speed.PLAIN}", "micro", 4, SMALL, CPU, "loop")
+    updates, _ = ours.executor.train(ours.clients)
+    assert updates.shape == (2, ours.shared.layout.d)
+    torch.testing.assert_close(
+        by_hand.train(
+            by_hand.model_of(ours.network, CPU),
+            ours.shared.layout.flatten(ours.clients[0].tree),
+            ours.clients,
+            ours.executor.schedule,
+            0.1,
+        ),
+        updates,
+        rtol=1e-4,
+        atol=1e-6,
+    )
+    assert ours.samples == 24
+
+
+def test_the_round_of_fsl_by_hand_ranks_as_ours_does() -> None:
+    ours = speed.bench(f"fsl:lr=0.4,{speed.PLAIN}", "micro", 4, SMALL, CPU, "loop")
+    pair = speed.ranked(ours)
+    mine, theirs = pair.mine(), pair.theirs()
+    assert isinstance(mine, torch.Tensor)
+    assert isinstance(theirs, list)
+    same = mine[0] == torch.cat(theirs)
+    assert float(same.float().mean()) > 0.99
+    before = ours.protocol.init(ours.shared)[0]
+    assert float((before == mine[0]).float().mean()) < 0.5
+
+
+def test_rules_by_hand_are_the_rules() -> None:
+    x = Key(0).normal(9, 50)
+    payload = FloatVectors(x)
+    for name, theirs in (
+        ("trimmed-mean", by_hand.trimmed_mean),
+        ("multi-krum", by_hand.multi_krum),
+    ):
+        rule = registry.load("defense", name).declared(2)
+        out, _ = rule.aggregate(payload, None, view_of(payload))
+        torch.testing.assert_close(out, theirs(x, 2))
+
+
+def test_transforms_by_hand_are_the_transforms() -> None:
+    x = Key(1).normal(256)
+    torch.testing.assert_close(servers.butterflies(x), hadamard(x))
+    flags = Key(2).uniform(80) < 0.5
+    assert servers.shifted(flags).tolist() == pack(flags.numpy(), 1)[0].tolist()
+
+
+def test_macs_of_a_small_network() -> None:
+    # 2 filters of 1 x 3 x 3 at 16 places, then 8 to 3 and 3 to 5.
+    assert by_hand.macs(ConvNet((1, 4, 4), ((2,),), (3,), 5)) == 288 + 24 + 15
+
+
+def test_a_row_that_is_not_finite_is_found_and_a_large_one_is() -> None:
+    x = torch.zeros(6, 4)
+    x[0, 1], x[1, 2], x[2, 3], x[3, 0], x[4] = torch.nan, torch.inf, -torch.inf, 3e38, 3e38
+    assert finite_rows(x).tolist() == [False, False, False, True, True, True]
+    assert finite_rows(x.view(6, 2, 2)).tolist() == [False, False, False, True, True, True]
+    assert finite_rows(x[:0]).tolist() == []
+
+
+def test_sums_over_tiles_are_sums() -> None:
+    x = Key(3).uniform(3, 70_000) < 0.5
+    assert torch.equal(column_sums(x, torch.int64), x.sum(dim=0))
+    assert torch.equal(row_sums(x, torch.int64), x.sum(dim=1))
+
+
+@pytest.mark.parametrize("format", ["table", "json", "md"])
+def test_the_suite_is_played(
+    format: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(speed, "QUICK", SMALL)
+    picture = tmp_path / "speed.png"
+    chart = ["--chart", str(picture)] if format == "json" else []
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "--quick", "--device", "cpu", "--format", format, *chart])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    if format == "json":
+        found = json.loads(said)
+        assert found["machine"]["threads"] == 1
+        groups = {one["group"] for one in found["ratios"]}
+        assert groups == {"local training", "a round of FSL", "server", "messages", "framework"}
+        assert all(one["faster"] > 0 and len(one["mine"]) == 2 for one in found["ratios"])
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    else:
+        assert "trimmed mean / torch.sort" in said, said
+        assert "micro, batch 4 / a loop by hand" in said
+        assert max(map(len, said.splitlines())) <= 100 or format == "md"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "rule"),
+    [
+        ("--format", "csv", "table, json or md"),
+        ("--threads", "0", ">= 1"),
+        ("--chart", "a.gif", ".png"),
+    ],
+)
+def test_what_the_suite_does_not_know_is_said(
+    option: str, value: str, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "--quick", option, value])
+    assert ended.value.code == 2
+    assert rule in capsys.readouterr().err

@@ -96,6 +96,6 @@ def _relative(moved: Tensor, reference: Tensor) -> float | None:
     for a, b in zip(torch.split(moved, TILE), torch.split(reference, TILE), strict=True):
         exact = b.double()
         gap += (a.double() - exact).square_().sum()
-        size += exact.square_().sum()
+        size += exact.square().sum()
     distance = gap.sqrt() / size.sqrt().clamp_min(1e-12)
     return float(distance) if bool(torch.isfinite(distance)) else None

@@ -43,11 +43,11 @@ class Layout:
         """``x (..., d)`` cut at the layer boundaries: views ``(..., n_l)``."""
         return list(torch.split(x, list(self.sizes), dim=-1))
 
-    def flatten(self, tree: Tree, out: Tensor | None = None) -> Tensor:
-        """``(d,)`` in the order of ``names``, written to ``out`` where that is given."""
+    def flatten(self, tree: Tree) -> Tensor:
+        """``(d,)`` in the order of ``names``."""
         if not self.names:
             return torch.empty(0)
-        return torch.cat([tree[name].reshape(-1) for name in self.names], out=out)
+        return torch.cat([tree[name].reshape(-1) for name in self.names])
 
     def unflatten(self, x: Tensor) -> Tree:
         """Views into ``x (..., d)``; leading dimensions stay."""

@@ -63,8 +63,8 @@ def sorted_tile(x: Tensor) -> Tensor:
 def by_tiles(x: Tensor, f: Callable[[Tensor], Tensor], rows: Tensor | None = None) -> Tensor:
     """``f`` of the sorted columns of ``x (n, k)``, or of these ``rows`` of it (indices or bool).
 
-    ``f`` turns ``(n, t)`` into ``(t,)`` and is called tile by tile: beside ``x`` only a tile and
-    the answer ``(k,)`` are in memory.
+    ``f`` turns ``(n, t)`` into ``(t,)`` or ``(t, m)`` and is called tile by tile: beside ``x`` only
+    a tile and the answer are in memory.
     """
     tiles = torch.split(x, _TILE, dim=1)
     return torch.cat([f(sorted_tile(tile if rows is None else tile[rows])) for tile in tiles])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,11 +11,13 @@ TILE = 1 << 16  # columns at once
 
 
 def finite_rows(x: Tensor) -> Tensor:
-    """``(n,)`` bool: rows of floats ``(n, ...)`` that hold no NaN and no infinity.
+    """``(n,)`` bool: rows of ``(n, ...)`` that hold no NaN and no infinity; whole numbers do not.
 
     One pass over their norms, without a copy; who has a square too large for it is looked at again.
     """
-    rows = x.flatten(1)
+    if not x.is_floating_point():
+        return torch.ones(len(x), dtype=torch.bool, device=x.device)
+    rows = x.reshape(len(x), math.prod(x.shape[1:]))
     finite = torch.isfinite(torch.linalg.vector_norm(rows, dim=1))
     if not bool(finite.all()):
         doubtful = (~finite).nonzero()[:, 0]

@@ -192,10 +192,11 @@ class Loop(Executor):
                 client.key,
                 client.memory,
             )
+            row = layout.flatten(tree)
             if not i:
-                dtype = next(iter(tree.values()), updates).dtype
+                dtype = torch.promote_types(updates.dtype, row.dtype)
                 updates = updates.new_empty(len(clients), layout.d, dtype=dtype)
-            layout.flatten(tree, out=updates[i])
+            updates[i] = row
             memories.append(memory)
         return updates, memories
 

@@ -12,7 +12,7 @@ from fedbench import registry
 from fedbench.api import Chain, Findings, ServerView
 from fedbench.bench.defenses import Cost, growth
 from fedbench.cli import main
-from fedbench.effect import verdict
+from fedbench.effect import _relative, verdict
 from fedbench.errors import ConfigError, Misfit, UnknownPluginError
 from fedbench.payload import BinaryMasks, FloatVectors, same
 from fedbench.record import file_name
@@ -349,3 +349,11 @@ def test_the_bench_of_defenses_prints_every_rule_that_is_defined(
     printed = json.loads(capsys.readouterr().out)
     assert [cost["defense"] for cost in printed] == ["median:even=mean"]  # bulyan needs 7 rows
     assert printed[0]["memory"] is None or printed[0]["memory"] >= 0
+
+
+def test_a_gain_is_relative_and_leaves_both_as_they_are() -> None:
+    moved, honest = torch.tensor([4.0, 4.0, 9.0]).double(), torch.tensor([4.0, 4.0, 7.0]).double()
+    for _ in range(2):  # |(0, 0, 2)| / |(4, 4, 7)|
+        assert _relative(moved, honest) == pytest.approx(2 / 9)
+    assert honest.tolist() == [4, 4, 7]
+    assert _relative(moved.float(), torch.full((3,), torch.inf)) is None

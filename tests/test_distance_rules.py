@@ -67,6 +67,17 @@ def test_three_variants_of_multi_krum_keep_three_sets_of_rows() -> None:
     assert kept(Krum(f=1, variant="public"), EIGHT) == [15]
 
 
+def test_rows_that_tie_are_picked_by_their_distances_to_all_however_small() -> None:
+    # With one neighbour 3 and 4 tie; 4 is nearer to the rest (1 + 16 + 36 + 9216 against 1 + 9 +
+    # 49 + 9409), in any unit and any order.
+    x = torch.tensor([0.0, 3, 4, 10, 100])[:, None]
+    for scale in (1.0, 1e-11):
+        for order in ([0, 1, 2, 3, 4], [4, 2, 0, 1, 3], [1, 0, 2, 4, 3]):
+            squared = squared_distances(x.double()[order] * scale)
+            (best,) = krum_picks(squared, 1, 2).nonzero()[:, 0].tolist()
+            assert order[best] == 2, (scale, order)
+
+
 def test_multi_krum_picks_n_minus_f_rows_or_stops_where_2f_plus_2_are_left() -> None:
     x = squared_distances(draw(0, 13, 3))
     assert int(MultiKrum(f=3).select(x).sum()) == 10

@@ -25,15 +25,18 @@ from fedbench.leaderboard.rules import Rules, read_rules
 from fedbench.leaderboard.submission import submit
 
 BOARD = Path(__file__).parents[1] / "leaderboards"
-ENTRY = BOARD / "closed/digits/signsgd-eb2035d549b0.json"
-OTHER = BOARD / "closed/digits/fedavg-5c2f9a2f5519.json"
+PLAYED = (
+    Path(__file__).parent / "entries"
+)  # under version 1 of the rules, of which the board has none
+ENTRY = PLAYED / "closed/digits/signsgd-eb2035d549b0.json"
+OTHER = PLAYED / "closed/digits/fedavg-5c2f9a2f5519.json"
 SEEDS = [0, 1, 2, 3, 4]
 
 
 @pytest.fixture
 def board(tmp_path: Path) -> Path:
     for path in (ENTRY, OTHER, boards.archive(ENTRY), boards.archive(OTHER)):
-        target = tmp_path / "board" / path.relative_to(BOARD)
+        target = tmp_path / "board" / path.relative_to(PLAYED)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
     rules = tmp_path / "board" / "rules"

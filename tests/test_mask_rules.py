@@ -19,7 +19,7 @@ from fedbench_defenses.entropy_filter import EntropyFilter, surprises
 from fedbench_defenses.log_odds_cap import LogOddsCap, pseudo_count
 from fedbench_defenses.mean import Mean
 from fedbench_defenses.median import Median
-from fedbench_defenses.rank_margin import RankMargin, settled
+from fedbench_defenses.rank_margin import RankMargin, reach, settled
 from fedbench_defenses.reputation_clipping import ReputationClipping
 from fedbench_defenses.trimmed_mean import TrimmedMean
 from fedbench_defenses.vote_margin import VoteMargin, votes_to_overturn
@@ -375,6 +375,25 @@ def test_an_edge_that_may_tie_is_not_settled() -> None:
     assert settled(least, greatest - 1, 1).tolist() == [True, True, True]
 
 
+def test_layers_are_certified_apart_and_what_is_not_sent_is_last() -> None:
+    # Layers of 4 and 2, a half kept. In the first as above; in the second sums 0 and 5 of five
+    # rows: least 0 and 4, greatest 1 and 5, so both are settled. With one last position for all,
+    # 3, its greatest would be 3 and 7: settled as well; with f = 2 least 0, 3, greatest 2, 5:
+    # settled, and with a last position of 3 greatest 6, 9: not.
+    first = [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], [1, 0, 2, 3], [0, 2, 1, 3]]
+    sent = positions(*[[*row, 0, 1] for row in first], sizes=(4, 2))
+    for f, certified in ((0, 1.0), (1, 4 / 6), (2, 2 / 6)):
+        view = view_of(sent)
+        answer(RankMargin(f=f), sent, view)
+        assert view.findings.notes["certified"] == pytest.approx(certified), f
+    # Two of four edges are sent, the best one last, with positions 2 and 3; the others have 0:
+    # sums 0, 0, 8, 12, of which one row leaves 0, 0, 6, 9 at least, and 3, 3, 9, 12 at most.
+    top = TopRankings(torch.tensor([[2, 3]] * 4, dtype=torch.int32), (4,), (2,))
+    view = view_of(top)
+    answer(RankMargin(f=1), top, view)
+    assert view.findings.notes["certified"] == 1.0
+
+
 @pytest.mark.parametrize("f", [1, 2])
 def test_no_f_rankings_move_an_edge_that_is_certified(f: int) -> None:
     n, orders = 5, list(itertools.permutations(range(4)))
@@ -395,11 +414,12 @@ def test_no_f_rankings_move_an_edge_that_is_certified(f: int) -> None:
                         inside = sum(sums[o] >= sums[e] for o in range(4)) <= m
                         outside = sum(sums[o] > sums[e] for o in range(4)) >= m
                         safe[e] &= inside if e in best[4 - m :] else outside
+            certain = settled(*reach(torch.tensor(rows), f, torch.tensor([3] * 4)), m).tolist()
+            assert not any(said and not so for said, so in zip(certain, safe, strict=True))
             sent = positions(*rows, sizes=(4,))
             view = view_of(sent)
             answer(RankMargin(f=f, k=k), sent, view)
-            certified = float(view.findings.notes["certified"]) * 4
-            assert certified <= sum(safe)  # a lower bound
-            held, moved = held + round(certified), moved + 4 - sum(safe)
+            assert view.findings.notes["certified"] == sum(certain) / 4
+            held, moved = held + sum(certain), moved + 4 - sum(safe)
     assert held > 0
     assert moved > 0

@@ -200,3 +200,10 @@ def test_a_large_mask_costs_its_entropy_and_not_a_bit_a_weight() -> None:
     bits = (Key(0).uniform(1_000_000) < 0.1).numpy()
     length = code_bits(bits)[1]
     assert abs(length / 1e6 - 0.469) < 0.003  # H2(0.1) = 0.46900
+
+
+def test_rows_are_taken_from_the_end_as_well() -> None:
+    x = FloatVectors(torch.arange(6.0).view(3, 2))
+    assert x.take([-1, 0]).x.tolist() == [[4, 5], [0, 1]]
+    with pytest.raises(IndexError):
+        x.take([3])

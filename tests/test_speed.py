@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 from fedbench import registry
-from fedbench.bench import by_hand, servers, speed
+from fedbench.bench import by_hand, paired, servers, speed
 from fedbench.bench.paired import Pair, Ratio, busy, compare
 from fedbench.cli import main
 from fedbench.network import ConvNet
@@ -54,22 +56,41 @@ def test_a_ratio_is_the_median_over_turns_not_that_of_the_medians() -> None:
 
 def test_both_ways_take_turns_after_one_call_each_to_warm_up() -> None:
     calls: list[str] = []
-    pair = Pair("g", "w", "a", lambda: calls.append("a"), lambda: calls.append("b"), units=3)
-    found = compare(pair, 3, CPU)
+
+    def call(name: str) -> None:
+        time.sleep(2 * paired.TURN)
+        calls.append(name)
+
+    found = compare(Pair("g", "w", "a", lambda: call("a"), lambda: call("b"), units=3), 3, CPU)
     assert "".join(calls) == "ab" + "ab" * 3
     assert len(found.mine) == len(found.theirs) == 3
     assert found.units == 3
     assert found.others is None or found.others >= 0
 
 
-def test_others_are_who_used_the_machine_beside_this_process() -> None:
-    before = busy()
-    if before is None:
-        pytest.skip("only Linux says what all processes have used")
-    torch.randn(400, 400) @ torch.randn(400, 400)
-    after = busy()
-    assert after is not None
-    assert after >= before - 0.1
+def test_others_are_who_used_the_machine_beside_this_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # user 1, nice 2, system 3, idle 50, waiting 60, irq 4, softirq 5, stolen 6: 21 are somebody's.
+    said = tmp_path / "stat"
+    ticks = [100 * n for n in (1, 2, 3, 50, 60, 4, 5, 6, 7, 8)]
+    said.write_text("cpu  " + " ".join(map(str, ticks)) + "\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    monkeypatch.setattr(paired, "STAT", said)
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_CLK_TCK": 100}[name])
+    monkeypatch.setattr(os, "times", lambda: os.times_result((0.5, 0.25, 2.0, 1.0, 99.0)))
+    assert busy() == pytest.approx(21 - 3.75)
+    monkeypatch.setattr(paired, "STAT", tmp_path / "absent")
+    assert busy() is None
+
+
+def test_what_is_short_is_called_until_a_clock_can_tell() -> None:
+    calls: list[str] = []
+    found = compare(
+        Pair("g", "w", "a", lambda: calls.append("a"), lambda: time.sleep(0.03)), 2, CPU
+    )
+    assert calls.count("a") > 100
+    assert found.mine[0] < 1e-3
+    assert found.others is None  # it took too short to say
 
 
 def test_the_loop_by_hand_trains_as_ours_does() -> None:
@@ -128,6 +149,7 @@ def test_macs_of_a_small_network() -> None:
 
 
 def test_a_row_that_is_not_finite_is_found_and_a_large_one_is() -> None:
+    assert finite_rows(torch.tensor([[1, 2]])).tolist() == [True]
     x = torch.zeros(6, 4)
     x[0, 1], x[1, 2], x[2, 3], x[3, 0], x[4] = torch.nan, torch.inf, -torch.inf, 3e38, 3e38
     assert finite_rows(x).tolist() == [False, False, False, True, True, True]
@@ -163,6 +185,13 @@ def test_the_suite_is_played(
         assert "trimmed mean / torch.sort" in said, said
         assert "micro, batch 4 / a loop by hand" in said
         assert max(map(len, said.splitlines())) <= 100 or format == "md"
+
+
+def test_options_of_the_suite_stand_before_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "--threads", "8", "defenses"])
+    assert ended.value.code == 2
+    assert "--threads is of the whole suite" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.api import Grad, Shared
+from fedbench.api import Batches, Grad, Memory, Shared
 from fedbench.layout import Tree
 from fedbench.network import ConvNet
 from fedbench.protocols.fedavg import FedAvg
@@ -132,3 +132,14 @@ def test_edge_popup_follows_the_paper_on_one_neuron() -> None:
     error = logits.softmax(dim=0) - torch.tensor([0.0, 1.0])
     expected = s - 0.1 * error[:, None] * torch.tensor([0.5, 2.0]) * w
     torch.testing.assert_close(updates[0], expected.reshape(-1))
+
+
+def test_a_plugin_that_returns_another_shape_is_not_written_into_its_neighbours() -> None:
+    class Wrong(FedAvg):
+        def local_update(
+            self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+        ) -> tuple[Tree, Memory]:
+            return {name: x[:1] for name, x in tree.items()}, memory
+
+    with pytest.raises(RuntimeError, match="size"):
+        Loop(Wrong(), SHARED, Schedule(1, 4)).train(example_clients(Wrong(), SHARED))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedbench.tiles import TILE
+from fedbench.tiles import TILE, finite_rows
 
 
 def norms(x: Tensor, origin: Tensor) -> Tensor:
@@ -37,20 +37,6 @@ def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
     return out.to(x.dtype) if x.is_floating_point() else out
 
 
-def roughly(x: Tensor) -> tuple[Tensor, Tensor]:
-    """``(n,)`` norms of the rows, and ``(n,)`` bool: the finite ones; without a copy.
-
-    A norm is infinite if its square is too large for a float32; of whole numbers all are 1.
-    """
-    finite = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    if not x.is_floating_point():
-        return finite.to(torch.float32), finite
-    sizes = torch.linalg.vector_norm(x, dim=1).nan_to_num_(nan=torch.inf, posinf=torch.inf)
-    huge = torch.isinf(sizes)
-    finite[huge] = torch.isfinite(x[huge]).all(dim=1)
-    return sizes, finite
-
-
 def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """``(n, n)`` float64 inner products of the rows about ``origin``; ``(n,)``, which are finite.
 
@@ -60,8 +46,10 @@ def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
     has a square. A row that is not finite has products 0, so it spoils no other's.
     """
     products = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
-    sizes, finite = roughly(x)
-    centre = int(sizes.argmin())
+    finite, centre = finite_rows(x), 0
+    if x.is_floating_point():
+        sizes = torch.linalg.vector_norm(x, dim=1)
+        centre = int(sizes.nan_to_num_(nan=torch.inf, posinf=torch.inf).argmin())
     spoilt = not bool(finite.all())
     for start in range(0, x.shape[1], TILE):
         part = slice(start, start + TILE)
@@ -119,7 +107,7 @@ def krum_order(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
     Among equal scores the row comes first whose distances to all rows add up to less, so that two
     rows that have each other only do not depend on their order; then the lower one.
     """
-    order = distances.sum(dim=1).sort(stable=True).indices
+    order = distances[:, 1:].sum(dim=1).sort(stable=True).indices  # without the -1
     scores = krum_scores(distances, f, fewest)
     return order[scores[order].sort(stable=True).indices]
 

@@ -12,8 +12,8 @@ from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload
 from fedbench.rng import Key
+from fedbench.tiles import finite_rows
 
-from .distances import roughly
 from .mean import mean_of
 
 
@@ -85,7 +85,7 @@ class DnC(Defense[None]):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         """The rows that pass every iteration."""
         x = received.values()
-        finite = roughly(x)[1]
+        finite = finite_rows(x)
         good, total = finite.clone(), torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for i in range(self.iterations):
             scores = self.scores(x, finite, view.key.fold("dnc", i))

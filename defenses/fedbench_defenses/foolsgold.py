@@ -32,7 +32,7 @@ def weights_of(cosine: Tensor, kappa: float) -> Tensor:
 
 
 def products_of(rows: list[Tensor]) -> Tensor:
-    """``(n, n)`` float64 inner products of vectors that lie apart; NaN of what is not finite."""
+    """``(n, n)`` float64 inner products of vectors that lie apart."""
     products = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows[0].device)
     for parts in zip(*(torch.split(row, TILE) for row in rows), strict=True):
         tile = torch.stack(parts).to(torch.float64)
@@ -87,7 +87,10 @@ class FoolsGold(Defense[History]):
         """One Gram matrix of the histories of the clients that came."""
         x, origin, past = received.values(), received.origin(), state or {}
         ids = view.ids.tolist()
-        history = [row - origin + past.get(i, 0) for row, i in zip(x, ids, strict=True)]
+        history = [row - origin for row in x]
+        for row, i in zip(history, ids, strict=True):
+            if i in past:
+                row += past[i]
         finite = torch.stack([torch.isfinite(row).all() for row in history])
         products = products_of(history)
         weights = torch.zeros(len(x), dtype=torch.float64, device=x.device)

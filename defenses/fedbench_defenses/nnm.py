@@ -10,9 +10,9 @@ import torch
 from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import FloatVectors, Payload
-from fedbench.tiles import TILE
+from fedbench.tiles import TILE, finite_rows
 
-from .distances import roughly, squared_distances
+from .distances import squared_distances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class NNM(Prefilter):
         nearer, tied = squared < last, squared == last
         places = mixed - nearer.sum(dim=1, keepdim=True)
         share = (nearer + tied * places / tied.sum(dim=1, keepdim=True)) / mixed
-        whole, part = roughly(x)[1], share.to(torch.float32)
+        whole, part = finite_rows(x), share.to(torch.float32)
         rows = torch.empty(x.shape, device=x.device)
         for start in range(0, x.shape[1], TILE):
             tile = x[whole, start : start + TILE].to(torch.float32)

@@ -63,7 +63,8 @@ class RankMargin(Defense[None]):
 
     Args:
         f: Malicious rows the server is prepared for.
-        k: Share of each layer's edges that the mask keeps; the protocol's.
+        k: Share of each layer's edges that the mask keeps. It must be the protocol's, of which no
+            rule is told: another one certifies another mask.
 
     References:
         None: proposed here. VOTE is that of the FSL paper, https://arxiv.org/abs/2110.04350,

@@ -23,8 +23,8 @@ _SAME = "would cluster noise, since every ranking has as many positions above th
 
 def sign_shares(x: Tensor, origin: Tensor) -> Tensor:
     """``(n, 3)`` float64: the shares of coordinates above, at and below the origin."""
-    counts = [row_sums(part, torch.int32) for part in (x > origin, x < origin)]
-    above, below = (count.double() / x.shape[1] for count in counts)
+    above = row_sums(x > origin, torch.int32).double() / x.shape[1]
+    below = row_sums(x < origin, torch.int32).double() / x.shape[1]
     return torch.stack([above, 1 - above - below, below], dim=1)
 
 

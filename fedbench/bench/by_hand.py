@@ -127,7 +127,7 @@ def multi_krum(x: Tensor, f: int) -> Tensor:
 
 
 def macs(network: ConvNet) -> int:
-    """Multiplications and additions of one image's way through the network."""
+    """Multiply-adds of one image's way through the network, each two operations."""
     _, height, width = network.image
     total, i = 0, 0
     for block in network.blocks:

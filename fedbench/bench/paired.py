@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -13,6 +14,7 @@ import torch
 
 Work = Callable[[], object]
 STAT = Path("/proc/stat")
+TURN, LONG = 0.02, 0.5  # seconds: of a turn, and of what the kernel's clock of 10 ms can tell
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +55,8 @@ class Ratio:
         target: As in `Pair`.
         flops: As in `Pair`.
         units: As in `Pair`.
-        others: Cores that other processes used meanwhile, on average; None where nobody can say.
+        others: Cores that other processes used meanwhile, on average; None where nobody can say,
+            or it was too short.
     """
 
     group: str
@@ -93,20 +96,24 @@ class Ratio:
 
 
 def compare(pair: Pair, repeats: int, device: torch.device) -> Ratio:
-    """Each way once to warm up, then in turns."""
-    for work in (pair.mine, pair.theirs):
-        timed(work, device)
+    """Each way once to warm up, then in turns; what is short, several times in each."""
+    mine, theirs = (
+        math.ceil(TURN / max(timed(work, device), 1e-6)) for work in (pair.mine, pair.theirs)
+    )
     start, before = time.perf_counter(), busy()
-    turns = [(timed(pair.mine, device), timed(pair.theirs, device)) for _ in range(repeats)]
+    turns = [
+        (timed(pair.mine, device, mine), timed(pair.theirs, device, theirs)) for _ in range(repeats)
+    ]
     wall, after = time.perf_counter() - start, busy()
-    mine, theirs = zip(*turns, strict=True)
-    others = None if before is None or after is None else max(0.0, (after - before) / wall)
+    others = None
+    if before is not None and after is not None and wall > LONG:
+        others = max(0.0, (after - before) / wall)
     return Ratio(
         group=pair.group,
         what=pair.what,
         against=pair.against,
-        mine=mine,
-        theirs=theirs,
+        mine=tuple(a for a, _ in turns),
+        theirs=tuple(b for _, b in turns),
         target=pair.target,
         flops=pair.flops,
         units=pair.units,
@@ -114,15 +121,16 @@ def compare(pair: Pair, repeats: int, device: torch.device) -> Ratio:
     )
 
 
-def timed(work: Work, device: torch.device) -> float:
-    """Seconds of the clock, the device's work included."""
+def timed(work: Work, device: torch.device, calls: int = 1) -> float:
+    """Seconds of the clock for one of so many calls, the device's work included."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
-    work()
+    for _ in range(calls):
+        work()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return (time.perf_counter() - start) / calls
 
 
 def busy() -> float | None:

@@ -60,7 +60,13 @@ def rules(n: int, d: int, device: torch.device) -> Iterator[Pair]:
 
 
 def craft(x: Tensor, m: int, name: str) -> Callable[[], object]:
-    """DYN-OPT by the first ``m`` of the clients with these rows, who see all messages."""
+    """DYN-OPT by the first ``m`` of the clients with these rows, who see all messages.
+
+    Args:
+        x: ``(n, d)``.
+        m: Colluders.
+        name: The rule.
+    """
     rule: Defense[Any] = registry.load("defense", name).declared(m)
     attack = registry.load("attack", "dyn-opt")
     own, benign, view = FloatVectors(x[:m]), FloatVectors(x[m:]), view_of(FloatVectors(x))
@@ -107,7 +113,7 @@ def messages(n: int, d: int, device: torch.device) -> Iterator[Pair]:
     yield Pair(
         MESSAGES,
         f"{n} rankings summed",
-        "argsort twice",
+        "argsort",
         lambda: sent.values().sum(dim=0),
         lambda: sent.symbols.argsort(dim=1).sum(dim=0),
         units=n,

@@ -122,7 +122,7 @@ def play(
 def growths(
     size: Size, device: torch.device, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[Cost]:
-    """Time and memory of the rules whose growth is shown, one size ten times the other."""
+    """Time and memory of the rules whose growth is shown."""
     for n in (10, 100, 1000):
         for d in (100_000, 1_000_000, 10_000_000):
             if n * d <= size.largest:
@@ -160,7 +160,16 @@ class Bench:
 def bench(
     text: str, model: str, batch: int, size: Size, device: torch.device, engine: str
 ) -> Bench:
-    """One epoch of everybody's images."""
+    """One epoch of everybody's images.
+
+    Args:
+        text: The protocol, as typed.
+        model: Its name.
+        batch: Samples a step.
+        size: How much.
+        device: Where.
+        engine: Which executor.
+    """
     shared = Shared(registry.load("model", model).build(IMAGE, CLASSES), 1, device)
     protocol = registry.load("protocol", text)
     sent = protocol.broadcast(shared, protocol.init(shared), [0], Key(0))
@@ -219,16 +228,24 @@ def fsl(size: Size, device: torch.device, engine: str) -> Iterator[Pair]:
 
 
 def ranked(ours: Bench) -> Pair:
-    """One round of FSL, on both sides without wire and checks."""
+    """One round of FSL, on both sides without wire and checks.
+
+    Ours sorts the initial scores once a run and turns the ranking into scores once a round.
+    """
     protocol, shared, clients = ours.protocol, ours.shared, ours.clients
     schedule, state = ours.executor.schedule, protocol.init(ours.shared)
     network = protocol.frozen(shared)
     weights = [network[name] for name in shared.weights.names]
     orders = [order.long() for order in shared.weights.layers(state[0])]
-    start = list(clients[0].tree.values())
+    start, sent_down = (
+        list(clients[0].tree.values()),
+        protocol.broadcast(shared, state, [0], Key(0)),
+    )
 
     def mine() -> Tensor:
-        updates, memories = ours.executor.train(clients)
+        tree = protocol.receive(shared, sent_down)
+        trained = [dataclasses.replace(client, tree=tree) for client in clients]
+        updates, memories = ours.executor.train(trained)
         sent, _ = protocol.message(shared, updates, [client.key for client in clients], memories)
         total = sent.values().sum(dim=0, dtype=torch.int64).double()
         ranking: Tensor = protocol.server_step(shared, state, total, len(clients), Key(0))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedbench.errors import ConfigError
+
 if TYPE_CHECKING:
     from fedbench.bench.defenses import Cost
     from fedbench.bench.paired import Ratio
@@ -41,6 +43,12 @@ def speed(
     by themselves.
     """
     if context.invoked_subcommand is not None:
+        given = [name for name in context.params if _typed(context, name)]
+        if given:
+            raise ConfigError(
+                f"--{given[0]} is of the whole suite, got {context.invoked_subcommand} behind it; "
+                f"write it after {context.invoked_subcommand}"
+            )
         return
     from fedbench.allocator import keep_memory
     from fedbench.bench.paired import peak
@@ -70,6 +78,11 @@ def speed(
         from fedbench.pictures.style import save
 
         save(compose(done), chart)
+
+
+def _typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def show(report: Report, format: str) -> None:
@@ -130,8 +143,8 @@ def line(ratio: Ratio, report: Report) -> list[str]:
     digits = len(str(int(ratio.milliseconds))) - 1
     return [
         f"{ratio.what} / {ratio.against}",
-        f"{ratio.faster:.2g}{missed}",
-        f"{min(ratio.turns):.2g}-{max(ratio.turns):.2g}",
+        f"{short(ratio.faster)}{missed}",
+        f"{short(min(ratio.turns))}-{short(max(ratio.turns))}",
         "" if ratio.target is None else f"{ratio.target:.2g}",
         f"{ratio.milliseconds:.{max(0, 2 - digits)}f}",
         f"{100 * ratio.rate / report.machine.peak:.0f}" if ratio.flops else "",
@@ -139,12 +152,21 @@ def line(ratio: Ratio, report: Report) -> list[str]:
     ]
 
 
+def short(x: float) -> str:
+    """Two digits, or all before the point.
+
+    >>> short(0.0123), short(1.26), short(123.4)
+    ('0.012', '1.3', '123')
+    """
+    return f"{x:.0f}" if x >= 99.5 else f"{x:.2g}"
+
+
 def growth_line(name: str, costs: Sequence[Cost]) -> list[str]:
     """The texts of a rule."""
     from fedbench.bench.defenses import growth
 
     mine = [cost for cost in costs if cost.defense.partition(":")[0] == name]
-    last = max(mine, key=lambda cost: cost.n * cost.k)
+    last = max(mine, key=lambda cost: cost.seconds[0])
     powers = [growth(mine, axis) for axis in ("n", "k")]
     return [
         name,

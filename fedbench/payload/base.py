@@ -50,8 +50,9 @@ class Payload(ABC):
         }
 
     def take(self, rows: Tensor | Sequence[int]) -> Self:
-        """The messages of these rows, copied."""
+        """The messages of these rows, copied; negative ones count from the end."""
         index = torch.as_tensor(rows, dtype=torch.long)
+        index = torch.where(index < 0, index + len(self), index)
         taken = {name: x.index_select(0, index.to(x.device)) for name, x in self._tensors().items()}
         return dataclasses.replace(self, **taken)
 

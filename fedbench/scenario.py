@@ -21,9 +21,10 @@ from fedbench.errors import ConfigError, require
 from fedbench.identity import fingerprint
 from fedbench.payload import Checks
 from fedbench.plugins import Plugins
+from fedbench.training import Precision
 
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
-LATER = (*ADVERSARY, "defense_draw")  # fields since schema 3
+LATER = (*ADVERSARY, "defense_draw", "precision")  # fields since schema 3
 
 
 class Scenario(BaseModel):
@@ -64,6 +65,8 @@ class Scenario(BaseModel):
         attack_every: It acts in every so many of these rounds.
         defense_draw: Which draw of the server's randomness a rule gets that has some; all else,
             training included, is as with any other.
+        precision: Of training: ``fp32``; or ``bf16``, the network's products in bfloat16, all else,
+            weights and their steps included, in float32. That differs by more than rounding.
         server_checks: ``finite``: rows with NaN or infinity are rejected; ``range``: also those
             that no honest encoder sends, whatever its input; ``none``: all that decode pass.
         seed: Of everything but the data.
@@ -97,6 +100,7 @@ class Scenario(BaseModel):
     attack_until: int | None = None
     attack_every: int = 1
     defense_draw: int = 0
+    precision: Precision = "fp32"
     server_checks: Checks = "finite"
     seed: int = 0
     data_seed: int | None = None

@@ -222,7 +222,7 @@ def prepare(
         sizes=torch.tensor([len(train) for train, _, _ in splits], dtype=torch.float64),
         malicious=malicious_clients(scenario.clients, scenario.malicious, key.fold("malicious")),
         shared=shared,
-        executor=executor(engine, plugins.protocol, shared, schedule, chunk),
+        executor=executor(engine, plugins.protocol, shared, schedule, chunk, scenario.precision),
         key=key,
     )
     claimable(setup)

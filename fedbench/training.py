@@ -1,16 +1,16 @@
 """Train the clients of a round: one after the other, or many in lock step.
 
 A protocol is written for one client. `Loop` calls it client by client and is the oracle; `Stacked`
-maps it with ``vmap`` over chunks of clients that take equally many steps. Both draw the same
-numbers, so they agree to rounding.
+maps it over clients that take equally many steps. Both draw the same numbers, and agree to rounding.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from fedbench.network import Step, is_statistic
 from fedbench.rng import Key
 
 WrapGrad = Callable[[Gradient], Grad]
+Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     >>> round(cross_entropy(x, torch.tensor([1, -1])).item(), 4)
     0.6931
     """
+    logits = logits.float() if logits.dtype == torch.bfloat16 else logits
     real = (y >= 0).to(logits.dtype)
     chosen = log_softmax(logits, dim=1).gather(1, y.clamp_min(0)[:, None])[:, 0]
     return -(chosen * real).sum() / real.sum()
@@ -117,6 +119,7 @@ class Executor(ABC):
     protocol: Protocol[Any]
     shared: Shared
     schedule: Schedule
+    precision: Precision = field(default="fp32", kw_only=True)
 
     @abstractmethod
     def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
@@ -129,7 +132,9 @@ class Executor(ABC):
         """
         step = Step(key.fold("network"), y >= 0)
         parameters = self.protocol.weights(tree, frozen, key)
-        logits = self.shared.network.logits(parameters, x, step)
+        half = self.precision == "bf16"
+        with torch.autocast(x.device.type, torch.bfloat16, half, False) if half else nullcontext():
+            logits = self.shared.network.logits(parameters, x, step)
         return cross_entropy(logits, y), step.statistics
 
     def each(self, tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
@@ -176,6 +181,8 @@ class Loop(Executor):
                 name: value.detach().requires_grad_(not is_statistic(name))
                 for name, value in tree.items()
             }
+            if self.precision == "bf16":
+                x = x.contiguous(memory_format=torch.channels_last)  # fast in this order
             loss, statistics = self.loss(leaves, frozen, x, y, key)
             wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
             gradient = torch.autograd.grad(loss, list(wanted.values()))
@@ -213,8 +220,8 @@ class Stacked(Executor):
 
     def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
         """See `Executor.train`."""
-        frozen = self.protocol.frozen(self.shared)
-        nothing = torch.zeros(0, self.protocol.trained(self.shared).d, device=self.shared.device)
+        frozen, d = self.protocol.frozen(self.shared), self.protocol.trained(self.shared).d
+        nothing = torch.zeros(0, d, device=self.shared.device)
         rows: list[Tensor] = [nothing] * len(clients)
         memories: list[Memory] = [{}] * len(clients)
         for group in self._groups(clients):
@@ -252,10 +259,8 @@ class Stacked(Executor):
             gradient, statistics = torch.func.grad(self.loss, has_aux=True)(tree, frozen, x, y, key)
             return with_statistics(gradient, tree, statistics)
 
-        wrapped, layout = (
-            clients[0].wrap_grad(self.gradient(grad)),
-            self.protocol.trained(self.shared),
-        )
+        wrapped = clients[0].wrap_grad(self.gradient(grad))
+        layout = self.protocol.trained(self.shared)
 
         def one(
             tree: Tree, x: Tensor, y: Tensor, seed: Tensor, memory: Memory
@@ -280,11 +285,16 @@ class Stacked(Executor):
 
 
 def executor(
-    name: str, protocol: Protocol[Any], shared: Shared, schedule: Schedule, chunk: int = 32
+    name: str,
+    protocol: Protocol[Any],
+    shared: Shared,
+    schedule: Schedule,
+    chunk: int = 32,
+    precision: Precision = "fp32",
 ) -> Executor:
     """The executor of that name; ``auto`` stacks on an accelerator and loops on a CPU."""
     require("--chunk", chunk, chunk >= 1, ">= 1")
     require("--executor", name, name in ("auto", "loop", "stacked"), "auto, loop or stacked")
     if name == "stacked" or (name == "auto" and shared.device.type != "cpu"):
-        return Stacked(protocol, shared, schedule, chunk)
-    return Loop(protocol, shared, schedule)
+        return Stacked(protocol, shared, schedule, chunk, precision=precision)
+    return Loop(protocol, shared, schedule, precision=precision)

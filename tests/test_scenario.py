@@ -253,3 +253,10 @@ def test_a_digest_can_be_checked_without_fedbench(record: Record, tmp_path: Path
     assert [line.split(b'"')[1] for line in lines[own + 1 :] if line.startswith(b' "')] == [
         b"timing"
     ]
+
+
+def test_precision_is_said_where_it_is_not_float32() -> None:
+    assert "precision" not in Scenario().model_dump()
+    assert Scenario(precision="bf16").model_dump()["precision"] == "bf16"
+    with pytest.raises(ConfigError, match=r"--precision: input should be 'fp32' or 'bf16'"):
+        Scenario.of(precision="fp16")

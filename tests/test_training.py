@@ -143,3 +143,21 @@ def test_a_plugin_that_returns_another_shape_is_not_written_into_its_neighbours(
 
     with pytest.raises(RuntimeError, match="size"):
         Loop(Wrong(), SHARED, Schedule(1, 4)).train(example_clients(Wrong(), SHARED))
+
+
+@pytest.mark.parametrize("protocol", [FedAvg(), FSL()], ids=["weights", "scores"])
+def test_products_in_bfloat16_are_near_and_equal_in_both_executors(protocol: FedAvg) -> None:
+    clients, schedule = example_clients(protocol, SHARED), Schedule(2, 3)
+    exact, _ = Loop(protocol, SHARED, schedule).train(clients)
+    loop, _ = Loop(protocol, SHARED, schedule, precision="bf16").train(clients)
+    stacked, _ = Stacked(protocol, SHARED, schedule, precision="bf16").train(clients)
+    assert 1e-4 < difference(loop, exact) < 0.2  # 8 bits of significand, not 24
+    assert difference(stacked, loop) < difference(loop, exact) / 5
+    assert loop.dtype == torch.float32
+
+
+def test_the_loss_is_summed_in_float32_whatever_the_logits() -> None:
+    logits = torch.tensor([[8.0, 0.015625]]).bfloat16()
+    exact = cross_entropy(logits.float(), torch.tensor([0]))
+    assert cross_entropy(logits, torch.tensor([0])).item() == exact.item()
+    assert exact.dtype == torch.float32

@@ -100,6 +100,12 @@ def attack(
     rounds: Annotated[int | None, typer.Option(rich_help_panel=_WHO)] = None,
     epochs: Annotated[int | None, typer.Option(rich_help_panel=_WHO)] = None,
     batch_size: Annotated[int | None, typer.Option(rich_help_panel=_WHO)] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="of training: fp32, or bf16, faster and not the same", rich_help_panel=_WHO
+        ),
+    ] = None,
     lr: Annotated[
         float | None,
         typer.Option(help="local learning rate of every protocol", rich_help_panel=_WHO),
@@ -188,6 +194,7 @@ def attack(
         "attack_until": attack_until,
         "attack_every": attack_every,
         "defense_draw": defense_draw,
+        "precision": precision,
         "local_models": local_models,
         "delta": delta,
         "adjacency": adjacency,

@@ -36,6 +36,7 @@ ADDED: dict[str, Any] = {
     "attack_until": None,
     "attack_every": 1,
     "defense_draw": 0,
+    "precision": "fp32",
     "validation_accuracy": None,
     "success": None,
     "true_positive_rate": None,

@@ -45,6 +45,7 @@ SETTINGS: Fields = {
     "attack_until": "whole",
     "attack_every": "whole",
     "defense_draw": "whole",
+    "precision": "name",
     "server_checks": "name",
 }
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")

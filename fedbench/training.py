@@ -1,7 +1,7 @@
 """Train the clients of a round: one after the other, or many in lock step.
 
 A protocol is written for one client. `Loop` calls it client by client and is the oracle; `Stacked`
-maps it over clients that take equally many steps. Both draw the same numbers, and agree to rounding.
+maps it over clients with equally many steps. Both draw the same numbers, and agree to rounding.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class Environment(Part):
         numpy: Version.
         platform: Operating system and processor.
         device: ``cpu``, or the name of the accelerator.
-        executor: ``loop`` or ``stacked``.
+        executor: ``loop``, ``stacked`` or ``forked``.
         threads: Of the process.
         chunk: Clients that were trained at once; None in a loop, and where schema 1 did not say.
     """

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedbench import registry
 from fedbench.api import Attack, Grad, Gradient, Memory, Sees, ServerView, Shared
 from fedbench.errors import ConfigError, Misfit, require
+from fedbench.executors import executor
 from fedbench.guarantee import claimable
 from fedbench.layout import Tree
 from fedbench.network import is_statistic
@@ -25,7 +26,7 @@ from fedbench.tasks.datasets import data_folder
 from fedbench.tasks.pool import Data
 from fedbench.tasks.splits import split_client
 from fedbench.threat import malicious_clients
-from fedbench.training import Client, Executor, Schedule, executor
+from fedbench.training import Client, Executor, Schedule
 
 ROOT = 100  # images of the root data, for rules that need some
 

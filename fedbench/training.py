@@ -282,19 +282,3 @@ class Stacked(Executor):
             xs.append(torch.cat([x, x.new_zeros(missing, *x.shape[1:])]))
             ys.append(torch.cat([y, y.new_full((missing,), -1)]))
         return torch.stack(xs), torch.stack(ys)
-
-
-def executor(
-    name: str,
-    protocol: Protocol[Any],
-    shared: Shared,
-    schedule: Schedule,
-    chunk: int = 32,
-    precision: Precision = "fp32",
-) -> Executor:
-    """The executor of that name; ``auto`` stacks on an accelerator and loops on a CPU."""
-    require("--chunk", chunk, chunk >= 1, ">= 1")
-    require("--executor", name, name in ("auto", "loop", "stacked"), "auto, loop or stacked")
-    if name == "stacked" or (name == "auto" and shared.device.type != "cpu"):
-        return Stacked(protocol, shared, schedule, chunk, precision=precision)
-    return Loop(protocol, shared, schedule, precision=precision)

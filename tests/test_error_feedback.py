@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from fedbench.api import Protocol
+from fedbench.executors import executor
 from fedbench.protocols.topk import TopK
 from fedbench.rng import Key
 from fedbench.run import World, play_round
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup, prepare
 from fedbench.testing import check_protocol
-from fedbench.training import Schedule, executor
+from fedbench.training import Schedule
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.none import NoAttack
 from fedbench_attacks.sign_flip import SignFlip

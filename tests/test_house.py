@@ -27,6 +27,7 @@ ROWS = [
     ["api"],
     [
         "training",
+        "executors",
         "threat",
         "effect",
         "protocols",

@@ -176,7 +176,10 @@ def test_the_suite_is_played(
     said = capsys.readouterr().out
     if format == "json":
         found = json.loads(said)
-        assert found["machine"]["threads"] == 1
+        assert found["machine"]["threads"] == 2
+        assert {"micro, bf16, batch 4", "micro, bf16, forked, batch 4"} <= {
+            one["what"] for one in found["ratios"]
+        }
         groups = {one["group"] for one in found["ratios"]}
         assert groups == {"local training", "a round of FSL", "server", "messages", "framework"}
         assert all(one["faster"] > 0 and len(one["mine"]) == 2 for one in found["ratios"])

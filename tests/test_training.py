@@ -1,20 +1,26 @@
 """The stacked executor is the loop; both are SGD."""
 
 import dataclasses
+import os
+import signal
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
 from fedbench.api import Batches, Grad, Memory, Shared
+from fedbench.errors import FedbenchError
+from fedbench.executors import Forked, executor
 from fedbench.layout import Tree
 from fedbench.network import ConvNet
 from fedbench.protocols.fedavg import FedAvg
+from fedbench.protocols.fedsparse import FedSparse
 from fedbench.protocols.fsl import FSL
 from fedbench.protocols.supermask import mask_rows, top_mask
 from fedbench.rng import Key
 from fedbench.testing import NETWORK, example_clients
-from fedbench.training import Loop, Schedule, Stacked, cross_entropy, executor
+from fedbench.training import Loop, Schedule, Stacked, cross_entropy
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 
@@ -114,6 +120,7 @@ def test_the_mask_is_the_end_of_a_stable_sort_also_with_ties() -> None:
 def test_auto_loops_on_a_cpu() -> None:
     assert isinstance(executor("auto", FedAvg(), SHARED, Schedule(1, 8)), Loop)
     assert isinstance(executor("stacked", FedAvg(), SHARED, Schedule(1, 8)), Stacked)
+    assert isinstance(executor("forked", FedAvg(), SHARED, Schedule(1, 8)), Forked)
 
 
 def test_edge_popup_follows_the_paper_on_one_neuron() -> None:
@@ -161,3 +168,48 @@ def test_the_loss_is_summed_in_float32_whatever_the_logits() -> None:
     exact = cross_entropy(logits.float(), torch.tensor([0]))
     assert cross_entropy(logits, torch.tensor([0])).item() == exact.item()
     assert exact.dtype == torch.float32
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("protocol", [FedAvg(), FSL(), FedSparse()], ids=repr)
+def test_forked_children_train_as_the_loop_does_and_in_its_order(
+    protocol: FedAvg, two_threads: None
+) -> None:
+    clients, schedule = example_clients(protocol, SHARED), Schedule(2, 3)
+    torch.set_num_threads(1)
+    loop, kept = Loop(protocol, SHARED, schedule).train(clients)
+    torch.set_num_threads(2)
+    forked, memories = Forked(protocol, SHARED, schedule).train(clients)
+    assert torch.equal(forked, loop)
+    assert not torch.equal(forked[0], forked[1])
+    assert [sorted(memory) for memory in memories] == [sorted(memory) for memory in kept]
+    assert all(memories) == isinstance(protocol, FedSparse)  # who remembers something
+    for mine, theirs in zip(memories, kept, strict=True):
+        for name, value in mine.items():
+            assert torch.equal(value, theirs[name])
+    assert Forked(protocol, SHARED, schedule).train([])[0].shape == (0, loop.shape[1])
+
+
+@pytest.mark.parametrize(("ends", "says"), [(False, "ValueError: never again"), (True, "status 9")])
+def test_a_child_that_fails_is_an_error_and_leaves_no_process(
+    ends: bool, says: str, two_threads: None
+) -> None:
+    class Failing(FedAvg):
+        def local_update(
+            self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+        ) -> tuple[Tree, Memory]:
+            if ends:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("never again")
+
+    with pytest.raises(FedbenchError, match=says):
+        Forked(Failing(), SHARED, Schedule(1, 4)).train(example_clients(Failing(), SHARED))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

@@ -18,9 +18,10 @@ from fedbench.api import Shared
 from fedbench.bench import by_hand, defenses, servers
 from fedbench.bench.defenses import Cost, described
 from fedbench.bench.paired import Pair, Ratio, compare
+from fedbench.executors import executor
 from fedbench.network import ConvNet
 from fedbench.rng import Key
-from fedbench.training import Client, Executor, Schedule, executor
+from fedbench.training import Client, Executor, Schedule
 
 IMAGE, CLASSES = (1, 28, 28), 10
 PLAIN = "momentum=0,weight_decay=0"
@@ -199,23 +200,29 @@ def training(size: Size, device: torch.device, engine: str) -> Iterator[Pair]:
     """Our executor against a loop that trains one model in place."""
     for model in size.models:
         for batch in size.batches:
-            yield weights(
-                model, bench(f"fedavg:lr=0.01,{PLAIN}", model, batch, size, device, engine)
-            )
+            ours = bench(f"fedavg:lr=0.01,{PLAIN}", model, batch, size, device, engine)
+            yield weights(model, ours)
+            half = dataclasses.replace(ours.executor, precision="bf16")
+            yield weights(f"{model}, bf16", dataclasses.replace(ours, executor=half), None)
+            if device.type == "cpu" and torch.get_num_threads() > 1:
+                many = executor("forked", ours.protocol, ours.shared, half.schedule, 1, "bf16")
+                yield weights(
+                    f"{model}, bf16, forked", dataclasses.replace(ours, executor=many), 1.8
+                )
 
 
-def weights(model: str, ours: Bench) -> Pair:
-    """Plain SGD of all clients."""
+def weights(what: str, ours: Bench, target: float | None = 0.95) -> Pair:
+    """Plain SGD of all clients, against one model in float32."""
     module = by_hand.model_of(ours.network, ours.shared.device)
     start = ours.shared.layout.flatten(ours.clients[0].tree)
     schedule = ours.executor.schedule
     return Pair(
         TRAINING,
-        f"{model}, batch {schedule.batch_size}",
+        f"{what}, batch {schedule.batch_size}",
         "a loop by hand",
         lambda: ours.executor.train(ours.clients),
         lambda: by_hand.train(module, start, ours.clients, schedule, 0.01),
-        target=0.95,
+        target=target,
         flops=6.0 * by_hand.macs(ours.network) * ours.samples,
         units=len(ours.clients),
     )

@@ -28,10 +28,10 @@ def speed(
         bool, typer.Option("--quick", help="small sizes: five minutes on two cores")
     ] = False,
     executor: Annotated[
-        str, typer.Option(help="auto, loop or stacked", rich_help_panel=_HOW)
+        str, typer.Option(help="auto, loop, stacked or forked", rich_help_panel=_HOW)
     ] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda", rich_help_panel=_HOW)] = "auto",
-    threads: Annotated[int, typer.Option(help="of torch, on a CPU", rich_help_panel=_HOW)] = 1,
+    threads: Annotated[int, typer.Option(help="of torch, on a CPU", rich_help_panel=_HOW)] = 2,
     chart: Annotated[
         Path | None, typer.Option(help="a picture of it, *.png or *.svg", rich_help_panel=_HOW)
     ] = None,

@@ -38,7 +38,7 @@ def sweep(
     engine: Annotated[str, typer.Option(help="local or ray", rich_help_panel=_HOW)] = "local",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda", rich_help_panel=_HOW)] = "auto",
     executor: Annotated[
-        str, typer.Option(help="auto, loop or stacked", rich_help_panel=_HOW)
+        str, typer.Option(help="auto, loop, stacked or forked", rich_help_panel=_HOW)
     ] = "auto",
     chunk: Annotated[
         int,
@@ -79,8 +79,8 @@ def sweep(
 
     require("--engine", engine, engine in ("local", "ray"), "local or ray")
     require("--device", device, device in ("auto", "cpu", "cuda"), "auto, cpu or cuda")
-    executors = ("auto", "loop", "stacked")
-    require("--executor", executor, executor in executors, "auto, loop or stacked")
+    executors = ("auto", "loop", "stacked", "forked")
+    require("--executor", executor, executor in executors, "auto, loop, stacked or forked")
     require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
     options = Options(device, executor, chunk, workers, threads)
     plan = Plan.read(file)

@@ -40,7 +40,7 @@ class Job:
     Args:
         scenario: To play.
         device: ``auto``, ``cpu`` or ``cuda``.
-        executor: ``auto``, ``loop`` or ``stacked``.
+        executor: ``auto``, ``loop``, ``stacked`` or ``forked``.
         chunk: Clients that are trained at once.
     """
 

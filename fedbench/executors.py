@@ -1,0 +1,107 @@
+"""Who trains the clients of a round: the choice, and several processes at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Memory, Protocol, Shared
+from fedbench.errors import FedbenchError, require
+from fedbench.training import Client, Executor, Loop, Precision, Schedule, Stacked
+
+NAMES = ("auto", "loop", "stacked", "forked")
+
+
+@dataclass(frozen=True, eq=False)
+class Forked(Executor):
+    """`Loop`, its clients dealt to as many children as torch may use threads, forked every round.
+
+    They find everything in memory as it is and write their updates to a shared ``(n, d)``: nothing
+    is copied but what clients remember. The numbers are those of `Loop` on one thread. Where there
+    is one thread only, or no fork, or an accelerator, it is `Loop`.
+
+    A child uses one thread, and says so before anything else: one that waits for threads of its
+    parent, which are not there after a fork, would wait for ever.
+    """
+
+    def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
+        """See `Executor.train`.
+
+        Raises:
+            FedbenchError: a child failed or was killed; what it said is in the message.
+        """
+        loop = Loop(self.protocol, self.shared, self.schedule, precision=self.precision)
+        workers = min(torch.get_num_threads(), len(clients))
+        if workers < 2 or self.shared.device.type != "cpu" or not hasattr(os, "fork"):
+            return loop.train(clients)
+        empty, _ = loop.train([])
+        tree = clients[0].tree
+        dtype = next(iter(tree.values())).dtype if tree else empty.dtype
+        width = self.protocol.trained(self.shared).d
+        updates = torch.empty(len(clients), width, dtype=torch.promote_types(empty.dtype, dtype))
+        updates.share_memory_()  # type: ignore[no-untyped-call]
+        parts = [range(start, len(clients), workers) for start in range(workers)]
+        children = [_start(loop, clients, updates, part) for part in parts]
+        memories: list[Memory] = [{}] * len(clients)
+        failures = []
+        for part, (child, pipe) in zip(parts, children, strict=True):
+            found = None
+            with suppress(EOFError), pipe:
+                found = pipe.recv()
+            _, status = os.waitpid(child, 0)
+            found = f"it ended with status {status}" if found is None else found
+            if isinstance(found, str):
+                failures.append(found)
+                continue
+            for i, kept in zip(part, found, strict=True):
+                memories[i] = {name: torch.from_numpy(value) for name, value in kept.items()}
+        if failures:
+            raise FedbenchError(f"a process that trains clients failed: {failures[0]}")
+        return updates, memories
+
+
+def _start(
+    loop: Loop, clients: Sequence[Client], updates: Tensor, part: range
+) -> tuple[int, Connection]:
+    """A child that trains these clients, and where it says what they keep."""
+    ours, theirs = Pipe(duplex=False)
+    child = os.fork()
+    if child:
+        theirs.close()
+        return child, ours
+    try:
+        torch.set_num_threads(1)
+        ours.close()
+        trained, memories = loop.train([clients[i] for i in part])
+        updates[list(part)] = trained
+        theirs.send([{k: v.numpy() for k, v in kept.items()} for kept in memories])
+    except BaseException as error:
+        theirs.send(f"{type(error).__name__}: {error}")
+    finally:
+        os._exit(0)  # nothing of the parent's is to be ended here
+
+
+def executor(
+    name: str,
+    protocol: Protocol[Any],
+    shared: Shared,
+    schedule: Schedule,
+    chunk: int = 32,
+    precision: Precision = "fp32",
+) -> Executor:
+    """The executor of that name; ``auto`` stacks on an accelerator and loops on a CPU."""
+    require("--chunk", chunk, chunk >= 1, ">= 1")
+    require("--executor", name, name in NAMES, ", ".join(NAMES[:-1]) + f" or {NAMES[-1]}")
+    if name == "stacked" or (name == "auto" and shared.device.type != "cpu"):
+        return Stacked(protocol, shared, schedule, chunk, precision=precision)
+    if name == "forked":
+        return Forked(protocol, shared, schedule, precision=precision)
+    return Loop(protocol, shared, schedule, precision=precision)

@@ -107,6 +107,7 @@ def test_d15_the_score_is_the_last_look_and_ids_cover_every_field() -> None:
         "server_checks": "none",
         "knowledge": "all",
         "data_seed": 7,
+        "precision": "bf16",
     }
     ids = {SMALL.id()}
     for name in Scenario.model_fields:

@@ -199,8 +199,16 @@ def test_forked_children_train_as_the_loop_does_and_in_its_order(
 
 @pytest.mark.parametrize(("ends", "says"), [(False, "ValueError: never again"), (True, "status 9")])
 def test_a_child_that_fails_is_an_error_and_leaves_no_process(
-    ends: bool, says: str, two_threads: None
+    ends: bool, says: str, two_threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    children, fork = [], os.fork
+
+    def remembered() -> int:
+        children.append(fork())
+        return children[-1]
+
+    monkeypatch.setattr(os, "fork", remembered)
+
     class Failing(FedAvg):
         def local_update(
             self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
@@ -211,5 +219,7 @@ def test_a_child_that_fails_is_an_error_and_leaves_no_process(
 
     with pytest.raises(FedbenchError, match=says):
         Forked(Failing(), SHARED, Schedule(1, 4)).train(example_clients(Failing(), SHARED))
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert len(children) == 2
+    for child in children:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(child, os.WNOHANG)

@@ -92,23 +92,27 @@ def nearest_others(squared: Tensor) -> tuple[Tensor, Tensor]:
     return sorted_.values, sorted_.indices
 
 
-def krum_scores(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
+def krum_scores(squared: Tensor, f: int, fewest: int = 1) -> Tensor:
     """``(n,)``: the sum of squared distances of each row to its ``n - f - 2`` nearest others.
 
-    Of ``fewest`` where that is less. ``distances`` as from `nearest_others`.
+    Of ``fewest`` where that is less.
     """
+    return _scores(nearest_others(squared)[0], f, fewest)
+
+
+def _scores(distances: Tensor, f: int, fewest: int) -> Tensor:
     neighbours = max(len(distances) - f - 2, fewest)
     return distances[:, 1 : neighbours + 1].sum(dim=1)
 
 
 def krum_order(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
-    """``(n,)``: the rows from the lowest score to the highest.
+    """``(n,)``: the rows from the lowest score to the highest, `nearest_others` given.
 
     Among equal scores the row comes first whose distances to all rows add up to less, so that two
     rows that have each other only do not depend on their order; then the lower one.
     """
     order = distances[:, 1:].sum(dim=1).sort(stable=True).indices  # without the -1
-    scores = krum_scores(distances, f, fewest)
+    scores = _scores(distances, f, fewest)
     return order[scores[order].sort(stable=True).indices]
 
 

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from fedbench.api import Memory, Protocol, Shared
 from fedbench.errors import FedbenchError, require
-from fedbench.training import Client, Executor, Loop, Precision, Schedule, Stacked
+from fedbench.lockstep import Stacked
+from fedbench.together import Together
+from fedbench.training import Client, Executor, Loop, Precision, Schedule, Trained
 
 NAMES = ("auto", "loop", "stacked", "forked")
 
@@ -32,7 +34,7 @@ class Forked(Executor):
     parent, which are not there after a fork, would wait for ever.
     """
 
-    def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
+    def train(self, clients: Sequence[Client]) -> Trained:
         """See `Executor.train`.
 
         Raises:
@@ -97,8 +99,13 @@ def executor(
     chunk: int = 32,
     precision: Precision = "fp32",
 ) -> Executor:
-    """The executor of that name; ``auto`` stacks on an accelerator and loops on a CPU."""
+    """The executor of that name; ``auto`` stacks on an accelerator and loops on a CPU.
+
+    A sweep asks for ``together``, which nobody else should.
+    """
     require("--chunk", chunk, chunk >= 1, ">= 1")
+    if name == "together":
+        return Together(protocol, shared, schedule, chunk, precision=precision)
     require("--executor", name, name in NAMES, ", ".join(NAMES[:-1]) + f" or {NAMES[-1]}")
     if name == "stacked" or (name == "auto" and shared.device.type != "cpu"):
         return Stacked(protocol, shared, schedule, chunk, precision=precision)

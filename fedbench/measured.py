@@ -139,7 +139,7 @@ class Environment(Part):
         numpy: Version.
         platform: Operating system and processor.
         device: ``cpu``, or the name of the accelerator.
-        executor: ``loop``, ``stacked`` or ``forked``.
+        executor: ``loop``, ``stacked``, ``forked``, or ``together`` with other runs.
         threads: Of the process.
         chunk: Clients that were trained at once; None in a loop, and where schema 1 did not say.
     """

@@ -19,12 +19,12 @@ from fedbench.evaluate import Score, evaluate, share_taken_for
 from fedbench.guarantee import guarantee
 from fedbench.identity import code_version
 from fedbench.layout import Tree
+from fedbench.lockstep import Stacked
 from fedbench.measured import Environment, Result, Round, Spread, Timing
 from fedbench.payload import Payload
 from fedbench.record import Record
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup
-from fedbench.training import Stacked
 from fedbench.wire import Packet
 
 if TYPE_CHECKING:

@@ -1,15 +1,17 @@
 """Train the clients of a round: one after the other, or many in lock step.
 
-A protocol is written for one client. `Loop` calls it client by client and is the oracle; `Stacked`
-maps it over clients with equally many steps. Both draw the same numbers, and agree to rounding.
+A protocol is written for one client. `Loop` calls it client by client and is the oracle;
+`fedbench.lockstep` maps it over clients with equally many steps. Both draw the same numbers, and
+agree to rounding.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -24,6 +26,7 @@ from fedbench.rng import Key
 
 WrapGrad = Callable[[Gradient], Grad]
 Precision = Literal["fp32", "bf16"]
+Trained = tuple[Tensor, list[Memory]]  # updates (n, d), and what each client now remembers
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +125,13 @@ class Executor(ABC):
     precision: Precision = field(default="fp32", kw_only=True)
 
     @abstractmethod
-    def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
+    def train(self, clients: Sequence[Client]) -> Trained:
         """``updates (n, d)`` in the order of ``clients``, and what each of them now remembers."""
+
+    @cached_property
+    def frozen(self) -> Tree:
+        """What all clients have from the seed."""
+        return self.protocol.frozen(self.shared)
 
     def loss(self, tree: Tree, frozen: Tree, x: Tensor, y: Tensor, key: Key) -> tuple[Tensor, Tree]:
         """Cross-entropy of the network with what the protocol makes of the trained tree.
@@ -137,13 +145,13 @@ class Executor(ABC):
             logits = self.shared.network.logits(parameters, x, step)
         return cross_entropy(logits, y), step.statistics
 
-    def each(self, tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+    def each(self, tree: Tree, x: Tensor, y: Tensor, key: Key, *, frozen: Tree) -> Tree:
         """Gradients of every sample's own loss, with a leading dimension of samples.
 
         All samples see the same draws (of a mask, say), as a batch would; padding has none. Not
         for networks with running statistics, which belong to a batch.
         """
-        frozen, draws = self.protocol.frozen(self.shared), Key(key.tensor(x.device))
+        draws = Key(key.tensor(x.device))
 
         def of(x: Tensor, y: Tensor) -> Tree:
             gradient: Tree
@@ -155,9 +163,9 @@ class Executor(ABC):
         gradients: Tree = torch.vmap(of)(x[:, None], y[:, None])
         return gradients
 
-    def gradient(self, batch: Grad) -> Gradient:
+    def gradient(self, batch: Grad, frozen: Tree) -> Gradient:
         """What mechanisms and attacks wrap."""
-        return Gradient(batch, self.each, self.schedule.batch_size)
+        return Gradient(batch, partial(self.each, frozen=frozen), self.schedule.batch_size)
 
 
 def with_statistics(gradient: Tree, tree: Tree, statistics: Tree) -> Tree:
@@ -172,9 +180,9 @@ def with_statistics(gradient: Tree, tree: Tree, statistics: Tree) -> Tree:
 class Loop(Executor):
     """Client by client."""
 
-    def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
+    def train(self, clients: Sequence[Client]) -> Trained:
         """See `Executor.train`."""
-        frozen = self.protocol.frozen(self.shared)
+        frozen = self.frozen
 
         def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             leaves = {
@@ -195,7 +203,7 @@ class Loop(Executor):
             tree, memory = self.protocol.local_update(
                 client.tree,
                 batches,
-                client.wrap_grad(self.gradient(grad)),
+                client.wrap_grad(self.gradient(grad, frozen)),
                 client.key,
                 client.memory,
             )
@@ -206,79 +214,3 @@ class Loop(Executor):
             updates[i] = row
             memories.append(memory)
         return updates, memories
-
-
-@dataclass(frozen=True, eq=False)
-class Stacked(Executor):
-    """Up to ``chunk`` clients at once, in lock step.
-
-    Only clients with equally many steps and the same ``wrap_grad`` share a launch; a short last
-    batch is padded with samples that have no gradient.
-    """
-
-    chunk: int = 32
-
-    def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
-        """See `Executor.train`."""
-        frozen, d = self.protocol.frozen(self.shared), self.protocol.trained(self.shared).d
-        nothing = torch.zeros(0, d, device=self.shared.device)
-        rows: list[Tensor] = [nothing] * len(clients)
-        memories: list[Memory] = [{}] * len(clients)
-        for group in self._groups(clients):
-            batch = [clients[i] for i in group]
-            updates, kept = self._launch(batch, frozen)
-            for position, i in enumerate(group):
-                rows[i] = updates[position, None]
-                memories[i] = {name: value[position] for name, value in kept.items()}
-        return torch.cat([nothing, *rows]), memories
-
-    def _groups(self, clients: Sequence[Client]) -> Iterator[list[int]]:
-        alike: dict[tuple[int, WrapGrad], list[int]] = {}
-        for i, client in enumerate(clients):
-            steps = self.schedule.steps(len(client.x))
-            alike.setdefault((steps, client.wrap_grad), []).append(i)
-        for group in alike.values():
-            for start in range(0, len(group), self.chunk):
-                yield group[start : start + self.chunk]
-
-    def _launch(self, clients: list[Client], frozen: Tree) -> tuple[Tensor, Memory]:
-        drawn = [self.schedule.rows(len(client.x), client.key) for client in clients]
-        width = max(self.schedule.batch_size, *(len(rows) for steps in drawn for rows in steps))
-        padded = [
-            self._padded(client, steps, width) for client, steps in zip(clients, drawn, strict=True)
-        ]
-        x = torch.stack([x for x, _ in padded])
-        y = torch.stack([y for _, y in padded])
-        tree = {name: torch.stack([c.tree[name] for c in clients]) for name in clients[0].tree}
-        memory = {
-            name: torch.stack([c.memory[name] for c in clients]) for name in clients[0].memory
-        }
-        seeds = torch.stack([client.key.tensor(self.shared.device) for client in clients])
-
-        def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-            gradient, statistics = torch.func.grad(self.loss, has_aux=True)(tree, frozen, x, y, key)
-            return with_statistics(gradient, tree, statistics)
-
-        wrapped = clients[0].wrap_grad(self.gradient(grad))
-        layout = self.protocol.trained(self.shared)
-
-        def one(
-            tree: Tree, x: Tensor, y: Tensor, seed: Tensor, memory: Memory
-        ) -> tuple[Tensor, Memory]:
-            batches = list(zip(x.unbind(0), y.unbind(0), strict=True))
-            trained, kept = self.protocol.local_update(tree, batches, wrapped, Key(seed), memory)
-            return layout.flatten(trained), kept
-
-        result: tuple[Tensor, Memory] = torch.vmap(one)(tree, x, y, seeds, memory)
-        return result
-
-    @staticmethod
-    def _padded(client: Client, steps: list[Tensor], width: int) -> tuple[Tensor, Tensor]:
-        """``(steps, width, C, H, W)`` and ``(steps, width)`` with label -1 where there is none."""
-        xs, ys = [], []
-        for rows in steps:
-            missing = width - len(rows)
-            x, y = client.x[rows], client.y[rows]
-            xs.append(torch.cat([x, x.new_zeros(missing, *x.shape[1:])]))
-            ys.append(torch.cat([y, y.new_full((missing,), -1)]))
-        return torch.stack(xs), torch.stack(ys)

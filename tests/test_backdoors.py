@@ -14,6 +14,7 @@ import fedbench
 from fedbench import registry, threat
 from fedbench.api import Attack, Local, Shared
 from fedbench.errors import ConfigError
+from fedbench.lockstep import Stacked
 from fedbench.payload import FloatVectors
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.rng import Key
@@ -21,7 +22,7 @@ from fedbench.scenario import Scenario
 from fedbench.tasks.pool import Data
 from fedbench.testing import NETWORK, example_clients, example_payloads, example_situation
 from fedbench.threat import attack_view, forge
-from fedbench.training import Loop, Schedule, Stacked
+from fedbench.training import Loop, Schedule
 from fedbench_attacks.dba import DBA
 from fedbench_attacks.edge_case import EdgeCase
 from fedbench_attacks.label_flip import LabelFlip

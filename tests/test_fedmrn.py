@@ -13,6 +13,7 @@ import fedbench
 from fedbench.api import Attack, AttackView, ServerView, Shared
 from fedbench.errors import ConfigError, IllegalPayloadError
 from fedbench.layout import Tree
+from fedbench.lockstep import Stacked
 from fedbench.network import ConvNet, Network, is_weight
 from fedbench.payload import FloatVectors, NoiseMasks, Payload, same
 from fedbench.payload.noise_masks import SMALLEST, Noise, noise_of
@@ -24,7 +25,7 @@ from fedbench.scenario import Scenario
 from fedbench.setup import prepare
 from fedbench.tasks.batch_norm_net import BatchNormNet
 from fedbench.testing import NETWORK, check_payload, check_protocol, example_clients
-from fedbench.training import Loop, Schedule, Stacked
+from fedbench.training import Loop, Schedule
 from fedbench.wire import Packet
 from fedbench_defenses.mean import Mean
 

@@ -13,6 +13,7 @@ from fedbench import registry
 from fedbench.api import ServerView, Shared
 from fedbench.errors import ConfigError
 from fedbench.layout import Tree
+from fedbench.lockstep import Stacked
 from fedbench.network import ConvNet
 from fedbench.payload import BinaryMasks, FloatVectors
 from fedbench.protocols.fedmask import FedMask
@@ -25,7 +26,7 @@ from fedbench.scenario import Scenario
 from fedbench.tasks.models import CNN4, CNN8, Conv6, Model, ResNet20
 from fedbench.testing import NETWORK, example_clients, example_situation
 from fedbench.threat import forge
-from fedbench.training import Loop, Schedule, Stacked
+from fedbench.training import Loop, Schedule
 from fedbench.wire import code_bits
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean

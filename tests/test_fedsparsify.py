@@ -15,6 +15,7 @@ from torch import Tensor
 import fedbench
 from fedbench.api import ServerView, Shared
 from fedbench.errors import ConfigError, IllegalPayloadError
+from fedbench.lockstep import Stacked
 from fedbench.network import ConvNet, Network
 from fedbench.payload import FloatVectors, PrunedVectors, same
 from fedbench.payload.pruned import Alive, largest_alive
@@ -26,7 +27,7 @@ from fedbench.scenario import Scenario
 from fedbench.setup import prepare
 from fedbench.tasks.batch_norm_net import BatchNormNet
 from fedbench.testing import NETWORK, check_payload, check_protocol, example_clients
-from fedbench.training import Client, Loop, Schedule, Stacked
+from fedbench.training import Client, Loop, Schedule
 from fedbench.wire import Packet, code_bits
 from fedbench_defenses.mean import Mean
 

@@ -27,6 +27,8 @@ ROWS = [
     ["api"],
     [
         "training",
+        "lockstep",
+        "together",
         "executors",
         "threat",
         "effect",

@@ -394,8 +394,9 @@ def test_central_noise_is_added_also_when_nobody_came() -> None:
 
 @pytest.mark.parametrize("protocol", ["fedavg", "fedpm"])
 def test_gradients_of_samples_add_up_to_that_of_the_batch(protocol: str) -> None:
+    from fedbench.lockstep import Stacked
     from fedbench.testing import example_clients
-    from fedbench.training import Loop, Schedule, Stacked
+    from fedbench.training import Loop, Schedule
 
     plugin = registry.load("protocol", protocol)
     client = example_clients(plugin, SHARED, 1)[0]
@@ -422,8 +423,9 @@ def test_gradients_of_samples_add_up_to_that_of_the_batch(protocol: str) -> None
 
 @pytest.mark.parametrize("protocol", ["fedavg", "fedpm"])
 def test_dp_sgd_trains_the_same_in_the_loop_and_stacked(protocol: str) -> None:
+    from fedbench.lockstep import Stacked
     from fedbench.testing import example_clients
-    from fedbench.training import Loop, Schedule, Stacked
+    from fedbench.training import Loop, Schedule
 
     plugin = registry.load("protocol", protocol)
     private = DPSGD(clip=0.5, z=0.1).wrap_grad

@@ -11,6 +11,7 @@ import fedbench
 from fedbench.api import Grad, Shared
 from fedbench.errors import ConfigError
 from fedbench.layout import Layout, Tree
+from fedbench.lockstep import Stacked
 from fedbench.network import Image, Network, Step, is_statistic
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.rng import Key
@@ -19,7 +20,7 @@ from fedbench.tasks.batch_norm_net import BatchNormNet, batch_norm
 from fedbench.tasks.dropout_net import DropoutNet, dropout
 from fedbench.tasks.models import CNN4, CNN8, LeNet5, Model, ResNet20
 from fedbench.tasks.residual_net import ResidualNet, shortcut
-from fedbench.training import Client, Loop, Schedule, Stacked
+from fedbench.training import Client, Loop, Schedule
 
 NORMED = BatchNormNet(image=(2, 9, 6), blocks=((3, 4), (5,)), pools=1, classes=3)
 DROPPED = DropoutNet((2, 9, 6), (3, 4), 2, 7, 3, conv_dropout=0.25, dense_dropout=0.5)

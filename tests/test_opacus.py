@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from fedbench import registry
-from fedbench.api import Gradient
 from fedbench.network import Shared
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.rng import Key
@@ -40,7 +39,7 @@ def mine(clip: float, z: float, x: Tensor, y: Tensor, key: Key) -> tuple[Any, An
     protocol = registry.load("protocol", "fedavg")
     executor = Loop(protocol, SHARED, Schedule(1, len(x)))
     tree = SHARED.network.init(Key(1))
-    grad = Gradient(lambda *_: {}, executor.each, len(x))
+    grad = executor.gradient(lambda *_: {}, {})
     return DPSGD(clip=clip, z=z).wrap_grad(grad)(tree, x, y, key), tree
 
 

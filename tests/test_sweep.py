@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -371,19 +372,65 @@ def test_two_sweeps_that_retry_play_a_failing_run_once(
 
 
 @pytest.mark.slow
+def test_runs_of_a_worker_train_together_if_asked_to(tmp_path: Path) -> None:
+    start = time.monotonic()
+    ended = sweep(tmp_path, TINY, "--together", "5", "--workers", "1")
+    wall = time.monotonic() - start
+    assert ended.returncode == 0, ended.stderr
+    found = list(records(tmp_path).values())
+    assert len(found) == RUNS
+    assert {record.environment.executor for record in found} == {"together"}
+    assert 0 < sum(record.timing.seconds for record in found) < wall  # each bears its share
+
+
+@pytest.mark.slow
+def test_who_is_killed_at_a_table_takes_all_its_runs_along_and_they_are_played_again(
+    tmp_path: Path, moody: dict[str, str]
+) -> None:
+    text = attacked_by('["moody:times=1,how=kill", "sign-flip"]')
+    ended = sweep(tmp_path, text, "--together", "9", "--workers", "1", env=moody)
+    assert ended.returncode == 0, ended.stderr
+    assert len(records(tmp_path)) == 6
+    chunks = {record.environment.chunk for record in records(tmp_path).values()}
+    assert 8 in chunks  # a quarter of 32: who was killed had often taken too much memory
+
+
+@pytest.mark.parametrize("given", [["--executor", "loop"], ["--engine", "ray"]])
+def test_together_is_for_stacked_runs_of_local_workers(tmp_path: Path, given: list[str]) -> None:
+    ended = sweep(tmp_path, TINY, "--together", "2", *given)
+    assert ended.returncode == 2
+    assert f"{given[0] if given[0] == '--executor' else '--together'} must be " in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def hear_interrupts() -> None:
+    """A shell starts background jobs deaf to Ctrl-C, and what they start inherits that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.slow
 def test_ctrl_c_while_workers_start_says_one_line(tmp_path: Path) -> None:
     endless = TINY.replace("rounds = 1", "rounds = 100000")  # however late the signal comes
     (tmp_path / "s.toml").write_text(endless)
     command = [*COMMAND, str(tmp_path / "s.toml"), "--out", str(tmp_path / "store")]
     stopped = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_interrupts,
     )
-    end = time.monotonic() + 60
-    while not (tmp_path / "store" / ".claims").exists() and time.monotonic() < end:
-        time.sleep(0.01)
-    time.sleep(0.3)
-    os.killpg(stopped.pid, signal.SIGINT)
-    _, said = stopped.communicate(timeout=60)
+    try:
+        end = time.monotonic() + 60
+        while not (tmp_path / "store" / ".claims").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        os.killpg(stopped.pid, signal.SIGINT)
+        _, said = stopped.communicate(timeout=60)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(stopped.pid, signal.SIGKILL)  # its workers, too
     assert stopped.returncode == 130
     assert said == f"fedbench: stopped with {RUNS} runs left\n"
 

@@ -13,6 +13,7 @@ from fedbench.api import Batches, Grad, Memory, Shared
 from fedbench.errors import FedbenchError
 from fedbench.executors import Forked, executor
 from fedbench.layout import Tree
+from fedbench.lockstep import Stacked
 from fedbench.network import ConvNet
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedsparse import FedSparse
@@ -20,7 +21,7 @@ from fedbench.protocols.fsl import FSL
 from fedbench.protocols.supermask import mask_rows, top_mask
 from fedbench.rng import Key
 from fedbench.testing import NETWORK, example_clients
-from fedbench.training import Loop, Schedule, Stacked, cross_entropy
+from fedbench.training import Loop, Schedule, cross_entropy
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 

@@ -53,6 +53,13 @@ def sweep(
         ),
     ] = 0,
     threads: Annotated[int, typer.Option(help="of each run, on a CPU", rich_help_panel=_HOW)] = 1,
+    together: Annotated[
+        int,
+        typer.Option(
+            help="runs of a worker that train in the same launches: for small models, and GPUs",
+            rich_help_panel=_HOW,
+        ),
+    ] = 1,
     address: Annotated[
         str | None,
         typer.Option(
@@ -82,7 +89,7 @@ def sweep(
     executors = ("auto", "loop", "stacked", "forked")
     require("--executor", executor, executor in executors, "auto, loop, stacked or forked")
     require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
-    options = Options(device, executor, chunk, workers, threads)
+    options = Options(device, executor, chunk, workers, threads, together)
     plan = Plan.read(file)
     cells, skipped = plan.cells()
     everything = runs(cells, plan.seeds)
@@ -192,11 +199,13 @@ def summarise(console: Console, tally: Tally, store: Path, runs: int, seconds: f
 def _engine(
     name: str, options: Options, runs: int, address: str | None, gpus_per_run: float
 ) -> Engine:
+    from fedbench.errors import require
+
     if name == "ray":
         from fedbench.sweep.on_ray import OnRay
 
+        require("--together", options.together, options.together == 1, "1 with --engine ray")
         return OnRay(options, address, gpus_per_run)
-    from fedbench.errors import require
     from fedbench.sweep.local import Local
 
     require("--address", address, address is None, "left out without --engine ray")

@@ -40,14 +40,17 @@ class Job:
     Args:
         scenario: To play.
         device: ``auto``, ``cpu`` or ``cuda``.
-        executor: ``auto``, ``loop``, ``stacked`` or ``forked``.
+        executor: ``auto``, ``loop``, ``stacked``, ``forked``, or ``together`` with the worker's
+            other runs.
         chunk: Clients that are trained at once.
+        number: What the worker calls it in its news.
     """
 
     scenario: Scenario
     device: str
     executor: str
     chunk: int
+    number: int = 0
 
 
 class Engine(ABC):

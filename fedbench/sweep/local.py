@@ -7,18 +7,23 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from fedbench.allocator import keep_memory
 from fedbench.errors import require
 from fedbench.record import Record
 from fedbench.sweep.cells import Run
 from fedbench.sweep.engine import Crash, Engine, Job, News, crash
+
+if TYPE_CHECKING:
+    from fedbench.together import Seat
 
 
 @dataclass(frozen=True)
@@ -27,11 +32,12 @@ class Options:
 
     Args:
         device: ``auto``, ``cpu`` or ``cuda``.
-        executor: ``auto``, ``loop`` or ``stacked``.
+        executor: ``auto``, ``loop``, ``stacked`` or ``forked``.
         chunk: Clients that the stacked executor trains at once.
         workers: Processes; 0 for one per accelerator, or one per ``threads`` cores.
         threads: Of each process. With small batches a second thread gains little, and where
             something else wants the core it costs a multiple (docs/results.md).
+        together: Runs that a worker plays at once, whose clients train in the same launches.
     """
 
     device: str = "auto"
@@ -39,16 +45,20 @@ class Options:
     chunk: int = 32
     workers: int = 0
     threads: int = 1
+    together: int = 1
 
     def __post_init__(self) -> None:
         require("--workers", self.workers, self.workers >= 0, ">= 0")
         require("--threads", self.threads, self.threads >= 1, ">= 1")
         require("--chunk", self.chunk, self.chunk >= 1, ">= 1")
+        require("--together", self.together, self.together >= 1, ">= 1")
+        free = self.together == 1 or self.executor in ("auto", "stacked")
+        require("--executor", self.executor, free, "auto or stacked with --together")
 
     def processes(self, runs: int) -> int:
         """How many workers play so many runs."""
         workers = self.workers or self.accelerators() or available_cores() // self.threads
-        return max(1, min(workers, runs))
+        return max(1, min(workers, -(-runs // self.together)))
 
     def accelerators(self) -> int:
         """How many there are to use."""
@@ -68,15 +78,15 @@ def available_cores() -> int:
 
 @dataclass
 class _Worker:
-    """A process, the pipe to it, and the run that it plays, if any."""
+    """A process, the pipe to it, and the runs that it plays, by number."""
 
     process: BaseProcess
     pipe: Connection
-    run: Run | None = None
+    runs: dict[int, Run] = field(default_factory=dict)
 
 
 class Local(Engine):
-    """Worker processes. One that is killed takes only its own run with it.
+    """Worker processes. One that is killed takes only its own runs with it.
 
     Args:
         options: How runs are played.
@@ -87,6 +97,7 @@ class Local(Engine):
         self.options, self.size = options, workers
         self._workers: dict[int, _Worker] = {}  # by their place: which accelerator they use
         self._begun: list[News] = []
+        self._numbers = count()
 
     def __enter__(self) -> Self:
         return self
@@ -106,40 +117,45 @@ class Local(Engine):
 
     def free(self) -> int:
         """Places without a run."""
-        return self.size - sum(worker.run is not None for worker in self._workers.values())
+        return self.size * self.options.together - sum(len(w.runs) for w in self._workers.values())
 
     def submit(self, run: Run, chunk: int) -> None:
-        """To a worker that waits, or to a new one."""
-        idle = next((w for w in self._workers.values() if w.run is None), None)
-        worker = idle or self._start()
-        job = Job(run.scenario, self.options.device, self.options.executor, chunk)
+        """To a worker that waits, to a new one, or to the one with the fewest runs."""
+        workers = self._workers.values()
+        least = min(workers, key=lambda worker: len(worker.runs), default=None)
+        if least is None or (least.runs and len(workers) < self.size):
+            least = self._start()
+        executor = self.options.executor if self.options.together == 1 else "together"
+        number = next(self._numbers)
+        job = Job(run.scenario, self.options.device, executor, chunk, number)
         try:
-            worker.pipe.send(job)
-        except OSError:  # it was killed while it waited, and had nothing to lose
-            self._bury(next(place for place, one in self._workers.items() if one is worker))
-            return self.submit(run, chunk)
-        worker.run = run
+            least.pipe.send(job)
+        except OSError:
+            if not least.runs:  # it was killed while it waited, and had nothing to lose
+                self._bury(next(place for place, w in self._workers.items() if w is least))
+                return self.submit(run, chunk)
+        least.runs[number] = run
         self._begun.append(News(run, None))
         return None
 
     def news(self, wait_seconds: float) -> list[News]:
         """What the pipes say; the end of a pipe is the end of its worker."""
         out, self._begun = self._begun, []
-        busy = {w.pipe: (i, w) for i, w in self._workers.items() if w.run is not None}
+        busy = {w.pipe: (i, w) for i, w in self._workers.items() if w.runs}
         if not busy:
             time.sleep(0 if out else wait_seconds)
         for pipe in wait(list(busy), 0 if out else wait_seconds):
             assert isinstance(pipe, Connection)
             place, worker = busy[pipe]
-            assert worker.run is not None
             try:
-                said = pipe.recv()
+                number, said = pipe.recv()
             except (EOFError, OSError):
-                out.append(News(worker.run, self._bury(place)))
+                runs, crashed = list(worker.runs.values()), self._bury(place)
+                out += [News(run, crashed) for run in runs]
                 continue
-            out.append(News(worker.run, said))
+            out.append(News(worker.runs[number], said))
             if isinstance(said, Record | Crash):
-                worker.run = None
+                del worker.runs[number]
         return out
 
     def _start(self) -> _Worker:
@@ -180,16 +196,28 @@ def _serve(pipe: Connection, threads: int, accelerator: int | None) -> None:
     import torch
 
     torch.set_num_threads(threads)
+    from fedbench.together import Table
+
+    table: Table[Record] = Table()
     while True:
         try:
-            job = pipe.recv()
+            while not table.seats or pipe.poll():
+                job = pipe.recv()
+                table.seat(job.number, partial(_play, job, pipe))
         except (EOFError, OSError):
             return
-        try:
-            ended: Record | Crash = _play(job, pipe)
-        except BaseException as error:
-            ended = crash(error)
-        pipe.send(ended)
+        for seat in table.turn():
+            pipe.send((seat.name, _timed(seat)))
+
+
+def _timed(seat: Seat[Record]) -> Record | Crash:
+    """How a run ended; beside others it took its share of the time."""
+    ended = seat.ended
+    assert ended is not None
+    if isinstance(ended, BaseException):
+        return crash(ended)
+    timing = ended.timing.model_copy(update={"seconds": seat.seconds})
+    return ended.model_copy(update={"timing": timing})
 
 
 def _play(job: Job, pipe: Connection) -> Record:
@@ -200,7 +228,7 @@ def _play(job: Job, pipe: Connection) -> Record:
         device=job.device,
         executor=job.executor,
         chunk=job.chunk,
-        progress=pipe.send,
+        progress=lambda done: pipe.send((job.number, done)),
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedbench import threat
 from fedbench.api import Attack, Defense, Protocol, ServerView, Shared
 from fedbench.layout import Tree
+from fedbench.lockstep import Stacked
 from fedbench.network import ConvNet
 from fedbench.payload import (
     BinaryMasks,
@@ -38,7 +39,7 @@ from fedbench.payload import (
 from fedbench.payload.levels import bucket_lengths, scales_of
 from fedbench.payload.pruned import Alive
 from fedbench.rng import Key
-from fedbench.training import Client, Loop, Schedule, Stacked
+from fedbench.training import Client, Loop, Schedule
 
 NETWORK = ConvNet((1, 4, 4), ((3,),), (5,), 3)  # 27, 60 and 15 weights
 SIZES = (27, 60, 15)

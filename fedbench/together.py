@@ -1,0 +1,115 @@
+"""Several runs in one process, whose clients train in the same launches.
+
+A sweep of small networks cannot fill a machine run by run. Here every run has a thread; they take
+turns, one at a time, and each goes on until it needs training or ends. Then all that wait are
+trained at once. A run knows nothing of it but its executor's name.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fedbench.lockstep import Part, Stacked, train_all
+from fedbench.training import Client, Trained
+
+Ending = TypeVar("Ending")
+_thread = threading.local()  # of a run: its seat
+
+
+@dataclass(frozen=True, eq=False)
+class Together(Stacked):
+    """`Stacked`, with the clients of all runs at the table; without one, with its own."""
+
+    def train(self, clients: Sequence[Client]) -> Trained:
+        """See `Executor.train`."""
+        seat: Seat[object] | None = getattr(_thread, "seat", None)
+        return super().train(clients) if seat is None else seat.ask((self, clients))
+
+
+class Seat(Generic[Ending]):
+    """A run in its own thread, which moves only while `resume` waits for it.
+
+    Args:
+        name: Of the run, for who looks.
+        work: The run.
+    """
+
+    def __init__(self, name: int, work: Callable[[], Ending]) -> None:
+        self.name = name
+        self.wanted: Part | None = None
+        self.answer: Trained | BaseException | None = None
+        self.ended: Ending | BaseException | None = None
+        self.seconds = 0.0
+        self._work = work
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def resume(self) -> None:
+        """Until it wants something to be trained or has ended."""
+        start = time.perf_counter()
+        self._go.release()
+        self._stopped.acquire()
+        self.seconds += time.perf_counter() - start
+
+    def ask(self, part: Part) -> Trained:
+        """Called by the run: hand over, and wait for the answer."""
+        self.wanted = part
+        self._stopped.release()
+        self._go.acquire()
+        answer, self.wanted, self.answer = self.answer, None, None
+        assert answer is not None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def _run(self) -> None:
+        _thread.seat = self
+        self._go.acquire()
+        try:
+            self.ended = self._work()
+        except BaseException as error:
+            self.ended = error
+        self._stopped.release()
+
+
+class Table(Generic[Ending]):
+    """Runs that are played together; they may come and go."""
+
+    def __init__(self) -> None:
+        self.seats: list[Seat[Ending]] = []
+
+    def seat(self, name: int, work: Callable[[], Ending]) -> None:
+        """Another run; it begins with the next `turn`."""
+        self.seats.append(Seat(name, work))
+
+    def turn(self) -> list[Seat[Ending]]:
+        """Every run goes on to its next training, which is done for all; those that have ended.
+
+        A launch that fails is tried run by run: an error is its own run's.
+        """
+        for seat in self.seats:
+            seat.resume()
+        ended = [seat for seat in self.seats if seat.ended is not None]
+        self.seats = [seat for seat in self.seats if seat.ended is None]
+        parts = [seat.wanted for seat in self.seats if seat.wanted is not None]
+        start = time.perf_counter()
+        for seat, answer in zip(self.seats, _trained(parts), strict=True):
+            seat.answer = answer
+        spent, clients = time.perf_counter() - start, sum(len(part[1]) for part in parts)
+        for seat, part in zip(self.seats, parts, strict=True):
+            seat.seconds += spent * len(part[1]) / max(1, clients)
+        return ended
+
+
+def _trained(parts: Sequence[Part]) -> list[Trained | BaseException]:
+    try:
+        return list(train_all(parts))
+    except Exception as error:
+        if len(parts) == 1:
+            return [error]
+    return [answer for part in parts for answer in _trained([part])]

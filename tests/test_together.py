@@ -1,0 +1,222 @@
+"""Runs that train in the same launches get what they would have got alone."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench import registry
+from fedbench.api import Grad, Gradient
+from fedbench.lockstep import BUDGET, Stacked, footprint, launches, train_all
+from fedbench.network import ConvNet, Shared
+from fedbench.record import Record
+from fedbench.rng import Key
+from fedbench.run import play
+from fedbench.scenario import Scenario
+from fedbench.testing.contracts import example_clients
+from fedbench.together import Table, Together
+from fedbench.training import Client, Loop, Schedule
+
+NETWORK = ConvNet((1, 4, 4), ((3,),), (5,), 3)
+TWO = (Shared(NETWORK, 1, torch.device("cpu")), Shared(NETWORK, 2, torch.device("cpu")))
+
+
+def part(
+    shared: Shared, text: str = "fedpm", batch: int = 4, **settings: Any
+) -> tuple[Stacked, list[Client]]:
+    protocol = registry.load("protocol", text)
+    engine = Stacked(protocol, shared, Schedule(2, batch), **settings)
+    return engine, example_clients(protocol, shared)
+
+
+def alone(engine: Stacked, clients: list[Client]) -> Tensor:
+    loop = Loop(engine.protocol, engine.shared, engine.schedule, precision=engine.precision)
+    return loop.train(clients)[0]
+
+
+@pytest.mark.parametrize("text", ["fedavg", "fedpm", "fsl", "fedmrn", "eden", "fedsparse"])
+def test_two_seeds_share_launches_and_each_keeps_its_own_network(text: str) -> None:
+    parts = [part(shared, text) for shared in TWO]
+    together = len(list(launches(parts)))
+    assert together == len(list(launches(parts[:1])))  # the second one costs no launch
+    first, second = train_all(parts)
+    for (engine, clients), (updates, _) in zip(parts, (first, second), strict=True):
+        expected = alone(engine, clients)
+        assert torch.linalg.norm(updates - expected) < 1e-4 * torch.linalg.norm(expected)
+    assert not torch.allclose(first[0], second[0], atol=1e-3)  # the seeds do matter here
+
+
+def test_what_differs_shares_no_launch() -> None:
+    ours = part(TWO[0])
+    wide = Shared(dataclasses.replace(NETWORK, hidden=(6,)), 2, torch.device("cpu"))
+    for other in (
+        part(TWO[1], "fedpm:lr=0.2"),
+        part(TWO[1], "fsl"),
+        part(TWO[1], batch=5),
+        part(TWO[1], precision="bf16"),
+        part(wide),
+    ):
+        apart = len(list(launches([ours]))) + len(list(launches([other])))
+        assert len(list(launches([ours, other]))) == apart
+
+
+def test_methods_of_equal_mechanisms_are_one_and_closures_are_their_own() -> None:
+    def of(wrap: Callable[[], Callable[[Gradient], Grad]]) -> int:
+        parts = []
+        for shared in TWO:
+            engine, clients = part(shared)
+            held = wrap()
+            parts.append((engine, [dataclasses.replace(c, wrap_grad=held) for c in clients]))
+        return len(list(launches(parts)))
+
+    once = len(list(launches([part(TWO[0])])))
+    assert of(lambda: registry.load("mechanism", "dp-sgd:z=1,clip=1").wrap_grad) == once
+    assert of(lambda: lambda grad: grad) == 2 * once
+    strengths = iter("12")
+    assert (
+        of(lambda: registry.load("mechanism", f"dp-sgd:z={next(strengths)},clip=1").wrap_grad)
+        == 2 * once
+    )
+
+
+def test_each_seed_has_its_own_network_also_sample_by_sample() -> None:
+    parts = []
+    for shared in TWO:
+        engine, clients = part(shared)
+        wrap = registry.load("mechanism", "dp-sgd:z=0.5,clip=0.1").wrap_grad
+        parts.append((engine, [dataclasses.replace(c, wrap_grad=wrap) for c in clients]))
+    for (engine, clients), (updates, _) in zip(parts, train_all(parts), strict=True):
+        expected = alone(engine, clients)
+        assert torch.linalg.norm(updates - expected) < 1e-3 * torch.linalg.norm(expected)
+
+
+def test_a_launch_takes_what_its_memory_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, clients = part(TWO[0], chunk=32)
+    engine = dataclasses.replace(engine, chunk=32)
+    assert engine.width() == 32  # 32 of this network are nothing
+    one = footprint(NETWORK, 4)
+    monkeypatch.setattr("fedbench.lockstep.BUDGET", 2 * one + 1)
+    assert engine.width() == 2
+    assert all(len(group) <= 2 for group in launches([(engine, clients)]))
+    monkeypatch.setattr("fedbench.lockstep.BUDGET", one // 2)
+    assert engine.width() == 1  # never none
+    assert BUDGET == 1 << 29
+
+
+def test_the_footprint_of_a_client_by_hand() -> None:
+    # A convolution of 3 channels on 4 x 4, a pool to 2 x 2, layers of 5 and 3. A sample keeps: the
+    # image, 16; the 48 after the convolution's ReLU twice, for the ReLU and as input of the pool;
+    # the pool's 12 places in 8 bytes; its 12 values as input of a layer; the 5 after that one's
+    # ReLU twice. Four samples, values and gradients; six copies of the weights.
+    floats = 16 + 48 + 48 + 12 + 5 + 5
+    weights = 3 * 9 + 12 * 5 + 5 * 3
+    per_sample = 4 * floats + 8 * 12
+    assert footprint(NETWORK, 4) == 6 * 4 * weights + 2 * 4 * per_sample
+
+
+# the table
+
+
+def scenario(seed: int, **settings: Any) -> Scenario:
+    given: dict[str, Any] = {
+        "dataset": "digits",
+        "model": "micro",
+        "clients": 8,
+        "per_round": 4,
+        "malicious": 0.25,
+        "rounds": 2,
+        "attack": "label-flip",
+        "protocol": "fedpm",
+        "seed": seed,
+    }
+    return Scenario.of(**given | settings)
+
+
+def at_table(scenarios: list[Scenario]) -> dict[int, Record | BaseException]:
+    table: Table[Record] = Table()
+    for name, one in enumerate(scenarios):
+
+        def work(one: Scenario = one) -> Record:
+            return play(one, executor="together")
+
+        table.seat(name, work)
+    ended: dict[int, Record | BaseException] = {}
+    while table.seats:
+        for seat in table.turn():
+            assert seat.ended is not None
+            ended[seat.name] = seat.ended
+    return ended
+
+
+def test_runs_of_a_table_are_those_that_would_have_been_played_alone() -> None:
+    scenarios = [scenario(0), scenario(1), scenario(0, rounds=1), scenario(0, protocol="fsl")]
+    found = at_table(scenarios)
+    assert list(found) == [2, 0, 1, 3]  # the shortest leaves first
+    for name, one in enumerate(scenarios):
+        record, expected = found[name], play(one, executor="stacked")
+        assert isinstance(record, Record)
+        assert record.environment.executor == "together"
+        assert record.environment.chunk == 32
+        assert len(record.rounds) == one.rounds
+        for mine, theirs in zip(record.rounds, expected.rounds, strict=True):
+            assert mine.clients == theirs.clients
+            assert mine.benign_uplink_bits == theirs.benign_uplink_bits
+        assert record.result.loss == pytest.approx(expected.result.loss, rel=0.02)
+
+
+def test_a_run_that_fails_leaves_the_others_alone() -> None:
+    scenarios = [scenario(0), scenario(1, partition="dirichlet:beta=0"), scenario(2)]
+    found = at_table(scenarios)
+    assert isinstance(found[1], Exception)
+    assert isinstance(found[0], Record)
+    assert isinstance(found[2], Record)
+
+
+def test_a_launch_that_fails_is_its_own_runs_failure() -> None:
+    """A wrapped gradient that cannot be mapped fails in the launch, not in the run's thread."""
+    good, clients = part(TWO[0])
+    seated = Together(good.protocol, good.shared, good.schedule)
+
+    def odd(grad: Gradient) -> Grad:
+        def wrapped(tree: Any, x: Tensor, y: Tensor, key: Key) -> Any:
+            raise ZeroDivisionError("odd today")
+
+        return wrapped
+
+    table: Table[Tensor] = Table()
+    table.seat(0, lambda: seated.train(clients)[0])
+    poisoned = [dataclasses.replace(client, wrap_grad=odd) for client in clients]
+    table.seat(1, lambda: seated.train(poisoned)[0])
+    ended: dict[int, Any] = {}
+    while table.seats:
+        ended |= {seat.name: seat.ended for seat in table.turn()}
+    assert isinstance(ended[1], ZeroDivisionError)
+    updates = ended[0]
+    assert isinstance(updates, Tensor)
+    assert torch.allclose(updates, alone(good, clients), atol=1e-5)
+
+
+def test_away_from_a_table_it_trains_its_own() -> None:
+    engine, clients = part(TWO[0])
+    seated = Together(engine.protocol, engine.shared, engine.schedule)
+    assert torch.equal(seated.train(clients)[0], engine.train(clients)[0])
+
+
+def test_a_seat_is_charged_its_share_of_a_launch() -> None:
+    """Of two runs the one with three times the clients bears three quarters of the launch."""
+    engine, clients = part(TWO[0])
+    seated = Together(engine.protocol, engine.shared, engine.schedule)
+    table: Table[int] = Table()
+    table.seat(0, lambda: len(seated.train(clients[:1])[1]))
+    table.seat(1, lambda: len(seated.train([clients[0]] * 3)[1]))
+    seats = list(table.seats)
+    for seat in seats:
+        assert seat.seconds == 0
+    assert table.turn() == []
+    waits = [seat.seconds for seat in seats]
+    assert 2 < waits[1] / waits[0] < 3.5
+    table.turn()
+    assert [seat.ended for seat in seats] == [1, 3]

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-cluster gpu-check clean
+.PHONY: demo test test-slow test-cluster gpu-check compare clean
 
 demo: .venv/installed
 	$(BIN)/fedbench attack
@@ -18,6 +18,10 @@ test-slow: .venv/installed-dev
 
 test-cluster: .venv/installed-dev
 	$(BIN)/pytest -q -m cluster
+
+# How fast this is beside another commit: make compare BASE=main~5
+compare: .venv/installed
+	$(BIN)/python benchmarks/commits.py $(or $(BASE),HEAD~1)
 
 gpu-check: .venv/installed
 	$(BIN)/python benchmarks/gpu_check.py

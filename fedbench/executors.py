@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Memory, Protocol, Shared
+from fedbench.choice import choose
 from fedbench.errors import FedbenchError, require
 from fedbench.lockstep import Stacked
 from fedbench.together import Together
@@ -98,16 +99,28 @@ def executor(
     schedule: Schedule,
     chunk: int = 32,
     precision: Precision = "fp32",
+    together: float = 1.0,
 ) -> Executor:
-    """The executor of that name; ``auto`` stacks on an accelerator and loops on a CPU.
+    """The executor of that name; ``auto`` is the faster one, see `fedbench.choice`.
 
     A sweep asks for ``together``, which nobody else should.
+
+    Args:
+        name: One of `NAMES`.
+        protocol: What clients train.
+        shared: Network and device.
+        schedule: How often a client sees its data.
+        chunk: Clients that are trained at once, where many are.
+        precision: Of the network's products.
+        together: Clients of a round that take equally many steps, on average.
     """
     require("--chunk", chunk, chunk >= 1, ">= 1")
     if name == "together":
         return Together(protocol, shared, schedule, chunk, precision=precision)
     require("--executor", name, name in NAMES, ", ".join(NAMES[:-1]) + f" or {NAMES[-1]}")
-    if name == "stacked" or (name == "auto" and shared.device.type != "cpu"):
+    if name == "auto":
+        name = choose(protocol, shared, schedule, chunk, precision, together)
+    if name == "stacked":
         return Stacked(protocol, shared, schedule, chunk, precision=precision)
     if name == "forked":
         return Forked(protocol, shared, schedule, precision=precision)

@@ -79,7 +79,7 @@ def play(
     Args:
         scenario: What to play.
         device: ``auto``, ``cpu`` or ``cuda``.
-        executor: ``loop``, ``stacked``, ``forked``, or ``auto`` by device.
+        executor: ``loop``, ``stacked``, ``forked``, or ``auto``: the faster one of two.
         chunk: Clients that the stacked executor trains at once.
         progress: Called after each round.
         data: The scenario's pool of samples, if it is at hand.

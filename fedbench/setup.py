@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedbench import registry
 from fedbench.api import Attack, Grad, Gradient, Memory, Sees, ServerView, Shared
+from fedbench.choice import crowd
 from fedbench.errors import ConfigError, Misfit, require
 from fedbench.executors import executor
 from fedbench.guarantee import claimable
@@ -212,6 +213,8 @@ def prepare(
         raise Misfit(f"mechanism {registry.split(scenario.mechanism)[0]} {unproved}")
     coins = plugins.mechanism.batches == "poisson"
     schedule = Schedule(scenario.epochs, scenario.batch_size, coins)
+    alike = crowd([len(train) for train, _, _ in splits], scenario.per_round, schedule)
+    trains = executor(engine, plugins.protocol, shared, schedule, chunk, scenario.precision, alike)
     setup = Setup(
         scenario=scenario,
         plugins=plugins,
@@ -223,7 +226,7 @@ def prepare(
         sizes=torch.tensor([len(train) for train, _, _ in splits], dtype=torch.float64),
         malicious=malicious_clients(scenario.clients, scenario.malicious, key.fold("malicious")),
         shared=shared,
-        executor=executor(engine, plugins.protocol, shared, schedule, chunk, scenario.precision),
+        executor=trains,
         key=key,
     )
     claimable(setup)

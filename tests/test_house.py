@@ -29,6 +29,7 @@ ROWS = [
         "training",
         "lockstep",
         "together",
+        "choice",
         "executors",
         "threat",
         "effect",

@@ -65,8 +65,9 @@ class SignGuard(Defense[None]):
 
     The paper's variants put a fourth feature beside the shares. ``cosine`` (SignGuard-Sim): the
     median cosine with the other rows. ``distance`` (SignGuard-Dist): the median distance to them,
-    in medians of all rows and at most ``high``. Both are of all coordinates and of this round; the
-    public code compares with the last answer from its third round on, and scales features.
+    in medians of all rows and at most ``high``: the bound is ours, since one row far out would
+    make the bandwidth that of all. Both are of all coordinates and of this round; the public code
+    compares with the last answer from its third round on, and scales features.
 
     The paper leaves MeanShift's bandwidth open: here scikit-learn's estimate, see ``quantile``.
 

@@ -188,7 +188,7 @@ def bench(
         )
         for i in range(size.clients)
     ]
-    trains = executor(engine, protocol, shared, Schedule(1, batch))
+    trains = executor(engine, protocol, shared, Schedule(1, batch), together=len(clients))
     return Bench(protocol, shared, trains, clients)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from fedbench import registry
+from fedbench.api import ServerView
 from fedbench.payload import FloatVectors
 from fedbench.testing.defenses import view_of
 
@@ -69,10 +70,11 @@ def measure(defense: str, n: int, k: int, repeats: int, device: str, threads: in
     few = max(1, min(k, SORTED // n))
     part = x[:, :few]
 
-    def call(payload: FloatVectors = payload) -> None:
+    def call(payload: FloatVectors = payload, view: ServerView = view) -> None:
         rule.aggregate(payload, rule.init(payload.spec), view.asked())
 
-    call(FloatVectors(x[:, :64].clone()))  # what it imports is not its memory
+    small = FloatVectors(x[:, :64].clone())
+    call(small, view_of(small))  # what it imports is not its memory
     memory = _peak(call, where)
     bytes_ = x.element_size() * x.nelement()
     times: list[tuple[float, float, float]] = []

@@ -1,0 +1,149 @@
+"""Rounds of fedbench, timed; one line of JSON.
+
+Whole rounds as `fedbench run` plays them: messages are encoded to bytes, counted and decoded again.
+FedAvg with plain SGD, the mean as rule, nobody malicious, test data never looked at; freed memory
+is kept, as the command line does. ``--executor forked`` trains in ``--threads`` processes of one
+thread each. ``--idle`` plays clients that do nothing instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from argparse import ArgumentParser
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import workload
+from torch import Tensor
+
+from fedbench.allocator import keep_memory
+from fedbench.bench.servers import Idle
+from fedbench.executors import NAMES, executor
+from fedbench.layout import Tree
+from fedbench.network import Image, Network, Step
+from fedbench.rng import Key
+from fedbench.run import World, play_round
+from fedbench.scenario import Scenario
+from fedbench.setup import Setup, prepare
+from fedbench.tasks.pool import Data
+from fedbench.training import Loop, Precision, Schedule
+
+NEVER = 10**6
+
+
+@dataclass(frozen=True)
+class TwoConvolutions(Network):
+    """The network of the workload ``size``."""
+
+    image: Image
+    classes: int
+    size: workload.Training
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Weights, then biases."""
+        return self.size.shapes
+
+    def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
+        """Training and use are the same."""
+        for name in ("conv1", "conv2"):
+            x = F.relu(F.conv2d(x, params[name], params[f"{name}.bias"]))
+        x = F.max_pool2d(x, 2).flatten(1)
+        x = F.relu(F.linear(x, params["fc1"], params["fc1.bias"]))
+        return F.linear(x, params["fc2"], params["fc2.bias"])
+
+    def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
+        """Those of the workload, whatever the key."""
+        return {n: torch.from_numpy(w).to(device) for n, w in self.size.weights().items()}
+
+
+def prepared(size: workload.Training, engine: str = "loop", precision: Precision = "fp32") -> Setup:
+    """A run of the workload; every client trains on all of its samples."""
+    x, y = (torch.from_numpy(found) for found in size.images())
+    mean, std = ((value,) * size.image[0] for value in (workload.MEAN, workload.STD))
+    data = Data(x, y, size.classes, workload.WHITE, mean, std)
+    scenario = Scenario.of(
+        protocol=f"fedavg:lr={size.lr},momentum=0,weight_decay=0",
+        defense="mean",
+        malicious=0.0,
+        partition="iid",
+        clients=size.clients,
+        per_round=size.cohort,
+        epochs=1,
+        batch_size=size.batch,
+        rounds=NEVER,
+        eval_every=NEVER,
+        precision=precision,
+        seed=size.seed,
+    )
+    setup = prepare(scenario, "cpu", data=data)
+    network = TwoConvolutions(size.image, size.classes, size)
+    shared = dataclasses.replace(setup.shared, network=network)
+    protocol, schedule = setup.plugins.protocol, Schedule(1, size.batch)
+    return dataclasses.replace(
+        setup,
+        train=list(torch.split(torch.arange(len(data)), size.samples)),
+        sizes=torch.full((size.clients,), size.samples, dtype=torch.float64),
+        shared=shared,
+        executor=executor(engine, protocol, shared, schedule, precision=precision),
+    )
+
+
+def timed(setup: Setup, rounds: int) -> tuple[World, dict[str, Any]]:
+    """So many rounds after one to warm up, and what the last of them had."""
+    protocol, shared = setup.plugins.protocol, setup.shared
+    world = World(protocol.init(shared))
+    ids = play_round(setup, world, 0).clients
+    moments = [workload.Moment.now()]
+    for step in range(1, rounds + 1):
+        ids = play_round(setup, world, step).clients
+        moments.append(workload.Moment.now())
+    samples = sum(len(setup.train[i]) for i in ids)
+    counted = {"clients": len(ids), "samples": samples, "parameters": shared.layout.d}
+    return world, counted | workload.between(moments)
+
+
+def train(size: workload.Training, rounds: int, engine: str, precision: Precision) -> Any:
+    """The workload that trains, and how well the model does in the end."""
+    setup = prepared(size, engine, precision)
+    world, measured = timed(setup, rounds)
+    model = setup.plugins.protocol.model(setup.shared, world.state, Key(0))
+    rows = torch.arange(min(workload.JUDGED, len(setup.data)))
+    logits, y = setup.shared.network.logits(model, setup.data.floats(rows)), setup.data.y[rows]
+    accuracy = (logits.argmax(dim=1) == y).float().mean().item()
+    return measured | {"loss": F.cross_entropy(logits, y).item(), "accuracy": accuracy}
+
+
+def idling(size: workload.Idling) -> Setup:
+    """The same with clients that do nothing."""
+    told, few = size.network, 10  # samples, which nobody looks at
+    network = dataclasses.replace(told, clients=size.clients, cohort=size.cohort, samples=few)
+    setup, protocol = prepared(network), Idle()
+    return dataclasses.replace(
+        setup,
+        plugins=dataclasses.replace(setup.plugins, protocol=protocol),
+        executor=Loop(protocol, setup.shared, Schedule(1, network.batch)),
+    )
+
+
+def main() -> None:
+    parser = workload.options(ArgumentParser(description=__doc__))
+    parser.add_argument("--executor", choices=NAMES, default="loop")
+    parser.add_argument("--idle", action="store_true")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    keep_memory()
+    if given.idle:
+        _, measured = timed(idling(workload.Idling()), given.rounds)
+        measured |= {"samples": 0, "loss": None, "accuracy": None}  # nobody looked at one
+    else:
+        measured = train(workload.Training(), given.rounds, given.executor, given.precision)
+    many = given.threads if given.executor == "forked" else 1
+    cores = {"threads": given.threads // many, "processes": many}
+    workload.say(("torch", "numpy"), precision=given.precision, **cores, **measured)
+
+
+if __name__ == "__main__":
+    main()

@@ -109,6 +109,14 @@ def test_both_sides_take_turns_each_in_a_process_of_its_own(tmp_path: Path) -> N
     assert found.turns == [(turn(), turn())] * 2
 
 
+def test_turns_that_did_other_work_end_the_comparison() -> None:
+    ours, theirs = (
+        [sys.executable, "-c", f"print({json.dumps(SAID | {'samples': n})!r})"] for n in (8, 9)
+    )
+    with pytest.raises(ConfigError, match="samples of 'loop'"):
+        pairing.compare(dataclasses.replace(CASE, ours=ours, theirs=theirs), 1)
+
+
 def test_a_turn_that_fails_says_its_last_words(tmp_path: Path) -> None:
     script = tmp_path / "side.py"
     script.write_text("raise SystemExit('first\\nno such port')")

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fedbench import registry
-from fedbench.bench import by_hand, paired, servers, speed
+from fedbench.bench import by_hand, masks, paired, servers, speed
+from fedbench.bench.clients import PLAIN, bench
 from fedbench.bench.paired import Pair, Ratio, busy, compare
 from fedbench.cli import main
 from fedbench.network import ConvNet
@@ -94,7 +95,7 @@ def test_what_is_short_is_called_until_a_clock_can_tell() -> None:
 
 
 def test_the_loop_by_hand_trains_as_ours_does() -> None:
-    ours = speed.bench(f"fedavg:lr=0.1,{speed.PLAIN}", "micro", 4, SMALL, CPU, "loop")
+    ours = bench(f"fedavg:lr=0.1,{PLAIN}", "micro", 4, SMALL, CPU, "loop")
     updates, _ = ours.executor.train(ours.clients)
     assert updates.shape == (2, ours.shared.layout.d)
     torch.testing.assert_close(
@@ -112,9 +113,60 @@ def test_the_loop_by_hand_trains_as_ours_does() -> None:
     assert ours.samples == 24
 
 
+def test_masks_by_hand_are_trained_as_ours_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Our coins are written down and fed to the other side: then both must end at the same scores.
+    ours = bench(masks.BERNOULLI, "micro", 4, SMALL, CPU, "loop")
+    drawn: list[torch.Tensor] = []
+
+    def written(key: Key, p: torch.Tensor) -> torch.Tensor:
+        drawn.append(key.bernoulli(p))
+        return drawn[-1]
+
+    monkeypatch.setattr(Key, "coins", written)
+    updates, _ = ours.executor.train(ours.clients)
+    layers, steps = len(ours.shared.weights.names), 2 * 3
+    assert len(drawn) == layers * steps
+    fed = iter(drawn)
+    frozen = ours.protocol.frozen(ours.shared)
+    start = list(ours.clients[0].tree.values())
+    theirs = by_hand.mask_train(
+        [frozen[name] for name in ours.shared.weights.names],
+        start,
+        ours.clients,
+        ours.executor.schedule,
+        ours.network,
+        ours.protocol.lr,
+        lambda p: next(fed).to(p.dtype),
+    )
+    assert next(fed, None) is None
+    torch.testing.assert_close(theirs, updates, rtol=1e-4, atol=1e-6)
+    before = torch.cat([s.flatten() for s in start]).sigmoid()
+    assert float((updates[0] - before).abs().max()) > 1e-3
+
+
+def test_masks_by_hand_draw_as_often_as_ours() -> None:
+    pair = masks.bernoulli("micro", bench(masks.BERNOULLI, "micro", 4, SMALL, CPU, "loop"))
+    found: Any = pair.mine()
+    mine, theirs = found[0], pair.theirs()
+    assert isinstance(theirs, torch.Tensor)
+    assert mine.shape == theirs.shape
+    # Other draws, the same distribution: clients' means over all weights differ by little.
+    gap = (mine.mean(dim=1) - theirs.mean(dim=1)).abs()
+    assert float(gap.max()) < 0.01
+    assert not torch.equal(mine, theirs)
+
+
+def test_masks_are_measured_beside_weights_where_there_is_a_target() -> None:
+    size = dataclasses.replace(SMALL, models=("micro", "lenet"), batches=(4, 8), samples=16)
+    found = [(pair.what, pair.target) for pair in masks.pairs(size, CPU, "loop")]
+    assert ("lenet, drawn masks, batch 8", 0.45) in found
+    assert ("lenet, the best half, batch 8", 0.45) in found
+    assert len(found) == 4 + 2
+
+
 def test_the_round_of_fsl_by_hand_ranks_as_ours_does() -> None:
-    ours = speed.bench(f"fsl:lr=0.4,{speed.PLAIN}", "micro", 4, SMALL, CPU, "loop")
-    pair = speed.ranked(ours)
+    ours = bench(f"fsl:lr=0.4,{PLAIN}", "micro", 4, SMALL, CPU, "loop")
+    pair = masks.ranked(ours)
     mine, theirs = pair.mine(), pair.theirs()
     assert isinstance(mine, torch.Tensor)
     assert isinstance(theirs, list)
@@ -177,9 +229,11 @@ def test_the_suite_is_played(
     if format == "json":
         found = json.loads(said)
         assert found["machine"]["threads"] == 2
-        assert {"micro, bf16, batch 4", "micro, bf16, forked, batch 4"} <= {
-            one["what"] for one in found["ratios"]
-        }
+        assert {
+            "micro, bf16, batch 4",
+            "micro, bf16, forked, batch 4",
+            "micro, drawn masks, batch 4",
+        } <= {one["what"] for one in found["ratios"]}
         groups = {one["group"] for one in found["ratios"]}
         assert groups == {"local training", "a round of FSL", "server", "messages", "framework"}
         assert all(one["faster"] > 0 and len(one["mine"]) == 2 for one in found["ratios"])

@@ -6,7 +6,7 @@ Plain PyTorch, one model that stays where it is and is trained in place, no wire
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -50,6 +50,56 @@ def train(
             optimizer.step()
         updates.append(nn.utils.parameters_to_vector(parameters).detach() - start)
     return torch.stack(updates)
+
+
+class _Drawn(torch.autograd.Function):
+    """A mask drawn from its probabilities; straight through backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, p: Tensor, coins: Callable[[Tensor], Tensor]) -> Tensor:
+        return coins(p)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
+def mask_train(
+    weights: Sequence[Tensor],
+    start: Sequence[Tensor],
+    clients: Sequence[Client],
+    schedule: Schedule,
+    network: ConvNet,
+    lr: float,
+    coins: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """``(n, d)`` probabilities that clients end with who train a score per weight by plain SGD.
+
+    Args:
+        weights: Of the random network, layer by layer.
+        start: Scores, the logits of the server's probabilities.
+        clients: Who trains, one after the other.
+        schedule: Of their steps.
+        network: The architecture.
+        lr: Of the scores.
+        coins: Draws a mask, 0 and 1, from its probabilities.
+    """
+    rows = []
+    for client in clients:
+        scores = [s.clone().requires_grad_() for s in start]
+        optimizer = torch.optim.SGD(scores, lr=lr, foreach=True)
+        for batch in schedule.rows(len(client.x), client.key):
+            masked = [
+                w * _Drawn.apply(torch.sigmoid(s), coins)  # type: ignore[no-untyped-call]
+                for w, s in zip(weights, scores, strict=True)
+            ]
+            tree = dict(zip(network.shapes, masked, strict=True))
+            loss = F.cross_entropy(network.logits(tree, client.x[batch]), client.y[batch])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        rows.append(torch.cat([s.detach().sigmoid().flatten() for s in scores]))
+    return torch.stack(rows)
 
 
 class _TopMask(torch.autograd.Function):

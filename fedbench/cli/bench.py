@@ -11,6 +11,7 @@ import typer
 
 from fedbench.cli.bench_attacks import attacks
 from fedbench.cli.bench_defenses import defenses
+from fedbench.cli.bench_rounds import rounds
 from fedbench.cli.bench_speed import speed
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _WHAT, _HOW = "What is measured", "Running"
 app.callback()(speed)
 app.command("attacks")(attacks)
 app.command("defenses")(defenses)
+app.command("rounds")(rounds)
 
 
 @app.command()

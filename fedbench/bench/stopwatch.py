@@ -1,0 +1,133 @@
+"""Charges the time of a round to its parts, from outside: `play_round` knows nothing of it.
+
+The functions that a round calls are wrapped for as long as it is watched, and put back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import torch
+
+import fedbench.run
+from fedbench import threat
+from fedbench.payload import Payload
+from fedbench.setup import Setup
+
+Work = Callable[..., Any]
+# What a part is made of; whoever calls whom, the outermost one is charged.
+PARTS = {
+    "train": "the clients' local training",
+    "down": "broadcast, what clients make of it, their images",
+    "pack": "mechanism and compression",
+    "attack": "the adversary: its training, its view and its crafting",
+    "wire": "encode, decode and checks",
+    "rule": "the defense, with what it is shown",
+    "step": "the server's step",
+    "judge": "effect of the attack, bits, privacy",
+    "rest": "all else",
+}
+JUDGES = ("effect", "verdict", "spend", "judge", "judge_locals", "looked_at", "travelled")
+
+
+@dataclass(eq=False)
+class Clock:
+    """Charges time to the part that is being done.
+
+    Args:
+        device: Whose work is waited for when the part changes.
+        seconds: Of each part so far.
+    """
+
+    device: torch.device
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    _doing: str = "rest"
+    _since: float = 0.0
+    _sealed: bool = False
+
+    def turn(self, part: str) -> str:
+        """From now on it is this part; what it was."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        now, before = time.perf_counter(), self._doing
+        if self._since:
+            self.seconds[before] += now - self._since
+        self._doing, self._since = part, now
+        return before
+
+    def charged(self, call: Work, part: str, seals: bool = True) -> Work:
+        """``call``, whose time is the part's, and with ``seals`` that of all that it calls."""
+
+        @wraps(call)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if self._sealed:
+                return call(*args, **kwargs)
+            before, self._sealed = self.turn(part), seals
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._sealed = False
+                self.turn(before)
+
+        return timed
+
+
+def places(setup: Setup) -> Iterator[tuple[Any, str, str]]:
+    """Owner, name and part of everything that a round calls and that is charged."""
+    plugins = setup.plugins
+    yield type(setup.executor), "train", "train"
+    for name in ("broadcast", "receive", "idle"):
+        yield type(plugins.protocol), name, "down"
+    yield type(setup), "client", "down"
+    for name in ("protect_updates", "compress", "protect_payload"):
+        yield fedbench.run, name, "pack"
+    yield type(plugins.mechanism), "on_aggregate", "pack"
+    yield threat, "train", "attack"
+    yield type(plugins.attack), "craft", "attack"
+    for alphabet in (Payload, *_below(Payload)):
+        for name in {"encode", "decode", "receive"} & set(vars(alphabet)):
+            yield alphabet, name, "wire"
+    yield type(setup), "view", "rule"
+    for name in ("init", "ready", "aggregate"):
+        yield type(plugins.defense), name, "rule"
+    yield type(plugins.protocol), "server_step", "step"
+    for name in (*JUDGES, "entropy_bits"):
+        yield fedbench.run, name, "judge"
+
+
+@contextmanager
+def watched(setup: Setup, clock: Clock) -> Iterator[None]:
+    """In the block the functions of a round are charged to the clock; afterwards to nobody."""
+    changed: list[tuple[Any, str, Any]] = []
+
+    def put(owner: Any, name: str, part: str, seals: bool = True) -> None:
+        own = vars(owner).get(name)
+        changed.append((owner, name, own))
+        if isinstance(own, classmethod):
+            setattr(owner, name, classmethod(clock.charged(own.__func__, part, seals)))
+        else:
+            setattr(owner, name, clock.charged(getattr(owner, name), part, seals))
+
+    try:
+        for owner, name, part in places(setup):
+            put(owner, name, part)
+        put(threat, "forge", "attack", seals=False)  # it encodes the honest messages, too
+        yield
+    finally:
+        for owner, name, own in reversed(changed):
+            if own is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+
+
+def _below(cls: type[Any]) -> Iterator[type[Any]]:
+    child: type[Any]
+    for child in cls.__subclasses__():
+        yield child
+        yield from _below(child)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Findings
-from fedbench.payload import Payload
+from fedbench.payload import Payload, identical
 from fedbench.threat import Situation, legible
 from fedbench.tiles import TILE
 
@@ -24,6 +24,9 @@ def effect(
     """
     if len(situation.rows) == 0:
         return {}
+    if identical(received, situation.honest) and bool(torch.isfinite(aggregate).all()):
+        headers = forged_headers(situation, received, accepted)
+        return {"gain": 0.0, "gain_mean": 0.0, "headers": headers}  # what is equal has equal means
     state = copy.deepcopy(situation.defense_state)
     view = situation.view.asked()
     clean = None
@@ -79,6 +82,8 @@ def _forged(sent: Tensor, own: Tensor) -> float | None:
         ratios = (sent.double().abs() / torch.maximum(known, floor)).amax(dim=1)
         finite = ratios[torch.isfinite(ratios)]
         return float(finite.max()) if len(finite) else None
+    if torch.equal(sent, own):
+        return 0.0
     pairs = list(zip(sent, own, strict=True))
     if sent.dtype == torch.bool:
         pairs = [(a.nonzero(), b.nonzero()) for a, b in pairs]

@@ -106,14 +106,15 @@ def code_entropy(x: npt.NDArray[np.integer], top: int) -> tuple[Bytes, int]:
     """
     import constriction
 
-    histogram = np.bincount(x.astype(np.int64) + top, minlength=2 * top + 1)
+    at = x.astype(np.int64) + top
+    histogram = np.bincount(at, minlength=2 * top + 1)
     head, _ = code_elias(histogram)
     used = np.flatnonzero(histogram)
     if len(used) < 2:
         return head, 8 * len(head)
     rank = np.zeros(2 * top + 1, dtype=np.int32)
     rank[used] = np.arange(len(used))
-    digits = rank[x.astype(np.int64) + top]
+    digits = rank[at]
     coder = constriction.stream.queue.RangeEncoder()
     coder.encode(_grouped(digits, len(used)), _model(histogram[used]))
     words = coder.get_compressed().astype("<u4").view(np.uint8)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from fedbench import registry
 from fedbench.api import Chain, Findings, ServerView
 from fedbench.bench.defenses import Cost, growth
 from fedbench.cli import main
-from fedbench.effect import _relative, verdict
+from fedbench.effect import _relative, effect, verdict
 from fedbench.errors import ConfigError, Misfit, UnknownPluginError
 from fedbench.payload import BinaryMasks, FloatVectors, same
 from fedbench.record import file_name
+from fedbench.rng import Key
 from fedbench.scenario import Scenario
 from fedbench.setup import ROOT, prepare
 from fedbench.sweep.gather import shortened
@@ -25,6 +27,7 @@ from fedbench.testing.defenses import answer, view_of
 from fedbench.threat import attack_view
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_defenses.foolsgold import FoolsGold
+from fedbench_defenses.mean import Mean
 from fedbench_defenses.multi_krum import MultiKrum
 from fedbench_defenses.nnm import NNM
 
@@ -357,3 +360,34 @@ def test_a_gain_is_relative_and_leaves_both_as_they_are() -> None:
         assert _relative(moved, honest) == pytest.approx(2 / 9)
     assert honest.tolist() == [4, 4, 7]
     assert _relative(moved.float(), torch.full((3,), torch.inf)) is None
+
+
+def test_nothing_is_asked_again_where_the_server_got_the_honest_messages() -> None:
+    # The gain of an idle adversary is 0, and a second call of the rule would find nothing else.
+    calls: list[int] = []
+
+    class Counted(Mean):
+        def aggregate(self, *args: Any) -> Any:
+            calls.append(1)
+            return super().aggregate(*args)
+
+    honest = FloatVectors(Key(0).normal(4, 6))
+    view = view_of(honest)
+    situation: Any = SimpleNamespace(
+        honest=honest,
+        rows=torch.tensor([1]),
+        defense=Counted(),
+        defense_state=None,
+        view=view,
+    )
+    everybody = torch.ones(4, dtype=torch.bool)
+    same = FloatVectors(honest.x.clone())
+    aggregate = honest.x.mean(dim=0)
+    found = effect(situation, same, everybody, aggregate)
+    assert found == {"gain": 0.0, "gain_mean": 0.0, "headers": {}}
+    assert not calls
+    moved = FloatVectors(honest.x + torch.tensor([[0.0], [1.0], [0.0], [0.0]]))
+    found = effect(situation, moved, everybody, moved.x.mean(dim=0))
+    assert found["gain"] > 0
+    assert found["gain_mean"] > 0
+    assert calls == [1]

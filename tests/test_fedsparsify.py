@@ -17,6 +17,7 @@ from fedbench.api import ServerView, Shared
 from fedbench.errors import ConfigError, IllegalPayloadError
 from fedbench.lockstep import Stacked
 from fedbench.network import ConvNet, Network
+from fedbench.order import largest
 from fedbench.payload import FloatVectors, PrunedVectors, same
 from fedbench.payload.pruned import Alive, largest_alive
 from fedbench.protocols.fedavg import FedAvg
@@ -642,3 +643,12 @@ def test_a_tenth_of_the_weights_learns_the_digits(fields: str, low: float) -> No
 def test_impossible_settings_end_in_one_line(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"^FedSparsify\.[a-z]+ must be [^\n]*$"):
         FedSparsify(**wrong)
+
+
+def test_the_largest_are_those_of_a_stable_sort_with_ties_and_without() -> None:
+    for x in (Key(0).normal(3, 500), (Key(1).normal(3, 500) * 2).round(), torch.ones(2, 9)):
+        for kept in (1, x.shape[1] // 2, x.shape[1]):
+            best = x.sort(dim=1, descending=True, stable=True).indices[:, :kept]
+            expected = torch.zeros(x.shape, dtype=torch.bool).scatter_(1, best, True)
+            assert torch.equal(largest(x, kept), expected)
+            assert torch.equal(largest(x.to(torch.float16), kept), largest(x.half().float(), kept))

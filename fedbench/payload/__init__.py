@@ -1,6 +1,6 @@
 """What travels: one file per alphabet."""
 
-from fedbench.payload.base import Checks, Payload, Spec, require_same_form, same
+from fedbench.payload.base import Checks, Payload, Spec, identical, require_same_form, same
 from fedbench.payload.floats import FloatVectors
 from fedbench.payload.gated import GatedVectors
 from fedbench.payload.half_vectors import HalfVectors
@@ -38,6 +38,7 @@ __all__ = [
     "SparseVectors",
     "Spec",
     "TopRankings",
+    "identical",
     "ranking",
     "reputation",
     "require_same_form",

@@ -189,6 +189,14 @@ def same(a: Payload, b: Payload) -> bool:
     return type(a) is type(b) and a.spec == b.spec and a.encode() == b.encode()
 
 
+def identical(a: Payload, b: Payload) -> bool:
+    """Equal type, form and tensors, without the bytes; NaN is equal to nothing."""
+    if type(a) is not type(b) or a.spec != b.spec:
+        return False
+    mine, theirs = a._tensors(), b._tensors()
+    return all(torch.equal(x, theirs[name]) for name, x in mine.items())
+
+
 def require_width(name: str, x: Tensor, width: int, dtype: torch.dtype) -> None:
     """Raise `IllegalPayloadError` unless ``x`` is ``(n, width)`` of ``dtype``."""
     if x.ndim != 2 or x.shape[1] != width or x.dtype != dtype:

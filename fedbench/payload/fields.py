@@ -21,6 +21,18 @@ def floats_of(data: Bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data.tobytes(), dtype="<f4").astype(np.float32))
 
 
+def behind(mask: Tensor, x: Tensor) -> Tensor:
+    """Those of ``x (d,)`` where ``mask (d,)`` is 1, on the CPU: torch's own way is slow there."""
+    return torch.from_numpy(np.compress(mask.cpu().numpy(), x.cpu().numpy()))
+
+
+def placed(mask: Tensor, entries: Tensor) -> Tensor:
+    """``(1, d)`` float32: these entries where ``mask (d,)`` is 1, 0 elsewhere."""
+    x = np.zeros(len(mask), dtype=np.float32)
+    x[np.flatnonzero(mask.numpy())] = entries.numpy()
+    return torch.from_numpy(x)[None]
+
+
 def seed_bytes(seeds: Tensor) -> list[tuple[Bytes, int]]:
     """Each of ``(n, 1)`` as eight little-endian bytes, and their number of bits."""
     rows = seeds.cpu().numpy().astype("<i8", copy=False)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedbench.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.fields import float_bytes, floats_of
+from fedbench.payload.fields import behind, float_bytes, floats_of, placed
 from fedbench.wire import Packet, join, split
 
 Governor = tuple[int, int, int]  # axis, first gate, coordinates a gate
@@ -112,27 +112,26 @@ class GatedVectors(Payload):
         rows = zip(self.gates, self.x, self.is_open(), float_bytes(self.rest), strict=True)
         for gates, x, is_open, rest in rows:
             bitmap = np.packbits(gates.cpu().numpy())
-            packets.append(join([float_bytes(x[is_open][None])[0], rest, (bitmap, g)]))
+            packets.append(join([float_bytes(behind(is_open, x)[None])[0], rest, (bitmap, g)]))
         return packets
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
         """Rejects whatever has not exactly the floats of its open gates, and non-zero padding."""
-        (g,), (d,), (p,), layers = spec["gates"], spec["x"], spec["rest"], spec["layers"]
+        (g,), (p,), layers = spec["gates"], spec["rest"], spec["layers"]
         floats = len(packet.data) - -(-g // 8)
         if floats < 4 * p or floats % 4:
             raise IllegalPayloadError(
                 f"a gated vector must have {p} floats or more and {g} gates, "
                 f"got {len(packet.data)} bytes"
             )
-        behind, rest, bitmap = split(packet, [8 * floats - 32 * p, 32 * p, g])
+        entries, rest, bitmap = split(packet, [8 * floats - 32 * p, 32 * p, g])
         gates = torch.from_numpy(np.unpackbits(bitmap, count=g).astype(np.bool_))[None]
         is_open = governed(gates, layers)
-        if int(is_open.sum()) * 4 != len(behind):
+        if int(is_open.sum()) * 4 != len(entries):
             raise IllegalPayloadError(
                 f"a gated vector must have {int(is_open.sum())} floats behind its open gates, "
-                f"got {len(behind) // 4}"
+                f"got {len(entries) // 4}"
             )
-        x = torch.zeros(1, d)
-        x[is_open] = floats_of(behind)
+        x = placed(is_open[0], floats_of(entries))
         return cls(gates, x, floats_of(rest)[None], layers)

@@ -119,7 +119,8 @@ class Levels(Payload):
         floats = 32 * (self.scales.shape[1] + self.rest.shape[1])
         bits = []
         for row in self.levels:
-            counts = torch.unique(row, return_counts=True)[1].double()
+            found = torch.bincount(row.to(torch.int64) + self.top)
+            counts = found[found > 0].double()
             bits.append(-(counts * torch.log2(counts / len(row))).sum() + floats)
         return torch.stack(bits).cpu() if bits else torch.zeros(0, dtype=torch.float64)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedbench.errors import IllegalPayloadError
 from fedbench.order import largest
 from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.fields import cut, float_bytes, floats_of
+from fedbench.payload.fields import behind, cut, float_bytes, floats_of, placed
 from fedbench.wire import Packet, code_bits, decode_bits, join
 
 
@@ -50,6 +50,8 @@ def largest_alive(scores: Tensor, kept: int, alive: Tensor) -> Tensor:
     >>> largest_alive(scores, 3, alive.bool()).int().tolist()
     [[0, 1, 1, 1, 0]]
     """
+    if bool(alive.all()):
+        return largest(scores, kept)
     mask = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
     columns = alive.nonzero()[:, 0]
     mask[:, columns] = largest(scores[:, columns], kept)
@@ -128,11 +130,15 @@ class PrunedVectors(Payload):
 
     def encode(self) -> list[Packet]:
         """Floats, then the coded mask; NaN and infinity are legal bit patterns here."""
-        entries = self.x[self.mask].reshape(len(self), self.kept)
-        floats = float_bytes(torch.cat([entries, self.rest], dim=1))
+        rows = zip(self.mask, self.x, self.rest.cpu(), strict=True)
+        entries = [torch.cat([behind(mask, x), rest])[None] for mask, x, rest in rows]
+        floats = [float_bytes(row)[0] for row in entries]
         alive = self.alive.mask(self.mask.shape[1]).numpy()
         masks = self.mask.cpu().numpy()
-        return [join([x, code_bits(mask[alive])]) for mask, x in zip(masks, floats, strict=True)]
+        return [
+            join([x, code_bits(np.compress(alive, mask))])
+            for mask, x in zip(masks, floats, strict=True)
+        ]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
@@ -146,7 +152,6 @@ class PrunedVectors(Payload):
                 f"a pruned vector must keep {kept} of {len(bits)}, got {int(bits.sum())}"
             )
         mask = torch.zeros(1, d, dtype=torch.bool)
-        mask[0, alive] = bits
-        x = torch.zeros(1, d)
-        x[mask] = floats_of(entries)
+        mask.numpy()[0, np.flatnonzero(alive.numpy())] = bits.numpy()
+        x = placed(mask[0], floats_of(entries))
         return cls(mask, x, floats_of(rest)[None], kept, spec["alive"])

@@ -106,7 +106,10 @@ def wrapped(values: Tensor, modulus: int) -> Tensor:
     >>> wrapped(torch.tensor([-6, -5, 0, 4, 5]), 5).tolist()
     [4, -5, 0, 4, -5]
     """
-    return (values + modulus).remainder(2 * modulus) - modulus
+    lifted = values + modulus
+    if not values.is_floating_point() and modulus & (modulus - 1) == 0:  # bits are faster
+        return lifted.bitwise_and_(2 * modulus - 1).sub_(modulus)
+    return lifted.remainder_(2 * modulus).sub_(modulus)
 
 
 def total(mean: Tensor, n: int, modulus: int, coins: int) -> Tensor:

@@ -34,7 +34,7 @@ class FedMask(ScoreTraining):
     def mask(self, score: Tensor, key: Key) -> Tensor:
         """Straight through the threshold, then through the sigmoid."""
         theta = score.detach().sigmoid()
-        return straight_through(score, (theta > 0.5).to(theta.dtype), theta * (1 - theta))
+        return straight_through(score, theta > 0.5, theta * (1 - theta))
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
         """``theta > 1/2``."""

@@ -83,7 +83,7 @@ class FedPM(ScoreTraining):
     def mask(self, score: Tensor, key: Key) -> Tensor:
         """``m ~ Bern(sigmoid(s))``, drawn anew in every step."""
         theta = score.detach().sigmoid()
-        m = key.coins(theta).to(theta.dtype)
+        m = key.coins(theta)
         slope = theta * (1 - theta)
         return straight_through(score, m, slope * theta if self.ste == "theta" else slope)
 

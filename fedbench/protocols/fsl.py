@@ -21,6 +21,7 @@ from fedbench.protocols.supermask import masked_network, random_network, top_mas
 from fedbench.rng import Key
 
 
+@lru_cache(maxsize=256)
 def kept_edges(n: int, k: float) -> int:
     """``n - t`` with the ``t = int((1 - k) n)`` of Algorithm 1, in exact arithmetic.
 

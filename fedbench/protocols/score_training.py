@@ -28,7 +28,7 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
-        return mask.clone()
+        return mask.to(score.dtype, copy=True)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -41,7 +41,7 @@ class _StraightThrough(torch.autograd.Function):
 
 
 def straight_through(score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
-    """``mask``, as if its derivative by ``score`` were ``slope``; all of one shape.
+    """``mask``, floats or bools, as if its derivative by ``score`` were ``slope``; of one shape.
 
     References:
         Bengio, Leonard and Courville, "Estimating or Propagating Gradients Through Stochastic

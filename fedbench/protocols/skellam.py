@@ -13,7 +13,7 @@ from fedbench.api import DpEvent, Release
 from fedbench.errors import require
 from fedbench.payload import Residues
 from fedbench.privacy.sum_events import SkellamShare
-from fedbench.protocols.secure_sums import SummedResidues
+from fedbench.protocols.secure_sums import Drawn, SummedResidues, in_threads
 from fedbench.rng import Key
 
 
@@ -80,11 +80,17 @@ class Skellam(SummedResidues):
         scale, half = self.scale(d), self.variance(d) / 2
         most = rounded_norm(d, scale * self.clip, self.beta)
         whole = rounded(scale * x, most, keys)
-        for row, key in zip(whole, keys, strict=True):
-            draws = key.fold("privacy", "noise").numpy()
-            noise = draws.poisson(half, d) - draws.poisson(half, d)
-            row += torch.from_numpy(noise).to(row)
-        return Residues(whole.remainder(2**self.bits).to(torch.int32), 2**self.bits, 0)
+
+        def noise(i: int) -> Drawn:
+            draws = keys[i].fold("privacy", "noise").numpy()
+            ups: Drawn = draws.poisson(half, d)
+            ups -= draws.poisson(half, d)
+            return ups
+
+        for row, drawn in zip(whole, in_threads(noise, len(keys)), strict=True):
+            row += torch.from_numpy(drawn).to(row)
+        wrapped = whole.bitwise_and_(2**self.bits - 1).to(torch.int32)  # modulo a power of two
+        return Residues(wrapped, 2**self.bits, 0)
 
     def event(self, release: Release) -> DpEvent | None:
         """A share of the noise on a rounded update; nothing without noise."""
@@ -115,15 +121,12 @@ def rounded(x: Tensor, most: float, keys: Sequence[Key]) -> Tensor:
 
     Probabilities of rounding up are multiples of 2**-24, rounded up.
     """
-    low = x.floor()
-    out = low.to(torch.int64)
-    left = list(range(len(x)))
-    attempt = 0
-    while left:
-        draws = [keys[i].fold("privacy", "round", attempt) for i in left]
-        coins = torch.stack([key.uniform(x.shape[1], device=x.device) for key in draws])
-        out[left] = (low[left] + (coins < x[left] - low[left])).to(torch.int64)
-        long = out[left].to(torch.float64).square().sum(dim=1) > most**2
-        left = [i for i, again in zip(left, long.tolist(), strict=True) if again]
-        attempt += 1
+    out = torch.empty(x.shape, dtype=torch.int64, device=x.device)
+    for row, exact, key in zip(out, x, keys, strict=True):
+        low, attempt, long = exact.floor(), 0, True
+        while long:
+            coins = key.fold("privacy", "round", attempt).uniform(len(exact), device=x.device)
+            found = low + (coins < exact - low)
+            long, attempt = bool(found.to(torch.float64).square().sum() > most**2), attempt + 1
+        row.copy_(found)
     return out

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,6 +10,8 @@ from torch import Tensor
 
 from fedbench import registry
 from fedbench.api import Grad, Gradient
+from fedbench.bench import groups
+from fedbench.bench.speed import QUICK
 from fedbench.lockstep import BUDGET, Stacked, footprint, launches, train_all
 from fedbench.network import ConvNet, Shared
 from fedbench.record import Record
@@ -18,7 +20,7 @@ from fedbench.run import play
 from fedbench.scenario import Scenario
 from fedbench.testing.contracts import example_clients
 from fedbench.together import Table, Together
-from fedbench.training import Client, Loop, Schedule
+from fedbench.training import Client, Loop, Schedule, Trained
 
 NETWORK = ConvNet((1, 4, 4), ((3,),), (5,), 3)
 TWO = (Shared(NETWORK, 1, torch.device("cpu")), Shared(NETWORK, 2, torch.device("cpu")))
@@ -220,3 +222,16 @@ def test_a_seat_is_charged_its_share_of_a_launch() -> None:
     assert 2 < waits[1] / waits[0] < 3.5
     table.turn()
     assert [seat.ended for seat in seats] == [1, 3]
+
+
+def test_the_bench_trains_the_same_clients_both_ways_and_counts_launches() -> None:
+    small = dataclasses.replace(QUICK, models=("micro",))
+    even, uneven = (
+        groups.of("micro", groups.uneven("micro", steps, small, torch.device("cpu")))
+        for steps in (groups.EVEN, groups.UNEVEN)
+    )
+    assert even.what == "micro, 12 clients in 1"
+    assert uneven.what == "micro, 12 clients in 7"  # 1, 2, 3, 4, 5, 6 and 8 steps
+    for pair in (even, uneven):
+        many, one = (cast(Trained, work())[0] for work in (pair.mine, pair.theirs))
+        assert torch.linalg.norm(many - one) < 1e-4 * torch.linalg.norm(one)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fedbench.bench import by_hand, defenses, masks, servers
+from fedbench.bench import by_hand, defenses, groups, masks, servers
 from fedbench.bench.clients import PLAIN, TRAINING, Bench, Size, bench
 from fedbench.bench.defenses import Cost, described
 from fedbench.bench.paired import Pair, Ratio, compare
@@ -77,6 +77,7 @@ def play(
         yield from training(size, device, engine)
         yield from masks.pairs(size, device, engine)
         yield from masks.fsl(size, device, engine)
+        yield from groups.pairs(size, device)
         yield from servers.rules(size.rows, size.width, device)
         yield from servers.messages(size.rows, size.width, device)
         yield from servers.framework(size.rows, device)

@@ -74,8 +74,8 @@ def test_where_one_side_cannot_say_its_cpu_nothing_is_said() -> None:
         ({"versions": {"torch": "2.12.0"}}, {}, "torch of fedbench must be that of --peer pfl"),
         ({}, {"versions": {"torch": "2.13.0", "pfl": "0.5.0"}}, "0.6.0; run python .* --setup"),
         ({"loss": 2.0}, {"loss": 2.0}, "loss after training must be <= 0.8 of chance"),
-        ({"loss": 1.2}, {}, "loss of 'loop' must be within 0.1 of that of 'a process', 1.000"),
-        ({"loss": 0.8}, {}, "loss of 'loop'"),
+        ({"loss": 1.25}, {}, "loss of 'loop' must be within 0.2 of that of 'a process', 1.000"),
+        ({"loss": 0.75}, {}, "loss of 'loop'"),
         ({"loss": float("nan")}, {}, "loss"),
     ],
 )
@@ -87,7 +87,7 @@ def test_work_that_was_not_the_same_has_no_ratio(
 
 
 def test_work_that_was_the_same_is_accepted() -> None:
-    pairing.agree(CASE, turn(loss=1.05), turn())
+    pairing.agree(CASE, turn(loss=1.15), turn())
     pairing.agree(CASE, turn(threads=2), turn(processes=2))
     flower = dataclasses.replace(CASE, pins={"flwr": "1.41.0"})
     quiet = {"loss": None, "accuracy": None}

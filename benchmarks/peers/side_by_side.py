@@ -5,9 +5,10 @@
 fresh process, play the same workload (`workload.py`): a round to warm up, then those that are
 timed. A turn's ratio is that of the medians of its rounds; shown are the median of the ratios and
 their range, which means little where other processes come and go between two turns (``others``):
-the ratio of CPU time, where both sides know it, is then the better one. Both must have trained the same number of parameters on the same number of samples with
-the same torch on as many cores, and both must have learned the same. Where ours forks, theirs has
-workers; Flower, whose clients do nothing here, has every core and ours has one.
+the ratio of CPU time, where both sides know it, is then the better one. Both must have trained the
+same number of parameters on the same number of samples with the same torch on as many cores, and
+both must have learned the same. Where ours forks, theirs has workers; Flower, whose clients do
+nothing here, has every core and ours has one.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import torch
 
 import fedbench.run
 from fedbench import threat
-from fedbench.api import Attack
+from fedbench.api import Attack, Mechanism
 from fedbench.bench import rounds
 from fedbench.bench.rounds import Plan, Split
 from fedbench.bench.stopwatch import PARTS, Clock, places, watched
@@ -191,6 +191,24 @@ def test_a_watched_round_is_the_round() -> None:
     (a, mine), (b, theirs) = played(True), played(False)
     assert a == b
     assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "fsl", "pbm"])
+def test_whoever_overrides_nothing_seems_to_override_nothing(protocol: str) -> None:
+    # An idle attack that looks busy would copy, craft and check: another round than the one played.
+    setup = rounds.ready(protocol, "micro", LITTLE, "cpu")
+    mechanism = type(setup.plugins.mechanism)
+    with watched(setup, Clock(setup.shared.device)):
+        assert setup.plugins.attack.idle
+        assert not setup.plugins.attack.trains
+        assert mechanism.on_updates is Mechanism.on_updates
+    clock = Clock(setup.shared.device)
+    world = World(setup.plugins.protocol.init(setup.shared), mechanism=None)
+    called: list[str] = []
+    with pytest.MonkeyPatch.context() as patch, watched(setup, clock):
+        patch.setattr(threat, "attack_view", lambda *a: called.append("view"))
+        play_round(setup, world, 0)
+    assert not called
 
 
 def split_of(played: Sequence[dict[str, float]], **other: Any) -> Split:

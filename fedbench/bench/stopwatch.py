@@ -78,7 +78,19 @@ class Clock:
 
 
 def places(setup: Setup) -> Iterator[tuple[Any, str, str]]:
-    """Owner, name and part of everything that a round calls and that is charged."""
+    """Owner, name and part of everything that a round calls and that is charged.
+
+    The owner of a method is the class that defines it: what a plug-in has not overridden, it must
+    not seem to override while it is watched.
+    """
+    for owner, name, part in _called(setup):
+        defining = owner
+        if isinstance(owner, type):
+            defining = next(cls for cls in owner.__mro__ if name in vars(cls))
+        yield defining, name, part
+
+
+def _called(setup: Setup) -> Iterator[tuple[Any, str, str]]:
     plugins = setup.plugins
     yield type(setup.executor), "train", "train"
     for name in ("broadcast", "receive", "idle"):
@@ -106,7 +118,7 @@ def watched(setup: Setup, clock: Clock) -> Iterator[None]:
     changed: list[tuple[Any, str, Any]] = []
 
     def put(owner: Any, name: str, part: str, seals: bool = True) -> None:
-        own = vars(owner).get(name)
+        own = vars(owner)[name]
         changed.append((owner, name, own))
         if isinstance(own, classmethod):
             setattr(owner, name, classmethod(clock.charged(own.__func__, part, seals)))
@@ -120,10 +132,7 @@ def watched(setup: Setup, clock: Clock) -> Iterator[None]:
         yield
     finally:
         for owner, name, own in reversed(changed):
-            if own is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
+            setattr(owner, name, own)
 
 
 def _below(cls: type[Any]) -> Iterator[type[Any]]:

@@ -151,3 +151,12 @@ def peak(device: torch.device, size: int = 2048, repeats: int = 3) -> float:
     a = torch.ones(size, size, device=device)
     best = min(timed(lambda: a @ a, device) for _ in range(repeats + 1))
     return 2 * size**3 / best
+
+
+def short(x: float) -> str:
+    """Two digits, or all before the point.
+
+    >>> short(0.0123), short(1.26), short(123.4)
+    ('0.012', '1.3', '123')
+    """
+    return f"{x:.0f}" if x >= 99.5 else f"{x:.2g}"

@@ -139,6 +139,8 @@ def show(report: Report, format: str) -> None:
 
 def line(ratio: Ratio, report: Report) -> list[str]:
     """The texts of a comparison."""
+    from fedbench.bench.paired import short
+
     missed = "" if ratio.met is not False else "!"
     digits = len(str(int(ratio.milliseconds))) - 1
     return [
@@ -150,15 +152,6 @@ def line(ratio: Ratio, report: Report) -> list[str]:
         f"{100 * ratio.rate / report.machine.peak:.0f}" if ratio.flops else "",
         "" if ratio.others is None else f"{ratio.others:.1f}",
     ]
-
-
-def short(x: float) -> str:
-    """Two digits, or all before the point.
-
-    >>> short(0.0123), short(1.26), short(123.4)
-    ('0.012', '1.3', '123')
-    """
-    return f"{x:.0f}" if x >= 99.5 else f"{x:.2g}"
 
 
 def growth_line(name: str, costs: Sequence[Cost]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedbench.bench.paired import short
 from fedbench.pictures.page import MARGIN, WIDTH, Key, Page, Words, measure
 from fedbench.pictures.style import BANDS, BAR, FAINT, INK, WORST, log_ticks, styled
 
@@ -42,7 +43,7 @@ def compose(report: Report) -> Figure:
     axes = page.lanes(left, top + 0.1, WIDTH - MARGIN - left, body)
     turns = [x for ratio in report.ratios for x in (*ratio.turns, ratio.target or 1.0)]
     axes.set_xscale("log")
-    axes.set_xlim(min(0.5, *turns) / 1.2, max(2.0, *turns) * 1.8)
+    axes.set_xlim(min(0.5, *turns) / 1.2, max(2.0, *turns) * 3)
     log_ticks(axes.xaxis)
     axes.set_xlabel("times as fast")
     axes.grid(True, axis="x")
@@ -63,7 +64,7 @@ def compose(report: Report) -> Figure:
                 ends = (at - 0.4 * LANE, at + 0.4 * LANE)
                 axes.vlines(ratio.target, *ends, color=INK, linewidth=1.6, zorder=4)
             axes.annotate(
-                f"{ratio.faster:.2g}",
+                short(ratio.faster),
                 (max(1.0, ratio.target or 0.0, *ratio.turns), at),
                 xytext=(5, 0),
                 textcoords="offset points",

@@ -69,6 +69,8 @@ def by_worst(systems: dict[str, dict[str, Row]]) -> list[str]:
         hostile = sorted(
             (row for row in of.values() if row is not clean), key=lambda row: row.accuracy
         )
+        if len(hostile) < 2:
+            continue
         worst, second = hostile[:2]
         lines.append(
             f"| {rule} | {said(clean)} | {attack(worst)} | **{said(worst)}** | {attack(second)} | "

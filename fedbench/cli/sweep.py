@@ -56,7 +56,7 @@ def sweep(
     together: Annotated[
         int,
         typer.Option(
-            help="runs of a worker that train in the same launches: for GPUs, and very small models",
+            help="runs of a worker that share launches: for GPUs, and very small models",
             rich_help_panel=_HOW,
         ),
     ] = 1,

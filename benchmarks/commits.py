@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,7 +29,7 @@ SCENARIOS = {
     "trimmed mean, dyn-opt": {"defense": "trimmed-mean", "attack": "dyn-opt"},
     "multi-krum, min-max": {"defense": "multi-krum", "attack": "min-max"},
 }
-COMMON = {"model": "lenet", "clients": 50, "per_round": 25, "malicious": 0.2, "rounds": 3}
+COMMON = {"model": "lenet", "clients": 50, "per_round": 25, "malicious": 0.2}
 PLAY = """
 import json, sys, time
 import torch
@@ -83,7 +84,7 @@ def turn(folder: Path, scenarios: dict[str, dict[str, object]]) -> Turn:
     """Every scenario once, in a fresh process with the code of this folder."""
     parts = [folder, folder / "attacks", folder / "defenses"]
     path = os.pathsep.join(map(str, parts))
-    command = [sys.executable, "-c", PLAY, json.dumps(scenarios), str(folder)]
+    command = [sys.executable, "-P", "-c", PLAY, json.dumps(scenarios), str(folder)]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, check=True, env=os.environ | {"PYTHONPATH": path}
     )
@@ -115,11 +116,13 @@ def main() -> None:
     parser.add_argument("head", nargs="?", help="default: the files as they are here")
     parser.add_argument("--turns", type=int, default=3, help="of each; default 3")
     parser.add_argument("--dataset", default="digits")
+    parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or checkouts would stay
     if given.turns < 1:
         sys.exit(f"--turns must be >= 1, got {given.turns}; use 3")
     scenarios = {
-        name: {**COMMON, "dataset": given.dataset, **settings}
+        name: {**COMMON, "dataset": given.dataset, "rounds": given.rounds, **settings}
         for name, settings in SCENARIOS.items()
     }
     base_name = git("describe", "--always", "--exclude", "*", given.base)
@@ -131,7 +134,7 @@ def main() -> None:
         rows = [(turn(head, scenarios), turn(base, scenarios)) for _ in range(given.turns)]
     ours = given.head or "the files here"
     print(f"{ours} against {base_name}: how many times as fast, {given.turns} turns, one thread")
-    print(f"\n| {given.dataset}, {COMMON['rounds']} rounds | faster | range | ms | numbers |")
+    print(f"\n| {given.dataset}, {given.rounds} rounds | faster | range | ms | numbers |")
     print("| :-- | --: | --: | --: | :-- |")
     print("\n".join(compared([a for a, _ in rows], [b for _, b in rows])))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from pathlib import Path
 
 from fedbench.registry import split
@@ -36,11 +37,14 @@ def main() -> None:
         return
     systems: Systems = {}
     for row in table:
-        systems.setdefault((row.cell.scenario.protocol, named(row)), {})[attack(row)] = row
+        mine = systems.setdefault((row.cell.scenario.protocol, named(row)), {})
+        if attack(row) in mine:
+            sys.exit(f"attacks of a rule must differ in name, direction or rest, got {attack(row)}")
+        mine[attack(row)] = row
     for protocol in dict.fromkeys(protocol for protocol, _ in systems):
-        mine = {rule: of for (its, rule), of in sorted(systems.items()) if its == protocol}
+        rules = {rule: of for (its, rule), of in sorted(systems.items()) if its == protocol}
         print(f"\n### `{split(protocol)[0]}`\n")
-        print("\n".join(by_attack(mine, given.by) if given.by else by_worst(mine)))
+        print("\n".join(by_attack(rules, given.by) if given.by else by_worst(rules)))
 
 
 def named(row: Row) -> str:
@@ -54,12 +58,13 @@ def named(row: Row) -> str:
 
 
 def attack(row: Row) -> str:
-    """Its name, with the setting that tells it from another one of the ensemble."""
+    """Its name, with the settings that tell it from another one of the ensemble."""
     name, given = split(row.cell.attack)
-    return f"{name}, {given['direction']}" if "direction" in given else name
+    return ", ".join([name, *(x for key, x in given.items() if key in ("direction", "rest"))])
 
 
 def by_worst(systems: dict[str, dict[str, Row]]) -> list[str]:
+    """A line a rule: without attack, under the two that do most, and whom it left out."""
     lines = [
         "| rule | no attack | worst attack | | second | | left out: malicious | benign |",
         "|:--|--:|:--|--:|:--|--:|--:|--:|",
@@ -81,6 +86,7 @@ def by_worst(systems: dict[str, dict[str, Row]]) -> list[str]:
 
 
 def by_attack(systems: dict[str, dict[str, Row]], names: list[str]) -> list[str]:
+    """A line a rule, a column each of these attacks."""
     lines = ["| rule | " + " | ".join(names) + " |", "|:--" + "|--:" * len(names) + "|"]
     for rule, of in systems.items():
         lines.append(f"| {rule} | " + " | ".join(said(of.get(name)) for name in names) + " |")
@@ -97,6 +103,8 @@ def draws(table: list[Row]) -> list[str]:
     for row in table:
         groups.setdefault((named(row), attack(row)), []).append(row)
     for (rule, name), of in groups.items():
+        if len(of) < 2:
+            continue
         means = [row.accuracy for row in of]
         seeds = statistics.fmean(row.accuracy_std for row in of)
         lines.append(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import tempfile
 import time
 from collections.abc import Sequence
@@ -93,7 +94,7 @@ def choose(
 def asked(engine: Stacked, clients: int) -> str:
     """What the answer depends on."""
     device = engine.shared.device
-    where = f"{torch.get_num_threads()} threads"
+    where = f"{torch.get_num_threads()} threads of {processor()}"
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)
     network, protocol = engine.shared.network, type(engine.protocol)
@@ -104,6 +105,14 @@ def asked(engine: Stacked, clients: int) -> str:
         f"torch {torch.__version__}, {where}",
     )
     return "; ".join(what)
+
+
+def processor() -> str:
+    """As it calls itself."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def measured(loop: Loop, lockstep: Stacked, clients: int) -> str:
@@ -124,7 +133,8 @@ def measured(loop: Loop, lockstep: Stacked, clients: int) -> str:
         Loop(protocol, shared, schedule, precision=loop.precision),
         Stacked(protocol, shared, schedule, clients, precision=loop.precision),
     )
-    start = seconds(one, group[:1])
+    seconds(one, group[:1])
+    start = seconds(one, group[:1])  # the first one was cold
     if shared.device.type == "cpu" and start > HEAVY * STEPS:
         return "loop"
     seconds(many, group)
@@ -159,7 +169,7 @@ def _file(question: str) -> Path:
 
 def answer(question: str) -> str | None:
     """What was measured here before; None if nothing was, or nobody can read it."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(OSError, RuntimeError, ValueError, KeyError, TypeError):
         said = json.loads(_file(question).read_text())
         if said["question"] == question and said["answer"] in ("loop", "stacked"):
             return str(said["answer"])
@@ -168,8 +178,8 @@ def answer(question: str) -> str | None:
 
 def kept(question: str, found: str) -> str:
     """Keep an answer, unless somebody was first; the one that holds."""
-    path = _file(question)
-    with suppress(OSError):
+    with suppress(OSError, RuntimeError):  # of no home, too
+        path = _file(question)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
         try:

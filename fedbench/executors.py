@@ -99,11 +99,11 @@ def executor(
     schedule: Schedule,
     chunk: int = 32,
     precision: Precision = "fp32",
-    together: float = 1.0,
+    crowd: float = 1.0,
 ) -> Executor:
     """The executor of that name; ``auto`` is the faster one, see `fedbench.choice`.
 
-    A sweep asks for ``together``, which nobody else should.
+    Workers that play several runs ask for "together" (`fedbench.together`), not in `NAMES`.
 
     Args:
         name: One of `NAMES`.
@@ -112,14 +112,14 @@ def executor(
         schedule: How often a client sees its data.
         chunk: Clients that are trained at once, where many are.
         precision: Of the network's products.
-        together: Clients of a round that take equally many steps, on average.
+        crowd: Clients of a round that take equally many steps, on average.
     """
     require("--chunk", chunk, chunk >= 1, ">= 1")
     if name == "together":
         return Together(protocol, shared, schedule, chunk, precision=precision)
     require("--executor", name, name in NAMES, ", ".join(NAMES[:-1]) + f" or {NAMES[-1]}")
     if name == "auto":
-        name = choose(protocol, shared, schedule, chunk, precision, together)
+        name = choose(protocol, shared, schedule, chunk, precision, crowd)
     if name == "stacked":
         return Stacked(protocol, shared, schedule, chunk, precision=precision)
     if name == "forked":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +31,7 @@ from fedbench.report import (
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup, prepare
 from fedbench.tasks.pool import Data
+from fedbench.together import now
 
 Progress = Callable[[Round], None]
 
@@ -87,7 +87,7 @@ def play(
     Raises:
         ConfigError: the scenario names something that cannot be had or does not fit.
     """
-    start = time.perf_counter()
+    start = now()
     setup = prepare(scenario, device, executor, chunk, data)
     world = World(setup.plugins.protocol.init(setup.shared))
     world.mechanism = setup.plugins.mechanism.init()
@@ -96,7 +96,7 @@ def play(
         rounds.append(play_round(setup, world, step))
         if progress is not None:
             progress(rounds[-1])
-    return report(setup, world, rounds, time.perf_counter() - start)
+    return report(setup, world, rounds, now() - start)
 
 
 def play_round(setup: Setup, world: World, step: int) -> Round:
@@ -136,7 +136,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     malicious, view, start = (
         setup.malicious[ids],
         setup.view(ids, broadcast, step),
-        time.perf_counter(),
+        now(),
     )
     rows, executor = malicious.nonzero()[:, 0], setup.executor
     trained = threat.train(

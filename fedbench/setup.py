@@ -185,7 +185,7 @@ def prepare(
     data = (load_pool(scenario.dataset) if data is None else data).to(where)
     network = registry.load("model", scenario.model).build(data.image, data.classes)
     if not plugins.protocol.statistics and any(map(is_statistic, network.shapes)):
-        raise ConfigError(
+        raise Misfit(
             f"--protocol {scenario.protocol.partition(':')[0]} must have a model without batch "
             f"norm, whose statistics its messages cannot carry, got --model {scenario.model}; "
             "use lenet5 or conv4"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +32,7 @@ from fedbench.errors import IllegalPayloadError
 from fedbench.layout import Tree
 from fedbench.payload import Payload, require_same_form
 from fedbench.rng import Key
+from fedbench.together import now
 from fedbench.training import Client, Executor
 from fedbench.wire import Packet
 
@@ -190,7 +190,7 @@ def forge(attack: Attack, situation: Situation, minds: Minds, start: float | Non
         IllegalPayloadError: the attack returned a payload that is not legal, or too many rows.
             What a server should reject goes out as raw bytes.
     """
-    start = time.perf_counter() if start is None else start
+    start = now() if start is None else start
     packets: dict[int, Packet] = {}
     notes: dict[str, Note] = {}
     trace: list[tuple[float | None, float | None]] = []
@@ -207,7 +207,7 @@ def forge(attack: Attack, situation: Situation, minds: Minds, start: float | Non
         notes |= {name: legible(note) for name, note in view.notes.items()}
         trace += [(_finite(strength), _finite(sought)) for strength, sought in view.trace]
         queries += view.defense.queries if view.defense else 0
-    seconds, honest = time.perf_counter() - start, situation.honest
+    seconds, honest = now() - start, situation.honest
     left = [row for row in range(len(honest)) if row not in packets]
     packets |= dict(zip(left, (honest.take(left) if packets else honest).encode(), strict=True))
     ordered = [packets[row] for row in range(len(packets))]

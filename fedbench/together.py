@@ -30,8 +30,17 @@ class Together(Stacked):
         return super().train(clients) if seat is None else seat.ask((self, clients))
 
 
+def now() -> float:
+    """Seconds of the clock; in a run at a table without those in which it waited for others."""
+    seat: Seat[object] | None = getattr(_thread, "seat", None)
+    return time.perf_counter() - (0.0 if seat is None else seat.waited)
+
+
 class Seat(Generic[Ending]):
     """A run in its own thread, which moves only while `resume` waits for it.
+
+    It wants something trained (``wanted``), gets an ``answer`` that cost it ``share`` seconds, and
+    has ``ended`` with a result or an error; ``waited`` are the seconds that were the others'.
 
     Args:
         name: Of the run, for who looks.
@@ -43,7 +52,7 @@ class Seat(Generic[Ending]):
         self.wanted: Part | None = None
         self.answer: Trained | BaseException | None = None
         self.ended: Ending | BaseException | None = None
-        self.seconds = 0.0
+        self.share = self.waited = 0.0
         self._work = work
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -51,16 +60,15 @@ class Seat(Generic[Ending]):
 
     def resume(self) -> None:
         """Until it wants something to be trained or has ended."""
-        start = time.perf_counter()
         self._go.release()
         self._stopped.acquire()
-        self.seconds += time.perf_counter() - start
 
     def ask(self, part: Part) -> Trained:
         """Called by the run: hand over, and wait for the answer."""
-        self.wanted = part
+        start, self.wanted = time.perf_counter(), part
         self._stopped.release()
         self._go.acquire()
+        self.waited += time.perf_counter() - start - self.share
         answer, self.wanted, self.answer = self.answer, None, None
         assert answer is not None
         if isinstance(answer, BaseException):
@@ -102,7 +110,7 @@ class Table(Generic[Ending]):
             seat.answer = answer
         spent, clients = time.perf_counter() - start, sum(len(part[1]) for part in parts)
         for seat, part in zip(self.seats, parts, strict=True):
-            seat.seconds += spent * len(part[1]) / max(1, clients)
+            seat.share = spent * len(part[1]) / max(1, clients)
         return ended
 
 

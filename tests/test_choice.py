@@ -65,8 +65,8 @@ def test_what_is_faster_is_chosen(measuring: Path) -> None:
     assert chosen(Crowded(), 2.0) == "loop"
     found = [json.loads(path.read_text()) for path in measuring.iterdir()]
     assert sorted(one["answer"] for one in found) == ["loop", "stacked"]
-    assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, together=8), Stacked)
-    assert isinstance(executor("auto", Crowded(), SHARED, PLAN, together=2), Loop)
+    assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, crowd=8), Stacked)
+    assert isinstance(executor("auto", Crowded(), SHARED, PLAN, crowd=2), Loop)
 
 
 def test_heavy_steps_are_the_loops_without_measuring_lock_step(

@@ -32,3 +32,18 @@ def test_what_cannot_be_compared_is_refused_in_a_line(words: list[str], said: st
     assert done.returncode != 0
     assert done.stderr.startswith(said)
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_each_turn_plays_the_code_of_its_commit() -> None:
+    """From the repository, where Python would find the code that lies there first."""
+    command = [sys.executable, str(SCRIPT), "HEAD", "--turns", "1", "--rounds", "1"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=SCRIPT.parent.parent, timeout=500
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("| the same |") == 6
+    checkouts = subprocess.run(
+        ["git", "worktree", "list"], capture_output=True, text=True, cwd=SCRIPT.parent
+    )
+    assert "/base " not in checkouts.stdout

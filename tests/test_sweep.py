@@ -384,15 +384,17 @@ def test_runs_of_a_worker_train_together_if_asked_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_who_is_killed_at_a_table_takes_all_its_runs_along_and_they_are_played_again(
+def test_of_a_worker_that_is_killed_only_the_run_that_kills_it_fails(
     tmp_path: Path, moody: dict[str, str]
 ) -> None:
-    text = attacked_by('["moody:times=1,how=kill", "sign-flip"]')
+    text = attacked_by('["moody:times=99,how=kill", "sign-flip"]')
     ended = sweep(tmp_path, text, "--together", "9", "--workers", "1", env=moody)
-    assert ended.returncode == 0, ended.stderr
-    assert len(records(tmp_path)) == 6
-    chunks = {record.environment.chunk for record in records(tmp_path).values()}
-    assert 8 in chunks  # a quarter of 32: who was killed had often taken too much memory
+    assert ended.returncode == 1, ended.stderr
+    names = {record.scenario.attack.partition(":")[0] for record in records(tmp_path).values()}
+    assert names == {"none", "sign-flip"}
+    assert len(records(tmp_path)) == 4
+    assert {failure.kind for failure in failures(tmp_path)} == {"lost"}
+    assert len(failures(tmp_path)) == 2  # one for each protocol
 
 
 @pytest.mark.parametrize("given", [["--executor", "loop"], ["--engine", "ray"]])

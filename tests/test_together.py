@@ -1,6 +1,7 @@
 """Runs that train in the same launches get what they would have got alone."""
 
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from fedbench.rng import Key
 from fedbench.run import play
 from fedbench.scenario import Scenario
 from fedbench.testing.contracts import example_clients
-from fedbench.together import Table, Together
+from fedbench.together import Table, Together, now
 from fedbench.training import Client, Loop, Schedule, Trained
 
 NETWORK = ConvNet((1, 4, 4), ((3,),), (5,), 3)
@@ -207,21 +208,27 @@ def test_away_from_a_table_it_trains_its_own() -> None:
     assert torch.equal(seated.train(clients)[0], engine.train(clients)[0])
 
 
-def test_a_seat_is_charged_its_share_of_a_launch() -> None:
-    """Of two runs the one with three times the clients bears three quarters of the launch."""
+def test_a_run_is_charged_its_share_of_a_launch_and_no_wait_for_others() -> None:
+    """Of two runs the one with three times the clients bears three quarters; nobody the sleep."""
     engine, clients = part(TWO[0])
     seated = Together(engine.protocol, engine.shared, engine.schedule)
-    table: Table[int] = Table()
-    table.seat(0, lambda: len(seated.train(clients[:1])[1]))
-    table.seat(1, lambda: len(seated.train([clients[0]] * 3)[1]))
+
+    def run(group: list[Client], nap: float) -> float:
+        start = now()
+        time.sleep(nap)
+        seated.train(group)
+        return now() - start - nap
+
+    table: Table[float] = Table()
+    table.seat(0, lambda: run(clients[:1], 0.0))
+    table.seat(1, lambda: run([clients[0]] * 3, 1.0))
     seats = list(table.seats)
-    for seat in seats:
-        assert seat.seconds == 0
     assert table.turn() == []
-    waits = [seat.seconds for seat in seats]
-    assert 2 < waits[1] / waits[0] < 3.5
+    assert seats[1].share == pytest.approx(3 * seats[0].share)
     table.turn()
-    assert [seat.ended for seat in seats] == [1, 3]
+    for seat in seats:
+        assert isinstance(seat.ended, float)
+        assert seat.share <= seat.ended < seat.share + 0.5
 
 
 def test_the_bench_trains_the_same_clients_both_ways_and_counts_launches() -> None:

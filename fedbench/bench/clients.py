@@ -101,7 +101,7 @@ def bench(
         )
         for i in range(size.clients)
     ]
-    trains = executor(engine, protocol, shared, Schedule(1, batch), together=len(clients))
+    trains = executor(engine, protocol, shared, Schedule(1, batch), crowd=len(clients))
     return Bench(protocol, shared, trains, clients)
 
 

@@ -146,7 +146,7 @@ def busy() -> float | None:
     return ticks / os.sysconf("SC_CLK_TCK") - mine
 
 
-def peak(device: torch.device, size: int = 2048, repeats: int = 3) -> float:
+def peak(device: torch.device, size: int = 2048, repeats: int = 12) -> float:
     """Operations a second of the best of some float32 matrix products: what the machine can do."""
     a = torch.ones(size, size, device=device)
     best = min(timed(lambda: a @ a, device) for _ in range(repeats + 1))

@@ -14,7 +14,7 @@ import torch
 from fedbench import registry
 from fedbench.bench.paired import busy
 from fedbench.bench.stopwatch import PARTS, Clock, watched
-from fedbench.errors import ConfigError
+from fedbench.errors import Misfit
 from fedbench.rng import Key
 from fedbench.run import World, play_round
 from fedbench.scenario import Scenario
@@ -187,7 +187,7 @@ def play(
             say(f"{protocol} on {model}")
             try:
                 setup = ready(protocol, model, plan, device, engine)
-            except ConfigError as error:
+            except Misfit as error:
                 if protocols:
                     raise
                 left[f"{protocol} on {model}"] = str(error)

@@ -7,7 +7,6 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from fedbench.bench import by_hand, defenses, groups, masks, servers
 from fedbench.bench.clients import PLAIN, TRAINING, Bench, Size, bench
 from fedbench.bench.defenses import Cost, described
 from fedbench.bench.paired import Pair, Ratio, compare
+from fedbench.choice import processor
 from fedbench.executors import executor
 
 RULES = ("mean", "median", "trimmed-mean", "multi-krum")  # whose growth is shown
@@ -48,14 +48,9 @@ class Machine:
 
 def machine(device: torch.device, peak: float) -> Machine:
     """The one that runs this."""
-    name = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        name = models[0].partition(":")[2].strip() if models else name
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Machine(
-        processor=name,
+        processor=processor(),
         cores=cores or 1,
         threads=torch.get_num_threads(),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",

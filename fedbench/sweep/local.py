@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -14,16 +15,13 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from fedbench.allocator import keep_memory
 from fedbench.errors import require
 from fedbench.record import Record
 from fedbench.sweep.cells import Run
 from fedbench.sweep.engine import Crash, Engine, Job, News, crash
-
-if TYPE_CHECKING:
-    from fedbench.together import Seat
 
 
 @dataclass(frozen=True)
@@ -78,15 +76,18 @@ def available_cores() -> int:
 
 @dataclass
 class _Worker:
-    """A process, the pipe to it, and the runs that it plays, by number."""
+    """A process, the pipe to it, the runs that it plays, by number, and whether it takes more."""
 
     process: BaseProcess
     pipe: Connection
     runs: dict[int, Run] = field(default_factory=dict)
+    alone: bool = False
 
 
 class Local(Engine):
     """Worker processes. One that is killed takes only its own runs with it.
+
+    If these were several, each is then played alone: only one of them is to blame.
 
     Args:
         options: How runs are played.
@@ -98,6 +99,8 @@ class Local(Engine):
         self._workers: dict[int, _Worker] = {}  # by their place: which accelerator they use
         self._begun: list[News] = []
         self._numbers = count()
+        self._suspects: set[Run] = set()  # whose worker was lost, nobody knows through which run
+        self._waiting: list[tuple[Run, int]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -116,30 +119,55 @@ class Local(Engine):
         self._workers = {}
 
     def free(self) -> int:
-        """Places without a run."""
-        return self.size * self.options.together - sum(len(w.runs) for w in self._workers.values())
+        """Places without a run; none while a run waits that is to be played alone."""
+        if self._waiting:
+            return 0
+        places = (self.size - len(self._workers)) * self.options.together
+        return places + sum(self._room(worker) for worker in self._workers.values())
+
+    def _room(self, worker: _Worker) -> int:
+        return 0 if worker.alone else self.options.together - len(worker.runs)
 
     def submit(self, run: Run, chunk: int) -> None:
-        """To a worker that waits, to a new one, or to the one with the fewest runs."""
-        workers = self._workers.values()
+        """To a worker that waits, to a new one, or to the one with the fewest runs.
+
+        A run whose worker was lost with others on it gets one for itself, when one is free.
+        """
+        if run in self._suspects:
+            self._waiting.append((run, chunk))
+            self._begun.append(News(run, None))
+            return
+        workers = [worker for worker in self._workers.values() if self._room(worker)]
         least = min(workers, key=lambda worker: len(worker.runs), default=None)
-        if least is None or (least.runs and len(workers) < self.size):
+        if least is None or (least.runs and len(self._workers) < self.size):
             least = self._start()
+        self._begun.append(News(run, None))
+        self._send(least, run, chunk)
+
+    def _send(self, worker: _Worker, run: Run, chunk: int) -> None:
         executor = self.options.executor if self.options.together == 1 else "together"
         number = next(self._numbers)
         job = Job(run.scenario, self.options.device, executor, chunk, number)
         try:
-            least.pipe.send(job)
+            worker.pipe.send(job)
         except OSError:
-            if not least.runs:  # it was killed while it waited, and had nothing to lose
-                self._bury(next(place for place, w in self._workers.items() if w is least))
-                return self.submit(run, chunk)
-        least.runs[number] = run
-        self._begun.append(News(run, None))
-        return None
+            if not worker.runs:  # it was killed while it waited, and had nothing to lose
+                self._bury(next(place for place, w in self._workers.items() if w is worker))
+                worker = self._start()
+                worker.pipe.send(job)
+        worker.runs[number], worker.alone = run, run in self._suspects
+
+    def _play_suspects(self) -> None:
+        """Alone, on what is idle; nothing new is taken meanwhile, so something will be."""
+        while self._waiting:
+            idle = next((w for w in self._workers.values() if not w.runs), None)
+            if idle is None and len(self._workers) == self.size:
+                return
+            self._send(idle or self._start(), *self._waiting.pop(0))
 
     def news(self, wait_seconds: float) -> list[News]:
         """What the pipes say; the end of a pipe is the end of its worker."""
+        self._play_suspects()
         out, self._begun = self._begun, []
         busy = {w.pipe: (i, w) for i, w in self._workers.items() if w.runs}
         if not busy:
@@ -151,11 +179,13 @@ class Local(Engine):
                 number, said = pipe.recv()
             except (EOFError, OSError):
                 runs, crashed = list(worker.runs.values()), self._bury(place)
+                self._suspects |= set(runs) if len(runs) > 1 else set()
                 out += [News(run, crashed) for run in runs]
                 continue
             out.append(News(worker.runs[number], said))
             if isinstance(said, Record | Crash):
                 del worker.runs[number]
+                worker.alone = False
         return out
 
     def _start(self) -> _Worker:
@@ -196,6 +226,7 @@ def _serve(pipe: Connection, threads: int, accelerator: int | None) -> None:
     import torch
 
     torch.set_num_threads(threads)
+    from fedbench.run import play
     from fedbench.together import Table
 
     table: Table[Record] = Table()
@@ -203,26 +234,16 @@ def _serve(pipe: Connection, threads: int, accelerator: int | None) -> None:
         try:
             while not table.seats or pipe.poll():
                 job = pipe.recv()
-                table.seat(job.number, partial(_play, job, pipe))
+                table.seat(job.number, partial(_play, play, job, pipe))
         except (EOFError, OSError):
             return
         for seat in table.turn():
-            pipe.send((seat.name, _timed(seat)))
+            ended = seat.ended
+            said = crash(ended) if isinstance(ended, BaseException) else ended
+            pipe.send((seat.name, said))
 
 
-def _timed(seat: Seat[Record]) -> Record | Crash:
-    """How a run ended; beside others it took its share of the time."""
-    ended = seat.ended
-    assert ended is not None
-    if isinstance(ended, BaseException):
-        return crash(ended)
-    timing = ended.timing.model_copy(update={"seconds": seat.seconds})
-    return ended.model_copy(update={"timing": timing})
-
-
-def _play(job: Job, pipe: Connection) -> Record:
-    from fedbench.run import play
-
+def _play(play: Callable[..., Record], job: Job, pipe: Connection) -> Record:
     return play(
         job.scenario,
         device=job.device,

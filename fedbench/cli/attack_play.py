@@ -31,7 +31,8 @@ def run(console: Console, plan: Plan, options: Options, out: Path) -> None:
     cells, skipped = plan.cells()
     first = cells[0].scenario.model_copy(update={"seed": plan.seeds[0]})
     # Data, model and partition fit, or it ends here.
-    prepare(first, options.device, options.executor, options.chunk)
+    engine = "loop" if options.executor == "auto" else options.executor  # measured by who trains
+    prepare(first, options.device, engine, options.chunk)
     writable(out)
     console.print(header(plan, cells, options), highlight=False)
     for line in skipped_lines(skipped):

@@ -7,18 +7,18 @@ import os
 import platform
 
 # Parameters of glibc's mallopt, from malloc.h.
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 
 
 def keep_memory() -> bool:
     """Tell glibc to reuse big blocks; training steps then stop page-faulting. True if it was told.
 
-    Threads share one arena: those of their own give large blocks back all the same. For processes
+    It holds for the main thread: others give torch's large blocks back all the same. For processes
     of our own only. ``FEDBENCH_ALLOCATOR=system`` leaves the allocator alone; results
     do not depend on it.
     """
     if platform.libc_ver()[0] != "glibc" or os.environ.get("FEDBENCH_ALLOCATOR") == "system":
         return False
     libc = ctypes.CDLL(None)
-    settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, 64 << 20), (_ARENA_MAX, 1))
+    settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, 64 << 20))
     return all([libc.mallopt(name, value) == 1 for name, value in settings])

@@ -234,13 +234,24 @@ def _serve(pipe: Connection, threads: int, accelerator: int | None) -> None:
         try:
             while not table.seats or pipe.poll():
                 job = pipe.recv()
-                table.seat(job.number, partial(_play, play, job, pipe))
+                work = partial(_play, play, job, pipe)
+                if job.executor == "together":
+                    table.seat(job.number, work)
+                else:  # here and not in a thread, whose memory is not kept
+                    pipe.send((job.number, _ended(work)))
         except (EOFError, OSError):
             return
         for seat in table.turn():
             ended = seat.ended
             said = crash(ended) if isinstance(ended, BaseException) else ended
             pipe.send((seat.name, said))
+
+
+def _ended(work: Callable[[], Record]) -> Record | Crash:
+    try:
+        return work()
+    except BaseException as error:
+        return crash(error)
 
 
 def _play(play: Callable[..., Record], job: Job, pipe: Connection) -> Record:

@@ -7,6 +7,7 @@ first process that answers a question answers it for all, so that runs of one ma
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -115,27 +116,31 @@ def processor() -> str:
     return models[0] if models else platform.processor() or platform.machine()
 
 
-def measured(loop: Loop, lockstep: Stacked, clients: int) -> str:
-    """Which one trains so many clients faster, in turns; the least of each counts."""
-    batch, shared = loop.schedule.batch_size, loop.shared
-    protocol = loop.protocol
+def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> list[Client]:
+    """``n`` clients with so many random images each, at the start of a first round."""
     sent = protocol.broadcast(shared, protocol.init(shared), [0], Key(0))
     tree = protocol.receive(shared, sent.take([0]))
-    group = []
-    for i in range(clients):
-        key, count = Key(1).fold(i), STEPS * batch
-        x = key.normal(count, *shared.network.image, device=shared.device)
-        y = torch.arange(count, device=shared.device) % shared.network.classes
-        memory = protocol.memory(shared)
-        group.append(Client(tree, x, y, key, memory, _untouched))
-    schedule = Schedule(1, batch)
-    one, many = (
-        Loop(protocol, shared, schedule, precision=loop.precision),
-        Stacked(protocol, shared, schedule, clients, precision=loop.precision),
-    )
+    labels = torch.arange(samples, device=shared.device)
+    return [
+        Client(
+            tree=tree,
+            x=Key(2).fold(i).normal(samples, *shared.network.image, device=shared.device),
+            y=(labels + i) % shared.network.classes,
+            key=Key(3).fold(i),
+            memory=protocol.memory(shared),
+        )
+        for i in range(n)
+    ]
+
+
+def measured(loop: Loop, lockstep: Stacked, clients: int) -> str:
+    """Which one trains so many clients faster, in turns; the least of each counts."""
+    schedule = Schedule(1, loop.schedule.batch_size)
+    one, many = (dataclasses.replace(engine, schedule=schedule) for engine in (loop, lockstep))
+    group = strangers(loop.protocol, loop.shared, clients, STEPS * schedule.batch_size)
     seconds(one, group[:1])
     start = seconds(one, group[:1])  # the first one was cold
-    if shared.device.type == "cpu" and start > HEAVY * STEPS:
+    if loop.shared.device.type == "cpu" and start > HEAVY * STEPS:
         return "loop"
     seconds(many, group)
     turns = [(seconds(one, group), seconds(many, group)) for _ in range(TURNS)]
@@ -151,10 +156,6 @@ def seconds(executor: Executor, clients: Sequence[Client]) -> float:
     updates: Tensor = executor.train(clients)[0]
     updates[0, 0].item()
     return time.perf_counter() - start
-
-
-def _untouched(grad: Any) -> Any:
-    return grad
 
 
 def folder() -> Path:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedbench import registry
-from fedbench.api import Attack, Grad, Gradient, Memory, Sees, ServerView, Shared
+from fedbench.api import Attack, Memory, Sees, ServerView, Shared
 from fedbench.choice import crowd
 from fedbench.errors import ConfigError, Misfit, require
 from fedbench.executors import executor
@@ -27,7 +27,7 @@ from fedbench.tasks.datasets import data_folder
 from fedbench.tasks.pool import Data
 from fedbench.tasks.splits import split_client
 from fedbench.threat import malicious_clients
-from fedbench.training import Client, Executor, Schedule
+from fedbench.training import Client, Executor, Schedule, untouched
 
 ROOT = 100  # images of the root data, for rules that need some
 
@@ -115,7 +115,7 @@ class Setup:
             y=self.data.y[self.train[i]],
             key=self.key.fold("client", step, i),
             memory=memory or self.plugins.protocol.memory(self.shared),
-            wrap_grad=_untouched if self.defiant[i] else honest,
+            wrap_grad=untouched if self.defiant[i] else honest,
         )
 
     def count(self, received: Payload) -> int:
@@ -156,15 +156,10 @@ class Setup:
             y=self.data.y[self.root],
             key=key,
             memory=memory,
-            wrap_grad=_untouched,
         )
         updates, memories = self.executor.train([client])
         message: Payload = protocol.message(shared, updates, [key], memories)[0]
         return message
-
-
-def _untouched(grad: Gradient) -> Grad:
-    return grad
 
 
 def prepare(

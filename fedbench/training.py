@@ -29,6 +29,11 @@ Precision = Literal["fp32", "bf16"]
 Trained = tuple[Tensor, list[Memory]]  # updates (n, d), and what each client now remembers
 
 
+def untouched(grad: Gradient) -> Grad:
+    """The `WrapGrad` of who trains as the protocol says."""
+    return grad
+
+
 @dataclass(frozen=True, eq=False)
 class Client:
     """One client's part in a round.
@@ -47,7 +52,7 @@ class Client:
     y: Tensor
     key: Key
     memory: Memory
-    wrap_grad: WrapGrad
+    wrap_grad: WrapGrad = untouched
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:

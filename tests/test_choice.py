@@ -19,7 +19,7 @@ from fedbench.lockstep import Stacked
 from fedbench.network import ConvNet, Shared
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.rng import Key
-from fedbench.training import Loop, Schedule
+from fedbench.training import Loop, Precision, Schedule
 
 SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 1, torch.device("cpu"))
 PLAN = Schedule(2, 4)
@@ -108,8 +108,8 @@ def test_other_questions_have_other_answers(monkeypatch: pytest.MonkeyPatch) -> 
         batch: int = 4, clients: int = 8, hidden: Sequence[int] = (5,), half: bool = False
     ) -> str:
         shared = Shared(ConvNet((1, 4, 4), ((3,),), tuple(hidden), 3), 1, torch.device("cpu"))
-        precision = "bf16" if half else "fp32"
-        engine = Stacked(FedAvg(), shared, Schedule(1, batch), precision=precision)  # type: ignore[arg-type]
+        precision: Precision = "bf16" if half else "fp32"
+        engine = Stacked(FedAvg(), shared, Schedule(1, batch), precision=precision)
         return asked(engine, clients)
 
     asks = {question(), question(5), question(4, 2), question(hidden=(6,)), question(half=True)}

@@ -11,6 +11,8 @@ from fedbench.api import Defense, ServerView, Traits
 from fedbench.payload import Payload
 from fedbench.tiles import column_sums
 
+_TILE = 1 << 14  # columns at once
+
 
 def exact_mean(x: Tensor) -> Tensor:
     """``(k,)`` mean of the rows; integers are summed exactly, so equal sums stay equal."""
@@ -20,8 +22,16 @@ def exact_mean(x: Tensor) -> Tensor:
 
 
 def mean_of(x: Tensor, rows: Tensor) -> Tensor:
-    """`exact_mean` of some rows (indices or bool), of which only a tile is copied at once."""
-    return torch.cat([exact_mean(tile[rows]) for tile in torch.split(x, 1 << 14, dim=1)])
+    """`exact_mean` of some rows (indices or bool), of which only a tile is copied at once.
+
+    The answer has its place from the start: pieces kept between the tiles would leave holes in
+    memory, each too small for the next tile.
+    """
+    dtype = x.dtype if x.is_floating_point() else torch.float64
+    out = torch.empty(x.shape[1], dtype=dtype, device=x.device)
+    for part, tile in zip(torch.split(out, _TILE), torch.split(x, _TILE, dim=1), strict=True):
+        part.copy_(exact_mean(tile[rows]))
+    return out
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ import torch
 
 from fedbench import registry
 from fedbench.api import Shared
+from fedbench.choice import strangers
 from fedbench.executors import executor
 from fedbench.network import ConvNet
-from fedbench.rng import Key
 from fedbench.training import Client, Executor, Schedule
 
 IMAGE, CLASSES = (1, 28, 28), 10
@@ -86,24 +86,7 @@ def bench(
     """
     shared = Shared(registry.load("model", model).build(IMAGE, CLASSES), 1, device)
     protocol = registry.load("protocol", text)
-    sent = protocol.broadcast(shared, protocol.init(shared), [0], Key(0))
-    tree = protocol.receive(shared, sent.take([0]))
     each = max(size.samples // size.clients // batch, 1) * batch
-    labels = torch.arange(each, device=device)
-    clients = [
-        Client(
-            tree=tree,
-            x=Key(2).fold(i).normal(each, *IMAGE, device=device),
-            y=(labels + i) % CLASSES,
-            key=Key(3).fold(i),
-            memory=protocol.memory(shared),
-            wrap_grad=_untouched,
-        )
-        for i in range(size.clients)
-    ]
+    clients = strangers(protocol, shared, size.clients, each)
     trains = executor(engine, protocol, shared, Schedule(1, batch), crowd=len(clients))
     return Bench(protocol, shared, trains, clients)
-
-
-def _untouched(grad: Any) -> Any:
-    return grad

@@ -187,14 +187,9 @@ def example_clients(protocol: Protocol[Any], shared: Shared, n: int = 4) -> list
                 y=(key.fold("y").uniform(count, device=shared.device) * 3).long(),
                 key=key,
                 memory=protocol.memory(shared),
-                wrap_grad=_same_grad,
             )
         )
     return clients
-
-
-def _same_grad(grad: Any) -> Any:
-    return grad
 
 
 def in_float64(protocol: Protocol[Any]) -> Protocol[Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbench.api import Findings
 from fedbench.payload import Payload, identical
 from fedbench.threat import Situation, legible
-from fedbench.tiles import TILE
+from fedbench.tiles import tiles
 
 
 def effect(
@@ -98,7 +98,7 @@ def _mean(payload: Payload, weights: Tensor) -> Tensor:
 
 def _relative(moved: Tensor, reference: Tensor) -> float | None:
     gap, size = torch.zeros(2, dtype=torch.float64, device=reference.device)
-    for a, b in zip(torch.split(moved, TILE), torch.split(reference, TILE), strict=True):
+    for a, b in tiles(moved, reference):
         exact = b.double()
         gap += (a.double() - exact).square_().sum()
         size += exact.square().sum()

@@ -25,11 +25,13 @@ NAMES = ("auto", "loop", "stacked", "forked")
 
 @dataclass(frozen=True, eq=False)
 class Forked(Executor):
-    """`Loop`, its clients dealt to as many children as torch may use threads, forked every round.
+    """`Loop`, its clients dealt to as many processes as torch may use threads.
 
-    They find everything in memory as it is and write their updates to a shared ``(n, d)``: nothing
-    is copied but what clients remember. The numbers are those of `Loop` on one thread. Where there
-    is one thread only, or no fork, or an accelerator, it is `Loop`.
+    This process is one of them, the others are its children, forked every round: they find
+    everything in memory as it is, also the kernels that this one has made, and write their updates
+    to a shared ``(n, d)``: nothing is copied but what clients remember. The numbers are those of
+    `Loop` on one thread. Where there is one thread only, or no fork, or an accelerator, it is
+    `Loop`.
 
     A child uses one thread, and says so before anything else: one that waits for threads of its
     parent, which are not there after a fork, would wait for ever.
@@ -42,7 +44,8 @@ class Forked(Executor):
             FedbenchError: a child failed or was killed; what it said is in the message.
         """
         loop = Loop(self.protocol, self.shared, self.schedule, precision=self.precision)
-        workers = min(torch.get_num_threads(), len(clients))
+        threads = torch.get_num_threads()
+        workers = min(threads, len(clients))
         if workers < 2 or self.shared.device.type != "cpu" or not hasattr(os, "fork"):
             return loop.train(clients)
         empty, _ = loop.train([])
@@ -52,10 +55,17 @@ class Forked(Executor):
         updates = torch.empty(len(clients), width, dtype=torch.promote_types(empty.dtype, dtype))
         updates.share_memory_()  # type: ignore[no-untyped-call]
         parts = [range(start, len(clients), workers) for start in range(workers)]
-        children = [_start(loop, clients, updates, part) for part in parts]
+        children = [_start(loop, clients, updates, part) for part in parts[1:]]
         memories: list[Memory] = [{}] * len(clients)
         failures = []
-        for part, (child, pipe) in zip(parts, children, strict=True):
+        try:
+            torch.set_num_threads(1)
+            updates[list(parts[0])], memories[:: len(parts)] = loop.train(clients[:: len(parts)])
+        except Exception as error:  # not before the children have ended
+            failures.append(f"{type(error).__name__}: {error}")
+        finally:
+            torch.set_num_threads(threads)
+        for part, (child, pipe) in zip(parts[1:], children, strict=True):
             found = None
             with suppress(EOFError), pipe:
                 found = pipe.recv()

@@ -43,11 +43,25 @@ class Layout:
         """``x (..., d)`` cut at the layer boundaries: views ``(..., n_l)``."""
         return list(torch.split(x, list(self.sizes), dim=-1))
 
-    def flatten(self, tree: Tree) -> Tensor:
+    def flatten(self, tree: Tree, out: Tensor | None = None) -> Tensor:
         """``(d,)`` in the order of ``names``."""
         if not self.names:
             return torch.empty(0)
         return torch.cat([tree[name].reshape(-1) for name in self.names])
+
+    def flatten_into(self, out: Tensor, tree: Tree) -> None:
+        """`flatten`, written to ``out (d,)``.
+
+        Raises:
+            RuntimeError: the tree has another size.
+        """
+        parts = [tree[name].reshape(-1) for name in self.names]
+        if sum(map(len, parts)) != len(out):
+            raise RuntimeError(
+                f"a tree of size {len(out)} must have it, got {sum(map(len, parts))}"
+            )
+        if parts:
+            torch.cat(parts, out=out)
 
     def unflatten(self, x: Tensor) -> Tree:
         """Views into ``x (..., d)``; leading dimensions stay."""

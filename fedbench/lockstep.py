@@ -6,16 +6,16 @@ arithmetic; here many clients share them. `fedbench.training.Loop` is the oracle
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from fedbench.api import Memory
 from fedbench.layout import Tree
-from fedbench.network import Network
+from fedbench.network import Network, kept
 from fedbench.rng import Key
 from fedbench.training import Client, Executor, Trained, WrapGrad, with_statistics
 
@@ -156,29 +156,10 @@ def _padded(client: Client, steps: list[Tensor], width: int) -> tuple[Tensor, Te
     return torch.stack(xs), torch.stack(ys)
 
 
-@lru_cache(maxsize=64)
 def footprint(network: Network, batch: int) -> int:
     """Bytes that a client in lock step takes: copies of its parameters, and what a step keeps.
 
-    What a network keeps for the way back is counted on one and on two samples, so that what does
-    not grow with the samples drops out; the gradients of that are as much again.
+    The gradients of what it keeps are as much again.
     """
-
-    def kept(samples: int) -> int:
-        total = 0
-
-        def count(x: Tensor) -> Tensor:
-            nonlocal total
-            total += x.nbytes
-            return x
-
-        hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda x: x)
-        with torch.enable_grad(), hooks:
-            network.logits(params, torch.zeros(samples, *network.image))
-        return total
-
-    params = {name: torch.zeros(shape) for name, shape in network.shapes.items()}
-    size = sum(x.nbytes for x in params.values())
-    for x in params.values():
-        x.requires_grad_()
-    return COPIES * size + 2 * batch * (kept(2) - kept(1))
+    size = sum(math.prod(shape) for shape in network.shapes.values()) * 4
+    return COPIES * size + 2 * batch * kept(network)

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -77,6 +78,32 @@ class Network(ABC):
     def fan_in(self, name: str) -> int:
         """How many inputs one output of a weight layer sums: channels x kernel, or features."""
         return math.prod(self.shapes[name][1:])
+
+
+@lru_cache(maxsize=64)
+def kept(network: Network) -> int:
+    """Bytes that a step keeps for its way back, for every sample.
+
+    Counted on one and on two samples, so that what does not grow with the samples drops out.
+    """
+
+    def bytes_for(samples: int) -> int:
+        total = 0
+
+        def count(x: Tensor) -> Tensor:
+            nonlocal total
+            total += x.nbytes
+            return x
+
+        hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda x: x)
+        with torch.enable_grad(), hooks:
+            network.logits(params, torch.zeros(samples, *network.image))
+        return total
+
+    params = {name: torch.zeros(shape) for name, shape in network.shapes.items()}
+    for x in params.values():
+        x.requires_grad_()
+    return bytes_for(2) - bytes_for(1)
 
 
 @dataclass(frozen=True)

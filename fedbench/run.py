@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from fedbench import threat
 from fedbench.api import Memory
 from fedbench.effect import effect, verdict
@@ -146,7 +144,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         honest=honest,
         updates=updates,
         trained=trained,
-        idle=idle[torch.arange(len(ids)) % len(idle)],
+        idle=idle,
         rows=rows,
         ids=[ids[row] for row in rows.tolist()],
         codec=threat.own_codec(protocol, shared, keys, memories),

@@ -79,7 +79,7 @@ class Situation:
         honest: All ``n`` messages, the malicious clients' as if they were honest.
         updates: ``(n, d)``, the same before compression.
         trained: ``(m, d)``, what the adversary's own training gave.
-        idle: ``(n, d)``, the updates of clients that learned nothing.
+        idle: ``(n, d)``, the updates of clients that learned nothing, or ``(1, d)`` for all.
         rows: ``(m,)`` rows of the malicious clients.
         ids: Which clients these are.
         codec: The codec of some of these rows, see `own_codec`.
@@ -257,7 +257,7 @@ def attack_view(
         own=own,
         updates=situation.updates[where],
         trained=situation.trained[mine],
-        idle=situation.idle[where],
+        idle=situation.idle[where % len(situation.idle)],
         seen=situation.honest.take(situation.benign)
         if needs.tier == "all"
         else own.take(range(len(own))),

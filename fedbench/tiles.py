@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-TILE = 1 << 16  # columns at once
+WIDEST, NARROWEST, NUMBERS = 1 << 16, 1 << 12, 1 << 19  # columns of a tile; its numbers
+
+
+def tiles(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same columns of ``(n, k)`` and ``(k,)`` tensors, so many that they stay in cache."""
+    rows = max(len(part) if part.dim() > 1 else 1 for part in parts)
+    width = min(max(NUMBERS // max(rows, 1), NARROWEST), WIDEST)
+    return zip(*(torch.split(part, width, dim=-1) for part in parts), strict=True)
 
 
 def finite_rows(x: Tensor) -> Tensor:
@@ -27,12 +35,12 @@ def finite_rows(x: Tensor) -> Tensor:
 
 def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``(k,)`` sums of ``x (n, k)`` over its rows, added up in ``dtype``."""
-    return torch.cat([tile.sum(dim=0, dtype=dtype) for tile in torch.split(x, TILE, dim=1)])
+    return torch.cat([tile.sum(dim=0, dtype=dtype) for (tile,) in tiles(x)])
 
 
 def row_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``(n,)`` sums of ``x (n, k)`` over its columns, added up in ``dtype``."""
     out = torch.zeros(len(x), dtype=dtype, device=x.device)
-    for tile in torch.split(x, TILE, dim=1):
+    for (tile,) in tiles(x):
         out += tile.sum(dim=1, dtype=dtype)
     return out

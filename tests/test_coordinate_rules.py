@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbench import registry
 from fedbench.api import Chain, Defense, Prefilter, ServerView
 from fedbench.errors import ConfigError
-from fedbench.order import by_tiles, sorted_rows
+from fedbench.order import batcher, by_tiles, selector, sorted_rows, sorted_tile
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, ranking
 from fedbench.rng import Key
 from fedbench.testing import check_defense
@@ -64,7 +64,20 @@ def test_tiles_are_sorted_alike_and_cover_every_column(n: int) -> None:
     assert torch.equal(by_tiles(x, lambda rows: rows[1]), x.sort(dim=0).values[1])
     rows = torch.arange(0, n, 2)
     assert torch.equal(by_tiles(x, lambda t: t[-1], rows), x[rows].amax(dim=0))
+    two = by_tiles(x, lambda t: t.T, ranks=range(1, 3))
+    assert torch.equal(two.T, x.sort(dim=0).values[1:3])
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 16, 25, 32])
+def test_a_network_for_some_ranks_finds_these_and_leaves_comparisons_out(n: int) -> None:
+    # Zeros and ones show every mistake of a sorting network (Knuth, section 5.3.4, theorem Z).
+    x = (Key(n).uniform(n, 4096) < 0.5).float()
+    for ranks in (range(n // 2, n // 2 + 1), range(n // 5, n - n // 5), range(n)):
+        assert torch.equal(sorted_tile(x, ranks), x.sort(dim=0).values[list(ranks)])
+    assert selector(n, range(n)) == batcher(n)
+    median = selector(n, range(n // 2, n // 2 + 1))
+    assert len(median) < len(batcher(n)) or n < 3
 
 
 def test_meamed_averages_what_is_nearest_to_the_median_and_not_what_is_in_the_middle() -> None:

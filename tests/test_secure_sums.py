@@ -288,15 +288,3 @@ def test_it_learns_digits(protocol: str) -> None:
     record = play(Scenario(protocol=protocol, malicious=0.0, rounds=20), device="cpu")
     assert record.result.accuracy is not None
     assert record.result.accuracy > 0.8
-
-
-@pytest.mark.parametrize("protocol", [Skellam(), PBM()])
-def test_clients_draw_the_same_noise_in_one_thread_and_in_two(
-    protocol: SummedResidues, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x, found = Key(1).normal(5, 64).double() / 64, []
-    for threads in (1, 2):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        found.append(protocol.residues(x, keys(5)).x)
-    assert torch.equal(*found)
-    assert not torch.equal(found[0][0], found[0][1])

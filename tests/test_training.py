@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Batches, Grad, Memory, Shared
+from fedbench.choice import strangers
 from fedbench.errors import FedbenchError
 from fedbench.executors import Forked, executor
 from fedbench.layout import Tree
 from fedbench.lockstep import Stacked
-from fedbench.network import ConvNet
+from fedbench.network import ConvNet, Step, kept
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedsparse import FedSparse
 from fedbench.protocols.fsl import FSL
@@ -112,10 +113,10 @@ def test_the_mask_gradient_goes_straight_through() -> None:
 
 def test_the_mask_is_the_end_of_a_stable_sort_also_with_ties() -> None:
     rows = (Key(1).uniform(20, 15) * 4).floor()  # many ties
-    for kept in (1, 7, 15):
-        order = torch.sort(rows, dim=1, stable=True).indices[:, 15 - kept :]
+    for best in (1, 7, 15):
+        order = torch.sort(rows, dim=1, stable=True).indices[:, 15 - best :]
         expected = torch.zeros_like(rows).scatter_(1, order, 1.0)
-        assert torch.equal(mask_rows(rows, kept), expected)
+        assert torch.equal(mask_rows(rows, best), expected)
 
 
 def test_auto_loops_on_a_cpu() -> None:
@@ -153,6 +154,30 @@ def test_a_plugin_that_returns_another_shape_is_not_written_into_its_neighbours(
         Loop(Wrong(), SHARED, Schedule(1, 4)).train(example_clients(Wrong(), SHARED))
 
 
+class Strides(ConvNet):
+    """Keeps how the images lie in memory."""
+
+    def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
+        """As of all networks."""
+        SEEN.append(x.stride())
+        return super().logits(params, x, step)
+
+
+SEEN: list[tuple[int, ...]] = []
+
+
+def test_a_batch_lies_channels_last_unless_kernels_outweigh_it() -> None:
+    # Bytes of kernels and, for each sample, of what a step keeps: 108 and 632; 9828 and 16328.
+    few, many = (Strides((1, 4, 4), (block,), (5,), 3) for block in ((3,), (3, 90)))
+    for network, batch, last in ((few, 1, True), (many, 2, False), (many, 3, True)):
+        shared = Shared(network, 1, torch.device("cpu"))
+        assert kept(network) == (632 if network == few else 16328)
+        SEEN.clear()
+        loop = Loop(FedAvg(), shared, Schedule(1, batch))
+        loop.train(strangers(FedAvg(), shared, 1, batch))
+        assert SEEN[-1][1:] == ((1, 4, 1) if last else (16, 4, 1)), "one channel, too, has an order"
+
+
 @pytest.mark.parametrize("protocol", [FedAvg(), FSL()], ids=["weights", "scores"])
 def test_products_in_bfloat16_are_near_and_equal_in_both_executors(protocol: FedAvg) -> None:
     clients, schedule = example_clients(protocol, SHARED), Schedule(2, 3)
@@ -180,7 +205,7 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("protocol", [FedAvg(), FSL(), FedSparse()], ids=repr)
-def test_forked_children_train_as_the_loop_does_and_in_its_order(
+def test_forked_processes_train_as_the_loop_does_and_in_its_order(
     protocol: FedAvg, two_threads: None
 ) -> None:
     clients, schedule = example_clients(protocol, SHARED), Schedule(2, 3)
@@ -198,11 +223,18 @@ def test_forked_children_train_as_the_loop_does_and_in_its_order(
     assert Forked(protocol, SHARED, schedule).train([])[0].shape == (0, loop.shape[1])
 
 
-@pytest.mark.parametrize(("ends", "says"), [(False, "ValueError: never again"), (True, "status 9")])
-def test_a_child_that_fails_is_an_error_and_leaves_no_process(
-    ends: bool, says: str, two_threads: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("who", "says"),
+    [
+        ("parent", "ValueError: never again"),
+        ("child", "ValueError: never again"),
+        ("killed", "status 9"),
+    ],
+)
+def test_a_process_that_fails_is_an_error_and_leaves_none_behind(
+    who: str, says: str, two_threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    children, fork = [], os.fork
+    children, fork, parent = [], os.fork, os.getpid()
 
     def remembered() -> int:
         children.append(fork())
@@ -214,13 +246,15 @@ def test_a_child_that_fails_is_an_error_and_leaves_no_process(
         def local_update(
             self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
         ) -> tuple[Tree, Memory]:
-            if ends:
+            if (os.getpid() == parent) != (who == "parent"):
+                return super().local_update(tree, batches, grad, key, memory)
+            if who == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise ValueError("never again")
 
     with pytest.raises(FedbenchError, match=says):
         Forked(Failing(), SHARED, Schedule(1, 4)).train(example_clients(Failing(), SHARED))
-    assert len(children) == 2
-    for child in children:
-        with pytest.raises(ChildProcessError):
-            os.waitpid(child, os.WNOHANG)
+    assert len(children) == 1
+    assert torch.get_num_threads() == 2
+    with pytest.raises(ChildProcessError):
+        os.waitpid(children[0], os.WNOHANG)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedbench.api import Attack, AttackView, Knowledge
 from fedbench.payload import Payload
+from fedbench.tiles import finite_rows, tiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,8 @@ def known_rows(view: AttackView) -> Tensor | None:
     view.notes["benign"] = len(view.seen)
     known = view.seen if len(view.seen) else view.own
     values = known.values().to(torch.float32)
-    values = values[torch.isfinite(values).all(dim=1)]
+    finite = finite_rows(values)
+    values = values if bool(finite.all()) else values[finite]
     if len(values):
         return values
     view.notes["ended"] = "nothing finite to start from"
@@ -89,7 +91,8 @@ def deviation(rows: Tensor, mean: Tensor) -> Tensor:
 
     ``torch.std`` is slow: benchmarks/shortcuts.py.
     """
-    return ((rows - mean).square_().sum(dim=0) / (len(rows) - 1)).sqrt_()
+    squares = [(x - middle).square_().sum(dim=0) for x, middle in tiles(rows, mean)]
+    return torch.cat(squares).div_(len(rows) - 1).sqrt_()
 
 
 def direction(

@@ -112,8 +112,8 @@ def saturating(
 ) -> Search:
     """The smallest gamma whose damage is within ``tolerance`` of its limit, for an L-estimator.
 
-    The benign rows are sorted once, a trial is O(d), see `with_copies`. Damage has reached its
-    limit where every value has left the benign range.
+    The benign rows are sorted once, see `with_copies`. A coordinate whose value has left the rows
+    that count has reached its limit: a trial looks at the others, of which few are left at the end.
 
     Args:
         weights: ``(n,)`` of the rule, see `Defense.order_weights`.
@@ -124,22 +124,40 @@ def saturating(
         bound: Largest gamma.
         tolerance: Relative to the limit.
     """
-    ordered = sorted_rows(benign)
-
-    def aggregate(values: Tensor) -> Tensor:
-        return with_copies(ordered, weights, values, m)
+    ordered, ranks = sorted_rows(benign), weights.nonzero()[:, 0].tolist()
+    lowest, highest = max(ranks[0] - m, 0), min(ranks[-1], len(benign) - 1)
+    edge = torch.where(push > 0, ordered[highest], ordered[lowest])
+    leaves = torch.where(push != 0, (edge - mean) / push, 0.0)  # the gamma at which v leaves
+    far = torch.where(push > 0, torch.inf, torch.where(push < 0, -torch.inf, mean))
+    limits = (with_copies(ordered, weights, far, m) - mean).double().square_()
+    limit = float(limits.sum())
+    enough = (1 - tolerance) * math.sqrt(limit)
+    open_: tuple[Tensor, ...] = (
+        leaves,
+        mean,
+        push,
+        limits,
+        ordered,
+    )  # of the coordinates that are not there yet
 
     @Traced
     def damage(gamma: float) -> float:
-        return float(torch.linalg.vector_norm(aggregate(mean + gamma * push) - mean))
+        nonlocal open_
+        inside = (open_[0] > gamma).nonzero()[:, 0]
+        left = tuple(part[..., inside] for part in open_)
+        _, middle, line, limits, ordered = left
+        moved = with_copies(ordered, weights, middle + gamma * line, m) - middle
+        short = float((limits - moved.double().square_()).sum())
+        found = math.sqrt(max(limit - short, 0.0))
+        if found < enough:  # the answer is beyond: who is there by now stays there
+            open_ = left
+        return found
 
-    edge = torch.where(push > 0, ordered[-1], ordered[0])
-    leaves = torch.where(push != 0, (edge - mean) / push, 0.0)  # the gamma at which v leaves
-    far = torch.where(push > 0, torch.inf, torch.where(push < 0, -torch.inf, mean))
-    enough = (1 - tolerance) * float(torch.linalg.vector_norm(aggregate(far) - mean))
-    low, high = 0.0, min(float(leaves.max()), bound)
-    if damage(high) < enough:
+    low = high = top = min(float(leaves.max()), bound)
+    if not math.isfinite(limit) or damage(high) < enough:
         return Search(bound, "saturating", "bound", damage.trace)
+    while low > 1e-6 * top and damage(low) >= enough:  # from above, where few are inside
+        low, high = 0.75 * low, low
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if damage(middle) >= enough else (middle, high)

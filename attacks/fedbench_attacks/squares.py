@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedbench.tiles import TILE
+from fedbench.tiles import tiles
 
 
 class Squares:
@@ -22,11 +22,12 @@ class Squares:
     """
 
     def __init__(self, known: Tensor, base: Tensor, push: Tensor, m: int) -> None:
-        b, k = known.shape
+        b = len(known)
         self.gram = torch.zeros(b + 1, b + 1, dtype=torch.float64, device=known.device)
-        for start in range(0, k, TILE):
-            part = slice(start, start + TILE)
-            rows = torch.cat([known[:, part] - base[part], push[None, part]]).to(torch.float64)
+        for tile, middle, line in tiles(known, base, push):
+            rows = self.gram.new_empty(b + 1, tile.shape[1])
+            torch.sub(tile, middle, out=rows[:b])
+            rows[b] = line
             self.gram += rows @ rows.T
         self.m = m
         self.norms, self.cross = self.gram.diagonal()[:b], self.gram[:b, b]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedbench.tiles import TILE
+from fedbench.tiles import tiles
 
 from .distances import combine
 
@@ -13,10 +13,9 @@ from .distances import combine
 def inner(x: Tensor, origin: Tensor, other: Tensor) -> Tensor:
     """``(n,)`` inner products with ``other (k,)``, as measured from the origin as the rows."""
     out = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    for start in range(0, x.shape[1], TILE):
-        part = slice(start, start + TILE)
-        middle = origin[part].to(torch.float64)
-        out += (x[:, part].to(torch.float64) - middle) @ (other[part].to(torch.float64) - middle)
+    for tile, centre, one in tiles(x, origin, other):
+        middle = centre.to(torch.float64)
+        out += (tile.to(torch.float64) - middle) @ (one.to(torch.float64) - middle)
     return out
 
 

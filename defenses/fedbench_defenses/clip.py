@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import FloatVectors, Payload
-from fedbench.tiles import TILE
+from fedbench.tiles import tiles
 
 from .distances import middle, norms
 from .norm_bound import CONSTANT, factors
@@ -25,8 +25,7 @@ def clipped(received: Payload, sizes: Tensor, c: float) -> tuple[Payload, Tensor
     x = received.values().to(torch.float32, copy=True)
     rows = ((sizes > c) | torch.isinf(sizes)).nonzero()[:, 0]
     lost, share = torch.isinf(sizes[rows]), factors(sizes, c)[rows].to(torch.float32)
-    parts = zip(torch.split(x, TILE, dim=1), torch.split(received.origin(), TILE), strict=True)
-    for tile, origin in parts:
+    for tile, origin in tiles(x, received.origin()):
         smaller = (tile[rows] - origin) * share[:, None] + origin
         tile[rows] = torch.where(lost[:, None], origin, smaller)
     return FloatVectors(x), torch.arange(len(x), device=x.device)

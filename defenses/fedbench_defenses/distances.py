@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedbench.tiles import TILE, finite_rows
+from fedbench.tiles import finite_rows, tiles
 
 
 def norms(x: Tensor, origin: Tensor) -> Tensor:
     """``(n,)`` float64 norms of the rows of ``x (n, k)`` about ``origin (k,)``; not finite: inf."""
     squared = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    for tile, middle in zip(torch.split(x, TILE, dim=1), torch.split(origin, TILE), strict=True):
+    for tile, middle in tiles(x, origin):
         squared += (tile.to(torch.float64) - middle.to(torch.float64)).square_().sum(dim=1)
     return squared.nan_to_num_(nan=torch.inf, posinf=torch.inf).sqrt_()
 
@@ -29,9 +29,8 @@ def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
     """
     rows = share.nonzero()[:, 0]
     share, out = share[rows], torch.empty(x.shape[1], dtype=torch.float64, device=x.device)
-    for start in range(0, x.shape[1], TILE):
-        part = slice(start, start + TILE)
-        out[part] = share @ x[rows, part].to(torch.float64)
+    for tile, part in tiles(x, out):
+        part.copy_(share @ tile[rows].to(torch.float64))
     if origin is not None:
         out += (1 - share.sum()) * origin.to(torch.float64)
     return out.to(x.dtype) if x.is_floating_point() else out
@@ -51,10 +50,9 @@ def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
         sizes = torch.linalg.vector_norm(x, dim=1)
         centre = int(sizes.nan_to_num_(nan=torch.inf, posinf=torch.inf).argmin())
     spoilt = not bool(finite.all())
-    for start in range(0, x.shape[1], TILE):
-        part = slice(start, start + TILE)
-        rows = x[:, part].to(torch.float64, copy=True)
-        rows -= rows[centre].clone() if origin is None else origin[part].to(torch.float64)
+    for tile, middle in tiles(x, x[centre] if origin is None else origin):
+        rows = tile.to(torch.float64, copy=True)
+        rows -= middle.to(torch.float64)
         if spoilt:
             rows[~finite] = 0
         products += rows @ rows.T

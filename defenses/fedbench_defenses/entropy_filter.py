@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedbench.api import ServerView
 from fedbench.payload import Payload
-from fedbench.tiles import TILE
+from fedbench.tiles import tiles
 
 from .bits import bits_of, deviation, ones_of
 from .density_filter import BitFilter
@@ -28,9 +28,7 @@ def surprises(received: Payload) -> Tensor:
     one = math.log2(n + 1) - ones.clamp_min(1).log2()
     zero = math.log2(n + 1) - (n - ones).clamp_min(1).log2()
     total = zero.sum().expand(n).clone()
-    for tile, extra in zip(
-        torch.split(bits, TILE, dim=1), torch.split(one - zero, TILE), strict=True
-    ):
+    for tile, extra in tiles(bits, one - zero):
         total += tile.to(torch.float64) @ extra
     return total / d
 

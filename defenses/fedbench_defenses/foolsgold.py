@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload, Spec
-from fedbench.tiles import TILE
+from fedbench.tiles import tiles
 
 from .angles import cosines
 from .distances import combine
@@ -34,7 +34,7 @@ def weights_of(cosine: Tensor, kappa: float) -> Tensor:
 def products_of(rows: list[Tensor]) -> Tensor:
     """``(n, n)`` float64 inner products of vectors that lie apart."""
     products = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows[0].device)
-    for parts in zip(*(torch.split(row, TILE) for row in rows), strict=True):
+    for parts in tiles(*rows):
         tile = torch.stack(parts).to(torch.float64)
         products += tile @ tile.T
     return products

@@ -30,9 +30,9 @@ class Median(Defense[None]):
 
     even: Literal["mean", "lower"] = "mean"
 
-    def _middle(self, n: int) -> slice:
+    def _middle(self, n: int) -> range:
         low = (n - 1) // 2
-        return slice(low, n // 2 + 1 if self.even == "mean" else low + 1)
+        return range(low, n // 2 + 1 if self.even == "mean" else low + 1)
 
     def tolerates(self, n: int) -> int:
         """Fewer than half."""
@@ -41,10 +41,10 @@ class Median(Defense[None]):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         """The middle of the sorted rows."""
         middle = self._middle(len(received))
-        return by_tiles(received.values(), lambda rows: exact_mean(rows[middle])), None
+        return by_tiles(received.values(), exact_mean, ranks=middle), None
 
     def order_weights(self, n: int) -> Tensor:
         """1 for the middle rank, or 1/2 for each of two."""
         weights = torch.zeros(n, dtype=torch.float64)
-        weights[self._middle(n)] = 1.0
+        weights[list(self._middle(n))] = 1.0
         return weights / weights.sum()

@@ -10,7 +10,7 @@ import torch
 from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import FloatVectors, Payload
-from fedbench.tiles import TILE, finite_rows
+from fedbench.tiles import finite_rows, tiles
 
 from .distances import squared_distances
 
@@ -59,8 +59,7 @@ class NNM(Prefilter):
         share = (nearer + tied * places / tied.sum(dim=1, keepdim=True)) / mixed
         whole, part = finite_rows(x), share.to(torch.float32)
         rows = torch.empty(x.shape, device=x.device)
-        for start in range(0, x.shape[1], TILE):
-            tile = x[whole, start : start + TILE].to(torch.float32)
-            rows[:, start : start + TILE] = part[:, whole] @ tile
+        for tile, out in tiles(x, rows):
+            torch.mm(part[:, whole], tile[whole].to(torch.float32), out=out)
         rows[(share[:, ~whole] > 0).any(dim=1)] = torch.nan
         return FloatVectors(rows), None

@@ -14,7 +14,7 @@ from fedbench.order import by_tiles
 from fedbench.payload import Payload, Rankings, TopRankings
 from fedbench.protocols.failure_bound import FailureBound
 from fedbench.protocols.fsl import kept_edges
-from fedbench.tiles import TILE
+from fedbench.tiles import tiles
 
 from .mean import exact_mean
 
@@ -102,8 +102,7 @@ class RankMargin(Defense[None]):
         parts = zip(torch.split(least, sizes), torch.split(greatest, sizes), kept, strict=True)
         certain = sum(int(settled(low, high, m).sum()) for low, high, m in parts)
         first = (edges - torch.tensor(kept, device=x.device)).repeat_interleave(edges)
-        tiles = zip(torch.split(x, TILE, dim=1), torch.split(first, TILE), strict=True)
-        ones = torch.cat([(tile >= low).sum(dim=0) for tile, low in tiles])
+        ones = torch.cat([(tile >= low).sum(dim=0) for tile, low in tiles(x, first)])
         agree = float((torch.maximum(ones, n - ones).double() / n).mean())
         bound = FailureBound(n=n, p=agree, alpha=min(f / n, 1.0))
         view.findings.notes |= {

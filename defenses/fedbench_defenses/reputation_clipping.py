@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbench.api import Alphabets, Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload, Rankings, TopRankings
-from fedbench.tiles import TILE
+from fedbench.tiles import tiles
 
 from .median import Median
 
@@ -55,7 +55,6 @@ class ReputationClipping(Defense[None]):
         centre = Median().aggregate(received, None, view)[0].to(torch.float64)
         sizes = torch.tensor(received.sizes, device=x.device)
         reach = self.width * sizes.repeat_interleave(sizes).to(torch.float64)
-        low, high = torch.split(centre - reach, TILE), torch.split(centre + reach, TILE)
-        tiles = zip(torch.split(x, TILE, dim=1), low, high, strict=True)
-        means = [tile.double().clamp(a, b).mean(dim=0) for tile, a, b in tiles]
+        parts = tiles(x, centre - reach, centre + reach)
+        means = [tile.double().clamp(low, high).mean(dim=0) for tile, low, high in parts]
         return torch.cat(means), None

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.errors import require
 from fedbench.payload import Payload
-from fedbench.tiles import TILE
+from fedbench.tiles import tiles
 
 from .mean import Mean
 
@@ -60,8 +60,7 @@ class RLR(Defense[None]):
         """Signs of ``x - origin``, counted in column tiles."""
         x, origin = received.values(), received.origin()
         mean, _ = Mean().aggregate(received, None, view)
-        parts = zip(torch.split(x, TILE, dim=1), torch.split(origin, TILE), strict=True)
-        votes = torch.cat([torch.sign(tile - middle).sum(dim=0) for tile, middle in parts])
+        votes = torch.cat([torch.sign(tile - mid).sum(dim=0) for tile, mid in tiles(x, origin)])
         turned = votes.abs() < self._theta()
         view.findings.notes["turned"] = float(turned.double().mean())
         return torch.where(turned, 2 * origin.to(mean) - mean, mean), None

@@ -49,7 +49,7 @@ class TrimmedMean(Defense[None]):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         """The mean of sorted rows ``f`` to ``n - f - 1``."""
         x, f = received.values(), self.f or 0
-        return by_tiles(x, lambda rows: exact_mean(rows[f : len(x) - f])), None
+        return by_tiles(x, exact_mean, ranks=range(f, len(x) - f)), None
 
     def order_weights(self, n: int) -> Tensor:
         """``1 / (n - 2 f)`` for the ranks that are kept."""

@@ -184,6 +184,7 @@ def framework(n: int, device: torch.device) -> Iterator[Pair]:
         model="lenet",
         clients=4 * n,
         per_round=n,
+        malicious=0.0,
         rounds=10**6,
         eval_every=10**6,
     )

@@ -15,7 +15,8 @@ from fedbench.payload import Residues
 from fedbench.payload.residues import LARGEST
 from fedbench.privacy.poisson_binomial import LEAST
 from fedbench.privacy.sum_events import BinomialCounts
-from fedbench.protocols.secure_sums import Drawn, SummedResidues, in_threads
+from fedbench.protocols.draws import binomial
+from fedbench.protocols.secure_sums import SummedResidues
 from fedbench.rng import Key
 
 
@@ -65,14 +66,9 @@ class PBM(SummedResidues):
         bound = self.bound(x.shape[1])
         chances = 0.5 + self.theta * (x.clamp(-bound, bound) / bound)
         counts = torch.zeros(x.shape, dtype=torch.int32, device=x.device)
-        rows = chances.cpu().numpy()
-
-        def heads(i: int) -> Drawn:
-            drawn: Drawn = keys[i].fold("privacy", "coins").numpy().binomial(self.m, rows[i])
-            return drawn
-
-        for row, drawn in zip(counts, in_threads(heads, len(keys)), strict=True):
-            row.copy_(torch.from_numpy(drawn))
+        for row, key, chance in zip(counts, keys, chances.cpu().numpy(), strict=True):
+            draws = key.fold("privacy", "coins").numpy()
+            row.copy_(torch.from_numpy(binomial(draws, self.m, chance)))
         return Residues(counts, self.clients * self.m + 1, self.m)
 
     def event(self, release: Release) -> DpEvent:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -21,8 +18,6 @@ from fedbench.payload.residues import total
 from fedbench.protocols.fedavg import DenseWeights
 from fedbench.rng import Key
 from fedbench.rotation import rotate, unrotate
-
-Drawn = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,19 +88,6 @@ class SummedResidues(DenseWeights):
 
     def _restored(self, shared: Shared, values: Tensor) -> Tensor:
         return unflattened(values * self.unit(values.shape[1]), shared.key)
-
-
-def in_threads(draw: Callable[[int], Drawn], n: int) -> Iterator[Drawn]:
-    """``draw(0), .., draw(n - 1)`` in as many threads as torch has.
-
-    NumPy's generators let other threads run while they draw, and each client has its own.
-    """
-    workers = torch.get_num_threads()
-    if workers < 2 or n < 2:
-        yield from map(draw, range(n))
-        return
-    with ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(draw, range(n))
 
 
 def clipped(x: Tensor, clip: float) -> Tensor:

@@ -13,7 +13,8 @@ from fedbench.api import DpEvent, Release
 from fedbench.errors import require
 from fedbench.payload import Residues
 from fedbench.privacy.sum_events import SkellamShare
-from fedbench.protocols.secure_sums import Drawn, SummedResidues, in_threads
+from fedbench.protocols.draws import skellam
+from fedbench.protocols.secure_sums import SummedResidues
 from fedbench.rng import Key
 
 
@@ -81,13 +82,8 @@ class Skellam(SummedResidues):
         most = rounded_norm(d, scale * self.clip, self.beta)
         whole = rounded(scale * x, most, keys)
 
-        def noise(i: int) -> Drawn:
-            draws = keys[i].fold("privacy", "noise").numpy()
-            ups: Drawn = draws.poisson(half, d)
-            ups -= draws.poisson(half, d)
-            return ups
-
-        for row, drawn in zip(whole, in_threads(noise, len(keys)), strict=True):
+        for row, key in zip(whole, keys, strict=True):
+            drawn = skellam(key.fold("privacy", "noise").numpy(), half, d)
             row += torch.from_numpy(drawn).to(row)
         wrapped = whole.bitwise_and_(2**self.bits - 1).to(torch.int32)  # modulo a power of two
         return Residues(wrapped, 2**self.bits, 0)

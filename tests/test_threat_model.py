@@ -166,6 +166,16 @@ def test_where_each_client_is_sent_its_own_the_adversary_hears_its_own() -> None
     assert shared.tolist() == [[0.0, 1.0]]
 
 
+def test_who_learned_nothing_returns_what_each_was_sent_or_all_the_same() -> None:
+    situation = example_situation(FloatVectors(torch.zeros(4, 2)), Mean(), (1, 3))
+    for idle, expected in (
+        (torch.arange(8.0).reshape(4, 2), [[2.0, 3.0], [6.0, 7.0]]),
+        (torch.tensor([[5.0, 6.0]]), [[5.0, 6.0], [5.0, 6.0]]),
+    ):
+        view = attack_view(Searching(), dataclasses.replace(situation, idle=idle))
+        assert view.idle.tolist() == expected
+
+
 @pytest.fixture(scope="module")
 def record() -> Record:
     return fedbench.play(SMALL.model_copy(update={"rounds": 1}), device="cpu")

@@ -31,6 +31,7 @@ MARGIN = 1.25  # so much faster must lock step be: a near tie goes to the loop, 
 MOST = 8  # clients of a measurement
 STEPS = 2
 TURNS = 2
+REVISION = 2  # of the executors: raised when one becomes faster, for then old answers are none
 HEAVY = 0.01  # seconds of a client's step on a CPU, from which on lock step gains nothing there
 
 
@@ -82,7 +83,7 @@ def choose(
         Loop(protocol, shared, schedule, precision=precision),
         Stacked(protocol, shared, schedule, chunk, precision=precision),
     )
-    clients = min(int(together), both[1].width(), MOST)
+    clients = min(int(together), both[1].width, MOST)
     if clients < 2:
         return "loop"
     question = asked(both[1], clients)
@@ -103,7 +104,7 @@ def asked(engine: Stacked, clients: int) -> str:
         f"{type(network).__name__} {dict(network.shapes)} for {network.image}",
         f"{protocol.__module__}.{protocol.__qualname__}",
         f"batch {engine.schedule.batch_size}, {engine.precision}, {clients} clients",
-        f"torch {torch.__version__}, {where}",
+        f"torch {torch.__version__}, {where}, revision {REVISION}",
     )
     return "; ".join(what)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -30,42 +32,54 @@ class Forked(Executor):
     This process is one of them, the others are its children, forked every round: they find
     everything in memory as it is, also the kernels that this one has made, and write their updates
     to a shared ``(n, d)``: nothing is copied but what clients remember. The numbers are those of
-    `Loop` on one thread. Where there is one thread only, or no fork, or an accelerator, it is
-    `Loop`.
+    `Loop` on one thread. Where there is one thread only, or no fork, or the model is on an
+    accelerator, it is `Loop`.
 
     A child uses one thread, and says so before anything else: one that waits for threads of its
-    parent, which are not there after a fork, would wait for ever.
+    parent, which are not there after a fork, would wait for ever. Where there is an accelerator,
+    used or not, only children train: autograd starts threads for it, and then refuses in a child.
     """
+
+    @cached_property
+    def loop(self) -> Loop:
+        """What every process trains with."""
+        return Loop(self.protocol, self.shared, self.schedule, precision=self.precision)
 
     def train(self, clients: Sequence[Client]) -> Trained:
         """See `Executor.train`.
 
         Raises:
-            FedbenchError: a child failed or was killed; what it said is in the message.
+            FedbenchError: a process failed or was killed; what it said is in the message.
         """
-        loop = Loop(self.protocol, self.shared, self.schedule, precision=self.precision)
-        threads = torch.get_num_threads()
+        threads, here = torch.get_num_threads(), 0 if torch.cuda.is_available() else 1
         workers = min(threads, len(clients))
-        if workers < 2 or self.shared.device.type != "cpu" or not hasattr(os, "fork"):
-            return loop.train(clients)
-        empty, _ = loop.train([])
+        alone = threads < 2 or workers <= here
+        if alone or self.shared.device.type != "cpu" or not hasattr(os, "fork"):
+            return self.loop.train(clients)
+        empty, _ = self.loop.train([])
         tree = clients[0].tree
         dtype = next(iter(tree.values())).dtype if tree else empty.dtype
         width = self.protocol.trained(self.shared).d
         updates = torch.empty(len(clients), width, dtype=torch.promote_types(empty.dtype, dtype))
         updates.share_memory_()  # type: ignore[no-untyped-call]
         parts = [range(start, len(clients), workers) for start in range(workers)]
-        children = [_start(loop, clients, updates, part) for part in parts[1:]]
         memories: list[Memory] = [{}] * len(clients)
-        failures = []
+        children = [_start(self.loop, clients, updates, part) for part in parts[here:]]
         try:
             torch.set_num_threads(1)
-            updates[list(parts[0])], memories[:: len(parts)] = loop.train(clients[:: len(parts)])
-        except Exception as error:  # not before the children have ended
-            failures.append(f"{type(error).__name__}: {error}")
+            for part in parts[:here]:
+                updates[list(part)], memories[part.start :: workers] = self.loop.train(
+                    [clients[i] for i in part]
+                )
+        except BaseException:
+            for child, _ in children:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            raise
         finally:
             torch.set_num_threads(threads)
-        for part, (child, pipe) in zip(parts[1:], children, strict=True):
+        failures = []
+        for part, (child, pipe) in zip(parts[here:], children, strict=True):
             found = None
             with suppress(EOFError), pipe:
                 found = pipe.recv()

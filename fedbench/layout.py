@@ -43,7 +43,7 @@ class Layout:
         """``x (..., d)`` cut at the layer boundaries: views ``(..., n_l)``."""
         return list(torch.split(x, list(self.sizes), dim=-1))
 
-    def flatten(self, tree: Tree, out: Tensor | None = None) -> Tensor:
+    def flatten(self, tree: Tree) -> Tensor:
         """``(d,)`` in the order of ``names``."""
         if not self.names:
             return torch.empty(0)
@@ -55,11 +55,10 @@ class Layout:
         Raises:
             RuntimeError: the tree has another size.
         """
-        parts = [tree[name].reshape(-1) for name in self.names]
-        if sum(map(len, parts)) != len(out):
-            raise RuntimeError(
-                f"a tree of size {len(out)} must have it, got {sum(map(len, parts))}"
-            )
+        parts = [tree[name].detach().reshape(-1) for name in self.names]
+        size = sum(map(len, parts))
+        if size != len(out):
+            raise RuntimeError(f"the size of a trained tree must be {len(out)}, got {size}")
         if parts:
             torch.cat(parts, out=out)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fedbench.api import Memory
 from fedbench.layout import Tree
-from fedbench.network import Network, kept
+from fedbench.network import Network, saved_bytes
 from fedbench.rng import Key
 from fedbench.training import Client, Executor, Trained, WrapGrad, with_statistics
 
@@ -38,6 +39,7 @@ class Stacked(Executor):
         """See `Executor.train`."""
         return train_all([(self, clients)])[0]
 
+    @cached_property
     def width(self) -> int:
         """How many clients a launch trains at most."""
         device = self.shared.device
@@ -87,7 +89,7 @@ def launches(parts: Sequence[Part]) -> Iterator[list[tuple[int, int]]]:
             key = (what, steps, _wraps(client.wrap_grad))
             alike.setdefault(key, []).append((run, i))
     for group in alike.values():
-        chunk = min(parts[run][0].width() for run in {run for run, _ in group})
+        chunk = min(parts[run][0].width for run in {run for run, _ in group})
         for start in range(0, len(group), chunk):
             yield group[start : start + chunk]
 
@@ -157,9 +159,9 @@ def _padded(client: Client, steps: list[Tensor], width: int) -> tuple[Tensor, Te
 
 
 def footprint(network: Network, batch: int) -> int:
-    """Bytes that a client in lock step takes: copies of its parameters, and what a step keeps.
+    """Bytes that a client in lock step takes: copies of its parameters, and what a step saves.
 
-    The gradients of what it keeps are as much again.
+    The gradients of what it saves are as much again.
     """
     size = sum(math.prod(shape) for shape in network.shapes.values()) * 4
-    return COPIES * size + 2 * batch * kept(network)
+    return COPIES * size + 2 * batch * saved_bytes(network)

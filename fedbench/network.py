@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -80,9 +79,8 @@ class Network(ABC):
         return math.prod(self.shapes[name][1:])
 
 
-@lru_cache(maxsize=64)
-def kept(network: Network) -> int:
-    """Bytes that a step keeps for its way back, for every sample.
+def saved_bytes(network: Network) -> int:
+    """What a step saves for its way back, for every sample.
 
     Counted on one and on two samples, so that what does not grow with the samples drops out.
     """

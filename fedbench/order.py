@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.tiles import row_sums
+from fedbench.tiles import WIDEST, row_sums
 
 _TILE = 1 << 13  # columns at once: n rows of them stay in cache
 _ROWS = 32  # up to here the network is as fast as NumPy's sort
@@ -97,7 +97,8 @@ def by_tiles(
         tile = tile if rows is None else tile[rows]
         return sorted_tile(tile, range(len(tile)) if ranks is None else ranks)
 
-    return torch.cat([f(sorted_ranks(tile)) for tile in torch.split(x, _TILE, dim=1)])
+    width = _TILE if x.device.type == "cpu" else WIDEST
+    return torch.cat([f(sorted_ranks(tile)) for tile in torch.split(x, width, dim=1)])
 
 
 def sorted_rows(x: Tensor) -> Tensor:

@@ -8,13 +8,18 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-WIDEST, NARROWEST, NUMBERS = 1 << 16, 1 << 12, 1 << 19  # columns of a tile; its numbers
+WIDEST, NARROWEST = 1 << 16, 1 << 12  # columns of a tile
+NUMBERS = 1 << 19  # of a tile: in float64 they stay in cache
 
 
 def tiles(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same columns of ``(n, k)`` and ``(k,)`` tensors, so many that they stay in cache."""
-    rows = max(len(part) if part.dim() > 1 else 1 for part in parts)
-    width = min(max(NUMBERS // max(rows, 1), NARROWEST), WIDEST)
+    """The same columns of ``(n, k)`` and ``(k,)`` tensors, on a CPU no more than stay in cache.
+
+    Of very many rows no fewer than `NARROWEST` all the same, for every tile costs some calls.
+    """
+    rows = sum(len(part) if part.dim() > 1 else 1 for part in parts)
+    narrow = parts[0].device.type == "cpu"
+    width = min(max(NUMBERS // max(rows, 1), NARROWEST), WIDEST) if narrow else WIDEST
     return zip(*(torch.split(part, width, dim=-1) for part in parts), strict=True)
 
 

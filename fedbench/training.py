@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import Any, Literal
 
 import torch
@@ -22,7 +22,7 @@ from torch.nn.functional import log_softmax
 from fedbench.api import Grad, Gradient, Memory, Protocol, Shared
 from fedbench.errors import require
 from fedbench.layout import Tree
-from fedbench.network import Step, is_statistic, kept
+from fedbench.network import Step, is_statistic, saved_bytes
 from fedbench.rng import Key
 
 WrapGrad = Callable[[Gradient], Grad]
@@ -187,19 +187,17 @@ class Loop(Executor):
     """Client by client."""
 
     @cached_property
-    def order(self) -> torch.memory_format:
-        """Of a batch in memory, and with it of all that convolutions make of it.
+    def last(self) -> bool:
+        """Whether a batch lies in memory channels last, and with it all that convolutions make.
 
-        Channels last is faster on a CPU, but convolutions reorder their weights for it: not where
-        these are more than a quarter of what a step keeps. On an accelerator it is for bfloat16.
+        That is faster on a CPU, but convolutions reorder their weights for it: not where these are
+        more than a quarter of what a step saves. On an accelerator it is for bfloat16.
         """
         network = self.shared.network
-        if self.shared.device.type == "cpu":
-            kernels = sum(math.prod(s) * 4 for s in network.shapes.values() if len(s) == 4)
-            last = 4 * kernels <= kept(network) * self.schedule.batch_size
-        else:
-            last = self.precision == "bf16"
-        return torch.channels_last if last else torch.contiguous_format
+        if self.shared.device.type != "cpu":
+            return self.precision == "bf16"
+        kernels = sum(math.prod(s) * 4 for s in network.shapes.values() if len(s) == 4)
+        return 4 * kernels <= saved_bytes(network) * self.schedule.batch_size
 
     def train(self, clients: Sequence[Client]) -> Trained:
         """See `Executor.train`."""
@@ -210,7 +208,8 @@ class Loop(Executor):
                 name: value.detach().requires_grad_(not is_statistic(name))
                 for name, value in tree.items()
             }
-            x = torch.empty_like(x, memory_format=self.order).copy_(x)
+            if self.last:  # copied, for `contiguous` takes one channel to be in any order
+                x = torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
             loss, statistics = self.loss(leaves, frozen, x, y, key)
             wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
             gradient = torch.autograd.grad(loss, list(wanted.values()))
@@ -228,7 +227,8 @@ class Loop(Executor):
                 client.memory,
             )
             if not i:
-                dtype = torch.promote_types(updates.dtype, layout.flatten(tree).dtype)
+                dtypes = [updates.dtype, *(leaf.dtype for leaf in tree.values())]
+                dtype = reduce(torch.promote_types, dtypes)
                 updates = updates.new_empty(len(clients), layout.d, dtype=dtype)
             layout.flatten_into(updates[i], tree)
             memories.append(memory)

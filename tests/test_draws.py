@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom, chi2
 from scipy.stats import skellam as exact
 
-from fedbench.protocols.draws import Table, binomial, skellam
+from fedbench.protocols.draws import Symmetric, _skellam, binomial, skellam
 from fedbench.rng import Key
 
 COUNT = 100_000  # three blocks and a bit
@@ -24,15 +24,34 @@ def likely(found: np.ndarray, chances: np.ndarray) -> bool:
 
 
 def test_a_table_draws_its_distribution_also_where_the_guide_does_not_decide() -> None:
-    # The boundaries 1/3 and 2/3 lie within a beginning of 16 bits; a guide that decides there errs.
-    table = Table.of(-1, np.array([2.0, 2.0, 2.0]))
-    assert table.cumulative.tolist() == pytest.approx([1 / 3, 2 / 3, 1])
-    assert (table.guide < 0).nonzero()[0].tolist() == [2**16 // 3, 2 * 2**16 // 3]
-    assert table.guide[[0, 2**15, 2**16 - 1]].tolist() == [0, 1, 2]
+    # Magnitudes 2, 1, 0 have 2/5, 2/5, 1/5: the boundaries lie within a beginning of 16 bits.
+    table = Symmetric.of(np.array([3.0, 3.0, 3.0]))
+    assert (table.limits / 2.0**63).tolist() == pytest.approx([0.4, 0.8, 1.0])
+    assert (table.guide < 0).nonzero()[0].tolist() == [2 * 2**16 // 5, 4 * 2**16 // 5]
+    assert table.guide[[0, 2**15, 2**16 - 1]].tolist() == [2, 1, 0]
     blind = dataclasses.replace(table, guide=np.full(2**16, -1, dtype=np.int32))
     drawn = table.draw(Key(1).numpy(), COUNT)
     assert np.array_equal(drawn, blind.draw(Key(1).numpy(), COUNT))
-    assert likely(np.bincount(drawn + 1, minlength=3), np.full(3, 1 / 3))
+    assert likely(np.bincount(drawn + 2, minlength=5), np.full(5, 0.2))
+
+
+def test_bits_stand_for_numbers_on_both_sides_of_a_boundary_and_both_signs() -> None:
+    table = Symmetric.of(np.array([0.5, 0.25]))  # |1| below 2**62 of 2**63, then 0
+    edge = [0, 2**63 - 2, 2**63, 2**64 - 2]
+    bits = np.array([*edge, *(bit + 1 for bit in edge)], dtype=np.uint64)
+    assert table.at(bits).tolist() == [1, 1, 0, 0, -1, -1, 0, 0]
+
+
+@pytest.mark.parametrize("half", [0.01, 40.0, 13_000.0, 1e6])
+def test_skellam_noise_ends_where_it_is_too_rare_to_be_drawn_and_on_both_sides(half: float) -> None:
+    table = _skellam(half)
+    low, high = table.at(np.array([1, 0], dtype=np.uint64)).tolist()
+    assert -low == high == len(table.limits) - 1
+    masses = 2 * exact.pmf(np.arange(high, high + 2000), half, half)
+    assert masses[1:].sum() < 2.0**-63 <= masses.sum() * (1 + 1e-9)
+    middle = high // 2  # far out, where a sum from below has lost digits
+    tail = 2 * exact.pmf(np.arange(middle, 2 * high), half, half).sum()
+    assert table.limits[high - middle] / 2.0**63 == pytest.approx(tail, rel=1e-9, abs=2.0**-62)
 
 
 @pytest.mark.parametrize("half", [0.01, 0.7, 40.0, 13_000.0])

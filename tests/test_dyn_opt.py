@@ -90,6 +90,17 @@ def test_against_a_saturating_rule_damage_is_at_its_limit_and_at_no_smaller_gamm
     assert damage(0.99 * gamma) < (1 - 1e-6) * limit
 
 
+def test_where_the_mean_itself_is_beyond_the_rows_that_count_nothing_is_left_to_search() -> None:
+    # Eight rows, mean 2.5; two colluders at 2.5 already make the median of ten the least it can be,
+    # and going down from there changes nothing.
+    benign = torch.tensor([[-50.0], *([10.0],) * 7])
+    weights = Median().order_weights(10)
+    found = saturating(weights, benign, benign.mean(dim=0), torch.tensor([-1.0]), 2, 1e5)
+    assert found.gamma == 0.0
+    assert found.ended == "converged"
+    assert len(found.trace) == 1
+
+
 @pytest.mark.parametrize("rule", [Mean(), TrimmedMean(f=1), MultiKrum(f=0, m=9)])
 def test_against_an_unbounded_rule_gamma_is_the_bound_without_a_question(rule: Any) -> None:
     # A trimmed mean that is prepared for one of two malicious rows is as unbounded as the mean; a

@@ -99,13 +99,14 @@ def test_each_seed_has_its_own_network_also_sample_by_sample() -> None:
 def test_a_launch_takes_what_its_memory_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, clients = part(TWO[0], chunk=32)
     engine = dataclasses.replace(engine, chunk=32)
-    assert engine.width() == 32  # 32 of this network are nothing
+    assert engine.width == 32  # 32 of this network are nothing
     one = footprint(NETWORK, 4)
     monkeypatch.setattr("fedbench.lockstep.BUDGET", 2 * one + 1)
-    assert engine.width() == 2
+    engine = dataclasses.replace(engine)
+    assert engine.width == 2
     assert all(len(group) <= 2 for group in launches([(engine, clients)]))
     monkeypatch.setattr("fedbench.lockstep.BUDGET", one // 2)
-    assert engine.width() == 1  # never none
+    assert dataclasses.replace(engine).width == 1  # never none
     assert BUDGET == 1 << 29
 
 

@@ -15,7 +15,7 @@ from fedbench.errors import FedbenchError
 from fedbench.executors import Forked, executor
 from fedbench.layout import Tree
 from fedbench.lockstep import Stacked
-from fedbench.network import ConvNet, Step, kept
+from fedbench.network import ConvNet, Step, saved_bytes
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedsparse import FedSparse
 from fedbench.protocols.fsl import FSL
@@ -167,11 +167,11 @@ SEEN: list[tuple[int, ...]] = []
 
 
 def test_a_batch_lies_channels_last_unless_kernels_outweigh_it() -> None:
-    # Bytes of kernels and, for each sample, of what a step keeps: 108 and 632; 9828 and 16328.
+    # Bytes of kernels and, for each sample, of what a step saves: 108 and 632; 9828 and 16328.
     few, many = (Strides((1, 4, 4), (block,), (5,), 3) for block in ((3,), (3, 90)))
     for network, batch, last in ((few, 1, True), (many, 2, False), (many, 3, True)):
         shared = Shared(network, 1, torch.device("cpu"))
-        assert kept(network) == (632 if network == few else 16328)
+        assert saved_bytes(network) == (632 if network == few else 16328)
         SEEN.clear()
         loop = Loop(FedAvg(), shared, Schedule(1, batch))
         loop.train(strangers(FedAvg(), shared, 1, batch))
@@ -224,15 +224,19 @@ def test_forked_processes_train_as_the_loop_does_and_in_its_order(
 
 
 @pytest.mark.parametrize(
-    ("who", "says"),
+    ("who", "raised", "says"),
     [
-        ("parent", "ValueError: never again"),
-        ("child", "ValueError: never again"),
-        ("killed", "status 9"),
+        ("parent", KeyboardInterrupt, "never again"),
+        ("child", FedbenchError, "KeyboardInterrupt: never again"),
+        ("killed", FedbenchError, "status 9"),
     ],
 )
 def test_a_process_that_fails_is_an_error_and_leaves_none_behind(
-    who: str, says: str, two_threads: None, monkeypatch: pytest.MonkeyPatch
+    who: str,
+    raised: type[BaseException],
+    says: str,
+    two_threads: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     children, fork, parent = [], os.fork, os.getpid()
 
@@ -250,11 +254,34 @@ def test_a_process_that_fails_is_an_error_and_leaves_none_behind(
                 return super().local_update(tree, batches, grad, key, memory)
             if who == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
-            raise ValueError("never again")
+            raise KeyboardInterrupt("never again")
 
-    with pytest.raises(FedbenchError, match=says):
+    with pytest.raises(raised, match=says):
         Forked(Failing(), SHARED, Schedule(1, 4)).train(example_clients(Failing(), SHARED))
     assert len(children) == 1
     assert torch.get_num_threads() == 2
     with pytest.raises(ChildProcessError):
         os.waitpid(children[0], os.WNOHANG)
+
+
+def test_where_an_accelerator_is_visible_only_children_train(
+    two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Autograd starts threads for it at the first gradient, and then refuses in a forked child.
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    parent, protocol = os.getpid(), FedAvg()
+
+    class Local(FedAvg):
+        def local_update(
+            self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+        ) -> tuple[Tree, Memory]:
+            assert os.getpid() != parent
+            return super().local_update(tree, batches, grad, key, memory)
+
+    clients, schedule = example_clients(protocol, SHARED), Schedule(1, 4)
+    for some in (clients[:1], clients):
+        found, _ = Forked(Local(), SHARED, schedule).train(some)
+        torch.set_num_threads(1)
+        expected, _ = Loop(protocol, SHARED, schedule).train(some)
+        torch.set_num_threads(2)
+        assert torch.equal(found, expected)

@@ -132,30 +132,24 @@ def saturating(
     limits = (with_copies(ordered, weights, far, m) - mean).double().square_()
     limit = float(limits.sum())
     enough = (1 - tolerance) * math.sqrt(limit)
-    open_: tuple[Tensor, ...] = (
-        leaves,
-        mean,
-        push,
-        limits,
-        ordered,
-    )  # of the coordinates that are not there yet
+    near = (leaves, mean, push, limits, ordered)  # of coordinates that may not be there yet
 
     @Traced
     def damage(gamma: float) -> float:
-        nonlocal open_
-        inside = (open_[0] > gamma).nonzero()[:, 0]
-        left = tuple(part[..., inside] for part in open_)
-        _, middle, line, limits, ordered = left
-        moved = with_copies(ordered, weights, middle + gamma * line, m) - middle
-        short = float((limits - moved.double().square_()).sum())
+        nonlocal near
+        inside = (near[0] > gamma).nonzero()[:, 0]
+        left, middle, line, ends, rows = (part[..., inside] for part in near)
+        moved = with_copies(rows, weights, middle + gamma * line, m) - middle
+        short = float((ends - moved.double().square_()).sum())
         found = math.sqrt(max(limit - short, 0.0))
-        if found < enough:  # the answer is beyond: who is there by now stays there
-            open_ = left
+        if found < enough:  # the answer is larger: who is there by now stays there
+            near = (left, middle, line, ends, rows)
         return found
 
-    low = high = top = min(float(leaves.max()), bound)
+    high = top = min(max(float(leaves.max()), 0.0), bound)
     if not math.isfinite(limit) or damage(high) < enough:
         return Search(bound, "saturating", "bound", damage.trace)
+    low = 0.75 * high
     while low > 1e-6 * top and damage(low) >= enough:  # from above, where few are inside
         low, high = 0.75 * low, low
     while high - low > 1e-4 * high:

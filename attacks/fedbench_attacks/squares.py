@@ -26,7 +26,7 @@ class Squares:
         self.gram = torch.zeros(b + 1, b + 1, dtype=torch.float64, device=known.device)
         for tile, middle, line in tiles(known, base, push):
             rows = self.gram.new_empty(b + 1, tile.shape[1])
-            torch.sub(tile, middle, out=rows[:b])
+            rows[:b].copy_(tile).sub_(middle)
             rows[b] = line
             self.gram += rows @ rows.T
         self.m = m

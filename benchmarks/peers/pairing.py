@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import signal
 import statistics
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,16 +85,23 @@ class Case:
 
 
 def play(command: Sequence[str]) -> Turn:
-    """A turn of one side, in a process of its own.
+    """A turn of one side, in a process of its own, which takes what it started along.
 
     Raises:
         FedbenchError: it fails.
     """
-    ended = subprocess.run(command, capture_output=True, text=True)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as ended:
+        try:
+            told, cried = ended.communicate()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(ended.pid, signal.SIGKILL)
     if ended.returncode:
-        last = (ended.stderr.strip() or f"exit code {ended.returncode}").splitlines()[-1]
+        last = (cried.strip() or f"exit code {ended.returncode}").splitlines()[-1]
         raise FedbenchError(f"a turn of {Path(command[1]).name} failed: {last}")
-    return Turn.read(ended.stdout)
+    return Turn.read(told)
 
 
 def agree(case: Case, ours: Turn, theirs: Turn) -> None:

@@ -15,6 +15,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from argparse import ArgumentParser
 from typing import Any
 
@@ -118,14 +119,24 @@ def play(size: workload.Training, rounds: int, precision: str) -> dict[str, Any]
 
 
 def workers(count: int) -> None:
-    """Start this script so many times, as workers of one another, and end with them."""
+    """Start this script so many times, as workers of one another, and end with them.
+
+    When one fails the others would wait for it: they are ended.
+    """
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     addresses = ",".join(f"localhost:{port + i}" for i in range(count))
     known = [{"PFL_WORKER_RANK": str(i), "PFL_WORKER_ADDRESSES": addresses} for i in range(count)]
     command = [sys.executable, *sys.argv]
     started = [subprocess.Popen(command, env=os.environ | one) for one in known]
-    sys.exit(max(abs(worker.wait()) for worker in started))
+    try:
+        while not any(found := [worker.poll() for worker in started]) and None in found:
+            time.sleep(0.1)
+        sys.exit(max(abs(code or 0) for code in found))
+    finally:
+        for worker in started:
+            worker.kill()
+            worker.wait()
 
 
 def main() -> None:

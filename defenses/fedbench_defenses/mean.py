@@ -9,9 +9,7 @@ from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.payload import Payload
-from fedbench.tiles import column_sums
-
-_TILE = 1 << 14  # columns at once
+from fedbench.tiles import column_sums, tiles
 
 
 def exact_mean(x: Tensor) -> Tensor:
@@ -29,7 +27,7 @@ def mean_of(x: Tensor, rows: Tensor) -> Tensor:
     """
     dtype = x.dtype if x.is_floating_point() else torch.float64
     out = torch.empty(x.shape[1], dtype=dtype, device=x.device)
-    for part, tile in zip(torch.split(out, _TILE), torch.split(x, _TILE, dim=1), strict=True):
+    for tile, part in tiles(x, out):
         part.copy_(exact_mean(tile[rows]))
     return out
 

@@ -18,56 +18,74 @@ _COINS = 24  # more are faster drawn as one binomial
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """A distribution on ``first, first + 1, ...``, drawn by inversion of 53 random bits.
+class Symmetric:
+    """A distribution on whole numbers that is symmetric about 0, drawn by inversion of 64 bits.
 
-    The first `_GUIDE` of them are looked up; where they do not decide, the others are searched for.
-    What is less likely than ``2**-53`` is not drawn as often as it should be.
+    The last bit is the sign. The others, as a number below ``2**63``, are compared with the
+    cumulative probabilities of the magnitudes, the largest magnitude first, where floats are exact:
+    the first `_GUIDE` of them are looked up, and where they do not decide, all are searched for.
 
     Args:
-        first: Least value.
-        cumulative: ``(v,)`` float64: the probability of at most each value; the last one is 1.
-        guide: ``(2**16,)`` int32: the value less ``first`` for each beginning of the bits; -1 where
-            more must be seen.
+        limits: ``(far + 1,)`` uint64: ``2**63`` times the probability of a magnitude of at least
+            ``far, far - 1, ..., 0``.
+        guide: ``(2**16,)`` int32: the magnitude for each beginning of the bits; -1 where more must
+            be seen.
     """
 
-    first: int
-    cumulative: npt.NDArray[np.float64]
+    limits: npt.NDArray[np.uint64]
     guide: npt.NDArray[np.int32]
 
     @classmethod
-    def of(cls, first: int, chances: npt.NDArray[np.float64]) -> Table:
-        """From the probabilities ``(v,)``, which may be off by a common factor."""
-        cumulative = np.cumsum(chances)
-        cumulative /= cumulative[-1]
-        edges = np.arange(2**_GUIDE) / 2**_GUIDE
-        least = np.searchsorted(cumulative, edges, side="right")
-        most = np.searchsorted(cumulative, edges + (2.0**-_GUIDE - 2.0**-53), side="right")
-        return cls(first, cumulative, np.where(least == most, least, -1).astype(np.int32))
+    def of(cls, chances: npt.NDArray[np.float64]) -> Symmetric:
+        """From the probabilities of ``0, 1, 2, ...``, which may be off by a common factor.
+
+        Magnitudes that all together have less than ``2**-63`` count as the largest one left.
+        """
+        folded = np.where(np.arange(len(chances)) > 0, 2.0, 1.0) * chances
+        cumulative = np.cumsum(folded[::-1])
+        limits = (cumulative / cumulative[-1] * 2.0**63).astype(np.uint64)
+        limits = limits[limits > 0]
+        begins = np.arange(2**_GUIDE, dtype=np.uint64) << np.uint64(63 - _GUIDE)
+        ends = begins + np.uint64(2 ** (63 - _GUIDE) - 1)
+        most, least = (_magnitudes(limits, bits) for bits in (begins, ends))
+        return cls(limits, np.where(least == most, least, -1).astype(np.int32))
+
+    def at(self, bits: npt.NDArray[np.uint64]) -> Numbers:
+        """int32: the number that these 64 bits stand for."""
+        rest = bits >> np.uint64(1)
+        out = self.guide[rest >> np.uint64(63 - _GUIDE)]
+        open_ = (out < 0).nonzero()[0]
+        out[open_] = _magnitudes(self.limits, rest[open_])
+        signs = (bits & np.uint64(1)).astype(np.int32)
+        signed: Numbers = (out ^ -signs) + signs  # of two's complements
+        return signed
 
     def draw(self, draws: np.random.Generator, count: int) -> Numbers:
         """``(count,)`` int32."""
         out = np.empty(count, dtype=np.int32)
         for start in range(0, count, _BLOCK):
             part = out[start : start + _BLOCK]
-            bits = draws.integers(0, 1 << 53, len(part), dtype=np.uint64)
-            np.take(self.guide, bits >> np.uint64(53 - _GUIDE), out=part)
-            open_ = (part < 0).nonzero()[0]
-            part[open_] = np.searchsorted(self.cumulative, bits[open_] * 2.0**-53, side="right")
-        out += self.first
+            part[:] = self.at(draws.integers(0, 1 << 64, len(part), dtype=np.uint64))
         return out
 
 
+def _magnitudes(limits: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint64]) -> Numbers:
+    return len(limits) - 1 - np.searchsorted(limits, bits, side="right")
+
+
 @lru_cache(maxsize=8)
-def _skellam(half: float) -> Table:
-    """``P(k) = exp(-2 half) I_k(2 half)``, beyond twelve standard deviations cut off."""
+def _skellam(half: float) -> Symmetric:
+    """``P(k) = exp(-2 half) I_k(2 half)``, as far as it could be drawn."""
     far = int(12 * (2 * half) ** 0.5) + 40
-    chances = ive(np.abs(np.arange(-far, far + 1)), 2 * half)
-    return Table.of(-far, np.asarray(chances, dtype=np.float64))
+    chances = ive(np.arange(far + 1), 2 * half)
+    return Symmetric.of(np.asarray(chances, dtype=np.float64))
 
 
 def skellam(draws: np.random.Generator, half: float, count: int) -> Numbers:
     """``(count,)`` differences of two Poisson numbers of mean ``half`` each.
+
+    Up to ``half = 1e6`` from a table: probabilities are right to a relative 1e-14, and what is
+    together less likely than ``2**-63`` is not drawn. Above, by NumPy.
 
     References:
         Skellam, "The Frequency Distribution of the Difference Between Two Poisson Variates
@@ -81,7 +99,10 @@ def skellam(draws: np.random.Generator, half: float, count: int) -> Numbers:
 
 
 def binomial(draws: np.random.Generator, m: int, chances: npt.NDArray[np.float64]) -> Numbers:
-    """``(d,)``: heads among ``m`` coins of each chance ``(d,)``, which is rounded to ``2**-32``."""
+    """``(d,)``: heads among ``m`` coins of each chance ``(d,)``, which is rounded to ``2**-32``.
+
+    A chance of 1 is one of ``1 - 2**-32``.
+    """
     if m > _COINS:
         return draws.binomial(m, chances)
     out = np.zeros(len(chances), dtype=np.int32)

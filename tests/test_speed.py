@@ -247,6 +247,23 @@ def test_the_suite_is_played(
         assert max(map(len, said.splitlines())) <= 100 or format == "md"
 
 
+def test_a_part_of_the_suite_is_played(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(speed, "QUICK", SMALL)
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "--quick", "--only", "lock step", "--only", "a mask", "--format", "md"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert [line for line in said.splitlines() if line.startswith("| **")] == [
+        "| **lock step** |" + " |" * 6,
+        "| **messages** |" + " |" * 6,
+    ]
+    assert "packing a mask" in said
+    assert "summed" not in said
+    assert "n^" not in said
+
+
 def test_options_of_the_suite_stand_before_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["bench", "--threads", "8", "defenses"])
@@ -260,11 +277,17 @@ def test_options_of_the_suite_stand_before_no_command(capsys: pytest.CaptureFixt
         ("--format", "csv", "table, json or md"),
         ("--threads", "0", ">= 1"),
         ("--chart", "a.gif", ".png"),
+        ("--only", "chess", "part of a group or a name"),
     ],
 )
 def test_what_the_suite_does_not_know_is_said(
-    option: str, value: str, rule: str, capsys: pytest.CaptureFixture[str]
+    option: str,
+    value: str,
+    rule: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(speed, "QUICK", SMALL)
     with pytest.raises(SystemExit) as ended:
         main(["bench", "--quick", option, value])
     assert ended.value.code == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,8 +65,9 @@ def play(
     device: torch.device,
     engine: str = "auto",
     say: Callable[[str], None] = lambda text: None,
+    only: Sequence[str] = (),
 ) -> Iterator[Ratio]:
-    """Every comparison, one after the other."""
+    """Every comparison, one after the other, or those whose group and name hold one of ``only``."""
 
     def pairs() -> Iterator[Pair]:
         yield from training(size, device, engine)
@@ -78,7 +79,10 @@ def play(
         yield from servers.framework(size.rows, device)
 
     for pair in pairs():
-        say(f"{pair.group}: {pair.what}")
+        name = f"{pair.group}: {pair.what}"
+        if only and not any(text in name for text in only):
+            continue
+        say(name)
         yield compare(pair, size.repeats, device)
 
 

@@ -27,6 +27,12 @@ def speed(
     quick: Annotated[
         bool, typer.Option("--quick", help="small sizes: five minutes on two cores")
     ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="comparisons with this in their name; repeat for more", show_default=False
+        ),
+    ] = None,
     executor: Annotated[
         str, typer.Option(help="auto, loop, stacked or forked", rich_help_panel=_HOW)
     ] = "auto",
@@ -67,8 +73,10 @@ def speed(
     keep_memory()
     with torch_threads(threads), progress() as say:
         here = machine(where, peak(where))
-        ratios = list(play(size, where, executor, say))
-        done = Report(here, ratios, list(growths(size, where, say)))
+        ratios = list(play(size, where, executor, say, only or []))
+        rule = "part of a group or a name, like 'server' or 'bf16'; without it all are measured"
+        require("--only", only, bool(ratios), rule)
+        done = Report(here, ratios, [] if only else list(growths(size, where, say)))
     if format == "json":
         print(json.dumps(done.described(), indent=1))
     else:
@@ -102,8 +110,9 @@ def show(report: Report, format: str) -> None:
         for group, lines in sections:
             print(f"| **{group}** |" + " |" * (len(HEAD) - 1))
             print("\n".join("| " + " | ".join(cells) + " |" for cells in lines))
-        print("\n" + "\n".join(_markdown(GROWN, 1)))
-        print("\n".join("| " + " | ".join(cells) + " |" for cells in grown))
+        if grown:
+            print("\n" + "\n".join(_markdown(GROWN, 1)))
+            print("\n".join("| " + " | ".join(cells) + " |" for cells in grown))
         return
     from rich import box
     from rich.console import Console
@@ -120,12 +129,13 @@ def show(report: Report, format: str) -> None:
         for cells in lines:
             table.add_row(*cells[:-1])
     console.print(table)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for i, title in enumerate(GROWN):
-        table.add_column(title, justify="right" if i else "left", no_wrap=True)
-    for cells in grown:
-        table.add_row(*cells)
-    console.print(table)
+    if grown:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+        for i, title in enumerate(GROWN):
+            table.add_column(title, justify="right" if i else "left", no_wrap=True)
+        for cells in grown:
+            table.add_row(*cells)
+        console.print(table)
     console.print(
         "faster  times, median of the turns; ! misses its target\n"
         "ms      of ours, for one client or one call\n"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import mmap
 import os
 import pickle
 import signal
+import threading
+import time
+import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -29,10 +33,11 @@ Job = tuple[list[int], list[Client]]  # rows of the updates, and whose they are
 class Forked(Executor):
     """`Loop`, its clients dealt to as many processes as torch may use threads.
 
-    This process is one of them, the others are its children. They are forked in the first round,
-    with all that is in memory; later ones they are told, and they keep their memory and kernels.
-    Updates come back through a shared ``(n, d)``. The numbers are those of `Loop` on one thread.
-    Where there is one thread only, or no fork, or the model is on an accelerator, it is `Loop`.
+    This process is one of them, the others are its children. They are forked when they are first
+    needed, with all that is in memory; later rounds they are told, so they keep their memory and
+    kernels, and the code and flags of that moment. Updates come back through a shared ``(n, d)``.
+    The numbers are those of `Loop` on one thread. A single client is trained here; where there is
+    one thread only, or no fork, or the model is on an accelerator, it is `Loop`.
 
     A child uses one thread, and says so before anything else: one that waits for threads of its
     parent, which are not there after a fork, would wait for ever. Where there is an accelerator,
@@ -50,10 +55,12 @@ class Forked(Executor):
         return Crew(self.loop)
 
     def train(self, clients: Sequence[Client]) -> Trained:
-        """See `Executor.train`.
+        """See `Executor.train`; what goes wrong in a child is raised here.
 
         Raises:
-            FedbenchError: a child failed or was killed; what it said is in the message.
+            MemoryError: a child was killed, as the kernel does for want of memory.
+            RuntimeError: it ended otherwise without a word.
+            FedbenchError: the protocol's leaves change their type in training.
         """
         threads, here = torch.get_num_threads(), 0 if torch.cuda.is_available() else 1
         workers = min(threads, len(clients))
@@ -64,9 +71,10 @@ class Forked(Executor):
         jobs: list[Job] = [(part, [clients[i] for i in part]) for part in parts]
         memories: list[Memory] = [{} for _ in clients]
         try:
-            updates = self.crew.start(jobs[here:], len(clients))
+            busy = self.crew.start(jobs[here:], len(clients))
             torch.set_num_threads(1)
-            told = [self.crew.do(job) for job in jobs[:here]] + self.crew.wait()
+            told = [self.crew.do(job) for job in jobs[:here]]
+            told += [self.crew.told(hand) for hand in busy]
         except BaseException:
             self.crew.dismiss()
             raise
@@ -75,13 +83,26 @@ class Forked(Executor):
         for part, kept in zip(parts, told, strict=True):
             for i, memory in zip(part, kept, strict=True):
                 memories[i] = memory
-        return updates.clone(), memories
+        return self.crew.updates[: len(clients)].clone(), memories
+
+
+@dataclass(frozen=True)
+class Hand:
+    """A child.
+
+    Args:
+        process: Its number.
+        pipe: Takes jobs, gives what clients remember.
+    """
+
+    process: int
+    pipe: Connection
 
 
 class Crew:
     """Children that train, and the memory that they share with their parent.
 
-    They end when this is no longer used, when one of them fails, and when the parent ends.
+    They end when this is no longer used, when one of them fails, and soon after their parent.
 
     Args:
         loop: What each of them trains with.
@@ -90,32 +111,32 @@ class Crew:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.updates = torch.empty(0, 0)
-        self.hands: list[tuple[int, Connection]] = []
-        weakref.finalize(self, _dismiss, self.hands, os.getpid())
+        self.hands: list[Hand] = []
+        self.parent = os.getpid()
+        weakref.finalize(self, _dismiss, self.hands, self.parent)
 
-    def start(self, jobs: Sequence[Job], n: int) -> Tensor:
-        """Give every child a job; ``(n, d)``, where the updates will be.
+    def start(self, jobs: Sequence[Job], n: int) -> list[Hand]:
+        """Give each job to a child, and say to whom; ``n`` clients in all.
 
-        Children that are there are told by pipe. What cannot be sent, like a function that a script
-        has defined within another, and a round of more clients than before, is for new children;
-        so it is if one of the old ones is gone.
+        Children that are there are told by pipe. New ones are forked where there are too few, if
+        one of the old ones is gone, for a round of more clients than before, and for what cannot be
+        sent, like a function that a script has defined within another.
         """
         dtype = self._dtype(jobs)
-        fits = n <= len(self.updates) and dtype == self.updates.dtype
-        if fits and len(jobs) == len(self.hands):
-            with suppress(pickle.PicklingError, AttributeError, TypeError, OSError):
-                orders = [_packed(job) for job in jobs]
-                for (_, pipe), order in zip(self.hands, orders, strict=True):
-                    pipe.send_bytes(order)
-                return self.updates[:n]
-        self.dismiss()
-        if not fits:
-            width = self.loop.protocol.trained(self.loop.shared).d
-            self.updates = torch.empty(n, width, dtype=dtype)
-            self.updates.share_memory_()  # type: ignore[no-untyped-call]
-        for job in jobs:
-            self.hands.append(self._hand(job))
-        return self.updates[:n]
+        if n > len(self.updates) or dtype != self.updates.dtype:
+            self.dismiss()
+            self.updates = _between_processes(
+                n, self.loop.protocol.trained(self.loop.shared).d, dtype
+            )
+        try:
+            orders = [_packed(job) for job in jobs[: len(self.hands)]]
+            for hand, order in zip(self.hands, orders, strict=False):
+                hand.pipe.send_bytes(order)
+        except (pickle.PicklingError, AttributeError, TypeError, OSError):
+            self.dismiss()
+        for job in jobs[len(self.hands) :]:
+            self._fork(job)
+        return self.hands[: len(jobs)]
 
     def _dtype(self, jobs: Sequence[Job]) -> torch.dtype:
         tree = jobs[0][1][0].tree
@@ -125,64 +146,86 @@ class Crew:
     def do(self, job: Job) -> list[Memory]:
         """Train these; what they remember."""
         rows, clients = job
-        self.updates[rows], memories = self.loop.train(clients)
+        trained, memories = self.loop.train(clients)
+        if trained.dtype != self.updates.dtype:
+            raise FedbenchError(
+                f"leaves that --executor forked trains must stay {self.updates.dtype}, got "
+                f"{trained.dtype}; take --executor loop"
+            )
+        self.updates[rows] = trained
         return memories
 
-    def wait(self) -> list[list[Memory]]:
-        """What the clients of each child remember, when all have trained.
-
-        Raises:
-            FedbenchError: one of them failed.
-        """
-        told = []
-        for hand in list(self.hands):
-            child, pipe = hand
-            try:
-                found = pickle.loads(pipe.recv_bytes())
-            except (EOFError, OSError):
-                self.hands.remove(hand)
-                _, status = os.waitpid(child, 0)
-                found = f"it ended with status {status}"
-            if isinstance(found, str):
-                raise FedbenchError(f"a process that trains clients failed: {found}")
-            told.append(found)
-        return told
+    def told(self, hand: Hand) -> list[Memory]:
+        """What the clients of this child remember, when it has trained them."""
+        try:
+            found = pickle.loads(hand.pipe.recv_bytes())
+        except (EOFError, OSError):
+            self.hands.remove(hand)
+            code = os.waitstatus_to_exitcode(os.waitpid(hand.process, 0)[1])
+            gone = f"a process that trains clients ended with status {code}"
+            raise (MemoryError if code == -signal.SIGKILL else RuntimeError)(gone) from None
+        if isinstance(found, BaseException):
+            raise found
+        memories: list[Memory] = found
+        return memories
 
     def dismiss(self) -> None:
         """End all children."""
-        _dismiss(self.hands, os.getpid())
+        _dismiss(self.hands, self.parent)
 
-    def _hand(self, job: Job) -> tuple[int, Connection]:
+    def _fork(self, job: Job) -> None:
         ours, theirs = Pipe()
+        known = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # its parent ends it
         child = os.fork()
         if child:
+            self.hands.append(Hand(child, ours))
+            signal.pthread_sigmask(signal.SIG_SETMASK, known)
             theirs.close()
-            return child, ours
+            return
         try:
             torch.set_num_threads(1)
+            threading.Thread(target=_end_after, args=(self.parent,), daemon=True).start()
             ours.close()
-            for _, pipe in self.hands:
-                pipe.close()  # of its siblings, which are to notice when the parent ends
-            with suppress(EOFError, OSError, KeyboardInterrupt):
+            with suppress(EOFError, OSError):
+                theirs.send_bytes(self._answer(lambda: job))
                 while True:
-                    theirs.send_bytes(self._answer(job))
-                    job = pickle.loads(theirs.recv_bytes())
+                    order = theirs.recv_bytes()
+                    theirs.send_bytes(self._answer(partial(pickle.loads, order)))
         finally:
             os._exit(0)  # nothing of the parent's is to be ended here
 
-    def _answer(self, job: Job) -> bytes:
+    def _answer(self, job: Callable[[], Job]) -> bytes:
         try:
-            return _packed(self.do(job))
+            return _packed(self.do(job()))
         except BaseException as error:
-            return _packed(f"{type(error).__name__}: {error}")
+            error.add_note("".join(traceback.format_exception(error)))  # is not sent otherwise
+            try:
+                pickle.loads(found := _packed(error))
+            except Exception:
+                return _packed(RuntimeError(f"{type(error).__name__}: {error}"))
+            return found
 
 
-def _dismiss(hands: list[tuple[int, Connection]], parent: int) -> None:
+def _dismiss(hands: list[Hand], parent: int) -> None:
     while hands and os.getpid() == parent:  # whoever was forked from it has no such children
-        child, pipe = hands.pop()
-        pipe.close()
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        hand = hands.pop()
+        hand.pipe.close()
+        os.kill(hand.process, signal.SIGKILL)
+        os.waitpid(hand.process, 0)
+
+
+def _end_after(parent: int) -> None:
+    """End this process when it is no longer the child of this one."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _between_processes(n: int, d: int, dtype: torch.dtype) -> Tensor:
+    """``(n, d)`` that children share; without a file, of which /dev/shm holds few."""
+    size = n * d * dtype.itemsize
+    numbers = torch.frombuffer(mmap.mmap(-1, max(size, dtype.itemsize)), dtype=dtype)
+    return numbers[: n * d].view(n, d)
 
 
 class _Pickler(pickle.Pickler):

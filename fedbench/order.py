@@ -92,13 +92,15 @@ def by_tiles(
     ``f`` turns ``(n, t)``, or those ``ranks`` of it, into ``(t,)`` or ``(t, m)`` and is called tile
     by tile: beside ``x`` only a tile and the answer are in memory.
     """
-
-    def sorted_ranks(tile: Tensor) -> Tensor:
+    out, start = torch.empty(0), 0
+    for tile in torch.split(x, _TILE if x.device.type == "cpu" else WIDEST, dim=1):
         tile = tile if rows is None else tile[rows]
-        return sorted_tile(tile, range(len(tile)) if ranks is None else ranks)
-
-    width = _TILE if x.device.type == "cpu" else WIDEST
-    return torch.cat([f(sorted_ranks(tile)) for tile in torch.split(x, width, dim=1)])
+        part = f(sorted_tile(tile, range(len(tile)) if ranks is None else ranks))
+        if not start:  # all of it at once: parts kept between tiles would leave holes in memory
+            out = part.new_empty(x.shape[1], *part.shape[1:])
+        out[start : start + len(part)] = part
+        start += len(part)
+    return out
 
 
 def sorted_rows(x: Tensor) -> Tensor:

@@ -40,7 +40,10 @@ def finite_rows(x: Tensor) -> Tensor:
 
 def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``(k,)`` sums of ``x (n, k)`` over its rows, added up in ``dtype``."""
-    return torch.cat([tile.sum(dim=0, dtype=dtype) for (tile,) in tiles(x)])
+    out = torch.empty(x.shape[1], dtype=dtype, device=x.device)
+    for tile, part in tiles(x, out):
+        torch.sum(tile, dim=0, dtype=dtype, out=part)
+    return out
 
 
 def row_sums(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,10 +1,6 @@
 """The stacked executor is the loop; both are SGD."""
 
 import dataclasses
-import gc
-import os
-import signal
-from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
@@ -12,19 +8,17 @@ from torch import Tensor
 
 from fedbench.api import Batches, Grad, Memory, Shared
 from fedbench.choice import strangers
-from fedbench.errors import FedbenchError
 from fedbench.executors import executor
 from fedbench.forked import Forked
 from fedbench.layout import Tree
 from fedbench.lockstep import Stacked
 from fedbench.network import ConvNet, Step, saved_bytes
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.protocols.fedsparse import FedSparse
 from fedbench.protocols.fsl import FSL
 from fedbench.protocols.supermask import mask_rows, top_mask
 from fedbench.rng import Key
 from fedbench.testing import NETWORK, example_clients
-from fedbench.training import Client, Loop, Schedule, WrapGrad, cross_entropy, untouched
+from fedbench.training import Loop, Schedule, cross_entropy
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 
@@ -196,160 +190,3 @@ def test_the_loss_is_summed_in_float32_whatever_the_logits() -> None:
     exact = cross_entropy(logits.float(), torch.tensor([0]))
     assert cross_entropy(logits, torch.tensor([0])).item() == exact.item()
     assert exact.dtype == torch.float32
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("protocol", [FedAvg(), FSL(), FedSparse()], ids=repr)
-def test_forked_processes_train_as_the_loop_does_and_in_its_order(
-    protocol: FedAvg, two_threads: None
-) -> None:
-    clients, schedule = example_clients(protocol, SHARED), Schedule(2, 3)
-    torch.set_num_threads(1)
-    loop, kept = Loop(protocol, SHARED, schedule).train(clients)
-    torch.set_num_threads(2)
-    forked, memories = Forked(protocol, SHARED, schedule).train(clients)
-    assert torch.equal(forked, loop)
-    assert not torch.equal(forked[0], forked[1])
-    assert [sorted(memory) for memory in memories] == [sorted(memory) for memory in kept]
-    assert all(memories) == isinstance(protocol, FedSparse)  # who remembers something
-    for mine, theirs in zip(memories, kept, strict=True):
-        for name, value in mine.items():
-            assert torch.equal(value, theirs[name])
-    assert Forked(protocol, SHARED, schedule).train([])[0].shape == (0, loop.shape[1])
-
-
-@pytest.mark.parametrize(
-    ("who", "raised", "says"),
-    [
-        ("parent", KeyboardInterrupt, "never again"),
-        ("child", FedbenchError, "KeyboardInterrupt: never again"),
-        ("killed", FedbenchError, "status 9"),
-    ],
-)
-def test_a_process_that_fails_is_an_error_and_leaves_none_behind(
-    who: str,
-    raised: type[BaseException],
-    says: str,
-    two_threads: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    children, fork, parent = [], os.fork, os.getpid()
-
-    def remembered() -> int:
-        children.append(fork())
-        return children[-1]
-
-    monkeypatch.setattr(os, "fork", remembered)
-
-    class Failing(FedAvg):
-        def local_update(
-            self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
-        ) -> tuple[Tree, Memory]:
-            if (os.getpid() == parent) != (who == "parent"):
-                return super().local_update(tree, batches, grad, key, memory)
-            if who == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise KeyboardInterrupt("never again")
-
-    engine = Forked(Failing(), SHARED, Schedule(1, 4))
-    with pytest.raises(raised, match=says):
-        engine.train(example_clients(Failing(), SHARED))
-    assert len(children) == 1
-    assert torch.get_num_threads() == 2
-    with pytest.raises(ChildProcessError):
-        os.waitpid(children[0], os.WNOHANG)
-    assert engine.crew.hands == []
-
-
-def ascend(grad: Grad) -> Grad:
-    """Another gradient, and one that can be sent to a process."""
-
-    def wrapped(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-        return {name: -g for name, g in grad(tree, x, y, key).items()}
-
-    return wrapped
-
-
-def test_children_stay_for_later_rounds_and_end_with_their_executor(
-    two_threads: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    children, fork = [], os.fork
-
-    def remembered() -> int:
-        children.append(fork())
-        return children[-1]
-
-    monkeypatch.setattr(os, "fork", remembered)
-    protocol, schedule = FedSparse(), Schedule(1, 3)
-    clients, engines = example_clients(protocol, SHARED), [Forked(protocol, SHARED, schedule)]
-
-    def another(round: int, wrap: WrapGrad) -> list[Client]:
-        return [
-            dataclasses.replace(
-                client,
-                tree={name: x + round for name, x in client.tree.items()},
-                key=client.key.fold(round),
-                wrap_grad=wrap,
-            )
-            for client in clients
-        ]
-
-    def both(some: Sequence[Client]) -> Tensor:
-        found, memories = engines[0].train(some)
-        torch.set_num_threads(1)
-        expected, kept = Loop(protocol, SHARED, schedule).train(some)
-        torch.set_num_threads(2)
-        assert torch.equal(found, expected)
-        for mine, theirs in zip(memories, kept, strict=True):
-            assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
-        return found
-
-    first = both(another(0, untouched)[:3])
-    before = first.clone()
-    both(another(1, ascend)[:2])
-    both(another(2, ascend)[:3])
-    assert torch.equal(first, before), "a later round must not write into an earlier one's updates"
-    assert len(children) == 1
-    both(another(3, lambda grad: ascend(grad)))  # four clients: there is no room for the last
-    both(another(4, lambda grad: ascend(grad)))  # and this cannot be sent
-    assert len(children) == 3
-    os.kill(children[-1], signal.SIGKILL)
-    with pytest.raises(FedbenchError, match="status 9"):
-        both(another(5, untouched))
-    both(another(6, untouched))
-    assert len(children) == 4
-    engines.clear()
-    gc.collect()
-    for child in children:
-        with pytest.raises(ChildProcessError):
-            os.waitpid(child, os.WNOHANG)
-
-
-def test_where_an_accelerator_is_visible_only_children_train(
-    two_threads: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Autograd starts threads for it at the first gradient, and then refuses in a forked child.
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    parent, protocol = os.getpid(), FedAvg()
-
-    class Local(FedAvg):
-        def local_update(
-            self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
-        ) -> tuple[Tree, Memory]:
-            assert os.getpid() != parent
-            return super().local_update(tree, batches, grad, key, memory)
-
-    clients, schedule = example_clients(protocol, SHARED), Schedule(1, 4)
-    for some in (clients[:1], clients):
-        found, _ = Forked(Local(), SHARED, schedule).train(some)
-        torch.set_num_threads(1)
-        expected, _ = Loop(protocol, SHARED, schedule).train(some)
-        torch.set_num_threads(2)
-        assert torch.equal(found, expected)

@@ -84,8 +84,9 @@ def _skellam(half: float) -> Symmetric:
 def skellam(draws: np.random.Generator, half: float, count: int) -> Numbers:
     """``(count,)`` differences of two Poisson numbers of mean ``half`` each.
 
-    Up to ``half = 1e6`` from a table: probabilities are right to a relative 1e-14, and what is
-    together less likely than ``2**-63`` is not drawn. Above, by NumPy.
+    Up to ``half = 1e6`` from a table: the probability of a magnitude or more is right to a relative
+    1e-12 and an absolute ``2**-63``, and what is less likely is not drawn; no accountant knows of
+    that. Above, by NumPy.
 
     References:
         Skellam, "The Frequency Distribution of the Difference Between Two Poisson Variates

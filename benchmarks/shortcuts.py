@@ -13,15 +13,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from fedbench import registry
+from fedbench.allocator import keep_memory
+from fedbench.api import Shared
+from fedbench.choice import strangers
 from fedbench.order import sorted_rows
 from fedbench.payload.rankings import argsort
+from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.supermask import mask_rows
 from fedbench.rng import Key
+from fedbench.training import Loop, Schedule
 from fedbench_defenses.distances import squared_distances
 
 Work = Callable[[], object]
@@ -47,6 +54,23 @@ def rounds(threads: int, allocator: str) -> Work:
     return lambda: float(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
+class ChannelsFirst(Loop):
+    """Batches as images lie."""
+
+    last = False
+
+
+def trained(model: str) -> tuple[Work, Work]:
+    """Four clients with 64 images of 28 x 28 each, batch 8: channels last, and first."""
+    keep_memory()
+    shared = Shared(registry.load("model", model).build((1, 28, 28), 10), 1, torch.device("cpu"))
+    clients = strangers(FedAvg(), shared, 4, 64)
+    kinds = [kind(FedAvg(), shared, Schedule(1, 8)) for kind in (Loop, ChannelsFirst)]
+    assert [loop.last for loop in kinds] == [True, False]
+    last, first = (partial(loop.train, clients) for loop in kinds)
+    return last, first
+
+
 def pairs(n: int, d: int) -> Iterator[tuple[str, Work, Work]]:
     x = Key(0).normal(n, d)
     scores = Key(1).uniform(1, d)
@@ -64,6 +88,8 @@ def pairs(n: int, d: int) -> Iterator[tuple[str, Work, Work]]:
         lambda: ((x - x.mean(dim=0)).square_().sum(dim=0) / (n - 1)).sqrt_(),
         lambda: x.std(dim=0),
     )
+    for model in ("lenet", "micro", "conv4"):
+        yield (f"{model}: channels last / first", *trained(model))
     yield "a run: allocator keeps / gives back", rounds(1, "keep"), rounds(1, "system")
     yield "a run: one thread / two threads", rounds(1, "keep"), rounds(2, "keep")
 

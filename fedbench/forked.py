@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import mmap
 import os
-import pickle
 import signal
 import threading
 import time
@@ -14,9 +13,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, reduce
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -132,16 +132,15 @@ class Crew:
             orders = [_packed(job) for job in jobs[: len(self.hands)]]
             for hand, order in zip(self.hands, orders, strict=False):
                 hand.pipe.send_bytes(order)
-        except (pickle.PicklingError, AttributeError, TypeError, OSError):
+        except Exception:  # a child is gone, or whatever a plug-in's function says to being sent
             self.dismiss()
         for job in jobs[len(self.hands) :]:
             self._fork(job)
         return self.hands[: len(jobs)]
 
     def _dtype(self, jobs: Sequence[Job]) -> torch.dtype:
-        tree = jobs[0][1][0].tree
-        empty, _ = self.loop.train([])
-        return torch.promote_types(empty.dtype, next((x.dtype for x in tree.values()), empty.dtype))
+        dtypes = [leaf.dtype for leaf in jobs[0][1][0].tree.values()]
+        return reduce(torch.promote_types, dtypes, torch.get_default_dtype())
 
     def do(self, job: Job) -> list[Memory]:
         """Train these; what they remember."""
@@ -158,7 +157,7 @@ class Crew:
     def told(self, hand: Hand) -> list[Memory]:
         """What the clients of this child remember, when it has trained them."""
         try:
-            found = pickle.loads(hand.pipe.recv_bytes())
+            found = hand.pipe.recv()
         except (EOFError, OSError):
             self.hands.remove(hand)
             code = os.waitstatus_to_exitcode(os.waitpid(hand.process, 0)[1])
@@ -189,8 +188,7 @@ class Crew:
             with suppress(EOFError, OSError):
                 theirs.send_bytes(self._answer(lambda: job))
                 while True:
-                    order = theirs.recv_bytes()
-                    theirs.send_bytes(self._answer(partial(pickle.loads, order)))
+                    theirs.send_bytes(self._answer(theirs.recv))
         finally:
             os._exit(0)  # nothing of the parent's is to be ended here
 
@@ -200,8 +198,8 @@ class Crew:
         except BaseException as error:
             error.add_note("".join(traceback.format_exception(error)))  # is not sent otherwise
             try:
-                pickle.loads(found := _packed(error))
-            except Exception:
+                ForkingPickler.loads(found := _packed(error))
+            except Exception:  # whatever a foreign error says to being sent and read
                 return _packed(RuntimeError(f"{type(error).__name__}: {error}"))
             return found
 
@@ -228,8 +226,8 @@ def _between_processes(n: int, d: int, dtype: torch.dtype) -> Tensor:
     return numbers[: n * d].view(n, d)
 
 
-class _Pickler(pickle.Pickler):
-    """Writes of a tensor what it shows, and not all of the memory that it is a view of."""
+class _Sender(ForkingPickler):
+    """What pipes send with; of a tensor what it shows, and not all memory that it is a view of."""
 
     def reducer_override(self, thing: Any) -> Any:
         """Tensors as arrays."""
@@ -239,7 +237,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _packed(thing: object) -> bytes:
-    """For a child or its parent, and nobody else: pickles are read from no other source."""
+    """For the pipe between a child and its parent, which nobody else can write to."""
     out = io.BytesIO()
-    _Pickler(out, protocol=5).dump(thing)
+    _Sender(out, 5).dump(thing)
     return out.getvalue()

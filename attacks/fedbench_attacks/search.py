@@ -138,12 +138,12 @@ def saturating(
     def damage(gamma: float) -> float:
         nonlocal near
         inside = (near[0] > gamma).nonzero()[:, 0]
-        left, middle, line, ends, rows = (part[..., inside] for part in near)
-        moved = with_copies(rows, weights, middle + gamma * line, m) - middle
+        left, base, line, ends, rows = (part[..., inside] for part in near)
+        moved = with_copies(rows, weights, base + gamma * line, m) - base
         short = float((ends - moved.double().square_()).sum())
         found = math.sqrt(max(limit - short, 0.0))
         if found < enough:  # the answer is larger: who is there by now stays there
-            near = (left, middle, line, ends, rows)
+            near = (left, base, line, ends, rows)
         return found
 
     high = top = min(max(float(leaves.max()), 0.0), bound)

@@ -106,7 +106,7 @@ def code_entropy(x: npt.NDArray[np.integer], top: int) -> tuple[Bytes, int]:
     """
     import constriction
 
-    at = x.astype(np.int64) + top
+    at = np.add(x, top, dtype=np.int64)
     histogram = np.bincount(at, minlength=2 * top + 1)
     head, _ = code_elias(histogram)
     used = np.flatnonzero(histogram)
@@ -136,18 +136,31 @@ def decode_entropy(data: Bytes, count: int, top: int) -> Integers:
         raise IllegalPayloadError(f"coded integers must have a histogram of {count}, then words")
     numbers = used - top
     if len(used) < 2:
-        x = np.full(count, numbers[0] if count else 0)
-    else:
-        words = np.frombuffer(data[start:].tobytes(), dtype="<u4").astype(np.uint32)
-        table = _digits(len(used))
-        try:
-            decoder = constriction.stream.queue.RangeDecoder(words)
-            symbols = decoder.decode(_model(histogram[used]), -(-count // table.shape[1]))
-        except Exception as error:  # foreign code over foreign bytes: whatever it raises ends here
-            raise IllegalPayloadError(f"coded integers do not decode: {error}") from error
-        x = numbers[table][symbols].reshape(-1)[:count]
-    if not np.array_equal(code_entropy(x, top)[0], data):
+        if start != len(data):
+            raise IllegalPayloadError("integers that are all equal are a histogram and no words")
+        return np.full(count, numbers[0] if count else 0)
+    words = np.frombuffer(data[start:].tobytes(), dtype="<u4").astype(np.uint32)
+    table = _digits(len(used))
+    length = table.shape[1]
+    try:
+        model = _model(histogram[used])
+        decoder = constriction.stream.queue.RangeDecoder(words)
+        symbols = decoder.decode(model, -(-count // length))
+    except Exception as error:  # foreign code over foreign bytes: whatever it raises ends here
+        raise IllegalPayloadError(f"coded integers do not decode: {error}") from error
+    behind = -count % length  # zeros behind the last
+    occur = np.bincount(symbols, minlength=len(table))
+    counts = np.bincount(table.reshape(-1), np.repeat(occur, length))
+    counts[0] -= behind
+    coder = constriction.stream.queue.RangeEncoder()
+    coder.encode(symbols, model)
+    if (
+        table[symbols[-1], length - behind :].any()
+        or not np.array_equal(counts, histogram[used])
+        or not np.array_equal(coder.get_compressed(), words)
+    ):
         raise IllegalPayloadError("coded integers must be the code of what they decode to")
+    x: Integers = numbers[table].take(symbols, axis=0).reshape(-1)[:count]
     return x
 
 

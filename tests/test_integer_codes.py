@@ -1,5 +1,8 @@
 """Codes of integers: worked by hand, against slow ones, and bytes that nobody writes."""
 
+import functools
+
+import constriction
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -237,6 +240,19 @@ def test_equal_levels_cost_a_histogram_and_nothing_else(level: int) -> None:
 
 
 FOUR = code_entropy(np.array([1, 0, 0, -1]), 1)[0]  # a histogram of one byte and a half, a word
+
+
+def coded(*digits: int) -> Bytes:
+    """The histogram of `FOUR` and five digits below 3, as one symbol of its model."""
+    share = np.array([1, 2, 1]) / 4
+    model = constriction.stream.model.Categorical(
+        functools.reduce(np.multiply.outer, [share] * 5).reshape(-1), perfect=False
+    )
+    coder = constriction.stream.queue.RangeEncoder()
+    coder.encode(np.array([int("".join(map(str, digits)), 3)], dtype=np.int32), model)
+    return np.append(FOUR[:-4], coder.get_compressed().astype("<u4").view(np.uint8))
+
+
 ILLEGAL_ENTROPY: list[tuple[str, Bytes]] = [
     ("nothing", FOUR[:0]),
     ("no words", FOUR[:-4]),
@@ -244,6 +260,8 @@ ILLEGAL_ENTROPY: list[tuple[str, Bytes]] = [
     ("a byte too many", np.append(FOUR, np.uint8(0))),
     ("a byte too few", FOUR[:-1]),
     ("another word", np.append(FOUR[:-4], FOUR[-4:] ^ 1)),
+    ("numbers of another histogram", coded(2, 2, 1, 0, 0)),
+    ("a fifth digit, and with it the histogram", coded(2, 1, 0, 0, 1)),
     ("a histogram of five", stream(3, "000" + "00110" + "000")),
     ("a histogram of three", stream(3, "000" * 3)),
     ("a negative count", stream(2, "010" + "00" + slow_omega(5))),
@@ -256,6 +274,7 @@ ILLEGAL_ENTROPY: list[tuple[str, Bytes]] = [
 @pytest.mark.parametrize(("what", "data"), ILLEGAL_ENTROPY, ids=[row[0] for row in ILLEGAL_ENTROPY])
 def test_coded_bytes_of_no_vector_are_rejected(what: str, data: Bytes) -> None:
     assert decode_entropy(FOUR, 4, 1).tolist() == [1, 0, 0, -1]
+    assert coded(2, 1, 1, 0, 0).tolist() == FOUR.tolist()
     with pytest.raises(IllegalPayloadError):
         decode_entropy(data, 4, 1)
 

@@ -85,11 +85,13 @@ def quantized(
     x = x.to(torch.float32)
     lengths = bucket_lengths(sizes, bucket)
     scales = scales_of(x, lengths, norm)
-    exact = (x.abs() / spread(scales, lengths)).mul_(top)  # NaN where a bucket is 0 or not finite
-    low = exact.floor()
-    draws = [key.fold("quantize").uniform(x.shape[1], device=x.device) for key in keys]
-    up = torch.stack(draws) < exact - low
-    levels = ((low + up) * x.sign()).nan_to_num_(0.0).to(torch.int16)
+    levels = torch.empty_like(x, dtype=torch.int16)
+    for i, key in enumerate(keys):  # row by row, so that what is between stays in cache
+        wide = spread(scales[i : i + 1], lengths)[0]
+        exact = (x[i].abs() / wide).mul_(top)  # NaN where a bucket is 0 or not finite
+        low = exact.floor()
+        up = key.fold("quantize").uniform(x.shape[1], device=x.device) < exact.sub_(low)
+        levels[i] = low.add_(up).mul_(x[i].sign()).nan_to_num_(0.0)
     if fitted:
         said = levels.to(torch.float32).div_(top).mul_(spread(scales, lengths))
         squares = block_sums(said.square(), lengths)

@@ -1,37 +1,32 @@
 """Which executor is faster here, one client at a time or many in lock step: measured, and kept.
 
-It depends on the device, the network and the batch, so ``auto`` trains a few clients both ways for
-two steps, once; the answer lies in a folder of the user's, one small file for each question. The
-first process that answers a question answers it for all, so that runs of one machine are alike.
+It depends on the device, the network and the batch, so ``auto`` trains a few clients each way for
+two steps, once; the answer is kept (`fedbench.answers`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import platform
-import tempfile
+import math
 import time
-from collections.abc import Sequence
-from contextlib import suppress
-from hashlib import sha256
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedbench.answers import answer, asks, kept, machine
 from fedbench.api import Protocol, Shared
-from fedbench.lockstep import Stacked
+from fedbench.lockstep import Recorded, Stacked
+from fedbench.recorded import AFTER
 from fedbench.rng import Key
 from fedbench.training import Client, Executor, Loop, Precision, Schedule
 
-MARGIN = 1.25  # so much faster must lock step be: a near tie goes to the loop, which is the oracle
+MARGIN = 1.25  # so much faster must another be: a near tie goes to the loop, which is the oracle
 MOST = 8  # clients of a measurement
 STEPS = 2
 TURNS = 2
-REVISION = 2  # of the executors: raised when one becomes faster, for then old answers are none
+REVISION = 3  # of the executors: raised when one becomes faster, for then old answers are none
 HEAVY = 0.01  # seconds of a client's step on a CPU, from which on lock step gains nothing there
 
 
@@ -64,7 +59,7 @@ def choose(
     precision: Precision,
     together: float,
 ) -> str:
-    """``loop`` or ``stacked``.
+    """``loop``, ``stacked``, or on CUDA ``recorded``.
 
     With ``FEDBENCH_PROBE=off`` nothing is measured: it loops on a CPU and stacks elsewhere.
 
@@ -77,44 +72,34 @@ def choose(
         together: Clients that share a launch, see `crowd`.
     """
     accelerated = shared.device.type != "cpu"
-    if os.environ.get("FEDBENCH_PROBE") == "off":
+    if not asks():
         return "stacked" if accelerated else "loop"
-    both = (
-        Loop(protocol, shared, schedule, precision=precision),
-        Stacked(protocol, shared, schedule, chunk, precision=precision),
-    )
-    clients = min(int(together), both[1].width, MOST)
+    stacked = Stacked(protocol, shared, schedule, chunk, precision=precision)
+    ways: dict[str, Executor] = {
+        "loop": Loop(protocol, shared, schedule, precision=precision),
+        "stacked": stacked,
+    }
+    if shared.device.type == "cuda":
+        ways["recorded"] = Recorded(protocol, shared, schedule, chunk, precision=precision)
+    clients = min(int(together), stacked.width, MOST)
     if clients < 2:
         return "loop"
-    question = asked(both[1], clients)
-    known = answer(question)
-    if known is None:
-        known = kept(question, measured(*both, clients))
-    return known
+    question = asked(stacked, clients)
+    return answer(question, ways.__contains__) or kept(
+        question, measured(ways, clients), ways.__contains__
+    )
 
 
-def asked(engine: Stacked, clients: int) -> str:
+def asked(engine: Executor, clients: int) -> str:
     """What the answer depends on."""
-    device = engine.shared.device
-    where = f"{torch.get_num_threads()} threads of {processor()}"
-    if device.type == "cuda":
-        where = torch.cuda.get_device_name(device)
     network, protocol = engine.shared.network, type(engine.protocol)
     what = (
         f"{type(network).__name__} {dict(network.shapes)} for {network.image}",
         f"{protocol.__module__}.{protocol.__qualname__}",
         f"batch {engine.schedule.batch_size}, {engine.precision}, {clients} clients",
-        f"torch {torch.__version__}, {where}, revision {REVISION}",
+        f"{machine(engine.shared.device)}, revision {REVISION}",
     )
     return "; ".join(what)
-
-
-def processor() -> str:
-    """As it calls itself."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
 
 
 def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> list[Client]:
@@ -134,19 +119,30 @@ def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> 
     ]
 
 
-def measured(loop: Loop, lockstep: Stacked, clients: int) -> str:
-    """Which one trains so many clients faster, in turns; the least of each counts."""
+def measured(ways: Mapping[str, Executor], clients: int) -> str:
+    """Which one trains so many clients faster, in turns; the least time of each counts.
+
+    Args:
+        ways: The loop first; a later one must be `MARGIN` times as fast as what comes before it.
+        clients: How many.
+    """
+    loop = ways["loop"]
     schedule = Schedule(1, loop.schedule.batch_size)
-    one, many = (dataclasses.replace(engine, schedule=schedule) for engine in (loop, lockstep))
+    ways = {name: dataclasses.replace(way, schedule=schedule) for name, way in ways.items()}
     group = strangers(loop.protocol, loop.shared, clients, STEPS * schedule.batch_size)
-    seconds(one, group[:1])
-    start = seconds(one, group[:1])  # the first one was cold
+    seconds(ways["loop"], group[:1])
+    start = seconds(ways["loop"], group[:1])  # the first one was cold
     if loop.shared.device.type == "cpu" and start > HEAVY * STEPS:
         return "loop"
-    seconds(many, group)
-    turns = [(seconds(one, group), seconds(many, group)) for _ in range(TURNS)]
-    apart, together = (min(times) for times in zip(*turns, strict=True))
-    return "stacked" if apart > MARGIN * together else "loop"
+    for way in list(ways.values())[1:]:
+        for _ in range(AFTER + 1):  # a launch is recorded at its second time
+            seconds(way, group)
+    turns = [[seconds(way, group) for way in ways.values()] for _ in range(TURNS)]
+    best, least = "loop", math.inf
+    for name, times in zip(ways, zip(*turns, strict=True), strict=True):
+        if least > MARGIN * min(times) or name == "loop":
+            best, least = name, min(times)
+    return best
 
 
 def seconds(executor: Executor, clients: Sequence[Client]) -> float:
@@ -157,37 +153,3 @@ def seconds(executor: Executor, clients: Sequence[Client]) -> float:
     updates: Tensor = executor.train(clients)[0]
     updates[0, 0].item()
     return time.perf_counter() - start
-
-
-def folder() -> Path:
-    """Where answers lie: ``fedbench/executors`` in the user's folder of caches."""
-    given = os.environ.get("XDG_CACHE_HOME")
-    return (Path(given) if given else Path.home() / ".cache") / "fedbench" / "executors"
-
-
-def _file(question: str) -> Path:
-    return folder() / f"{sha256(question.encode()).hexdigest()[:16]}.json"
-
-
-def answer(question: str) -> str | None:
-    """What was measured here before; None if nothing was, or nobody can read it."""
-    with suppress(OSError, RuntimeError, ValueError, KeyError, TypeError):
-        said = json.loads(_file(question).read_text())
-        if said["question"] == question and said["answer"] in ("loop", "stacked"):
-            return str(said["answer"])
-    return None
-
-
-def kept(question: str, found: str) -> str:
-    """Keep an answer, unless somebody was first; the one that holds."""
-    with suppress(OSError, RuntimeError):  # of no home, too
-        path = _file(question)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w") as file:
-                json.dump({"question": question, "answer": found}, file, indent=1)
-            os.link(temporary, path)  # fails if it is there
-        finally:
-            os.unlink(temporary)
-    return answer(question) or found

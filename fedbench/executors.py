@@ -6,13 +6,23 @@ from typing import Any
 
 from fedbench.api import Protocol, Shared
 from fedbench.choice import choose
-from fedbench.errors import require
+from fedbench.errors import ConfigError, require
 from fedbench.forked import Forked
-from fedbench.lockstep import Stacked
+from fedbench.lockstep import Recorded, Stacked
+from fedbench.recorded import cuda_recorder
 from fedbench.together import Together
 from fedbench.training import Executor, Loop, Precision, Schedule
 
-NAMES = ("auto", "loop", "stacked", "forked")
+NAMES = ("auto", "loop", "stacked", "recorded", "forked")
+
+
+def require_known(name: str) -> None:
+    """One of `NAMES`.
+
+    Raises:
+        ConfigError: it is another.
+    """
+    require("--executor", name, name in NAMES, ", ".join(NAMES[:-1]) + f" or {NAMES[-1]}")
 
 
 def executor(
@@ -36,15 +46,26 @@ def executor(
         chunk: Clients that are trained at once, where many are.
         precision: Of the network's products.
         crowd: Clients of a round that take equally many steps, on average.
+
+    Raises:
+        ConfigError: there is no such executor, or not on this device.
     """
     require("--chunk", chunk, chunk >= 1, ">= 1")
+    if name != "together":
+        require_known(name)
+    cuda = shared.device.type == "cuda"
+    if name == "recorded" and not cuda:
+        raise ConfigError("--executor recorded must have --device cuda, got cpu; use stacked")
+    found = name
+    if name == "auto" or (name == "together" and cuda):
+        found = choose(protocol, shared, schedule, chunk, precision, crowd)
     if name == "together":
-        return Together(protocol, shared, schedule, chunk, precision=precision)
-    require("--executor", name, name in NAMES, ", ".join(NAMES[:-1]) + f" or {NAMES[-1]}")
-    if name == "auto":
-        name = choose(protocol, shared, schedule, chunk, precision, crowd)
-    if name == "stacked":
+        recorder = cuda_recorder() if found == "recorded" else None
+        return Together(protocol, shared, schedule, chunk, precision=precision, recorder=recorder)
+    if found == "stacked":
         return Stacked(protocol, shared, schedule, chunk, precision=precision)
-    if name == "forked":
+    if found == "recorded":
+        return Recorded(protocol, shared, schedule, chunk, precision=precision)
+    if found == "forked":
         return Forked(protocol, shared, schedule, precision=precision)
     return Loop(protocol, shared, schedule, precision=precision)

@@ -8,20 +8,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import conv2d
 
 from fedbench.api import Memory
+from fedbench.convolution import chosen
 from fedbench.layout import Tree
-from fedbench.network import Network, saved_bytes
+from fedbench.network import Convolve, Network, saved_bytes
+from fedbench.recorded import Recorder, Work, cuda_recorder, fixed
 from fedbench.rng import Key
-from fedbench.training import Client, Executor, Trained, WrapGrad, with_statistics
+from fedbench.training import (
+    Client,
+    Executor,
+    Schedule,
+    Trained,
+    WrapGrad,
+    untouched,
+    with_statistics,
+)
 
 BUDGET = 1 << 29  # bytes of a launch on a CPU, where more at once gain nothing
 SHARE = 0.4  # of an accelerator's memory
+TIMED = 8  # clients of a convolution that is timed, at most
 COPIES = 6  # of its parameters that a client holds: tree, gradient, momentum, mask, update, frozen
 
 
@@ -30,10 +42,12 @@ class Stacked(Executor):
     """Up to ``chunk`` clients at once, in lock step, or as many as the memory is for.
 
     Only clients with equally many steps and the same ``wrap_grad`` share a launch; a short last
-    batch is padded with samples that have no gradient.
+    batch is padded with samples that have no gradient. A ``recorder`` plays launches again that
+    come again (`fedbench.recorded`).
     """
 
     chunk: int = 32
+    recorder: Recorder | None = field(default=None, kw_only=True)
 
     def train(self, clients: Sequence[Client]) -> Trained:
         """See `Executor.train`."""
@@ -42,12 +56,29 @@ class Stacked(Executor):
     @cached_property
     def width(self) -> int:
         """How many clients a launch trains at most."""
+        return self._width(self.convolve)
+
+    def _width(self, convolve: Convolve) -> int:
         device = self.shared.device
         budget = BUDGET
         if device.type == "cuda":
             budget = int(SHARE * torch.cuda.get_device_properties(device).total_memory)
-        one = footprint(self.shared.network, self.schedule.batch_size)
+        one = footprint(self.shared.network, self.schedule.batch_size, convolve)
         return max(1, min(self.chunk, budget // one))
+
+    @cached_property
+    def convolve(self) -> Convolve:
+        """The faster form of every layer, see `fedbench.convolution`."""
+        clients = min(self._width(conv2d), TIMED)
+        network, batch = self.shared.network, self.schedule.batch_size
+        return chosen(network, self.shared.device, clients, batch, self.precision == "bf16")
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded(Stacked):
+    """`Stacked`, whose launches are recorded when they come again, and replayed from then on."""
+
+    recorder: Recorder | None = field(default_factory=cuda_recorder, kw_only=True)
 
 
 Part = tuple[Stacked, Sequence[Client]]  # a run, and those of its clients that are to be trained
@@ -80,18 +111,22 @@ def launches(parts: Sequence[Part]) -> Iterator[list[tuple[int, int]]]:
     """Who is trained together: numbers of run and client."""
     alike: dict[Hashable, list[tuple[int, int]]] = {}
     for run, (engine, clients) in enumerate(parts):
-        what = (
-            *(_same(thing) for thing in (engine.protocol, engine.shared.network)),
-            (engine.schedule, engine.precision, engine.shared.device),
-        )
         for i, client in enumerate(clients):
-            steps = engine.schedule.steps(len(client.x))
-            key = (what, steps, _wraps(client.wrap_grad))
-            alike.setdefault(key, []).append((run, i))
+            alike.setdefault(kind(engine, client), []).append((run, i))
     for group in alike.values():
         chunk = min(parts[run][0].width for run in {run for run, _ in group})
         for start in range(0, len(group), chunk):
             yield group[start : start + chunk]
+
+
+def kind(engine: Stacked, client: Client) -> Hashable:
+    """Equal for clients that can be trained together."""
+    return (
+        *(_same(thing) for thing in (engine.protocol, engine.shared.network)),
+        (engine.schedule, engine.precision, engine.shared.device),
+        engine.schedule.steps(len(client.x)),
+        _wraps(client.wrap_grad),
+    )
 
 
 def _same(thing: object) -> Hashable:
@@ -112,12 +147,8 @@ def _wraps(wrap: WrapGrad) -> Hashable:
 def _launch(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
     engine, first = jobs[0]
     clients = [client for _, client in jobs]
-    drawn = [engine.schedule.rows(len(client.x), client.key) for client in clients]
-    width = max(engine.schedule.batch_size, *(len(rows) for steps in drawn for rows in steps))
-    padded = [_padded(client, steps, width) for client, steps in zip(clients, drawn, strict=True)]
-    x = torch.stack([x for x, _ in padded])
-    y = torch.stack([y for _, y in padded])
-    seeds = torch.stack([client.key.tensor(engine.shared.device) for client in clients])
+    x, y = batched(clients, engine.schedule)
+    seeds = torch.stack([client.key.tensor() for client in clients]).to(engine.shared.device)
     several = any(other is not engine for other, _ in jobs)
     known = stacked([other.frozen for other, _ in jobs]) if several else engine.frozen
     layout = engine.protocol.trained(engine.shared)
@@ -138,8 +169,17 @@ def _launch(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
     tree = stacked([client.tree for client in clients])
     memory = stacked([client.memory for client in clients])
     dims = (0, 0 if several else None, 0, 0, 0, 0)
-    result: tuple[Tensor, Memory] = torch.vmap(one, dims)(tree, known, x, y, seeds, memory)
-    return result
+    inputs = tree, known, x, y, seeds, memory
+    work: Work = torch.vmap(one, dims)
+    if engine.recorder is None or not lasting(engine, first.wrap_grad):
+        return work(*inputs)
+    return engine.recorder.play((kind(engine, first), several), work, inputs)
+
+
+def lasting(engine: Stacked, wrap: WrapGrad) -> bool:
+    """Whether all that a launch decides by in Python stays as it is: it can be recorded then."""
+    owners = () if wrap is untouched else (getattr(wrap, "__self__", None),)
+    return fixed(engine.protocol, engine.shared.network, *owners)
 
 
 def stacked(trees: Sequence[Tree]) -> Tree:
@@ -147,21 +187,36 @@ def stacked(trees: Sequence[Tree]) -> Tree:
     return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
 
 
-def _padded(client: Client, steps: list[Tensor], width: int) -> tuple[Tensor, Tensor]:
-    """``(steps, width, C, H, W)`` and ``(steps, width)`` with label -1 where there is none."""
-    xs, ys = [], []
-    for rows in steps:
-        missing = width - len(rows)
-        x, y = client.x[rows], client.y[rows]
-        xs.append(torch.cat([x, x.new_zeros(missing, *x.shape[1:])]))
-        ys.append(torch.cat([y, y.new_full((missing,), -1)]))
-    return torch.stack(xs), torch.stack(ys)
+def batched(clients: Sequence[Client], schedule: Schedule) -> tuple[Tensor, Tensor]:
+    """What clients with equally many steps see, in their orders: one gather for all of them.
+
+    ``(n, steps, B, C, H, W)`` and ``(n, steps, B)``; where a batch is short, zeros and label -1.
+    """
+    drawn = [schedule.rows(len(client.x), client.key) for client in clients]
+    width = max(schedule.batch_size, *(len(rows) for steps in drawn for rows in steps))
+    order = torch.full((len(clients), len(drawn[0]), width), -1)  # nothing is the last row
+    start = 0
+    for places, client, steps in zip(order, clients, drawn, strict=True):
+        for place, rows in zip(places, steps, strict=True):
+            place[: len(rows)] = rows + start
+        start += len(client.x)
+    x, y = clients[0].x, clients[0].y
+    nothing = x.new_zeros(1, *x.shape[1:]), y.new_full((1,), -1)
+    order = order.to(x.device)
+    x = torch.cat([*(client.x for client in clients), nothing[0]])
+    y = torch.cat([*(client.y for client in clients), nothing[1]])
+    return x[order], y[order]
 
 
-def footprint(network: Network, batch: int) -> int:
+def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:
     """Bytes that a client in lock step takes: copies of its parameters, and what a step saves.
 
     The gradients of what it saves are as much again.
+
+    Args:
+        network: What it trains.
+        batch: Samples a step.
+        convolve: How.
     """
     size = sum(math.prod(shape) for shape in network.shapes.values()) * 4
-    return COPIES * size + 2 * batch * saved_bytes(network)
+    return COPIES * size + 2 * batch * saved_bytes(network, convolve)

@@ -22,7 +22,7 @@ from torch.nn.functional import log_softmax
 from fedbench.api import Grad, Gradient, Memory, Protocol, Shared
 from fedbench.errors import require
 from fedbench.layout import Tree
-from fedbench.network import Step, is_statistic, saved_bytes
+from fedbench.network import Convolve, Step, is_statistic, saved_bytes
 from fedbench.rng import Key
 
 WrapGrad = Callable[[Gradient], Grad]
@@ -139,12 +139,17 @@ class Executor(ABC):
         """What all clients have from the seed."""
         return self.protocol.frozen(self.shared)
 
+    @cached_property
+    def convolve(self) -> Convolve:
+        """How networks convolve in training; see `fedbench.network.convolution`."""
+        return torch.nn.functional.conv2d
+
     def loss(self, tree: Tree, frozen: Tree, x: Tensor, y: Tensor, key: Key) -> tuple[Tensor, Tree]:
         """Cross-entropy of the network with what the protocol makes of the trained tree.
 
         Beside it, the network's running statistics after this step.
         """
-        step = Step(key.fold("network"), y >= 0)
+        step = Step(key.fold("network"), y >= 0, convolve=self.convolve)
         parameters = self.protocol.weights(tree, frozen, key)
         half = self.precision == "bf16"
         with torch.autocast(x.device.type, torch.bfloat16, half, False) if half else nullcontext():

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedbench import answers
+from fedbench.answers import folder
 from fedbench.api import Batches, Grad, Memory
-from fedbench.choice import answer, asked, choose, crowd, folder, kept
+from fedbench.choice import asked, choose, crowd
 from fedbench.executors import executor
 from fedbench.layout import Tree
 from fedbench.lockstep import Stacked
@@ -53,7 +55,15 @@ def measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delenv("FEDBENCH_PROBE")
     monkeypatch.setattr("fedbench.choice.HEAVY", 10)  # a busy machine's steps are slow
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "fedbench" / "executors"
+    return tmp_path / "fedbench" / "answers"
+
+
+def answer(question: str) -> str | None:
+    return answers.answer(question, {"loop", "stacked"}.__contains__)
+
+
+def kept(question: str, found: str) -> str:
+    return answers.kept(question, found, {"loop", "stacked"}.__contains__)
 
 
 def chosen(protocol: FedAvg, together: float = 8.0) -> str:
@@ -131,7 +141,7 @@ def test_measuring_can_be_switched_off(measuring: Path, monkeypatch: pytest.Monk
 def test_answers_lie_in_the_users_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/home/someone")
-    assert folder() == Path("/home/someone/.cache/fedbench/executors")
+    assert folder() == Path("/home/someone/.cache/fedbench/answers")
 
 
 def test_a_crowd_is_counted_by_steps() -> None:
@@ -154,7 +164,7 @@ def test_a_command_measures_once_and_says_what_it_used(tmp_path: Path) -> None:
     for turn in ("a", "b"):
         out = ["--out", str(tmp_path / turn)]
         subprocess.run([*command, *out], env=home, check=True, capture_output=True, timeout=300)
-    (path,) = (tmp_path / "fedbench" / "executors").iterdir()
+    (path,) = (tmp_path / "fedbench" / "answers").iterdir()
     said = json.loads(path.read_text())["answer"]
     for turn in ("a", "b"):
         (record,) = (tmp_path / turn).glob("*.json")

@@ -63,7 +63,11 @@ WRONG: list[tuple[list[str], str]] = [
     (["--clients", "400", "-p", "fedavg"], "ask for fewer clients"),
     (["--server-checks", "strict"], "--server-checks: input should be 'none', 'finite' or 'range'"),
     (["--workers", "-1"], "--workers must be >= 0, got -1"),
-    (["--executor", "magic"], "--executor must be auto, loop, stacked or forked, got 'magic'"),
+    (
+        ["--executor", "magic"],
+        "--executor must be auto, loop, stacked, recorded or forked, got 'magic'",
+    ),
+    (["--executor", "recorded", "--device", "cpu"], "--executor recorded must have --device cuda"),
 ]
 
 

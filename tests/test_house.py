@@ -21,12 +21,13 @@ CODE = list(zip(FILES, NAMES, strict=True))
 
 # Who may import whom: a module may import modules of its own row and of the rows above it.
 ROWS = [
-    ["errors", "files", "rng", "allocator", "layout", "order", "blocks", "tiles"],
-    ["wire", "integer_codes", "network", "rotation", "lloyd_max"],
+    ["errors", "files", "rng", "allocator", "layout", "order", "blocks", "tiles", "answers"],
+    ["wire", "integer_codes", "network", "convolution", "rotation", "lloyd_max"],
     ["payload"],
     ["api"],
     [
         "training",
+        "recorded",
         "lockstep",
         "together",
         "forked",

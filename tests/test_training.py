@@ -15,7 +15,7 @@ from fedbench.lockstep import Stacked
 from fedbench.network import ConvNet, Step, saved_bytes
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fsl import FSL
-from fedbench.protocols.supermask import mask_rows, top_mask
+from fedbench.protocols.supermask import mask_rows, mask_without_asking, top_mask
 from fedbench.rng import Key
 from fedbench.testing import NETWORK, example_clients
 from fedbench.training import Loop, Schedule, cross_entropy
@@ -113,6 +113,7 @@ def test_the_mask_is_the_end_of_a_stable_sort_also_with_ties() -> None:
         order = torch.sort(rows, dim=1, stable=True).indices[:, 15 - best :]
         expected = torch.zeros_like(rows).scatter_(1, order, 1.0)
         assert torch.equal(mask_rows(rows, best), expected)
+        assert torch.equal(mask_without_asking(rows, best), expected)
 
 
 def test_auto_loops_on_a_cpu() -> None:

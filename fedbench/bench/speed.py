@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
+from fedbench.answers import processor
 from fedbench.bench import by_hand, defenses, groups, masks, servers
 from fedbench.bench.clients import PLAIN, TRAINING, Bench, Size, bench
 from fedbench.bench.defenses import Cost, described
 from fedbench.bench.paired import Pair, Ratio, compare
-from fedbench.choice import processor
 from fedbench.executors import executor
 
 RULES = ("mean", "median", "trimmed-mean", "multi-krum")  # whose growth is shown

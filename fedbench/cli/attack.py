@@ -152,7 +152,7 @@ def attack(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda", rich_help_panel=_HOW)] = "auto",
     executor: Annotated[
-        str, typer.Option(help="auto, loop, stacked or forked", rich_help_panel=_HOW)
+        str, typer.Option(help="auto, loop, stacked, recorded or forked", rich_help_panel=_HOW)
     ] = "auto",
     chunk: Annotated[
         int, typer.Option(help="clients a stacked launch trains", rich_help_panel=_HOW)

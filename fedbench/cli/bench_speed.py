@@ -34,7 +34,7 @@ def speed(
         ),
     ] = None,
     executor: Annotated[
-        str, typer.Option(help="auto, loop, stacked or forked", rich_help_panel=_HOW)
+        str, typer.Option(help="auto, loop, stacked, recorded or forked", rich_help_panel=_HOW)
     ] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda", rich_help_panel=_HOW)] = "auto",
     threads: Annotated[int, typer.Option(help="of torch, on a CPU", rich_help_panel=_HOW)] = 2,

@@ -152,7 +152,7 @@ def reproduce(
     seeds: Annotated[str | None, typer.Option(help="some of the entry's, e.g. 0,1")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda", rich_help_panel=_HOW)] = "auto",
     executor: Annotated[
-        str, typer.Option(help="auto, loop, stacked or forked", rich_help_panel=_HOW)
+        str, typer.Option(help="auto, loop, stacked, recorded or forked", rich_help_panel=_HOW)
     ] = "auto",
     workers: Annotated[
         int, typer.Option(help="processes; 0 is one per core", rich_help_panel=_HOW)

@@ -38,7 +38,7 @@ def sweep(
     engine: Annotated[str, typer.Option(help="local or ray", rich_help_panel=_HOW)] = "local",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda", rich_help_panel=_HOW)] = "auto",
     executor: Annotated[
-        str, typer.Option(help="auto, loop, stacked or forked", rich_help_panel=_HOW)
+        str, typer.Option(help="auto, loop, stacked, recorded or forked", rich_help_panel=_HOW)
     ] = "auto",
     chunk: Annotated[
         int,
@@ -81,13 +81,13 @@ def sweep(
     from rich.console import Console
 
     from fedbench.errors import require
+    from fedbench.executors import require_known
     from fedbench.sweep.local import Options
     from fedbench.sweep.plan import Plan, runs
 
     require("--engine", engine, engine in ("local", "ray"), "local or ray")
     require("--device", device, device in ("auto", "cpu", "cuda"), "auto, cpu or cuda")
-    executors = ("auto", "loop", "stacked", "forked")
-    require("--executor", executor, executor in executors, "auto, loop, stacked or forked")
+    require_known(executor)
     require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
     options = Options(device, executor, chunk, workers, threads, together)
     plan = Plan.read(file)

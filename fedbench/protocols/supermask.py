@@ -50,19 +50,33 @@ def mask_rows(scores: Tensor, kept: int) -> Tensor:
     That is the mask of the last ``kept`` edges of a stable argsort. A threshold by partition on a
     CPU and by radix select on an accelerator, never a full sort.
     """
+    if scores.device.type != "cpu":
+        return mask_without_asking(scores, kept)
     t = scores.shape[1] - kept
-    if scores.device.type == "cpu":
-        threshold = torch.from_numpy(np.partition(scores.numpy(), t, axis=1)[:, t : t + 1])
-        mask = scores >= threshold
-        surplus = torch.from_numpy(np.count_nonzero(mask.numpy(), axis=1)[:, None]) - kept
-    else:
-        threshold = torch.kthvalue(scores, t + 1, dim=1, keepdim=True).values
-        mask = scores >= threshold
-        surplus = mask.sum(dim=1, keepdim=True) - kept
+    threshold = torch.from_numpy(np.partition(scores.numpy(), t, axis=1)[:, t : t + 1])
+    mask = scores >= threshold
+    surplus = torch.from_numpy(np.count_nonzero(mask.numpy(), axis=1)[:, None]) - kept
     if bool(surplus.any()):
-        ties = scores == threshold
-        mask &= ~(ties & (ties.cumsum(dim=1) <= surplus))
+        mask &= ~_surplus(scores, threshold, surplus)
     return mask.to(scores.dtype)
+
+
+def mask_without_asking(scores: Tensor, kept: int) -> Tensor:
+    """`mask_rows` on an accelerator, which is not asked whether there are ties.
+
+    The answer would be waited for, and a CUDA graph cannot ask.
+    """
+    t = scores.shape[1] - kept
+    threshold = torch.kthvalue(scores, t + 1, dim=1, keepdim=True).values
+    mask = scores >= threshold
+    surplus = mask.sum(dim=1, keepdim=True) - kept
+    return (mask & ~_surplus(scores, threshold, surplus)).to(scores.dtype)
+
+
+def _surplus(scores: Tensor, threshold: Tensor, surplus: Tensor) -> Tensor:
+    """Of the scores at the threshold the first ``surplus (n, 1)`` of each row."""
+    ties = scores == threshold
+    return ties & (ties.cumsum(dim=1) <= surplus)
 
 
 class _TopMask(torch.autograd.Function):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedbench.layout import Tree
-from fedbench.network import Blocks, Image, Network, Step
+from fedbench.network import Blocks, Image, Network, Step, convolution
 from fedbench.rng import Key
 from fedbench.tasks.gaussian_init import gaussian_init
 
@@ -86,7 +86,7 @@ class BatchNormNet(Network):
         for number, block in enumerate(self.blocks, start=1):
             for _ in block:
                 i += 1
-                x = F.conv2d(x, params[f"conv{i}"], padding=1)
+                x = convolution(step)(x, params[f"conv{i}"], padding=1)
                 x = F.relu(batch_norm(x, params, f"norm{i}", step))
             if number <= self.pools:
                 x = F.max_pool2d(x, 2)

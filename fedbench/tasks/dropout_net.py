@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedbench.layout import Tree
-from fedbench.network import Image, Network, Step
+from fedbench.network import Image, Network, Step, convolution
 from fedbench.rng import Key
 from fedbench.tasks.gaussian_init import gaussian_init
 
@@ -80,7 +80,7 @@ class DropoutNet(Network):
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
         """See `dropout` for what a ``step`` changes."""
         for name in ("conv1", "conv2"):
-            x = F.conv2d(x, params[name], params[f"{name}.bias"], padding=self.padding)
+            x = convolution(step)(x, params[name], params[f"{name}.bias"], padding=self.padding)
             x = F.max_pool2d(F.relu(x), 2)
         x = dropout(x, self.conv_dropout, "conv2", step).flatten(1)
         x = F.relu(F.linear(x, params["fc1"], params["fc1.bias"]))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedbench.layout import Tree
-from fedbench.network import Image, Network, Step
+from fedbench.network import Image, Network, Step, convolution
 from fedbench.rng import Key
 from fedbench.tasks.gaussian_init import gaussian_init
 
@@ -78,7 +78,7 @@ class ResidualNet(Network):
         """Training and use are the same: groups are normalised image by image."""
 
         def conv(x: Tensor, i: int, stride: int = 1) -> Tensor:
-            x = F.conv2d(x, params[f"conv{i}"], stride=stride, padding=1)
+            x = convolution(step)(x, params[f"conv{i}"], stride=stride, padding=1)
             scale, shift = params[f"norm{i}.scale"], params[f"norm{i}.shift"]
             return F.group_norm(x, self.groups, scale, shift)
 

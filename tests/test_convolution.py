@@ -1,0 +1,177 @@
+"""Two forms of a convolution: they agree, the faster one is taken, and the answer is kept."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedbench import registry
+from fedbench.api import Shared
+from fedbench.convolution import FORMS, Forms, Geometry, chosen, geometries, matrices, measured
+from fedbench.lockstep import Stacked, footprint
+from fedbench.network import Convolve
+from fedbench.protocols.fedavg import FedAvg
+from fedbench.rng import Key
+from fedbench.testing import NETWORK, example_clients
+from fedbench.training import Loop, Schedule
+
+CPU = torch.device("cpu")
+GROUPS: Convolve = F.conv2d
+LAYERS = [
+    Geometry((1, 8, 8), (4, 1, 3, 3), padding=1),
+    Geometry((3, 7, 9), (4, 3, 3, 3), stride=2, padding=1),  # neither even nor square
+    Geometry((2, 6, 6), (3, 2, 5, 5)),
+    Geometry((2, 5, 4), (3, 2, 3, 1), padding=2),
+]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_both_forms_are_one_convolution_there_and_back(layer: Geometry, bias: bool) -> None:
+    x = Key(0).normal(3, 2, *layer.image)  # three clients with two samples
+    weight, offset = Key(1).normal(3, *layer.kernels), Key(2).normal(3, layer.kernels[0])
+
+    def of(form: Convolve) -> tuple[Tensor, ...]:
+        def energy(x: Tensor, weight: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+            given = offset if bias else None
+            y = form(x, weight, given, stride=layer.stride, padding=layer.padding)
+            return y.pow(3).sum(), y
+
+        gradient = torch.func.grad(energy, argnums=(0, 1, 2), has_aux=True)
+        gradients, y = torch.vmap(gradient)(x, weight, offset)
+        return y, *gradients
+
+    for ours, theirs in zip(of(matrices), of(GROUPS), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("model", registry.names("model"))
+def test_every_network_convolves_as_it_is_told(model: str) -> None:
+    network = registry.load("model", model).build((3, 32, 32), 10)
+    kernels = {shape for shape in network.shapes.values() if len(shape) == 4}
+    assert {layer.kernels for layer in geometries(network)} == kernels
+
+
+def test_geometries_of_a_residual_network_by_hand() -> None:
+    network = registry.load("model", "resnet20").build((3, 32, 32), 10)
+    found = geometries(network)
+    assert found[0] == Geometry((3, 32, 32), (16, 3, 3, 3), 1, 1)
+    assert Geometry((16, 32, 32), (32, 16, 3, 3), 2, 1) in found
+    assert len(found) == len(set(found)) == 6  # of 19: layers of a stage are alike
+
+
+def slowly(*args: object, **kwargs: object) -> Tensor:
+    time.sleep(0.05)
+    return GROUPS(*args, **kwargs)
+
+
+def never(*args: object, **kwargs: object) -> Tensor:
+    raise AssertionError("is not to be timed again")
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "fedbench" / "answers"
+
+
+@pytest.mark.parametrize(
+    ("forms", "expected"),
+    [
+        ({"groups": slowly, "matrices": GROUPS}, set(geometries(NETWORK))),
+        ({"groups": GROUPS, "matrices": slowly}, set()),
+    ],
+    ids=["matrices", "groups"],
+)
+def test_the_faster_form_is_found_once(
+    answers: Path, forms: dict[str, Convolve], expected: set[Geometry]
+) -> None:
+    found = measured(NETWORK, CPU, 2, 3, False, forms)
+    assert found.multiplied == expected
+    again = measured(NETWORK, CPU, 2, 3, False, {"groups": never, "matrices": never})
+    assert again == found
+    assert len(list(answers.iterdir())) == 1
+    with pytest.raises(AssertionError, match="timed again"):  # of another batch nothing is known
+        measured(NETWORK, CPU, 2, 4, False, {"groups": never, "matrices": never})
+
+
+def test_each_layer_has_its_own_answer(answers: Path) -> None:
+    network = registry.load("model", "micro").build((1, 28, 28), 10)
+    first = geometries(network)[0]
+
+    def slow_in_the_first(x: Tensor, weight: Tensor, **options: int) -> Tensor:
+        if tuple(weight.shape) == first.kernels:
+            time.sleep(0.05)
+        return GROUPS(x, weight, **options)
+
+    found = measured(network, CPU, 2, 3, False, {"groups": slow_in_the_first, "matrices": slowly})
+    assert found.multiplied == set()
+    found = measured(network, CPU, 2, 5, False, {"groups": slow_in_the_first, "matrices": GROUPS})
+    assert first in found.multiplied
+
+
+def test_a_cpu_groups_without_asking(answers: Path) -> None:
+    assert chosen(NETWORK, CPU, 2, 3, False) == Forms()
+    assert not answers.exists()
+
+
+def test_lock_step_convolves_with_what_was_chosen() -> None:
+    shared, protocol, schedule = Shared(NETWORK, 3, CPU), FedAvg(), Schedule(1, 4)
+    clients = example_clients(protocol, shared)
+    engine = Stacked(protocol, shared, schedule)
+    convolve: Convolve = Forms(frozenset(geometries(NETWORK)))
+    seen = []
+
+    def noted(*args: object, **options: object) -> Tensor:
+        seen.append(args)
+        return convolve(*args, **options)
+
+    engine.__dict__["convolve"] = noted  # what `chosen` would have returned
+    updates, _ = engine.train(clients)
+    expected, _ = Loop(protocol, shared, schedule).train(clients)
+    torch.testing.assert_close(updates, expected, rtol=1e-4, atol=1e-5)
+    assert seen
+
+
+def test_a_form_is_that_of_its_layer() -> None:
+    layer = LAYERS[0]
+    x, weight = Key(0).normal(2, *layer.image), Key(1).normal(*layer.kernels)
+    calls: list[str] = []
+
+    def noting(name: str, form: Convolve) -> Convolve:
+        def noted(*args: object, **options: object) -> Tensor:
+            calls.append(name)
+            return form(*args, **options)
+
+        return noted
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, form in FORMS.items():
+            patch.setitem(FORMS, name, noting(name, form))
+        Forms(frozenset({layer}))(x, weight, padding=1)
+        Forms(frozenset({layer}))(x, weight, padding=0)
+        Forms()(x, weight, padding=1)
+    assert calls == ["matrices", "groups", "groups"]
+
+
+def test_patches_count_in_the_footprint_of_a_client() -> None:
+    # NETWORK's convolution: patches of 9 numbers at each of 16 places, beside what is saved anyway.
+    (layer,) = geometries(NETWORK)
+    patches = layer.image[0] * 9 * 16 * 4
+    more = footprint(NETWORK, 2, matrices) - footprint(NETWORK, 2)
+    assert more >= 2 * 2 * (patches - 16 * 4)  # the image itself need not be saved
+
+
+def test_products_in_bfloat16_are_timed_as_such(answers: Path) -> None:
+    seen = set()
+
+    def noted(x: Tensor, weight: Tensor, **options: int) -> Tensor:
+        y = GROUPS(x, weight, **options)
+        seen.add(y.dtype)
+        return y
+
+    measured(NETWORK, CPU, 2, 3, True, {"groups": noted, "matrices": noted})
+    assert seen == {torch.bfloat16}

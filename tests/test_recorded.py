@@ -1,0 +1,380 @@
+"""Launches can be recorded: nothing in them waits for numbers, and a replay is the launch.
+
+There is no CUDA here. Tensors on ``meta`` have a device and no numbers, so that whatever asks for
+one fails, as it would in a CUDA graph; and `make_fx` records operations and plays them again, with
+all that Python decided on the way, as CUDA does with kernels.
+"""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedbench import registry
+from fedbench.api import Batches, Grad, Gradient, Memory, Shared
+from fedbench.choice import measured
+from fedbench.layout import Tree
+from fedbench.lockstep import Recorded, Stacked, lasting
+from fedbench.privacy.mechanisms.dp_sgd import DPSGD
+from fedbench.protocols.fedavg import FedAvg
+from fedbench.protocols.fsl import FSL
+from fedbench.protocols.supermask import mask_without_asking
+from fedbench.recorded import AFTER, Inputs, Record, Recorder, Recording, Work, agree
+from fedbench.rng import Key
+from fedbench.testing import NETWORK, example_clients
+from fedbench.training import Client, Loop, Schedule, untouched
+
+CPU = Shared(NETWORK, 3, torch.device("cpu"))
+META = Shared(NETWORK, 3, torch.device("meta"))
+PROTOCOLS = registry.names("protocol")
+TRAINERS = [  # one of all that train alike
+    "fedavg", "feddrop", "fedlaplace", "fedmask", "fedmog", "fedmrn", "fedmrns", "fedpm", "fedprox",
+    "fedsparse", "fedsparsify", "fsl", "hidenseek", "topk-mask",
+]  # fmt: skip
+SCHEDULE = Schedule(1, 4)  # two steps for every client, the last one short
+
+
+def traced(work: Work, inputs: Inputs) -> Recording:
+    """A recording on a CPU: operations on the memory of ``inputs``, and on no other."""
+    leaves, form = pytree.tree_flatten(inputs)
+    graph = make_fx(lambda *given: work(*pytree.tree_unflatten(list(given), form)))(*leaves)
+    results = graph(*leaves)
+
+    def again() -> None:
+        new, old = pytree.tree_leaves(graph(*leaves)), pytree.tree_leaves(results)
+        for place, value in zip(old, new, strict=True):
+            place.copy_(value)
+
+    return again, results
+
+
+class Moves(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every operation that goes from one device to another."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        out = func(*args, **(kwargs or {}))
+        tensors = [x for x in pytree.tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)]
+        if len({x.device for x in tensors}) > 1:
+            self.found.append(str(func))
+        return out
+
+
+class Watched(Recorder):
+    """Records nothing; notes what launches move."""
+
+    def __init__(self) -> None:
+        super().__init__(traced)
+        self.moves = Moves()
+
+    def play(self, key: Any, work: Work, inputs: Inputs) -> Any:
+        with self.moves:
+            return work(*inputs)
+
+
+def moved(clients: Sequence[Client]) -> list[Client]:
+    def to(tree: Tree) -> Tree:
+        return {name: x.to("meta") for name, x in tree.items()}
+
+    return [
+        dataclasses.replace(
+            one, tree=to(one.tree), x=one.x.to("meta"), y=one.y.to("meta"), memory=to(one.memory)
+        )
+        for one in clients
+    ]
+
+
+def found(protocol: FedAvg) -> list[str]:
+    """What a launch of its clients moves from one device to another."""
+    watched = Watched()
+    engine = Stacked(protocol, META, SCHEDULE, recorder=watched)
+    updates, _ = engine.train(moved(example_clients(protocol, CPU)))
+    assert updates.device.type == "meta"
+    return watched.moves.found
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_launch_reads_no_number_and_moves_none(name: str) -> None:
+    assert found(registry.load("protocol", name)) == []
+
+
+def other(clients: Sequence[Client], number: int) -> list[Client]:
+    """Clients of the same shapes, with other data, draws, models and memories."""
+    return [
+        dataclasses.replace(
+            one,
+            key=one.key.fold(number),
+            x=one.x * (1 + number),
+            tree={name: x * (1 + number / 8) for name, x in one.tree.items()},
+        )
+        for one in clients
+    ]
+
+
+def recording(engine: Stacked, record: Record = traced, most: int = 8) -> Stacked:
+    return dataclasses.replace(engine, recorder=Recorder(record, most))
+
+
+def recordings(engine: Stacked) -> int:
+    assert engine.recorder is not None
+    return len(engine.recorder._kept)
+
+
+@pytest.fixture
+def as_accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks as an accelerator makes them: torch's operations alone, which ask nothing."""
+    monkeypatch.setattr("fedbench.protocols.supermask.mask_rows", mask_without_asking)
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_replay_is_the_launch(name: str, as_accelerated: None) -> None:
+    protocol = registry.load("protocol", name)
+    plain = Stacked(protocol, CPU, SCHEDULE)
+    recorded = recording(plain)
+    for number in range(AFTER + 2):
+        clients = other(example_clients(protocol, CPU), number)
+        expected, memories = plain.train(clients)
+        updates, kept = recorded.train(clients)
+        torch.testing.assert_close(updates, expected)
+        torch.testing.assert_close(kept, memories)
+    assert recordings(recorded) == 1
+
+
+def test_every_way_to_train_is_among_those_that_are_replayed() -> None:
+    ways = {_way(name) for name in PROTOCOLS}
+    assert {_way(name) for name in TRAINERS} == ways
+
+
+def _way(name: str) -> tuple[object, ...]:
+    protocol = type(registry.load("protocol", name))
+    return protocol.local_update, protocol.weights
+
+
+CALLS: list[int] = []  # clients of a call
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counted(FedAvg):
+    """Notes when Python trains."""
+
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
+        CALLS.append(len(batches))
+        return super().local_update(tree, batches, grad, key, memory)
+
+
+def test_python_trains_until_a_launch_is_recorded_and_not_after() -> None:
+    engine = recording(Stacked(Counted(), CPU, SCHEDULE))
+    clients = example_clients(Counted(), CPU)
+    counts = []
+    for _ in range(AFTER + 2):
+        CALLS.clear()
+        engine.train(clients)
+        counts.append(len(CALLS))
+    assert counts == [1] * (AFTER - 1) + [2, 0, 0]
+
+
+def test_results_are_not_overwritten_by_the_next_replay() -> None:
+    engine = recording(Stacked(FedAvg(), CPU, SCHEDULE))
+    clients = example_clients(FedAvg(), CPU)
+    for _ in range(AFTER):
+        engine.train(clients)
+    first, _ = engine.train(clients)
+    before = first.clone()
+    engine.train(other(clients, 1))
+    assert torch.equal(first, before)
+
+
+def test_a_replay_that_gives_other_numbers_is_never_used() -> None:
+    def wrong(work: Work, inputs: Inputs) -> Recording:
+        again, results = traced(work, inputs)
+
+        def doubled() -> None:
+            again()
+            results[0].mul_(2)
+
+        return doubled, results
+
+    plain = Stacked(FedAvg(), CPU, SCHEDULE)
+    engine = recording(plain, wrong)
+    clients = example_clients(FedAvg(), CPU)
+    for _ in range(AFTER - 1):
+        engine.train(clients)
+    with pytest.warns(RuntimeWarning, match="its replay gave other numbers"):
+        engine.train(clients)
+    assert recordings(engine) == 0
+    assert torch.equal(engine.train(clients)[0], plain.train(clients)[0])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asking(FedAvg):
+    """Its training looks at a number."""
+
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
+        probe = torch.zeros((), device=next(iter(tree.values())).device)
+        return (
+            super().local_update(tree, batches, grad, key, memory) if not probe.item() else ({}, {})
+        )
+
+
+def test_what_cannot_be_recorded_goes_on_and_says_so_once(recwarn: Any) -> None:
+    def refused(work: Work, inputs: Inputs) -> Recording:
+        raise torch.AcceleratorError("operation not permitted when stream is capturing\nand more")
+
+    plain = Stacked(FedAvg(), CPU, SCHEDULE)
+    engine = recording(plain, refused)
+    clients = example_clients(FedAvg(), CPU)
+    for _ in range(AFTER + 2):
+        assert torch.equal(engine.train(clients)[0], plain.train(clients)[0])
+    assert [str(one.message) for one in recwarn] == [
+        "a launch is not recorded: operation not permitted when stream is capturing"
+    ]
+
+
+def test_the_meta_device_finds_what_reads_a_number_or_moves_one() -> None:
+    with pytest.raises(RuntimeError, match="item"):
+        found(Asking())
+    assert found(Moving()) == ["aten._to_copy.default"] * 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Moving(FedAvg):
+    """Its training copies a number to the device."""
+
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
+        scale = torch.tensor([1.0, 1.0]).to(next(iter(tree.values())).device)
+        trained, memory = super().local_update(tree, batches, grad, key, memory)
+        return {name: x * scale[0] for name, x in trained.items()}, memory
+
+
+def test_launches_that_decide_otherwise_are_recorded_apart() -> None:
+    """One recorder for all, as in a process: by parameters, shapes, and who wraps the gradient."""
+    recorder = Recorder(traced)
+    clients = example_clients(FedAvg(), CPU)
+    private = DPSGD(clip=0.01, z=0.5)
+    wrapped = [dataclasses.replace(one, wrap_grad=private.wrap_grad) for one in clients]
+    cases = [
+        (FedAvg(), SCHEDULE, clients),
+        (FedAvg(lr=0.3), SCHEDULE, clients),
+        (FedAvg(), SCHEDULE, clients[:2]),
+        (FedAvg(), Schedule(2, 4), clients),
+        (FedAvg(), SCHEDULE, wrapped),
+    ]
+    for _ in range(AFTER + 1):
+        for protocol, schedule, some in cases:
+            plain = Stacked(protocol, CPU, schedule)
+            expected, _ = plain.train(some)
+            updates, _ = dataclasses.replace(plain, recorder=recorder).train(some)
+            torch.testing.assert_close(updates, expected)
+    assert len(recorder._kept) == len(cases)
+
+
+def test_the_least_recently_played_recording_makes_room() -> None:
+    engine = recording(Stacked(FedAvg(), CPU, SCHEDULE), most=2)
+    clients = example_clients(FedAvg(), CPU)
+    for some in (clients, clients[:3], clients, clients[:2]):
+        for _ in range(AFTER):
+            engine.train(some)
+    assert engine.recorder is not None
+    rows = [places[-1].shape[0] for places, _ in engine.recorder._kept.values()]
+    assert rows == [4, 2]  # of three clients it was longest ago
+
+
+def test_seeds_share_a_recording_and_keep_their_networks(as_accelerated: None) -> None:
+    recorder, protocol = Recorder(traced), FSL()
+    for seed in range(AFTER + 2):
+        shared = Shared(NETWORK, seed, torch.device("cpu"))
+        clients = example_clients(protocol, shared)
+        plain = Stacked(protocol, shared, SCHEDULE)
+        expected, _ = plain.train(clients)
+        updates, _ = dataclasses.replace(plain, recorder=recorder).train(clients)
+        torch.testing.assert_close(updates, expected)
+    assert len(recorder._kept) == 1
+
+
+class Changing:
+    """A mechanism that is not frozen: what was recorded of it may not hold."""
+
+    factor = 1.0
+
+    def wrap_grad(self, grad: Gradient) -> Grad:
+        def scaled(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+            return {name: self.factor * g for name, g in grad(tree, x, y, key).items()}
+
+        return scaled
+
+
+def test_what_may_change_is_not_recorded() -> None:
+    plain = Stacked(FedAvg(), CPU, SCHEDULE)
+    engine, changing = recording(plain), Changing()
+    clients = [
+        dataclasses.replace(one, wrap_grad=changing.wrap_grad)
+        for one in example_clients(FedAvg(), CPU)
+    ]
+    for number in range(AFTER + 2):
+        changing.factor = 1.0 + number
+        assert torch.equal(engine.train(clients)[0], plain.train(clients)[0])
+    closure = dataclasses.replace(clients[0], wrap_grad=lambda grad: grad)
+    assert not lasting(plain, closure.wrap_grad)
+    assert lasting(plain, untouched)
+    assert recordings(engine) == 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sleepy(FedAvg):
+    """Python's part of a step is a wait."""
+
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
+        time.sleep(0.2)
+        return super().local_update(tree, batches, grad, key, memory)
+
+
+def test_recordings_are_chosen_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(Sleepy(), CPU, SCHEDULE)
+    stacked = Stacked(Sleepy(), CPU, SCHEDULE)
+    ways = {"loop": loop, "stacked": stacked, "recorded": recording(stacked)}
+    monkeypatch.setattr("fedbench.choice.HEAVY", 10)  # a sleep is no heavy step
+    assert measured(ways, 4) == "recorded"
+    assert measured(ways | {"recorded": stacked}, 4) == "stacked"  # a tie
+
+
+def test_replays_agree_to_rounding_and_in_what_is_not_a_number() -> None:
+    x = torch.tensor([1.0, torch.nan, 2.0])
+    assert agree((x, {"a": torch.tensor([3])}), (x.clone(), {"a": torch.tensor([3])}))
+    assert not agree((x, {}), (torch.tensor([1.0, torch.nan, 2.01]), {}))
+    assert agree((x, {}), (torch.tensor([1.0, torch.nan, 2.001]), {}))
+    assert not agree((x, {}), (torch.tensor([1.0, 2.0, 2.0]), {}))
+    assert not agree({"a": torch.tensor([3])}, {"a": torch.tensor([4])})
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_cuda_graph_is_the_launch(name: str) -> None:
+    protocol = registry.load("protocol", name)
+    shared = Shared(NETWORK, 3, torch.device("cuda"))
+    plain, recorded = Stacked(protocol, shared, SCHEDULE), Recorded(protocol, shared, SCHEDULE)
+    for number in range(AFTER + 2):
+        clients = other(example_clients(protocol, shared), number)
+        expected, memories = plain.train(clients)
+        updates, kept = recorded.train(clients)
+        torch.testing.assert_close(updates, expected)
+        torch.testing.assert_close(kept, memories)

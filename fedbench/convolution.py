@@ -179,28 +179,41 @@ def faster(
         half: Whether products are in bfloat16.
         forms: ``groups`` and ``matrices``.
     """
+    ways = [
+        there_and_back(layer, forms[name], device, clients, batch, half)
+        for name in ("groups", "matrices")
+    ]
+    turns = [[_seconds(way) for way in ways] for _ in range(1 + TURNS)][1:]  # the first is cold
+    groups, multiplied = (min(times) for times in zip(*turns, strict=True))
+    return "matrices" if groups > MARGIN * multiplied else "groups"
+
+
+def there_and_back(
+    layer: Geometry, form: Convolve, device: torch.device, clients: int, batch: int, half: bool
+) -> Callable[[], Tensor]:
+    """A launch of that layer alone, with random numbers; its gradient.
+
+    Args:
+        layer: Which.
+        form: How.
+        device: Where.
+        clients: Of the launch.
+        batch: Samples of each.
+        half: Whether products are in bfloat16.
+    """
     x = Key(0).uniform(clients, batch, *layer.image, device=device)
     weight = Key(1).uniform(clients, *layer.kernels, device=device)
 
-    def timed(form: Convolve) -> Callable[[], float]:
-        def energy(x: Tensor, weight: Tensor) -> Tensor:
-            with torch.autocast(device.type, torch.bfloat16, half, False):
-                y = form(x, weight, stride=layer.stride, padding=layer.padding)
-            return y.square().sum()
+    def energy(x: Tensor, weight: Tensor) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, half, False):
+            y = form(x, weight, stride=layer.stride, padding=layer.padding)
+        return y.square().sum()
 
-        both = torch.vmap(torch.func.grad(energy, argnums=(0, 1)))
+    gradient = torch.vmap(torch.func.grad(energy, argnums=(0, 1)))
+    return lambda: gradient(x, weight)[1]
 
-        def seconds() -> float:
-            start = time.perf_counter()
-            gradient: Tensor = both(x, weight)[1]
-            gradient.sum().item()
-            return time.perf_counter() - start
 
-        return seconds
-
-    ways = [timed(forms["groups"]), timed(forms["matrices"])]
-    for seconds in ways:
-        seconds()  # the first one was cold
-    turns = [[seconds() for seconds in ways] for _ in range(TURNS)]
-    groups, multiplied = (min(times) for times in zip(*turns, strict=True))
-    return "matrices" if groups > MARGIN * multiplied else "groups"
+def _seconds(way: Callable[[], Tensor]) -> float:
+    start = time.perf_counter()
+    way().sum().item()
+    return time.perf_counter() - start

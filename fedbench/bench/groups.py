@@ -7,9 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from fedbench.bench.clients import PLAIN, Bench, Size, bench
-from fedbench.bench.paired import Pair
-from fedbench.lockstep import Stacked, launches
+from fedbench import registry
+from fedbench.bench.clients import CLASSES, IMAGE, PLAIN, Bench, Size, bench
+from fedbench.bench.paired import Pair, Work
+from fedbench.convolution import FORMS, geometries, there_and_back
+from fedbench.lockstep import TIMED, Stacked, launches
+from fedbench.network import Convolve
+from fedbench.recorded import AFTER
 from fedbench.training import Loop
 
 GROUP = "lock step"
@@ -18,10 +22,55 @@ EVEN, UNEVEN = (3,) * 12, (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8)  # steps of each 
 
 
 def pairs(size: Size, device: torch.device) -> Iterator[Pair]:
-    """Of a small network, and of the first of the sizes' own."""
+    """Of a small network and of the first of the sizes' own; the layers of that one in two forms.
+
+    On CUDA also launches that are recorded, of all the sizes.
+    """
     for model in ("micro", size.models[0]):
         for steps in (EVEN, UNEVEN):
             yield of(model, uneven(model, steps, size, device))
+    yield forms(size.models[0], device)
+    if device.type == "cuda":
+        for model in size.models:
+            for batch in size.batches:
+                yield recorded(model, batch, size, device)
+
+
+def forms(model: str, device: torch.device) -> Pair:
+    """The convolutions of a network in a step of `TIMED` clients, both ways."""
+    network = registry.load("model", model).build(IMAGE, CLASSES)
+
+    def step(form: Convolve) -> Work:
+        layers = [
+            there_and_back(layer, form, device, TIMED, BATCH, half=False)
+            for layer in geometries(network)
+        ]
+        return lambda: [layer() for layer in layers]
+
+    return Pair(
+        GROUP,
+        f"{model}, convolutions of {TIMED} clients in groups",
+        "as matrices",
+        step(FORMS["groups"]),
+        step(FORMS["matrices"]),
+    )
+
+
+def recorded(model: str, batch: int, size: Size, device: torch.device) -> Pair:
+    """Launches that are replayed against one client after the other, with even data."""
+    ours = bench(f"fedavg:lr=0.01,{PLAIN}", model, batch, size, device, "recorded")
+    loop = Loop(ours.executor.protocol, ours.shared, ours.executor.schedule)
+    for _ in range(AFTER):
+        ours.executor.train(ours.clients)
+    return Pair(
+        GROUP,
+        f"{model}, batch {batch}, {len(ours.clients)} clients, replayed",
+        "one by one",
+        lambda: ours.executor.train(ours.clients),
+        lambda: loop.train(ours.clients),
+        target=10 if batch <= 32 else None,
+        units=len(ours.clients),
+    )
 
 
 def uneven(model: str, steps: Sequence[int], size: Size, device: torch.device) -> Bench:

@@ -346,7 +346,8 @@ def test_post_training_masking_is_the_update_of_fedavg(protocol: FedMRN) -> None
 @pytest.mark.parametrize("name", ["fedmrn", "fedmrns"])
 def test_stacked_clients_send_the_masks_of_the_loop(name: str) -> None:
     # In float32 gradients round differently, and a draw may fall between. Measured in rounds of 6
-    # clients, seeds 0 to 2: no bit of 906 000 flipped, updates differ by 5e-8.
+    # clients, seeds 0 to 2: no bit of 906 000 flipped, updates differ by 5e-8; on a processor with
+    # other kernels a draw within training fell otherwise, and they differ by 1.3e-5.
     setup = prepare(Scenario(protocol=name, clients=20, epochs=2), "cpu")
     protocol, shared = setup.plugins.protocol, setup.shared
     world = World(protocol.init(shared))
@@ -359,7 +360,7 @@ def test_stacked_clients_send_the_masks_of_the_loop(name: str) -> None:
         sent.append((payload.mask, updates))
     (loop, a), (stacked, b) = sent
     assert float((loop ^ stacked).float().mean()) < 1e-4
-    assert float((a - b).norm() / a.norm()) < 1e-5
+    assert float((a - b).norm() / a.norm()) < 1e-4
 
 
 # -- parameters without a mask

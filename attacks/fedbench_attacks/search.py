@@ -101,6 +101,23 @@ def with_copies(ordered: Tensor, weights: Tensor, values: Tensor, m: int) -> Ten
     return total
 
 
+def far_out(ordered: Tensor, weights: Tensor, mean: Tensor, push: Tensor, m: int) -> Tensor:
+    """`with_copies` of ``mean + gamma * push`` for gamma to infinity: ``ordered`` moved by ``m``.
+
+    >>> column, weights = torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1.0, 0, 0])
+    >>> up, down, none = torch.tensor([[1.0], [-1.0], [0.0]])
+    >>> [far_out(column, weights, torch.tensor([3.0]), p, 2).item() for p in (up, down, none)]
+    [5.0, 0.0, 3.0]
+    """
+    b, weights = len(ordered), weights.to(ordered.dtype)
+    above = weights[:b] @ ordered + (torch.inf if bool(weights[b:].any()) else 0.0)
+    below = weights[m:] @ ordered - (torch.inf if bool(weights[:m].any()) else 0.0)
+    out = torch.where(push > 0, above, below)
+    still = (push == 0).nonzero()[:, 0]
+    out[still] = with_copies(ordered[:, still], weights, mean[still], m)
+    return out
+
+
 def saturating(
     weights: Tensor,
     benign: Tensor,
@@ -124,12 +141,13 @@ def saturating(
         bound: Largest gamma.
         tolerance: Relative to the limit.
     """
-    ordered, ranks = sorted_rows(benign), weights.nonzero()[:, 0].tolist()
+    ranks = weights.nonzero()[:, 0].tolist()
     lowest, highest = max(ranks[0] - m, 0), min(ranks[-1], len(benign) - 1)
-    edge = torch.where(push > 0, ordered[highest], ordered[lowest])
+    ordered = sorted_rows(benign, range(lowest, highest + 1))  # who can be at a rank that counts
+    weights = weights[lowest : highest + 1 + m]
+    edge = torch.where(push > 0, ordered[-1], ordered[0])
     leaves = torch.where(push != 0, (edge - mean) / push, 0.0)  # the gamma at which v leaves
-    far = torch.where(push > 0, torch.inf, torch.where(push < 0, -torch.inf, mean))
-    limits = (with_copies(ordered, weights, far, m) - mean).double().square_()
+    limits = (far_out(ordered, weights, mean, push, m) - mean).double().square_()
     limit = float(limits.sum())
     enough = (1 - tolerance) * math.sqrt(limit)
     near = (leaves, mean, push, limits, ordered)  # of coordinates that may not be there yet

@@ -54,11 +54,16 @@ class Trials:
         assert view.defense is not None
         self.view, self.base, self.push, self.send, self.eot = view, base, push, send, eot
         self.oracle, self.m = view.defense, len(view.own)
-        self.mean = known.mean(dim=0)
+        self.given = known
         others = view.n - self.m
         stand_in = knows == "colluders" and others > 0
         self.known = known[torch.arange(others) % len(known)] if stand_in else known
         self.n = len(self.known) + self.m
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """Of the rows that were given: what damage is measured from."""
+        return self.given.mean(dim=0)
 
     @cached_property
     def squares(self) -> Squares:

@@ -79,7 +79,7 @@ def choose(
         "loop": Loop(protocol, shared, schedule, precision=precision),
         "stacked": stacked,
     }
-    if shared.device.type == "cuda":
+    if shared.device.type == "cuda" and not schedule.coins:  # with coins no shape comes again
         ways["recorded"] = Recorded(protocol, shared, schedule, chunk, precision=precision)
     clients = min(int(together), stacked.width, MOST)
     if clients < 2:

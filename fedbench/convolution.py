@@ -63,7 +63,7 @@ def matrices(
     )
     out = torch.einsum("ok,bkl->bol", weight.flatten(1), patches)
     out = out.reshape(len(x), len(weight), height, width)
-    return out if bias is None else out + bias[:, None, None]
+    return out if bias is None else out + bias.to(out.dtype)[:, None, None]
 
 
 FORMS: Mapping[str, Convolve] = {"groups": F.conv2d, "matrices": matrices}

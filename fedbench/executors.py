@@ -9,7 +9,7 @@ from fedbench.choice import choose
 from fedbench.errors import ConfigError, require
 from fedbench.forked import Forked
 from fedbench.lockstep import Recorded, Stacked
-from fedbench.recorded import cuda_recorder
+from fedbench.recorded import Recorder, cuda_graphs
 from fedbench.together import Together
 from fedbench.training import Executor, Loop, Precision, Schedule
 
@@ -60,7 +60,7 @@ def executor(
     if name == "auto" or (name == "together" and cuda):
         found = choose(protocol, shared, schedule, chunk, precision, crowd)
     if name == "together":
-        recorder = cuda_recorder() if found == "recorded" else None
+        recorder = Recorder(cuda_graphs()) if found == "recorded" else None
         return Together(protocol, shared, schedule, chunk, precision=precision, recorder=recorder)
     if found == "stacked":
         return Stacked(protocol, shared, schedule, chunk, precision=precision)

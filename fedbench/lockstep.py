@@ -19,7 +19,7 @@ from fedbench.api import Memory
 from fedbench.convolution import chosen
 from fedbench.layout import Tree
 from fedbench.network import Convolve, Network, saved_bytes
-from fedbench.recorded import Recorder, Work, cuda_recorder, fixed
+from fedbench.recorded import Recorder, Work, cuda_graphs, fixed
 from fedbench.rng import Key
 from fedbench.training import (
     Client,
@@ -62,7 +62,8 @@ class Stacked(Executor):
         device = self.shared.device
         budget = BUDGET
         if device.type == "cuda":
-            budget = int(SHARE * torch.cuda.get_device_properties(device).total_memory)
+            share = SHARE if self.recorder is None else SHARE / 2  # recordings keep as much again
+            budget = int(share * torch.cuda.get_device_properties(device).total_memory)
         one = footprint(self.shared.network, self.schedule.batch_size, convolve)
         return max(1, min(self.chunk, budget // one))
 
@@ -78,7 +79,7 @@ class Stacked(Executor):
 class Recorded(Stacked):
     """`Stacked`, whose launches are recorded when they come again, and replayed from then on."""
 
-    recorder: Recorder | None = field(default_factory=cuda_recorder, kw_only=True)
+    recorder: Recorder | None = field(default_factory=lambda: Recorder(cuda_graphs()), kw_only=True)
 
 
 Part = tuple[Stacked, Sequence[Client]]  # a run, and those of its clients that are to be trained
@@ -123,7 +124,7 @@ def kind(engine: Stacked, client: Client) -> Hashable:
     """Equal for clients that can be trained together."""
     return (
         *(_same(thing) for thing in (engine.protocol, engine.shared.network)),
-        (engine.schedule, engine.precision, engine.shared.device),
+        (engine.schedule, engine.precision, engine.shared.device, _same(engine.convolve)),
         engine.schedule.steps(len(client.x)),
         _wraps(client.wrap_grad),
     )

@@ -60,11 +60,10 @@ def _word(name: str | int) -> int:
 
 
 @cache
-def _gaussian_table(device: torch.device) -> Tensor:
+def _gaussian_table() -> Tensor:
     from scipy.special import ndtri
 
-    table = ndtri((np.arange(1 << 16) + 0.5) / (1 << 16)).astype(np.float32)
-    return torch.from_numpy(table).to(device)
+    return torch.from_numpy(ndtri((np.arange(1 << 16) + 0.5) / (1 << 16)).astype(np.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +189,7 @@ class Key:
         """
         count = int(np.prod(shape, dtype=np.int64))
         index = _shift_right(self.bits(count, device), 48)
-        return _gaussian_table(index.device)[index].reshape(shape)
+        return _gaussian_table().to(index.device)[index].reshape(shape)
 
     def gaussian(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Standard Gaussian float64 with its tails, to 8.2: for privacy, where tails count.

@@ -64,9 +64,10 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     0.6931
     """
     logits = logits.float() if logits.dtype == torch.bfloat16 else logits
-    real = (y >= 0).to(logits.dtype)
-    chosen = log_softmax(logits, dim=1).gather(1, y.clamp_min(0)[:, None])[:, 0]
-    return -(chosen * real).sum() / real.sum()
+    labels = torch.arange(logits.shape[1], device=y.device)
+    # As a sum, for the way back of `gather` scatters: slow on CUDA when it has to be deterministic.
+    chosen = torch.where(y[:, None] == labels, log_softmax(logits, dim=1), 0.0).sum(dim=1)
+    return -chosen.sum() / (y >= 0).sum().to(logits.dtype)
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,12 @@ def test_patches_count_in_the_footprint_of_a_client() -> None:
     assert more >= 2 * 2 * (patches - 16 * 4)  # the image itself need not be saved
 
 
+def test_a_bias_keeps_products_in_bfloat16() -> None:
+    x, weight, bias = Key(0).normal(2, 1, 4, 4), Key(1).normal(3, 1, 3, 3), Key(2).normal(3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert matrices(x, weight, bias).dtype == GROUPS(x, weight, bias).dtype == torch.bfloat16
+
+
 def test_products_in_bfloat16_are_timed_as_such(answers: Path) -> None:
     seen = set()
 

@@ -14,22 +14,26 @@ import pytest
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedbench import registry
 from fedbench.api import Batches, Grad, Gradient, Memory, Shared
-from fedbench.choice import measured
+from fedbench.choice import measured, strangers
+from fedbench.convolution import Forms, geometries, matrices
 from fedbench.layout import Tree
 from fedbench.lockstep import Recorded, Stacked, lasting
+from fedbench.network import Convolve, Network
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fsl import FSL
 from fedbench.protocols.supermask import mask_without_asking
-from fedbench.recorded import AFTER, Inputs, Record, Recorder, Recording, Work, agree
+from fedbench.recorded import AFTER, Inputs, Record, Recorder, Recording, Work, agree, fixed
 from fedbench.rng import Key
+from fedbench.setup import choose_device
 from fedbench.testing import NETWORK, example_clients
-from fedbench.training import Client, Loop, Schedule, untouched
+from fedbench.training import Client, Loop, Schedule, WrapGrad, untouched
 
 CPU = Shared(NETWORK, 3, torch.device("cpu"))
 META = Shared(NETWORK, 3, torch.device("meta"))
@@ -72,15 +76,36 @@ class Moves(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
+class Makes(TorchFunctionMode):
+    """Notes every tensor that is made of Python's numbers, which a device has to be sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        if func in (torch.tensor, torch.as_tensor):
+            self.found.append(func.__name__)
+        if func is Tensor.__getitem__ and any(isinstance(x, list) for x in _parts(args[1])):
+            self.found.append("list")
+        return func(*args, **(kwargs or {}))
+
+
+def _parts(index: object) -> tuple[object, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
 class Watched(Recorder):
-    """Records nothing; notes what launches move."""
+    """Records nothing; notes what launches move and make."""
 
     def __init__(self) -> None:
         super().__init__(traced)
-        self.moves = Moves()
+        self.moves, self.makes = Moves(), Makes()
 
     def play(self, key: Any, work: Work, inputs: Inputs) -> Any:
-        with self.moves:
+        with self.moves, self.makes:
             return work(*inputs)
 
 
@@ -96,18 +121,36 @@ def moved(clients: Sequence[Client]) -> list[Client]:
     ]
 
 
-def found(protocol: FedAvg) -> list[str]:
-    """What a launch of its clients moves from one device to another."""
-    watched = Watched()
-    engine = Stacked(protocol, META, SCHEDULE, recorder=watched)
-    updates, _ = engine.train(moved(example_clients(protocol, CPU)))
+def found(
+    protocol: FedAvg,
+    wrap: WrapGrad = untouched,
+    network: Network = NETWORK,
+    convolve: Convolve = torch.nn.functional.conv2d,
+) -> list[str]:
+    """What a launch of its clients moves from one device to another, or makes of numbers."""
+    watched, shared = Watched(), dataclasses.replace(META, network=network)
+    engine = Stacked(protocol, shared, SCHEDULE, recorder=watched)
+    engine.__dict__["convolve"] = convolve
+    clients = moved(strangers(protocol, dataclasses.replace(CPU, network=network), 2, 6))
+    updates, _ = engine.train([dataclasses.replace(one, wrap_grad=wrap) for one in clients])
     assert updates.device.type == "meta"
-    return watched.moves.found
+    return watched.moves.found + watched.makes.found
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_launch_reads_no_number_and_moves_none(name: str) -> None:
     assert found(registry.load("protocol", name)) == []
+
+
+def test_nor_does_one_with_a_mechanism_or_with_products_of_matrices() -> None:
+    assert found(FedAvg(), DPSGD().wrap_grad) == []
+    assert found(FedAvg(), convolve=matrices) == []
+
+
+@pytest.mark.parametrize("model", ["lenet5", "cnn4", "resnet20"])
+def test_nor_does_one_of_another_network(model: str) -> None:
+    network = registry.load("model", model).build((1, 28, 28), 10)
+    assert found(registry.load("protocol", "fedmrn"), network=network) == []
 
 
 def other(clients: Sequence[Client], number: int) -> list[Client]:
@@ -118,6 +161,7 @@ def other(clients: Sequence[Client], number: int) -> list[Client]:
             key=one.key.fold(number),
             x=one.x * (1 + number),
             tree={name: x * (1 + number / 8) for name, x in one.tree.items()},
+            memory={name: x + number for name, x in one.memory.items()},
         )
         for one in clients
     ]
@@ -129,7 +173,7 @@ def recording(engine: Stacked, record: Record = traced, most: int = 8) -> Stacke
 
 def recordings(engine: Stacked) -> int:
     assert engine.recorder is not None
-    return len(engine.recorder._kept)
+    return len(engine.recorder)
 
 
 @pytest.fixture
@@ -234,7 +278,7 @@ class Asking(FedAvg):
 
 def test_what_cannot_be_recorded_goes_on_and_says_so_once(recwarn: Any) -> None:
     def refused(work: Work, inputs: Inputs) -> Recording:
-        raise torch.AcceleratorError("operation not permitted when stream is capturing\nand more")
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
     plain = Stacked(FedAvg(), CPU, SCHEDULE)
     engine = recording(plain, refused)
@@ -242,14 +286,15 @@ def test_what_cannot_be_recorded_goes_on_and_says_so_once(recwarn: Any) -> None:
     for _ in range(AFTER + 2):
         assert torch.equal(engine.train(clients)[0], plain.train(clients)[0])
     assert [str(one.message) for one in recwarn] == [
-        "a launch is not recorded: operation not permitted when stream is capturing"
+        "launches are no longer recorded: operation not permitted when stream is capturing"
     ]
 
 
 def test_the_meta_device_finds_what_reads_a_number_or_moves_one() -> None:
     with pytest.raises(RuntimeError, match="item"):
         found(Asking())
-    assert found(Moving()) == ["aten._to_copy.default"] * 1
+    assert found(Moving()) == ["aten._to_copy.default", "tensor"]
+    assert found(Making()) == ["tensor", "list"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -264,13 +309,27 @@ class Moving(FedAvg):
         return {name: x * scale[0] for name, x in trained.items()}, memory
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Making(FedAvg):
+    """Its training makes tensors of Python's numbers where it computes."""
+
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
+        leaf = next(iter(tree.values()))
+        made = torch.tensor([1.0, 1.0], device=leaf.device)
+        scale = made[[1, 0]]
+        trained, memory = super().local_update(tree, batches, grad, key, memory)
+        return {name: x * scale[0] for name, x in trained.items()}, memory
+
+
 def test_launches_that_decide_otherwise_are_recorded_apart() -> None:
     """One recorder for all, as in a process: by parameters, shapes, and who wraps the gradient."""
-    recorder = Recorder(traced)
+    recorder = Recorder(traced, most=8)
     clients = example_clients(FedAvg(), CPU)
     private = DPSGD(clip=0.01, z=0.5)
     wrapped = [dataclasses.replace(one, wrap_grad=private.wrap_grad) for one in clients]
-    cases = [
+    cases: list[tuple[FedAvg, Schedule, list[Client]]] = [
         (FedAvg(), SCHEDULE, clients),
         (FedAvg(lr=0.3), SCHEDULE, clients),
         (FedAvg(), SCHEDULE, clients[:2]),
@@ -283,18 +342,53 @@ def test_launches_that_decide_otherwise_are_recorded_apart() -> None:
             expected, _ = plain.train(some)
             updates, _ = dataclasses.replace(plain, recorder=recorder).train(some)
             torch.testing.assert_close(updates, expected)
-    assert len(recorder._kept) == len(cases)
+    assert len(recorder) == len(cases)
 
 
-def test_the_least_recently_played_recording_makes_room() -> None:
-    engine = recording(Stacked(FedAvg(), CPU, SCHEDULE), most=2)
-    clients = example_clients(FedAvg(), CPU)
-    for some in (clients, clients[:3], clients, clients[:2]):
+def test_forms_of_a_convolution_are_recorded_apart() -> None:
+    recorder, clients = Recorder(traced), example_clients(FedAvg(), CPU)
+    for form in (Forms(), Forms(frozenset(geometries(NETWORK)))):
+        engine = Stacked(FedAvg(), CPU, SCHEDULE, recorder=recorder)
+        engine.__dict__["convolve"] = form
         for _ in range(AFTER):
-            engine.train(some)
-    assert engine.recorder is not None
-    rows = [places[-1].shape[0] for places, _ in engine.recorder._kept.values()]
-    assert rows == [4, 2]  # of three clients it was longest ago
+            engine.train(clients)
+    assert len(recorder) == 2
+
+
+class Kinds:
+    """A recorder with one recording, and launches of two kinds that say how they were played."""
+
+    def __init__(self) -> None:
+        self.recorder, self.how = Recorder(self.record, most=1), ""
+
+    def record(self, work: Work, inputs: Inputs) -> Recording:
+        results = work(*inputs)
+        self.how = ""
+
+        def again() -> None:
+            self.how = "replayed"
+
+        return again, results
+
+    def play(self, kind: str) -> bool:
+        """Whether it was replayed."""
+
+        def work(x: Tensor) -> tuple[Tensor, Memory]:
+            self.how = "launched"
+            return x, {}
+
+        played = kind in {key[0] for key in self.recorder._kept}  # type: ignore[index]
+        self.recorder.play(kind, work, (torch.zeros(1),))
+        return played and self.how == "replayed"
+
+
+def test_a_recording_makes_room_for_who_comes_more_often_than_it() -> None:
+    kinds = Kinds()
+    assert [kinds.play("a") for _ in range(3)] == [False, False, True]
+    assert [kinds.play("b") for _ in range(3)] == [False, False, True]  # a did not come between
+    assert [kinds.play("a") for _ in range(3)] == [False, False, True]  # and comes back
+    # In turn neither comes twice while the other stays away: the one that is there stays.
+    assert [kinds.play(kind) for kind in "bababa"] == [False, True] * 3
 
 
 def test_seeds_share_a_recording_and_keep_their_networks(as_accelerated: None) -> None:
@@ -306,7 +400,36 @@ def test_seeds_share_a_recording_and_keep_their_networks(as_accelerated: None) -
         expected, _ = plain.train(clients)
         updates, _ = dataclasses.replace(plain, recorder=recorder).train(clients)
         torch.testing.assert_close(updates, expected)
-    assert len(recorder._kept) == 1
+    assert len(recorder) == 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """A frozen dataclass."""
+
+    number: int = 0
+
+
+class Open(Frozen):
+    """No dataclass of its own: what is set on it is in no comparison."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Alone(Frozen):
+    """Equal to nothing but itself, whatever it holds."""
+
+
+@dataclasses.dataclass
+class Thawed:
+    """Not frozen."""
+
+
+def test_what_stays_as_it_is() -> None:
+    assert fixed(Frozen(), Frozen(1))
+    for thing in (Open(), Alone(), Thawed(), None, [1], lambda: None):
+        assert not fixed(thing)
+        assert not fixed(Frozen(), thing)
+    assert not fixed(Frozen([1]))  # type: ignore[arg-type]
 
 
 class Changing:
@@ -366,11 +489,15 @@ def test_replays_agree_to_rounding_and_in_what_is_not_a_number() -> None:
     assert not agree({"a": torch.tensor([3])}, {"a": torch.tensor([4])})
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+@CUDA
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("name", TRAINERS)
 def test_a_cuda_graph_is_the_launch(name: str) -> None:
     protocol = registry.load("protocol", name)
-    shared = Shared(NETWORK, 3, torch.device("cuda"))
+    shared = Shared(NETWORK, 3, choose_device("cuda"))
     plain, recorded = Stacked(protocol, shared, SCHEDULE), Recorded(protocol, shared, SCHEDULE)
     for number in range(AFTER + 2):
         clients = other(example_clients(protocol, shared), number)
@@ -378,3 +505,21 @@ def test_a_cuda_graph_is_the_launch(name: str) -> None:
         updates, kept = recorded.train(clients)
         torch.testing.assert_close(updates, expected)
         torch.testing.assert_close(kept, memories)
+    assert recordings(recorded) == 1
+
+
+@CUDA
+def test_a_capture_that_fails_leaves_cuda_as_it_was() -> None:
+    shared = Shared(NETWORK, 3, choose_device("cuda"))
+    stream = torch.cuda.current_stream()
+    clients = example_clients(FedAvg(), shared)
+    failing = Recorded(Asking(), shared, SCHEDULE)
+    failing.train(clients)
+    with pytest.warns(RuntimeWarning, match="no longer recorded"):
+        failing.train(clients)
+    assert torch.cuda.current_stream() == stream
+    good = Recorded(FedAvg(), shared, SCHEDULE)
+    for _ in range(AFTER + 1):
+        updates, _ = good.train(clients)
+    torch.testing.assert_close(updates, Stacked(FedAvg(), shared, SCHEDULE).train(clients)[0])
+    assert recordings(good) == 1

@@ -121,7 +121,6 @@ class Recorder:
         if len(self._kept) == self._most:
             self._played.pop(self._kept.popitem(last=False)[0])
         self._kept[key], self._played[key] = made, self._now
-        del self._met[key]
 
 
 def _leaves(thing: object) -> tuple[list[Tensor], pytree.TreeSpec]:

@@ -232,14 +232,15 @@ def test_python_trains_until_a_launch_is_recorded_and_not_after() -> None:
 
 
 def test_results_are_not_overwritten_by_the_next_replay() -> None:
-    engine = recording(Stacked(FedAvg(), CPU, SCHEDULE))
-    clients = example_clients(FedAvg(), CPU)
-    for _ in range(AFTER):
-        engine.train(clients)
-    first, _ = engine.train(clients)
-    before = first.clone()
-    engine.train(other(clients, 1))
-    assert torch.equal(first, before)
+    def work(x: Tensor) -> tuple[Tensor, Memory]:
+        return 2 * x, {"kept": 3 * x}
+
+    recorder = Recorder(traced)
+    answers = [recorder.play("key", work, (torch.full((2,), 1.0 * i),)) for i in range(AFTER + 3)]
+    assert len(recorder) == 1
+    for i, (update, memory) in enumerate(answers):
+        assert update.tolist() == [2.0 * i] * 2
+        assert memory["kept"].tolist() == [3.0 * i] * 2
 
 
 def test_a_replay_that_gives_other_numbers_is_never_used() -> None:
@@ -277,7 +278,10 @@ class Asking(FedAvg):
 
 
 def test_what_cannot_be_recorded_goes_on_and_says_so_once(recwarn: Any) -> None:
+    tried = []
+
     def refused(work: Work, inputs: Inputs) -> Recording:
+        tried.append(work)
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
     plain = Stacked(FedAvg(), CPU, SCHEDULE)
@@ -288,6 +292,7 @@ def test_what_cannot_be_recorded_goes_on_and_says_so_once(recwarn: Any) -> None:
     assert [str(one.message) for one in recwarn] == [
         "launches are no longer recorded: operation not permitted when stream is capturing"
     ]
+    assert len(tried) == 1
 
 
 def test_the_meta_device_finds_what_reads_a_number_or_moves_one() -> None:

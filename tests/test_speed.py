@@ -247,6 +247,25 @@ def test_the_suite_is_played(
         assert max(map(len, said.splitlines())) <= 100 or format == "md"
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("flags\t\t: fpu avx512f avx512_bf16\n", True),
+        ("flags\t\t: fpu amx_bf16 avx512f\n", True),
+        ("Features\t: fp asimd bf16\n", True),
+        ("flags\t\t: fpu avx512f avx512_bf16_less\n", False),
+        ("Features\t: fp asimd\n", False),
+        ("processor\t: 0\n", True),  # does not say
+    ],
+)
+def test_who_multiplies_in_bfloat16(said: str, expected: bool, tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    assert speed.multiplies_bf16(torch.device("cpu"), info)  # nobody says
+    info.write_text(said)
+    assert speed.multiplies_bf16(torch.device("cpu"), info) == expected
+    assert speed.multiplies_bf16(torch.device("cuda"), info)
+
+
 def test_a_part_of_the_suite_is_played(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

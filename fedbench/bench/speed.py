@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -98,11 +99,17 @@ def growths(
 
 
 def training(size: Size, device: torch.device, engine: str) -> Iterator[Pair]:
-    """Our executor against a loop that trains one model in place."""
+    """Our executor against a loop that trains one model in place.
+
+    In bfloat16 the first network only, if the processor has no instructions for it: that is slow.
+    """
+    halves = size.models if multiplies_bf16(device) else size.models[:1]
     for model in size.models:
         for batch in size.batches:
             ours = bench(f"fedavg:lr=0.01,{PLAIN}", model, batch, size, device, engine)
             yield weights(model, ours)
+            if model not in halves:
+                continue
             half = dataclasses.replace(ours.executor, precision="bf16")
             yield weights(f"{model}, bf16", dataclasses.replace(ours, executor=half), None)
             if device.type == "cpu" and torch.get_num_threads() > 1:
@@ -110,6 +117,14 @@ def training(size: Size, device: torch.device, engine: str) -> Iterator[Pair]:
                 yield weights(
                     f"{model}, bf16, forked", dataclasses.replace(ours, executor=many), 1.8
                 )
+
+
+def multiplies_bf16(device: torch.device, info: Path = Path("/proc/cpuinfo")) -> bool:
+    """False if it is a processor that says what it can, and bfloat16 is not among it."""
+    if device.type != "cpu" or not info.exists():
+        return True
+    words = set(info.read_text().split())
+    return not words & {"flags", "Features"} or bool(words & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def weights(what: str, ours: Bench, target: float | None = 0.95) -> Pair:

@@ -27,6 +27,7 @@ from fedbench.run import World, play_round
 from fedbench.scenario import Scenario
 from fedbench.setup import prepare
 
+SEARCHES = [("fedavg", "dyn-opt", defense) for defense in ("trimmed-mean", "multi-krum")]
 TOLERANCE = 1e-2  # of the distance that a round moves the model, or of the edges
 
 
@@ -39,8 +40,10 @@ class Played:
     seconds: float
 
 
-def play(protocol: str, device: str, executor: str) -> Played:
-    scenario = Scenario(protocol=protocol, clients=40, per_round=10, epochs=1, attack="sign-flip")
+def play(protocol: str, device: str, executor: str, attack: str, defense: str) -> Played:
+    scenario = Scenario.of(
+        protocol=protocol, clients=40, per_round=10, epochs=1, attack=attack, defense=defense
+    )
     setup = prepare(scenario, device, executor)
     world = World(setup.plugins.protocol.init(setup.shared))
 
@@ -72,12 +75,14 @@ def main() -> int:
     table = Table("protocol", "difference", "cpu, loop (s)", f"{args.device}, {args.executor} (s)")
     worst = 0.0
     try:
-        for protocol in registry.names("protocol"):
-            cpu = play(protocol, "cpu", "loop")
-            other = play(protocol, args.device, args.executor)
+        cases = [(protocol, "sign-flip", "own") for protocol in registry.names("protocol")]
+        for protocol, attack, defense in [*cases, *SEARCHES]:
+            cpu = play(protocol, "cpu", "loop", attack, defense)
+            other = play(protocol, args.device, args.executor, attack, defense)
             gap = difference(protocol, cpu, other)
             worst = max(worst, gap)
-            table.add_row(protocol, f"{gap:.1e}", f"{cpu.seconds:.3f}", f"{other.seconds:.3f}")
+            name = protocol if defense == "own" else f"{protocol}, {attack} on {defense}"
+            table.add_row(name, f"{gap:.1e}", f"{cpu.seconds:.3f}", f"{other.seconds:.3f}")
     except FedbenchError as error:
         print(f"gpu-check: {error}", file=sys.stderr)
         return 2

@@ -84,19 +84,20 @@ def choose(
     clients = min(int(together), stacked.width, MOST)
     if clients < 2:
         return "loop"
-    question = asked(stacked, clients)
+    question = asked(stacked, clients, *ways)
     return answer(question, ways.__contains__) or kept(
         question, measured(ways, clients), ways.__contains__
     )
 
 
-def asked(engine: Executor, clients: int) -> str:
-    """What the answer depends on."""
+def asked(engine: Executor, clients: int, *ways: str) -> str:
+    """What the answer depends on, and between which executors it is."""
     network, protocol = engine.shared.network, type(engine.protocol)
     what = (
         f"{type(network).__name__} {dict(network.shapes)} for {network.image}",
         f"{protocol.__module__}.{protocol.__qualname__}",
         f"batch {engine.schedule.batch_size}, {engine.precision}, {clients} clients",
+        " or ".join(ways),
         f"{machine(engine.shared.device)}, revision {REVISION}",
     )
     return "; ".join(what)
@@ -123,7 +124,7 @@ def measured(ways: Mapping[str, Executor], clients: int) -> str:
     """Which one trains so many clients faster, in turns; the least time of each counts.
 
     Args:
-        ways: The loop first; a later one must be `MARGIN` times as fast as what comes before it.
+        ways: The loop first; a later one must be `MARGIN` times as fast as the best before it.
         clients: How many.
     """
     loop = ways["loop"]

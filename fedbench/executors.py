@@ -9,8 +9,7 @@ from fedbench.choice import choose
 from fedbench.errors import ConfigError, require
 from fedbench.forked import Forked
 from fedbench.lockstep import Recorded, Stacked
-from fedbench.recorded import Recorder, cuda_graphs
-from fedbench.together import Together
+from fedbench.together import Together, recorder
 from fedbench.training import Executor, Loop, Precision, Schedule
 
 NAMES = ("auto", "loop", "stacked", "recorded", "forked")
@@ -60,8 +59,8 @@ def executor(
     if name == "auto" or (name == "together" and cuda):
         found = choose(protocol, shared, schedule, chunk, precision, crowd)
     if name == "together":
-        recorder = Recorder(cuda_graphs()) if found == "recorded" else None
-        return Together(protocol, shared, schedule, chunk, precision=precision, recorder=recorder)
+        kept = recorder() if found == "recorded" else None
+        return Together(protocol, shared, schedule, chunk, precision=precision, recorder=kept)
     if found == "stacked":
         return Stacked(protocol, shared, schedule, chunk, precision=precision)
     if found == "recorded":

@@ -12,6 +12,7 @@ import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -155,17 +156,17 @@ def cuda_graphs() -> Record:
 
     One pool will do, for a replay's results are copied before anything else is replayed.
     """
-    pool = torch.cuda.graph_pool_handle()
+    pool = cache(torch.cuda.graph_pool_handle)
 
     def record(work: Work, inputs: Inputs) -> Recording:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=pool(), capture_error_mode="thread_local"):
                 results = work(*inputs)
         except RuntimeError as error:
             torch.cuda.set_stream(stream)  # a capture that fails leaves its own one behind,
             with suppress(RuntimeError):  # and the allocator in its pool
-                torch._C._cuda_endAllocateToPool(stream.device_index, pool)
+                torch._C._cuda_endAllocateToPool(stream.device_index, pool())
             if isinstance(error.__context__, RuntimeError):  # what happened before it could not end
                 raise error.__context__ from None
             raise

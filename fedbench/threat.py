@@ -33,7 +33,7 @@ from fedbench.layout import Tree
 from fedbench.payload import Payload, require_same_form
 from fedbench.rng import Key
 from fedbench.together import now
-from fedbench.training import Client, Executor
+from fedbench.training import Client, Executor, require_labels
 from fedbench.wire import Packet
 
 Note = float | int | str | bool
@@ -153,6 +153,7 @@ def train(
             classes=executor.shared.network.classes,
         )
         x, y = attack.poison(client.x, client.y, local)
+        require_labels(f"{type(attack).__name__}.poison", y, local.classes)
         wrap = partial(attack.wrap_grad, local=local) if own else client.wrap_grad
         turned.append(dataclasses.replace(client, x=x, y=y, wrap_grad=wrap))
     return executor.train(turned)[0]

@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from fedbench.lockstep import Part, Stacked, train_all
+from fedbench.recorded import Recorder, cuda_graphs
 from fedbench.training import Client, Trained
 
 Ending = TypeVar("Ending")
@@ -28,6 +30,12 @@ class Together(Stacked):
         """See `Executor.train`."""
         seat: Seat[object] | None = getattr(_thread, "seat", None)
         return super().train(clients) if seat is None else seat.ask((self, clients))
+
+
+def recorder() -> Recorder:
+    """That of this run's table; away from one a new one."""
+    seat: Seat[object] | None = getattr(_thread, "seat", None)
+    return Recorder(cuda_graphs()) if seat is None else seat.table.recorder
 
 
 def now() -> float:
@@ -45,10 +53,11 @@ class Seat(Generic[Ending]):
     Args:
         name: Of the run, for who looks.
         work: The run.
+        table: Where it is.
     """
 
-    def __init__(self, name: int, work: Callable[[], Ending]) -> None:
-        self.name = name
+    def __init__(self, name: int, work: Callable[[], Ending], table: Table[Ending]) -> None:
+        self.name, self.table = name, table
         self.wanted: Part | None = None
         self.answer: Trained | BaseException | None = None
         self.ended: Ending | BaseException | None = None
@@ -91,9 +100,14 @@ class Table(Generic[Ending]):
     def __init__(self) -> None:
         self.seats: list[Seat[Ending]] = []
 
+    @cached_property
+    def recorder(self) -> Recorder:
+        """Of its launches: one for all of its runs, whose memory they share."""
+        return Recorder(cuda_graphs())
+
     def seat(self, name: int, work: Callable[[], Ending]) -> None:
         """Another run; it begins with the next `turn`."""
-        self.seats.append(Seat(name, work))
+        self.seats.append(Seat(name, work, self))
 
     def turn(self) -> list[Seat[Ending]]:
         """Every run goes on to its next training, which is done for all; those that have ended.

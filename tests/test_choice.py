@@ -87,7 +87,7 @@ def test_heavy_steps_are_the_loops_without_measuring_lock_step(
 
 
 def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
-    question = asked(Stacked(Sleepy(), SHARED, PLAN), 8)
+    question = asked(Stacked(Sleepy(), SHARED, PLAN), 8, "loop", "stacked")
     assert answer(question) is None
     assert kept(question, "loop") == "loop"
     assert kept(question, "stacked") == "loop"
@@ -97,7 +97,7 @@ def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"question": "another", "answer": "stacked"}', "[]"])
 def test_a_file_that_says_nothing_is_no_answer(measuring: Path, text: str) -> None:
-    question = asked(Stacked(Crowded(), SHARED, PLAN), 2)
+    question = asked(Stacked(Crowded(), SHARED, PLAN), 2, "loop", "stacked")
     kept(question, "stacked")
     (path,) = measuring.iterdir()
     path.write_text(text)
@@ -123,7 +123,8 @@ def test_other_questions_have_other_answers(monkeypatch: pytest.MonkeyPatch) -> 
         return asked(engine, clients)
 
     asks = {question(), question(5), question(4, 2), question(hidden=(6,)), question(half=True)}
-    assert len(asks) == 5
+    asks.add(asked(Stacked(FedAvg(), SHARED, PLAN), 8, "loop", "stacked"))
+    assert len(asks) == 6
     assert question() == asked(Stacked(FedAvg(lr=0.3), SHARED, Schedule(9, 4)), 8)
 
 

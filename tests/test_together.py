@@ -16,11 +16,12 @@ from fedbench.bench.speed import QUICK
 from fedbench.lockstep import BUDGET, Stacked, footprint, launches, train_all
 from fedbench.network import ConvNet, Shared
 from fedbench.record import Record
+from fedbench.recorded import Recorder
 from fedbench.rng import Key
 from fedbench.run import play
 from fedbench.scenario import Scenario
 from fedbench.testing.contracts import example_clients
-from fedbench.together import Table, Together, now
+from fedbench.together import Table, Together, now, recorder
 from fedbench.training import Client, Loop, Schedule, Trained
 
 NETWORK = ConvNet((1, 4, 4), ((3,),), (5,), 3)
@@ -243,3 +244,15 @@ def test_the_bench_trains_the_same_clients_both_ways_and_counts_launches() -> No
     for pair in (even, uneven):
         many, one = (cast(Trained, work())[0] for work in (pair.mine, pair.theirs))
         assert torch.linalg.norm(many - one) < 1e-4 * torch.linalg.norm(one)
+
+
+def test_runs_of_a_table_share_a_recorder() -> None:
+    tables: list[Table[Recorder]] = [Table(), Table()]
+    for table in tables:
+        for name in range(2):
+            table.seat(name, recorder)
+    (a, b), (c, d) = [[seat.ended for seat in table.turn()] for table in tables]
+    assert isinstance(a, Recorder)
+    assert a is b is not c
+    assert c is d
+    assert recorder() is not recorder()

@@ -18,7 +18,7 @@ from fedbench.protocols.fsl import FSL
 from fedbench.protocols.supermask import mask_rows, mask_without_asking, top_mask
 from fedbench.rng import Key
 from fedbench.testing import NETWORK, example_clients
-from fedbench.training import Loop, Schedule, cross_entropy
+from fedbench.training import Loop, Schedule, cross_entropy, require_labels
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 
@@ -97,6 +97,13 @@ def test_padding_has_no_weight_in_the_loss() -> None:
     logits, y = Key(0).normal(4, 3), torch.tensor([2, 0, -1, -1])
     expected = torch.nn.functional.cross_entropy(logits[:2], y[:2])
     torch.testing.assert_close(cross_entropy(logits, y), expected)
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_an_attack_must_return_labels_that_there_are(label: int) -> None:
+    require_labels("A.poison", torch.tensor([0, 2]), 3)
+    with pytest.raises(ValueError, match=r"^A.poison must return labels from 0 to 2, got "):
+        require_labels("A.poison", torch.tensor([1, label]), 3)
 
 
 def test_the_mask_gradient_goes_straight_through() -> None:

@@ -102,14 +102,17 @@ def with_copies(ordered: Tensor, weights: Tensor, values: Tensor, m: int) -> Ten
 
 
 def far_out(ordered: Tensor, weights: Tensor, mean: Tensor, push: Tensor, m: int) -> Tensor:
-    """`with_copies` of ``mean + gamma * push`` for gamma to infinity: ``ordered`` moved by ``m``.
+    """`with_copies` of ``mean + gamma * push`` for gamma to infinity.
+
+    Far above, every rank counts the row that it counts without colluders; far below, the one ``m``
+    places down.
 
     >>> column, weights = torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1.0, 0, 0])
     >>> up, down, none = torch.tensor([[1.0], [-1.0], [0.0]])
     >>> [far_out(column, weights, torch.tensor([3.0]), p, 2).item() for p in (up, down, none)]
     [5.0, 0.0, 3.0]
     """
-    b, weights = len(ordered), weights.to(ordered.dtype)
+    b, weights = len(ordered), weights.to(ordered)
     above = weights[:b] @ ordered + (torch.inf if bool(weights[b:].any()) else 0.0)
     below = weights[m:] @ ordered - (torch.inf if bool(weights[:m].any()) else 0.0)
     out = torch.where(push > 0, above, below)
@@ -129,8 +132,9 @@ def saturating(
 ) -> Search:
     """The smallest gamma whose damage is within ``tolerance`` of its limit, for an L-estimator.
 
-    The benign rows are sorted once, see `with_copies`. A coordinate whose value has left the rows
-    that count has reached its limit: a trial looks at the others, of which few are left at the end.
+    Those ranks of the benign rows that can count are sorted once, see `with_copies`. A coordinate
+    whose value has left the rows that count has reached its limit: a trial looks at the others, of
+    which few are left at the end.
 
     Args:
         weights: ``(n,)`` of the rule, see `Defense.order_weights`.

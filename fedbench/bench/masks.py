@@ -21,7 +21,7 @@ SHARE = {("lenet", 8): 0.45, ("conv4", 32): 0.9}  # of a step of weights, at lea
 def pairs(size: Size, device: torch.device, engine: str) -> Iterator[Pair]:
     """Local training of masks beside a loop by hand, and beside our own training of weights.
 
-    Of half of the samples, for a step takes twice the time of one of weights.
+    Of fewer samples than weights, for a step takes twice the time.
     """
     for model in size.models:
         for batch in size.batches:
@@ -37,7 +37,7 @@ def pairs(size: Size, device: torch.device, engine: str) -> Iterator[Pair]:
 
 
 def shorter(size: Size, batch: int) -> Size:
-    """Half of the samples, but two steps for every client."""
+    """Half of the samples, but at least two steps for every client."""
     return dataclasses.replace(size, samples=max(size.samples // 2, 2 * batch * size.clients))
 
 
@@ -80,7 +80,7 @@ def beside(what: str, masks: Bench, weights: Bench, target: float) -> Pair:
 def fsl(size: Size, device: torch.device, engine: str) -> Iterator[Pair]:
     """Training of masks, ranking and vote, against the algorithm as it is printed.
 
-    Of half of the clients: full sorts take long.
+    Of half of the clients with fewer samples each: full sorts take long.
     """
     half = dataclasses.replace(size, clients=size.clients // 2, samples=size.samples // 2)
     for batch in size.batches:

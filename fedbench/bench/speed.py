@@ -120,7 +120,7 @@ def training(size: Size, device: torch.device, engine: str) -> Iterator[Pair]:
 
 
 def multiplies_bf16(device: torch.device, info: Path = Path("/proc/cpuinfo")) -> bool:
-    """False if it is a processor that says what it can, and bfloat16 is not among it."""
+    """False for a processor that lists what it can do, without bfloat16 among it."""
     if device.type != "cpu" or not info.exists():
         return True
     words = set(info.read_text().split())

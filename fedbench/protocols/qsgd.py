@@ -86,12 +86,13 @@ def quantized(
     lengths = bucket_lengths(sizes, bucket)
     scales = scales_of(x, lengths, norm)
     levels = torch.empty_like(x, dtype=torch.int16)
-    for i, key in enumerate(keys):  # row by row, so that what is between stays in cache
-        wide = spread(scales[i : i + 1], lengths)[0]
-        exact = (x[i].abs() / wide).mul_(top)  # NaN where a bucket is 0 or not finite
+    # Row by row, so that what is between stays in cache.
+    for row, scale, out, key in zip(x, scales, levels, keys, strict=True):
+        wide = spread(scale[None], lengths)[0]
+        exact = (row.abs() / wide).mul_(top)  # NaN where a bucket is 0 or not finite
         low = exact.floor()
-        up = key.fold("quantize").uniform(x.shape[1], device=x.device) < exact.sub_(low)
-        levels[i] = low.add_(up).mul_(x[i].sign()).nan_to_num_(0.0)
+        up = key.fold("quantize").uniform(len(row), device=x.device) < exact.sub_(low)
+        out.copy_(low.add_(up).mul_(row.sign()).nan_to_num_(0.0))
     if fitted:
         said = levels.to(torch.float32).div_(top).mul_(spread(scales, lengths))
         squares = block_sums(said.square(), lengths)

@@ -40,8 +40,8 @@ class Job:
     Args:
         scenario: To play.
         device: ``auto``, ``cpu`` or ``cuda``.
-        executor: ``auto``, ``loop``, ``stacked``, ``forked``, or ``together`` with the worker's
-            other runs.
+        executor: ``auto``, ``loop``, ``stacked``, ``recorded``, ``forked``, or ``together`` with
+            the worker's other runs.
         chunk: Clients that are trained at once.
         number: What the worker calls it in its news.
     """

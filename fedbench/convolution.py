@@ -112,8 +112,8 @@ def geometries(network: Network) -> list[Geometry]:
 def chosen(network: Network, device: torch.device, clients: int, batch: int, half: bool) -> Forms:
     """The faster form of every layer.
 
-    Always groups on a CPU, where matrices take more than twice the time (`fedbench bench`), and with
-    ``FEDBENCH_PROBE=off``.
+    Always groups on a CPU, where matrices take more than twice the time (`fedbench bench`), and
+    with ``FEDBENCH_PROBE=off``.
 
     Args:
         network: Its layers.

@@ -52,6 +52,10 @@ def matrices(
 ) -> Tensor:
     """`torch.nn.functional.conv2d` as ``(O, C h w)`` times ``(B, C h w, L)``, L patches an image.
 
+    References:
+        Chellapilla, Puri and Simard, "High Performance Convolutional Neural Networks for Document
+        Processing", IWFHR 2006, https://inria.hal.science/inria-00112631, "unrolling convolution".
+
     >>> x, weight = torch.arange(18.0).reshape(1, 2, 3, 3), torch.ones(1, 2, 2, 2)
     >>> matrices(x, weight).tolist()
     [[[[52.0, 60.0], [76.0, 84.0]]]]

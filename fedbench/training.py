@@ -65,7 +65,8 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """
     logits = logits.float() if logits.dtype == torch.bfloat16 else logits
     labels = torch.arange(logits.shape[1], device=y.device)
-    # As a sum, for the way back of `gather` scatters: slow on CUDA when it has to be deterministic.
+    # As a sum: the way back of `gather` adds at places, for which torch on CUDA has another, longer
+    # way when it is told to be deterministic.
     chosen = torch.where(y[:, None] == labels, log_softmax(logits, dim=1), 0.0).sum(dim=1)
     return -chosen.sum() / (y >= 0).sum().to(logits.dtype)
 

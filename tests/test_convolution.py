@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedbench import registry
 from fedbench.api import Shared
-from fedbench.convolution import FORMS, Forms, Geometry, chosen, geometries, matrices, measured
+from fedbench.convolution import Forms, Geometry, chosen, geometries, matrices, measured
 from fedbench.lockstep import Stacked, footprint
 from fedbench.network import Convolve
 from fedbench.protocols.fedavg import FedAvg
@@ -139,22 +139,15 @@ def test_lock_step_convolves_with_what_was_chosen() -> None:
 def test_a_form_is_that_of_its_layer() -> None:
     layer = LAYERS[0]
     x, weight = Key(0).normal(2, *layer.image), Key(1).normal(*layer.kernels)
-    calls: list[str] = []
 
-    def noting(name: str, form: Convolve) -> Convolve:
-        def noted(*args: object, **options: object) -> Tensor:
-            calls.append(name)
-            return form(*args, **options)
+    def multiplies(forms: Forms, padding: int) -> bool:
+        with torch.profiler.profile() as seen:
+            forms(x, weight, padding=padding)
+        return "aten::im2col" in {event.name for event in seen.events() or []}
 
-        return noted
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name, form in FORMS.items():
-            patch.setitem(FORMS, name, noting(name, form))
-        Forms(frozenset({layer}))(x, weight, padding=1)
-        Forms(frozenset({layer}))(x, weight, padding=0)
-        Forms()(x, weight, padding=1)
-    assert calls == ["matrices", "groups", "groups"]
+    assert multiplies(Forms(frozenset({layer})), 1)
+    assert not multiplies(Forms(frozenset({layer})), 0)  # another geometry
+    assert not multiplies(Forms(), 1)
 
 
 def test_patches_count_in_the_footprint_of_a_client() -> None:

@@ -47,6 +47,23 @@ class Geometry:
         return cls(tuple(x.shape[1:]), tuple(weight.shape), stride, padding)
 
 
+@dataclass(frozen=True)
+class Load:
+    """What is convolved at once.
+
+    Args:
+        device: Where.
+        clients: Of a launch.
+        batch: Samples of each.
+        half: Whether products are in bfloat16.
+    """
+
+    device: torch.device
+    clients: int
+    batch: int
+    half: bool = False
+
+
 def matrices(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0
 ) -> Tensor:
@@ -113,7 +130,7 @@ def geometries(network: Network) -> list[Geometry]:
     return list(found)
 
 
-def chosen(network: Network, device: torch.device, clients: int, batch: int, half: bool) -> Forms:
+def chosen(network: Network, load: Load) -> Forms:
     """The faster form of every layer.
 
     Always groups on a CPU, where matrices take more than twice the time (`fedbench bench`), and
@@ -121,37 +138,24 @@ def chosen(network: Network, device: torch.device, clients: int, batch: int, hal
 
     Args:
         network: Its layers.
-        device: Where.
-        clients: Of a launch.
-        batch: Samples of each.
-        half: Whether products are in bfloat16.
+        load: Of a launch.
     """
-    if device.type == "cpu" or not asks():
+    if load.device.type == "cpu" or not asks():
         return Forms()
-    return measured(network, device, clients, batch, half)
+    return measured(network, load)
 
 
-def measured(
-    network: Network,
-    device: torch.device,
-    clients: int,
-    batch: int,
-    half: bool,
-    forms: Mapping[str, Convolve] = FORMS,
-) -> Forms:
+def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS) -> Forms:
     """See `chosen`; measured, or what was measured before.
 
     Args:
         network: Its layers.
-        device: Where.
-        clients: Of a launch.
-        batch: Samples of each.
-        half: Whether products are in bfloat16.
+        load: Of a launch.
         forms: What is timed, by its name.
     """
     layers = geometries(network)
-    size = f"{clients} clients, batch {batch}, {'bf16' if half else 'fp32'}"
-    question = f"{layers}; {size}; {machine(device)}, revision {REVISION}"
+    size = f"{load.clients} clients, batch {load.batch}, {'bf16' if load.half else 'fp32'}"
+    question = f"{layers}; {size}; {machine(load.device)}, revision {REVISION}"
 
     def fits(text: str) -> bool:
         names = text.split()
@@ -159,57 +163,28 @@ def measured(
 
     known = answer(question, fits)
     if known is None:
-        found = [faster(layer, device, clients, batch, half, forms) for layer in layers]
+        found = [faster(layer, load, forms) for layer in layers]
         known = kept(question, " ".join(found), fits)
     names = zip(layers, known.split(), strict=True)
     return Forms(frozenset(layer for layer, name in names if name == "matrices"))
 
 
-def faster(
-    layer: Geometry,
-    device: torch.device,
-    clients: int,
-    batch: int,
-    half: bool,
-    forms: Mapping[str, Convolve] = FORMS,
-) -> str:
-    """The name of the faster form: there and back, in turns, the least time of each.
-
-    Args:
-        layer: Which.
-        device: Where.
-        clients: Of a launch.
-        batch: Samples of each.
-        half: Whether products are in bfloat16.
-        forms: ``groups`` and ``matrices``.
-    """
-    ways = [
-        there_and_back(layer, forms[name], device, clients, batch, half)
-        for name in ("groups", "matrices")
-    ]
+def faster(layer: Geometry, load: Load, forms: Mapping[str, Convolve] = FORMS) -> str:
+    """The name of the faster form: there and back, in turns, the least time of each."""
+    ways = [there_and_back(layer, load, forms[name]) for name in ("groups", "matrices")]
     turns = [[_seconds(way) for way in ways] for _ in range(1 + TURNS)][1:]  # the first is cold
     groups, multiplied = (min(times) for times in zip(*turns, strict=True))
     return "matrices" if groups > MARGIN * multiplied else "groups"
 
 
-def there_and_back(
-    layer: Geometry, form: Convolve, device: torch.device, clients: int, batch: int, half: bool
-) -> Callable[[], Tensor]:
-    """A launch of that layer alone, with random numbers; its gradient.
-
-    Args:
-        layer: Which.
-        form: How.
-        device: Where.
-        clients: Of the launch.
-        batch: Samples of each.
-        half: Whether products are in bfloat16.
-    """
-    x = Key(0).uniform(clients, batch, *layer.image, device=device)
-    weight = Key(1).uniform(clients, *layer.kernels, device=device)
+def there_and_back(layer: Geometry, load: Load, form: Convolve) -> Callable[[], Tensor]:
+    """A launch of that layer alone, with random numbers; its gradient."""
+    device = load.device
+    x = Key(0).uniform(load.clients, load.batch, *layer.image, device=device)
+    weight = Key(1).uniform(load.clients, *layer.kernels, device=device)
 
     def energy(x: Tensor, weight: Tensor) -> Tensor:
-        with torch.autocast(device.type, torch.bfloat16, half, False):
+        with torch.autocast(device.type, torch.bfloat16, load.half, False):
             y = form(x, weight, stride=layer.stride, padding=layer.padding)
         return y.square().sum()
 

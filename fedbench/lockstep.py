@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from fedbench.api import Memory
-from fedbench.convolution import chosen
+from fedbench.convolution import Load, chosen
 from fedbench.layout import Tree
 from fedbench.network import Convolve, Network, saved_bytes
 from fedbench.recorded import Recorder, Work, cuda_graphs, fixed
@@ -71,8 +71,9 @@ class Stacked(Executor):
     def convolve(self) -> Convolve:
         """The faster form of every layer, see `fedbench.convolution`."""
         clients = min(self._width(conv2d), TIMED)
-        network, batch = self.shared.network, self.schedule.batch_size
-        return chosen(network, self.shared.device, clients, batch, self.precision == "bf16")
+        half = self.precision == "bf16"
+        load = Load(self.shared.device, clients, self.schedule.batch_size, half)
+        return chosen(self.shared.network, load)
 
 
 @dataclass(frozen=True, eq=False)

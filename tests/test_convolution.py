@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedbench import registry
 from fedbench.api import Shared
-from fedbench.convolution import Forms, Geometry, chosen, geometries, matrices, measured
+from fedbench.convolution import Forms, Geometry, Load, chosen, geometries, matrices, measured
 from fedbench.lockstep import Stacked, footprint
 from fedbench.network import Convolve
 from fedbench.protocols.fedavg import FedAvg
@@ -89,13 +89,13 @@ def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_the_faster_form_is_found_once(
     answers: Path, forms: dict[str, Convolve], expected: set[Geometry]
 ) -> None:
-    found = measured(NETWORK, CPU, 2, 3, False, forms)
+    found = measured(NETWORK, Load(CPU, 2, 3), forms)
     assert found.multiplied == expected
-    again = measured(NETWORK, CPU, 2, 3, False, {"groups": never, "matrices": never})
+    again = measured(NETWORK, Load(CPU, 2, 3), {"groups": never, "matrices": never})
     assert again == found
     assert len(list(answers.iterdir())) == 1
     with pytest.raises(AssertionError, match="timed again"):  # of another batch nothing is known
-        measured(NETWORK, CPU, 2, 4, False, {"groups": never, "matrices": never})
+        measured(NETWORK, Load(CPU, 2, 4), {"groups": never, "matrices": never})
 
 
 def test_each_layer_has_its_own_answer(answers: Path) -> None:
@@ -107,14 +107,14 @@ def test_each_layer_has_its_own_answer(answers: Path) -> None:
             time.sleep(0.05)
         return GROUPS(x, weight, **options)
 
-    found = measured(network, CPU, 2, 3, False, {"groups": slow_in_the_first, "matrices": slowly})
+    found = measured(network, Load(CPU, 2, 3), {"groups": slow_in_the_first, "matrices": slowly})
     assert found.multiplied == set()
-    found = measured(network, CPU, 2, 5, False, {"groups": slow_in_the_first, "matrices": GROUPS})
+    found = measured(network, Load(CPU, 2, 5), {"groups": slow_in_the_first, "matrices": GROUPS})
     assert first in found.multiplied
 
 
 def test_a_cpu_groups_without_asking(answers: Path) -> None:
-    assert chosen(NETWORK, CPU, 2, 3, False) == Forms()
+    assert chosen(NETWORK, Load(CPU, 2, 3)) == Forms()
     assert not answers.exists()
 
 
@@ -172,5 +172,5 @@ def test_products_in_bfloat16_are_timed_as_such(answers: Path) -> None:
         seen.add(y.dtype)
         return y
 
-    measured(NETWORK, CPU, 2, 3, True, {"groups": noted, "matrices": noted})
+    measured(NETWORK, Load(CPU, 2, 3, half=True), {"groups": noted, "matrices": noted})
     assert seen == {torch.bfloat16}

@@ -10,7 +10,7 @@ import torch
 from fedbench import registry
 from fedbench.bench.clients import CLASSES, IMAGE, PLAIN, Bench, Size, bench
 from fedbench.bench.paired import Pair, Work
-from fedbench.convolution import FORMS, geometries, there_and_back
+from fedbench.convolution import FORMS, Load, geometries, there_and_back
 from fedbench.lockstep import TIMED, Stacked, launches
 from fedbench.network import Convolve
 from fedbench.recorded import AFTER
@@ -41,10 +41,8 @@ def forms(model: str, device: torch.device) -> Pair:
     network = registry.load("model", model).build(IMAGE, CLASSES)
 
     def step(form: Convolve) -> Work:
-        layers = [
-            there_and_back(layer, form, device, TIMED, BATCH, half=False)
-            for layer in geometries(network)
-        ]
+        load = Load(device, TIMED, BATCH)
+        layers = [there_and_back(layer, load, form) for layer in geometries(network)]
         return lambda: [layer() for layer in layers]
 
     return Pair(

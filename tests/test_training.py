@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Memory, Shared
+from fedbench import threat
+from fedbench.api import Attack, Batches, Grad, Local, Memory, Shared
 from fedbench.choice import strangers
 from fedbench.executors import executor
 from fedbench.forked import Forked
@@ -104,6 +105,18 @@ def test_an_attack_must_return_labels_that_there_are(label: int) -> None:
     require_labels("A.poison", torch.tensor([0, 2]), 3)
     with pytest.raises(ValueError, match=r"^A.poison must return labels from 0 to 2, got "):
         require_labels("A.poison", torch.tensor([1, label]), 3)
+
+
+def test_labels_of_an_attack_are_looked_at_before_it_trains() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Shifted(Attack):
+        def poison(self, x: Tensor, y: Tensor, local: Local) -> tuple[Tensor, Tensor]:
+            return x, y + 3
+
+    clients, engine = example_clients(FedAvg(), SHARED), Loop(FedAvg(), SHARED, Schedule(1, 4))
+    updates, rows = engine.train(clients)[0], torch.tensor([1])
+    with pytest.raises(ValueError, match=r"^Shifted.poison must return labels from 0 to 2, got 3 "):
+        threat.train(Shifted(), engine, clients, updates, rows, ([0] * 4, 1), None, 0)
 
 
 def test_the_mask_gradient_goes_straight_through() -> None:

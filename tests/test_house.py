@@ -116,7 +116,7 @@ def test_the_engine_knows_no_attack_and_no_defense_by_name() -> None:
 @pytest.mark.parametrize(("path", "name"), CODE, ids=NAMES)
 def test_files_are_short_and_none_is_a_drawer(path: Path, name: str) -> None:
     lines = len(path.read_text().splitlines())
-    assert lines <= (200 if name == "fedbench/run.py" else 300)
+    assert lines <= 500  # at 500 ask whether there are two ideas; nothing is packed to get under it
     assert path.stem not in {"utils", "helpers", "common", "misc"}
 
 

@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from fedbench.scenario import Scenario
 
 
-def fingerprint(resolved: Scenario, modules: Iterable[str]) -> str:
-    """The id of a resolved scenario whose plug-ins are defined in these files."""
-    digest = hashlib.sha256(resolved.model_dump_json().encode())
+def fingerprint(resolved: Scenario, modules: Iterable[str], own_data: str = "") -> str:
+    """Return the id of a resolved scenario whose plug-ins are defined in these files.
+
+    ``own_data`` identifies samples that replace those of the data set, see `Scenario.id`.
+    """
+    digest = hashlib.sha256(resolved.model_dump_json().encode() + own_data.encode())
     digest.update(code_version().encode())
     for module in modules:
         digest.update(Path(module).read_bytes())

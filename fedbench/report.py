@@ -153,7 +153,7 @@ def report(setup: Setup, world: World, rounds: list[Round], seconds: float) -> R
         epsilon=None if privacy is None else privacy.epsilon,
     )
     return Record(
-        id=scenario.id(),
+        id=scenario.id("" if setup.data.is_named(scenario.dataset) else setup.data.identity),
         scenario=scenario,
         data_digest=setup.data.digest,
         parameters=d,

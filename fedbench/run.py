@@ -80,7 +80,8 @@ def play(
         executor: ``loop``, ``stacked``, ``forked``, or ``auto``: the faster one of two.
         chunk: Clients that the stacked executor trains at once.
         progress: Called after each round.
-        data: The scenario's pool of samples, if it is at hand.
+        data: Samples to play on, by default the data set that the scenario names. The id of the
+            record covers them unless they are that data set as `load_pool` gave it.
 
     Raises:
         ConfigError: the scenario names something that cannot be had or does not fit.

@@ -216,9 +216,14 @@ class Scenario(BaseModel):
         seeds = {"data_seed": self.seed if self.data_seed is None else self.data_seed}
         return self.model_copy(update=described | shares | seeds)
 
-    def id(self) -> str:
-        """Sixteen hex digits: a hash of the resolved scenario and of the code that plays it."""
-        return fingerprint(self.resolved(), self.plugins().modules())
+    def id(self, own_data: str = "") -> str:
+        """Sixteen hex digits: a hash of the resolved scenario and of the code that plays it.
+
+        Args:
+            own_data: `Data.identity` of samples that were handed in instead of the data set that
+                the scenario names; empty for the named one.
+        """
+        return fingerprint(self.resolved(), self.plugins().modules(), own_data)
 
     def is_vote(self) -> bool:
         """The protocol's own rule with its server step counts votes."""

@@ -269,4 +269,10 @@ def load_pool(dataset: str) -> Data:
 def _load(dataset: str, folder: str) -> Data:
     data: Any = registry.load("dataset", dataset).load(Path(folder) if folder else None)
     loaded: Data = data
-    return loaded
+    return loaded.named(canonical(dataset))
+
+
+def canonical(dataset: str) -> str:
+    """Return the data set as a resolved scenario writes it, with every parameter."""
+    name = registry.split(dataset)[0]
+    return registry.describe(name, registry.load("dataset", dataset))

@@ -15,7 +15,7 @@ from rich.console import Console
 from fedbench.cli import columns, live, table
 from fedbench.errors import ConfigError
 from fedbench.measured import Environment, Result, Round, Spread, Timing
-from fedbench.pictures import survival
+from fedbench.pictures import survival, systems
 from fedbench.record import Record
 from fedbench.scenario import Scenario
 from fedbench.sweep import summary
@@ -362,7 +362,41 @@ def test_a_cell_with_fewer_seeds_than_the_others_says_so() -> None:
     of = cell("fedavg", "mean", "sign-flip")
     results[of] = results[of][:1]
     assert line(printed(results), "sign-flip").startswith("sign-flip (1 of 3 seeds)")
-    assert line(printed(results), "dyn-opt").startswith("dyn-opt ◀ worst")
+    assert line(printed(results), "dyn-opt").startswith("dyn-opt ◀ lowest so far")
+
+
+def test_while_attacks_are_missing_no_table_says_worst_case() -> None:
+    results = sweep()
+    planned = [*results, cell("fedavg", "mean", "alie"), cell("fedavg", "mean", "ipm")]
+    partial = summary.rows(planned, results)
+    out = io.StringIO()
+    Console(file=out, width=80).print(table.final_table(partial, 80))
+    for text in (single(out.getvalue()), table.markdown(partial)):
+        assert "2 of 4 attacks of fedavg + mean are missing: the lowest accuracy is no" in text
+        assert "dyn-opt ◀ lowest so far" in text
+        assert "rank-reversal ◀ worst" in text  # every attack of this system has finished
+        assert "worst case %" not in text
+    assert "| dyn-opt (2 of 4 attacks) |" in table.markdown(partial)
+
+
+def test_seeds_that_are_planned_and_not_played_are_missing_too() -> None:
+    results = sweep()
+    assert {row.missing for row in summary.rows(list(results), results, seeds=3)} == {0}
+    assert {row.missing for row in summary.rows(list(results), results, seeds=4)} == {2}
+
+
+def test_a_system_costs_the_mean_bits_and_the_largest_epsilon_of_all_its_cells() -> None:
+    clean, attack = (cell("fedavg", "mean", name, "dp-fedavg") for name in ("none", "sign-flip"))
+    results = {
+        clean: [record(clean, seed, 0.9, up=30.0, epsilon=5.39) for seed in (0, 1)],
+        attack: [record(attack, seed, 0.2, up=20.0, epsilon=3.78) for seed in (0, 1)],
+    }
+    worst = table.worst_cases(rows(results))[0].texts
+    assert worst[4:] == ["25.00", "20.31", "5.39"]
+    price = systems.systems(rows(results))[0].price
+    assert (price.uplink, price.epsilon) == (25.0, 5.39)
+    results[clean][0] = record(clean, 0, 0.9, up=30.0)  # a price that is not finite
+    assert table.worst_cases(rows(results))[0].texts[-1] == "unknown"
 
 
 def test_each_doubt_is_listed_once_with_its_cells() -> None:

@@ -247,6 +247,18 @@ def test_every_picture_says_what_was_run_and_what_its_signs_mean(kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_every_picture_says_which_attacks_are_missing(kind: str) -> None:
+    played = {row.cell: list(row.records) for row in noisy()}
+    system = next(iter(played)).scenario
+    absent = Cell(system.model_copy(update={"attack": "alie"}))
+    figure = KINDS[kind].compose(summary.rows([*played, absent], played))
+    text = " ".join(words(figure))
+    assert "attacks of" in text
+    assert "the lowest accuracy is no worst case yet" in text
+    assert "worst case over" not in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_equal_records_make_equal_files(kind: str, tmp_path: Path) -> None:
     from matplotlib import rc_context
 

@@ -20,7 +20,7 @@ from fedbench.report import report
 from fedbench.rng import Key
 from fedbench.run import World, play_round
 from fedbench.scenario import Scenario
-from fedbench.setup import Setup, prepare
+from fedbench.setup import Setup, load_pool, prepare
 from fedbench.threat import malicious_clients
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
@@ -490,3 +490,14 @@ def test_records_tell_sparsity_and_the_clients_own_models(protocol: str, share: 
     assert own > 0.15  # measured 0.26 and 0.27 after six rounds; chance is 0.1
     plain = fedbench.play(scenario.model_copy(update={"local_models": False, "rounds": 1}))
     assert plain.result.local_accuracy is None
+
+
+def test_a_run_on_other_data_has_another_id() -> None:
+    scenario = SMALL.model_copy(update={"model": "micro", "rounds": 1})
+    pool = load_pool(scenario.dataset)
+    other_labels = dataclasses.replace(pool, y=pool.y.flip(0))
+    other_scale = dataclasses.replace(pool, scale=2 * pool.scale)
+    pools = (pool.to("cpu"), other_labels, other_scale)
+    ids = [fedbench.play(scenario, device="cpu", data=data).id for data in pools]
+    assert ids[0] == scenario.id()
+    assert len(set(ids)) == 3

@@ -45,7 +45,7 @@ def run(console: Console, plan: Plan, options: Options, out: Path) -> None:
         )
     with watcher(console, cells, plan.seeds) as watch:
         records = play_all(cells, plan.seeds, options, watch, out)
-    table, done = rows(cells, records), sum(map(len, records.values()))
+    table, done = rows(cells, records, len(plan.seeds)), sum(map(len, records.values()))
     if table:
         console.print(final_table(table, console.width))
         console.print(write(plan, table, out, done), highlight=False, soft_wrap=True)

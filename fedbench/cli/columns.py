@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fedbench.sweep.summary import Row
 
 WORST = "◀ worst"
+SO_FAR = "◀ lowest so far"  # of a system whose attacks have not all finished
 NONE = "n/a"
 
 
@@ -52,6 +53,38 @@ def accuracy(row: Row) -> str:
     """Mean and, from two seeds on, standard deviation, in percent."""
     mean = percent(row.accuracy)
     return f"{mean} ± {percent(row.accuracy_std)}" if len(row.records) > 1 else mean
+
+
+def mark(row: Row) -> str:
+    """Mark of the lowest accuracy of a system: `WORST` only if none of its attacks is missing."""
+    if not row.worst:
+        return ""
+    return SO_FAR if row.missing else WORST
+
+
+def worst_case(rows: Sequence[Row]) -> str:
+    """Name of the lowest accuracies: ``worst case``, or what they are while attacks are missing."""
+    return "lowest so far" if any(row.missing for row in rows) else "worst case"
+
+
+def in_worst_case(rows: Sequence[Row]) -> str:
+    """Words after "accuracy" in a title; empty if nobody attacks."""
+    if not any(row.worst for row in rows):
+        return ""
+    return ", lowest so far," if any(row.missing for row in rows) else " in the worst case"
+
+
+def unfinished(rows: Sequence[Row]) -> str:
+    """Sentence that says how many attacks are missing; empty if none is."""
+    counts = {row.cell.system: (row.missing, row.attacks) for row in rows if row.missing}
+    if not counts:
+        return ""
+    (name, (missing, attacks)), *others = counts.items()
+    more = f" and some of {counted(len(others), 'other system')}" if others else ""
+    return (
+        f"{missing} of {counted(attacks, 'attack')} of {name}{more} are missing: "
+        "the lowest accuracy is no worst case yet."
+    )
 
 
 def impact(row: Row) -> str:
@@ -177,13 +210,20 @@ def saying(rows: Sequence[Row], columns: Iterable[Column]) -> list[Column]:
     return [column for column in columns if column.says(rows)]
 
 
+def _marked(rows: Sequence[Row]) -> str:
+    """What the mark of the lowest accuracy means."""
+    if any(row.missing for row in rows):
+        return f"{SO_FAR}: the lowest accuracy, of a system whose attacks are not all played"
+    return f"{WORST}: the lowest accuracy of the attacks that stand here"
+
+
 def captions(rows: Sequence[Row]) -> dict[str, str]:
     """What the columns mean."""
     seeds = max((len(row.records) for row in rows), default=0)
     said = {
         "accuracy": "percent of the benign clients' pooled test data, at the last round",
         "±": f"sample standard deviation over {seeds} seeds" if seeds > 1 else "n/a: one seed",
-        "impact": f"clean minus attacked, in percentage points; {WORST}: the lowest accuracy",
+        "impact": f"clean minus attacked, in percentage points; {_marked(rows)}",
     }
     if SUCCESS.says(rows):
         said["backdoor"] = (

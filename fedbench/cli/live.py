@@ -131,6 +131,7 @@ class TerminalWatcher(Watcher):
         self, console: Console, cells: list[Cell], seeds: Sequence[int], table: bool = True
     ) -> None:
         self.console, self.cells, self.table = console, cells, table
+        self.seeds = len(seeds)
         self.runs = len(cells) * len(seeds)
         self.start = time.monotonic()
         self.running: dict[tuple[Cell, int], Playing] = {}
@@ -179,7 +180,7 @@ class TerminalWatcher(Watcher):
             if not self.table:
                 return
             self.records.setdefault(cell, []).append(record)
-            self.rows = summary.rows(self.cells, self.records)
+            self.rows = summary.rows(self.cells, self.records, self.seeds)
 
     def failed(self, cell: Cell, seed: int, message: str) -> None:
         """Said above the display, where it stays."""

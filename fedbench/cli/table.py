@@ -22,12 +22,14 @@ from fedbench.cli.columns import (
     NONE,
     PRICE,
     UP,
-    WORST,
     Column,
     accuracy,
     captions,
     guarantees,
+    mark,
     saying,
+    unfinished,
+    worst_case,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +43,6 @@ LAYOUTS: tuple[dict[str, tuple[Column, ...]], ...] = (
     {FIRST: (*ACCURACY, *BACKDOOR, *DETECTION), f"{SECOND} and {THIRD}": (*CLIENTS, *PRICE)},
     {FIRST: (*ACCURACY, *BACKDOOR, *DETECTION), SECOND: CLIENTS, THIRD: PRICE},
 )
-SUMMARY = ("\nsystem", "clean\n%", "worst case\n%", "\nattack", "up\nbits", "down\nbits", "\nε")
 _ASCII = str.maketrans({"±": "+-", "ε": "eps", "◀": "<-", "…": "..."})
 
 
@@ -85,21 +86,35 @@ def lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
             label = f"strongest of {row.tried}: {label}" if row.tried else label
             if len(row.records) < seeds:
                 label += f" ({len(row.records)} of {seeds} seeds)"
-            label += f" {WORST}" if row.worst else ""
+            label += f" {mark(row)}" if row.worst else ""
             out.append(Line([label, *(column.text(row) for column in columns)], row.worst))
     return out
 
 
+def summary_heads(name: str) -> tuple[str, ...]:
+    """Heads of the table of systems, whose third column is called ``name``."""
+    return ("\nsystem", "clean\n%", f"{name}\n%", "\nattack", "up\nbits", "down\nbits", "\nε")
+
+
 def worst_cases(rows: Sequence[Row]) -> list[Line]:
     """One line a system, the best worst case first; last those that nobody has attacked yet."""
+    from fedbench.sweep.summary import pooled
+
     found: list[tuple[float, Line]] = []
     for name, group in systems(rows).items():
         worst = next((row for row in group if row.worst), None)
         clean = accuracy(group[0]) if group[0].cell.clean else NONE
-        attacked = [accuracy(worst), worst.cell.attack] if worst else [NONE, NONE]
-        price = [column.text(worst or group[0]) for column in (UP, DOWN, EPSILON)]
+        attacked = [accuracy(worst), _among(worst)] if worst else [NONE, NONE]
+        price = [column.text(pooled(group)) for column in (UP, DOWN, EPSILON)]
         found.append((worst.accuracy if worst else -1.0, Line([name, clean, *attacked, *price])))
     return [line for _, line in sorted(found, key=lambda pair: -pair[0])]
+
+
+def _among(row: Row) -> str:
+    """Attack with the lowest accuracy, and out of how many if some of them are missing."""
+    if not row.missing:
+        return row.cell.attack
+    return f"{row.cell.attack} ({row.attacks - row.missing} of {row.attacks} attacks)"
 
 
 def final_table(rows: list[Row], width: int) -> RenderableType:
@@ -135,7 +150,10 @@ class _Report:
             yield Text("\ndoubts:", style="bold yellow")
             yield listed([("-", doubt) for doubt in found], options)
         yield ""
-        yield grid("worst case", SUMMARY, worst_cases(self.rows), options)
+        if missing := unfinished(self.rows):
+            yield Text(legible(missing, options), style="bold red")
+        name = worst_case(self.rows)
+        yield grid(name, summary_heads(name), worst_cases(self.rows), options)
 
 
 def layout(rows: Sequence[Row], width: int) -> dict[str, list[Column]]:
@@ -238,7 +256,9 @@ def markdown(rows: Sequence[Row]) -> str:
         text += "\nDoubts:\n\n"
         text += "".join(f"- {doubt}\n" for doubt in found)
     worst = [line.texts for line in worst_cases(rows)]
-    return f"{text}\nWorst case:\n\n{_pipes(SUMMARY, worst, 1)}"
+    name = worst_case(rows)
+    text += f"\n{missing}\n" if (missing := unfinished(rows)) else ""
+    return f"{text}\n{name.capitalize()}:\n\n{_pipes(summary_heads(name), worst, 1)}"
 
 
 def _pipes(heads: Sequence[str], body: Sequence[Sequence[str]], names: int) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from fedbench.cli import columns
 from fedbench.pictures.listing import height_of, write_list
 from fedbench.pictures.page import MARGIN, WIDTH, Key, Page, Words, measure, wrap
 from fedbench.pictures.places import Box, Place, Spot, front, places, stairs
@@ -60,7 +61,7 @@ def marks(rows: Sequence[Row]) -> list[Mark]:
         row, clean = system.shown, system.clean
         low, high = cut(interval(accuracies(row))) or (row.accuracy, row.accuracy)
         without = None if clean is None or clean is row else 100 * clean.accuracy
-        bits = max(row.uplink + row.downlink, 1e-4)  # nothing has no logarithm
+        bits = max(system.price.uplink + system.price.downlink, 1e-4)  # nothing has no logarithm
         out.append(Mark(system, bits, 100 * row.accuracy, (100 * low, 100 * high), without))
     return out
 
@@ -83,7 +84,7 @@ def compose(rows: Sequence[Row]) -> Figure:
         labels = _numbers(found, best, frame)
         put = frame.places(labels, found, best)
     body = DOWN + UNDER + height_of(listed)
-    page, top = Page.framed(body, _words(rows), _keys(found))
+    page, top = Page.framed(body, _words(rows), _keys(found, rows))
     _draw(page.axes(LEFT, top, ACROSS, DOWN), found, best, frame)
     for label, place in zip(labels, put, strict=True):
         if place:
@@ -93,7 +94,7 @@ def compose(rows: Sequence[Row]) -> Figure:
 
 
 def _words(rows: Sequence[Row]) -> Words:
-    worst = " in the worst case" * any(row.worst for row in rows)
+    worst = columns.in_worst_case(rows)
     caption = (
         "Benign clients' pooled test data, last round. Bits as they were sent: of a benign message "
         f"up, and of what one client gets in a round. {sureness(rows, 'Vertical bar')}"
@@ -101,10 +102,10 @@ def _words(rows: Sequence[Row]) -> Words:
     return Words(f"Accuracy{worst} against bits", setting(rows), caption)
 
 
-def _keys(found: Sequence[Mark]) -> list[Key]:
+def _keys(found: Sequence[Mark], rows: Sequence[Row]) -> list[Key]:
     keys = []
     if any(mark.system.worst for mark in found):
-        keys.append(Key("worst case over the attacks", WORST, "o"))
+        keys.append(Key(f"{columns.worst_case(rows)} over the attacks", WORST, "o"))
     if any(mark.clean is not None or not mark.system.worst for mark in found):
         keys.append(Key("no attack", INK, "o", hollow=True))
     return [*keys, Key("Pareto front: nobody is better in both", COLOURS[0], line="-")]

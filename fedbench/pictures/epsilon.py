@@ -51,7 +51,7 @@ def lines(rows: Sequence[Row]) -> list[Line]:
         cell = system.shown.cell
         panel, rule = quiet("protocol", cell.protocol), f"{cell.defense}{where(cell)}"
         unnoised = cell.scenario.mechanism == "none"
-        if system.shown.privacy is not None:
+        if system.price.privacy is not None:
             noise = "noise of its own" if unnoised else quiet("mechanism", cell.scenario.mechanism)
             priced.setdefault((panel, noise, rule), []).append(system)
         elif unnoised:
@@ -84,14 +84,16 @@ def compose(rows: Sequence[Row]) -> Figure:
     found = lines(rows)
     looks = {name: sign(i) for i, name in enumerate(dict.fromkeys(line.name for line in found))}
     names = list(dict.fromkeys(line.panel for line in found))
-    worst = " in the worst case" * any(row.worst for row in rows)
+    worst = columns.in_worst_case(rows)
     caption = (
         f"Benign clients' pooled test data, last round. {_covered(found)} "
         f"{sureness(rows, 'Vertical bar')}"
     )
     words = Words(f"Accuracy{worst} against ε", setting(rows), caption)
     keys = [Key(name, *look, line="-") for name, look in looks.items()]
-    keys += [Key("worst case over the attacks", INK, "o", line="-")] if worst else []
+    keys += (
+        [Key(f"{columns.worst_case(rows)} over the attacks", INK, "o", line="-")] if worst else []
+    )
     keys.append(Key("no attack", INK, "o", line="--", hollow=True))
     figure, panels = multiples([(name, "") for name in names], words, keys)
     scale = _Scale.of(found)
@@ -110,7 +112,7 @@ def compose(rows: Sequence[Row]) -> Figure:
 
 def _covered(found: Sequence[Line]) -> str:
     """What the epsilons promise, if all promise the same."""
-    priced = [system.shown.privacy for line in found for system in line.systems]
+    priced = [system.price.privacy for line in found for system in line.systems]
     claims = {
         f"at δ = {one.delta:g}, per {one.unit}, {one.adjacency}, before who sees the "
         f"{columns.SEEN[one.sees]}"
@@ -140,12 +142,13 @@ class _Scale:
 
     @classmethod
     def of(cls, found: Sequence[Line]) -> _Scale:
+        prices = [system.price.epsilon for line in found for system in line.systems]
         priced = [row for line in found for system in line.systems for row in _shown(system)]
         bare = [row for line in found if line.bare for row in _shown(line.bare)]
-        powers = [_power(row.epsilon) for row in priced if row.epsilon is not None]
+        powers = [_power(epsilon) for epsilon in prices if epsilon is not None]
         air = max(0.04 * (max(powers) - min(powers)), 0.1)
         ends = [end for row in (*priced, *bare) for end in (row.accuracy, *(_ends(row) or ()))]
-        held = {STRIPS[0]: any(row.epsilon is None for row in priced), STRIPS[1]: bool(bare)}
+        held = {STRIPS[0]: None in prices, STRIPS[1]: bool(bare)}
         strips = [name for name, holds in held.items() if holds]
         return cls(min(powers) - air, max(powers) + air, strips, tens(ends))
 
@@ -171,9 +174,10 @@ class _Scale:
         """The worst case as a line, the clean runs as a dashed one; alone in the strips."""
         places: dict[bool, list[tuple[float, Row]]] = {True: [], False: []}
         for system in line.systems:
+            epsilon = system.price.epsilon
             for row in _shown(system):
-                if row.epsilon is not None:
-                    places[row.cell.clean].append((_power(row.epsilon), row))
+                if epsilon is not None:
+                    places[row.cell.clean].append((_power(epsilon), row))
                 else:
                     self._alone(axes, row, look, STRIPS[0], slot)
         for row in _shown(line.bare) if line.bare else ():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.cli.columns import NONE, percent
 from fedbench.pictures.page import MARGIN, WIDTH, Key, Page, Words, measure, pieces, wrap
 from fedbench.pictures.style import FAINT, WORST, styled
-from fedbench.pictures.systems import attacks, setting, systems, unruled, versions
+from fedbench.pictures.systems import attacks, cautions, setting, systems, unruled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -137,7 +137,7 @@ def compose(rows: Sequence[Row]) -> Figure:
     caption = "Benign clients' pooled test data, last round; mean over the seeds."
     if any(len(row) < len(layout.attacks) - 1 for one in found for row in one.rules.values()):
         caption += f" {NONE}: no record."
-    words = Words("Accuracy of defenses under attacks", setting(rows), caption + versions(rows))
+    words = Words("Accuracy of defenses under attacks", setting(rows), caption + cautions(rows))
     keys = [Key(f"{share} %", face(share / 100), "s") for share in SCALE]
     if any(row.worst for row in rows):
         keys.append(Key("the worst of its row", WORST, "s", hollow=True))

@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from fedbench.cli import columns
 from fedbench.cli.columns import NONE, WORST, bits, epsilon, percent
 from fedbench.cli.table import NAMES, Line, cell, grid, legible
 from fedbench.pictures.bits import marks
@@ -84,6 +85,8 @@ class Sketch:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(legible(TITLES[self.kind], options), style="bold")
         yield Text(legible(setting(self.rows), options))
+        if missing := columns.unfinished(self.rows):
+            yield Text(legible(missing, options), style="bold red")
         yield ""
         draw = {
             "rounds": _rounds,
@@ -101,7 +104,7 @@ def _room(options: ConsoleOptions, taken: int) -> int:
 
 
 def _label(row: Row) -> str:
-    return "none (clean)" if row.cell.clean else row.cell.attack + f" {WORST}" * row.worst
+    return "none (clean)" if row.cell.clean else f"{row.cell.attack} {columns.mark(row)}".rstrip()
 
 
 def _both(system: System) -> list[str]:
@@ -161,9 +164,9 @@ def _epsilon(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[Renderabl
     groups: dict[str, list[Line]] = {}
     for line in lines(rows):
         inside = groups.setdefault(f"{line.panel} + {line.name}", [])
-        known = [one for one in line.systems if one.shown.epsilon is not None]
-        listed = sorted(known, key=lambda one: one.shown.epsilon or 0.0)
-        said = [epsilon(one.shown) for one in listed]
+        known = [one for one in line.systems if one.price.epsilon is not None]
+        listed = sorted(known, key=lambda one: one.price.epsilon or 0.0)
+        said = [epsilon(one.price) for one in listed]
         listed += [one for one in line.systems if one not in known]
         said += [STRIPS[0]] * (len(listed) - len(said))
         if line.bare:

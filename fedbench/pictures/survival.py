@@ -31,14 +31,14 @@ class Group:
     Args:
         name: In lines.
         rows: The clean one first.
-        shown: Whose price is told: the worst case, or the clean run if nobody has attacked.
+        price: Bits and epsilon over all cells.
         top: Inches.
         height: Inches.
     """
 
     name: list[str]
     rows: list[Row]
-    shown: Row
+    price: Row
     top: float
     height: float
 
@@ -83,7 +83,7 @@ def compose(rows: Sequence[Row], title: str, subtitle: str) -> Figure:
     if priced:
         heads[right + 0.1] = "ε"
         for group in found:
-            page.write(right + 0.1, top + group.middle, columns.epsilon(group.shown))
+            page.write(right + 0.1, top + group.middle, columns.epsilon(group.price))
     for x, head in heads.items():
         page.write(x, top - 0.2, head, fontweight="bold")
     return page.figure
@@ -95,7 +95,7 @@ def groups(found: Sequence[System]) -> list[Group]:
     for system in found:
         name = wrap(system.name.replace(",", ", "), NAME, LETTERS)
         height = max(LANE * len(system.rows), 0.17 * len(name)) + GAP
-        out.append(Group(name, system.rows, system.shown, top, height))
+        out.append(Group(name, system.rows, system.price, top, height))
         top += height
     return out
 
@@ -120,7 +120,7 @@ def accuracies(axes: Axes, systems: Sequence[Group], keys: dict[str, Key]) -> No
             axes.errorbar(mean, y, xerr=std or None, color=key.colour, zorder=3)
             axes.plot(mean, y, **key.look(), zorder=4)
             axes.annotate(
-                columns.percent(row.accuracy) + (f" {columns.WORST}" if row.worst else ""),
+                f"{columns.percent(row.accuracy)} {columns.mark(row)}".rstrip(),
                 (mean + std, y),
                 xytext=(7, 0),
                 textcoords="offset points",
@@ -131,15 +131,15 @@ def accuracies(axes: Axes, systems: Sequence[Group], keys: dict[str, Key]) -> No
                 bbox=paper,
                 zorder=1,
             )
-            label = 1.05 if row.worst else 0.55  # inches
+            label = (1.5 if row.missing else 1.05) if row.worst else 0.55  # inches
             end = max(end, (mean + std) * panel / (panel - label))
     axes.set(xlim=(0, end), xticks=range(0, 101, 20))
     axes.vlines(range(0, 101, 20), *axes.get_ylim(), color=RULE, linewidth=0.8, zorder=0)
 
 
 def bits(axes: Axes, systems: Sequence[Group]) -> None:
-    """A bar from zero and the number, of the worst case's run."""
-    numbers = [group.shown.uplink for group in systems]
+    """A bar from zero and the number: uplink bits, the mean over all cells of a system."""
+    numbers = [group.price.uplink for group in systems]
     middles = [group.middle for group in systems]
     axes.barh(middles, numbers, height=0.17, color=BAR, zorder=2)
     for number, y in zip(numbers, middles, strict=True):
@@ -157,4 +157,5 @@ def bits(axes: Axes, systems: Sequence[Group]) -> None:
 def _caption(rows: Sequence[Row]) -> str:
     seeds = max(len(row.records) for row in rows)
     spread = f"mean and sample standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return f"Benign clients' test data, last round; {spread}. {columns.WORST}: the lowest accuracy."
+    marked = columns.unfinished(rows) or f"{columns.WORST}: the lowest accuracy."
+    return f"Benign clients' test data, last round; {spread}. {marked}"

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedbench.cli import columns
+
 if TYPE_CHECKING:
     from fedbench.sweep.cells import Cell
     from fedbench.sweep.statistics import Interval
@@ -39,6 +41,13 @@ class System:
     def worst(self) -> Row | None:
         """Under the attack with the lowest accuracy."""
         return next((row for row in self.rows if row.worst), None)
+
+    @property
+    def price(self) -> Row:
+        """Bits and epsilon of the system over all its cells, see `pooled`."""
+        from fedbench.sweep.summary import pooled
+
+        return pooled(self.rows)
 
     @property
     def shown(self) -> Row:
@@ -101,13 +110,14 @@ def sureness(rows: Sequence[Row], sign: str, seeds: Sequence[int] = ()) -> str:
         )
     else:
         said = "One seed, so no interval."
-    return said + versions(rows)
+    return said + cautions(rows)
 
 
-def versions(rows: Sequence[Row]) -> str:
-    """A warning where the code has changed between two records."""
-    found = {record.environment.fedbench for row in rows for record in row.records}
-    return f" Played by {len(found)} versions of the code." if len(found) > 1 else ""
+def cautions(rows: Sequence[Row]) -> str:
+    """Warnings for a caption: code that changed between two records, attacks that are missing."""
+    played_by = {record.environment.fedbench for row in rows for record in row.records}
+    versions = f"Played by {len(played_by)} versions of the code." if len(played_by) > 1 else ""
+    return "".join(f" {warning}" for warning in (versions, columns.unfinished(rows)) if warning)
 
 
 def unruled(cell: Cell) -> str:

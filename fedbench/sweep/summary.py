@@ -23,6 +23,9 @@ class Row:
         worst: Is this the attack with the lowest mean accuracy of its protocol and defense?
         twins: Of a backdoor, the records of its clean twin, see `Cell.twin`.
         tried: Of how many candidates it was chosen on validation data; 0 if it was asked for.
+        attacks: Attacks that are planned for its system.
+        missing: Those of them that have not finished every seed: until they have, the lowest
+            accuracy is no worst case.
     """
 
     cell: Cell
@@ -31,6 +34,8 @@ class Row:
     worst: bool = False
     twins: tuple[Record, ...] = ()
     tried: int = 0
+    attacks: int = 0
+    missing: int = 0
 
     @property
     def accuracy(self) -> float:
@@ -196,12 +201,28 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(measured) if measured else None
 
 
-def rows(cells: Sequence[Cell], records: dict[Cell, list[Record]]) -> list[Row]:
+def pooled(rows: Sequence[Row]) -> Row:
+    """Return the rows of one system as one row, whose price is the system's.
+
+    Bits are the mean over all cells, the clean one included, and epsilon is the largest of any run,
+    as in a leaderboard: what the run under the worst attack cost is not what the system costs.
+    """
+    return Row(rows[0].cell, tuple(record for row in rows for record in row.records))
+
+
+def rows(
+    cells: Sequence[Cell], records: dict[Cell, list[Record]], seeds: int | None = None
+) -> list[Row]:
     """A row for each cell with a finished seed, in the cells' order, the worst attacks marked.
 
     Clean twins of backdoors have none: their numbers are in the rows that they belong to. Of the
     candidates of ``strongest`` that were not asked for by name, each system has one: the one with
     the lowest mean accuracy on *validation* data, so that its test accuracy was not chosen.
+
+    Args:
+        cells: All that are planned.
+        records: What has been played of them.
+        seeds: Runs that each cell shall have; by default as many as the cell with most has.
     """
     twins = {cell for cell in cells if cell.dormant and any(_succeeded(records.get(cell)))}
     played = [cell for cell in cells if records.get(cell) and cell not in twins]
@@ -216,6 +237,15 @@ def rows(cells: Sequence[Cell], records: dict[Cell, list[Record]]) -> list[Row]:
         acts = not cell.clean and not cell.dormant
         if acts and lower and any(r.malicious for x in records[cell] for r in x.rounds):
             worst[cell.system] = cell
+    planned: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if not cell.clean and not cell.dormant:
+            planned.setdefault(cell.system, []).append(cell)
+    whole = max(map(len, records.values()), default=0) if seeds is None else seeds
+    missing = {
+        system: sum(len(records.get(cell, ())) < whole for cell in attacks)
+        for system, attacks in planned.items()
+    }
     return [
         Row(
             cell,
@@ -224,6 +254,8 @@ def rows(cells: Sequence[Cell], records: dict[Cell, list[Record]]) -> list[Row]:
             worst.get(cell.system) == cell,
             tuple(records[cell.twin]) if cell.twin in twins else (),
             found.get(cell, 0),
+            len(planned.get(cell.system, ())),
+            missing.get(cell.system, 0),
         )
         for cell, row in plain.items()
     ]

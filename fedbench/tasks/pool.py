@@ -24,6 +24,8 @@ class Data:
         mean: Per channel, of the scaled pixels.
         std: Per channel, of the scaled pixels.
         owner: ``(N,)`` int64, whose sample it is, where the data set has users.
+        origin: Name of the data set that these samples were loaded as, and their `identity` then;
+            see `is_named`. Empty for a pool that did not come from a data set with a name.
     """
 
     x: Tensor
@@ -33,6 +35,7 @@ class Data:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     owner: Tensor | None = None
+    origin: tuple[str, str] = ("", "")
 
     def __post_init__(self) -> None:
         """Check the form."""
@@ -72,6 +75,20 @@ class Data:
         for numbers in (self.y,) if self.owner is None else (self.y, self.owner):
             state.update(numbers.cpu().contiguous().numpy().astype("<i8").data)
         return state.hexdigest()
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of the samples and of how they are normalised, in hex."""
+        form = repr((self.classes, self.scale, self.mean, self.std))
+        return hashlib.sha256(f"{self.digest} {form}".encode()).hexdigest()
+
+    def named(self, name: str) -> Data:
+        """Return the same pool, marked as the data set of that name."""
+        return replace(self, origin=(name, self.identity))
+
+    def is_named(self, name: str) -> bool:
+        """True if this is the data set of that name as it was loaded, unchanged since."""
+        return self.origin == (name, self.identity)
 
     def to(self, device: torch.device | str) -> Data:
         """The same pool there; ``owner``, which only a partition reads, stays."""

@@ -24,6 +24,7 @@ from fedbench.leaderboard.conditions import one_system
 from fedbench.leaderboard.entry import Entry, Interval, Repeated, Reproduction, Said
 from fedbench.leaderboard.growth import losses
 from fedbench.leaderboard.judge import RULES, SOUND, judge
+from fedbench.leaderboard.outdated import WEAKER_ATTACKS
 from fedbench.leaderboard.plan import plan
 from fedbench.leaderboard.rank import ranking, total
 from fedbench.leaderboard.reproduce import claim
@@ -462,6 +463,9 @@ DOUBTED: dict[str, Callable[[], Case]] = {
         track="digits",
     ),
     "participation": lambda: case(runs(clients=5), division="open", track="digits"),
+    "outdated": lambda: case(
+        changed(r, environment__fedbench=next(iter(WEAKER_ATTACKS))) for r in runs()
+    ),
     "unpriced": lambda: case(
         priced(None, attack=r.scenario.attack, seed=r.scenario.seed, accuracy=r.result.accuracy)
         for r in runs()

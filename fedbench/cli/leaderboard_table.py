@@ -16,6 +16,7 @@ from rich.table import Table
 from fedbench.cli.columns import NONE, bits, known, nats, percent
 from fedbench.cli.export import FORMULA
 from fedbench.cli.table import cell, legible, listed
+from fedbench.leaderboard.outdated import outdated
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -94,7 +95,8 @@ class Place:
 
     def _status(self, entry: Entry) -> str:
         old = f", rules {entry.rules} of {self.newest}" if entry.rules < self.newest else ""
-        return entry.status + old
+        weaker = ", outdated" if outdated(entry.code) else ""
+        return entry.status + weaker + old
 
     def rows(self) -> list[dict[str, Any]]:
         """Everything, in full precision."""
@@ -114,6 +116,7 @@ class Place:
                 "rules": one.entry.rules,
                 "newest_rules": self.newest,
                 "status": one.entry.status,
+                "outdated": outdated(one.entry.code),
             }
             for one in self.ranking.standings
         ]
@@ -176,6 +179,7 @@ LEGEND = {
     "worst case": "mean and 95 % interval over seeds, under the attack that hurts most",
     "up, down": "bits per parameter and message",
     "ε": "two compare only if unit, adversary, adjacency and δ agree (see --format json)",
+    "outdated": "an attack has become stronger since: the entry waits to be played again",
     FRONT: "no other entry is as good in worst case, bits and ε, and better in one",
     "equal bits": "worst case and clean are within the budget; up, down and ε, also for "
     f"{FRONT}, are of the whole run",

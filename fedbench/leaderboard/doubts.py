@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedbench.leaderboard.build import Case
+from fedbench.leaderboard.outdated import outdated
 from fedbench.leaderboard.score import is_clean, mean
 
 EASY = 0.95  # clean accuracy above which a data set hardly tells systems apart
@@ -18,6 +19,12 @@ def doubts(case: Case) -> Iterator[str]:
             found.setdefault(flag, {})[case.called(one.scenario.attack)] = None
     for flag, attacks in found.items():
         yield f"{flag}: {'; '.join(attacks)}"
+
+
+def weaker_attacks(case: Case) -> Iterator[str]:
+    """Runs whose attacks were searched by code that is known to find weaker ones."""
+    reasons = dict.fromkeys(outdated(record.environment.fedbench) for record in case.records)
+    yield from (f"{reason}; play it again" for reason in reasons if reason)
 
 
 def harmless(case: Case) -> Iterator[str]:

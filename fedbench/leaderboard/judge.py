@@ -67,6 +67,7 @@ RULES: tuple[Rule, ...] = (
     *(Rule(f"fixed: {name}", partial(conditions.fixed, name)) for name in Scenario.model_fields),
     Rule("envelope", conditions.envelope),
     Rule("doubts", doubts.doubts, "warning"),
+    Rule("outdated", doubts.weaker_attacks, "warning"),
     Rule("harmless", doubts.harmless, "warning"),
     Rule("easy", doubts.easy, "warning"),
     Rule("participation", doubts.participation, "warning"),

@@ -15,6 +15,7 @@ from fedbench.leaderboard import page_bars
 from fedbench.leaderboard import page_words as words
 from fedbench.leaderboard.board import STEM, archive, place, races
 from fedbench.leaderboard.entry import Entry
+from fedbench.leaderboard.outdated import outdated
 from fedbench.leaderboard.page_races import ENTRIES, Race, race
 from fedbench.leaderboard.reproduction import coverage
 from fedbench.leaderboard.rules import versions
@@ -153,6 +154,7 @@ def environment() -> Environment:
         generator=GENERATOR,
     )
     made.filters.update({word.__name__: word for word in WORDS})
+    made.filters["outdated"] = outdated
     made.filters.update(bar=page_bars.bar, curves=page_bars.curves, px="{:.1f}".format)
     return made
 

@@ -10,6 +10,7 @@ from typing import Any
 from fedbench import registry
 from fedbench.errors import FedbenchError
 from fedbench.leaderboard.entry import Entry, Interval, Price
+from fedbench.leaderboard.outdated import outdated
 from fedbench.leaderboard.rank import Ranking
 from fedbench.leaderboard.score import is_clean
 from fedbench.scenario import Scenario
@@ -245,8 +246,10 @@ def covers(price: Price) -> list[tuple[str, str]]:
 
 
 def doubts(entry: Entry) -> list[tuple[str, list[str]]]:
-    """Every flag, once, with the attacks under which it was raised."""
+    """Why it is outdated, if it is; then every flag, once, with the attacks that raised it."""
     found: dict[str, list[str]] = {}
+    if reason := outdated(entry.code):
+        found[reason] = []
     for cell in entry.cells:
         for flag in cell.flags:
             found.setdefault(flag, []).append(attack(cell.attack, entry))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def judge(setup: Setup, state: Any, step: int) -> Score:
     """What is deployed after this round, on the test parts of clients that are not malicious."""
-    model = setup.plugins.protocol.model(setup.shared, state, setup.key.fold("model", step))
+    model = setup.plugins.protocol.model(setup.shared, state, setup.secret.key("model", step))
     benign = [part for i, part in enumerate(setup.test) if not setup.malicious[i]]
     score = evaluate(setup.shared.network, model, setup.data, benign)
     return dataclasses.replace(score, success=backdoor_success(setup, model, torch.cat(benign)))
@@ -174,7 +174,7 @@ def report(setup: Setup, world: World, rounds: list[Round], seconds: float) -> R
 
 def validation_accuracy(setup: Setup, state: Any) -> float:
     """Of what is deployed in the end, on the validation parts of clients that are not malicious."""
-    last = setup.key.fold("model", setup.scenario.rounds - 1)
+    last = setup.secret.key("model", setup.scenario.rounds - 1)
     model = setup.plugins.protocol.model(setup.shared, state, last)
     benign = [part for i, part in enumerate(setup.validation) if not setup.malicious[i]]
     return evaluate(setup.shared.network, model, setup.data, benign).accuracy

@@ -4,15 +4,20 @@ A `Key` names a stream by folding words and integers into 64 bits; draw ``i`` of
 function of ``(key, i)`` alone, computed in exact integer arithmetic. So numbers do not depend on
 scheduling, chunking or device, and adding a draw here never changes a number there.
 
+Folding can be undone, so it is for names inside one plug-in. Every key that is handed to a plug-in
+comes from a `Secret`, one way: it leads neither back to the run nor to another plug-in's draws.
+
 NumPy computes on a CPU, eager torch integer operations on an accelerator and under ``vmap`` (where
 a key holds one seed per client); both give the same bits.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +26,7 @@ from torch import Tensor
 _GAMMA = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, made odd
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _MASK = (1 << 64) - 1
+_SIP = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 _BLOCK = 1 << 15  # draws computed at once in NumPy: the temporaries stay in cache
 
 
@@ -53,6 +59,56 @@ def _mix_torch(z: Tensor) -> Tensor:
     return z ^ _shift_right(z, 31)
 
 
+def _rotate(x: int | Tensor, bits: int) -> int | Tensor:
+    """Turn 64 bits to the left."""
+    if isinstance(x, Tensor):
+        return (x << bits) | _shift_right(x, 64 - bits)
+    return (x << bits | x >> (64 - bits)) & _MASK
+
+
+def _sip_round(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any, Any]:
+    """SipRound: ``a b c d`` are ``v0 v1 v2 v3`` of the paper, integers or tensors."""
+    mask = -1 if isinstance(a, Tensor) else _MASK  # tensors wrap around by themselves
+    a = (a + b) & mask
+    b = _rotate(b, 13) ^ a
+    a = _rotate(a, 32)
+    c = (c + d) & mask
+    d = _rotate(d, 16) ^ c
+    a = (a + d) & mask
+    d = _rotate(d, 21) ^ a
+    c = (c + b) & mask
+    b = _rotate(b, 17) ^ c
+    c = _rotate(c, 32)
+    return a, b, c, d
+
+
+def _siphash(low: int | Tensor, high: int, words: Sequence[int]) -> Any:
+    """SipHash-2-4 of 64-bit ``words`` under the key ``low, high``; a tensor if ``low`` is one.
+
+    It needs additions, rotations and exclusive ors only, so it runs under ``vmap`` with the same
+    result, where BLAKE2b cannot.
+
+    References:
+        Aumasson and Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT 2012,
+        https://doi.org/10.1007/978-3-642-34931-7_28, section 2.
+    """
+    fit = _signed if isinstance(low, Tensor) else int
+    zero = low ^ low  # of the same kind as ``low``
+    keys = (low, zero ^ fit(high))
+    state: Any = tuple(keys[i % 2] ^ fit(constant) for i, constant in enumerate(_SIP))
+    length = len(words) * 8 % 256 << 56
+    for word in (*words, length):
+        a, b, c, d = state
+        a, b, c, d = _sip_round(*_sip_round(a, b, c, d ^ fit(word)))
+        state = a ^ fit(word), b, c, d
+    a, b, c, d = state
+    state = a, b, c ^ 0xFF, d
+    for _ in range(4):
+        state = _sip_round(*state)
+    a, b, c, d = state
+    return a ^ b ^ c ^ d
+
+
 @lru_cache(maxsize=1 << 16)
 def _word(name: str | int) -> int:
     """64 bits of a hash, other ones for ``1`` than for ``"1"``."""
@@ -64,6 +120,49 @@ def _gaussian_table() -> Tensor:
     from scipy.special import ndtri
 
     return torch.from_numpy(ndtri((np.arange(1 << 16) + 0.5) / (1 << 16)).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class Secret:
+    """Root of a run's keys, which are derived from it one way, by name.
+
+    The harness keeps it: no plug-in is handed one, and from a key that it is handed none of the
+    others can be computed. A run can be repeated, so its secret is a function of its seed, and
+    whoever guesses the seed can do what the harness does.
+
+    Args:
+        root: 32 bytes.
+    """
+
+    root: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, seed: int, purpose: str) -> Secret:
+        """Return the secret of a run's ``seed`` for a purpose.
+
+        >>> Secret.of(0, "run") == Secret.of(0, "data")
+        False
+        """
+        return cls(
+            blake2b(repr((purpose, seed)).encode(), digest_size=32, person=b"fedbench").digest()
+        )
+
+    def key(self, *names: str | int) -> Key:
+        """Return the key of a purpose: BLAKE2b of the names under this secret.
+
+        >>> secret = Secret.of(0, "run")
+        >>> secret.key("client", 1, 2).seed == secret.key("client", 1, 3).seed
+        False
+        """
+        return Key(int.from_bytes(self._hash(names, 8), "little"))
+
+    def derive(self, *names: str | int) -> Secret:
+        """Return the secret of a part of the run, which leads to that part's keys only."""
+        return Secret(self._hash(names, 32))
+
+    def _hash(self, names: tuple[str | int, ...], size: int) -> bytes:
+        """``size`` bytes; hashes of different sizes have nothing to do with each other."""
+        return blake2b(repr(names).encode(), key=self.root, digest_size=size).digest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +183,7 @@ class Key:
     seed: int | Tensor
 
     def fold(self, *names: str | int) -> Key:
-        """The stream named by this one and ``names``, in order.
+        """The stream named by this one and ``names``, in order; it leads back to this one.
 
         >>> Key(0).fold("noise", 3).seed == Key(0).fold("noise").fold(3).seed
         True
@@ -99,19 +198,13 @@ class Key:
         return Key(seed)
 
     def public(self, *names: str | int) -> Key:
-        """A stream whose seed may travel: it does not give away the key that it comes from.
+        """Return a stream whose seed may travel: it does not give away the key that it comes from.
 
-        `fold` can be undone, so a folded seed on the wire would tell a client's other draws, the
-        noise that protects it among them. Here what goes in is added to what comes out, twice,
-        which no arithmetic takes back; it is no cryptographic function all the same.
+        A folded seed on the wire would tell a client's other draws, for `fold` can be undone. This
+        one is SipHash-2-4 of the names under this key: the same under ``vmap``, where a client
+        trains, and where it sends.
         """
-        seed = self.fold(*names).seed
-        for _ in range(2):
-            if isinstance(seed, Tensor):
-                seed = _mix_torch(seed + _signed(_GAMMA)) ^ seed
-            else:
-                seed = _mix_int((seed + _GAMMA) & _MASK) ^ seed
-        return Key(seed)
+        return Key(_siphash(self.seed, 0, [_word(name) for name in names]))
 
     def tensor(self, device: torch.device | str = "cpu") -> Tensor:
         """The seed as an int64 tensor without dimensions, to be stacked over clients."""

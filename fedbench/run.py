@@ -100,13 +100,13 @@ def play(
 
 def play_round(setup: Setup, world: World, step: int) -> Round:
     """One round. ``world`` is what it was, one round later."""
-    scenario, shared, key = setup.scenario, setup.shared, setup.key
+    scenario, shared, secret = setup.scenario, setup.shared, setup.secret
     protocol, attack = setup.plugins.protocol, setup.attack(step)
     defense, mechanism = setup.plugins.defense, setup.plugins.mechanism
 
     # 1  the server samples clients and sends; they get what the bytes say
     ids = setup.sample(step)
-    sent_down = protocol.broadcast(shared, world.state, ids or [0], key.fold("broadcast", step))
+    sent_down = protocol.broadcast(shared, world.state, ids or [0], secret.key("broadcast", step))
     down = sent_down.encode()
     broadcast, _ = type(sent_down).decode(down, sent_down.spec, shared.device)
     assert broadcast is not None
@@ -117,16 +117,16 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         setup.client(i, trees[row % len(trees)], world.clients.get(i), step)
         for row, i in enumerate(ids)
     ]
-    keys = [client.key for client in clients]
+    keys, noise = [client.key for client in clients], setup.noise(ids, step)
     updates, memories = setup.executor.train(clients)
 
     # 3  mechanism and compression: from here on only the alphabet exists
     keeps, idle = ~setup.defiant[ids], protocol.idle(shared, broadcast)
     updates, world.mechanism = protect_updates(
-        mechanism, updates, idle, keys, keeps, world.mechanism
+        mechanism, updates, idle, noise, keeps, world.mechanism
     )
     honest, remembered = compress(protocol, shared, updates, keys, memories, idle)
-    honest = protect_payload(mechanism, honest, keys, keeps)
+    honest = protect_payload(mechanism, honest, noise, keeps)
     world.clients |= dict(zip(ids, remembered, strict=True))
     if world.rule is None:
         world.rule = defense.init(honest.spec)
@@ -138,8 +138,9 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         now(),
     )
     rows, executor = malicious.nonzero()[:, 0], setup.executor
+    adversary = secret.derive("adversary", step)
     trained = threat.train(
-        attack, executor, clients, updates, rows, setup.parts(ids), world.before, step
+        attack, executor, clients, updates, rows, setup.parts(ids), world.before, step, adversary
     )
     situation = threat.Situation(
         honest=honest,
@@ -154,7 +155,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         defense=defense,
         defense_state=world.rule,
         view=view,
-        key=key.fold("adversary", step),
+        secret=adversary,
     )
     forged = threat.forge(attack, situation, world.adversary, start)
     world.attack_seconds += forged.seconds
@@ -172,12 +173,12 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         achieved |= verdict(view.findings, setup.hostile(ids, step)[accepted])
     if enough or mechanism.central:  # who has promised noise adds it to nothing, too
         aggregate = aggregate if enough else received.values().new_zeros(received.values().shape[1])
-        noise = key.fold("mechanism", step)
+        key = secret.key("mechanism", step)
         aggregate, world.mechanism = mechanism.on_aggregate(
-            aggregate, received, view, noise, world.mechanism
+            aggregate, received, view, key, world.mechanism
         )
         world.state = protocol.server_step(
-            shared, world.state, aggregate, setup.count(received), key.fold("server", step)
+            shared, world.state, aggregate, setup.count(received), secret.key("server", step)
         )
 
     # 8  what was given away is priced, what travelled is counted, what is deployed is judged

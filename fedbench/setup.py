@@ -21,7 +21,7 @@ from fedbench.layout import Tree
 from fedbench.network import is_statistic
 from fedbench.payload import Payload
 from fedbench.plugins import Plugins
-from fedbench.rng import Key
+from fedbench.rng import Key, Secret
 from fedbench.scenario import Scenario
 from fedbench.tasks.datasets import data_folder
 from fedbench.tasks.pool import Data
@@ -48,7 +48,8 @@ class Setup:
         malicious: ``(N,)`` bool.
         shared: Network, public seed and device.
         executor: Trains clients.
-        key: The run's own randomness.
+        pseudonyms: ``(N,)`` int64, the numbers by which the server's rule knows the clients.
+        secret: Root of all of the run's draws; no plug-in is handed it.
     """
 
     scenario: Scenario
@@ -62,7 +63,8 @@ class Setup:
     malicious: Tensor
     shared: Shared
     executor: Executor
-    key: Key
+    pseudonyms: Tensor
+    secret: Secret
 
     @property
     def defiant(self) -> Tensor:
@@ -100,7 +102,7 @@ class Setup:
 
     def sample(self, step: int) -> list[int]:
         """The clients of a round."""
-        key, clients = self.key.fold("sample", step), self.scenario.clients
+        key, clients = self.secret.key("sample", step), self.scenario.clients
         if self.scenario.sampling == "poisson":
             drawn = key.uniform(clients) < self.scenario.per_round / clients
             return drawn.nonzero()[:, 0].tolist()
@@ -113,10 +115,14 @@ class Setup:
             tree=tree,
             x=self.data.floats(self.train[i]),
             y=self.data.y[self.train[i]],
-            key=self.key.fold("client", step, i),
+            key=self.secret.key("client", step, i),
             memory=memory or self.plugins.protocol.memory(self.shared),
             wrap_grad=untouched if self.defiant[i] else honest,
         )
+
+    def noise(self, ids: list[int], step: int) -> list[Key]:
+        """Keys of the mechanism on these clients, which no protocol is handed."""
+        return [self.secret.key("privacy", step, i) for i in ids]
 
     def count(self, received: Payload) -> int:
         """How many clients a server step is told of: as central noise does not hide who came."""
@@ -130,14 +136,14 @@ class Setup:
         alike = not self.plugins.protocol.weighted or self.plugins.mechanism.central
         weights = torch.ones(len(ids), dtype=torch.float64) if alike else self.sizes[ids]
         draw = self.scenario.defense_draw
-        needs, rows = self.plugins.defense.traits(), torch.tensor(ids, dtype=torch.int64)
+        needs = self.plugins.defense.traits()
         return ServerView(
             weights,
             broadcast,
             step,
-            key=self.key.fold("defense", step, *([draw] if draw else [])),
+            key=self.secret.key("defense", step, *([draw] if draw else [])),
             expected=self.scenario.per_round,
-            ids=rows,
+            ids=self.pseudonyms[ids],
             root=self.root_message(broadcast, step) if needs.root else None,
             truth=self.hostile(ids, step) if needs.oracle else None,
         )
@@ -147,7 +153,7 @@ class Setup:
 
         It trains from the first row of the broadcast, remembers nothing, and needs no mechanism.
         """
-        key = self.key.fold("root", step)
+        key = self.secret.key("root", step)
         protocol, shared = self.plugins.protocol, self.shared
         memory = protocol.memory(shared)
         client = Client(
@@ -187,20 +193,20 @@ def prepare(
         )
 
     assert scenario.data_seed is not None
-    data_key = Key(scenario.data_seed).fold("data")
+    dealt = Secret.of(scenario.data_seed, "data")
     partition = registry.load("partition", scenario.partition)
     parts = partition.split(
-        data.y.cpu(), scenario.clients, data.classes, data_key.fold("partition"), data.owner
+        data.y.cpu(), scenario.clients, data.classes, dealt.key("partition"), data.owner
     )
-    splits = [split_client(part, data_key.fold("split", i)) for i, part in enumerate(parts)]
+    splits = [split_client(part, dealt.key("split", i)) for i, part in enumerate(parts)]
 
     validation = [part.to(where) for _, part, _ in splits]
     root = torch.empty(0, dtype=torch.int64, device=where)
     if plugins.defense.traits().root:
-        root, validation = taken(validation, data_key.fold("root"))
+        root, validation = taken(validation, dealt.key("root"))
 
-    key = Key(scenario.seed).fold("run")
-    public = key.fold("public").seed
+    secret = Secret.of(scenario.seed, "run")
+    public = secret.key("public").seed
     assert isinstance(public, int)
     shared = Shared(network, public & 0xFFFFFFFF, where)
     unproved = plugins.mechanism.misfit(plugins.protocol, plugins.defense, shared)
@@ -219,10 +225,11 @@ def prepare(
         test=[test.to(where) for _, _, test in splits],
         root=root,
         sizes=torch.tensor([len(train) for train, _, _ in splits], dtype=torch.float64),
-        malicious=malicious_clients(scenario.clients, scenario.malicious, key.fold("malicious")),
+        malicious=malicious_clients(scenario.clients, scenario.malicious, secret.key("malicious")),
         shared=shared,
         executor=trains,
-        key=key,
+        pseudonyms=secret.key("pseudonyms").permutation(scenario.clients),
+        secret=secret,
     )
     claimable(setup)
     return setup

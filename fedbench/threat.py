@@ -31,7 +31,7 @@ from fedbench.api import (
 from fedbench.errors import IllegalPayloadError
 from fedbench.layout import Tree
 from fedbench.payload import Payload, require_same_form
-from fedbench.rng import Key
+from fedbench.rng import Key, Secret
 from fedbench.together import now
 from fedbench.training import Client, Executor, require_labels
 from fedbench.wire import Packet
@@ -88,7 +88,7 @@ class Situation:
         defense: The server's rule.
         defense_state: The rule's state.
         view: What the rule is shown.
-        key: The adversary's randomness.
+        secret: Root of the adversary's draws in this round, and of the oracle's.
     """
 
     honest: Payload
@@ -103,7 +103,7 @@ class Situation:
     defense: Defense[Any]
     defense_state: Any
     view: ServerView
-    key: Key
+    secret: Secret
 
     @property
     def benign(self) -> Tensor:
@@ -122,6 +122,7 @@ def train(
     parts: tuple[Sequence[int], int],
     before: Tree | None,
     step: int,
+    secret: Secret,
 ) -> Tensor:
     """``(m, d)``: what the adversary's own training makes of its clients.
 
@@ -137,6 +138,7 @@ def train(
         parts: Of each client its number among those that the adversary owns, and how many it owns.
         before: What clients received in the last round.
         step: Round, from 0.
+        secret: Root of the adversary's draws in this round.
     """
     if not attack.trains:
         return updates[rows.to(updates.device)]
@@ -149,7 +151,7 @@ def train(
             part=parts[0][row],
             parts=parts[1],
             step=step,
-            key=client.key.fold("poison"),
+            key=secret.key("poison", row),
             classes=executor.shared.network.classes,
         )
         x, y = attack.poison(client.x, client.y, local)
@@ -265,7 +267,7 @@ def attack_view(
         n=len(situation.honest),
         broadcast=_heard(situation, part, needs.tier),
         step=situation.view.step,
-        key=situation.key.fold(*part) if needs.tier == "own" else situation.key,
+        key=situation.secret.key("craft", *(part if needs.tier == "own" else ())),
         compress=situation.codec(part),
         memories=[copy.deepcopy(situation.memories[row]) for row in part],
         defense=_oracle(situation, rows, needs.tier) if needs.defense else None,
@@ -290,7 +292,7 @@ def _oracle(situation: Situation, rows: Tensor, tier: str) -> Oracle:
             state = rule.init(honest.spec)
 
     def ask(sent: Payload, draw: int) -> Tensor:
-        key = situation.key.fold("oracle", draw)
+        key = situation.secret.key("oracle", draw)
         view = situation.view.asked(key=key, weights=weights)
         received = honest.put(rows, sent)
         if not rule.ready(view):  # the server will skip the round: nothing moves

@@ -15,7 +15,7 @@ from fedbench.api import Attack, ServerView, Shared
 from fedbench.network import ConvNet
 from fedbench.payload import FloatVectors, Payload
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.rng import Key
+from fedbench.rng import Key, Secret
 from fedbench.testing import example_clients, example_situation
 from fedbench.threat import Situation, attack_view, forge
 from fedbench.training import Loop, Schedule
@@ -60,7 +60,7 @@ def test_d11_an_attack_that_draws_does_so_in_every_part_of_the_vector(name: str)
     attack = registry.load("attack", name)
     here = honest(d=4000)
     moved = (crafted(attack, here) - here.updates[M:].mean(dim=0)).abs()
-    again = crafted(attack, replace(here, key=Key(7)))
+    again = crafted(attack, replace(here, secret=Secret.of(7, "adversary")))
     drawn = again != crafted(attack, here)
     for part in (slice(0, 2000), slice(2000, 4000)):
         assert float(drawn[:, part].float().mean()) > 0.99

@@ -16,7 +16,7 @@ from fedbench.errors import ConfigError
 from fedbench.layout import Tree
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.report import backdoor_success
-from fedbench.rng import Key
+from fedbench.rng import Key, Secret
 from fedbench.run import World, play_round
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup, prepare
@@ -27,6 +27,7 @@ from fedbench_attacks.model_replacement import ModelReplacement
 from fedbench_attacks.neurotoxin import Neurotoxin
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
+SECRET = Secret.of(0, "test")
 SMALL = Scenario(clients=20, per_round=6, rounds=2, epochs=1, eval_every=1, malicious=0.4)
 TRAINED = ("label-flip", "pixel", "dba", "model-replacement", "neurotoxin", "edge-case:tail=1")
 
@@ -95,7 +96,7 @@ def test_d5_a_masked_coordinate_stays_where_it_was() -> None:
     share = start["fc1"].numel() / SHARED.layout.d
     rows = torch.tensor([0, 1])
     attack = Neurotoxin(ratio=share)
-    moved = train(attack, executor, clients, honest, rows, ([0, 1, 1, 1], 2), before, 1)
+    moved = train(attack, executor, clients, honest, rows, ([0, 1, 1, 1], 2), before, 1, SECRET)
     by_layer = SHARED.layout.unflatten(moved)
     assert float(by_layer["fc1"].abs().max()) == 0
     assert float(by_layer["conv1"].abs().max()) > 0
@@ -127,7 +128,7 @@ def test_d6_the_anomaly_term_holds_training_back() -> None:
     for alpha in (1.0, 0.5, 0.05):
         attack = ModelReplacement(alpha=alpha)
         rows = torch.tensor([0, 1])
-        out = train(attack, executor, clients, honest, rows, ([0, 1, 1, 1], 2), None, 0)
+        out = train(attack, executor, clients, honest, rows, ([0, 1, 1, 1], 2), None, 0, SECRET)
         norms.append(float(out.norm()))
     assert norms[0] > norms[1] > norms[2]
 

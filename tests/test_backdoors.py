@@ -17,7 +17,7 @@ from fedbench.errors import ConfigError
 from fedbench.lockstep import Stacked
 from fedbench.payload import FloatVectors
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.rng import Key
+from fedbench.rng import Key, Secret
 from fedbench.scenario import Scenario
 from fedbench.tasks.pool import Data
 from fedbench.testing import NETWORK, example_clients, example_payloads, example_situation
@@ -202,7 +202,8 @@ def trained(attack: Attack, executor: Any, clients: Any, honest: Tensor, before:
     """By clients 1 and 3, which are the adversary's first and second."""
     parts: tuple[Sequence[int], int] = ([0, 0, 1, 1], 2)
     rows = torch.tensor([1, 3])
-    return threat.train(attack, executor, clients, honest, rows, parts, before, 1)
+    secret = Secret.of(0, "test")
+    return threat.train(attack, executor, clients, honest, rows, parts, before, 1, secret)
 
 
 @pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)

@@ -158,9 +158,8 @@ def test_the_truth_and_the_root_are_shown_only_to_who_needs_them() -> None:
     for text in ("multi-krum:f=1", "fltrust", "oracle+multi-krum"):
         scenario = Scenario(defense=text, malicious=0.2, attack="sign-flip", **SMALL)
         setup = prepare(scenario)
-        broadcast = setup.plugins.protocol.broadcast(
-            setup.shared, setup.plugins.protocol.init(setup.shared), range(4), setup.key
-        )
+        protocol, shared = setup.plugins.protocol, setup.shared
+        broadcast = protocol.broadcast(shared, protocol.init(shared), range(4), Key(0))
         view = setup.view([0, 5, 7, 9], broadcast, 0)
         assert view.ids.tolist() == [0, 5, 7, 9]
         shown[text] = (view.root is not None, view.truth is not None)

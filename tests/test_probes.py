@@ -199,7 +199,7 @@ def test_shadows_share_what_the_server_knows_and_nothing_that_clients_draw() -> 
     first, second = (shadows.shadow(base, victim, pool[::2], s) for s in range(2))
     assert first.shared is second.shared is base.shared
     assert [first.sample(t) for t in range(5)] == [base.sample(t) for t in range(5)]
-    assert len({first.key.seed, second.key.seed, base.key.seed}) == 3
+    assert len({first.secret, second.secret, base.secret}) == 3
     assert all(
         torch.equal(a, b)
         for i, (a, b) in enumerate(zip(base.train, first.train, strict=True))

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbench.rng import Key, _gaussian_table, _word
+from fedbench.rng import Key, _gaussian_table, _siphash, _word
 
 
 def as_tensor(key: Key) -> Key:
@@ -113,6 +113,15 @@ def test_a_folded_seed_gives_its_key_away_and_a_public_one_does_not() -> None:
     stacked = Key(key.tensor()).public("noise").seed
     assert isinstance(stacked, torch.Tensor)
     assert stacked.item() % 2**64 == public  # the same under vmap
+
+
+def test_siphash_gives_the_test_vectors_of_its_authors() -> None:
+    # Key 00 01 .. 0f, message 00 01 .. as long as said: rows 0, 8 and 16 of vectors_sip64.
+    low, high = 0x0706050403020100, 0x0F0E0D0C0B0A0908
+    expected = {(): 0x726FDB47DD0E0E31, (low,): 0x93F5F5799A932462, (low, high): 0x3F2ACC7F57C29BDB}
+    for words, digest in expected.items():
+        assert _siphash(low, high, words) == digest
+        assert _siphash(torch.tensor(low), high, words).item() % 2**64 == digest
 
 
 def test_seeds_that_travel_are_public_ones() -> None:

@@ -88,7 +88,7 @@ def test_malicious_clients_are_a_fixed_set_and_rounds_are_not_drawn_again() -> N
     assert len(owned) == 10
     counts: Counter[int] = Counter()
     for step in range(300):
-        ids = setup.key.fold("sample", step).permutation(20)[:6].tolist()
+        ids = setup.sample(step)
         counts[sum(i in owned for i in ids)] += 1
     # Hypergeometric: P[m >= 4] = .242, so 72.5 +- 7.4 of 300; five sigma below is 35.
     assert counts[4] + counts[5] + counts[6] > 35

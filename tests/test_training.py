@@ -17,7 +17,7 @@ from fedbench.network import ConvNet, Step, saved_bytes
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fsl import FSL
 from fedbench.protocols.supermask import mask_rows, mask_without_asking, top_mask
-from fedbench.rng import Key
+from fedbench.rng import Key, Secret
 from fedbench.testing import NETWORK, example_clients
 from fedbench.training import Loop, Schedule, cross_entropy, require_labels
 
@@ -116,7 +116,9 @@ def test_labels_of_an_attack_are_looked_at_before_it_trains() -> None:
     clients, engine = example_clients(FedAvg(), SHARED), Loop(FedAvg(), SHARED, Schedule(1, 4))
     updates, rows = engine.train(clients)[0], torch.tensor([1])
     with pytest.raises(ValueError, match=r"^Shifted.poison must return labels from 0 to 2, got 3 "):
-        threat.train(Shifted(), engine, clients, updates, rows, ([0] * 4, 1), None, 0)
+        threat.train(
+            Shifted(), engine, clients, updates, rows, ([0] * 4, 1), None, 0, Secret.of(0, "test")
+        )
 
 
 def test_the_mask_gradient_goes_straight_through() -> None:

@@ -136,7 +136,7 @@ def play(setup: Setup, world: World, canaries: Canaries) -> Iterator[dict[int, T
     before = model(setup, world)
     for step in range(setup.scenario.rounds):
         ids = setup.sample(step)
-        key = setup.key.fold("broadcast", step)
+        key = setup.secret.key("broadcast", step)
         idle = protocol.idle(shared, protocol.broadcast(shared, world.state, ids or [0], key))
         idle = idle.expand(max(len(ids), 1), -1)
         rows = canaries.rows(ids)
@@ -179,7 +179,9 @@ def _seen(
 
 def model(setup: Setup, world: World) -> Tensor:
     """``(d,)``: what the server would send now."""
-    sent = setup.plugins.protocol.broadcast(setup.shared, world.state, [0], setup.key)
+    sent = setup.plugins.protocol.broadcast(
+        setup.shared, world.state, [0], setup.secret.key("looked at")
+    )
     values: Tensor = sent.values()[0]
     return values.clone()
 

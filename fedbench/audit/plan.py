@@ -11,7 +11,7 @@ from fedbench.errors import ConfigError, require
 from fedbench.privacy.audit.finding import Finding
 from fedbench.privacy.audit.likelihood import audit
 from fedbench.privacy.audit.releases import Bench
-from fedbench.rng import Key
+from fedbench.rng import Secret
 from fedbench.scenario import Scenario
 
 METHODS = ("mechanism", "one-run", "one-shot")
@@ -80,7 +80,7 @@ class Plan:
                 scenario.delta,
                 self.confidence,
                 self.releases,
-                Key(scenario.seed).fold("audit", "mechanism"),
+                Secret.of(scenario.seed, "audit").key("mechanism"),
                 scenario.sampling,
                 scenario.adjacency,
             )

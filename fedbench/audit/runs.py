@@ -40,7 +40,7 @@ def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> Findi
     """
     check_confidence(confidence)
     setup = ready(scenario, canaries)
-    key = setup.key.fold("audit", "one-run")
+    key = setup.secret.key("audit", "one-run")
     coins = key.fold("there").uniform(canaries) < 0.5
     birds = flock(setup, coins, "signs")
     world, scores = begin(setup), torch.zeros(canaries, dtype=torch.float64)
@@ -154,7 +154,7 @@ def ready(scenario: Scenario, canaries: int) -> Setup:
 def flock(setup: Setup, there: Tensor, form: Form) -> Canaries:
     """The last clients of the run."""
     first = setup.scenario.clients - len(there)
-    key = setup.key.fold("audit", form)
+    key = setup.secret.key("audit", form)
     return Canaries(there, first, radius(setup), key, form)
 
 

@@ -73,9 +73,9 @@ def real(setup: Setup) -> Tensor:
     world = World(protocol.init(shared))
     for step in range(ROUNDS):
         play_round(setup, world, step)
-    order = setup.key.fold("sample", ROUNDS).permutation(setup.scenario.clients)
-    ids = order[: setup.scenario.per_round].tolist()
-    broadcast = protocol.broadcast(shared, world.state, ids, setup.key.fold("broadcast", ROUNDS))
+    ids = setup.sample(ROUNDS)
+    key = setup.secret.key("broadcast", ROUNDS)
+    broadcast = protocol.broadcast(shared, world.state, ids, key)
     tree = protocol.receive(shared, broadcast)
     clients = [setup.client(i, tree, world.clients.get(i), ROUNDS) for i in ids]
     updates, _ = setup.executor.train(clients)

@@ -22,14 +22,14 @@ def protect_updates(
 ) -> tuple[Tensor, Any]:
     """`Mechanism.on_updates` on the rows ``keeps (n,)`` bool of ``updates (n, d)``.
 
-    ``reference (r, d)`` has one row for all, or one for each.
+    ``reference (r, d)`` has one row for all, or one for each; ``keys`` are the mechanism's own.
     """
     rows = keeps.nonzero()[:, 0]
     if not len(rows) or type(mechanism).on_updates is Mechanism.on_updates:
         return updates, state
     here = rows.to(updates.device)
     reference = reference.expand(len(updates), -1)[here]
-    noise = [keys[row].fold("privacy") for row in rows.tolist()]
+    noise = [keys[row] for row in rows.tolist()]
     protected, state = mechanism.on_updates(updates[here], reference, noise, state)
     return updates.index_copy(0, here, protected.to(updates)), state
 
@@ -56,5 +56,5 @@ def protect_payload(
     rows = keeps.nonzero()[:, 0].tolist()
     if not rows or type(mechanism).on_payload is Mechanism.on_payload:
         return payload
-    noise = [keys[row].fold("privacy", "payload") for row in rows]
+    noise = [keys[row].fold("payload") for row in rows]
     return payload.put(rows, mechanism.on_payload(payload.take(rows), noise))

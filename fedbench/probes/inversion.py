@@ -128,7 +128,7 @@ def choose_images(setup: Setup) -> Tensor:
     for i, rows in enumerate(setup.train):
         size, rule = len(rows), f"<= the {len(rows)} training samples of a client"
         require("--batch-size", batch, batch <= min(size, classes), f"{rule} and {classes} classes")
-        left = rows[setup.key.fold("images", i).permutation(size).to(rows.device)].tolist()
+        left = rows[setup.secret.key("images", i).permutation(size).to(rows.device)].tolist()
         for j in range(batch):
             wanted = (i * batch + j) % classes
             match = next((row for row in left if int(setup.data.y[row]) == wanted), left[0])
@@ -187,7 +187,7 @@ def invert(
             "use fedavg, signsgd, fsl or fedpm"
         )
     update = setup.executor.train([client])[0][0] - protocol.idle(shared, heard.broadcast)[0]
-    key = Key(setup.scenario.seed).fold("inversion", number)
+    key = setup.secret.key("inversion", number)
     out: dict[str, list[Found]] = {}
     for name, seen in ((RAW, update), (MESSAGE, sent)):
         if name == MESSAGE and torch.equal(update, sent):

@@ -76,7 +76,7 @@ def choose_victim(setup: Setup) -> int:
     if not counts:
         raise ConfigError("no client was ever sampled, so there is no victim: raise --rounds")
     most = sorted(i for i, count in counts.items() if count == max(counts.values()))
-    return most[int(setup.key.fold("victim").uniform(1) * len(most))]
+    return most[int(setup.secret.key("victim").uniform(1) * len(most))]
 
 
 def candidates(setup: Setup, victim: int) -> Tensor:
@@ -97,7 +97,7 @@ def shadow(setup: Setup, victim: int, chosen: Tensor, number: int) -> Shadow:
     train, sizes = list(setup.train), setup.sizes.clone()
     train[victim], sizes[victim] = chosen, len(chosen)
     fields = {f.name: getattr(setup, f.name) for f in dataclasses.fields(Setup)}
-    fields |= {"train": train, "sizes": sizes, "key": setup.key.fold("shadow", number)}
+    fields |= {"train": train, "sizes": sizes, "secret": setup.secret.derive("shadow", number)}
     return Shadow(**fields, base=setup)
 
 
@@ -111,7 +111,7 @@ def play_shadows(setup: Setup, shadows: int) -> Seen:
     require("--shadows", shadows, even, f"even and >= {FEWEST_SHADOWS}")
     victim = choose_victim(setup)
     pool = candidates(setup, victim)
-    member = halves(len(pool), shadows // 2, setup.key.fold("members"))
+    member = halves(len(pool), shadows // 2, setup.secret.key("members"))
     looks = [
         look(shadow(setup, victim, pool[row.to(pool.device)], s), victim, pool)
         for s, row in enumerate(member)
@@ -138,7 +138,7 @@ def look(run: Shadow, victim: int, pool: Tensor) -> Seen:
         play_round(hearing, world, step)
     assert world.score is not None  # the last round is always looked at
     x, y = hearing.data.floats(pool), hearing.data.y[pool]
-    deployed = protocol.model(shared, world.state, hearing.key.fold("model", rounds - 1))
+    deployed = protocol.model(shared, world.state, hearing.secret.key("model", rounds - 1))
     heard = listener.heard.get(victim, {})
     models = [protocol.local_model(shared, one.broadcast, one.sent) for one in heard.values()]
     said = [confidences(shared.network, model, x, y) for model in models if model is not None]

@@ -38,7 +38,7 @@ from fedbench.payload import (
 )
 from fedbench.payload.levels import bucket_lengths, scales_of
 from fedbench.payload.pruned import Alive
-from fedbench.rng import Key
+from fedbench.rng import Key, Secret
 from fedbench.training import Client, Loop, Schedule
 
 NETWORK = ConvNet((1, 4, 4), ((3,),), (5,), 3)  # 27, 60 and 15 weights
@@ -144,7 +144,7 @@ def example_situation(
         defense=defense,
         defense_state=None,
         view=view,
-        key=Key(6),
+        secret=Secret.of(6, "adversary"),
     )
 
 

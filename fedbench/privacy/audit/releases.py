@@ -77,13 +77,14 @@ class Bench:
         rows = [] if given is None else [given]
         rows += [pair.reference] if mechanism.central else []
         keys = [key.fold("client", i) for i in range(len(rows))]
+        noise = [one.fold("privacy") for one in keys]
         keeps = torch.ones(len(rows), dtype=torch.bool)
         updates, state = protect_updates(
-            mechanism, torch.stack(rows), pair.reference[None], keys, keeps, mechanism.init()
+            mechanism, torch.stack(rows), pair.reference[None], noise, keeps, mechanism.init()
         )
         memory = [protocol.memory(self.shared) for _ in rows]
         sent, _ = protocol.message(self.shared, updates, keys, memory)
-        return protect_payload(mechanism, sent, keys, keeps), state
+        return protect_payload(mechanism, sent, noise, keeps), state
 
     def _aggregate(self, pair: Pair, sent: Payload, state: Any, key: Key) -> Tensor:
         """The server's part."""

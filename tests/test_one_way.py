@@ -1,0 +1,247 @@
+"""A key that a plug-in is handed leads to no other draw of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.api import Attack, AttackView, Defense, Knowledge, Local, Mechanism, ServerView
+from fedbench.api.attack import Tier
+from fedbench.payload import Payload
+from fedbench.protocols.fedavg import FedAvg
+from fedbench.rng import Key, Secret, _word
+from fedbench.run import World, play_round
+from fedbench.scenario import Scenario
+from fedbench.setup import Setup, prepare
+from fedbench.threat import malicious_clients
+
+SMALL = Scenario(clients=20, per_round=6, rounds=6, epochs=1, malicious=0.4, eval_every=6)
+Handed = dict[str, set[int]]  # by what it is for, the seeds of keys
+
+
+def unfold(seed: int, *names: str | int) -> int:
+    """The seed of which `Key.fold` made this one: each of its steps can be taken back."""
+
+    def unmix(z: int) -> int:
+        for shift, factor in ((31, 1), (27, 0x94D049BB133111EB), (30, 0xBF58476D1CE4E5B9)):
+            z = z * pow(factor, -1, 2**64) % 2**64
+            x = z
+            for _ in range(64 // shift + 1):
+                x = z ^ (x >> shift)
+            z = x
+        return z
+
+    for name in reversed(names):
+        seed = (unmix(unmix(seed) ^ _word(name)) - 0x9E3779B97F4A7C15) % 2**64
+    return seed
+
+
+def test_folding_can_be_taken_back() -> None:
+    key = Key(123).fold("client", 3)
+    assert unfold(key.fold("step", 7).seed, "step", 7) == key.seed  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Noting(Attack):
+    """Behaves, and notes its keys."""
+
+    handed: Handed = field(default_factory=dict)
+    tier: Tier = "own"
+
+    def needs(self) -> Knowledge:
+        return Knowledge(self.tier)
+
+    def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
+        note(self.handed, "poison", local.key)
+        return xs, ys
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        note(self.handed, "craft", view.key)
+        return view.own, memory
+
+
+@dataclass(frozen=True)
+class NotingRule(Defense[None]):
+    """The mean of the rows; it notes its keys."""
+
+    handed: Handed
+
+    def tolerates(self, n: int) -> int:
+        return 0
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        note(self.handed, "rule", view.key)
+        return received.values().mean(dim=0), None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotingMechanism(Mechanism):
+    """Protects nothing, and notes its keys."""
+
+    handed: Handed
+
+    def on_updates(
+        self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: Any
+    ) -> tuple[Tensor, Any]:
+        note(self.handed, "noise", *keys)
+        return updates, state
+
+    def on_payload(self, payload: Payload, keys: Sequence[Key]) -> Payload:
+        note(self.handed, "noise", *keys)
+        return payload
+
+    def on_aggregate(
+        self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: Any
+    ) -> tuple[Tensor, Any]:
+        note(self.handed, "central noise", key)
+        return aggregate, state
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotingProtocol(FedAvg):
+    """FedAvg that notes its keys."""
+
+    handed: Handed = field(default_factory=dict)
+
+    def broadcast(self, shared: Any, state: Any, clients: Any, key: Key) -> Payload:
+        note(self.handed, "broadcast", key)
+        return super().broadcast(shared, state, clients, key)
+
+    def message(self, shared: Any, updates: Any, keys: Any, memory: Any) -> Any:
+        note(self.handed, "clients", *keys)
+        return super().message(shared, updates, keys, memory)
+
+    def server_step(self, shared: Any, state: Any, aggregate: Any, n: int, key: Key) -> Tensor:
+        note(self.handed, "server", key)
+        return super().server_step(shared, state, aggregate, n, key)
+
+    def model(self, shared: Any, state: Any, key: Key) -> Any:
+        note(self.handed, "model", key)
+        return super().model(shared, state, key)
+
+
+def note(handed: Handed, purpose: str, *keys: Key) -> None:
+    """Keep the seeds of these keys."""
+    for key in keys:
+        assert isinstance(key.seed, int)
+        handed.setdefault(purpose, set()).add(key.seed)
+
+
+def played(setup: Setup, rounds: int, **plugins: Any) -> Setup:
+    """The setup with these plug-ins, so many rounds later."""
+    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, **plugins))
+    world = World(setup.plugins.protocol.init(setup.shared))
+    for step in range(rounds):
+        play_round(setup, world, step)
+    return setup
+
+
+@pytest.fixture(scope="module")
+def small() -> Setup:
+    return prepare(SMALL, "cpu", "loop")
+
+
+def paths(clients: Sequence[int]) -> Iterator[tuple[str | int, ...]]:
+    """The names under which a harness might fold the keys of round 0 and of these clients."""
+    yield ()
+    for purpose in ("defense", "broadcast", "server", "mechanism", "model", "adversary"):
+        yield purpose, 0
+    for i in clients:
+        yield "client", 0, i
+        yield "client", 0, i, "privacy"
+        yield "client", 0, i, "poison"
+    for row in range(SMALL.per_round):
+        yield "adversary", 0, row
+
+
+def test_a_key_that_is_handed_out_leads_to_no_other_one(small: Setup) -> None:
+    handed: Handed = {}
+    plugins = {
+        "attack": Noting(handed),
+        "defense": NotingRule(handed),
+        "mechanism": NotingMechanism(handed=handed),
+        "protocol": NotingProtocol(handed=handed),
+    }
+    often = small.scenario.model_copy(update={"eval_every": 1})
+    played(dataclasses.replace(small, scenario=often), 1, **plugins)
+    assert len(handed) == 9, "or somebody was not asked"
+    known = {seed: purpose for purpose, seeds in handed.items() for seed in seeds}
+    assert len(known) == sum(map(len, handed.values())), "a key for two purposes"
+    names = list(paths(small.sample(0)[:3]))
+    for seed, purpose in known.items():
+        roots = {unfold(seed, *path) for path in names}
+        reached = {Key(root).fold(*path).seed for root in roots for path in names}
+        assert not (reached & set(known)) - handed[purpose], purpose
+
+
+@dataclass(frozen=True)
+class Divining(Defense[None]):
+    """The mean. It takes its key back to the run's, and draws the malicious clients from there."""
+
+    ids: list[list[int]] = field(default_factory=list)
+    guesses: list[bool] = field(default_factory=list)
+
+    def tolerates(self, n: int) -> int:
+        return 0
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        assert isinstance(view.key.seed, int)
+        root = Key(unfold(view.key.seed, "defense", view.step))
+        drawn = malicious_clients(SMALL.clients, SMALL.malicious, root.fold("malicious"))
+        self.guesses.extend(drawn[view.ids].tolist())
+        self.ids.append(view.ids.tolist())
+        return received.values().mean(dim=0), None
+
+
+@pytest.fixture(scope="module")
+def divined(small: Setup) -> Divining:
+    rule = Divining()
+    played(small, 6, defense=rule)
+    return rule
+
+
+def test_a_rule_cannot_compute_who_is_malicious(small: Setup, divined: Divining) -> None:
+    truth = [bool(small.malicious[i]) for step in range(6) for i in small.sample(step)]
+    right = [guess == fact for guess, fact in zip(divined.guesses, truth, strict=True)]
+    # 36 rows of two independent sets of 40 %: they agree on 18.7 +- 3.0; five sigma above is 33.7.
+    assert sum(right) < 34
+
+
+def test_a_rule_knows_clients_by_pseudonyms_that_stay(small: Setup, divined: Divining) -> None:
+    pairs = {
+        (client, pseudonym)
+        for step, ids in enumerate(divined.ids)
+        for client, pseudonym in zip(small.sample(step), ids, strict=True)
+    }
+    clients, pseudonyms = ({pair[side] for pair in pairs} for side in (0, 1))
+    assert len(pairs) == len(clients) == len(pseudonyms), "one pseudonym a client, and back"
+    assert any(client != pseudonym for client, pseudonym in pairs)
+
+
+def test_pseudonyms_say_nothing_of_malice() -> None:
+    # Mean pseudonym of 8 of 20 clients, 40 runs: 9.5, standard error (35 / 8 * 12/19 / 40) ** .5.
+    setups = [prepare(SMALL.model_copy(update={"seed": seed}), "cpu", "loop") for seed in range(40)]
+    means = [float(s.pseudonyms[s.malicious].double().mean()) for s in setups]
+    assert abs(sum(means) / 40 - 9.5) < 5 * 0.263
+    numbers = torch.stack(
+        [torch.stack([s.pseudonyms.double(), torch.arange(20.0)]) for s in setups]
+    )
+    correlation = torch.corrcoef(numbers.transpose(0, 1).reshape(2, -1))[0, 1]
+    assert abs(float(correlation)) < 5 / 800**0.5
+
+
+def test_a_secret_has_32_bytes_and_another_one_for_each_seed_purpose_and_name() -> None:
+    run = Secret.of(0, "run")
+    others = [Secret.of(1, "run"), Secret.of(0, "data"), run.derive("a"), run.derive("a", 0)]
+    others += [run.derive("a0"), run.derive("a").derive(0), run.derive("a", "0")]
+    assert len({run.root, *(other.root for other in others)}) == 8
+    assert {len(secret.root) for secret in others} == {32}
+    seeds = [run.key(), run.key("a"), run.key("a", 0), run.key("a", "0"), run.derive("a").key(0)]
+    assert len({key.seed for key in seeds}) == 5
+    assert repr(run) == "Secret()", "a traceback does not print it"

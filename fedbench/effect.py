@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -27,11 +26,10 @@ def effect(
     if identical(received, situation.honest) and bool(torch.isfinite(aggregate).all()):
         headers = forged_headers(situation, received, accepted)
         return {"gain": 0.0, "gain_mean": 0.0, "headers": headers}  # what is equal has equal means
-    state = copy.deepcopy(situation.defense_state)
-    view = situation.view.asked()
+    view, honest = situation.view.asked().copied(), situation.honest.copied()
     clean = None
     if situation.defense.ready(view):
-        clean, _ = situation.defense.aggregate(situation.honest, state, view)
+        clean, _ = situation.defense.aggregate(honest, situation.defense_state, view)
     honest_mean = _mean(situation.honest, situation.view.weights)
     sent_mean = _mean(received, situation.view.weights[accepted])
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -159,7 +160,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     )
     forged = threat.forge(attack, situation, world.adversary, start)
     world.attack_seconds += forged.seconds
-    world.before = trees[0] if len(trees) == 1 else None  # to each its own: nobody knows all
+    world.before = trees[0] if len(trees) == 1 and heard_by_all(setup, world.state, ids) else None
 
     # 5  the wire: the server gets what the bytes say, and rejects what is not legal
     received, accepted = honest.receive(forged.packets, scenario.server_checks, shared.device)
@@ -168,7 +169,8 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     view, achieved = view.take(accepted), {}
     enough = defense.ready(view)
     if enough:
-        aggregate, world.rule = defense.aggregate(received, world.rule, view)
+        state = copy.deepcopy(world.rule) if len(rows) else world.rule  # `effect` asks once more
+        aggregate, world.rule = defense.aggregate(received.copied(), state, view.copied())
         achieved = effect(situation, received, accepted, aggregate)
         achieved |= verdict(view.findings, setup.hostile(ids, step)[accepted])
     if enough or mechanism.central:  # who has promised noise adds it to nothing, too
@@ -198,3 +200,11 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         **travelled(setup, forged.packets, down, accepted, malicious),
         **(looked_at(setup, world) if looked else {}),
     )
+
+
+def heard_by_all(setup: Setup, state: Any, ids: list[int]) -> bool:
+    """True if everybody hears a broadcast of one row: it may be a single client's own."""
+    if len(ids) > 1:
+        return True
+    twice, key = (ids or [0]) * 2, setup.secret.key("audience")
+    return len(setup.plugins.protocol.broadcast(setup.shared, state, twice, key)) == 1

@@ -52,23 +52,87 @@ def malicious_clients(clients: int, fraction: float, key: Key) -> Tensor:
     return mask
 
 
-def own_codec(
-    protocol: Protocol[Any], shared: Shared, keys: Sequence[Key], memory: Sequence[Memory]
-) -> Callable[[Sequence[int]], Callable[[Tensor], Payload]]:
-    """From rows to the protocol's message of their dense ``(m, d)``, with their keys and memories.
+@dataclass(frozen=True, eq=False)
+class OwnCodec:
+    """The protocol's message of dense rows ``(m, d)``, with the keys and memories of ``m`` clients.
 
-    What a client starts with is as at the start: error feedback would add what is left of honest
-    updates, and cancel the attack. What it would remember is thrown away: a query changes nothing.
+    What they would remember of it is thrown away: a query changes nothing.
+
+    Args:
+        protocol: What compresses.
+        shared: Network, public seed and device.
+        keys: The clients' own, by row.
+        memories: The clients' own, by row.
     """
 
-    def of(rows: Sequence[int]) -> Callable[[Tensor], Payload]:
-        def compress(x: Tensor) -> Payload:
-            copies = [copy.deepcopy(memory[row]) | protocol.memory(shared) for row in rows]
-            return protocol.message(shared, x, [keys[row] for row in rows], copies)[0]
+    protocol: Protocol[Any]
+    shared: Shared
+    keys: Sequence[Key]
+    memories: Sequence[Memory]
 
-        return compress
+    def __call__(self, x: Tensor) -> Payload:
+        """Compress the rows ``x``."""
+        return self.protocol.message(self.shared, x, self.keys, copy.deepcopy(self.memories))[0]
+
+
+def own_codec(
+    protocol: Protocol[Any], shared: Shared, keys: Sequence[Key], memory: Sequence[Memory]
+) -> Callable[[Sequence[int]], OwnCodec]:
+    """Return what makes the codec of some rows, which holds copies of these rows' things only.
+
+    What a client starts with is as at the start: error feedback would add what is left of honest
+    updates, and cancel the attack.
+    """
+
+    def of(rows: Sequence[int]) -> OwnCodec:
+        memories = [copy.deepcopy(memory[row]) | protocol.memory(shared) for row in rows]
+        return OwnCodec(protocol, shared, [keys[row] for row in rows], memories)
 
     return of
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The server's rule with all that an answer is made of, in memory of its own.
+
+    Args:
+        rule: A new instance with the parameters of the server's.
+        state: Copy of the rule's state.
+        messages: All ``n``, as far as the tier allows; stand-ins for the others.
+        rows: ``(m,)`` rows of those that ask.
+        view: What the rule is shown.
+        secret: Root of its draws, which are never the server's.
+    """
+
+    rule: Defense[Any]
+    state: Any
+    messages: Payload
+    rows: Tensor
+    view: ServerView
+    secret: Secret
+
+    def __call__(self, sent: Payload, draw: int) -> Tensor:
+        """``(k,)``, the aggregate if these ``m`` messages were sent, in the given draw."""
+        view = self.view.asked(key=self.secret.key(draw)).copied()
+        received = self.messages.put(self.rows, sent)
+        if not self.rule.ready(view):  # the server will skip the round: nothing moves
+            return received.values().to(torch.float32).mean(dim=0)
+        return self.rule.aggregate(received, copy.deepcopy(self.state), view)[0]
+
+
+def fresh(plugin: Any) -> Any:
+    """Return a new instance with the same parameters, and nothing that this one has kept beside."""
+    parameters = {
+        field.name: getattr(plugin, field.name)
+        for field in dataclasses.fields(plugin)
+        if field.init
+    }
+    return type(plugin)(
+        **{
+            name: fresh(value) if dataclasses.is_dataclass(value) else copy.deepcopy(value)
+            for name, value in parameters.items()
+        }
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,8 +210,8 @@ def train(
     for row in rows.tolist():
         client = clients[row]
         local = Local(
-            tree=client.tree,
-            before=before,
+            tree=_copied(client.tree),
+            before=None if before is None else _copied(before),
             part=parts[0][row],
             parts=parts[1],
             step=step,
@@ -275,6 +339,11 @@ def attack_view(
     )
 
 
+def _copied(tree: Tree) -> Tree:
+    """The same leaves, in memory of their own."""
+    return {name: leaf.clone() for name, leaf in tree.items()}
+
+
 def _heard(situation: Situation, part: Sequence[int], tier: str) -> Payload:
     """What the server sent to all; where each client is sent its own, the adversary's."""
     sent = situation.view.broadcast
@@ -282,21 +351,28 @@ def _heard(situation: Situation, part: Sequence[int], tier: str) -> Payload:
 
 
 def _oracle(situation: Situation, rows: Tensor, tier: str) -> Oracle:
-    state, honest = copy.deepcopy(situation.defense_state), situation.honest
-    weights, rule = situation.view.weights.clone(), situation.defense
-    if tier != "all" and len(rows):  # who may not read the others may not ask about them either
-        others = [row for row in range(len(honest)) if row not in rows.tolist()]
-        stand_ins = rows[torch.arange(len(others)) % len(rows)]
-        honest, weights[others] = honest.put(others, honest.take(stand_ins)), weights[stand_ins]
-        if rule.traits().identities:  # what it remembers of the others is theirs, too
-            state = rule.init(honest.spec)
+    """The server's rule to query. It holds nothing that the tier may not read.
 
-    def ask(sent: Payload, draw: int) -> Tensor:
-        key = situation.secret.key("oracle", draw)
-        view = situation.view.asked(key=key, weights=weights)
-        received = honest.put(rows, sent)
-        if not rule.ready(view):  # the server will skip the round: nothing moves
-            return received.values().to(torch.float32).mean(dim=0)
-        return rule.aggregate(received, copy.deepcopy(state), view)[0]
-
-    return Oracle(rule, ask)
+    Who may not read the others may not ask about them either: the adversary's own messages and
+    weights stand in for theirs, in turn, and the rule remembers nobody.
+    """
+    rule, seen = fresh(situation.defense), situation.view
+    state, honest, view = situation.defense_state, situation.honest, seen
+    messages, numbers = honest.copied(), torch.arange(len(honest))
+    if tier != "all" and len(rows):
+        mine = torch.isin(numbers, rows)
+        stand_in = numbers.clone()
+        stand_in[~mine] = rows[numbers[: int((~mine).sum())] % len(rows)]
+        messages = honest.take(stand_in)
+        view = dataclasses.replace(
+            seen,
+            weights=seen.weights[stand_in],
+            broadcast=seen.broadcast.take(stand_in if len(seen.broadcast) > 1 else [0]),
+            ids=numbers,
+            truth=None if seen.truth is None else mine,
+        )
+        if rule.traits().identities:
+            state = rule.init(messages.spec)
+    secret = situation.secret.derive("oracle")
+    view = view.asked(key=secret.key("none")).copied()  # the server's own key stays at the server
+    return Oracle(rule, Snapshot(rule, copy.deepcopy(state), messages, rows, view, secret))

@@ -38,7 +38,8 @@ class ServerView:
         step: Round, from 0.
         key: The server's own randomness.
         expected: Rows that a round has on average; 0: as many as came.
-        ids: ``(n,)`` int64, whose rows these are; by default their numbers.
+        ids: ``(n,)`` int64, whose rows these are: pseudonyms that stay for the run, and say nothing
+            else. By default the numbers of the rows.
         root: One row, the message of a client that holds the server's root data; only for a rule
             that needs it (`Traits.root`).
         truth: ``(n,)`` bool, who is malicious; only for a rule that says so (`Traits.oracle`).
@@ -68,6 +69,17 @@ class ServerView:
             ids=self.ids[rows],
             truth=truth,
             findings=Findings(),
+        )
+
+    def copied(self) -> ServerView:
+        """The same, findings included, in memory of its own: what a rule may write into."""
+        return dataclasses.replace(
+            self,
+            weights=self.weights.clone(),
+            broadcast=self.broadcast.copied(),
+            ids=self.ids.clone(),
+            root=self.root and self.root.copied(),
+            truth=None if self.truth is None else self.truth.clone(),
         )
 
     def about(self, origin: Tensor) -> ServerView:

@@ -49,6 +49,11 @@ class Payload(ABC):
             for name, value in fields.items()
         }
 
+    def copied(self) -> Self:
+        """The same messages, in memory of their own."""
+        copies = {name: x.clone() for name, x in self._tensors().items()}
+        return dataclasses.replace(self, **copies)
+
     def take(self, rows: Tensor | Sequence[int]) -> Self:
         """The messages of these rows, copied; negative ones count from the end."""
         index = torch.as_tensor(rows, dtype=torch.long)

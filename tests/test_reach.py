@@ -1,0 +1,313 @@
+"""What a plug-in is handed leads to nothing that it may not read, however it looks."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedbench.api import (
+    Attack,
+    AttackView,
+    Defense,
+    Grad,
+    Gradient,
+    Knowledge,
+    Local,
+    ServerView,
+    Shared,
+    Traits,
+)
+from fedbench.payload import FloatVectors, Payload
+from fedbench.protocols.fedavg import FedAvg
+from fedbench.protocols.topk import TopK
+from fedbench.rng import Key, Secret
+from fedbench.run import World, play_round
+from fedbench.scenario import Scenario
+from fedbench.setup import Setup, prepare
+from fedbench.tasks.pool import Data
+from fedbench.testing import NETWORK, example_situation
+from fedbench.threat import Situation, attack_view, own_codec
+from fedbench.training import Client
+
+SHARED = Shared(NETWORK, 3, torch.device("cpu"))
+N, D, ROWS = 6, SHARED.layout.d, (1, 4)
+SMALL = Scenario(
+    clients=20, per_round=4, rounds=2, epochs=1, batch_size=64, malicious=0.4, eval_every=2
+)
+
+
+def reached(*starts: object) -> Iterator[object]:
+    """Everything that can be reached: through instances, containers, closures, bound methods."""
+    todo, known = list(starts), {}
+    while todo:
+        thing = todo.pop()
+        if id(thing) in known or isinstance(thing, type | ModuleType | BuiltinFunctionType):
+            continue
+        known[id(thing)] = thing  # kept, so that no id comes twice
+        yield thing
+        if isinstance(thing, FunctionType):  # its globals are those of a module
+            todo += [*(thing.__closure__ or ()), *(thing.__defaults__ or ()), thing.__kwdefaults__]
+        else:
+            todo += gc.get_referents(thing)
+
+
+def numbers(*starts: object) -> set[float]:
+    """All numbers in tensors and keys that can be reached."""
+    found: set[float] = set()
+    for thing in reached(*starts):
+        if isinstance(thing, Tensor):
+            found |= set(thing.double().flatten().tolist())
+        if isinstance(thing, Key):
+            found.add(float(thing.seed))
+    return found
+
+
+@dataclass(frozen=True)
+class Remembering(Defense[dict[int, Tensor]]):
+    """The mean. It keeps rows by client, and in the instance what no pure rule would."""
+
+    beside: dict[str, Any] = field(default_factory=dict, init=False)
+
+    def traits(self) -> Traits:
+        return Traits(identities=True, history=True)
+
+    def init(self, spec: Any) -> dict[int, Tensor]:
+        return {}
+
+    def tolerates(self, n: int) -> int:
+        return 0
+
+    def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
+        self.beside["last"] = received
+        return received.values().mean(dim=0), state
+
+
+def filled(hundred: int, width: int = D, rows: int = N) -> Tensor:
+    """``(rows, width)`` whose row ``i`` holds ``hundred + i`` everywhere."""
+    return (hundred + torch.arange(float(rows)))[:, None].expand(-1, width).clone()
+
+
+def marked(defense: Defense[Any]) -> Situation:
+    """A round of which every number says what it is, in hundreds, and whose, in units."""
+    keys = [Key(900 + i) for i in range(N)]
+    memories = [{"residual": row} for row in filled(300)]
+    plain = example_situation(FloatVectors(filled(100)), defense, ROWS)
+    view = dataclasses.replace(
+        plain.view,
+        weights=filled(500, 1)[:, 0].double(),
+        broadcast=FloatVectors(filled(400)),
+        ids=filled(600, 1)[:, 0].long(),
+        root=None,
+        key=Key(999),
+    )
+    return dataclasses.replace(
+        plain,
+        updates=filled(200),
+        trained=filled(250)[list(ROWS)],
+        idle=torch.zeros(1, D),
+        codec=own_codec(TopK(error_feedback=True), SHARED, keys, memories),
+        memories=memories,
+        state=torch.tensor([700.0]),
+        defense_state={i: row for i, row in enumerate(filled(800))},
+        view=view,
+    )
+
+
+@dataclass(frozen=True)
+class Knowing(Attack):
+    """Behaves."""
+
+    knows: Knowledge
+
+    def needs(self) -> Knowledge:
+        return self.knows
+
+
+@pytest.mark.parametrize("tier", ["own", "colluders", "all"])
+@pytest.mark.parametrize("more", ["", "+defense", "+state", "+defense+state"])
+def test_a_view_leads_to_what_its_tier_and_extras_allow(tier: str, more: str) -> None:
+    rule = Remembering()
+    rule.beside["last"] = FloatVectors(filled(100))
+    knows, situation = Knowledge.parse(tier + more), marked(rule)
+    rows = [1] if tier == "own" else list(ROWS)
+    view = attack_view(Knowing(knows), situation, rows)
+    if view.defense is not None:
+        view.defense(view.own, 3)
+    read = {hundred + i for hundred in (100, 200, 250, 300, 400, 900) for i in rows}
+    if tier == "all":
+        read |= {100 + i for i in range(N)} | {400 + i for i in range(N)}
+    if knows.defense:
+        read |= {500 + i for i in rows}
+        if tier == "all":
+            read |= {hundred + i for hundred in (500, 600, 800) for i in range(N)}
+    if knows.state:
+        read |= {700}
+    found = {number for number in numbers(view) if 100 <= number < 1000}
+    assert found == read
+    secrets = [thing for thing in reached(view) if isinstance(thing, Secret)]
+    assert all(secret == situation.secret.derive("oracle") for secret in secrets)
+
+
+def test_the_walk_goes_through_closures_and_bound_methods() -> None:
+    hidden = torch.tensor([123.0])
+
+    @dataclass(frozen=True, eq=False)
+    class Holder:
+        x: Tensor
+
+        def method(self) -> None: ...
+
+    assert 123.0 in numbers(lambda: hidden)
+    assert 123.0 in numbers(Holder(hidden).method)
+
+
+@dataclass(frozen=True)
+class Looking(Attack):
+    """Behaves, and keeps all that it is handed."""
+
+    handed: list[object] = field(default_factory=list)
+    tier: Any = "own"
+
+    def needs(self) -> Knowledge:
+        return Knowledge(self.tier, defense=True)
+
+    def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
+        self.handed.extend((xs, ys, local))
+        for leaf in (*local.tree.values(), *(local.before or {}).values()):
+            leaf.fill_(torch.nan)  # copies: nothing comes of it
+        return xs, ys
+
+    def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
+        self.handed.extend((grad, local))
+        return grad
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        self.handed.append(view)
+        return view.own, memory
+
+
+def played(scenario: Scenario, engine: str, **plugins: Any) -> tuple[Setup, World, list[Any]]:
+    """The setup with these plug-ins, and its rounds."""
+    setup = prepare(scenario, "cpu", engine)
+    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, **plugins))
+    world = World(setup.plugins.protocol.init(setup.shared))
+    return setup, world, [play_round(setup, world, step) for step in range(scenario.rounds)]
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_in_a_run_nothing_leads_an_attack_to_the_harness(engine: str) -> None:
+    attack = Looking()
+    _, world, _ = played(SMALL, engine, attack=attack)
+    harness = (Setup, World, Situation, Client, Data)
+    found = [thing for thing in reached(*attack.handed) if isinstance(thing, harness)]
+    assert not found
+    assert bool(torch.isfinite(world.state).all()), "it wrote into copies"
+
+
+@dataclass(frozen=True)
+class Writing(Defense[dict[str, Tensor]]):
+    """The mean, after which it overwrites all that it was handed."""
+
+    views: list[ServerView] = field(default_factory=list)
+
+    def traits(self) -> Traits:
+        return Traits(root=True)
+
+    def init(self, spec: Any) -> dict[str, Tensor]:
+        return {"rounds": torch.zeros(1)}
+
+    def tolerates(self, n: int) -> int:
+        return 0
+
+    def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
+        assert view.root is not None
+        before = state["rounds"].clone()
+        mean = received.values().mean(dim=0) + before
+        kept = dataclasses.replace(view, root=view.root.copied(), ids=view.ids.clone())
+        self.views.append(kept)
+        for x in (received.values(), view.broadcast.values(), view.root.values(), state["rounds"]):
+            x.numpy().fill(7.0)  # not even counted by `Tensor._version`
+        view.weights.fill_(0)
+        return mean, {"rounds": before}
+
+
+@dataclass(frozen=True)
+class Flip(Attack):
+    """Sends the opposite."""
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        return FloatVectors(-view.own.values()), memory
+
+
+@dataclass(frozen=True)
+class Reading(Writing):
+    """The same rule, which writes nowhere."""
+
+    def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
+        return received.values().mean(dim=0) + state["rounds"], state
+
+
+def test_a_rule_that_writes_into_what_it_is_handed_changes_nothing() -> None:
+    scenario = SMALL.model_copy(update={"attack": "neurotoxin", "eval_every": 1})
+    _, world, written = played(scenario, "loop", defense=Writing(), attack=Flip())
+    _, clean, read = played(scenario, "loop", defense=Reading(), attack=Flip())
+    assert any(r.malicious for r in read)
+    assert all(r.gain_mean is not None and r.gain_mean > 0 for r in read if r.malicious)
+    assert written == read
+    assert torch.equal(world.state, clean.state)
+
+
+def test_a_rule_that_writes_does_not_spoil_its_own_answers_to_an_attack() -> None:
+    situation = example_situation(FloatVectors(filled(100)), Writing(), ROWS)
+    situation = dataclasses.replace(situation, defense_state={"rounds": torch.zeros(1)})
+    oracle = attack_view(Knowing(Knowledge("all", defense=True)), situation).defense
+    assert oracle is not None
+    own = FloatVectors(filled(100)[list(ROWS)])
+    assert torch.equal(oracle(own), torch.full((D,), 102.5))
+    assert torch.equal(oracle(own), torch.full((D,), 102.5))
+    assert torch.equal(situation.honest.values(), filled(100))
+
+
+def test_a_server_s_view_leads_to_nobody_s_number_and_to_no_truth() -> None:
+    rule = Writing()
+    setup, _, rounds = played(SMALL, "loop", defense=rule)
+    for view, played_round in zip(rule.views, rounds, strict=True):
+        ids = torch.tensor(played_round.clients)
+        things = list(reached(view))
+        tensors = [thing for thing in things if isinstance(thing, Tensor)]
+        assert tensors
+        for forbidden in (ids, setup.malicious[ids], setup.malicious):
+            assert not any(
+                x.shape == forbidden.shape and bool((x == forbidden).all()) for x in tensors
+            )
+        assert not [thing for thing in things if isinstance(thing, (Secret, Setup, World, Client))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Personal(FedAvg):
+    """FedAvg whose server sends each client a model of its own: one more than that of the last."""
+
+    def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
+        return FloatVectors(state + torch.tensor(clients)[:, None])
+
+
+@pytest.mark.parametrize("per_round", [1, 2])
+@pytest.mark.parametrize("personal", [False, True])
+def test_a_client_remembers_no_broadcast_that_was_for_another(
+    personal: bool, per_round: int
+) -> None:
+    attack = Looking()
+    scenario = SMALL.model_copy(update={"per_round": per_round, "malicious": 0.95})
+    protocol = Personal() if personal else FedAvg()
+    played(scenario, "loop", attack=attack, protocol=protocol)
+    heard = [local.before for local in attack.handed if isinstance(local, Local)]
+    assert heard[0] is None, "nothing was sent before the first round"
+    assert (heard[-1] is None) == personal

@@ -18,7 +18,7 @@ class NoTheorem(Misfit):
 
 
 class UnknownPluginError(ConfigError):
-    """A name that no installed plug-in answers to, or a plug-in whose import fails."""
+    """A name that no installed plug-in answers to, or several do, or one whose import fails."""
 
 
 class IllegalPayloadError(FedbenchError):

@@ -27,11 +27,19 @@ _LINK = re.compile(r"\+(?=[a-z])")  # not that of 1e+5
 
 
 @cache
-def _points(kind: str) -> dict[str, EntryPoint]:
+def _points(kind: str) -> dict[str, list[EntryPoint]]:
+    """Entry points by name; more than one where several packages claim a name."""
     if kind not in KINDS:
         raise UnknownPluginError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    found = entry_points(group=f"fedbench.{kind}s")
-    return {point.name: point for point in sorted(found, key=lambda point: point.name)}
+    points: dict[str, list[EntryPoint]] = {}
+    for point in sorted(entry_points(group=f"fedbench.{kind}s"), key=lambda point: point.name):
+        points.setdefault(point.name, []).append(point)
+    return points
+
+
+def _package(point: EntryPoint) -> str:
+    """Name and version of the package that has the entry point."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
 def names(kind: str) -> list[str]:
@@ -43,13 +51,19 @@ def plugin(kind: str, name: str) -> type[Any]:
     """The class behind a name.
 
     Raises:
-        UnknownPluginError: nothing answers to the name, or its import fails.
+        UnknownPluginError: nothing answers to the name, several packages do, or its import fails.
     """
     if name not in names(kind):
         close = difflib.get_close_matches(name, names(kind), n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names(kind))}"
         raise UnknownPluginError(f"--{kind} {name!r} is not installed; {hint}")
-    point = _points(kind)[name]
+    point, *others = _points(kind)[name]
+    if others:  # none of them wins: a look-alike would be taken for what it imitates
+        claims = " and ".join(sorted(_package(claim) for claim in (point, *others)))
+        raise UnknownPluginError(
+            f"--{kind} {name!r} must be the name of one package's plug-in, got it from {claims}; "
+            "uninstall one of them or rename its entry point"
+        )
     try:
         loaded: type[Any] = point.load()
     except Exception as error:  # a plug-in is foreign code: whatever its import raises ends here

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from rich.console import Console
 from fedbench import registry
 from fedbench.cli.catalogue import Doc, list_plugins, show_plugin
 from fedbench.errors import UnknownPluginError
+from fedbench.scenario import Scenario
 
 INSTALLED = [(kind, name) for kind in registry.KINDS for name in registry.names(kind)]
 
@@ -35,6 +37,26 @@ def words(text: str) -> str:
 
 
 @pytest.fixture
+def look_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An installed package of somebody else whose attack has the name of a built-in one."""
+    info = tmp_path / "stranger-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text(
+        "[fedbench.attacks]\nsign-flip = fedbench.api:Attack\ntheir-own = stranger_attack:Attack\n"
+    )
+    (tmp_path / "stranger_attack.py").write_text(
+        "from dataclasses import dataclass\nfrom fedbench import api\n\n\n"
+        "@dataclass(frozen=True)\nclass Attack(api.Attack):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry._points.cache_clear()
+    yield
+    monkeypatch.undo()
+    registry._points.cache_clear()
+
+
+@pytest.fixture
 def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An installed package of somebody else, with two attacks of which one cannot be imported."""
     info = tmp_path / "foreign-1.0.dist-info"
@@ -53,6 +75,25 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     monkeypatch.undo()
     registry._points.cache_clear()
+
+
+@pytest.mark.usefixtures("look_alike")
+def test_a_name_that_two_packages_claim_is_refused_and_says_which_they_are() -> None:
+    refused = (
+        "--attack 'sign-flip' must be the name of one package's plug-in, got it from "
+        f"fedbench-toolkit {version('fedbench-toolkit')} and stranger 2.0; uninstall one of them "
+        "or rename its entry point"
+    )
+    for load in (registry.plugin, registry.load):
+        with pytest.raises(UnknownPluginError) as error:
+            load("attack", "sign-flip")
+        assert str(error.value) == refused
+    with pytest.raises(UnknownPluginError):
+        Scenario(attack="sign-flip").plugins()
+    assert registry.plugin("attack", "their-own").__name__ == "Attack"
+    text = words(listed("attack"))
+    assert "and stranger 2.0; uninstall one of them" in text
+    assert "Every malicious client sends" in text  # the others are listed
 
 
 @pytest.mark.parametrize("kind", registry.KINDS)

@@ -16,13 +16,14 @@ from fedbench.api import Attack, AttackView, Defense, Knowledge, ServerView
 from fedbench.errors import ConfigError, Misfit
 from fedbench.payload import FloatVectors, Payload
 from fedbench.record import Record, read
+from fedbench.rng import Key
 from fedbench.run import World, play_round
 from fedbench.scenario import ADVERSARY, LATER, Scenario
 from fedbench.setup import Setup, prepare
 from fedbench.sweep import extract, fields
 from fedbench.sweep.grid import Grid
 from fedbench.testing import example_situation
-from fedbench.threat import attack_view
+from fedbench.threat import attack_view, malicious_clients
 from fedbench_defenses.mean import Mean
 
 SMALL = Scenario(clients=20, per_round=6, rounds=6, epochs=1, eval_every=1, malicious=0.4)
@@ -53,6 +54,13 @@ def test_an_attack_acts_in_its_window_only() -> None:
     assert all(r.malicious for r in record.rounds), "or this says nothing"
     acted = [r.gain_mean is not None and r.gain_mean > 0.01 for r in record.rounds]
     assert acted == [False, True, False, False, True, False]  # rounds 1 and 4, not 5
+
+
+def test_the_malicious_share_is_rounded_to_the_nearest_whole_number_of_clients() -> None:
+    # 0.29 * 100 = 28.999999999999996 and 0.35 * 10 = 3.5, of which `int` would make 28 and 3; 2.5
+    # is as near to 2 as to 3, and Python rounds it to the even one.
+    for clients, fraction, expected in ((100, 0.29, 29), (10, 0.35, 4), (10, 0.25, 2), (3, 0.1, 0)):
+        assert int(malicious_clients(clients, fraction, Key(0)).sum()) == expected
 
 
 def test_a_window_that_never_opens_is_a_clean_run() -> None:

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("fedbench", "attacks/fedbench_attacks", "defenses/fedbench_defenses")
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
-CODE = list(zip(FILES, NAMES, strict=True))
 
 # Who may import whom: a module may import modules of its own row and of the rows above it.
 ROWS = [
@@ -50,27 +49,43 @@ ROWS = [
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row}
 
 
-def imports(path: Path) -> set[str]:
-    """Modules that a file imports when it runs, not those for the type checker only."""
-    found = set()
-    tree = ast.parse(path.read_text())
-    typing_only = {
-        node
-        for branch in ast.walk(tree)
-        if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.dump(branch.test)
-        for node in ast.walk(branch)
-    }
-    for node in ast.walk(tree):
-        if node in typing_only:
-            continue
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            if node.module == "fedbench":
-                found |= {f"fedbench.{alias.name}" for alias in node.names}
-            else:
-                found.add(node.module)
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """One file of the three packages, read and parsed once for all rules."""
+
+    path: Path
+    name: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def imports(self) -> set[str]:
+        """Modules that the file imports when it runs, not those for the type checker only."""
+        typing_only = {
+            node
+            for branch in ast.walk(self.tree)
+            if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.dump(branch.test)
+            for node in ast.walk(branch)
+        }
+        imported = set()
+        for node in ast.walk(self.tree):
+            if node in typing_only:
+                continue
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                if node.module == "fedbench":
+                    imported |= {f"fedbench.{alias.name}" for alias in node.names}
+                else:
+                    imported.add(node.module)
+            elif isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+        return imported
+
+
+@pytest.fixture(scope="module")
+def modules() -> list[Module]:
+    texts = [path.read_text() for path in FILES]
+    rows = zip(FILES, NAMES, texts, strict=True)
+    return [Module(path, name, text, ast.parse(text)) for path, name, text in rows]
 
 
 def part(module: str) -> str | None:
@@ -81,16 +96,20 @@ def part(module: str) -> str | None:
     return words[0] if words[0] in RANK else None
 
 
-@pytest.mark.parametrize(("path", "name"), CODE, ids=NAMES)
-def test_imports_run_one_way(path: Path, name: str) -> None:
-    module = name.removeprefix("attacks/").removeprefix("defenses/").removesuffix(".py")
-    here = part(module.replace("/", "."))
-    if here in (None, "__init__", "__main__"):
-        return
-    assert here in RANK, f"{here} has no place in the house: give it a row here"
-    for imported in sorted(filter(None, map(part, imports(path)))):
-        assert imported in RANK, imported
-        assert RANK[imported] <= RANK[here], f"{name} imports {imported}"
+def test_imports_run_one_way(modules: list[Module]) -> None:
+    wrong = []
+    for module in modules:
+        dotted = re.sub("^(attacks|defenses)/", "", module.name).removesuffix(".py")
+        here = part(dotted.replace("/", "."))
+        if here in (None, "__init__", "__main__"):
+            continue
+        if here not in RANK:
+            wrong.append(f"{here} has no place in the house: give it a row here")
+            continue
+        for imported in sorted(filter(None, map(part, module.imports))):
+            if imported not in RANK or RANK[imported] > RANK[here]:
+                wrong.append(f"{module.name} imports {imported}")
+    assert wrong == []
 
 
 def test_what_a_run_cannot_import_does_not_change_its_id() -> None:
@@ -98,7 +117,7 @@ def test_what_a_run_cannot_import_does_not_change_its_id() -> None:
     assert set(READERS) == after
 
 
-def test_the_engine_knows_no_attack_and_no_defense_by_name() -> None:
+def test_the_engine_knows_no_attack_and_no_defense_by_name(modules: list[Module]) -> None:
     names = {n for kind in ("attack", "defense") for n in registry.names(kind)} - {"none", "mean"}
     classes = {
         registry.plugin(k, n).__name__
@@ -106,47 +125,66 @@ def test_the_engine_knows_no_attack_and_no_defense_by_name() -> None:
         for n in names
         if n in registry.names(k)
     }
-    for path in (ROOT / "fedbench").rglob("*.py"):
-        assert not any("fedbench_attacks" in m or "fedbench_defenses" in m for m in imports(path))
-        code = ast.parse(path.read_text())
-        used = {node.id for node in ast.walk(code) if isinstance(node, ast.Name)}
-        assert not used & classes, path
+    for module in modules:
+        if not module.name.startswith("fedbench/"):
+            continue
+        plugins = [m for m in module.imports if m.startswith(("fedbench_attacks", "fedbench_def"))]
+        assert not plugins, module.name
+        used = {node.id for node in ast.walk(module.tree) if isinstance(node, ast.Name)}
+        assert not used & classes, module.name
 
 
-@pytest.mark.parametrize(("path", "name"), CODE, ids=NAMES)
-def test_files_are_short_and_none_is_a_drawer(path: Path, name: str) -> None:
-    lines = len(path.read_text().splitlines())
-    assert lines <= 500  # at 500 ask whether there are two ideas; nothing is packed to get under it
-    assert path.stem not in {"utils", "helpers", "common", "misc"}
+def test_files_are_short_and_none_is_a_drawer(modules: list[Module]) -> None:
+    lines = {module.name: len(module.text.splitlines()) for module in modules}
+    # at 500 ask whether there are two ideas; nothing is packed to get under it
+    assert {name: count for name, count in lines.items() if count > 500} == {}
+    drawers = {"utils", "helpers", "common", "misc"}
+    assert [module.name for module in modules if module.path.stem in drawers] == []
 
 
-@pytest.mark.parametrize(("path", "name"), CODE, ids=NAMES)
-def test_nothing_draws_from_a_global_generator(path: Path, name: str) -> None:
-    text = path.read_text()
-    forbidden = (
-        r"torch\.(rand|randn|randint|randperm|bernoulli|manual_seed|normal)\(",
-        r"np\.random\.(rand|randn|seed|choice|normal|shuffle|default_rng)\b",
-        r"\brandom\.(random|shuffle|choice|seed|sample)\(",
-        r"\bpickle\b(?!s)",
-        r"(?<![\w.])eval\(",
-    )
-    code = "\n".join(line for line in text.splitlines() if "allow_pickle=False" not in line)
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            code = code.replace(node.value, "")
-    for pattern in forbidden:
-        assert not re.search(pattern, code), f"{name}: {pattern}"
+def dotted(node: ast.AST) -> str:
+    """``torch.rand`` of the expression that reads so; what is no name is empty."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
-def test_torchvision_is_imported_in_one_file_inside_functions() -> None:
-    users = [
-        name
-        for path, name in zip(FILES, NAMES, strict=True)
-        if re.search(r"^\s*(import|from) torchvision", path.read_text(), re.M)
-        or 'import_module("torchvision' in path.read_text()
-    ]
-    assert users == ["fedbench/tasks/torchvision_data.py"]
-    assert not re.search(r"^(import|from) torchvision", (ROOT / users[0]).read_text(), re.M)
+def words(module: Module) -> set[str]:
+    """Names that the file's code reads or imports; not those called with a generator of theirs."""
+    nodes = list(ast.walk(module.tree))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    own = {call.func for call in calls if any(k.arg == "generator" for k in call.keywords)}
+    return {dotted(node) for node in nodes if node not in own} | module.imports
+
+
+FORBIDDEN = re.compile(
+    r"torch\.(rand|randn|randint|randperm|bernoulli|manual_seed|normal)"
+    r"|(np|numpy)\.random\.(rand|randn|seed|choice|normal|shuffle|default_rng)"
+    r"|random\.(random|shuffle|choice|seed|sample)"
+    r"|(.*\.)?pickle(\..*)?|eval"
+)
+
+
+def test_nothing_draws_from_a_global_generator(modules: list[Module]) -> None:
+    used = {(m.name, word) for m in modules for word in words(m) if FORBIDDEN.fullmatch(word)}
+    assert used == set()
+    bad = "import pickle\nx = torch.rand(3) + np.random.seed(1)\nrandom.seed(eval('2'))"
+    bad += "\ntorch.randn(3, generator=mine)"
+    example = Module(Path(), "", "", ast.parse(bad))
+    assert {word for word in words(example) if FORBIDDEN.fullmatch(word)} == {
+        *("pickle", "torch.rand", "np.random.seed", "random.seed", "eval")
+    }
+
+
+def test_torchvision_is_imported_in_one_file_inside_functions(modules: list[Module]) -> None:
+    users = {
+        module.name: module.text
+        for module in modules
+        if re.search(r"^\s*(import|from) torchvision", module.text, re.M)
+        or 'import_module("torchvision' in module.text
+    }
+    assert list(users) == ["fedbench/tasks/torchvision_data.py"]
+    assert not re.search(r"^(import|from) torchvision", *users.values(), re.M)
 
 
 def test_everything_that_is_built_in_is_registered_and_installed() -> None:

@@ -51,9 +51,9 @@ class Crowded(FedAvg):
 
 
 @pytest.fixture
-def measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_clock: None) -> Path:
     monkeypatch.delenv("FEDBENCH_PROBE")
-    monkeypatch.setattr("fedbench.choice.HEAVY", 10)  # a busy machine's steps are slow
+    monkeypatch.setattr("fedbench.choice.HEAVY", 10)  # a sleep is no heavy step
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "fedbench" / "answers"
 

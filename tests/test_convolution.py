@@ -15,7 +15,13 @@ from fedbench.lockstep import Stacked, footprint
 from fedbench.network import Convolve
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.rng import Key
-from fedbench.testing import NETWORK, example_clients
+from fedbench.testing import (
+    NETWORK,
+    assert_rounded_alike,
+    doubled,
+    example_clients,
+    in_float64,
+)
 from fedbench.training import Loop, Schedule
 
 CPU = torch.device("cpu")
@@ -31,8 +37,9 @@ LAYERS = [
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_both_forms_are_one_convolution_there_and_back(layer: Geometry, bias: bool) -> None:
-    x = Key(0).normal(3, 2, *layer.image)  # three clients with two samples
-    weight, offset = Key(1).normal(3, *layer.kernels), Key(2).normal(3, layer.kernels[0])
+    x = Key(0).normal(3, 2, *layer.image).double()  # three clients with two samples
+    weight = Key(1).normal(3, *layer.kernels).double()
+    offset = Key(2).normal(3, layer.kernels[0]).double()
 
     def of(form: Convolve) -> tuple[Tensor, ...]:
         def energy(x: Tensor, weight: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,8 +51,7 @@ def test_both_forms_are_one_convolution_there_and_back(layer: Geometry, bias: bo
         gradients, y = torch.vmap(gradient)(x, weight, offset)
         return y, *gradients
 
-    for ours, theirs in zip(of(matrices), of(GROUPS), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+    assert_rounded_alike(of(matrices), of(GROUPS))
 
 
 @pytest.mark.parametrize("model", registry.names("model"))
@@ -73,7 +79,7 @@ def never(*args: object, **kwargs: object) -> Tensor:
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_clock: None) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "fedbench" / "answers"
 
@@ -119,8 +125,8 @@ def test_a_cpu_groups_without_asking(answers: Path) -> None:
 
 
 def test_lock_step_convolves_with_what_was_chosen() -> None:
-    shared, protocol, schedule = Shared(NETWORK, 3, CPU), FedAvg(), Schedule(1, 4)
-    clients = example_clients(protocol, shared)
+    shared, protocol, schedule = Shared(NETWORK, 3, CPU), in_float64(FedAvg()), Schedule(1, 4)
+    clients = doubled(example_clients(protocol, shared))
     engine = Stacked(protocol, shared, schedule)
     convolve: Convolve = Forms(frozenset(geometries(NETWORK)))
     seen = []
@@ -132,7 +138,7 @@ def test_lock_step_convolves_with_what_was_chosen() -> None:
     engine.__dict__["convolve"] = noted  # what `chosen` would have returned
     updates, _ = engine.train(clients)
     expected, _ = Loop(protocol, shared, schedule).train(clients)
-    torch.testing.assert_close(updates, expected, rtol=1e-4, atol=1e-5)
+    assert_rounded_alike(updates, expected)
     assert seen
 
 

@@ -12,6 +12,7 @@ from fedbench.layout import Tree
 from fedbench.network import ConvNet
 from fedbench.rng import Key
 from fedbench.tasks.models import Conv4, Conv6, Conv8, Conv10, LeNet, Model
+from fedbench.testing import assert_rounded_alike
 
 TINY = ConvNet(image=(2, 7, 6), blocks=((3, 4), (5,)), hidden=(6,), classes=3)
 
@@ -75,16 +76,16 @@ def test_an_odd_row_is_dropped_by_a_pool() -> None:
 
 @pytest.mark.parametrize("network", [TINY, LeNet().build((1, 8, 8), 10)])
 def test_the_network_computes_what_torch_nn_computes(network: ConvNet) -> None:
-    net = module(network)
+    net = module(network).double()
     weights = [weight.detach() for weight in net.parameters()]
     params: Tree = dict(zip(network.shapes, weights, strict=True))
-    x = images(network, 4)
-    torch.testing.assert_close(network.logits(params, x), net(x))
+    x = images(network, 4).double()
+    assert_rounded_alike(network.logits(params, x), net(x).detach())
 
 
 def test_a_stack_of_networks_under_vmap_equals_the_loop_in_value_and_gradient() -> None:
-    trees = [TINY.init(Key(seed)) for seed in range(3)]
-    x = torch.stack([images(TINY, 5) * scale for scale in (1.0, 2.0, 3.0)])
+    trees = [{k: w.double() for k, w in TINY.init(Key(seed)).items()} for seed in range(3)]
+    x = torch.stack([images(TINY, 5).double() * scale for scale in (1.0, 2.0, 3.0)])
 
     def loss(params: Tree, x: Tensor) -> Tensor:
         return TINY.logits(params, x).square().sum()
@@ -95,9 +96,9 @@ def test_a_stack_of_networks_under_vmap_equals_the_loop_in_value_and_gradient() 
         leaves = {name: weight.clone().requires_grad_() for name, weight in tree.items()}
         alone = torch.autograd.grad(loss(leaves, x[i]), list(leaves.values()))
         for name, gradient in zip(leaves, alone, strict=True):
-            torch.testing.assert_close(together[name][i], gradient, rtol=1e-4, atol=1e-5)
+            assert_rounded_alike(together[name][i], gradient)
         one = torch.vmap(TINY.logits)(stacked, x)[i]
-        torch.testing.assert_close(one, TINY.logits(tree, x[i]))
+        assert_rounded_alike(one, TINY.logits(tree, x[i]))
 
 
 def test_fan_in_is_channels_times_nine_or_features() -> None:

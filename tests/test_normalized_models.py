@@ -20,6 +20,7 @@ from fedbench.tasks.batch_norm_net import BatchNormNet, batch_norm
 from fedbench.tasks.dropout_net import DropoutNet, dropout
 from fedbench.tasks.models import CNN4, CNN8, LeNet5, Model, ResNet20
 from fedbench.tasks.residual_net import ResidualNet, shortcut
+from fedbench.testing import assert_rounded_alike
 from fedbench.training import Client, Loop, Schedule
 
 NORMED = BatchNormNet(image=(2, 9, 6), blocks=((3, 4), (5,)), pools=1, classes=3)
@@ -52,6 +53,10 @@ def random_tree(network: Network, seed: int = 1) -> Tree:
 
 def images(network: Network, count: int) -> Tensor:
     return Key(7).normal(count, *network.image)
+
+
+def doubled(tree: Tree) -> Tree:
+    return {name: value.double() for name, value in tree.items()}
 
 
 def all_real(count: int) -> Step:
@@ -156,20 +161,20 @@ def test_cnn_weights_start_with_a_hundredth_and_the_others_as_kaiming_says() -> 
 
 
 def test_batch_norm_computes_what_torch_nn_computes_in_use() -> None:
-    params, x = random_tree(NORMED), images(NORMED, 4)
-    net = batch_norm_module(NORMED, params).eval()
-    torch.testing.assert_close(NORMED.logits(params, x), net(x))
+    params, x = doubled(random_tree(NORMED)), images(NORMED, 4).double()
+    net = batch_norm_module(NORMED, params).eval().double()
+    assert_rounded_alike(NORMED.logits(params, x), net(x).detach())
 
 
 def test_batch_norm_computes_what_torch_nn_computes_in_training() -> None:
-    params, x = random_tree(NORMED), images(NORMED, 4)
-    net, step = batch_norm_module(NORMED, params).train(), all_real(4)
-    torch.testing.assert_close(NORMED.logits(params, x, step), net(x))
+    params, x = doubled(random_tree(NORMED)), images(NORMED, 4).double()
+    net, step = batch_norm_module(NORMED, params).train().double(), all_real(4)
+    assert_rounded_alike(NORMED.logits(params, x, step), net(x).detach())
     norms = [layer for layer in net if isinstance(layer, nn.BatchNorm2d)]
     assert set(step.statistics) == {name for name in NORMED.shapes if is_statistic(name)}
     for i, norm in enumerate(norms, start=1):
-        torch.testing.assert_close(step.statistics[f"norm{i}.mean"], norm.running_mean)
-        torch.testing.assert_close(step.statistics[f"norm{i}.var"], norm.running_var)
+        assert_rounded_alike(step.statistics[f"norm{i}.mean"], norm.running_mean)
+        assert_rounded_alike(step.statistics[f"norm{i}.var"], norm.running_var)
 
 
 def test_no_gradient_flows_through_the_statistics() -> None:
@@ -185,13 +190,13 @@ def test_the_gradient_of_batch_norm_is_that_of_torch_nn() -> None:
     net = batch_norm_module(NORMED, params).train().double()
     net(x).square().sum().backward()
     leaves = {
-        name: value.double().requires_grad_(not is_statistic(name))
-        for name, value in params.items()
+        name: value.requires_grad_(not is_statistic(name))
+        for name, value in doubled(params).items()
     }
     NORMED.logits(leaves, x, all_real(4)).square().sum().backward()  # type: ignore[no-untyped-call]
     order = [f"{n}{i}{p}" for i in (1, 2, 3) for n, p in LAYER] + ["fc1"]
     for name, parameter in zip(order, net.parameters(), strict=True):
-        torch.testing.assert_close(leaves[name].grad, parameter.grad, msg=name)
+        assert_rounded_alike(leaves[name].grad, parameter.grad, name)
 
 
 def test_a_single_value_has_no_variance_to_learn_from() -> None:
@@ -213,6 +218,8 @@ def residual_by_hand(params: Tree, x: Tensor) -> Tensor:
         layers[f"norm{i}"] = nn.GroupNorm(2, out)
     layers["fc1"] = nn.Linear(6, 3)
     loaded(layers, params)
+    for layer in layers.values():
+        layer.double()
 
     def conv(x: Tensor, i: int) -> Tensor:
         out: Tensor = layers[f"norm{i}"](layers[f"conv{i}"](x))
@@ -229,10 +236,10 @@ def residual_by_hand(params: Tree, x: Tensor) -> Tensor:
 
 
 def test_the_residual_network_computes_what_torch_nn_computes() -> None:
-    params, x = random_tree(RESIDUAL), images(RESIDUAL, 4)
-    expected = residual_by_hand(params, x)
-    torch.testing.assert_close(RESIDUAL.logits(params, x), expected)
-    torch.testing.assert_close(RESIDUAL.logits(params, x, all_real(4)), expected)
+    params, x = doubled(random_tree(RESIDUAL)), images(RESIDUAL, 4).double()
+    expected = residual_by_hand(params, x).detach()
+    assert_rounded_alike(RESIDUAL.logits(params, x), expected)
+    assert_rounded_alike(RESIDUAL.logits(params, x, all_real(4)), expected)
 
 
 def test_a_shortcut_drops_pixels_and_adds_empty_channels() -> None:
@@ -244,7 +251,7 @@ def test_a_shortcut_drops_pixels_and_adds_empty_channels() -> None:
 @pytest.mark.parametrize("padding", [0, 2])
 def test_lenet5_computes_what_torch_nn_computes_in_use(padding: int) -> None:
     network = dataclasses.replace(DROPPED, image=(2, 17, 16), padding=padding)
-    params, x = random_tree(network), images(network, 4)
+    params, x = doubled(random_tree(network)), images(network, 4).double()
     layers: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(2, 3, 5, padding=padding),
         "conv2": nn.Conv2d(3, 4, 5, padding=padding),
@@ -254,8 +261,8 @@ def test_lenet5_computes_what_torch_nn_computes_in_use(padding: int) -> None:
     loaded(layers, params)
     conv1, conv2, fc1, fc2 = layers.values()
     pool, relu = nn.MaxPool2d(2), nn.ReLU()
-    net = nn.Sequential(conv1, relu, pool, conv2, relu, pool, nn.Flatten(), fc1, relu, fc2)
-    torch.testing.assert_close(network.logits(params, x), net(x))
+    net = nn.Sequential(conv1, relu, pool, conv2, relu, pool, nn.Flatten(), fc1, relu, fc2).double()
+    assert_rounded_alike(network.logits(params, x), net(x).detach())
 
 
 def test_dropout_keeps_its_share_and_scales_what_it_keeps() -> None:
@@ -280,12 +287,13 @@ def test_each_layer_and_each_step_drops_other_units() -> None:
 
 
 def test_lenet5_drops_after_the_second_convolution_and_the_first_dense_layer() -> None:
-    params, x, step = random_tree(DROPPED), images(DROPPED, 4), all_real(4)
+    params, x, step = doubled(random_tree(DROPPED)), images(DROPPED, 4).double(), all_real(4)
     nothing = dataclasses.replace(DROPPED, conv_dropout=0.0, dense_dropout=0.0)
     assert torch.equal(nothing.logits(params, x, step), nothing.logits(params, x))
 
     # Without hidden weights on the way, a rate can only act where it is said to.
-    silent = params | {"fc1": torch.zeros_like(params["fc1"]), "fc1.bias": torch.ones(7)}
+    ones = torch.ones(7, dtype=torch.float64)
+    silent = params | {"fc1": torch.zeros_like(params["fc1"]), "fc1.bias": ones}
     conv = dataclasses.replace(DROPPED, dense_dropout=0.0)
     dense = dataclasses.replace(DROPPED, conv_dropout=0.0)
     assert torch.equal(conv.logits(silent, x, step), conv.logits(silent, x))
@@ -293,8 +301,8 @@ def test_lenet5_drops_after_the_second_convolution_and_the_first_dense_layer() -
     assert not torch.allclose(conv.logits(params, x, step), conv.logits(params, x))
 
     kept = (step.key.fold("fc1").uniform(4, 7) >= 0.5) * 2.0
-    expected = kept @ params["fc2"].T + params["fc2.bias"]
-    torch.testing.assert_close(dense.logits(silent, x, step), expected)
+    expected = kept.double() @ params["fc2"].T + params["fc2.bias"]
+    assert_rounded_alike(dense.logits(silent, x, step), expected)
 
 
 def shared(network: Network) -> Shared:
@@ -317,8 +325,8 @@ def clients(network: Network, sizes: list[int]) -> list[Client]:
 
 @pytest.mark.parametrize("network", NETWORKS, ids=IDS)
 def test_padding_changes_nothing(network: Network) -> None:
-    params, x, y = random_tree(network), images(network, 3), torch.tensor([0, 2, 1])
-    rubbish = Key(9).normal(2, *network.image) * 10
+    params, x = doubled(random_tree(network)), images(network, 3).double()
+    y, rubbish = torch.tensor([0, 2, 1]), Key(9).normal(2, *network.image).double() * 10
     loss = Loop(FedAvg(), shared(network), Schedule(1, 3)).loss
 
     def result(x: Tensor, y: Tensor) -> tuple[Tree, tuple[Tensor, Tree]]:
@@ -331,20 +339,23 @@ def test_padding_changes_nothing(network: Network) -> None:
 
     plain = result(x, y)
     padded = result(torch.cat([x, rubbish]), torch.cat([y, torch.tensor([-1, -1])]))
-    torch.testing.assert_close(padded, plain, rtol=1e-4, atol=1e-5)
+    assert_rounded_alike(padded, plain)
 
 
 @pytest.mark.parametrize("network", [*NETWORKS, CNN4().build((1, 16, 16), 3)], ids=[*IDS, "cnn4"])
 def test_stacked_training_is_the_loop_also_in_its_statistics_and_draws(network: Network) -> None:
     # Batches of 4 end in one of 3, 4, 1 and 2; clients of 4 and of 6 steps stack separately.
     protocol, schedule = FedAvg(lr=0.03, momentum=0.0), Schedule(2, 4)
-    group = clients(network, [7, 8, 9, 10])
+    group = [
+        dataclasses.replace(client, tree=doubled(client.tree), x=client.x.double())
+        for client in clients(network, [7, 8, 9, 10])
+    ]
     loop, _ = Loop(protocol, shared(network), schedule).train(group)
     stacked, _ = Stacked(protocol, shared(network), schedule).train(group)
     layout = shared(network).layout
     parts = zip(layout.names, layout.layers(stacked), layout.layers(loop), strict=True)
     for name, ours, theirs in parts:
-        assert (ours - theirs).norm() <= 1e-4 * theirs.norm(), name
+        assert_rounded_alike(ours, theirs, name)
         assert theirs.norm() > 0, name  # every parameter is trained, every statistic moves
 
 

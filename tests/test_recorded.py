@@ -32,7 +32,13 @@ from fedbench.protocols.supermask import mask_without_asking
 from fedbench.recorded import AFTER, Inputs, Record, Recorder, Recording, Work, agree, fixed
 from fedbench.rng import Key
 from fedbench.setup import choose_device
-from fedbench.testing import NETWORK, example_clients
+from fedbench.testing import (
+    NETWORK,
+    assert_rounded_alike,
+    doubled,
+    example_clients,
+    in_float64,
+)
 from fedbench.training import Client, Loop, Schedule, WrapGrad, untouched
 
 CPU = Shared(NETWORK, 3, torch.device("cpu"))
@@ -184,15 +190,12 @@ def as_accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_a_replay_is_the_launch(name: str, as_accelerated: None) -> None:
-    protocol = registry.load("protocol", name)
+    protocol = in_float64(registry.load("protocol", name))
     plain = Stacked(protocol, CPU, SCHEDULE)
     recorded = recording(plain)
     for number in range(AFTER + 2):
-        clients = other(example_clients(protocol, CPU), number)
-        expected, memories = plain.train(clients)
-        updates, kept = recorded.train(clients)
-        torch.testing.assert_close(updates, expected)
-        torch.testing.assert_close(kept, memories)
+        clients = other(doubled(example_clients(protocol, CPU)), number)
+        assert_rounded_alike(recorded.train(clients), plain.train(clients))
     assert recordings(recorded) == 1
 
 
@@ -331,10 +334,10 @@ class Making(FedAvg):
 def test_launches_that_decide_otherwise_are_recorded_apart() -> None:
     """One recorder for all, as in a process: by parameters, shapes, and who wraps the gradient."""
     recorder = Recorder(traced, most=8)
-    clients = example_clients(FedAvg(), CPU)
+    clients = doubled(example_clients(FedAvg(), CPU))
     private = DPSGD(clip=0.01, z=0.5)
     wrapped = [dataclasses.replace(one, wrap_grad=private.wrap_grad) for one in clients]
-    cases: list[tuple[FedAvg, Schedule, list[Client]]] = [
+    cases: list[tuple[FedAvg, Schedule, list[Client]]] = [  # FedAvg has nothing frozen
         (FedAvg(), SCHEDULE, clients),
         (FedAvg(lr=0.3), SCHEDULE, clients),
         (FedAvg(), SCHEDULE, clients[:2]),
@@ -346,7 +349,7 @@ def test_launches_that_decide_otherwise_are_recorded_apart() -> None:
             plain = Stacked(protocol, CPU, schedule)
             expected, _ = plain.train(some)
             updates, _ = dataclasses.replace(plain, recorder=recorder).train(some)
-            torch.testing.assert_close(updates, expected)
+            assert_rounded_alike(updates, expected)
     assert len(recorder) == len(cases)
 
 
@@ -391,14 +394,14 @@ def test_a_recording_makes_room_for_who_comes_more_often_than_it() -> None:
 
 
 def test_seeds_share_a_recording_and_keep_their_networks(as_accelerated: None) -> None:
-    recorder, protocol = Recorder(traced), FSL()
+    recorder, protocol = Recorder(traced), in_float64(FSL())
     for seed in range(AFTER + 2):
         shared = Shared(NETWORK, seed, torch.device("cpu"))
-        clients = example_clients(protocol, shared)
+        clients = doubled(example_clients(protocol, shared))
         plain = Stacked(protocol, shared, SCHEDULE)
         expected, _ = plain.train(clients)
         updates, _ = dataclasses.replace(plain, recorder=recorder).train(clients)
-        torch.testing.assert_close(updates, expected)
+        assert_rounded_alike(updates, expected)
     assert len(recorder) == 1
 
 
@@ -470,7 +473,9 @@ class Sleepy(FedAvg):
         return super().local_update(tree, batches, grad, key, memory)
 
 
-def test_recordings_are_chosen_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recordings_are_chosen_where_they_are_faster(
+    monkeypatch: pytest.MonkeyPatch, still_clock: None
+) -> None:
     loop = Loop(Sleepy(), CPU, SCHEDULE)
     stacked = Stacked(Sleepy(), CPU, SCHEDULE)
     ways = {"loop": loop, "stacked": stacked, "recorded": recording(stacked)}
@@ -495,15 +500,12 @@ CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("name", TRAINERS)
 def test_a_cuda_graph_is_the_launch(name: str) -> None:
-    protocol = registry.load("protocol", name)
+    protocol = in_float64(registry.load("protocol", name))
     shared = Shared(NETWORK, 3, choose_device("cuda"))
     plain, recorded = Stacked(protocol, shared, SCHEDULE), Recorded(protocol, shared, SCHEDULE)
     for number in range(AFTER + 2):
-        clients = other(example_clients(protocol, shared), number)
-        expected, memories = plain.train(clients)
-        updates, kept = recorded.train(clients)
-        torch.testing.assert_close(updates, expected)
-        torch.testing.assert_close(kept, memories)
+        clients = other(doubled(example_clients(protocol, shared)), number)
+        assert_rounded_alike(recorded.train(clients), plain.train(clients))
     assert recordings(recorded) == 1
 
 
@@ -517,8 +519,8 @@ def test_a_capture_that_fails_leaves_cuda_as_it_was() -> None:
     with pytest.warns(RuntimeWarning, match="no longer recorded"):
         failing.train(clients)
     assert torch.cuda.current_stream() == stream
-    good = Recorded(FedAvg(), shared, SCHEDULE)
+    good, clients = Recorded(FedAvg(), shared, SCHEDULE), doubled(clients)
     for _ in range(AFTER + 1):
         updates, _ = good.train(clients)
-    torch.testing.assert_close(updates, Stacked(FedAvg(), shared, SCHEDULE).train(clients)[0])
+    assert_rounded_alike(updates, Stacked(FedAvg(), shared, SCHEDULE).train(clients)[0])
     assert recordings(good) == 1

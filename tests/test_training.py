@@ -18,7 +18,13 @@ from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fsl import FSL
 from fedbench.protocols.supermask import mask_rows, mask_without_asking, top_mask
 from fedbench.rng import Key, Secret
-from fedbench.testing import NETWORK, example_clients
+from fedbench.testing import (
+    NETWORK,
+    assert_rounded_alike,
+    doubled,
+    example_clients,
+    in_float64,
+)
 from fedbench.training import Loop, Schedule, cross_entropy, require_labels
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
@@ -32,16 +38,17 @@ def difference(a: Tensor, b: Tensor) -> float:
 @pytest.mark.parametrize("chunk", [1, 2, 32])
 def test_stacked_training_is_the_loop_whatever_the_chunk(protocol: FedAvg, chunk: int) -> None:
     # Clients have 5 to 8 samples and batches of 3: different numbers of steps, short last batches.
-    clients, schedule = example_clients(protocol, SHARED), Schedule(2, 3)
-    loop, _ = Loop(protocol, SHARED, schedule).train(clients)
-    stacked, _ = Stacked(protocol, SHARED, schedule, chunk).train(clients)
-    assert difference(stacked, loop) < 1e-5
+    clients, schedule = doubled(example_clients(protocol, SHARED)), Schedule(2, 3)
+    precise = in_float64(protocol)
+    loop, _ = Loop(precise, SHARED, schedule).train(clients)
+    stacked, _ = Stacked(precise, SHARED, schedule, chunk).train(clients)
+    assert_rounded_alike(stacked, loop)
     assert difference(loop[[1, 0, 3, 2]], loop) > 0.1  # the order of the clients matters
 
 
 def test_training_is_sgd_with_momentum_and_weight_decay_step_by_step() -> None:
-    protocol = FedAvg(lr=0.1, momentum=0.5, weight_decay=0.01)
-    (client,) = example_clients(protocol, SHARED, n=1)
+    protocol = in_float64(FedAvg(lr=0.1, momentum=0.5, weight_decay=0.01))
+    (client,) = doubled(example_clients(protocol, SHARED, n=1))
     schedule = Schedule(1, 2)
     updates, _ = Loop(protocol, SHARED, schedule).train([client])
 
@@ -55,7 +62,7 @@ def test_training_is_sgd_with_momentum_and_weight_decay_step_by_step() -> None:
     expected = SHARED.layout.flatten(
         {name: x.detach() - client.tree[name] for name, x in w.items()}
     )
-    assert difference(updates[0], expected) < 1e-5
+    assert_rounded_alike(updates[0], expected)
 
 
 def test_training_leaves_the_broadcast_alone() -> None:
@@ -81,8 +88,8 @@ def test_the_gradient_can_be_wrapped_and_only_for_who_wraps_it() -> None:
 
         return wrapped
 
-    protocol = FedAvg(weight_decay=0.0, momentum=0.0)
-    clients = example_clients(protocol, SHARED)
+    protocol = in_float64(FedAvg(weight_decay=0.0, momentum=0.0))
+    clients = doubled(example_clients(protocol, SHARED))
     turned = [dataclasses.replace(clients[0], wrap_grad=ascend), *clients[1:]]
     for engine in (
         Loop(protocol, SHARED, Schedule(1, 8)),
@@ -90,8 +97,8 @@ def test_the_gradient_can_be_wrapped_and_only_for_who_wraps_it() -> None:
     ):
         plain, _ = engine.train(clients)
         poisoned, _ = engine.train(turned)
-        assert difference(poisoned[0], -plain[0]) < 1e-5
-        assert difference(poisoned[1:], plain[1:]) < 1e-6
+        assert_rounded_alike(poisoned[0], -plain[0])
+        assert_rounded_alike(poisoned[1:], plain[1:])
 
 
 def test_padding_has_no_weight_in_the_loss() -> None:
@@ -198,14 +205,16 @@ def test_a_batch_lies_channels_last_unless_kernels_outweigh_it() -> None:
 
 
 @pytest.mark.parametrize("protocol", [FedAvg(), FSL()], ids=["weights", "scores"])
-def test_products_in_bfloat16_are_near_and_equal_in_both_executors(protocol: FedAvg) -> None:
+def test_products_in_bfloat16_are_near_in_both_executors(protocol: FedAvg) -> None:
+    # A product in bfloat16 is wrong by up to 2**-9 of itself, one in float32 by 2**-24. Here three
+    # layers there and back in six steps follow one another: up to 36 errors, which is 0.07, and
+    # twice as much where a ReLU turns. Sums are taken in another order by every processor.
     clients, schedule = example_clients(protocol, SHARED), Schedule(2, 3)
     exact, _ = Loop(protocol, SHARED, schedule).train(clients)
-    loop, _ = Loop(protocol, SHARED, schedule, precision="bf16").train(clients)
-    stacked, _ = Stacked(protocol, SHARED, schedule, precision="bf16").train(clients)
-    assert 1e-4 < difference(loop, exact) < 0.2  # 8 bits of significand, not 24
-    assert difference(stacked, loop) < difference(loop, exact) / 5
-    assert loop.dtype == torch.float32
+    for engine in (Loop, Stacked):
+        updates, _ = engine(protocol, SHARED, schedule, precision="bf16").train(clients)
+        assert 2**-16 < difference(updates, exact) < 0.14
+        assert updates.dtype == torch.float32
 
 
 def test_the_loss_is_summed_in_float32_whatever_the_logits() -> None:

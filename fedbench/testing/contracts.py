@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,6 +42,8 @@ from fedbench.payload.levels import bucket_lengths, scales_of
 from fedbench.payload.pruned import Alive
 from fedbench.rng import Key, Secret
 from fedbench.training import Client, Loop, Schedule
+
+P = TypeVar("P", bound=Protocol[Any])
 
 NETWORK = ConvNet((1, 4, 4), ((3,),), (5,), 3)  # 27, 60 and 15 weights
 SIZES = (27, 60, 15)
@@ -194,23 +196,24 @@ def example_clients(protocol: Protocol[Any], shared: Shared, n: int = 4) -> list
     return clients
 
 
-def in_float64(protocol: Protocol[Any]) -> Protocol[Any]:
+def in_float64(protocol: P) -> P:
     """Return the same protocol over a frozen network in double precision.
 
     Two ways of computing are compared so, with clients that are `doubled`: in float32 processors
     round a gradient differently, and a coin or a rank that it decides falls otherwise.
     """
     fields = {f.name: getattr(protocol, f.name) for f in dataclasses.fields(protocol)}  # type: ignore[arg-type]
-    precise: Protocol[Any] = _double(type(protocol))(**fields)
+    precise: P = _double(type(protocol))(**fields)
     return precise
 
 
 @cache
-def _double(kind: type[Protocol[Any]]) -> type[Protocol[Any]]:
+def _double(kind: Any) -> Any:
     """One class for each class, because clients of equal protocols train together."""
 
     def frozen(self: Any, shared: Shared) -> Tree:
-        return _as_double(kind.frozen(self, shared))
+        tree: Tree = kind.frozen(self, shared)
+        return _as_double(tree)
 
     made = type(f"{kind.__name__}64", (kind,), {"frozen": frozen})
     return dataclasses.dataclass(frozen=True, kw_only=True)(made)

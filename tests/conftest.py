@@ -18,6 +18,27 @@ hypothesis.settings.load_profile("untimed")
 os.environ["FEDBENCH_PROBE"] = "off"
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark as slow what is no edge of a long parametrisation."""
+    edges = item.get_closest_marker("edges")
+    if edges is not None and item.name.partition("[")[2].removesuffix("]") not in edges.args:
+        item.add_marker("slow")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse edges that are no cases: their tests would be slow altogether, without a word."""
+    if any("::" in argument for argument in config.args):
+        return  # some cases were asked for by name
+    names = {item.nodeid for item in items}
+    for item in items:
+        edges = item.get_closest_marker("edges")
+        for edge in edges.args if edges is not None else ():
+            case = f"{item.nodeid.partition('[')[0]}[{edge}]"
+            if case not in names:
+                raise pytest.UsageError(f"{case} is marked as an edge, and there is no such case")
+
+
 @pytest.fixture
 def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing but ``time.sleep`` take time, so that what is timed is the same on every machine.

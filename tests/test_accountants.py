@@ -79,6 +79,7 @@ def test_a_clip_is_priced_at_its_diameter_or_its_radius() -> None:
     assert exact < replaced.bounds["probit"] < exact * 1.0001
 
 
+@pytest.mark.edges("0.05-5-1", "0.2-1000000-1000")
 @pytest.mark.parametrize("times", [1, 20, 1000])
 @pytest.mark.parametrize("d", [5, 1000, 10**6])
 @pytest.mark.parametrize("radius", [0.05, 0.2])
@@ -243,6 +244,7 @@ def play(**changes: Any) -> Record:
     return fedbench.play(SMALL.model_copy(update=changes), device="cpu")
 
 
+@pytest.mark.slow
 def test_a_record_says_what_its_epsilon_covers() -> None:
     record = play(protocol="fedpm", mechanism="mask-sampling:clip=0.5", delta=1e-4)
     spent = [one.epsilon for one in record.rounds]
@@ -264,6 +266,7 @@ def test_a_record_says_what_its_epsilon_covers() -> None:
     assert said.epsilon == price(event, exposure, 1e-4).epsilon
 
 
+@pytest.mark.slow
 def test_malicious_clients_protect_nobody_and_the_record_says_so() -> None:
     record = play(
         protocol="fedpm", mechanism="mask-sampling:clip=0.5", sees="sum", attack="sign-flip"
@@ -333,6 +336,7 @@ def test_prices_of_a_plan_are_those_of_its_views() -> None:
     assert isinstance(refused["messages"], NoTheorem)
 
 
+@pytest.mark.edges("FlipBits-messages-50.0", "NoisySign-messages-2.0", "DPFedAvg-model-8.0")
 @pytest.mark.parametrize(
     ("plugin", "sees", "target"),
     [

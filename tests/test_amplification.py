@@ -247,6 +247,7 @@ def test_without_noise_order_2_has_a_closed_form() -> None:
         assert exact <= ours * (1 + 1e-12) <= exact * (1 + 1.1 * SLACK)
 
 
+@pytest.mark.edges("0.0-0.2", "20.0-0.4", "0.01-0.001")
 @pytest.mark.parametrize(("sigma", "c"), [*SETTINGS, (1e-3, 0.3), (0.0, 0.01), (0.01, 0.001)])
 def test_no_split_of_the_sensitivity_exceeds_the_envelope(sigma: float, c: float) -> None:
     draw = np.random.Generator(np.random.PCG64(5))
@@ -312,6 +313,9 @@ CUBE = [  # d, sigma/Delta, a Gaussian, the paper's bound, exact (notes 3.5 ii),
 ]
 
 
+@pytest.mark.edges(
+    "5-0.1-91.8-6.93-5.4", "1000-0.0-inf-990.3-975.5", "1000000-4.0-0.926-1.013-0.414"
+)
 @pytest.mark.parametrize(("d", "z", "gaussian", "paper", "exact"), CUBE)
 def test_the_whole_cube_is_between_exact_and_the_paper(
     d: int, z: float, gaussian: float, paper: float, exact: float
@@ -326,6 +330,7 @@ def test_the_whole_cube_is_between_exact_and_the_paper(
     assert eps["rdp"] <= 1.11 * eps["randomized-response"]
 
 
+@pytest.mark.edges("0.05-printed0")
 @pytest.mark.parametrize(
     ("reach", "printed"),
     [
@@ -341,6 +346,7 @@ def test_sampling_alone_protects_a_clipped_client(reach: float, printed: tuple[f
         assert eps["rdp"] == pytest.approx(expected, rel=5e-3)
 
 
+@pytest.mark.edges("None-0.0-0.2", "0.05-0.3-0.01", "3.0-20.0-0.4")
 @pytest.mark.parametrize(("sigma", "c"), SETTINGS)
 @pytest.mark.parametrize("reach", [None, 0.05, 3.0])
 def test_every_order_is_between_the_exact_and_the_paper(
@@ -368,6 +374,7 @@ def test_rounds_add_bits_and_no_sensitivity_is_longer_than_the_cube() -> None:
     assert far.terms == all_of_it.terms
 
 
+@pytest.mark.edges("sigma")
 @pytest.mark.parametrize(
     ("price", "grid"),
     [

@@ -81,6 +81,7 @@ def test_windows_of_one_attack_share_a_twin(tmp_path: Path) -> None:
     assert [c.twin for c in found if c.attack == "pixel"] == [twin] * 3
 
 
+@pytest.mark.slow
 def test_a_twin_is_the_clean_run_judged_by_the_trigger_of_the_attack(template: Record) -> None:
     twin = Run(Cell(SMALL).twin, 0).scenario
     looked = fedbench.play(twin, device="cpu")

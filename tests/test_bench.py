@@ -414,6 +414,7 @@ def test_what_is_wrong_is_said_in_one_line(
     assert message in line
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 def test_the_command_measures_real_updates_and_prints_nothing_else(
     capsys: pytest.CaptureFixture[str],

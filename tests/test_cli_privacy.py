@@ -20,6 +20,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return exit.value.code, out, err
 
 
+@pytest.mark.slow
 def test_every_bound_of_every_view_is_printed_and_the_least_is_marked(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_claim_without_a_theorem_ends_with_the_reason(
 SMALL = ("--clients", "10", "--per-round", "4", "--rounds", "2", "--epochs", "1", "--seeds", "0")
 
 
+@pytest.mark.slow
 def test_attack_shows_epsilon_what_it_covers_and_the_papers_own(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -141,6 +143,7 @@ def test_attack_shows_epsilon_what_it_covers_and_the_papers_own(
     assert "per client, replace-one" in text
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_listed_as_skipped(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

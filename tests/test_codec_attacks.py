@@ -46,6 +46,14 @@ def play(**changes: Any) -> Round:
     return one
 
 
+@pytest.mark.edges(
+    "eden-sign-flip:scale=3-wire",
+    "qsgd-sign-flip:scale=3-codec",
+    "randk-sign-flip:scale=3-wire",
+    "signsgd-sign-flip:scale=3-codec",
+    "fedsparsify-sign-flip:scale=3-codec",
+    "topk:error_feedback=true-sign-flip:scale=3-wire",
+)
 @pytest.mark.parametrize("via", ["codec", "wire"])
 @pytest.mark.parametrize(
     "attack", ["sign-flip:scale=3", pytest.param("dyn-opt:bound=100", marks=pytest.mark.slow)]
@@ -83,6 +91,7 @@ def test_the_two_ways_differ_where_headers_bind() -> None:
     assert gain > 100 * capped
 
 
+@pytest.mark.edges("ef-signsgd")
 @pytest.mark.parametrize("protocol", ["drive", "qsgd", "terngrad", "ef-signsgd", "eden:bits=3"])
 def test_a_scale_a_million_times_too_large_is_legal_and_shows_in_the_record(protocol: str) -> None:
     for checks in ("finite", "range"):
@@ -130,6 +139,7 @@ def test_grinding_finds_the_best_of_its_seeds(name: str) -> None:
     assert left[2] < left[0]
 
 
+@pytest.mark.edges("randk")
 @pytest.mark.parametrize("protocol", ["drive", "randk", "fedmrn:magnitude=0.001"])
 def test_chosen_seeds_show_in_the_record(protocol: str) -> None:
     one = play(protocol=protocol, attack="seed-grinding:tries=8")

@@ -1,6 +1,7 @@
 """Every installed plug-in keeps its promises: ours and anyone's."""
 
 import itertools
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -31,7 +32,13 @@ def test_every_alphabet_keeps_the_laws_of_payloads(payload):  # type: ignore[no-
     check_payload(payload)
 
 
-@pytest.mark.parametrize("name", registry.names("defense"))
+def slowly(names: Iterable[str], slow: Collection[str]) -> list[Any]:
+    """Parameters, of which some are slow."""
+    marks = {True: pytest.mark.slow, False: ()}
+    return [pytest.param(name, marks=marks[name in slow]) for name in names]
+
+
+@pytest.mark.parametrize("name", slowly(registry.names("defense"), ("signguard", "flame")))
 def test_every_defense_keeps_its_promises_on_every_alphabet(name: str) -> None:
     check_defense(defense(name))
 
@@ -79,8 +86,15 @@ def meet(attack: str, rule: str) -> bool:
     return any(issubclass(a, accepts) and server.refuses(a) is None for a in alphabets)
 
 
+def edge(name: str, rule: str) -> bool:
+    """Whether `make test` plays it: every attack against two rules, a search against all kinds."""
+    if rule not in KINDS_OF_RULE:
+        return name == "malformed"
+    return rule in ("mean", "multi-krum") or name in KINDS_OF_ATTACK
+
+
 PAIRS = [
-    (name, rule)
+    pytest.param(name, rule, marks=() if edge(name, rule) else pytest.mark.slow)
     for name in registry.names("attack")
     for rule in registry.names("defense")
     if (rule in KINDS_OF_RULE or name in KINDS_OF_ATTACK) and meet(name, rule)

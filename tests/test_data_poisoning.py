@@ -67,6 +67,7 @@ def test_the_harness_says_how_many_classes_there_are() -> None:
         play(attack="label-flip:convention=pair,target=12")
 
 
+@pytest.mark.edges("loop")
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_flipped_labels_move_the_mean_and_more_of_them_move_it_more(executor: str) -> None:
     def gain(convention: str) -> float:

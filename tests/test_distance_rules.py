@@ -134,6 +134,17 @@ def crowds(x: Tensor, b: int) -> list[Tensor]:
 SHAPES = [(n, f) for f in (0, 1, 2) for n in range(2 * f + 3, 2 * f + 9)]
 
 
+@pytest.mark.edges(
+    "3-0-canonical",
+    "5-1-canonical",
+    "5-1-recursive",
+    "5-1-public",
+    "7-2-canonical",
+    "7-2-recursive",
+    "7-2-public",
+    "8-2-canonical",
+    "12-2-canonical",
+)
 @pytest.mark.parametrize("variant", ["canonical", "recursive", "public"])
 @pytest.mark.parametrize(("n", "f"), SHAPES)
 def test_the_breakdown_point_of_krum_is_exact_for_every_m(variant: Any, n: int, f: int) -> None:
@@ -253,6 +264,7 @@ def slow_weiszfeld(x: Tensor, smooth: float) -> Tensor:
     return z
 
 
+@pytest.mark.edges("0-0.0", "0-1.5", "1-0.0", "1-1.5", "2-0.0", "2-1.5", "3-0.0", "3-1.5")
 @pytest.mark.parametrize("smooth", [0.0, 1.5])
 @pytest.mark.parametrize("seed", range(20))
 def test_the_geometric_median_is_its_definition(seed: int, smooth: float) -> None:

@@ -89,6 +89,7 @@ def test_one_coordinate_is_sent_exactly_and_a_sign_of_zero_is_positive() -> None
     assert bool((y_zero >= 1).all())
 
 
+@pytest.mark.edges("0.1", "1.0", "4.0")
 @pytest.mark.parametrize("bits", BITS)
 @given(d=st.integers(64, 700), tail=st.floats(0, 3))
 def test_the_inner_product_with_the_vector_is_its_squared_norm_in_every_draw(
@@ -168,6 +169,7 @@ def test_widths_have_a_share_of_wider_coordinates_in_each_block() -> None:
     assert widths((32,), 2.0).tolist() == [2] * 32
 
 
+@pytest.mark.edges("0.1", "1.7", "4.0")
 @pytest.mark.parametrize("bits", BITS)
 @given(d=st.sampled_from([0, 1, 2, 3, 31, 64, 97, 128, 211]), p=st.integers(0, 3))
 def test_messages_of_every_length_keep_the_laws(bits: float, d: int, p: int) -> None:

@@ -533,6 +533,7 @@ def test_a_forged_message_is_rejected_counted_and_the_round_goes_on() -> None:
     assert not torch.equal(world.state, start)
 
 
+@pytest.mark.edges("fedmrn-dyn-opt-codec", "fedmrns-sign-flip-wire")
 @pytest.mark.parametrize("via", ["codec", "wire"])
 @pytest.mark.parametrize("attack", ["sign-flip", "dyn-opt"])
 @pytest.mark.parametrize("protocol", ["fedmrn", "fedmrns"])

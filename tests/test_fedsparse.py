@@ -407,6 +407,7 @@ def test_the_same_broadcast_has_the_same_bytes() -> None:
     assert same(*rows)
 
 
+@pytest.mark.edges("sign-flip:via=wire")
 @pytest.mark.parametrize("attack", ["sign-flip:via=wire", "dyn-opt:via=wire"])
 def test_it_passes_rounds_with_attack_and_defense_and_counts_what_gates_save(attack: str) -> None:
     scenario = Scenario(

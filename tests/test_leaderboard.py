@@ -1085,6 +1085,7 @@ def test_the_schemas_in_the_repository_are_current() -> None:
     assert set(required) == set(Entry.model_fields)
 
 
+@pytest.mark.slow
 def test_the_board_of_the_repository_is_good() -> None:
     assert found(BOARD) == set()
 

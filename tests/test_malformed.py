@@ -84,6 +84,7 @@ def test_a_server_without_checks_takes_nan() -> None:
 SMALL = Scenario(clients=20, per_round=6, rounds=2, epochs=1, eval_every=1, malicious=0.5)
 
 
+@pytest.mark.edges("fedavg-nan", "fedpm-empty", "qsgd-length")
 @pytest.mark.parametrize(
     ("protocol", "kind"),
     [

@@ -367,6 +367,7 @@ def test_coins_draw_rounds_of_different_sizes_and_nobody_is_drawn_twice() -> Non
     assert all(len(set(ids)) == len(ids) for ids in rounds)
 
 
+@pytest.mark.slow
 def test_central_noise_is_added_also_when_nobody_came() -> None:
     scenario = PRIVATE.model_copy(
         update={

@@ -86,6 +86,7 @@ def test_the_ends_of_zero_out_are_a_fair_coin_and_the_edge() -> None:
         assert value == pytest.approx(3 * max(spent(a, b, fair), spent(a, fair, b)))
 
 
+@pytest.mark.edges("0.1-1", "20.0-1000000")
 @pytest.mark.parametrize("d", [1, 10, 10**6])
 @pytest.mark.parametrize("z", [0.1, 1.0, 20.0])
 def test_the_bounds_are_ordered_as_the_mechanisms_are(d: int, z: float) -> None:

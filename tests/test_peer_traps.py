@@ -43,6 +43,7 @@ def test_d1_krum_is_the_papers_score() -> None:
     assert float(answer) == 16.0
 
 
+@pytest.mark.slow
 def test_d7_every_cell_of_a_preset_has_the_same_training_and_unknown_keys_are_refused() -> None:
     for name in preset_names():
         cells, _ = Plan.preset(name, {}, {}).cells()

@@ -258,6 +258,7 @@ def test_every_picture_says_which_attacks_are_missing(kind: str) -> None:
     assert "worst case over" not in text
 
 
+@pytest.mark.edges("bits")
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_records_make_equal_files(kind: str, tmp_path: Path) -> None:
     from matplotlib import rc_context

@@ -84,6 +84,7 @@ def test_the_simulated_update_of_the_truth_is_the_update(protocol: str) -> None:
     assert wrong < like - 0.2
 
 
+@pytest.mark.slow
 def test_noise_in_the_training_hides_the_image_from_the_message_but_not_from_the_raw_update() -> (
     None
 ):
@@ -175,6 +176,7 @@ def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
 SMALL = ["--clients", "60", "--per-round", "1", "--rounds", "1", "--epochs", "1", "--shadows", "6"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", ["80", "120"])
 def test_the_table_of_members_fits_and_says_what_was_measured(
     capsys: pytest.CaptureFixture[str],
@@ -196,6 +198,7 @@ def test_the_table_of_members_fits_and_says_what_was_measured(
     assert report["results"][0]["epsilon"] > 0
 
 
+@pytest.mark.slow
 def test_the_table_of_images_fits_and_a_picture_is_left(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

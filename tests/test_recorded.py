@@ -153,6 +153,7 @@ def test_nor_does_one_with_a_mechanism_or_with_products_of_matrices() -> None:
     assert found(FedAvg(), convolve=matrices) == []
 
 
+@pytest.mark.edges("lenet5")
 @pytest.mark.parametrize("model", ["lenet5", "cnn4", "resnet20"])
 def test_nor_does_one_of_another_network(model: str) -> None:
     network = registry.load("model", model).build((1, 28, 28), 10)
@@ -188,6 +189,7 @@ def as_accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedbench.protocols.supermask.mask_rows", mask_without_asking)
 
 
+@pytest.mark.edges("fedavg", "fsl")
 @pytest.mark.parametrize("name", TRAINERS)
 def test_a_replay_is_the_launch(name: str, as_accelerated: None) -> None:
     protocol = in_float64(registry.load("protocol", name))
@@ -331,6 +333,7 @@ class Making(FedAvg):
         return {name: x * scale[0] for name, x in trained.items()}, memory
 
 
+@pytest.mark.slow
 def test_launches_that_decide_otherwise_are_recorded_apart() -> None:
     """One recorder for all, as in a process: by parameters, shapes, and who wraps the gradient."""
     recorder = Recorder(traced, most=8)
@@ -353,6 +356,7 @@ def test_launches_that_decide_otherwise_are_recorded_apart() -> None:
     assert len(recorder) == len(cases)
 
 
+@pytest.mark.slow
 def test_forms_of_a_convolution_are_recorded_apart() -> None:
     recorder, clients = Recorder(traced), example_clients(FedAvg(), CPU)
     for form in (Forms(), Forms(frozenset(geometries(NETWORK)))):

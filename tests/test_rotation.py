@@ -35,6 +35,7 @@ def test_what_is_said_of_a_block_reaches_its_coordinates_and_no_others() -> None
     assert block_sums(x[:, :0], ()).shape == spread(x[:, :0], ()).shape == (1, 0)
 
 
+@pytest.mark.edges("1", "2", "8", "64", "128")
 @pytest.mark.parametrize("size", [1, 2, 8, 64, 128, 4096, 8192])
 def test_the_fast_transform_is_the_product_with_sylvesters_matrix(size: int) -> None:
     x = Key(size).normal(2, 3, size).double()

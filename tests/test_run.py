@@ -43,6 +43,7 @@ def rounds(setup: Setup, count: int = 2) -> tuple[World, list[Any]]:
     return world, [play_round(setup, world, step) for step in range(count)]
 
 
+@pytest.mark.edges("fedavg")
 @pytest.mark.parametrize("protocol", ["fedavg", "fsl"])
 def test_the_same_scenario_gives_the_same_record_apart_from_times(protocol: str) -> None:
     first, second = (play(protocol=protocol, attack="dyn-opt") for _ in range(2))
@@ -62,6 +63,7 @@ def test_another_executor_draws_the_same_and_agrees_to_rounding() -> None:
     assert float((stacked - loop).norm() / loop.norm()) < 1e-5
 
 
+@pytest.mark.edges("fedavg-dyn-opt", "signsgd-sign-flip")
 @pytest.mark.parametrize("attack", ["sign-flip", "dyn-opt"])
 @pytest.mark.parametrize("protocol", ["fedavg", "signsgd", "fsl"])
 def test_an_attack_by_nobody_changes_nothing(protocol: str, attack: str) -> None:
@@ -286,6 +288,11 @@ def test_an_adversary_that_owns_the_whole_round_attacks_all_the_same() -> None:
         assert one.gain is None or one.gain > 1
 
 
+@pytest.mark.edges(
+    "mean-topk:lr=1e20-finite",
+    "trimmed-mean:f=1-fedavg:lr=1e20-none",
+    "multi-krum:f=1-topk:lr=1e20-finite",
+)
 @pytest.mark.parametrize("checks", ["finite", "none"])
 @pytest.mark.parametrize("protocol", ["fedavg:lr=1e20", "topk:lr=1e20"])
 @pytest.mark.parametrize("defense", ["mean", "trimmed-mean:f=1", "multi-krum:f=1"])
@@ -373,6 +380,7 @@ def test_the_server_prepares_for_the_declared_share_and_not_for_the_truth_of_a_r
     assert resolved.defense == "trimmed-mean:f=2"
 
 
+@pytest.mark.slow
 def test_what_travelled_is_counted_in_both_directions() -> None:
     record = play(protocol="fsl")
     d = record.parameters
@@ -415,6 +423,7 @@ def doubts(setup: Setup, attack: str, count: int = 2) -> list[str]:
     return report(setup, world, played, 1.0).flags
 
 
+@pytest.mark.slow
 def test_a_run_doubts_itself_when_it_should_and_only_then() -> None:
     assert doubts(with_attack(SignFlip(), malicious=0.1), "sign-flip") == []
     assert doubts(with_attack(Attack(), malicious=0.1), "sign-flip") == [

@@ -34,6 +34,7 @@ def renyi(alpha: float, x: float, y: float, law: Floats) -> float:
     return float(np.logaddexp.reduce(terms)) / (alpha - 1)
 
 
+@pytest.mark.edges("2-0.0-0.2", "3-1.0-0.2", "9-20.0-0.4")
 @pytest.mark.parametrize(("sigma", "c"), SETTINGS)
 @pytest.mark.parametrize("n", [2, 3, 9])
 def test_no_sum_exceeds_the_bound_whatever_the_others_are(n: int, sigma: float, c: float) -> None:
@@ -72,6 +73,7 @@ def test_the_others_are_worst_when_all_are_at_one_end(n: int, sigma: float, c: f
                     assert max(spent) <= max(spent[0], spent[-1]) * (1 + 1e-7) + 1e-14
 
 
+@pytest.mark.edges("None-0.0-0.2", "0.05-0.1-0.05", "0.7-20.0-0.4")
 @pytest.mark.parametrize(("sigma", "c"), SETTINGS)
 @pytest.mark.parametrize("reach", [None, 0.05, 0.7])
 def test_a_sum_never_costs_more_than_its_masks_and_less_the_more_there_are(
@@ -155,6 +157,7 @@ EXAMPLE = {
 }
 
 
+@pytest.mark.edges("0.1-0.0")
 @pytest.mark.parametrize(("reach", "sigma"), EXAMPLE)
 def test_the_worked_example(reach: float, sigma: float) -> None:
     d, rounds, n, rate, delta = 10**6, 200, 10, 0.1, 1e-5

@@ -218,6 +218,7 @@ def test_sums_over_tiles_are_sums() -> None:
     assert torch.equal(row_sums(x, torch.int64), x.sum(dim=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["table", "json", "md"])
 def test_the_suite_is_played(
     format: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -269,6 +270,7 @@ def test_who_multiplies_in_bfloat16(said: str, expected: bool, tmp_path: Path) -
     assert speed.multiplies_bf16(torch.device("cuda"), info)
 
 
+@pytest.mark.slow
 def test_a_part_of_the_suite_is_played(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

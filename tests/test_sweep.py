@@ -397,6 +397,7 @@ def test_of_a_worker_that_is_killed_only_the_run_that_kills_it_fails(
     assert len(failures(tmp_path)) == 2  # one for each protocol
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [["--executor", "loop"], ["--engine", "ray"]])
 def test_together_is_for_stacked_runs_of_local_workers(tmp_path: Path, given: list[str]) -> None:
     ended = sweep(tmp_path, TINY, "--together", "2", *given)

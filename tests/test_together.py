@@ -157,6 +157,7 @@ def at_table(scenarios: list[Scenario]) -> dict[int, Record | BaseException]:
     return ended
 
 
+@pytest.mark.slow
 def test_runs_of_a_table_are_those_that_would_have_been_played_alone() -> None:
     scenarios = [scenario(0), scenario(1), scenario(0, rounds=1), scenario(0, protocol="fsl")]
     found = at_table(scenarios)
@@ -173,6 +174,7 @@ def test_runs_of_a_table_are_those_that_would_have_been_played_alone() -> None:
         assert record.result.loss == pytest.approx(expected.result.loss, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_leaves_the_others_alone() -> None:
     scenarios = [scenario(0), scenario(1, partition="dirichlet:beta=0"), scenario(2)]
     found = at_table(scenarios)

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-cluster gpu-check compare clean
+.PHONY: demo test types cases test-processors test-slow test-cluster gpu-check compare clean
 
 demo: .venv/installed
 	$(BIN)/fedbench attack
@@ -10,8 +10,32 @@ demo: .venv/installed
 test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MAKE) --no-print-directory --jobs 2 types cases
+
+# mypy uses one core, so the tests run beside it.
+types: .venv/installed-dev
 	$(BIN)/mypy
+
+cases: .venv/installed-dev
 	$(BIN)/pytest -q -n 2
+
+# The tests that compare two ways of computing, again as other processors compute: with the kernels that torch has for
+# any processor, with those for AVX2, and with oneDNN and MKL as on a processor of 2008. They sum in other orders, so a
+# test that holds by the luck of one order fails here first.
+COMPARISONS := $(patsubst %,tests/test_%.py,audit_runs backdoors choice codecs conformance convolution coordinate_rules \
+	defense_harness dense_attacks distance_rules dyn_opt eden error_feedback fedmrn fedpm fedsparse fedsparsify \
+	filter_rules forked golden hierarchical mask_rules mechanisms models normalized_models opacus peers probes qsgd \
+	recorded rotation run secure_sums speed together training)
+
+COMPARE = $(BIN)/pytest -q -n 2 $(COMPARISONS)
+
+test-processors: .venv/installed-dev
+	@echo "comparisons with torch's kernels for any processor"
+	@ATEN_CPU_CAPABILITY=default $(COMPARE)
+	@if grep -qs avx2 /proc/cpuinfo; then echo "with those for AVX2" && ATEN_CPU_CAPABILITY=avx2 $(COMPARE); \
+	else echo "this processor has no AVX2: those kernels were not tested"; fi
+	@echo "with oneDNN and MKL as on a processor of 2008"
+	@ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE $(COMPARE)
 
 test-slow: .venv/installed-dev
 	$(BIN)/pytest -q -m slow -n 2 --dist loadfile

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from fedbench.rng import Key
 from fedbench.run import World, play_round
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup, load_pool, prepare
+from fedbench.testing import doubled
 from fedbench.threat import malicious_clients
+from fedbench.training import Client, Executor, Trained
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
 
@@ -51,16 +54,30 @@ def test_the_same_scenario_gives_the_same_record_apart_from_times(protocol: str)
     assert first.measured() != play(protocol=protocol, attack="dyn-opt", seed=1).measured()
 
 
+@dataclass(frozen=True, eq=False)
+class Precise(Executor):
+    """Another executor, in float64; its updates are rounded to what is sent."""
+
+    other: Executor
+
+    def train(self, clients: Sequence[Client]) -> Trained:
+        updates, memories = self.other.train(doubled(clients))
+        return updates.float(), memories
+
+
 def test_another_executor_draws_the_same_and_agrees_to_rounding() -> None:
     states = []
     for engine in ("loop", "stacked"):
         setup = prepare(SMALL, "cpu", engine, chunk=2)
-        start = setup.plugins.protocol.init(setup.shared)
-        world, (only,) = rounds(setup, 1)
-        states.append((world.state - start, only.clients))
+        protocol, shared, schedule = setup.plugins.protocol, setup.shared, setup.executor.schedule
+        precise = Precise(protocol, shared, schedule, setup.executor)
+        world, (only,) = rounds(dataclasses.replace(setup, executor=precise), 1)
+        states.append((world.state, only.clients))
     (loop, ids), (stacked, same_ids) = states
     assert ids == same_ids
-    assert float((stacked - loop).norm() / loop.norm()) < 1e-5
+    # Updates, their mean and the weights that it is added to are rounded to 24 bits, once each.
+    assert float((stacked - loop).abs().max()) <= 3 * 2**-24 * float(loop.abs().max())
+    assert float((loop - protocol.init(shared)).abs().max()) > 2**-12 * float(loop.abs().max())
 
 
 @pytest.mark.edges("fedavg-dyn-opt", "signsgd-sign-flip")

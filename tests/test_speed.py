@@ -168,11 +168,13 @@ def test_masks_are_measured_beside_weights_where_there_is_a_target() -> None:
 
 
 def test_the_round_of_fsl_by_hand_ranks_as_ours_does() -> None:
-    ours = bench(f"fsl:lr=0.4,{PLAIN}", "micro", 4, SMALL, CPU, "loop")
+    ours = precise(bench(f"fsl:lr=0.4,{PLAIN}", "micro", 4, SMALL, CPU, "loop"))
     pair = masks.ranked(ours)
     mine, theirs = pair.mine(), pair.theirs()
     assert isinstance(mine, torch.Tensor)
     assert isinstance(theirs, list)
+    # Two of the initial scores are equal, and a sort may order them either way: with two clients
+    # they move by two votes at most, past some of the 9,936 edges.
     same = mine[0] == torch.cat(theirs)
     assert float(same.float().mean()) > 0.99
     before = ours.protocol.init(ours.shared)[0]
@@ -180,7 +182,7 @@ def test_the_round_of_fsl_by_hand_ranks_as_ours_does() -> None:
 
 
 def test_rules_by_hand_are_the_rules() -> None:
-    x = Key(0).normal(9, 50)
+    x = Key(0).normal(9, 50).double()
     payload = FloatVectors(x)
     for name, theirs in (
         ("trimmed-mean", by_hand.trimmed_mean),
@@ -188,12 +190,12 @@ def test_rules_by_hand_are_the_rules() -> None:
     ):
         rule = registry.load("defense", name).declared(2)
         out, _ = rule.aggregate(payload, None, view_of(payload))
-        torch.testing.assert_close(out, theirs(x, 2))
+        assert_rounded_alike(out, theirs(x, 2))
 
 
 def test_transforms_by_hand_are_the_transforms() -> None:
-    x = Key(1).normal(256)
-    torch.testing.assert_close(servers.butterflies(x), hadamard(x))
+    x = Key(1).normal(256).double()
+    assert_rounded_alike(servers.butterflies(x), hadamard(x))
     flags = Key(2).uniform(80) < 0.5
     assert servers.shifted(flags).tolist() == pack(flags.numpy(), 1)[0].tolist()
 

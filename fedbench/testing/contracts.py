@@ -197,7 +197,7 @@ def example_clients(protocol: Protocol[Any], shared: Shared, n: int = 4) -> list
 
 
 def in_float64(protocol: P) -> P:
-    """Return the same protocol over a frozen network in double precision.
+    """Return the same protocol in double precision: its frozen network and what clients receive.
 
     Two ways of computing are compared so, with clients that are `doubled`: in float32 processors
     round a gradient differently, and a coin or a rank that it decides falls otherwise.
@@ -215,7 +215,11 @@ def _double(kind: Any) -> Any:
         tree: Tree = kind.frozen(self, shared)
         return _as_double(tree)
 
-    made = type(f"{kind.__name__}64", (kind,), {"frozen": frozen})
+    def receive(self: Any, shared: Shared, broadcast: Payload) -> Tree:
+        tree: Tree = kind.receive(self, shared, broadcast)
+        return _as_double(tree)
+
+    made = type(f"{kind.__name__}64", (kind,), {"frozen": frozen, "receive": receive})
     return dataclasses.dataclass(frozen=True, kw_only=True)(made)
 
 

@@ -34,8 +34,7 @@ def test_every_alphabet_keeps_the_laws_of_payloads(payload):  # type: ignore[no-
 
 def slowly(names: Iterable[str], slow: Collection[str]) -> list[Any]:
     """Parameters, of which some are slow."""
-    marks = {True: pytest.mark.slow, False: ()}
-    return [pytest.param(name, marks=marks[name in slow]) for name in names]
+    return [pytest.param(name, marks=pytest.mark.slow) if name in slow else name for name in names]
 
 
 @pytest.mark.parametrize("name", slowly(registry.names("defense"), ("signguard", "flame")))

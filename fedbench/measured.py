@@ -14,7 +14,8 @@ Number = float | None  # None: not measured in this round, or not a finite numbe
 class Part(BaseModel):
     """Frozen, and nothing that is not named."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Older pydantic warns of a field whose name starts with "model_".
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 class Round(Part):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import PrivateAttr, ValidationError
 
+from fedbench import seal
 from fedbench.errors import ConfigError
 from fedbench.files import write_atomically
 from fedbench.measured import Environment, Part, Privacy, Result, Round, Timing
@@ -25,7 +26,8 @@ class Record(Part):
     ``id`` says what was run, ``digest`` that nobody has changed what was measured: SHA-256 of the
     lines of its file before its own, so ``sed '/^ "digest":/,$d' FILE | sha256sum`` checks it, too.
     Schemas 3 and 4 only added fields: records of schema 2 and 3 are read, and written, as they
-    were.
+    were. A record that was read is written with the numbers as they stood in its file, or a copy
+    would lose its digest where another version of pydantic writes them in another way.
     """
 
     schema_version: Literal[2, 3, 4] = SCHEMA
@@ -43,10 +45,23 @@ class Record(Part):
     digest: str = ""
     timing: Timing
 
+    _text: str | None = PrivateAttr(default=None)  # laid out, as read; None: as pydantic writes it
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy it; a copy with other content has no text yet."""
+        copy = super().model_copy(update=update, deep=deep)
+        if update:
+            copy._text = None
+        return copy
+
     def to_json(self, indent: int | None = 1) -> str:
         """In the order of the schema, with a final newline; one line without ``indent``."""
+        text = self._text or self._written()
+        return text if indent else seal.one_line(text) + "\n"
+
+    def _written(self) -> str:
         older = self.schema_version < SCHEMA
-        return self.model_dump_json(indent=indent, exclude_unset=older) + "\n"
+        return self.model_dump_json(indent=1, exclude_unset=older) + "\n"
 
     def measured(self) -> dict[str, Any]:
         """Everything but the times: equal for equal scenario, device and executor."""
@@ -54,10 +69,8 @@ class Record(Part):
 
     def sealed(self) -> Record:
         """The same with its digest."""
-        after, older = {"timing", "digest"}, self.schema_version < SCHEMA
-        text = self.model_dump_json(indent=1, exclude=after, exclude_unset=older)
-        lines = text.removesuffix("\n}") + ",\n"
-        return self.model_copy(update={"digest": hashlib.sha256(lines.encode()).hexdigest()})
+        unsealed = self.model_copy(update={"digest": ""})
+        return self.model_copy(update={"digest": seal.digest(unsealed.to_json())})
 
     @property
     def file_name(self) -> str:
@@ -109,11 +122,14 @@ def parse(data: bytes, name: str) -> Record:
         ) from error
     except ConfigError as error:  # of the scenario in it
         raise ConfigError(f"{name} is no record of schema {SCHEMA}: {error}") from error
-    if record.digest != record.sealed().digest:
+    text = seal.laid_out(data.decode())
+    if not seal.holds(text):
         raise ConfigError(
             f"{name} must hold what its run wrote, got other content than its digest says; "
             "run the scenario again"
         )
+    if record._written() != text:
+        record._text = text
     return record
 
 

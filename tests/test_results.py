@@ -188,7 +188,14 @@ def cut(data: bytes) -> bytes:
 
 
 def other_layout(data: bytes) -> bytes:
-    return json.dumps(json.loads(data), indent=4).encode()
+    return data.replace(b"\n ", b"\n     ").replace(b": ", b" :\t")
+
+
+def other_numbers(data: bytes) -> bytes:
+    changed = data.replace(b'"delta": 0.00001,', b'"delta": 1e-05,')
+    assert json.loads(changed) == json.loads(data)
+    assert changed != data
+    return changed
 
 
 def with_(**changes: Any) -> Callable[[bytes], bytes]:
@@ -225,6 +232,7 @@ SPOILED: list[tuple[Callable[[bytes], bytes], str | None]] = [
     (swapped(b'\n  "seconds": 2.0', b'\n  "seconds": 7.0'), None),
     (lambda data: data.replace(b"\n", b"\r\n"), None),
     (other_layout, None),
+    (other_numbers, "changed"),
 ]
 
 

@@ -11,7 +11,7 @@ import fedbench
 from fedbench import registry
 from fedbench.errors import ConfigError, UnknownPluginError
 from fedbench.identity import code_version
-from fedbench.record import Record, read
+from fedbench.record import Record, parse, read
 from fedbench.scenario import Scenario
 from fedbench.setup import prepare
 from fedbench.sweep.cells import Cell
@@ -253,6 +253,50 @@ def test_a_digest_can_be_checked_without_fedbench(record: Record, tmp_path: Path
     assert [line.split(b'"')[1] for line in lines[own + 1 :] if line.startswith(b' "')] == [
         b"timing"
     ]
+
+
+def written_by_another_library(record: Record) -> bytes:
+    """The record as a library writes it that knows 1e-05 as 0.000010, with the digest of that."""
+    text = record.to_json()
+    assert text.count('"delta": 0.00001,') == 1
+    lines, seal, after = text.replace("0.00001,", "0.000010,").partition(' "digest": "')
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    return (lines + seal + digest + after[64:]).encode()
+
+
+def test_a_digest_is_of_the_numbers_as_they_stand_in_the_file(record: Record) -> None:
+    data = written_by_another_library(record)
+    foreign = parse(data, "r.json")
+    assert foreign.measured() == record.measured() | {"digest": foreign.digest}
+    assert foreign.digest != record.digest
+    assert foreign.to_json().encode() == data
+    line = foreign.to_json(None)
+    assert line.count("\n") == 1
+    assert '"delta":0.000010,' in line
+    assert parse(line.encode(), "archive").to_json().encode() == data
+    spaces = b"\r\n\t" + line.replace('"rounds":', '"rounds"\n : ').encode()
+    assert parse(spaces, "spaces").to_json().encode() == data
+    # Once it is another record, or sealed here, it is written as records are written here.
+    assert foreign.sealed().to_json() == record.to_json()
+    assert foreign.model_copy(update={"flags": ["x"]}).to_json().count("0.00001,") == 1
+
+
+def test_numbers_that_were_written_again_are_other_content(record: Record) -> None:
+    text = record.to_json().replace('"delta": 0.00001,', '"delta": 1e-05,')
+    with pytest.raises(ConfigError, match=r"^r\.json must hold what its run wrote"):
+        parse(text.encode(), "r.json")
+
+
+def test_nothing_but_times_stands_behind_a_digest(record: Record) -> None:
+    text = record.to_json()
+    result = json.dumps(json.loads(text)["result"] | {"accuracy": 1.0})
+    for forged in (
+        text.replace("\n}\n", f',\n "result": {result}\n}}\n'),
+        text.replace(' "timing": {', f' "result": {result},\n "timing": {{'),
+    ):
+        assert json.loads(forged)["result"]["accuracy"] == 1.0
+        with pytest.raises(ConfigError, match="got other content than its digest says"):
+            parse(forged.encode(), "r.json")
 
 
 def test_precision_is_said_where_it_is_not_float32() -> None:

@@ -6,8 +6,6 @@ take a minute. A record that is not written as ours are is left to `fedbench.rec
 
 from __future__ import annotations
 
-import hashlib
-import re
 from typing import Any
 
 from pydantic_core import SchemaValidator, ValidationError, from_json
@@ -25,6 +23,7 @@ from pydantic_core.core_schema import (
     with_default_schema,
 )
 
+from fedbench import seal
 from fedbench.errors import ConfigError
 from fedbench.sweep.fields import FAILED, NAMES, OPTIONAL, RUN, SEEDS, SETTINGS, Entry, Fields
 
@@ -130,12 +129,6 @@ _FAILURE = SchemaValidator(
         **_fields({name: FAILED[name] for name in _OWN}),
     )
 )
-_SEAL = re.compile(
-    rb' "digest": "([0-9a-f]{64})",\n'
-    rb' "timing": \{\n  "seconds": [^\s,]+,\n  "peak_memory_mib": [^\s,]+'
-    rb'(?:,\n  "attack_seconds": [^\s,]+)?\n \}\n\}\n'
-)
-_TAIL = 400  # bytes in which the seal stands
 
 
 def run(data: bytes, name: str) -> Entry | str:
@@ -149,9 +142,10 @@ def run(data: bytes, name: str) -> Entry | str:
 
 def sealed(data: bytes) -> bool:
     """Is this a record as it was written? If not, it may still be one, in another layout."""
-    start = data.rfind(b'\n "digest"', -_TAIL) + 1
-    seal = _SEAL.fullmatch(data, start)
-    return seal is not None and hashlib.sha256(data[:start]).hexdigest().encode() == seal[1]
+    try:
+        return seal.holds(data.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def failure(data: bytes, name: str) -> Entry | str:
@@ -190,10 +184,10 @@ def _asked(data: bytes, name: str) -> Entry | str:
     from fedbench.record import Record
 
     try:
-        read = Record.model_validate_json(data)
-        if read.digest != read.sealed().digest:
+        Record.model_validate_json(data)
+        if not seal.holds(seal.laid_out(data.decode())):
             return "changed"
-        return _entry(_RECORD.validate_json(read.to_json()), name)
+        return _entry(_RECORD.validate_json(data), name)
     except (ValidationError, ConfigError):
         return "foreign"
 

@@ -1,8 +1,19 @@
 # `make demo` and `make test` do all of their own set-up.
+SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
+# What pip holds to: the torch that is to be installed. CONSTRAINTS= for none.
+CONSTRAINTS ?= constraints.txt
 
-.PHONY: demo test types cases test-processors test-slow test-cluster gpu-check compare clean
+# $(call install,ENVIRONMENT,WHAT,CONSTRAINTS,STAMP): of pip's words those that show that it goes on.
+define install
+@echo "installing $(2) into $(1), which takes a minute or two"
+@set -o pipefail; $(1)/bin/python -m pip install --disable-pip-version-check $(if $(3),-c $(3)) -e '$(2)' \
+	| grep --line-buffered -oE '^(Collecting [^ ]+|Installing collected packages|Successfully installed)'
+@touch $(1)/$(4)
+endef
+
+.PHONY: demo test types cases test-processors test-lowest test-slow test-cluster gpu-check compare clean
 
 demo: .venv/installed
 	$(BIN)/fedbench attack
@@ -37,6 +48,13 @@ test-processors: .venv/installed-dev
 	@echo "with oneDNN and MKL as on a processor of 2008"
 	@ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE $(COMPARE)
 
+# What meets the libraries, with the lowest versions that pyproject.toml admits.
+LOWEST := $(addprefix tests/test_,$(addsuffix .py,payload mask_attacks integer_codes datasets opacus scenario \
+	results cli cli_results display pictures leaderboard sweep))
+
+test-lowest: .venv-lowest/installed
+	.venv-lowest/bin/pytest -q -n 2 $(LOWEST)
+
 test-slow: .venv/installed-dev
 	$(BIN)/pytest -q -m slow -n 2 --dist loadfile
 
@@ -51,17 +69,20 @@ gpu-check: .venv/installed
 	$(BIN)/python benchmarks/gpu_check.py
 
 .venv/bin/python:
-	$(PYTHON) -c "import sys; sys.version_info >= (3, 11) or sys.exit('fedbench needs Python >= 3.11, got ' + sys.version.split()[0] + '; run make PYTHON=python3.11')"
-	$(PYTHON) -m venv .venv
+	@$(PYTHON) -c "import sys; sys.version_info >= (3, 11) or sys.exit('fedbench needs Python >= 3.11, got ' + sys.version.split()[0] + '; run make PYTHON=python3.11')"
+	@echo "making the virtual environment .venv"
+	@$(PYTHON) -m venv .venv
 
 # Entry points are read from installed metadata, so a change of pyproject.toml installs again.
-.venv/installed: .venv/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet -e .
-	touch $@
+.venv/installed: .venv/bin/python pyproject.toml $(CONSTRAINTS)
+	$(call install,.venv,.,$(CONSTRAINTS),installed)
 
 .venv/installed-dev: .venv/installed
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
-	touch $@
+	$(call install,.venv,.[dev],$(CONSTRAINTS),installed-dev)
+
+.venv-lowest/installed: pyproject.toml tests/lowest.txt
+	@$(PYTHON) -m venv .venv-lowest
+	$(call install,.venv-lowest,.[dev],tests/lowest.txt,installed)
 
 clean:
-	rm -rf .venv results
+	rm -rf .venv .venv-lowest results

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,15 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from fedbench.cli.columns import (
-    ACCURACY,
     ALL,
-    BACKDOOR,
-    CLIENTS,
-    DETECTION,
     DOWN,
     EPSILON,
     NONE,
     PRICE,
+    SPARE,
     UP,
     Column,
     accuracy,
@@ -36,13 +33,8 @@ if TYPE_CHECKING:
     from fedbench.sweep.cells import Skipped
     from fedbench.sweep.summary import Row
 
-NAMES = 25  # characters that the names get beside the numbers before a table is split
-FIRST, SECOND, THIRD = "accuracy under attack", "single clients", "the price"
-LAYOUTS: tuple[dict[str, tuple[Column, ...]], ...] = (
-    {FIRST: ALL},
-    {FIRST: (*ACCURACY, *BACKDOOR, *DETECTION), f"{SECOND} and {THIRD}": (*CLIENTS, *PRICE)},
-    {FIRST: (*ACCURACY, *BACKDOOR, *DETECTION), SECOND: CLIENTS, THIRD: PRICE},
-)
+NAMES = 25  # characters that the names get beside the numbers
+TITLE, PRICES = "accuracy under attack", "the price"
 _ASCII = str.maketrans({"±": "+-", "ε": "eps", "◀": "<-", "…": "..."})
 
 
@@ -120,8 +112,8 @@ def _among(row: Row) -> str:
 def final_table(rows: list[Row], width: int) -> RenderableType:
     """All results, the doubts about them, and last the worst case of every system.
 
-    What does not fit into one table beside the names gets a second or a third one. Where the output
-    has no Unicode, the table makes do with ASCII.
+    One table, with the columns that its width has room for. Where the output has no Unicode, the
+    table makes do with ASCII.
     """
     return _Report(rows, width)
 
@@ -139,10 +131,16 @@ class _Report:
     def _parts(self, options: ConsoleOptions) -> Iterator[RenderableType]:
         from fedbench.sweep.doubts import doubts
 
-        for title, columns in layout(self.rows, self.width).items():
+        tables = layout(self.rows, self.width)
+        for title, columns in tables.items():
             yield results(title, self.rows, columns, options)
             yield ""
-        yield listed(captions(self.rows).items(), options)
+        terms = captions(self.rows)
+        if missed := left_out(
+            self.rows, [column for columns in tables.values() for column in columns]
+        ):
+            terms["no room"] = f"for {missed}: the Markdown table has them"
+        yield listed(terms.items(), options)
         if claims := guarantees(self.rows):
             yield Text("\nprivacy:", style="bold")
             yield listed([("-", claim) for claim in claims], options)
@@ -157,12 +155,24 @@ class _Report:
 
 
 def layout(rows: Sequence[Row], width: int) -> dict[str, list[Column]]:
-    """The columns that say something, in as few tables as the width holds, by title."""
-    for tables in LAYOUTS:
-        said = {title: saying(rows, columns) for title, columns in tables.items()}
-        if all(NAMES + span(rows, columns) <= width for columns in said.values()):
-            break
-    return said
+    """Choose the columns that fit into one table beside the names, by title.
+
+    `SPARE` columns make room, group by group. Only if the others still do not fit, the price gets a
+    table of its own.
+    """
+    columns = saying(rows, ALL)
+    for group in ((), *SPARE):
+        columns = [column for column in columns if column not in group]
+        if NAMES + span(rows, columns) <= width:
+            return {TITLE: columns}
+    prices = [column for column in columns if column in PRICE]
+    return {TITLE: [column for column in columns if column not in prices], PRICES: prices}
+
+
+def left_out(rows: Sequence[Row], shown: Collection[Column]) -> str:
+    """Name the columns that there was no room for; empty if all are shown."""
+    heads = [column.head.split() for column in saying(rows, ALL) if column not in shown]
+    return ", ".join(" ".join(word for word in head if word != "%") for head in heads)
 
 
 def span(rows: Sequence[Row], columns: Iterable[Column]) -> int:

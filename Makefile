@@ -48,12 +48,14 @@ test-processors: .venv/installed-dev
 	@echo "with oneDNN and MKL as on a processor of 2008"
 	@ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE $(COMPARE)
 
-# What meets the libraries, with the lowest versions that pyproject.toml admits.
-LOWEST := $(addprefix tests/test_,$(addsuffix .py,payload mask_attacks integer_codes datasets opacus scenario \
-	results cli cli_results display pictures leaderboard sweep))
+# The tests that meet our dependencies, with the lowest versions that pyproject.toml admits. The text of a JSON schema is
+# pydantic's own, so the one of the newest is compared only there.
+LOWEST := $(patsubst %,tests/test_%.py,payload mask_attacks integer_codes datasets opacus scenario results cli \
+	cli_results display pictures leaderboard sweep)
+NEWEST_ONLY := tests/test_leaderboard.py::test_the_schemas_in_the_repository_are_current
 
 test-lowest: .venv-lowest/installed
-	.venv-lowest/bin/pytest -q -n 2 $(LOWEST)
+	.venv-lowest/bin/pytest -q -n 2 $(LOWEST) --deselect $(NEWEST_ONLY)
 
 test-slow: .venv/installed-dev
 	$(BIN)/pytest -q -m slow -n 2 --dist loadfile
@@ -81,6 +83,7 @@ gpu-check: .venv/installed
 	$(call install,.venv,.[dev],$(CONSTRAINTS),installed-dev)
 
 .venv-lowest/installed: pyproject.toml tests/lowest.txt
+	@echo "making the virtual environment .venv-lowest"
 	@$(PYTHON) -m venv .venv-lowest
 	$(call install,.venv-lowest,.[dev],tests/lowest.txt,installed)
 

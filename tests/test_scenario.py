@@ -182,6 +182,15 @@ def test_a_mistake_in_a_grid_is_not_skipped() -> None:
             Grid({name: (text,) for name, text in fields.items()}).cells()
 
 
+def test_no_round_of_the_demo_can_have_a_malicious_majority() -> None:
+    cells, _ = Plan.preset("demo", {}, {}).cells()
+    for each in cells:
+        scenario = each.scenario
+        assert scenario.per_round == scenario.clients == 10  # nobody is drawn
+        assert scenario.sampling == "fixed"
+        assert scenario.malicious == 0.2
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_can_be_played(name: str) -> None:
     cells, skipped = Plan.preset(name, {}, {}).cells()

@@ -169,7 +169,7 @@ def attack(
 ) -> None:
     """Train protocols with malicious clients; print who survived, what it cost, how sure we are.
 
-    Without options this is [bold]--preset table2-mini[/bold]: the FSL paper's Table 2 in miniature.
+    Without options this is [bold]--preset demo[/bold]: ten clients, two of them malicious.
     """
     from rich.console import Console
 
@@ -228,7 +228,7 @@ def choose(
         grid = {"protocol": "fedavg", "attack": "all"} | {k: v for k, v in axes.items() if v}
         plan = Plan.of({"title": "Who survives", "scenario": scalars, "grid": [grid]}, "attack")
     else:
-        plan = Plan.preset(preset or "table2-mini", scalars, axes)
+        plan = Plan.preset(preset or "demo", scalars, axes)
     if seeds is not None:
         plan = dataclasses.replace(plan, seeds=parse_seeds(seeds))
     if lr is not None:

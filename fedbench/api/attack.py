@@ -76,7 +76,7 @@ class Local:
     Args:
         tree: What it received, to be trained.
         before: What the server sent to all clients of the last round, which anybody can hear; None
-            in the first, and where each client is sent its own.
+            in the first, and where each client is sent its own, however many came.
         part: Its number among the adversary's clients, from 0; the same in every round.
         parts: How many clients the adversary has.
         step: Round, from 0.

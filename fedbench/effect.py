@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedbench.api import Findings
 from fedbench.payload import Payload, identical
-from fedbench.threat import Situation, legible
+from fedbench.threat import Situation, fresh, legible
 from fedbench.tiles import tiles
 
 
@@ -27,9 +27,9 @@ def effect(
         headers = forged_headers(situation, received, accepted)
         return {"gain": 0.0, "gain_mean": 0.0, "headers": headers}  # what is equal has equal means
     view, honest = situation.view.asked().copied(), situation.honest.copied()
-    clean = None
-    if situation.defense.ready(view):
-        clean, _ = situation.defense.aggregate(honest, situation.defense_state, view)
+    clean, rule = None, fresh(situation.defense)  # the server's own would see which rows differ
+    if rule.ready(view):
+        clean, _ = rule.aggregate(honest, situation.defense_state, view)
     honest_mean = _mean(situation.honest, situation.view.weights)
     sent_mean = _mean(received, situation.view.weights[accepted])
     return {

@@ -122,17 +122,14 @@ class Snapshot:
 
 def fresh(plugin: Any) -> Any:
     """Return a new instance with the same parameters, and nothing that this one has kept beside."""
-    parameters = {
-        field.name: getattr(plugin, field.name)
-        for field in dataclasses.fields(plugin)
-        if field.init
-    }
-    return type(plugin)(
-        **{
-            name: fresh(value) if dataclasses.is_dataclass(value) else copy.deepcopy(value)
-            for name, value in parameters.items()
-        }
-    )
+
+    def again(value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return fresh(value)
+        return value if callable(value) else copy.deepcopy(value)
+
+    fields = [field.name for field in dataclasses.fields(plugin) if field.init]
+    return type(plugin)(**{name: again(getattr(plugin, name)) for name in fields})
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,9 +30,7 @@ from fedbench_attacks.seed_grinding import SeedGrinding, said
 from fedbench_defenses.mean import Mean
 
 # With seed 1 two of the six clients of the round are malicious.
-SMALL = Scenario(
-    clients=12, per_round=6, rounds=1, epochs=1, eval_every=1, malicious=0.34, seed=1
-)
+SMALL = Scenario(clients=12, per_round=6, rounds=1, epochs=1, eval_every=1, malicious=0.34, seed=1)
 SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 3, torch.device("cpu"))
 CODECS = [
     name

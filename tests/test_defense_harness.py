@@ -161,7 +161,7 @@ def test_the_truth_and_the_root_are_shown_only_to_who_needs_them() -> None:
         protocol, shared = setup.plugins.protocol, setup.shared
         broadcast = protocol.broadcast(shared, protocol.init(shared), range(4), Key(0))
         view = setup.view([0, 5, 7, 9], broadcast, 0)
-        assert view.ids.tolist() == [0, 5, 7, 9]
+        assert view.ids.tolist() == setup.pseudonyms[[0, 5, 7, 9]].tolist()
         shown[text] = (view.root is not None, view.truth is not None)
         if view.root is not None:
             assert len(view.root) == 1

@@ -336,7 +336,7 @@ def test_the_variants_differ_from_each_other(protocol: FedMRN) -> None:
         payload, _ = variant.message(shared, updates, [c.key for c in clients], [{}] * 4)
         sent.append(torch.cat([updates, payload.values()]))
     for a, b in itertools.combinations(sent, 2):
-        assert float((a != b).float().mean()) > 0.01
+        assert not torch.equal(a, b), "equal draws, so a variant that does nothing is equal"
 
 
 @BOTH

@@ -265,6 +265,27 @@ def test_a_rule_that_writes_into_what_it_is_handed_changes_nothing() -> None:
     assert torch.equal(world.state, clean.state)
 
 
+@dataclass(frozen=True)
+class Comparing(Defense[None]):
+    """The mean. It keeps what it is asked in the instance, to find rows that differ in a round."""
+
+    asked: list[tuple[int, Tensor]] = field(default_factory=list, init=False)
+
+    def tolerates(self, n: int) -> int:
+        return 0
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        self.asked.append((view.step, received.values().clone()))
+        return received.values().mean(dim=0), None
+
+
+def test_a_rule_never_sees_a_round_without_the_attack() -> None:
+    rule = Comparing()
+    _, _, rounds = played(SMALL, "loop", defense=rule, attack=Flip())
+    assert any(r.gain for r in rounds), "the harness has compared"
+    assert [step for step, _ in rule.asked] == [0, 1]
+
+
 def test_a_rule_that_writes_does_not_spoil_its_own_answers_to_an_attack() -> None:
     situation = example_situation(FloatVectors(filled(100)), Writing(), ROWS)
     situation = dataclasses.replace(situation, defense_state={"rounds": torch.zeros(1)})

@@ -7,10 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedbench import hooks
 from fedbench.api import Findings
 from fedbench.payload import Payload, identical
-from fedbench.threat import Situation, fresh, legible
+from fedbench.threat import Situation, fresh
 from fedbench.tiles import tiles
+
+NOT_FINITE = "not_finite"  # finding of a round: how many numbers of the rule's answer are none
 
 
 def effect(
@@ -27,9 +30,10 @@ def effect(
         headers = forged_headers(situation, received, accepted)
         return {"gain": 0.0, "gain_mean": 0.0, "headers": headers}  # what is equal has equal means
     view, honest = situation.view.asked().copied(), situation.honest.copied()
-    clean, rule = None, fresh(situation.defense)  # the server's own would see which rows differ
-    if rule.ready(view):
-        clean, _ = rule.aggregate(honest, situation.defense_state, view)
+    rule = fresh(situation.defense)  # the server's own would see which rows differ
+    clean = None
+    if hooks.ask(rule, "ready", bool, view):
+        clean, _ = hooks.aggregate(rule, honest, situation.defense_state, view)
     honest_mean = _mean(situation.honest, situation.view.weights)
     sent_mean = _mean(received, situation.view.weights[accepted])
     return {
@@ -37,6 +41,14 @@ def effect(
         "gain_mean": _relative(sent_mean, honest_mean),
         "headers": forged_headers(situation, received, accepted),
     }
+
+
+def noted(findings: Findings, aggregate: Tensor) -> Findings:
+    """The same findings, with `NOT_FINITE` where the ``aggregate (k,)`` holds NaN or infinity."""
+    finite = torch.isfinite(aggregate)
+    if not bool(finite.all()):
+        findings.notes[NOT_FINITE] = int((~finite).sum())
+    return findings
 
 
 def verdict(findings: Findings, malicious: Tensor) -> dict[str, Any]:
@@ -47,7 +59,7 @@ def verdict(findings: Findings, malicious: Tensor) -> dict[str, Any]:
     `findings`.
     """
     told: dict[str, Any] = {
-        "findings": {name: legible(note) for name, note in findings.notes.items()}
+        "findings": {name: hooks.legible(note) for name, note in findings.notes.items()}
     }
     if findings.kept is not None:
         out = ~findings.kept

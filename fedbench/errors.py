@@ -1,4 +1,8 @@
-"""The errors that a user can cause; the command line prints them in one line and exits 2."""
+"""The errors of users and plug-ins: the command line prints them in one line and exits 2."""
+
+from __future__ import annotations
+
+SHOWN = 5  # clients that an error names before it counts the others
 
 
 class FedbenchError(Exception):
@@ -23,6 +27,43 @@ class UnknownPluginError(ConfigError):
 
 class IllegalPayloadError(FedbenchError):
     """A message that its wire format does not allow."""
+
+
+class PluginError(FedbenchError):
+    """A plug-in that raised or returned what it must not; the cause has the traceback.
+
+    Args:
+        plugin: Kind, name and package.
+        hook: Method of the plug-in.
+        problem: What was wrong, "raised ..." or "must return ...".
+        step: Round, from 0; None outside of one.
+        clients: Clients that the call was for.
+    """
+
+    def __init__(
+        self,
+        plugin: str,
+        hook: str,
+        problem: str,
+        step: int | None = None,
+        clients: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(plugin, hook, problem, step, clients)
+        self.plugin, self.hook, self.problem = plugin, hook, problem
+        self.step, self.clients = step, clients
+
+    def __str__(self) -> str:
+        """One line.
+
+        >>> str(PluginError("attack moody (package m 1.0)", "craft", "raised KeyError", 3, (7,)))
+        'attack moody (package m 1.0): craft in round 3 for client 7 raised KeyError'
+        """
+        where = "" if self.step is None else f" in round {self.step}"
+        named = ", ".join(map(str, self.clients[:SHOWN]))
+        more = len(self.clients) - SHOWN
+        named += f" and {more} more" if more > 0 else ""
+        whom = f" for client{'s' * (len(self.clients) > 1)} {named}" if named else ""
+        return f"{self.plugin}: {self.hook}{where}{whom} {self.problem}"
 
 
 def require(subject: str, value: object, holds: bool, rule: str) -> None:

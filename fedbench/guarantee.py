@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fedbench import hooks
 from fedbench.api import DpEvent, Release, Sees
 from fedbench.measured import Privacy
 from fedbench.payload import BinaryMasks, Residues, SignBits
@@ -34,8 +35,10 @@ def event(setup: Setup, i: int) -> DpEvent | None:
         clients=scenario.clients,
         per_round=scenario.per_round,
     )
-    found: DpEvent | None = plugins.mechanism.event(release) or plugins.protocol.event(release)
-    return found
+    kinds = (DpEvent, type(None))
+    parts = (plugins.mechanism, plugins.protocol)
+    events = (hooks.ask(part, "event", kinds, release) for part in parts)
+    return next((event for event in events if event is not None), None)
 
 
 def spend(setup: Setup, ledger: Ledger, ids: Sequence[int], keeps: Tensor) -> None:

@@ -52,7 +52,8 @@ class Round(Part):
         true_positive_rate: Of the accepted malicious rows, the share that a rule which detects left
             out; None without such rows or with another rule.
         false_positive_rate: The same of the accepted benign rows.
-        findings: What the rule reported.
+        findings: What the rule reported; ``not_finite``: how many numbers of its answer are NaN or
+            infinite.
     """
 
     step: int

@@ -6,12 +6,27 @@ import dataclasses
 import inspect
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from fedbench import registry
-from fedbench.api import Chain, Knowledge, Release
+from fedbench.api import (
+    Chain,
+    Defense,
+    DpEvent,
+    Knowledge,
+    Release,
+    Traits,
+)
 from fedbench.errors import ConfigError, Misfit
+from fedbench.hooks import Hook, ask, shown
+from fedbench.payload import Payload
+from fedbench.threat import needs
 
 if TYPE_CHECKING:
     from fedbench.scenario import Scenario
+
+WHY = (str, type(None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,39 +64,46 @@ class Plugins:
     def noises(self, scenario: Scenario) -> int:
         """How many of protocol and mechanism release something that an accountant prices."""
         release = Release(1, 1, 1, 1, scenario.clients, scenario.per_round)
-        return sum(part.event(release) is not None for part in (self.protocol, self.mechanism))
+        events = (
+            ask(part, "event", (DpEvent, type(None)), release)
+            for part in (self.protocol, self.mechanism)
+        )
+        return sum(event is not None for event in events)
 
     def check(self, scenario: Scenario) -> None:
         """Raise `ConfigError` unless the parts fit each other and the number of rows."""
         rule = self.rule
         sends = self.protocol.sends
+        _must_be_alphabets(self.protocol, "sends", (sends,))
+        for part in (self.attack, *self.links()):
+            _must_be_alphabets(part, "accepts", part.accepts)
         if not issubclass(sends, self.attack.accepts):
             legal = ", ".join(alphabet.__name__ for alphabet in self.attack.accepts)
             raise Misfit(
                 f"attack {scenario.attack} works on {legal}, but {scenario.protocol} sends "
                 f"{sends.__name__}"
             )
-        if (why := self.defense.refuses(sends)) is not None:
+        if (why := ask(self.defense, "refuses", WHY, sends)) is not None:
             raise Misfit(f"defense {rule} {why}, but {scenario.protocol} sends {sends.__name__}")
         self._check_links(scenario)
-        needs = self.attack.needs()
-        if scenario.knowledge is not None and not Knowledge.parse(scenario.knowledge).covers(needs):
+        known = needs(self.attack)
+        if scenario.knowledge is not None and not Knowledge.parse(scenario.knowledge).covers(known):
             raise Misfit(
-                f"attack {scenario.attack} must be shown {needs}, but --knowledge "
+                f"attack {scenario.attack} must be shown {known}, but --knowledge "
                 f"{scenario.knowledge} is less"
             )
         summed = scenario.sees in ("sum", "hidden-sum")
-        if summed and needs.tier == "all":
+        if summed and known.tier == "all":
             raise Misfit(
                 f"attack {scenario.attack} reads the messages of all, but --sees {scenario.sees} "
                 "hides them in their sum; use --sees messages"
             )
-        if summed and not self.defense.traits().reads_sum:
+        if summed and not ask(self.defense, "traits", Traits).reads_sum:
             raise Misfit(
                 f"defense {rule} reads single messages, but --sees {scenario.sees} hides them in "
                 "their sum; use --defense mean, or --sees messages"
             )
-        needed = self.defense.rows_needed()
+        needed = ask(self.defense, "rows_needed", int)
         if needed > scenario.per_round:
             f = getattr(self.defense, "f", None)
             prepared = f" with f = {f}" if f is not None else ""
@@ -89,7 +111,7 @@ class Plugins:
                 f"--defense {rule}{prepared} needs at least {needed} clients a round, got "
                 f"--per-round {scenario.per_round}; lower f or sample more clients"
             )
-        most = self.defense.most_rows()
+        most = ask(self.defense, "most_rows", (int, type(None)))
         if most is not None and scenario.per_round > most:
             raise ConfigError(
                 f"--defense {rule} looks at every subset of the rows and must have at most {most}, "
@@ -100,20 +122,21 @@ class Plugins:
                 f"protocol {registry.split(scenario.protocol)[0]} adds noise of its own; use it "
                 "with --mechanism none"
             )
-        unproved = self.mechanism.misfit(self.protocol, self.defense)
+        unproved = ask(self.mechanism, "misfit", WHY, self.protocol, self.defense)
         if unproved is not None:
             raise Misfit(f"mechanism {registry.split(scenario.mechanism)[0]} {unproved}")
 
     def _check_links(self, scenario: Scenario) -> None:
         """Raise unless what the rule needs is there, and means something here."""
         first, *others = self.links()
-        traits = self.defense.traits()
-        if any(link.traits().oracle for link in others):
+        told = [ask(link, "traits", Traits) for link in (first, *others)]
+        traits = ask(self.defense, "traits", Traits)
+        if any(link.oracle for link in told[1:]):
             raise ConfigError(
                 f"--defense {self.rule} must have oracle first, where nobody else sees the truth; "
                 "use oracle+..."
             )
-        if first.traits().oracle and any(getattr(link, "f", None) is not None for link in others):
+        if told[0].oracle and any(getattr(link, "f", None) is not None for link in others):
             raise ConfigError(
                 f"--defense {scenario.defense} must leave every f to the oracle; leave f out"
             )
@@ -127,3 +150,30 @@ class Plugins:
                 f"defense {self.rule} moves shares towards the middle and would be the plain vote "
                 f"for {registry.split(scenario.protocol)[0]}, which takes the majority"
             )
+
+
+def _must_be_alphabets(plugin: Any, name: str, alphabets: Any) -> None:
+    """Raise `PluginError` unless this attribute of a plug-in names types of messages."""
+    good = isinstance(alphabets, tuple) and all(
+        isinstance(alphabet, type) and issubclass(alphabet, Payload) for alphabet in alphabets
+    )
+    if not good:
+        raise Hook(plugin, name).wrong(f"must be types of messages, got {shown(alphabets)}")
+
+
+def examine(rule: Defense[Any], n: int) -> None:
+    """Raise `PluginError` unless what a rule says of ``n`` rows, and attacks ask, has its form."""
+    survives = Hook(rule, "tolerates")
+    count = survives.returned(int, n)
+    survives.must(0 <= count <= n, f"a number of rows from 0 to {n}", count)
+    ask(rule, "sensitivity", (float, int, type(None)), 1.0, n)
+    floats = (torch.float64, torch.float32)
+    for name, argument, rows, dtypes in (
+        ("order_weights", n, n, floats),
+        ("select", torch.zeros(3, 3), 3, (torch.bool,)),
+    ):
+        hook = Hook(rule, name)
+        answer = hook(argument)
+        good = isinstance(answer, Tensor) and answer.shape == (rows,) and answer.dtype in dtypes
+        types = " or ".join(map(str, dtypes))
+        hook.must(answer is None or good, f"None or ({rows},) of {types}", answer)

@@ -9,20 +9,23 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
 from typing import Any, get_type_hints
 
 from fedbench.errors import ConfigError, UnknownPluginError
+from fedbench.hooks import Hook, said
 
-KINDS = (
-    "protocol",
-    "attack",
-    "defense",
-    "prefilter",
-    "mechanism",
-    "dataset",
-    "model",
-    "partition",
-)
+CONTRACTS = {  # what a plug-in of a kind must inherit
+    "protocol": "fedbench.api:Protocol",
+    "attack": "fedbench.api:Attack",
+    "defense": "fedbench.api:Defense",
+    "prefilter": "fedbench.api:Prefilter",
+    "mechanism": "fedbench.api:Mechanism",
+    "dataset": "fedbench.tasks.datasets:Dataset",
+    "model": "fedbench.tasks.models:Model",
+    "partition": "fedbench.tasks.partitions:Partition",
+}
+KINDS = tuple(CONTRACTS)
 _LINK = re.compile(r"\+(?=[a-z])")  # not that of 1e+5
 
 
@@ -51,7 +54,8 @@ def plugin(kind: str, name: str) -> type[Any]:
     """The class behind a name.
 
     Raises:
-        UnknownPluginError: nothing answers to the name, several packages do, or its import fails.
+        UnknownPluginError: nothing answers to the name, several packages do, its import fails, or
+            it is of another kind.
     """
     if name not in names(kind):
         close = difflib.get_close_matches(name, names(kind), n=1)
@@ -66,17 +70,25 @@ def plugin(kind: str, name: str) -> type[Any]:
         )
     try:
         loaded: type[Any] = point.load()
-    except Exception as error:  # a plug-in is foreign code: whatever its import raises ends here
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # foreign code: whatever its import raises ends here, exits too
         raise UnknownPluginError(
-            f"--{kind} {name!r} cannot be imported from {point.value} ({reason}); "
+            f"--{kind} {name!r} cannot be imported from {point.value} ({said(error)}); "
             "repair or uninstall that package"
         ) from error
-    if not dataclasses.is_dataclass(loaded):
+    contract: type[Any] = resolve_name(CONTRACTS[kind])
+    inherits = isinstance(loaded, type) and issubclass(loaded, contract)
+    if not inherits or not _is_frozen(loaded):
         raise UnknownPluginError(
-            f"--{kind} {name!r} must be a frozen dataclass, got {point.value}; repair that package"
+            f"--{kind} {name!r} must be a frozen dataclass that inherits {CONTRACTS[kind]}, got "
+            f"{point.value}; repair that package"
         )
     return loaded
+
+
+def _is_frozen(cls: type[Any]) -> bool:
+    return dataclasses.is_dataclass(cls) and bool(cls.__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
 
 def links(text: str) -> list[str]:
@@ -148,8 +160,10 @@ def load(kind: str, text: str) -> Any:
         return rule
     name, params = split(text)
     cls = plugin(kind, name)
-    hints = get_type_hints(cls)
-    fields = {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
+    making = Hook(cls, "__init__")
+    with making:
+        hints = get_type_hints(cls)
+        fields = {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
     values = {}
     for param, value in params.items():
         if param not in fields:
@@ -159,13 +173,16 @@ def load(kind: str, text: str) -> Any:
             raise ConfigError(f"--{kind} {name} has no parameter {param!r}; {hint}")
         try:
             given = None if value.lower() == "none" else value
-            values[param] = TypeAdapter(fields[param]).validate_python(given)
+            with making:
+                adapter = TypeAdapter(fields[param])
+            values[param] = adapter.validate_python(given)
         except ValidationError as error:
             what = error.errors()[0]["msg"].lower()
             raise ConfigError(f"--{kind} {name}:{param}={value}: {what}, got {value!r}") from error
         if isinstance(values[param], float) and not math.isfinite(values[param]):
             raise ConfigError(f"--{kind} {name}:{param} must be a finite number, got {value!r}")
-    return cls(**values)
+    with making:
+        return cls(**values)
 
 
 def describe(name: str, instance: Any) -> str:

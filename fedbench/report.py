@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.errors import require
+from fedbench import hooks
+from fedbench.effect import NOT_FINITE
 from fedbench.evaluate import Score, evaluate, share_taken_for
 from fedbench.guarantee import guarantee
 from fedbench.identity import code_version
@@ -30,32 +31,33 @@ from fedbench.wire import Packet
 if TYPE_CHECKING:
     from fedbench.run import World
 
+MAYBE = (Tensor, type(None))
+
 
 def judge(setup: Setup, state: Any, step: int) -> Score:
     """What is deployed after this round, on the test parts of clients that are not malicious."""
-    model = setup.plugins.protocol.model(setup.shared, state, setup.secret.key("model", step))
+    model = deployed(setup, state, step)
     benign = [part for i, part in enumerate(setup.test) if not setup.malicious[i]]
     score = evaluate(setup.shared.network, model, setup.data, benign)
     return dataclasses.replace(score, success=backdoor_success(setup, model, torch.cat(benign)))
+
+
+def deployed(setup: Setup, state: Any, step: int) -> Tree | list[Tree]:
+    """The model, or the ensemble, that the protocol makes of its state after this round."""
+    shapes, key = setup.shared.network.shapes, setup.secret.key("model", step)
+    model: Tree | list[Tree] = hooks.model(setup.plugins.protocol, shapes, setup.shared, state, key)
+    return model
 
 
 def backdoor_success(setup: Setup, model: Tree | list[Tree], rows: Tensor) -> float | None:
     """How often a backdoor works on these samples; None if the attack is none.
 
     Raises:
-        ConfigError: the attack's trigger gives images of another shape.
+        PluginError: the attack's trigger is none, see `fedbench.hooks.trigger`.
     """
     x, y = setup.data.floats(rows), setup.data.y[rows]
-    found = setup.plugins.attack.trigger(x.clone(), y.clone())
-    if found is None:
-        return None
-    images, label = found
-    subject = f"{type(setup.plugins.attack).__name__}.trigger"
-    require(subject, tuple(images.shape), images.shape[1:] == x.shape[1:], "images (N, C, H, W)")
-    others = int((y != label).sum())
-    rule = f"at most the {others} images that are not of the target class {label}"
-    require(subject, f"{len(images)} images", len(images) <= others, rule)
-    return share_taken_for(setup.shared.network, model, images, label)
+    shown = hooks.trigger(setup.plugins.attack, x, y, setup.data.classes)
+    return None if shown is None else share_taken_for(setup.shared.network, model, *shown)
 
 
 def is_looked_at(scenario: Scenario, step: int) -> bool:
@@ -81,7 +83,7 @@ def travelled(
     setup: Setup, up: list[Packet], down: list[Packet], accepted: Tensor, malicious: Tensor
 ) -> dict[str, Any]:
     """Rows and bits of a round; ``down`` is one packet for all clients, or one for each."""
-    extra: int = setup.plugins.mechanism.message_bits()
+    extra: int = hooks.ask(setup.plugins.mechanism, "message_bits", int)
     each = torch.tensor([packet.bits + extra for packet in up], dtype=torch.int64)
     return {
         "malicious": int(malicious.sum()),
@@ -109,7 +111,8 @@ def judge_locals(
         if setup.malicious[i]:
             continue
         down = broadcast.take([row % len(broadcast)])
-        model = protocol.local_model(setup.shared, down, honest.take([row]))
+        kinds = (dict, type(None))
+        model = hooks.ask(protocol, "local_model", kinds, setup.shared, down, honest.take([row]))
         if model is not None:
             test = [setup.test[i]]
             found[i] = evaluate(setup.shared.network, model, setup.data, test).accuracy
@@ -142,7 +145,7 @@ def report(setup: Setup, world: World, rounds: list[Round], seconds: float) -> R
         / d,
         entropy_bits_per_parameter=sum(entropies) / benign_messages / d if entropies else None,
         downlink_bits_per_parameter=sum(r.downlink_bits for r in rounds) / max(messages, 1) / d,
-        model_bits=protocol.model_bits(shared, world.state),
+        model_bits=hooks.ask(protocol, "model_bits", int, shared, world.state),
         sparsity=score.sparsity,
         local_accuracy=rounds[-1].local_accuracy,
         validation_accuracy=validation_accuracy(setup, world.state),
@@ -174,8 +177,7 @@ def report(setup: Setup, world: World, rounds: list[Round], seconds: float) -> R
 
 def validation_accuracy(setup: Setup, state: Any) -> float:
     """Of what is deployed in the end, on the validation parts of clients that are not malicious."""
-    last = setup.secret.key("model", setup.scenario.rounds - 1)
-    model = setup.plugins.protocol.model(setup.shared, state, last)
+    model = deployed(setup, state, setup.scenario.rounds - 1)
     benign = [part for i, part in enumerate(setup.validation) if not setup.malicious[i]]
     return evaluate(setup.shared.network, model, setup.data, benign).accuracy
 
@@ -237,6 +239,11 @@ def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
             doubts.append("no malicious client was ever sampled, or every round was skipped")
         elif not acted and setup.scenario.attack_from < len(rounds):  # else it is meant to be so
             doubts.append("no malicious client was sampled in a round in which the attack acted")
+        sent = sum(r.malicious for r in rounds if setup.acts(r.step))
+        refused = sum(r.rejected_malicious for r in rounds if setup.acts(r.step))
+        if refused > sent / 2:
+            share = "all" if refused == sent else "most"
+            doubts.append(f"{share} malicious messages were rejected")
     lost = any(2 * r.malicious >= len(r.clients) for r in rounds)
     if lost and setup.scenario.attack.partition(":")[0] != "none":
         doubts.append("the adversary had at least half of the rows in some rounds")
@@ -244,13 +251,16 @@ def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
     rejected = sum(r.rejected_honest for r in rounds)
     if rejected > honest / 2:
         doubts.append(f"the server rejected {rejected} of {honest} honest messages")
-    least = setup.plugins.defense.select(torch.zeros(3, 3))  # a rule that keeps so many, always?
+    # A rule that keeps so many, always?
+    least = hooks.ask(setup.plugins.defense, "select", MAYBE, torch.zeros(3, 3))
     wronged = result.false_positive_rate or 0.0
     if least is None and wronged > 0.5:
         share = f"{100 * wronged:.0f} %"
         doubts.append(f"the rule left out {share} of the honest messages")
     fell_back = {str(r.findings["fell_back"]) for r in rounds if "fell_back" in r.findings}
     doubts += [f"the rule fell back in some rounds: {why}" for why in sorted(fell_back)]
+    if any(NOT_FINITE in r.findings for r in rounds):
+        doubts.append("the rule answered NaN or infinity in some rounds")
     if result.skipped_rounds:
         doubts.append(f"{result.skipped_rounds} of {len(rounds)} rounds were skipped")
     return doubts

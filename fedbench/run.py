@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedbench import threat
+from torch import Tensor
+
+from fedbench import hooks, threat
 from fedbench.api import Memory
-from fedbench.effect import effect, verdict
+from fedbench.effect import effect, noted, verdict
 from fedbench.evaluate import Score
 from fedbench.guarantee import spend
+from fedbench.hooks import Hook, ask
 from fedbench.layout import Tree
 from fedbench.measured import Round
 from fedbench.privacy.clients import compress, protect_payload, protect_updates
@@ -86,14 +88,16 @@ def play(
 
     Raises:
         ConfigError: the scenario names something that cannot be had or does not fit.
+        PluginError: a plug-in raised, or returned what it must not.
     """
     start = now()
     setup = prepare(scenario, device, executor, chunk, data)
-    world = World(setup.plugins.protocol.init(setup.shared))
-    world.mechanism = setup.plugins.mechanism.init()
+    world = World(ask(setup.plugins.protocol, "init", object, setup.shared))
+    world.mechanism = ask(setup.plugins.mechanism, "init", object)
     rounds = []
     for step in range(setup.scenario.rounds):
-        rounds.append(play_round(setup, world, step))
+        with hooks.in_round(step):
+            rounds.append(play_round(setup, world, step))
         if progress is not None:
             progress(rounds[-1])
     return report(setup, world, rounds, now() - start)
@@ -107,22 +111,25 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
 
     # 1  the server samples clients and sends; they get what the bytes say
     ids = setup.sample(step)
-    sent_down = protocol.broadcast(shared, world.state, ids or [0], secret.key("broadcast", step))
+    key = secret.key("broadcast", step)
+    sent_down = hooks.broadcast(protocol, shared, world.state, ids or [0], key)
     down = sent_down.encode()
     broadcast, _ = type(sent_down).decode(down, sent_down.spec, shared.device)
     assert broadcast is not None
 
     # 2  every client trains, the malicious ones as if honest
-    trees = [protocol.receive(shared, broadcast.take([row])) for row in range(len(broadcast))]
+    rows_sent = [broadcast.take([row]) for row in range(len(broadcast))]
+    trees = [ask(protocol, "receive", dict, shared, row) for row in rows_sent]
     clients = [
         setup.client(i, trees[row % len(trees)], world.clients.get(i), step)
         for row, i in enumerate(ids)
     ]
     keys, noise = [client.key for client in clients], setup.noise(ids, step)
-    updates, memories = setup.executor.train(clients)
+    with Hook(protocol, "local_update"):
+        updates, memories = setup.executor.train(clients)
 
     # 3  mechanism and compression: from here on only the alphabet exists
-    keeps, idle = ~setup.defiant[ids], protocol.idle(shared, broadcast)
+    keeps, idle = ~setup.defiant[ids], ask(protocol, "idle", Tensor, shared, broadcast)
     updates, world.mechanism = protect_updates(
         mechanism, updates, idle, noise, keeps, world.mechanism
     )
@@ -130,7 +137,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     honest = protect_payload(mechanism, honest, noise, keeps)
     world.clients |= dict(zip(ids, remembered, strict=True))
     if world.rule is None:
-        world.rule = defense.init(honest.spec)
+        world.rule = ask(defense, "init", object, honest.spec)
 
     # 4  the adversary trains its clients once more, its own way, and rewrites its own rows only
     malicious, view, start = (
@@ -139,9 +146,10 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         now(),
     )
     rows, executor = malicious.nonzero()[:, 0], setup.executor
-    adversary = secret.derive("adversary", step)
+    adversary, owned = secret.derive("adversary", step), [ids[row] for row in rows.tolist()]
+    parts = setup.parts(ids)
     trained = threat.train(
-        attack, executor, clients, updates, rows, setup.parts(ids), world.before, step, adversary
+        attack, executor, clients, updates, rows, parts, world.before, step, adversary, owned
     )
     situation = threat.Situation(
         honest=honest,
@@ -149,7 +157,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         trained=trained,
         idle=idle,
         rows=rows,
-        ids=[ids[row] for row in rows.tolist()],
+        ids=owned,
         codec=threat.own_codec(protocol, shared, keys, memories),
         memories=memories,
         state=world.state,
@@ -167,20 +175,23 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
 
     # 6, 7  the rule estimates the honest mean, the protocol takes its step
     view, achieved = view.take(accepted), {}
-    enough = defense.ready(view)
+    enough = ask(defense, "ready", bool, view)
     if enough:
-        state = copy.deepcopy(world.rule) if len(rows) else world.rule  # `effect` asks once more
-        aggregate, world.rule = defense.aggregate(received.copied(), state, view.copied())
+        state = world.rule  # `effect` asks once more
+        state = hooks.copied(defense, "aggregate", state) if len(rows) else state
+        aggregate, world.rule = hooks.aggregate(defense, received.copied(), state, view.copied())
         achieved = effect(situation, received, accepted, aggregate)
-        achieved |= verdict(view.findings, setup.hostile(ids, step)[accepted])
+        found = noted(view.findings, aggregate)
+        achieved |= verdict(found, setup.hostile(ids, step)[accepted])
     if enough or mechanism.central:  # who has promised noise adds it to nothing, too
         aggregate = aggregate if enough else received.values().new_zeros(received.values().shape[1])
         key = secret.key("mechanism", step)
-        aggregate, world.mechanism = mechanism.on_aggregate(
-            aggregate, received, view, key, world.mechanism
+        aggregate, world.mechanism = hooks.on_aggregate(
+            mechanism, aggregate, received, view, key, world.mechanism
         )
-        world.state = protocol.server_step(
-            shared, world.state, aggregate, setup.count(received), secret.key("server", step)
+        told, key = setup.count(received), secret.key("server", step)
+        world.state = ask(
+            protocol, "server_step", object, shared, world.state, aggregate, told, key
         )
 
     # 8  what was given away is priced, what travelled is counted, what is deployed is judged
@@ -207,4 +218,4 @@ def heard_by_all(setup: Setup, state: Any, ids: list[int]) -> bool:
     if len(ids) > 1:
         return True
     twice, key = (ids or [0]) * 2, setup.secret.key("audience")
-    return len(setup.plugins.protocol.broadcast(setup.shared, state, twice, key)) == 1
+    return len(hooks.broadcast(setup.plugins.protocol, setup.shared, state, twice, key)) == 1

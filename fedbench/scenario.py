@@ -16,8 +16,9 @@ from pydantic import (
 )
 
 from fedbench import registry
-from fedbench.api import Adjacency, Knowledge, Sees
+from fedbench.api import Adjacency, Defense, Knowledge, Sees
 from fedbench.errors import ConfigError, require
+from fedbench.hooks import ask
 from fedbench.identity import fingerprint
 from fedbench.payload import Checks
 from fedbench.plugins import Plugins
@@ -187,7 +188,7 @@ class Scenario(BaseModel):
         rule = protocol.default_defense if self.defense == "own" else self.defense
         share = self.malicious if self.declared is None else self.declared
         open_ = registry.load("defense", rule)
-        defense = open_.declared(math.ceil(share * self.per_round - 1e-9))
+        defense = ask(open_, "declared", Defense, math.ceil(share * self.per_round - 1e-9))
         plugins = Plugins(
             protocol=protocol,
             attack=registry.load("attack", self.attack),

@@ -6,21 +6,21 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedbench import registry
-from fedbench.api import Attack, Memory, Sees, ServerView, Shared
+from fedbench import hooks, registry
+from fedbench.api import Attack, Memory, Sees, ServerView, Shared, Traits
 from fedbench.choice import crowd
 from fedbench.errors import ConfigError, Misfit, require
 from fedbench.executors import executor
 from fedbench.guarantee import claimable
+from fedbench.hooks import Hook, ask
 from fedbench.layout import Tree
-from fedbench.network import is_statistic
+from fedbench.network import Network, is_statistic
 from fedbench.payload import Payload
-from fedbench.plugins import Plugins
+from fedbench.plugins import WHY, Plugins, examine
 from fedbench.rng import Key, Secret
 from fedbench.scenario import Scenario
 from fedbench.tasks.datasets import data_folder
@@ -116,7 +116,7 @@ class Setup:
             x=self.data.floats(self.train[i]),
             y=self.data.y[self.train[i]],
             key=self.secret.key("client", step, i),
-            memory=memory or self.plugins.protocol.memory(self.shared),
+            memory=memory or ask(self.plugins.protocol, "memory", dict, self.shared),
             wrap_grad=untouched if self.defiant[i] else honest,
         )
 
@@ -136,7 +136,7 @@ class Setup:
         alike = not self.plugins.protocol.weighted or self.plugins.mechanism.central
         weights = torch.ones(len(ids), dtype=torch.float64) if alike else self.sizes[ids]
         draw = self.scenario.defense_draw
-        needs = self.plugins.defense.traits()
+        needs = ask(self.plugins.defense, "traits", Traits)
         return ServerView(
             weights,
             broadcast,
@@ -155,17 +155,17 @@ class Setup:
         """
         key = self.secret.key("root", step)
         protocol, shared = self.plugins.protocol, self.shared
-        memory = protocol.memory(shared)
+        memory = ask(protocol, "memory", dict, shared)
         client = Client(
-            tree=protocol.receive(shared, broadcast.take([0])),
+            tree=ask(protocol, "receive", dict, shared, broadcast.take([0])),
             x=self.data.floats(self.root),
             y=self.data.y[self.root],
             key=key,
             memory=memory,
         )
-        updates, memories = self.executor.train([client])
-        message: Payload = protocol.message(shared, updates, [key], memories)[0]
-        return message
+        with Hook(protocol, "local_update", step):
+            updates, memories = self.executor.train([client])
+        return hooks.message(protocol, shared, updates, [key], memories)[0]
 
 
 def prepare(
@@ -184,7 +184,8 @@ def prepare(
     where = choose_device(device)
     plugins = scenario.plugins()
     data = (load_pool(scenario.dataset) if data is None else data).to(where)
-    network = registry.load("model", scenario.model).build(data.image, data.classes)
+    architecture = registry.load("model", scenario.model)
+    network = ask(architecture, "build", Network, data.image, data.classes)
     if not plugins.protocol.statistics and any(map(is_statistic, network.shapes)):
         raise Misfit(
             f"--protocol {scenario.protocol.partition(':')[0]} must have a model without batch "
@@ -195,21 +196,21 @@ def prepare(
     assert scenario.data_seed is not None
     dealt = Secret.of(scenario.data_seed, "data")
     partition = registry.load("partition", scenario.partition)
-    parts = partition.split(
-        data.y.cpu(), scenario.clients, data.classes, dealt.key("partition"), data.owner
-    )
+    deal, y = dealt.key("partition"), data.y.cpu()
+    parts = hooks.split(partition, y, scenario.clients, data.classes, deal, data.owner)
     splits = [split_client(part, dealt.key("split", i)) for i, part in enumerate(parts)]
 
     validation = [part.to(where) for _, part, _ in splits]
     root = torch.empty(0, dtype=torch.int64, device=where)
-    if plugins.defense.traits().root:
+    if ask(plugins.defense, "traits", Traits).root:
         root, validation = taken(validation, dealt.key("root"))
 
     secret = Secret.of(scenario.seed, "run")
     public = secret.key("public").seed
     assert isinstance(public, int)
     shared = Shared(network, public & 0xFFFFFFFF, where)
-    unproved = plugins.mechanism.misfit(plugins.protocol, plugins.defense, shared)
+    examine(plugins.defense, scenario.per_round)
+    unproved = ask(plugins.mechanism, "misfit", WHY, plugins.protocol, plugins.defense, shared)
     if unproved is not None:
         raise Misfit(f"mechanism {registry.split(scenario.mechanism)[0]} {unproved}")
     coins = plugins.mechanism.batches == "poisson"
@@ -274,8 +275,8 @@ def load_pool(dataset: str) -> Data:
 
 @lru_cache(maxsize=2)
 def _load(dataset: str, folder: str) -> Data:
-    data: Any = registry.load("dataset", dataset).load(Path(folder) if folder else None)
-    loaded: Data = data
+    source = registry.load("dataset", dataset)
+    loaded: Data = ask(source, "load", Data, Path(folder) if folder else None)
     return loaded.named(canonical(dataset))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,26 +16,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedbench import hooks
 from fedbench.api import (
+    TIERS,
     Attack,
     AttackView,
     Defense,
+    Knowledge,
     Local,
     Memory,
     Oracle,
     Protocol,
     ServerView,
     Shared,
+    Traits,
 )
-from fedbench.errors import IllegalPayloadError
+from fedbench.hooks import Hook, Note
 from fedbench.layout import Tree
-from fedbench.payload import Payload, require_same_form
+from fedbench.payload import Payload
 from fedbench.rng import Key, Secret
 from fedbench.together import now
-from fedbench.training import Client, Executor, require_labels
+from fedbench.training import Client, Executor
 from fedbench.wire import Packet
 
-Note = float | int | str | bool
 Minds = dict[int, Any]  # what an attack remembers: per client id, or of all colluders together
 COLLUDERS = -1
 
@@ -115,9 +117,10 @@ class Snapshot:
         """``(k,)``, the aggregate if these ``m`` messages were sent, in the given draw."""
         view = self.view.asked(key=self.secret.key(draw)).copied()
         received = self.messages.put(self.rows, sent)
-        if not self.rule.ready(view):  # the server will skip the round: nothing moves
+        if not hooks.ask(self.rule, "ready", bool, view):  # the server will skip: nothing moves
             return received.values().to(torch.float32).mean(dim=0)
-        return self.rule.aggregate(received, copy.deepcopy(self.state), view)[0]
+        state = hooks.copied(self.rule, "aggregate", self.state)
+        return hooks.aggregate(self.rule, received, state, view)[0]
 
 
 def fresh(plugin: Any) -> Any:
@@ -129,7 +132,8 @@ def fresh(plugin: Any) -> Any:
         return value if callable(value) else copy.deepcopy(value)
 
     fields = [field.name for field in dataclasses.fields(plugin) if field.init]
-    return type(plugin)(**{name: again(getattr(plugin, name)) for name in fields})
+    with Hook(type(plugin), "__init__"):
+        return type(plugin)(**{name: again(getattr(plugin, name)) for name in fields})
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +188,7 @@ def train(
     before: Tree | None,
     step: int,
     secret: Secret,
+    ids: Sequence[int] | None = None,
 ) -> Tensor:
     """``(m, d)``: what the adversary's own training makes of its clients.
 
@@ -200,11 +205,16 @@ def train(
         before: What clients received in the last round.
         step: Round, from 0.
         secret: Root of the adversary's draws in this round.
+        ids: Which clients the malicious ones are, for errors; by default their rows.
+
+    Raises:
+        PluginError: the attack raised, or returned no images, labels or gradients of that form.
     """
     if not attack.trains:
         return updates[rows.to(updates.device)]
     own, turned = type(attack).wrap_grad is not Attack.wrap_grad, []
-    for row in rows.tolist():
+    numbers = rows.tolist() if ids is None else ids
+    for number, row in zip(numbers, rows.tolist(), strict=True):
         client = clients[row]
         local = Local(
             tree=_copied(client.tree),
@@ -215,11 +225,12 @@ def train(
             key=secret.key("poison", row),
             classes=executor.shared.network.classes,
         )
-        x, y = attack.poison(client.x, client.y, local)
-        require_labels(f"{type(attack).__name__}.poison", y, local.classes)
-        wrap = partial(attack.wrap_grad, local=local) if own else client.wrap_grad
+        x, y = hooks.poison(attack, client.x, client.y, local, number)
+        own_way = partial(hooks.wrap_grad, attack, local=local, client=number)
+        wrap = own_way if own else client.wrap_grad
         turned.append(dataclasses.replace(client, x=x, y=y, wrap_grad=wrap))
-    return executor.train(turned)[0]
+    with Hook(executor.protocol, "local_update", step):
+        return executor.train(turned)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +262,7 @@ def forge(attack: Attack, situation: Situation, minds: Minds, start: float | Non
         start: When the adversary began; default now.
 
     Raises:
-        IllegalPayloadError: the attack returned a payload that is not legal, or too many rows.
+        PluginError: the attack raised, or returned a payload that is not legal, or too many rows.
             What a server should reject goes out as raw bytes.
     """
     start = now() if start is None else start
@@ -259,17 +270,16 @@ def forge(attack: Attack, situation: Situation, minds: Minds, start: float | Non
     notes: dict[str, Note] = {}
     trace: list[tuple[float | None, float | None]] = []
     queries, rows = 0, [] if attack.idle else situation.rows.tolist()
-    alone = attack.needs().tier == "own"
+    alone = needs(attack).tier == "own"
     parts = [[row] for row in rows] if alone else [rows] if rows else []
     for number, part in enumerate(parts):
         mind = situation.ids[number] if alone else COLLUDERS
         view = attack_view(attack, situation, part)
-        crafted, minds[mind] = attack.craft(view, minds.get(mind))
-        packets |= dict(
-            zip(part, _packets(attack, situation.honest, crafted, len(part)), strict=True)
-        )
-        notes |= {name: legible(note) for name, note in view.notes.items()}
-        trace += [(_finite(strength), _finite(sought)) for strength, sought in view.trace]
+        hook = Hook(attack, "craft", view.step, [mind] if alone else situation.ids)
+        crafted, minds[mind] = hooks.craft(hook, view, minds.get(mind), situation.honest)
+        packets |= dict(zip(part, crafted, strict=True))
+        notes |= hooks.legible_notes(hook, view.notes)
+        trace += hooks.legible_trace(hook, view.trace)
         queries += view.defense.queries if view.defense else 0
     seconds, honest = now() - start, situation.honest
     left = [row for row in range(len(honest)) if row not in packets]
@@ -278,29 +288,12 @@ def forge(attack: Attack, situation: Situation, minds: Minds, start: float | Non
     return Forged(ordered, notes, trace, queries, seconds)
 
 
-def _packets(
-    attack: Attack, honest: Payload, crafted: Payload | list[bytes], m: int
-) -> list[Packet]:
-    if isinstance(crafted, Payload):
-        require_same_form(honest, crafted)
-        crafted.check()
-        forged = crafted.encode()
-    else:
-        forged = [Packet.raw(data) for data in crafted]
-    if len(forged) != m:
-        raise IllegalPayloadError(
-            f"{type(attack).__name__}.craft must return {m} messages, got {len(forged)}"
-        )
-    return forged
-
-
-def legible(note: Note) -> Note:
-    """JSON has no NaN and no infinity."""
-    return str(note) if isinstance(note, float) and not math.isfinite(note) else note
-
-
-def _finite(x: float) -> float | None:
-    return float(x) if math.isfinite(x) else None
+def needs(attack: Attack) -> Knowledge:
+    """What the attack declares that it must be shown."""
+    hook = Hook(attack, "needs")
+    declared: Knowledge = hook.returned(Knowledge)
+    hook.must(declared.tier in TIERS, f"a tier of {', '.join(TIERS)}", declared.tier)
+    return declared
 
 
 def attack_view(
@@ -314,7 +307,7 @@ def attack_view(
         part: Rows of the malicious clients that are asked; all of them by default.
     """
     part = situation.rows.tolist() if part is None else part
-    needs, rows = attack.needs(), torch.tensor(part, dtype=torch.long)
+    known, rows = needs(attack), torch.tensor(part, dtype=torch.long)
     own, where = situation.honest.take(rows), rows.to(situation.updates.device)
     mine = torch.isin(situation.rows, rows).nonzero()[:, 0].to(where.device)
     return AttackView(
@@ -323,16 +316,16 @@ def attack_view(
         trained=situation.trained[mine],
         idle=situation.idle[where % len(situation.idle)],
         seen=situation.honest.take(situation.benign)
-        if needs.tier == "all"
+        if known.tier == "all"
         else own.take(range(len(own))),
         n=len(situation.honest),
-        broadcast=_heard(situation, part, needs.tier),
+        broadcast=_heard(situation, part, known.tier),
         step=situation.view.step,
-        key=situation.secret.key("craft", *(part if needs.tier == "own" else ())),
+        key=situation.secret.key("craft", *(part if known.tier == "own" else ())),
         compress=situation.codec(part),
         memories=[copy.deepcopy(situation.memories[row]) for row in part],
-        defense=_oracle(situation, rows, needs.tier) if needs.defense else None,
-        state=copy.deepcopy(situation.state) if needs.state else None,
+        defense=_oracle(situation, rows, known.tier) if known.defense else None,
+        state=copy.deepcopy(situation.state) if known.state else None,
     )
 
 
@@ -368,8 +361,9 @@ def _oracle(situation: Situation, rows: Tensor, tier: str) -> Oracle:
             ids=numbers,
             truth=None if seen.truth is None else mine,
         )
-        if rule.traits().identities:
-            state = rule.init(messages.spec)
+        if hooks.ask(rule, "traits", Traits).identities:
+            state = hooks.ask(rule, "init", object, messages.spec)
     secret = situation.secret.derive("oracle")
     view = view.asked(key=secret.key("none")).copied()  # the server's own key stays at the server
-    return Oracle(rule, Snapshot(rule, copy.deepcopy(state), messages, rows, view, secret))
+    state = hooks.copied(rule, "aggregate", state)
+    return Oracle(rule, Snapshot(rule, state, messages, rows, view, secret))

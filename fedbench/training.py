@@ -71,13 +71,6 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     return -chosen.sum() / (y >= 0).sum().to(logits.dtype)
 
 
-def require_labels(whose: str, y: Tensor, classes: int) -> None:
-    """Raise `ValueError` unless all of ``y`` are labels, which training does not look at again."""
-    if not bool(((y >= 0) & (y < classes)).all()):
-        got = f"{int(y.min())} to {int(y.max())}"
-        raise ValueError(f"{whose} must return labels from 0 to {classes - 1}, got {got}")
-
-
 @dataclass(frozen=True)
 class Schedule:
     """How often and in which portions a client sees its data.

@@ -34,6 +34,7 @@ ROWS = [
     ],
     ["wire", "integer_codes", "network", "convolution", "rotation", "lloyd_max"],
     ["payload"],
+    ["hooks"],
     ["api"],
     [
         "training",

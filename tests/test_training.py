@@ -9,6 +9,7 @@ from torch import Tensor
 from fedbench import threat
 from fedbench.api import Attack, Batches, Grad, Local, Memory, Shared
 from fedbench.choice import strangers
+from fedbench.errors import PluginError
 from fedbench.executors import executor
 from fedbench.forked import Forked
 from fedbench.layout import Tree
@@ -25,7 +26,7 @@ from fedbench.testing import (
     example_clients,
     in_float64,
 )
-from fedbench.training import Loop, Schedule, cross_entropy, require_labels
+from fedbench.training import Loop, Schedule, cross_entropy
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 
@@ -107,13 +108,6 @@ def test_padding_has_no_weight_in_the_loss() -> None:
     torch.testing.assert_close(cross_entropy(logits, y), expected)
 
 
-@pytest.mark.parametrize("label", [-1, 3])
-def test_an_attack_must_return_labels_that_there_are(label: int) -> None:
-    require_labels("A.poison", torch.tensor([0, 2]), 3)
-    with pytest.raises(ValueError, match=r"^A.poison must return labels from 0 to 2, got "):
-        require_labels("A.poison", torch.tensor([1, label]), 3)
-
-
 def test_labels_of_an_attack_are_looked_at_before_it_trains() -> None:
     @dataclasses.dataclass(frozen=True)
     class Shifted(Attack):
@@ -122,10 +116,10 @@ def test_labels_of_an_attack_are_looked_at_before_it_trains() -> None:
 
     clients, engine = example_clients(FedAvg(), SHARED), Loop(FedAvg(), SHARED, Schedule(1, 4))
     updates, rows = engine.train(clients)[0], torch.tensor([1])
-    with pytest.raises(ValueError, match=r"^Shifted.poison must return labels from 0 to 2, got 3 "):
-        threat.train(
-            Shifted(), engine, clients, updates, rows, ([0] * 4, 1), None, 0, Secret.of(0, "test")
-        )
+    rule = r"poison in round 0 for client 9 must return labels from 0 to 2, got \(3, 4\)"
+    parts, secret = ([0] * 4, 1), Secret.of(0, "test")
+    with pytest.raises(PluginError, match=rule):
+        threat.train(Shifted(), engine, clients, updates, rows, parts, None, 0, secret, [9])
 
 
 def test_the_mask_gradient_goes_straight_through() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from fedbench import hooks
 from fedbench.api.defense import Defense, ServerView, Stage, Traits
 from fedbench.payload import FloatVectors, Payload, Spec
 
@@ -125,7 +126,7 @@ class Chain(Defense[Any]):
 
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
         """First one, then the other."""
-        passed, rows = self.first.transform(received, view)
+        passed, rows = hooks.transform(self.first, received, view)
         origin = received.origin() if self.first.real else None
         if origin is not None and bool(origin.any()):  # reals have their middle at 0
             passed = FloatVectors(passed.values() - origin)
@@ -137,7 +138,7 @@ class Chain(Defense[Any]):
             inner = dataclasses.replace(view.asked(), weights=alike, ids=alike[:0], truth=None)
         else:
             inner = view.take(rows.cpu())
-        out, state = self.rule.aggregate(passed, state, inner)
+        out, state = hooks.aggregate(self.rule, passed, state, inner)
         if origin is not None:
             out = out + origin
         view.findings.notes |= inner.findings.notes

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedbench import hooks
 from fedbench.api import Mechanism, Memory, Protocol, Shared
 from fedbench.payload import Payload
 from fedbench.rng import Key
@@ -30,7 +31,7 @@ def protect_updates(
     here = rows.to(updates.device)
     reference = reference.expand(len(updates), -1)[here]
     noise = [keys[row] for row in rows.tolist()]
-    protected, state = mechanism.on_updates(updates[here], reference, noise, state)
+    protected, state = hooks.on_updates(mechanism, updates[here], reference, noise, state)
     return updates.index_copy(0, here, protected.to(updates)), state
 
 
@@ -44,8 +45,8 @@ def compress(
 ) -> tuple[Payload, Sequence[Memory]]:
     """`Protocol.message`; where nobody takes part, its form, from one of the ``idle`` rows."""
     if len(updates):
-        return protocol.message(shared, updates, keys, memory)
-    form, _ = protocol.message(shared, idle[:1], [Key(0)], [protocol.memory(shared)])
+        return hooks.message(protocol, shared, updates, keys, memory)
+    form, _ = hooks.message(protocol, shared, idle[:1], [Key(0)], [protocol.memory(shared)])
     return form.take([]), []
 
 
@@ -57,4 +58,4 @@ def protect_payload(
     if not rows or type(mechanism).on_payload is Mechanism.on_payload:
         return payload
     noise = [keys[row].fold("payload") for row in rows]
-    return payload.put(rows, mechanism.on_payload(payload.take(rows), noise))
+    return payload.put(rows, hooks.on_payload(mechanism, payload.take(rows), noise))

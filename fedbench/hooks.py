@@ -450,7 +450,7 @@ def _within(plugin: object, trace: TracebackType | None) -> str:
         if owner is not None and (not entered or entered[-1][0] is not owner):
             entered.append((owner, frame.f_code.co_name))
     for owner, name in reversed(entered):
-        if owner is plugin:
+        if owner is plugin or type(owner) is plugin:  # it is being made
             return ""
         other = _installed(type(owner))
         if other is not None:
@@ -464,11 +464,16 @@ def said(error: BaseException) -> str:
     >>> said(ValueError("one line" + chr(10) + "and another"))
     'ValueError: one line and another'
     """
+    text, name = message_of(error), type(error).__name__
+    return _line(f"{name}: {text}" if text else name)
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an exception, in one line of at most `MESSAGE` characters."""
     try:
-        text = str(error)
+        return _line(str(error))
     except Exception:  # even this is foreign code
-        text = "(its message cannot be read)"
-    return _line(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+        return "(its message cannot be read)"
 
 
 def _line(text: str) -> str:

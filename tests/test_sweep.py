@@ -341,10 +341,12 @@ def test_a_crash_is_recorded_with_its_traceback_and_the_sweep_goes_on(
     ended = sweep(tmp_path, text, "--workers", "1", env=moody)
     assert ended.returncode == 1
     assert "1 run failed; tracebacks: fedbench results " in ended.stderr
-    assert "moody:times=1, seed 0: failed: ZeroDivisionError: moody today" in ended.stdout
+    said = "moody:times=1, seed 0: failed: attack moody (package moody 1.0): craft in round 0 for "
+    assert said in ended.stdout
+    assert " raised ZeroDivisionError: moody today\n" in ended.stdout
     assert len(records(tmp_path)) == 2
     (failure,) = failures(tmp_path)
-    assert (failure.kind, failure.error, failure.tries) == ("crash", "ZeroDivisionError", 1)
+    assert (failure.kind, failure.error, failure.tries) == ("crash", "PluginError", 1)
     assert "in craft" in failure.traceback
     again = sweep(tmp_path, text, env=moody)  # it is not tried again by itself
     assert again.returncode == 1
@@ -439,21 +441,27 @@ def test_ctrl_c_while_workers_start_says_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_attack_command_ends_at_a_crash_with_its_traceback_and_goes_on_when_asked_again(
+def test_the_attack_command_goes_on_after_a_crash_and_says_where_its_traceback_is(
     tmp_path: Path, moody: dict[str, str]
 ) -> None:
     command = [sys.executable, "-m", "fedbench", "attack", "-a", "moody:times=1", "--seeds", "0"]
+    command += ["-a", "sign-flip"]
     command += ["--model", "micro", "--clients", "8", "--per-round", "4", "--malicious", "0.25"]
     command += ["--rounds", "1", "--epochs", "1", "--out", str(tmp_path / "out"), "--workers", "1"]
     first = subprocess.run(command, capture_output=True, text=True, env=moody, timeout=300)
     assert first.returncode == 1
-    assert "ZeroDivisionError: moody today" in first.stderr
-    assert "in craft" in first.stderr
-    assert len(list((tmp_path / "out").glob("*.json"))) == 1
+    assert first.stderr == "fedbench: 1 run failed; the same command plays them again\n"
+    assert len(list((tmp_path / "out").glob("*.json"))) == 2
+    (line,) = (line for line in first.stdout.splitlines() if line.startswith("failed: "))
+    assert ": attack moody (package moody 1.0): craft in round 0 for client" in line
+    said, _, place = line.partition("; see ")
+    assert said.endswith(" raised ZeroDivisionError: moody today")
+    assert "in craft" in Failure.model_validate_json(Path(place).read_bytes()).traceback
     again = subprocess.run(command, capture_output=True, text=True, env=moody, timeout=300)
     assert again.returncode == 0, again.stderr
-    assert "1 of 2 runs have a record in" in again.stdout
+    assert "2 of 3 runs have a record in" in again.stdout
     assert "moody:times=1" in again.stdout
+    assert "failed" not in again.stdout
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,19 +13,22 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedbench.sweep.cells import Cell
+    from fedbench.sweep.cells import Cell, Run
     from fedbench.sweep.local import Options
     from fedbench.sweep.plan import Plan
+    from fedbench.sweep.store import Failure, Store
     from fedbench.sweep.summary import Row
 
 
 def run(console: Console, plan: Plan, options: Options, out: Path) -> None:
-    """Play the plan, show it, write it."""
+    """Play the plan, show it, write it; exit 1 if a run failed, 130 if it was stopped."""
+    from fedbench.cli.columns import counted
     from fedbench.cli.live import watcher
     from fedbench.cli.table import final_table, skipped_lines
+    from fedbench.errors import PluginError
     from fedbench.files import writable
     from fedbench.setup import prepare
-    from fedbench.sweep.drive import play_all
+    from fedbench.sweep.drive import play_each
     from fedbench.sweep.plan import runs
     from fedbench.sweep.store import Store
     from fedbench.sweep.summary import rows
@@ -32,7 +37,8 @@ def run(console: Console, plan: Plan, options: Options, out: Path) -> None:
     first = cells[0].scenario.model_copy(update={"seed": plan.seeds[0]})
     # Data, model and partition fit, or it ends here.
     engine = "loop" if options.executor == "auto" else options.executor  # measured by who trains
-    prepare(first, options.device, engine, options.chunk)
+    with suppress(PluginError):  # of this cell, which fails by itself: others may go on
+        prepare(first, options.device, engine, options.chunk)
     writable(out)
     console.print(header(plan, cells, options), highlight=False)
     for line in skipped_lines(skipped):
@@ -44,14 +50,32 @@ def run(console: Console, plan: Plan, options: Options, out: Path) -> None:
             f"{known} of {len(planned)} runs have a record in {out} already", highlight=False
         )
     with watcher(console, cells, plan.seeds) as watch:
-        records = play_all(cells, plan.seeds, options, watch, out)
+        records, failed = play_each(cells, plan.seeds, options, watch, out)
     table, done = rows(cells, records, len(plan.seeds)), sum(map(len, records.values()))
     if table:
         console.print(final_table(table, console.width))
         console.print(write(plan, table, out, done), highlight=False, soft_wrap=True)
-    if done < len(planned):
+    for line in failed_lines(failed, store):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if failed:
+        again = "the same command plays them again"
+        print(f"fedbench: {counted(len(failed), 'run')} failed; {again}", file=sys.stderr)
+    if done + len(failed) < len(planned):
         print(f"fedbench: stopped after {done} of {len(planned)} runs", file=sys.stderr)
         raise typer.Exit(130)
+    if failed:
+        raise typer.Exit(1)
+
+
+def failed_lines(failed: Mapping[Run, Failure], store: Store) -> Iterator[str]:
+    """Name the cells without a record, why, and the file with the traceback; seeds share a line."""
+    alike: dict[tuple[Cell, str], list[Run]] = {}
+    for run, failure in failed.items():
+        alike.setdefault((run.cell, str(failure)), []).append(run)
+    for (cell, reason), runs in alike.items():
+        seeds = ", ".join(str(run.seed) for run in runs)
+        place = store.failure_path(runs[0])
+        yield f"failed: {cell}, seed{'s' * (len(runs) > 1)} {seeds}: {reason}; see {place}"
 
 
 def header(plan: Plan, cells: list[Cell], options: Options) -> str:

@@ -156,7 +156,11 @@ def paragraphs(text: str) -> list[str]:
 
 
 def _show(console: Console, kind: str, name: str, plugin: type[Any]) -> None:
-    doc, instance = Doc.of(plugin), plugin()
+    from fedbench.hooks import Hook
+
+    doc = Doc.of(plugin)
+    with Hook(plugin, "__init__"):
+        instance = plugin()
     console.print(Text.assemble((f"{kind} ", "dim"), (name, "bold cyan")))
     console.print(Text(prose(doc.summary) or "(no docstring)", style="bold"))
     console.print()
@@ -232,10 +236,11 @@ def _facts(kind: str, plugin: Any) -> list[tuple[str, str]]:
     """What the classes say beside their docstrings."""
     from fedbench.api import Mechanism
     from fedbench.cli.catalogue_rules import facts as rule_facts
+    from fedbench.threat import needs as knowledge
 
     facts = []
     if kind == "attack":
-        needs = plugin.needs()
+        needs = knowledge(plugin)
         extras = {"the server's rule, to query": needs.defense, "the server's state": needs.state}
         known = [TIERS[needs.tier], *(what for what, shown in extras.items() if shown)]
         facts.append(("must know", "; ".join(known)))

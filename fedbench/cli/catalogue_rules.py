@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fedbench import registry
-from fedbench.api import Defense, Prefilter
+from fedbench.api import Defense, Prefilter, Traits
+from fedbench.hooks import ask
 
 NEEDS = {
     "root": "root data",
@@ -20,7 +21,7 @@ ROWS = 25
 
 def needs(stage: Defense[Any] | Prefilter) -> str:
     """What a server must have for it: secure aggregation hides single messages."""
-    traits = stage.traits()
+    traits = ask(stage, "traits", Traits)
     single = [] if traits.reads_sum else ["single messages"]
     return ", ".join([*single, *(said for name, said in NEEDS.items() if getattr(traits, name))])
 
@@ -38,9 +39,10 @@ def rows(stage: Defense[Any] | Prefilter) -> str:
 
 
 def _needed(stage: Defense[Any] | Prefilter) -> int:
-    if isinstance(stage, Defense):
-        return stage.rows_needed()
-    return stage.rows_needed(registry.load("defense", "mean"))  # which asks for one row
+    # A prefilter is asked in front of the mean, which needs one row.
+    rule = () if isinstance(stage, Defense) else (registry.load("defense", "mean"),)
+    needed: int = ask(stage, "rows_needed", int, *rule)
+    return needed
 
 
 def breakdown(stage: Defense[Any] | Prefilter) -> str:
@@ -50,20 +52,21 @@ def breakdown(stage: Defense[Any] | Prefilter) -> str:
     ready = stage.declared(PREPARED[-1])
     prepared = f" with f={PREPARED[-1]}" if hasattr(stage, "f") else ""
     exactly = "" if ready.traits().sharp else ", not known to be exact"
-    return f"{ready.tolerates(ROWS)} of {ROWS}{prepared}{exactly}"
+    return f"{ask(ready, 'tolerates', int, ROWS)} of {ROWS}{prepared}{exactly}"
 
 
 def sensitivity(stage: Defense[Any] | Prefilter) -> str:
     """The bound on what one row of norm 1 moves, of `ROWS`."""
     if not isinstance(stage, Defense):
         return ""
-    moved = stage.declared(PREPARED[-1]).sensitivity(1.0, ROWS)
+    ready = stage.declared(PREPARED[-1])
+    moved = ask(ready, "sensitivity", (float, int, type(None)), 1.0, ROWS)
     return "none proved" if moved is None else f"{moved:g} for rows of norm 1, {ROWS} of them"
 
 
 def facts(stage: Defense[Any] | Prefilter) -> list[tuple[str, str]]:
     """All of it, as lines."""
-    traits = stage.traits()
+    traits = ask(stage, "traits", Traits)
     kept = [said for name, said in KEEPS.items() if getattr(traits, name)]
     lines = [
         ("needs", needs(stage) or "only the sum of the messages"),

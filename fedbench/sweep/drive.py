@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedbench.errors import ConfigError
+from fedbench.errors import ConfigError, FedbenchError, PluginError
 from fedbench.measured import Round
 from fedbench.record import Record
 from fedbench.sweep.cells import Cell, Run
@@ -70,7 +70,8 @@ class Sweep:
 
         Raises:
             ConfigError: if `strict`, a run failed that cannot be played as described.
-            RuntimeError: if `strict`, a run crashed; with the traceback of its worker.
+            FedbenchError: if `strict`, a plug-in raised, or returned what it must not.
+            RuntimeError: if `strict`, a run crashed otherwise; with the traceback of its worker.
         """
         self._waiting.extend(runs)
         if self.retry_failed:  # what fails from now on, in another sweep too, has failed
@@ -164,6 +165,8 @@ class Sweep:
 def _as_error(failure: Failure) -> Exception:
     if failure.kind == "user":
         return ConfigError(failure.message)
+    if failure.error == PluginError.__name__ and failure.kind == "crash":
+        return FedbenchError(failure.message)
     if failure.kind == "crash":
         return RuntimeError(failure.traceback)
     return ConfigError(
@@ -180,23 +183,39 @@ def play_all(
     watcher: Watcher,
     out: Path | None = None,
 ) -> dict[Cell, list[Record]]:
-    """Every cell with every seed, on this machine; what ``out`` has already is not played again.
+    """Play every cell with every seed, on this machine, and return the records.
 
-    Ctrl-C ends the workers and returns what is finished.
+    As `play_each`, but the first run that fails stops the others.
 
     Raises:
-        ConfigError: a run cannot be played as described, or its worker was killed; the other
-            runs are stopped.
-        RuntimeError: a run crashed.
+        FedbenchError: a run cannot be played as described, its worker was killed, or a plug-in
+            raised or returned what it must not.
+        RuntimeError: a run crashed otherwise.
+    """
+    return play_each(cells, seeds, options, watcher, out, strict=True)[0]
+
+
+def play_each(
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    options: Options,
+    watcher: Watcher,
+    out: Path | None = None,
+    strict: bool = False,
+) -> tuple[dict[Cell, list[Record]], dict[Run, Failure]]:
+    """Play every cell with every seed, on this machine; return the records, and what failed.
+
+    What ``out`` has already is not played again, but what failed there is. Ctrl-C ends the workers
+    and returns what is finished.
     """
     runs = [Run(cell, seed) for cell in cells for seed in seeds]
     with TemporaryDirectory() as nowhere, Store(out or Path(nowhere)) as store:
         with Local(options, options.processes(len(runs))) as engine:
-            sweep = Sweep(engine, store, watcher, options.chunk, retry_failed=True, strict=True)
+            sweep = Sweep(engine, store, watcher, options.chunk, retry_failed=True, strict=strict)
             tally = sweep.play(runs)
         records: dict[Cell, list[Record]] = {}
         ended = {*tally.found, *tally.played}
         for run in runs:
             if run in ended:
                 records.setdefault(run.cell, []).append(store.record(run))
-    return records
+    return records, tally.failed

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
-from fedbench.errors import FedbenchError
+from fedbench.errors import FedbenchError, PluginError
+from fedbench.hooks import message_of
 from fedbench.measured import Round
 from fedbench.record import Record
 from fedbench.scenario import Scenario
@@ -85,20 +86,31 @@ class Engine(ABC):
         """
 
 
+LONGEST = 100_000  # characters of a traceback that are kept; more are cut out of its middle
+
+
 def crash(error: BaseException) -> Crash:
     """What a worker says of an exception: text, since the exception itself may not travel."""
     kind: Literal["user", "crash", "memory"] = "crash"
-    if isinstance(error, FedbenchError):
-        kind = "user"
-    elif is_out_of_memory(error):
+    if is_out_of_memory(error):
         kind = "memory"
+    elif isinstance(error, FedbenchError) and not isinstance(error, PluginError):
+        kind = "user"
+    message = str(error) if isinstance(error, FedbenchError) else message_of(error)
     text = "".join(traceback.format_exception(error))
-    return Crash(kind, type(error).__name__, str(error), text)
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]}\n...\n{text[-LONGEST // 2 :]}"
+    return Crash(kind, type(error).__name__, message, text)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of the accelerator or of the machine; torch has an own type only for the former."""
+    """True for the accelerator's memory and the machine's, in a plug-in or elsewhere.
+
+    Torch has a type of its own only for the former.
+    """
     import torch
 
+    if isinstance(error, PluginError) and error.__cause__ is not None:
+        return is_out_of_memory(error.__cause__)
     allocator = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
     return allocator or isinstance(error, MemoryError | torch.OutOfMemoryError)

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from fedbench import registry
-from fedbench.errors import ConfigError, Misfit
+from fedbench.errors import ConfigError, Misfit, PluginError, UnknownPluginError
 from fedbench.scenario import ADVERSARY, Scenario
 from fedbench.sweep.cells import AXES, Cell, Skipped
 from fedbench.sweep.ensemble import ALL, INSTALLED, STRONGEST, budget, expand
@@ -54,6 +54,11 @@ class Grid:
             except Misfit as misfit:
                 names = (scenario.protocol, scenario.defense, scenario.attack)
                 skipped.append(Skipped(*names, str(misfit)))
+            except (PluginError, UnknownPluginError) as error:
+                if scenario.attack in ("none", *self.axes.get("attack", ())):  # it was asked for
+                    raise
+                names = (scenario.protocol, scenario.defense, scenario.attack)
+                skipped.append(Skipped(*names, str(error)))
             else:
                 cells.append(Cell(scenario, self.varied, sought, listed=not sought))
         return cells, skipped

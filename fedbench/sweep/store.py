@@ -10,7 +10,7 @@ from typing import BinaryIO, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedbench.errors import ConfigError
+from fedbench.errors import ConfigError, PluginError
 from fedbench.files import writable, write_atomically
 from fedbench.record import Record, read
 from fedbench.scenario import Scenario
@@ -48,6 +48,8 @@ class Failure(BaseModel):
     chunk: int
 
     def __str__(self) -> str:
+        if self.error == PluginError.__name__:  # whose message names everything
+            return self.message
         said = self.message.splitlines()[0] if self.message.strip() else ""
         return f"{self.error}: {said}" if said else self.error
 
@@ -114,27 +116,32 @@ class Store:
                 f"{run.id}: the code changed meanwhile; start the sweep again"
             )
         record.write(self.folder)
-        self._failure(run).unlink(missing_ok=True)
+        self.failure_path(run).unlink(missing_ok=True)
         for torn in self.folder.glob(f".{run.file_name}.*"):  # its writer was killed in the act
             torn.unlink(missing_ok=True)
 
     def failure(self, run: Run) -> Failure | None:
         """How it failed, if that is the last that was heard of it."""
         try:
-            return Failure.model_validate_json(self._failure(run).read_bytes())
+            return Failure.model_validate_json(self.failure_path(run).read_bytes())
         except (OSError, ValidationError, ConfigError):  # the last one: of the scenario in it
             return None
+
+    def failure_path(self, run: Run) -> Path:
+        """Where it is written how the run failed."""
+        return self.folder / "failed" / run.file_name
 
     def failed_at(self, run: Run) -> int | None:
         """When it failed last, in nanoseconds of the file system's clock."""
         try:
-            return self._failure(run).stat().st_mtime_ns
+            return self.failure_path(run).stat().st_mtime_ns
         except OSError:
             return None
 
     def fail(self, run: Run, failure: Failure) -> None:
         """Write how it failed."""
-        write_atomically(self._failure(run), (failure.model_dump_json(indent=1) + "\n").encode())
+        text = failure.model_dump_json(indent=1) + "\n"
+        write_atomically(self.failure_path(run), text.encode())
 
     def claim(self, run: Run) -> bool:
         """Take the run for this process; False if another one has it.
@@ -158,9 +165,6 @@ class Store:
         """Give the run back."""
         assert self._claims is not None
         fcntl.lockf(self._claims, fcntl.LOCK_UN, 1, _place(run))
-
-    def _failure(self, run: Run) -> Path:
-        return self.folder / "failed" / run.file_name
 
 
 def _place(run: Run) -> int:

@@ -1,0 +1,720 @@
+"""Plug-ins that raise, exit or return nonsense: one line that names them, and other runs go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+import fedbench
+from fedbench import hooks, registry
+from fedbench.api import (
+    Attack,
+    AttackView,
+    Defense,
+    Knowledge,
+    Mechanism,
+    Prefilter,
+    ServerView,
+    Traits,
+)
+from fedbench.cli import main
+from fedbench.errors import ConfigError, PluginError, UnknownPluginError
+from fedbench.payload import FloatVectors, SignBits
+from fedbench.plugins import examine
+from fedbench.protocols.fedavg import FedAvg
+from fedbench.report import report
+from fedbench.run import World, play_round
+from fedbench.scenario import Scenario
+from fedbench.setup import Setup, prepare
+from fedbench.sweep.engine import crash
+from fedbench_attacks.sign_flip import SignFlip
+from fedbench_defenses.mean import Mean
+
+SEED = 1  # two of the four clients of its round are malicious
+SMALL = Scenario(
+    model="micro",
+    clients=8,
+    per_round=4,
+    malicious=0.5,
+    rounds=1,
+    epochs=1,
+    batch_size=512,
+    eval_every=1,
+    seed=SEED,
+)
+
+
+HERE = __name__
+
+
+@cache
+def prepared() -> Setup:
+    return prepare(SMALL, "cpu", "loop")
+
+
+def played(**plugins: Any) -> World:
+    """A round with these plug-ins in place of attack, defense, protocol or mechanism."""
+    setup = prepared()
+    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, **plugins))
+    if "protocol" in plugins:
+        executor = dataclasses.replace(setup.executor, protocol=plugins["protocol"])
+        setup = dataclasses.replace(setup, executor=executor)
+    world = World(hooks.ask(setup.plugins.protocol, "init", object, setup.shared))
+    world.mechanism = hooks.ask(setup.plugins.mechanism, "init", object)
+    with hooks.in_round(0):
+        play_round(setup, world, 0)
+    return world
+
+
+def error_of(**plugins: Any) -> str:
+    with pytest.raises(PluginError) as caught:
+        played(**plugins)
+    text = str(caught.value)
+    assert len(text.splitlines()) == 1
+    assert len(text) < 600
+    return text
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def hook(*_: Any) -> Any:
+        raise error
+
+    return hook
+
+
+def endless(*arguments: Any) -> Any:
+    return endless(*arguments)
+
+
+class Unreadable(Exception):
+    """An exception whose message raises."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def made(name: str, contract: type, methods: dict[str, Any]) -> Any:
+    """A plug-in with these methods."""
+    cls: Any = type(name, (contract,), methods | {"__module__": HERE})
+    return dataclass(frozen=True)(cls)()
+
+
+def attack(**hooks: Any) -> Any:
+    """An attack with these methods."""
+    methods = {name: lambda self, *given, hook=hook: hook(*given) for name, hook in hooks.items()}
+    return made("Hostile", Attack, methods)
+
+
+def noting(notes: Any) -> Callable[..., Any]:
+    def craft(view: AttackView, memory: Any) -> Any:
+        view.notes.update(notes)
+        return view.own, memory
+
+    return craft
+
+
+def tracing(*trials: Any) -> Callable[..., Any]:
+    def craft(view: AttackView, memory: Any) -> Any:
+        view.trace.extend(trials)
+        return view.own, memory
+
+    return craft
+
+
+def own(view: AttackView, memory: Any) -> Any:
+    return view.own, memory
+
+
+def diverging(grad: Any, local: Any) -> Any:
+    def infinite(*given: Any) -> Any:
+        return {name: x * torch.inf for name, x in grad(*given).items()}
+
+    return infinite
+
+
+GRADIENT = "wrap_grad"
+WRONG_ATTACKS: list[tuple[str, dict[str, Any], str]] = [
+    # hook, what it does, what the line says after round and clients
+    ("craft", {"craft": lambda v, m: None}, "must return a tuple of two, got None"),
+    ("craft", {"craft": lambda v, m: v.own}, "a tuple of two, got a FloatVectors"),
+    ("craft", {"craft": lambda v, m: [v.own, m]}, "a tuple of two, got a list of 2"),
+    ("craft", {"craft": lambda v, m: (v.own, m, 1)}, "a tuple of two, got (a FloatVectors, None"),
+    ("craft", {"craft": lambda v, m: (x for x in (v.own, m))}, "got a generator"),
+    ("craft", {"craft": lambda v, m: (v.updates, m)}, "list of bytes, memory), got a tensor (1, "),
+    ("craft", {"craft": lambda v, m: ("yes", m)}, "list of bytes, memory), got 'yes'"),
+    ("craft", {"craft": lambda v, m: (["yes"], m)}, "list of bytes, memory), got a list of 1"),
+    ("craft", {"craft": lambda v, m: ([bytearray(3)], m)}, "of bytes, memory), got a list of 1"),
+    ("craft", {"craft": lambda v, m: (b"y", m)}, "list of bytes, memory), got b'y'"),
+    ("craft", {"craft": lambda v, m: ((b"y",), m)}, "of bytes, memory), got (b'y')"),
+    ("craft", {"craft": lambda v, m: (None, m)}, "list of bytes, memory), got None"),
+    ("craft", {"craft": lambda v, m: ([], m)}, "must return 1 messages, got 0"),
+    ("craft", {"craft": lambda v, m: ([b"", b""], m)}, "must return 1 messages, got 2"),
+    ("craft", {"craft": lambda v, m: (v.own.take([0, 0]), m)}, "must return 1 messages, got 2"),
+    ("craft", {"craft": lambda v, m: (SignBits(v.updates > 0), m)}, "legal messages: messages "),
+    ("craft", {"craft": lambda v, m: (FloatVectors(v.updates[:, 1:]), m)}, "must return legal "),
+    ("craft", {"craft": lambda v, m: (FloatVectors(v.updates.double()), m)}, "float64"),
+    ("craft", {"craft": lambda v, m: (FloatVectors(v.updates.int()), m)}, "int32"),
+    ("craft", {"craft": lambda v, m: (FloatVectors(v.updates[0]), m)}, "legal messages"),
+    ("craft", {"craft": lambda v, m: (FloatVectors(None), m)}, "of form {'x': None}"),  # type: ignore[arg-type]
+    (
+        "craft",
+        {"craft": lambda v, m: (FloatVectors(v.updates.clone().requires_grad_()), m)},
+        "raised RuntimeError: Can't call numpy",
+    ),
+    ("craft", {"craft": raising(KeyError("x"))}, "raised KeyError: 'x'"),
+    ("craft", {"craft": raising(SystemExit(0))}, "raised SystemExit: 0"),
+    ("craft", {"craft": raising(GeneratorExit())}, "raised GeneratorExit"),
+    ("craft", {"craft": raising(StopIteration())}, "raised StopIteration"),
+    ("craft", {"craft": raising(MemoryError())}, "raised MemoryError"),
+    ("craft", {"craft": raising(Unreadable())}, "raised Unreadable: (its message cannot be read)"),
+    ("craft", {"craft": raising(ValueError("x\n" * 10**6))}, "raised ValueError: x x x"),
+    ("craft", {"craft": raising(ValueError("\x1b[2Jgone"))}, "raised ValueError: [2Jgone"),
+    ("craft", {"craft": endless}, "raised RecursionError: maximum recursion depth exceeded"),
+    ("craft", {"craft": noting({"x": torch.ones(())})}, "texts of at most 1000 characters, got "),
+    ("craft", {"craft": noting({"x": None})}, "got ('x', None)"),
+    ("craft", {"craft": noting({"x": [1]})}, "got ('x', a list of 1)"),
+    ("craft", {"craft": noting({3: 1})}, "got (3, 1)"),
+    ("craft", {"craft": noting({"x": "y" * 10**7})}, "must note at most 100 numbers"),
+    ("craft", {"craft": noting({str(i): i for i in range(101)})}, "got a dict of 101"),
+    ("craft", {"craft": noting({"x": 10**400})}, "must note at most 100 numbers"),
+    ("craft", {"craft": tracing("strong")}, "pairs of numbers, got 'strong'"),
+    ("craft", {"craft": tracing(("a", 1.0))}, "pairs of numbers, got ('a', 1.0)"),
+    ("craft", {"craft": tracing((1.0,))}, "pairs of numbers, got (1.0)"),
+    ("craft", {"craft": tracing(*[(1.0, 1.0)] * 10_001)}, "got a list of 10001"),
+    ("needs", {"needs": lambda: None, "craft": own}, "must return Knowledge, got None"),
+    ("needs", {"needs": lambda: "all", "craft": own}, "must return Knowledge, got 'all'"),
+    ("needs", {"needs": lambda: Knowledge("root"), "craft": own}, "colluders, all, got 'root'"),  # type: ignore[arg-type]
+    ("needs", {"needs": raising(SystemExit(3)), "craft": own}, "raised SystemExit: 3"),
+    ("poison", {"poison": lambda x, y, local: None}, "must return a tuple of two, got None"),
+    ("poison", {"poison": lambda x, y, local: x}, "must return a tuple of two, got a tensor"),
+    ("poison", {"poison": lambda x, y, local: (x, y.float())}, "of torch.int64, got a tensor"),
+    ("poison", {"poison": lambda x, y, local: (x, y[1:])}, "must return labels ("),
+    ("poison", {"poison": lambda x, y, local: (x, y.tolist())}, "must return labels ("),
+    ("poison", {"poison": lambda x, y, local: (x, y - 20)}, "must return labels from 0 to 9"),
+    (
+        "poison",
+        {"poison": lambda x, y, local: (x * torch.nan, y)},
+        "finite images, got ",
+    ),
+    ("poison", {"poison": lambda x, y, local: (x / 0, y)}, "finite images, got "),
+    ("poison", {"poison": lambda x, y, local: (x.double(), y)}, "(N, 1, 8, 8) of torch.float32"),
+    ("poison", {"poison": lambda x, y, local: (x[..., 1:], y)}, "(N, 1, 8, 8) of torch.float32"),
+    ("poison", {"poison": lambda x, y, local: (x[:0], y[:0])}, "at least one image"),
+    ("poison", {"poison": lambda x, y, local: (x.numpy(), y)}, "got a ndarray"),
+    ("poison", {"poison": raising(SystemExit(0))}, "raised SystemExit: 0"),
+    (GRADIENT, {GRADIENT: lambda grad, local: None}, "must return a function (tree, x, y, key)"),
+    (GRADIENT, {GRADIENT: lambda grad, local: lambda *_: None}, "a dict of tensors, got None"),
+    (GRADIENT, {GRADIENT: lambda grad, local: lambda *_: {}}, "the shapes of the tree, got ('conv"),
+    (
+        GRADIENT,
+        {GRADIENT: lambda grad, local: lambda tree, *_: {k: x[:1] for k, x in tree.items()}},
+        "must return a gradient with the shapes of the tree",
+    ),
+    (GRADIENT, {GRADIENT: lambda grad, local: raising(KeyError(1))}, "raised KeyError: 1"),
+    (GRADIENT, {GRADIENT: raising(SystemExit(0))}, "raised SystemExit: 0"),
+]
+
+
+def test_an_attack_that_goes_wrong_is_named_with_hook_round_and_client() -> None:
+    malicious = set(prepared().malicious.nonzero()[:, 0].tolist())
+    for hook, methods, problem in WRONG_ATTACKS:
+        text = error_of(attack=attack(**methods))
+        start = f"plug-in Hostile of {HERE}: " + hook
+        assert text.startswith(start), text
+        assert problem in text, (problem, text)
+        if hook != "needs":
+            where, _, client = text.removeprefix(start).partition(" for client ")
+            assert where == " in round 0", text
+            assert int(client.split()[0]) in malicious, text
+
+
+def test_all_colluders_of_a_round_are_named_but_no_more_than_a_line_holds() -> None:
+    text = error_of(attack=attack(needs=lambda: Knowledge("all"), craft=raising(KeyError("x"))))
+    assert " for clients " in text
+    many = PluginError("attack a", "craft", "raised KeyError", 2, tuple(range(9)))
+    assert str(many).endswith("in round 2 for clients 0, 1, 2, 3, 4 and 4 more raised KeyError")
+
+
+WRONG_TRIGGERS: list[tuple[Any, str]] = [
+    (lambda x, y: x, "None or (images, label), got a tensor"),
+    (lambda x, y: (x[..., 1:], 3), "must return images (N, 1, 8, 8)"),
+    (lambda x, y: (x[:1] * torch.nan, 3), "must return finite images"),
+    (lambda x, y: (x[:1], 10), "a label from 0 to 9, got 10"),
+    (lambda x, y: (x[:1], -1), "a label from 0 to 9, got -1"),
+    (lambda x, y: (x[:1], True), "a label from 0 to 9, got True"),
+    (lambda x, y: (x[:1], torch.tensor(3)), "a label from 0 to 9, got a tensor () of torch.int64"),
+    (lambda x, y: (x, 3), "images that are not of the target class 3"),
+    (raising(SystemExit(0)), "raised SystemExit: 0"),
+]
+
+
+def test_a_trigger_that_goes_wrong_is_named() -> None:
+    for trigger, problem in WRONG_TRIGGERS:
+        text = error_of(attack=attack(craft=own, trigger=trigger))
+        assert text.startswith(f"plug-in Hostile of {HERE}: trigger in round 0 "), text
+        assert problem in text, text
+
+
+def rule(**hooks: Any) -> Any:
+    """A rule with these methods, else the plain mean."""
+    plain = {"tolerates": lambda n: 0, "aggregate": lambda r, s, v: (r.values().mean(dim=0), s)}
+    given = plain | hooks
+    methods = {name: lambda self, *args, hook=hook: hook(*args) for name, hook in given.items()}
+    return made("Crooked", Defense, methods)
+
+
+def finding(**found: Any) -> Callable[..., Any]:
+    def aggregate(received: FloatVectors, state: Any, view: ServerView) -> Any:
+        for name, value in found.items():
+            setattr(view.findings, name, value)
+        return received.x.mean(dim=0), state
+
+    return aggregate
+
+
+WRONG_RULES: list[tuple[str, Any, str]] = [
+    ("aggregate", lambda r, s, v: None, "must return a tuple of two, got None"),
+    ("aggregate", lambda r, s, v: r.x.mean(dim=0), "must return a tuple of two, got a tensor"),
+    ("aggregate", lambda r, s, v: (r.x.mean(dim=0),), "a tuple of two, got (a tensor"),
+    ("aggregate", lambda r, s, v: (r.x, s), "real numbers and its state, got a tensor (4, "),
+    ("aggregate", lambda r, s, v: (r.x[0, 1:], s), "real numbers and its state, got a tensor ("),
+    ("aggregate", lambda r, s, v: (r.x[0].int(), s), "real numbers and its state, got a tensor ("),
+    ("aggregate", lambda r, s, v: (r.x[0].numpy(), s), "its state, got a ndarray"),
+    ("aggregate", lambda r, s, v: (r, s), "its state, got a FloatVectors"),
+    ("aggregate", lambda r, s, v: (r.x[0].clone().requires_grad_(), s), "without a graph"),
+    ("aggregate", raising(SystemExit(0)), "raised SystemExit: 0"),
+    ("aggregate", raising(IndexError("row 99")), "raised IndexError: row 99"),
+    ("aggregate", endless, "raised RecursionError"),
+    ("aggregate", finding(kept=torch.ones(3)), "must find 4 bools of rows, got a tensor (3,)"),
+    ("aggregate", finding(kept=[True] * 4), "must find 4 bools of rows, got a list of 4"),
+    ("aggregate", finding(notes={"x": None}), "got ('x', None)"),
+    ("aggregate", finding(notes=None), "must note at most 100 numbers"),
+    ("init", raising(ValueError("no")), "raised ValueError: no"),
+    ("ready", lambda view: None, "must return bool, got None"),
+    ("ready", raising(ZeroDivisionError()), "raised ZeroDivisionError"),
+    ("rows_needed", lambda: "4", "ready in round 0 raised TypeError"),
+    ("traits", lambda: None, "must return Traits, got None"),
+    ("select", lambda squared: 3, "must return Tensor or None, got 3"),
+]
+
+
+def test_a_rule_that_goes_wrong_is_named_with_hook_and_round() -> None:
+    for hook, method, problem in WRONG_RULES:
+        with pytest.raises(PluginError) as caught:
+            doubts(defense=rule(**{hook: method}))
+        text = str(caught.value)
+        assert text.startswith(f"plug-in Crooked of {HERE}: "), text
+        assert (hook in text.partition(": ")[2]) or hook == "rows_needed"
+        assert problem in text, text
+        assert len(text.splitlines()) == 1
+
+
+WRONG_WORDS: list[tuple[str, Any, str]] = [
+    ("tolerates", lambda n: None, "must return int, got None"),
+    ("tolerates", lambda n: -1, "must return a number of rows from 0 to 4, got -1"),
+    ("tolerates", lambda n: 99, "must return a number of rows from 0 to 4, got 99"),
+    ("sensitivity", lambda clip, n: "small", "must return float or int or None, got 'small'"),
+    ("order_weights", lambda n: torch.ones(3), "must return None or (4,) of torch.float64"),
+    ("order_weights", lambda n: [1.0] * 4, "got a list of 4"),
+    ("select", lambda squared: torch.tensor([7, 8]), "must return None or (3,) of torch.bool"),
+    ("select", raising(KeyError(2)), "raised KeyError: 2"),
+]
+
+
+def test_what_a_rule_says_of_itself_is_looked_at_before_the_run() -> None:
+    for hook, method, problem in WRONG_WORDS:
+        with pytest.raises(PluginError) as caught:
+            examine(rule(**{hook: method}), 4)
+        assert str(caught.value).startswith(f"plug-in Crooked of {HERE}: {hook} "), caught.value
+        assert problem in str(caught.value)
+
+
+def test_a_rule_whose_state_cannot_be_copied_is_named() -> None:
+    crooked = rule(init=lambda spec: threading.Lock())
+    text = error_of(defense=crooked, attack=SignFlip())
+    assert "aggregate in round 0 must remember what copy.deepcopy copies" in text
+    assert text.endswith("got a lock")
+
+
+def test_a_link_of_a_chain_is_named_and_not_the_chain() -> None:
+    @dataclass(frozen=True)
+    class Crooked(Prefilter):
+        answer: Any = None
+
+        def tolerates(self, n: int, rule: Defense[Any]) -> int:
+            return 0
+
+        def transform(self, received: Any, view: ServerView) -> Any:
+            return self.answer(received)
+
+    for answer, problem in (
+        (lambda r: None, "must return a tuple of two, got None"),
+        (lambda r: (r.x, None), "must return messages and their rows, got a tensor (4, "),
+        (lambda r: (r, torch.tensor([0, 1, 2, 4])), "int64 from 0 to 3, or None"),
+        (lambda r: (r, torch.tensor([0, 1, 2, -1])), "int64 from 0 to 3, or None"),
+        (lambda r: (r, [0, 1, 2, 3]), "or None, got a list of 4"),
+    ):
+        text = error_of(defense=Crooked(answer).before(Mean()))
+        assert text.startswith(f"plug-in Crooked of {HERE}: transform "), text
+        assert problem in text, text
+    text = error_of(defense=registry.load("prefilter", "clip").before(rule(aggregate=lambda *_: 1)))
+    assert text.startswith(
+        f"plug-in Crooked of {HERE}: aggregate in round 0 must return a tuple of "
+    )
+
+
+def test_a_rule_that_fails_when_an_attack_asks_it_is_named_too() -> None:
+    def craft(view: AttackView, memory: Any) -> Any:
+        assert view.defense is not None
+        view.defense.rule.order_weights("two")  # type: ignore[arg-type]
+        return view.own, memory
+
+    asking = attack(needs=lambda: Knowledge("all", defense=True), craft=craft)
+    text = error_of(attack=asking, defense=registry.load("defense", "trimmed-mean:f=1"))
+    assert text.startswith(f"plug-in Hostile of {HERE}: craft in round 0 for clients "), text
+    assert " raised TypeError: " in text
+    assert " in order_weights of defense trimmed-mean (package fedbench-toolkit " in text
+    answering = rule(aggregate=lambda r, s, v: (None, s))
+    asking = attack(
+        needs=lambda: Knowledge("all", defense=True), craft=lambda v, m: (v.defense(v.own), m)
+    )
+    text = error_of(attack=asking, defense=answering)
+    assert text.startswith(f"plug-in Crooked of {HERE}: aggregate in round 0 must return ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd(FedAvg):
+    """FedAvg with one hook that answers something else."""
+
+    hook: str = ""
+    answer: Any = None
+
+    def __getattribute__(self, name: str) -> Any:
+        if name[0] != "_" and name == object.__getattribute__(self, "hook"):
+            return object.__getattribute__(self, "answer")
+        return object.__getattribute__(self, name)
+
+
+def test_a_protocol_that_goes_wrong_is_named_with_hook_and_round() -> None:
+    nothing = raising(ValueError("no"))
+    for hook, answer, problem in (
+        ("broadcast", nothing, "raised ValueError: no"),
+        ("broadcast", lambda *_: None, "must return Payload, got None"),
+        ("broadcast", lambda *_: FloatVectors(torch.zeros(3, 9)), "1 message, or 4, got 3"),
+        ("receive", nothing, "raised ValueError: no"),
+        ("receive", lambda *_: None, "must return dict, got None"),
+        ("local_update", nothing, "raised ValueError: no"),
+        ("local_update", lambda *_: None, "raised TypeError"),
+        ("idle", lambda *_: None, "must return Tensor, got None"),
+        ("memory", lambda *_: None, "must return dict, got None"),
+        ("message", nothing, "raised ValueError: no"),
+        ("message", lambda *_: None, "must return a tuple of two, got None"),
+        ("message", lambda s, u, k, m: (SignBits(u > 0), m), "4 FloatVectors and memories"),
+        ("message", lambda s, u, k, m: (FloatVectors(u), m[1:]), "must return 4 memories"),
+        ("server_step", nothing, "raised ValueError: no"),
+        ("server_step", raising(SystemExit(0)), "raised SystemExit: 0"),
+        ("model", lambda *_: [], "a dict of tensors, or a list of some, got a list of 0"),
+        ("model", lambda *_: {"conv1": torch.ones(1)}, "the network's parameters, got ('conv1', "),
+        ("event", lambda *_: 3, "must return DpEvent or None, got 3"),
+    ):
+        text = error_of(protocol=Odd(hook=hook, answer=answer))
+        assert text.startswith(f"plug-in Odd of {HERE}: {hook} in round 0 ")
+        assert problem in text, text
+
+
+def test_a_mechanism_that_goes_wrong_is_named_with_hook_and_round() -> None:
+    for hook, answer, problem in (
+        ("on_updates", lambda u, r, k, s: u, "must return a tuple of two, got a tensor"),
+        ("on_updates", lambda u, r, k, s: (u[:1], s), "must return updates ("),
+        ("on_payload", lambda p, k: None, "must return FloatVectors, got None"),
+        ("on_payload", lambda p, k: p.take([0]), "messages of the same form"),
+        ("on_aggregate", lambda a, r, v, k, s: (a[1:], s), "numbers and its state, got a tensor"),
+        ("on_aggregate", raising(KeyError("x")), "raised KeyError: 'x'"),
+        ("message_bits", lambda: "9", "must return int, got '9'"),
+        ("event", lambda release: 3, "must return DpEvent or None, got 3"),
+        ("init", raising(SystemExit(0)), "raised SystemExit: 0"),
+    ):
+        methods = {hook: lambda self, *given, answer=answer: answer(*given)}
+        odd = made("Leaky", Mechanism, methods)
+        text = error_of(mechanism=odd)
+        assert text.startswith(f"plug-in Leaky of {HERE}: {hook}"), text
+        assert problem in text, text
+
+
+def test_training_that_a_mechanism_or_an_attack_breaks_names_it() -> None:
+    @dataclass(frozen=True)
+    class Leaky(Mechanism):
+        def wrap_grad(self, grad: Any) -> Any:
+            return None
+
+    text = error_of(mechanism=Leaky())
+    assert "local_update in round 0 raised TypeError: 'NoneType' object is not callable" in text
+
+
+def test_ctrl_c_and_what_a_plug_in_tells_the_user_pass_as_they_are() -> None:
+    for error in (KeyboardInterrupt(), ConfigError("Pixel.size must be less")):
+        with pytest.raises(type(error)):
+            played(attack=attack(craft=raising(error)))
+
+
+def test_what_is_legal_stays_legal() -> None:
+    for craft in (
+        lambda v, m: ([b""], m),
+        lambda v, m: (FloatVectors(v.updates * torch.nan), "anything, it is handed back"),
+        lambda v, m: (v.compress(v.trained), threading.Lock()),
+        noting({"a": float("nan"), "b": True, "c": "word", "d": -(2**62)}),
+        tracing((1, 2.0), (float("inf"), 0.0)),
+    ):
+        played(attack=attack(craft=craft))
+    nan = {"poison": lambda x, y, local: (x[:2], y[:2])}
+    played(attack=attack(**nan))
+    played(attack=attack(wrap_grad=diverging))
+    played(defense=rule(aggregate=lambda r, s, v: (r.x.double()[0] * torch.nan, threading.Lock())))
+
+
+def doubts(**plugins: Any) -> list[str]:
+    setup = prepared()
+    scenario = setup.scenario.model_copy(update={"attack": "sign-flip"})
+    changed = dataclasses.replace(setup.plugins, **plugins)
+    setup = dataclasses.replace(setup, plugins=changed, scenario=scenario)
+    world = World(setup.plugins.protocol.init(setup.shared))
+    with hooks.in_round(0):
+        one = play_round(setup, world, 0)
+    return report(setup, world, [one], 1.0).flags
+
+
+def test_an_attack_whose_messages_do_not_arrive_is_flagged() -> None:
+    every, most = "all malicious messages were rejected", "most malicious messages were rejected"
+    nan = attack(craft=lambda v, m: (FloatVectors(v.updates * torch.nan), m))
+    assert every in doubts(attack=nan)
+    assert every in doubts(attack=attack(craft=lambda v, m: ([b"x"], m)))
+    assert every in doubts(attack=attack(wrap_grad=diverging))
+    assert not {every, most} & set(doubts(attack=SignFlip()))
+
+
+def test_how_many_messages_were_rejected_is_counted_over_the_rounds_of_the_attack() -> None:
+    # The rounds in which it acts have 4 malicious messages: 4, 3 and 2 of them are rejected.
+    setup = prepared()
+    scenario = setup.scenario.model_copy(update={"attack": "sign-flip", "attack_from": 1})
+    setup = dataclasses.replace(setup, scenario=scenario)
+    world = World(setup.plugins.protocol.init(setup.shared))
+    one = play_round(setup, world, 0)
+    before = one.model_copy(update={"malicious": 4, "rejected_malicious": 4})
+    for refused, flag in ((2, "all"), (1, "most"), (0, None)):
+        acted = [
+            one.model_copy(update={"step": 1, "malicious": 2, "rejected_malicious": 2}),
+            one.model_copy(update={"step": 2, "malicious": 2, "rejected_malicious": refused}),
+        ]
+        found = [
+            text for text in report(setup, world, [before, *acted], 1.0).flags if "were" in text
+        ]
+        assert found == ([f"{flag} malicious messages were rejected"] if flag else [])
+
+
+def test_a_rule_that_answers_nan_is_scored_and_flagged() -> None:
+    def ruined(received: FloatVectors, state: Any, view: ServerView) -> Any:
+        answer = received.x.mean(dim=0)
+        answer[0], answer[1] = torch.nan, torch.inf
+        return answer, state
+
+    flag = "the rule answered NaN or infinity in some rounds"
+    assert flag in doubts(defense=rule(aggregate=ruined))
+    assert flag not in doubts(defense=Mean())
+    setup = prepared()
+    plugins = dataclasses.replace(setup.plugins, defense=rule(aggregate=ruined))
+    setup = dataclasses.replace(setup, plugins=plugins)
+    world = World(setup.plugins.protocol.init(setup.shared))
+    one = play_round(setup, world, 0)
+    assert one.findings == {"not_finite": 2}
+    assert one.accuracy == 0.0
+
+
+PACKAGE = """
+import sys
+from dataclasses import dataclass
+from fedbench.api import Attack, Defense
+from fedbench.tasks.models import Model
+
+
+@dataclass(frozen=True)
+class Liar(Attack):
+    'Raise, or say nothing.'
+
+    how: str = "exit"
+
+    def needs(self):
+        return None if self.how == "needs" else super().needs()
+
+    def craft(self, view, memory):
+        if self.how == "exit":
+            sys.exit(0)
+        raise RuntimeError("lied")
+
+    def __post_init__(self):
+        if self.how == "init":
+            raise LookupError("not today")
+
+
+@dataclass(frozen=True)
+class Shy(Defense):
+    'Know nothing of itself.'
+
+    def tolerates(self, n):
+        return 0
+
+    def traits(self):
+        sys.exit(0)
+
+    def aggregate(self, received, state, view):
+        return received.values()[0], state
+
+
+@dataclass(frozen=True)
+class Coy(Shy):
+    'No attack.'
+
+
+@dataclass
+class Loose(Attack):
+    'Not frozen.'
+
+
+@dataclass(frozen=True)
+class Hollow(Model):
+    'No network.'
+
+    def build(self, image, classes):
+        return None
+
+INSTANCE = Liar()
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An installed package of somebody else."""
+    info = tmp_path / "liars-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: liars\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(
+        "[fedbench.attacks]\nliar = liars_attacks:Liar\nleaver = liars_leave:Attack\n"
+        "loose = liars_attacks:Loose\nno-attack = liars_attacks:Coy\n"
+        "made = liars_attacks:INSTANCE\n"
+        "[fedbench.defenses]\nshy = liars_attacks:Shy\n"
+        "[fedbench.models]\nhollow = liars_attacks:Hollow\n"
+    )
+    (tmp_path / "liars_leave.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "liars_attacks.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry._points.cache_clear()
+    yield tmp_path
+    monkeypatch.undo()
+    registry._points.cache_clear()
+
+
+def line_of(error: type[Exception], **changes: Any) -> str:
+    with pytest.raises(error) as caught:
+        fedbench.play(SMALL.model_copy(update=changes), device="cpu", executor="loop")
+    text = str(caught.value)
+    assert len(text.splitlines()) == 1
+    return text
+
+
+@pytest.mark.usefixtures("package")
+def test_a_plug_in_is_called_by_its_kind_name_and_package() -> None:
+    name = "attack liar (package liars 1.2): "
+    exits = line_of(PluginError, attack="liar")
+    assert exits.startswith(name + "craft in round 0 for client ")
+    assert exits.endswith(" raised SystemExit: 0")
+    assert line_of(PluginError, attack="liar:how=needs") == (
+        name + "needs must return Knowledge, got None"
+    )
+    assert line_of(PluginError, attack="liar:how=init") == (
+        name + "__init__ raised LookupError: not today"
+    )
+    shy = "defense shy (package liars 1.2): traits raised SystemExit: 0"
+    assert line_of(PluginError, defense="shy") == shy
+    assert line_of(PluginError, model="hollow") == (
+        "model hollow (package liars 1.2): build must return Network, got None"
+    )
+
+
+@pytest.mark.usefixtures("package")
+def test_what_exits_at_its_import_or_is_of_another_kind_is_no_plug_in() -> None:
+    left = "--attack 'leaver' cannot be imported from liars_leave:Attack (SystemExit: 0)"
+    assert line_of(UnknownPluginError, attack="leaver").startswith(left)
+    for name in ("loose", "no-attack", "made"):
+        rule = "must be a frozen dataclass that inherits fedbench.api:Attack"
+        assert rule in line_of(UnknownPluginError, attack=name)
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    "arguments",
+    [["attack", "-a", "leaver"], ["show", "leaver"], ["show", "shy"], ["list", "attacks"]],
+)
+def test_an_exit_of_a_plug_in_is_not_ours(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    out, err = capsys.readouterr()
+    if arguments[0] == "list":
+        assert ended.value.code == 0
+        assert "(SystemExit: 0)" in out.replace("\n", " ")
+        return
+    assert ended.value.code == 2
+    assert "SystemExit: 0" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_an_error_of_a_plug_in_travels_between_processes_and_keeps_its_traceback() -> None:
+    with pytest.raises(PluginError) as caught:
+        played(attack=attack(craft=raising(KeyError("x"))))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+    told = crash(caught.value)
+    assert (told.kind, told.error, told.message) == ("crash", "PluginError", str(caught.value))
+    assert "KeyError: 'x'" in told.traceback
+    assert "in hook" in told.traceback
+
+
+def test_memory_that_a_plug_in_lacks_is_lack_of_memory_and_long_texts_are_cut() -> None:
+    with pytest.raises(PluginError) as caught:
+        played(attack=attack(craft=raising(MemoryError("10 TiB"))))
+    assert crash(caught.value).kind == "memory"
+    told = crash(ValueError("x" * 10**6))
+    assert len(told.message) <= hooks.MESSAGE
+    assert len(told.traceback) < 110_000
+    assert crash(Unreadable()).message == "(its message cannot be read)"
+
+
+class Alphabets(Attack):
+    """Not a dataclass: a base of two with accepts that are none."""
+
+    accepts: ClassVar[Any] = [FloatVectors]
+
+
+def test_alphabets_that_are_none_are_named() -> None:
+    plugins = SMALL.plugins()
+    odd = made("Odd", Alphabets, {})
+    text = f"Odd of {HERE}: accepts must be types of messages, got a list of 1"
+    with pytest.raises(PluginError, match=text):
+        dataclasses.replace(plugins, attack=odd).check(SMALL)
+    assert isinstance(plugins.defense.traits(), Traits)
+
+
+def test_tensors_are_shown_by_their_form() -> None:
+    grown: Tensor = torch.zeros(2)
+    assert hooks.shown(grown) == "a tensor (2,) of torch.float32"
+    assert hooks.shown(Unreadable()) == "a Unreadable"

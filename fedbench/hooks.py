@@ -239,18 +239,30 @@ def wrap_grad(attack: Attack, gradient: Gradient, *, local: Local, client: int) 
     A gradient may be NaN: the training of a malicious client may diverge as anybody's.
     """
     hook = Hook(attack, "wrap_grad", local.step, (client,))
-    wrapped = hook(gradient, local)
-    hook.must(callable(wrapped), "a function (tree, x, y, key) -> gradient", wrapped)
+    theirs = hook(gradient, local)
+    hook.must(callable(theirs), "a function (tree, x, y, key) -> gradient", theirs)
 
     def grad(tree: Tree, x: Tensor, y: Tensor, key: Any) -> Tree:
         with hook:
-            out = wrapped(tree, x, y, key)
+            out = theirs(tree, x, y, key)
         hook.must(is_tree(out), "a function whose answer is a dict of tensors", out)
         wanted = {name: tuple(leaf.shape) for name, leaf in tree.items()}
         got = {name: tuple(leaf.shape) for name, leaf in out.items()}
         hook.must(got == wanted, "a gradient with the shapes of the tree", _differing(got, wanted))
         return dict(out)
 
+    return grad
+
+
+def wrapped(wrap: Any, gradient: Gradient) -> Grad:
+    """What clients train with, where ``wrap`` may be a mechanism's or an attack's `wrap_grad`."""
+    owner = getattr(wrap, "__self__", None)
+    if owner is None:
+        own: Grad = wrap(gradient)
+        return own
+    hook = Hook(owner, "wrap_grad")
+    grad: Grad = hook(gradient)
+    hook.must(callable(grad), "a function (tree, x, y, key) -> gradient", grad)
     return grad
 
 

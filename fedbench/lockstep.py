@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
+from fedbench import hooks
 from fedbench.api import Memory
 from fedbench.convolution import Load, chosen
 from fedbench.layout import Tree
@@ -163,7 +164,7 @@ def _launch(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
             gradient, statistics = of(tree, frozen, x, y, key)
             return with_statistics(gradient, tree, statistics)
 
-        wrapped = first.wrap_grad(engine.gradient(grad, frozen))
+        wrapped = hooks.wrapped(first.wrap_grad, engine.gradient(grad, frozen))
         batches = list(zip(x.unbind(0), y.unbind(0), strict=True))
         trained, kept = engine.protocol.local_update(tree, batches, wrapped, Key(seed), memory)
         return layout.flatten(trained), kept

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from fedbench import hooks
 from fedbench.api import Grad, Gradient, Memory, Protocol, Shared
 from fedbench.errors import require
 from fedbench.layout import Tree
@@ -229,7 +230,7 @@ class Loop(Executor):
             tree, memory = self.protocol.local_update(
                 client.tree,
                 batches,
-                client.wrap_grad(self.gradient(grad, frozen)),
+                hooks.wrapped(client.wrap_grad, self.gradient(grad, frozen)),
                 client.key,
                 client.memory,
             )

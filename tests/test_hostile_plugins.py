@@ -37,6 +37,7 @@ from fedbench.run import World, play_round
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup, prepare
 from fedbench.sweep.engine import crash
+from fedbench.testing import check_attack, check_defense, check_mechanism, check_protocol
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
 
@@ -458,7 +459,38 @@ def test_training_that_a_mechanism_or_an_attack_breaks_names_it() -> None:
             return None
 
     text = error_of(mechanism=Leaky())
-    assert "local_update in round 0 raised TypeError: 'NoneType' object is not callable" in text
+    assert text.startswith(f"plug-in Leaky of {HERE}: wrap_grad in round 0 must return a function ")
+
+
+def test_contract_tests_say_in_one_line_what_a_hook_must_return() -> None:
+    def nothing(*_: Any) -> None:
+        """Return none of it."""
+
+    no_gradient = made("Leaky", Mechanism, {"wrap_grad": nothing})
+    no_payload = made("Leaky", Mechanism, {"on_payload": nothing})
+    for check, start in (
+        (lambda: check_attack(attack(craft=lambda v, m: v.own), Mean()), "Hostile of {}: craft "),
+        (lambda: check_attack(attack(poison=nothing), Mean()), "Hostile of {}: poison "),
+        (lambda: check_attack(attack(wrap_grad=nothing), Mean()), "Hostile of {}: wrap_grad "),
+        (lambda: check_attack(attack(needs=nothing, craft=own), Mean()), "Hostile of {}: needs "),
+        (lambda: check_defense(rule(aggregate=nothing)), "Crooked of {}: aggregate "),
+        (lambda: check_defense(rule(select=nothing, traits=nothing)), "Crooked of {}: traits "),
+        (lambda: check_defense(rule(tolerates=nothing)), "Crooked of {}: tolerates "),
+        (
+            lambda: check_mechanism(no_gradient, FedAvg()),
+            "Leaky of {}: wrap_grad ",
+        ),
+        (
+            lambda: check_mechanism(no_payload, FedAvg()),
+            "Leaky of {}: on_payload ",
+        ),
+        (lambda: check_protocol(Odd(hook="message", answer=nothing)), "Odd of {}: message "),
+    ):
+        with pytest.raises(PluginError, match="must return ") as caught:
+            check()
+        text = str(caught.value)
+        assert text.startswith("plug-in " + start.format(HERE)), text
+        assert len(text.splitlines()) == 1
 
 
 def test_ctrl_c_and_what_a_plug_in_tells_the_user_pass_as_they_are() -> None:

@@ -187,24 +187,30 @@ class Attack:
         return any(getattr(type(self), hook) is not getattr(Attack, hook) for hook in hooks)
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
-        """The training data of a malicious client: ``(N, C, H, W)`` normalised, and labels."""
+        """The training data of a malicious client: ``(N, C, H, W)`` normalised, and labels.
+
+        Of the type of ``xs`` and ``ys``, at least one image, finite: who wants to send NaN crafts
+        it.
+        """
         return xs, ys
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
-        """The local training of a malicious client."""
+        """The local training of a malicious client; its gradient may diverge, and is then NaN."""
         return grad
 
     def trigger(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, int] | None:
         """Of a backdoor: test images ``(N', C, H, W)`` that should be taken for a label, and it.
 
         Made of held-out images ``xs (N, C, H, W)``, normalised, of which those that truly have
-        that label must be left out. None for attacks that only do damage.
+        that label must be left out. Finite, too. None for attacks that only do damage.
         """
         return None
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload | list[bytes], Any]:
         """The ``m`` messages that are sent instead, or raw bytes for each of them.
 
-        By default what its own training says, compressed as the protocol does.
+        By default what its own training says, compressed as the protocol does. A message may hold
+        NaN where its alphabet can; ``--server-checks finite`` rejects it, and the record's flags
+        say if that is what became of most.
         """
         return view.compress(view.trained) if self.trains else view.own, memory

@@ -189,7 +189,10 @@ class Defense(Stage, ABC, Generic[State]):
     def aggregate(
         self, received: Payload, state: State | None, view: ServerView
     ) -> tuple[Tensor, State | None]:
-        """``(k,)`` from the accepted rows; float64 where the values are exact integers."""
+        """``(k,)`` from the accepted rows; float64 where the values are exact integers.
+
+        An answer that is not finite is played, scored and flagged.
+        """
 
     def sensitivity(self, clip: float, n: int) -> float | None:
         """L2 change of the aggregate when one row of norm ``clip`` is replaced, if proved."""

@@ -6,7 +6,8 @@
     def test_my_attack_keeps_its_promises() -> None:
         check_attack(MyAttack(), Mean())
 
-They raise AssertionError, and need no test framework.
+They raise AssertionError, or the `PluginError` that a run would end with, and need no test
+framework.
 """
 
 from fedbench.testing.contracts import (

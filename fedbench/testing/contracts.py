@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fedbench import threat
-from fedbench.api import Attack, Defense, Protocol, ServerView, Shared
+from fedbench import hooks, threat
+from fedbench.api import Attack, Defense, Gradient, Local, Protocol, ServerView, Shared
 from fedbench.layout import Tree
 from fedbench.lockstep import Stacked
 from fedbench.network import ConvNet
@@ -157,8 +157,10 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
 
     It sends as many messages as it has clients, legal ones unless they are bytes; it rewrites its
     own rows and no others; what it is shown are copies; the same key gives the same messages; and
-    an adversary without clients changes nothing.
+    an adversary without clients changes nothing. If it trains, its images, labels and gradients
+    have the form of those that it was given.
     """
+    _check_training(attack)
     for payload in example_payloads():
         if not isinstance(payload, attack.accepts) or defense.refuses(type(payload)):
             continue
@@ -173,6 +175,26 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
         assert packets == again, f"{name}: not a function of its view"
         nobody = threat.forge(attack, example_situation(payload, defense, ()), {}).packets
         assert nobody == before, f"{name}: an attack by nobody changed something"
+
+
+def _check_training(attack: Attack) -> None:
+    """Poison a client's data and train two steps on them, as a run would."""
+    if not attack.trains:
+        return
+    key, tree = Key(13), NETWORK.init(Key(3))
+    local = Local(tree, tree, part=0, parts=1, step=0, key=key, classes=10)
+    x, y = key.fold("x").normal(10, *NETWORK.image), torch.arange(10)
+    x, y = hooks.poison(attack, x, y, local, client=0)
+
+    def batch(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        return {name: leaf + 1 for name, leaf in tree.items()}
+
+    def each(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        return {name: (leaf + 1).expand(len(x), *leaf.shape) for name, leaf in tree.items()}
+
+    grad = hooks.wrap_grad(attack, Gradient(batch, each, len(x)), local=local, client=0)
+    for _ in range(2):
+        grad(tree, x, y, key)
 
 
 def example_clients(protocol: Protocol[Any], shared: Shared, n: int = 4) -> list[Client]:
@@ -272,23 +294,22 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     keys = [client.key for client in clients]
     precise, ways = in_float64(protocol), []
     for engine in (Loop, Stacked):
-        rows, kept = engine(precise, shared, schedule).train(doubled(clients))
-        message, _ = protocol.message(shared, rows, keys, kept)
+        with hooks.Hook(protocol, "local_update"):
+            rows, kept = engine(precise, shared, schedule).train(doubled(clients))
+        message, _ = hooks.message(protocol, shared, rows, keys, kept)
         ways.append((rows, kept, message.values().double()))
     assert_rounded_alike(ways[1], ways[0], "loop and stacked")
 
     updates, memory = Loop(protocol, shared, schedule).train(clients)
-    payload, remembered = protocol.message(shared, updates, keys, memory)
-    assert isinstance(payload, protocol.sends)
-    assert len(payload) == len(clients) == len(remembered)
+    payload, _ = hooks.message(protocol, shared, updates, keys, memory)
     check_payload(payload)
 
     state = protocol.init(shared)
-    check_payload(protocol.broadcast(shared, state, range(len(clients)), Key(9)))
+    check_payload(hooks.broadcast(protocol, shared, state, range(len(clients)), Key(9)))
     aggregate = payload.values().double().mean(dim=0)
-    state = protocol.server_step(shared, state, aggregate, len(clients), Key(10))
-    model = protocol.model(shared, state, Key(11))
+    sizes = (aggregate, len(clients), Key(10))
+    state = hooks.ask(protocol, "server_step", object, shared, state, *sizes)
+    model = hooks.model(protocol, NETWORK.shapes, shared, state, Key(11))
     for tree in [model] if isinstance(model, dict) else model:
-        assert {name: tuple(x.shape) for name, x in tree.items()} == NETWORK.shapes
         assert bool(torch.isfinite(NETWORK.logits(tree, clients[0].x)).all())
-    assert protocol.model_bits(shared, state) > 0
+    assert hooks.ask(protocol, "model_bits", int, shared, state) > 0

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, Prefilter, ServerView
+from fedbench import hooks
+from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.payload import FloatVectors, Payload
+from fedbench.plugins import examine
 from fedbench.rng import Key
 from fedbench.testing.contracts import example_payloads
 
@@ -43,11 +45,14 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
         defense: With its parameters, ``f`` filled in.
         n: Rows to try it with; more if it needs more.
     """
-    n = max(n, defense.rows_needed())
-    most = defense.most_rows()
+    needed = hooks.ask(defense, "rows_needed", int)
+    n = max(n, needed)
+    most = hooks.ask(defense, "most_rows", (int, type(None)))
     assert most is None or n <= most, f"cannot be tried with {n} rows"
-    assert defense.rows_needed() >= 1
-    assert 0 <= defense.tolerates(n) < n
+    assert needed >= 1
+    hooks.ask(defense, "traits", Traits)
+    examine(defense, n)
+    assert defense.tolerates(n) < n
     tried = [p for p in example_payloads(n) if defense.refuses(type(p)) is None]
     assert tried, "refuses every alphabet"
     for payload in tried:
@@ -70,7 +75,7 @@ def check_prefilter(prefilter: Prefilter, rule: Defense[Any], n: int = 9) -> Non
         if chain.refuses(type(payload)) is not None:
             continue
         before, view = payload.encode(), view_of(payload)
-        passed, rows = prefilter.transform(payload, view)
+        passed, rows = hooks.transform(prefilter, payload, view)
         assert payload.encode() == before, "input was written into"
         assert prefilter.mixes == (rows is None), "mixes, or says whose rows it passes on"
         assert len(passed) >= prefilter.rows(len(payload)), "fewer rows come out than it says"
@@ -91,7 +96,7 @@ def view_of(payload: Payload, weights: Tensor | None = None, key: Key | None = N
 def answer(defense: Defense[Any], payload: Payload, view: ServerView | None = None) -> Tensor:
     """What it makes of these rows in a first round."""
     view = view_of(payload) if view is None else view
-    return defense.aggregate(payload, defense.init(payload.spec), view)[0]
+    return hooks.aggregate(defense, payload, defense.init(payload.spec), view)[0]
 
 
 def outliers(x: Tensor, count: int) -> Iterator[tuple[str, Tensor]]:
@@ -124,16 +129,14 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
     view = view_of(payload, Key(1).uniform(n).double() + 0.5)
     state = defense.init(payload.spec)
     kept = copy.deepcopy(state)
-    out, later = defense.aggregate(payload, state, view)
-    assert out.shape == (values.shape[1],), name
+    out, later = hooks.aggregate(defense, payload, state, view)
     assert bool(torch.isfinite(out).all()), name
     assert torch.equal(payload.values(), before), f"{name}: input was written into"
     found = view.findings.kept
     assert (found is not None) == traits.detects, f"{name}: says whom it left out, or does not"
-    assert found is None or (found.shape == (n,) and found.dtype == torch.bool), name
 
     after = copy.deepcopy(later)
-    again, _ = defense.aggregate(payload, later, view.asked())
+    again, _ = hooks.aggregate(defense, payload, later, view.asked())
     assert bool(torch.isfinite(again).all()), f"{name}: in the second round"
     assert traits.history or later is None, f"{name}: remembers and does not say so"
     for mine, untouched in ((state, kept), (later, after)):

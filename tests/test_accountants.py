@@ -227,6 +227,7 @@ def test_of_clients_of_many_sizes_the_dearest_is_found() -> None:
     assert each[2] < min(each[:2])
 
 
+@pytest.mark.edges("0.5-0.3", "1.0-0.01", "2.0-1.0")
 @pytest.mark.parametrize(("z", "rate"), [(0.5, 0.3), (1.0, 0.01), (2.0, 1.0), (30.0, 0.5)])
 def test_a_rough_price_is_never_too_small_and_that_of_whole_orders(z: float, rate: float) -> None:
     orders, rdp = gaussian.poisson_rdp(z, rate, 7)

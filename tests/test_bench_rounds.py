@@ -252,7 +252,7 @@ def test_what_does_not_fit_is_left_out_or_refused() -> None:
         rounds.play(["micro"], ["fedavg"], plan, "cpu")
 
 
-@pytest.mark.edges("table")
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["table", "json", "md"])
 def test_rounds_are_shown(format: str, capsys: pytest.CaptureFixture[str]) -> None:
     told = ["--clients", "3", "--samples", "4", "--rounds", "1", "--threads", "1"]

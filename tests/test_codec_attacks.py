@@ -268,6 +268,7 @@ def _bad(malicious: Tensor) -> list[int]:
     return found
 
 
+@pytest.mark.edges("range")
 @pytest.mark.parametrize("checks", ["none", "finite", "range"])
 def test_the_server_is_as_strict_as_it_is_told(checks: str) -> None:
     @dataclasses.dataclass(frozen=True, kw_only=True)

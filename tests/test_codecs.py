@@ -197,6 +197,7 @@ def test_the_sign_of_zero_is_plus_or_a_coin() -> None:
     assert abs(float(tossed[:, 2:].mean())) < 5 / 2000**0.5
 
 
+@pytest.mark.edges("l2-expected0")
 @pytest.mark.parametrize(("norm", "expected"), [("l2", [0.6, -0.8, 0.0]), ("max", [0.75, -1, 0])])
 def test_a_stochastic_sign_is_the_vector_over_its_norm_on_average(
     norm: Literal["l2", "max"], expected: list[float]

@@ -42,7 +42,7 @@ def test_every_defense_keeps_its_promises_on_every_alphabet(name: str) -> None:
     check_defense(defense(name))
 
 
-@pytest.mark.parametrize("rule", ["mean", "median", "trimmed-mean"])
+@pytest.mark.parametrize("rule", slowly(["mean", "median", "trimmed-mean"], ("mean", "median")))
 @pytest.mark.parametrize("name", registry.names("prefilter"))
 def test_every_prefilter_keeps_its_promises_in_front_of_a_rule(name: str, rule: str) -> None:
     check_prefilter(registry.load("prefilter", name).declared(2), defense(rule))
@@ -86,10 +86,8 @@ def meet(attack: str, rule: str) -> bool:
 
 
 def edge(name: str, rule: str) -> bool:
-    """Whether `make test` plays it: every attack against two rules, a search against all kinds."""
-    if rule not in KINDS_OF_RULE:
-        return name == "malformed"
-    return rule in ("mean", "multi-krum") or name in KINDS_OF_ATTACK
+    """Whether `make test` plays it: every attack against the mean, some against every kind."""
+    return rule == "mean" or (rule in KINDS_OF_RULE and name in KINDS_OF_ATTACK)
 
 
 PAIRS = [

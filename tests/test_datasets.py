@@ -83,6 +83,7 @@ def test_mnist_5k_holds_500_of_each_digit() -> None:
     assert Mnist5k().load(None).y.bincount().tolist() == [500] * 10
 
 
+@pytest.mark.edges("dataset0")
 @pytest.mark.parametrize("dataset", ARCHIVES)
 def test_the_archives_at_hand_are_the_published_data(dataset: Any) -> None:
     folder = data_folder() or Path(__file__).parents[2] / "shared" / "data"

@@ -335,6 +335,7 @@ def test_hidenseek_prunes_each_layer_by_synaptic_saliency() -> None:
     assert kept["fc2"].flatten().nonzero()[:, 0].tolist() == best(second, 2)
 
 
+@pytest.mark.edges("model0-image0")
 @pytest.mark.parametrize(("model", "image"), [(CNN8(), (3, 32, 32)), (Conv6(), (3, 32, 32))])
 def test_hidenseek_leaves_every_layer_its_share_and_another_seed_others(
     model: Model, image: tuple[int, int, int]

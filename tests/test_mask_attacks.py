@@ -166,6 +166,7 @@ def changes(rows: Tensor, benign: Tensor, tie: int) -> int:
     return int((decided(both.sum(dim=0), len(both), tie) != before).sum())
 
 
+@pytest.mark.edges("1-2-stays", "1-2-up", "1-2-down", "2-3-stays", "3-4-up", "3-4-down")
 @pytest.mark.parametrize("tie", list(TIES))
 @pytest.mark.parametrize(("m", "b"), [(1, 2), (1, 3), (2, 3), (2, 4), (2, 5), (3, 4)])
 def test_margin_overturns_as_much_as_the_best_of_all_choices(tie: Any, m: int, b: int) -> None:

@@ -147,6 +147,7 @@ def test_a_draw_that_equals_the_fraction_rounds_down() -> None:
         assert sent(QSGD(levels=1), torch.stack([first, one])[None]).levels.tolist() == [[level, 1]]
 
 
+@pytest.mark.edges("max")
 @pytest.mark.parametrize("norm", NORMS)
 @settings(deadline=None)
 @given(st.integers(1, 40), st.sampled_from([1, 7, 32767]), st.integers(0, 2**32))

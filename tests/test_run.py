@@ -134,6 +134,7 @@ def test_attacks_see_updates_and_not_weights() -> None:
     assert seen["ratio"] < 0.5  # measured .02 to .05: one epoch moves a little
 
 
+@pytest.mark.edges("own")
 @pytest.mark.parametrize("tier", ["own", "colluders", "all"])
 def test_an_attack_sees_what_it_declares_and_only_copies(tier: Any) -> None:
     views: list[AttackView] = []

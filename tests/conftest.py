@@ -45,6 +45,6 @@ def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
     It does not wait either.
     """
-    slept = [0.0]
+    slept = [1.0]  # no clock starts at zero
     monkeypatch.setattr(time, "sleep", slept.append)
     monkeypatch.setattr(time, "perf_counter", lambda: sum(slept))

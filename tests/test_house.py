@@ -246,6 +246,16 @@ def test_help_does_not_wait_for_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_ci_runs_every_part_of_the_tests_and_lets_none_fail() -> None:
+    parts = re.findall(r"^(test[\w-]*):", (ROOT / "Makefile").read_text(), re.M)
+    script = (ROOT / ".ci" / "run").read_text()
+    (played,) = re.findall(r"^for part in (.*); do$", script, re.M)
+    assert played.split() == parts
+    assert '\n  make "$part"\n' in script  # no `|| true`, no time limit
+    assert script.splitlines()[0] == "#!/usr/bin/env bash"
+    assert "set -euo pipefail" in script
+
+
 def test_no_machine_path_is_in_the_repository() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     for name in listed.stdout.split():

@@ -135,7 +135,7 @@ class Knowing(Attack):
 @pytest.mark.parametrize("more", ["", "+defense", "+state", "+defense+state"])
 def test_a_view_leads_to_what_its_tier_and_extras_allow(tier: str, more: str) -> None:
     rule = Remembering()
-    rule.beside["last"] = FloatVectors(filled(100))
+    rule.beside["a round ago"] = FloatVectors(filled(100))
     knows, situation = Knowledge.parse(tier + more), marked(rule)
     rows = [1] if tier == "own" else list(ROWS)
     view = attack_view(Knowing(knows), situation, rows)

@@ -257,6 +257,8 @@ def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
     if least is None and wronged > 0.5:
         share = f"{100 * wronged:.0f} %"
         doubts.append(f"the rule left out {share} of the honest messages")
+    if result.loss is None:
+        doubts.append("the deployed model's scores are not finite: such images count as wrong")
     fell_back = {str(r.findings["fell_back"]) for r in rounds if "fell_back" in r.findings}
     doubts += [f"the rule fell back in some rounds: {why}" for why in sorted(fell_back)]
     if any(NOT_FINITE in r.findings for r in rounds):

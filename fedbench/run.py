@@ -133,7 +133,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     updates, world.mechanism = protect_updates(
         mechanism, updates, idle, noise, keeps, world.mechanism
     )
-    honest, remembered = compress(protocol, shared, updates, keys, memories, idle)
+    honest, remembered = compress(protocol, shared, updates, keys, memories, broadcast)
     honest = protect_payload(mechanism, honest, noise, keeps)
     world.clients |= dict(zip(ids, remembered, strict=True))
     if world.rule is None:

@@ -38,7 +38,7 @@ def governed(gates: Tensor, layers: Gating) -> Tensor:
             along = [1] * len(shape)
             along[axis] = shape[axis]
             product = product * own.reshape(n, *along)
-        parts.append(product.expand(n, *shape).reshape(n, -1))
+        parts.append(product.expand(n, *shape).reshape(n, math.prod(shape)))
     return torch.cat(parts, dim=1) if parts else gates[:, :0]
 
 
@@ -81,7 +81,7 @@ class GatedVectors(Payload):
 
     def origin(self) -> Tensor:
         """1/2 for gates, and 0 for floats."""
-        origin = torch.zeros_like(self.values()[0])
+        origin = super().origin()
         origin[: self.gates.shape[1]] = 0.5
         return origin
 

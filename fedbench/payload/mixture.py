@@ -46,7 +46,7 @@ class MixtureVectors(Payload):
 
     def origin(self) -> Tensor:
         """Equal responsibilities, and 0 for floats."""
-        origin = torch.zeros_like(self.values()[0])
+        origin = super().origin()
         origin[: self.r.shape[1]] = 1 / self.r.shape[1]
         return origin
 
@@ -75,7 +75,7 @@ class MixtureVectors(Payload):
         total = clipped.sum(dim=1, keepdim=True)
         fallback = torch.where(total > 0, clipped / total, torch.full_like(clipped, 1 / k))
         r = torch.where(_is_distribution(r)[:, None], r, fallback.to(torch.float32))
-        blocks = values[:, k:].reshape(len(values), k, -1)
+        blocks = values[:, k:].reshape(len(values), k, self.x.shape[1])
         rows = torch.arange(len(values), device=values.device)
         return type(self)(r, blocks[rows, r.argmax(dim=1)].to(torch.float32))
 

@@ -102,7 +102,7 @@ class PrunedVectors(Payload):
 
     def origin(self) -> Tensor:
         """1/2 for the mask, and 0 for floats."""
-        origin = torch.zeros_like(self.values()[0])
+        origin = super().origin()
         origin[: self.mask.shape[1]] = 0.5
         return origin
 

@@ -28,7 +28,7 @@ def argsort(x: Tensor) -> Tensor:
         x = x if x.dtype == torch.float64 else x.to(torch.float32)
         bits = (x + 0.0).contiguous().view(integer)  # adding turns -0.0 into 0.0
         x = torch.where(bits < 0, bits ^ torch.iinfo(integer).max, bits)
-    if x.device.type == "cpu":
+    if len(x) and x.device.type == "cpu":
         return torch.stack([torch.sort(row, stable=True).indices for row in x])
     return torch.sort(x, dim=1, stable=True).indices
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedbench import hooks
 from fedbench.api import Mechanism, Memory, Protocol, Shared
+from fedbench.layout import Tree
 from fedbench.payload import Payload
 from fedbench.rng import Key
 
@@ -41,13 +42,25 @@ def compress(
     updates: Tensor,
     keys: Sequence[Key],
     memory: Sequence[Memory],
-    idle: Tensor,
+    broadcast: Payload,
 ) -> tuple[Payload, Sequence[Memory]]:
-    """`Protocol.message`; where nobody takes part, its form, from one of the ``idle`` rows."""
+    """`Protocol.message`; where nobody takes part, no rows of its form.
+
+    The form is that of a client that received the ``broadcast`` and took no step: what some
+    messages are made of, `Protocol.local_update` alone remembers.
+    """
     if len(updates):
         return hooks.message(protocol, shared, updates, keys, memory)
-    form, _ = hooks.message(protocol, shared, idle[:1], [Key(0)], [protocol.memory(shared)])
+    tree = protocol.receive(shared, broadcast.take([0]))
+    with hooks.Hook(protocol, "local_update"):
+        moved, kept = protocol.local_update(tree, [], _no_step, Key(0), protocol.memory(shared))
+    row = protocol.trained(shared).flatten(moved)[None]
+    form, _ = hooks.message(protocol, shared, row, [Key(0)], [kept])
     return form.take([]), []
+
+
+def _no_step(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+    raise AssertionError("a client without batches takes no step")
 
 
 def protect_payload(

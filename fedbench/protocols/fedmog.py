@@ -71,13 +71,14 @@ class FedMoG(LocalSGD[Tensor]):
         return shared.layout.unflatten(broadcast.values()[0].reshape(self.k, -1))
 
     def responsibilities(self, w: Tree, means: Tree) -> Tensor:
-        """``(K,)``, equation 41."""
+        """``(K,)``, equation 41; ``1 / K`` where no distance is finite and the softmax is NaN."""
         squares = [
             (w[name] - mean).square().flatten(1).sum(dim=1)
             for name, mean in means.items()
             if not is_statistic(name)
         ]
-        return torch.softmax(-self.lam / 2 * torch.stack(squares).sum(dim=0), dim=0)
+        r = torch.softmax(-self.lam / 2 * torch.stack(squares).sum(dim=0), dim=0)
+        return torch.where(torch.isfinite(r).all(), r, 1 / self.k)
 
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory

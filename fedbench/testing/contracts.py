@@ -35,11 +35,13 @@ from fedbench.payload import (
     SignBits,
     SparseVectors,
     TopRankings,
+    identical,
     ranking,
     same,
 )
 from fedbench.payload.levels import bucket_lengths, scales_of
 from fedbench.payload.pruned import Alive
+from fedbench.privacy.clients import compress
 from fedbench.rng import Key, Secret
 from fedbench.training import Client, Loop, Schedule
 
@@ -112,8 +114,7 @@ def check_payload(payload: Payload) -> None:
     assert decoded is not None
     assert same(decoded, payload), "decode must invert encode"
     assert same(payload.nearest(payload.values()), payload), "nearest must invert values"
-    nobody = payload.take([]).values()
-    assert nobody.shape == (0, payload.values().shape[1]), "no rows must have values of that width"
+    _check_nobody(payload)
     rows = list(range(len(payload)))
     assert same(payload.put(rows, payload.take(rows)), payload), "put must invert take"
     for packet in packets[:2]:
@@ -121,6 +122,27 @@ def check_payload(payload: Payload) -> None:
             raw = type(packet).raw(wrong)
             _, taken = type(payload).decode([raw], payload.spec)
             assert not bool(taken[0]), "a message of another length must be rejected"
+
+
+def _check_nobody(payload: Payload) -> None:
+    """No messages at all have the laws of some: a round can have no clients."""
+    nobody = payload.take([])
+    nobody.check()
+    assert nobody.spec == payload.spec, "no rows must have the form of some"
+    width = payload.values().shape[1]
+    assert nobody.values().shape == (0, width), "no rows must have values of that width"
+    assert nobody.opposite(nobody.values()).shape == (0, width)
+    assert torch.equal(nobody.origin(), payload.origin()), "the origin belongs to the alphabet"
+    assert identical(nobody.nearest(nobody.values()), nobody)
+    assert identical(nobody.put([], nobody), nobody)
+    assert nobody.encode() == []
+    received, accepted = nobody.receive([], "range")
+    assert identical(received, nobody)
+    assert accepted.shape == nobody.in_range().shape == (0,)
+    for name, header in payload.headers().items():
+        assert nobody.headers()[name].shape == (0, *header.shape[1:])
+    entropy = nobody.entropy()
+    assert entropy is None or entropy.shape == (0,)
 
 
 def example_situation(
@@ -305,7 +327,11 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     check_payload(payload)
 
     state = protocol.init(shared)
-    check_payload(hooks.broadcast(protocol, shared, state, range(len(clients)), Key(9)))
+    broadcast = hooks.broadcast(protocol, shared, state, range(len(clients)), Key(9))
+    check_payload(broadcast)
+    absent, forgotten = compress(protocol, shared, updates[:0], [], [], broadcast)
+    assert (len(absent), len(forgotten)) == (0, 0), "a round without clients must have a form"
+    assert isinstance(absent, protocol.sends)
     aggregate = payload.values().double().mean(dim=0)
     sizes = (aggregate, len(clients), Key(10))
     state = hooks.ask(protocol, "server_step", object, shared, state, *sizes)

@@ -1,0 +1,50 @@
+"""Rounds in which nobody came, all are malicious or one client is alone, and runs that diverge."""
+
+import pytest
+
+from fedbench import registry
+from fedbench.report import judge
+from fedbench.run import World, play, play_round
+from fedbench.scenario import Scenario
+from fedbench.setup import Setup, prepare
+
+PROTOCOLS = registry.names("protocol")
+SMALL = Scenario(
+    model="micro", clients=30, per_round=1, rounds=100, epochs=1, batch_size=64, partition="iid"
+)
+
+
+def begun(protocol: str, **fields: object) -> tuple[Setup, World]:
+    """A run before its first round."""
+    scenario = SMALL.model_copy(update={"protocol": protocol, "attack": "sign-flip", **fields})
+    setup = prepare(scenario, "cpu", "loop")
+    return setup, World(
+        setup.plugins.protocol.init(setup.shared), mechanism=setup.plugins.mechanism.init()
+    )
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_rounds_of_nobody_of_one_and_of_the_malicious_alone_are_played(protocol: str) -> None:
+    setup, world = begun(protocol, sampling="poisson", malicious=0.5)
+    cohorts = [setup.malicious[setup.sample(step)].tolist() for step in range(100)]
+    for cohort in ([], [True], [True, True], [False]):
+        played = play_round(setup, world, cohorts.index(cohort))
+        assert (len(played.clients), played.malicious) == (len(cohort), sum(cohort))
+        assert played.skipped == (not cohort)
+        assert (played.uplink_bits > 0) == bool(cohort)
+    assert 0 <= judge(setup, world.state, 0).accuracy <= 1
+
+
+DIVERGED = "the deployed model's scores are not finite: such images count as wrong"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_run_that_diverges_is_scored_and_says_so(protocol: str) -> None:
+    few = {"clients": 30, "per_round": 6, "malicious": 0.5, "rounds": 2, "local_models": True}
+    for checks in ("none", "finite"):  # what is finite in a message may not be so in the model
+        fields = few | {"protocol": protocol, "attack": "sign-flip:scale=1e38", "defense": "mean"}
+        scenario = SMALL.model_copy(update=fields | {"server_checks": checks})
+        record = play(scenario, device="cpu", executor="loop")
+        assert (DIVERGED in record.flags) == (record.result.loss is None)
+        if protocol in ("fedavg", "fedmog") and checks == "none":
+            assert (DIVERGED in record.flags, record.result.accuracy) == (True, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -179,10 +178,16 @@ def load(kind: str, text: str) -> Any:
         except ValidationError as error:
             what = error.errors()[0]["msg"].lower()
             raise ConfigError(f"--{kind} {name}:{param}={value}: {what}, got {value!r}") from error
-        if isinstance(values[param], float) and not math.isfinite(values[param]):
-            raise ConfigError(f"--{kind} {name}:{param} must be a finite number, got {value!r}")
+        if isinstance(values[param], float) and not _computable(values[param]):
+            rule = "a finite number, 0 or from 1e-38 to 1e38 in magnitude, for float32"
+            raise ConfigError(f"--{kind} {name}:{param} must be {rule}, got {value!r}")
     with making:
         return cls(**values)
+
+
+def _computable(value: float) -> bool:
+    """False for what float32, in which plug-ins compute, turns into infinity or 0, and for NaN."""
+    return value == 0 or 1e-38 <= abs(value) <= 1e38
 
 
 def describe(name: str, instance: Any) -> str:

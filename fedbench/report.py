@@ -263,6 +263,8 @@ def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
     doubts += [f"the rule fell back in some rounds: {why}" for why in sorted(fell_back)]
     if any(NOT_FINITE in r.findings for r in rounds):
         doubts.append("the rule answered NaN or infinity in some rounds")
+    stopped = {str(r.findings["stopped"]) for r in rounds if "stopped" in r.findings}
+    doubts += [f"the rule stopped early in some rounds: {why}" for why in sorted(stopped)]
     if result.skipped_rounds:
         doubts.append(f"{result.skipped_rounds} of {len(rounds)} rounds were skipped")
     return doubts

@@ -87,9 +87,9 @@ def test_meamed_averages_what_is_nearest_to_the_median_and_not_what_is_in_the_mi
     assert answer(MeaMed(f=1), column(6, -9, 4, 0, 5)).item() == 3.75
     # 1 and 5 are as near to 3: the lower one stays.
     assert answer(MeaMed(f=1), column(5, 3, 1)).item() == 2.0
-    # Even: the median of 0, 2, 5, 9 is 3.5; next to it are 2, 5 and then 0. The lower median, 2,
-    # has 0 and 2 as near neighbours.
-    assert answer(MeaMed(f=2), column(9, 0, 5, 2)).item() == 3.5
+    # Even: the median of 0, 1, 2, 5, 6, 20 is 3.5; next to it are 2, 5, 1 and 6. The lower median,
+    # 2, has 0 and not 6 beside it: 2.
+    assert answer(MeaMed(f=2), column(6, 20, 0, 5, 2, 1)).item() == 3.5
 
 
 def test_meamed_does_not_stop_at_far_equals() -> None:
@@ -302,7 +302,7 @@ class Nosy(Median):
 
 
 def test_an_oracle_gives_every_f_of_a_chain_the_truth_and_nothing_else() -> None:
-    text = "oracle+nnm:f=1+arc+multi-krum:f=4,m=3"
+    text = "oracle+nnm:f=1+arc+multi-krum:f=3,m=3"
     rule = registry.load("defense", text)
     assert isinstance(rule, Informed)
     assert rule.traits().oracle

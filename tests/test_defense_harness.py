@@ -261,6 +261,13 @@ def test_a_rule_that_fell_back_is_doubted() -> None:
     assert not any("fell back" in flag for flag in honest)
 
 
+def test_a_rule_that_stopped_early_is_doubted() -> None:
+    for steps, doubted in ((1, True), (100, False)):
+        rule = f"geometric-median:iterations={steps}"
+        flags = fedbench.play(Scenario(defense=rule, malicious=0.2, **SMALL)).flags
+        assert any("stopped early in some rounds: 1 steps did" in flag for flag in flags) == doubted
+
+
 def test_findings_are_legible_in_json() -> None:
     told = verdict(Findings(None, {"c": float("inf")}), torch.zeros(1, dtype=torch.bool))
     assert told["findings"] == {"c": "inf"}, "JSON has no infinity"

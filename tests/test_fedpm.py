@@ -59,6 +59,14 @@ def slope(protocol: ScoreTraining, s: float) -> float:
 # -- Bernoulli masks
 
 
+@pytest.mark.parametrize("prior", [1.0, 2.0])
+def test_a_server_step_of_nobody_learns_nothing(prior: float) -> None:
+    start = belief(FedPM(prior=prior), 0.1, 0.5, 0.9, 1.0)  # the mode of Beta(1, 1) is 0 / 0
+    after = step(FedPM(prior=prior), start, 0.0, 0.0, 0.0, 0.0, n=0)
+    assert torch.equal(after.theta, start.theta)
+    assert after.steps == 0
+
+
 @pytest.mark.parametrize(
     ("ste", "expected"), [("identity", 0.75 * 0.25), ("theta", 0.75 * 0.75 * 0.25)]
 )

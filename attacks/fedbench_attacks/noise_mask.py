@@ -44,7 +44,7 @@ class NoiseMask(Attack):
 
     def __post_init__(self) -> None:
         require("NoiseMask.scale", self.scale, self.scale > 0, "> 0")
-        require("NoiseMask.tries", self.tries, self.tries >= 1, ">= 1")
+        require("NoiseMask.tries", self.tries, 1 <= self.tries <= 10**4, "in [1, 10000]")
 
     def needs(self) -> Knowledge:
         """The messages that it reads."""

@@ -37,7 +37,7 @@ class SeedGrinding(Attack):
     tries: int = 16
 
     def __post_init__(self) -> None:
-        require("SeedGrinding.tries", self.tries, self.tries >= 1, ">= 1")
+        require("SeedGrinding.tries", self.tries, 1 <= self.tries <= 10**4, "in [1, 10000]")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         """Row by row the best of the tries."""

@@ -56,10 +56,11 @@ class Bucketing(Prefilter):
         order = torch.arange(n, device=x.device)
         if self.s > 1:
             order = view.key.fold("bucketing").permutation(n, device=x.device)
-        means = x[order[:: self.s]].to(torch.float32)
+        stride = min(self.s, n)  # a larger bucket has all rows, too
+        means = x[order[::stride]].to(torch.float32)
         counts = torch.ones(len(means), 1, device=x.device)
-        for place in range(1, min(self.s, n)):
-            row = order[place :: self.s]
+        for place in range(1, stride):
+            row = order[place::stride]
             means[: len(row)] += x[row]
             counts[: len(row)] += 1
         return FloatVectors(means.div_(counts)), None

@@ -37,7 +37,7 @@ class CenteredClipping(Defense[Tensor]):
 
     def __post_init__(self) -> None:
         require("CenteredClipping.tau", self.tau, self.tau is None or self.tau > 0, "> 0")
-        require("CenteredClipping.steps", self.steps, self.steps >= 1, ">= 1")
+        require("CenteredClipping.steps", self.steps, 1 <= self.steps <= 10**4, "in [1, 10000]")
 
     def traits(self) -> Traits:
         """With ``tau`` given no number of rows moves it by more than ``tau`` a step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -52,11 +53,12 @@ class DnC(Defense[None]):
     def __post_init__(self) -> None:
         require("DnC.f", self.f, self.f is None or self.f >= 0, ">= 0")
         require("DnC.c", self.c, self.c > 0, "> 0")
-        require("DnC.iterations", self.iterations, self.iterations >= 1, ">= 1")
+        require("DnC.c", self.c, math.isfinite(self.c), "finite")
+        require("DnC.iterations", self.iterations, 1 <= self.iterations <= 10**4, "in [1, 10000]")
         require("DnC.sketch", self.sketch, self.sketch >= 1, ">= 1")
 
     def _out(self) -> int:
-        return math.ceil(self.c * (self.f or 0))
+        return math.ceil(Fraction(str(self.c)) * (self.f or 0))  # of floats 2.2 * 25 is above 55
 
     def traits(self) -> Traits:
         """Messages wider than the sketch are sampled."""

@@ -27,9 +27,10 @@ def pseudo_count(n: int, c: float) -> float:
     >>> round(math.log((a + 1) / a) + math.log((10 + a) / (9 + a)), 12)
     0.5
     """
-    odds = math.exp(c)
-    b = odds * (n - 1) - (n + 1)
-    return 2 * n / (b + math.sqrt(b * b + 4 * (odds - 1) * n))
+    more = math.expm1(c)
+    b = more * (n - 1) - 2
+    root = math.sqrt(b * b + 4 * more * n)
+    return 2 * n / (b + root) if b > 0 else (root - b) / (2 * more)  # neither subtracts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,8 @@ class LogOddsCap(Defense[None]):
     c: float = 0.5
 
     def __post_init__(self) -> None:
-        require("LogOddsCap.c", self.c, 0 < self.c <= 100, "in (0, 100]")
+        # A majority of one bit moves a share by c / 8, which float32 must tell from 1/2.
+        require("LogOddsCap.c", self.c, 1e-6 <= self.c <= 100, "in [1e-6, 100]")
 
     def traits(self) -> Traits:
         """It reads the sum of the rows, and a unanimous vote is not certain."""

@@ -69,7 +69,7 @@ class Oracle(Prefilter):
 
 
 @dataclass(frozen=True)
-class Informed(Chain):
+class Informed(Chain, chain=True):
     """A chain behind an `Oracle`, with every ``f`` replaced by the truth of the round."""
 
     def declared(self, f: int) -> Informed:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, ClassVar, Generic, Self
 
 import torch
 from torch import Tensor
 
 from fedbench.api.protocol import Alphabets, State
+from fedbench.errors import ConfigError
 from fedbench.payload import FloatVectors, Payload, Spec
 from fedbench.rng import Key
 
@@ -164,6 +167,12 @@ class Defense(Stage, ABC, Generic[State]):
     round, rounded up: what the server is prepared for, never the truth of a round.
     """
 
+    def __init_subclass__(cls, chain: bool = False, **kwargs: Any) -> None:
+        """Make the rule refuse too few rows, whoever calls it; of a chain the last rule does."""
+        super().__init_subclass__(**kwargs)
+        if "aggregate" in cls.__dict__ and not chain:
+            cls.aggregate = _guarded(cls.aggregate)  # type: ignore[method-assign]
+
     def init(self, spec: Spec) -> State | None:
         """The rule's state before the first round."""
         return None
@@ -205,3 +214,18 @@ class Defense(Stage, ABC, Generic[State]):
     def select(self, squared: Tensor) -> Tensor | None:
         """``(n,)`` bool rows that the rule averages, if squared distances ``(n, n)`` decide it."""
         return None
+
+
+def _guarded(aggregate: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but for fewer rows than the rule needs a `ConfigError`."""
+
+    @wraps(aggregate)
+    def guarded(self: Defense[Any], received: Payload, *args: Any, **kwargs: Any) -> Any:
+        needed, n, name = self.rows_needed(), len(received), type(self).__name__
+        if n < needed:
+            f = getattr(self, "f", None)
+            cause = f" for f = {f}; lower f" if f else "; send some"
+            raise ConfigError(f"{name} must have n >= {needed} rows, got {n}{cause}")
+        return aggregate(self, received, *args, **kwargs)
+
+    return guarded

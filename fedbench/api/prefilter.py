@@ -59,7 +59,7 @@ class Prefilter(Stage, ABC):
 
 
 @dataclass(frozen=True)
-class Chain(Defense[Any]):
+class Chain(Defense[Any], chain=True):
     """A prefilter in front of a rule, which may be such a pair itself.
 
     The clients' sizes go with their rows; rows that are of several clients each all count the same.

@@ -121,7 +121,11 @@ class Protocol(ABC, Generic[State]):
     def server_step(
         self, shared: Shared, state: State, aggregate: Tensor, n: int, key: Key
     ) -> State:
-        """Turn the estimated mean ``(k,)`` of ``n`` clients' `values` into the next state."""
+        """Turn the estimated mean ``(k,)`` of ``n`` clients' `values` into the next state.
+
+        The harness takes no step after a round without rows, unless a mechanism's noise is the
+        server's: then ``n`` is the expected number.
+        """
 
     @abstractmethod
     def model(self, shared: Shared, state: State, key: Key) -> Tree | list[Tree]:

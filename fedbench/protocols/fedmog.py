@@ -53,7 +53,7 @@ class FedMoG(LocalSGD[Tensor]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("FedMoG.k", self.k, self.k >= 1, ">= 1")
+        require("FedMoG.k", self.k, 1 <= self.k <= 1000, "in [1, 1000]")
         require("FedMoG.lam", self.lam, self.lam > 0, "> 0")
 
     def init(self, shared: Shared) -> Tensor:

@@ -115,7 +115,13 @@ class FedPM(ScoreTraining):
     def server_step(
         self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
     ) -> Belief:
-        """BayesAgg: equations 3 and 4, ``K`` clients and ``K * aggregate`` ones."""
+        """BayesAgg: equations 3 and 4, ``K`` clients and ``K * aggregate`` ones.
+
+        Without a client the posterior is the prior, whose mode does not exist if that is uniform:
+        the state stays.
+        """
+        if n == 0:
+            return state
         step = super().server_step(shared, state, aggregate, n, key)
         alpha, beta = state.alpha, state.beta
         assert alpha is not None

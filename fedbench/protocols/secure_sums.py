@@ -48,9 +48,9 @@ class SummedResidues(DenseWeights):
     def __post_init__(self) -> None:
         super().__post_init__()
         name = type(self).__name__
-        require(f"{name}.clip", self.clip, 0 < self.clip < float("inf"), "> 0 and finite")
+        require(f"{name}.clip", self.clip, 1e-38 <= self.clip <= 1e38, "in [1e-38, 1e38]")
         require(f"{name}.clients", self.clients, self.clients >= 1, ">= 1")
-        require(f"{name}.sigmas", self.sigmas, 0 < self.sigmas < float("inf"), "> 0 and finite")
+        require(f"{name}.sigmas", self.sigmas, 0.01 <= self.sigmas <= 1e6, "in [0.01, 1e6]")
 
     @property
     def weighted(self) -> bool:

@@ -55,7 +55,7 @@ class Skellam(SummedResidues):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("Skellam.z", self.z, 0 <= self.z < math.inf, ">= 0 and finite")
+        require("Skellam.z", self.z, 0 <= self.z <= 1e38, "in [0, 1e38]")
         require("Skellam.bits", self.bits, 2 <= self.bits <= 24, "in [2, 24]")
         require("Skellam.beta", self.beta, 0 <= self.beta < 1, "in [0, 1)")
         least = math.log2(self.sigmas**2 * self.clients) / 2

@@ -123,8 +123,8 @@ def test_rules_that_are_called_with_too_few_rows_say_so() -> None:
     for name in registry.names("defense"):
         rule = registry.load("defense", name).declared(2)
         payload = next(x for x in PAYLOADS if rule.refuses(type(x)) is None)
-        n = rule.rows_needed() - 1
-        few = (payload.take([0] * n), None, example_situation(payload, Mean()).view.take([0] * n))
+        n, view = rule.rows_needed() - 1, example_situation(payload, Mean()).view
+        few = (payload.take([0] * n), None, view.take(torch.zeros(n).long()))
         match = rf"{type(rule).__name__} must have n >= {n + 1} rows, got {n}"
         with pytest.raises(ConfigError, match=match):
             rule.aggregate(*few)
@@ -144,7 +144,13 @@ def test_what_loops_as_often_as_it_is_told_is_not_told_too_often() -> None:
 
 
 def test_noise_of_sums_stays_within_what_can_be_drawn() -> None:
-    for broken in ({"clip": 5e-324}, {"sigmas": 1e-17}, {"sigmas": 1e308}, {"clip": 1e308}):
+    wrong: list[dict[str, Any]] = [
+        {"clip": 5e-324},
+        {"sigmas": 1e-17},
+        {"sigmas": 1e308},
+        {"clip": 1e308},
+    ]
+    for broken in wrong:
         for protocol in (Skellam, PBM):
             with pytest.raises(ConfigError, match="must be in"):
                 protocol(**broken)

@@ -181,7 +181,7 @@ def objective(protocol: FedSparse, w: Tensor, v: Tensor, start: Tensor, prior: T
     theta = torch.sigmoid(prior)
     price = protocol.lambda0 * (len(w) if protocol.per == "weight" else 1) * r.sum()
     pull = (r * theta.log() + (1 - r) * (1 - theta).log()).sum()
-    away = protocol.drift / 2 * (r.detach() * (w - start).square()).sum()
+    away = protocol.drift / 2 * (r * (w - start).square()).sum()
     return price - protocol.ce_scale * pull + away
 
 

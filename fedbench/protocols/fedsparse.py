@@ -215,12 +215,14 @@ class FedSparse(Protocol[SparseState]):
             for name, log_alpha in self.log_alpha(w, v).items():
                 layer, chance = layer_of(name), hard_concrete.open_chance(log_alpha)
                 payers = w[layer].numel() // len(log_alpha) if self.per == "weight" else 1
-                price = self.lambda0 * payers
+                price: float | Tensor = self.lambda0 * payers
                 slope = chance * (1 - chance) * torch.sigmoid(v[name]) / self.temperature
-                gradient[name] = gradient[name] - (price - self.ce_scale * prior[name]) * slope
                 if self.drift:
-                    away = along(chance, w[layer]) * (w[layer] - start[layer])
+                    moved = w[layer] - start[layer]
+                    price = price + self.drift / 2 * group_norms(moved).square()
+                    away = along(chance, w[layer]) * moved
                     gradient[layer] = gradient[layer] + self.drift * away
+                gradient[name] = gradient[name] - (price - self.ce_scale * prior[name]) * slope
             down, up = split_tree(gradient)
             w, velocity = sgd.step(w, down, velocity)
             v, moments = adamax.step(v, up, moments)

@@ -64,7 +64,7 @@ class Curve:
     @property
     def bits(self) -> float:
         """Per parameter and message, mean over rounds and seeds."""
-        return statistics.fmean(r.result.uplink_bits_per_parameter for r in self.records)
+        return statistics.fmean(r.result.uplink_bits_per_parameter or 0.0 for r in self.records)
 
     def mean(self) -> list[tuple[float, float]]:
         """The mean curve over seeds."""
@@ -79,7 +79,7 @@ def cumulative(record: Record) -> list[float]:
     """Bits per parameter and client slot after each round."""
     total, out = 0.0, []
     for r in record.rounds:
-        total += r.uplink_bits / len(r.clients) / record.parameters
+        total += (r.uplink_bits or 0) / len(r.clients) / record.parameters
         out.append(total)
     return out
 

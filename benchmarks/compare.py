@@ -24,7 +24,7 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
     ),
     "up bits per parameter": lambda r: r.result.uplink_bits_per_parameter,
     "up bits, last round": lambda r: (
-        r.rounds[-1].benign_uplink_bits
+        (r.rounds[-1].benign_uplink_bits or 0)
         / (len(r.rounds[-1].clients) - r.rounds[-1].malicious)
         / r.parameters
     ),

@@ -29,7 +29,8 @@ class Round(Part):
         rejected_honest: Benign rows that did not.
         rejected_malicious: Malicious rows that did not.
         skipped: Too few rows for the rule: the state stayed.
-        uplink_bits: Bits of all packets that clients sent.
+        uplink_bits: Bits of all packets that clients sent; of a secure sum (``--sees sum``), of
+            what its participants must send, None where that is not known.
         benign_uplink_bits: Those of benign clients.
         downlink_bits: Bits of what the server sent, over all clients of the round.
         entropy_bits: Empirical entropy of the benign messages' symbols, an estimate beside what was
@@ -63,8 +64,8 @@ class Round(Part):
     rejected_honest: int
     rejected_malicious: int
     skipped: bool
-    uplink_bits: int
-    benign_uplink_bits: int
+    uplink_bits: int | None
+    benign_uplink_bits: int | None
     downlink_bits: int
     entropy_bits: Number = None
     accuracy: Number = None
@@ -102,7 +103,7 @@ class Result(Part):
         validation_accuracy: On their pooled validation parts, for whoever chooses between runs.
         success: See `Round`.
         per_client: Accuracies of the benign clients on their own test parts.
-        uplink_bits_per_parameter: Per benign message, headers included.
+        uplink_bits_per_parameter: Per benign message, headers included; None as in `Round`.
         entropy_bits_per_parameter: Per benign message, an estimate; None where there is none.
         downlink_bits_per_parameter: Per client and round.
         model_bits: To store what is deployed.
@@ -117,7 +118,7 @@ class Result(Part):
     accuracy: float
     loss: Number
     per_client: Spread
-    uplink_bits_per_parameter: float
+    uplink_bits_per_parameter: Number
     entropy_bits_per_parameter: Number = None
     downlink_bits_per_parameter: float
     model_bits: int

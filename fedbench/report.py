@@ -22,7 +22,7 @@ from fedbench.identity import code_version
 from fedbench.layout import Tree
 from fedbench.lockstep import Stacked
 from fedbench.measured import Environment, Result, Round, Spread, Timing
-from fedbench.payload import Payload
+from fedbench.payload import Payload, summed_bits
 from fedbench.record import Record
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup
@@ -80,18 +80,32 @@ def looked_at(setup: Setup, world: World) -> dict[str, Any]:
 
 
 def travelled(
-    setup: Setup, up: list[Packet], down: list[Packet], accepted: Tensor, malicious: Tensor
+    setup: Setup,
+    honest: Payload,
+    up: list[Packet],
+    down: list[Packet],
+    accepted: Tensor,
+    malicious: Tensor,
 ) -> dict[str, Any]:
-    """Rows and bits of a round; ``down`` is one packet for all clients, or one for each."""
+    """Rows and bits of a round; ``down`` is one packet for all clients, or one for each.
+
+    Up it is what was sent, or where a secure aggregation shows the server a sum only, what that
+    must carry of messages like the ``honest`` ones (`summed_bits`); None where nobody knows.
+    """
     extra: int = hooks.ask(setup.plugins.mechanism, "message_bits", int)
     each = torch.tensor([packet.bits + extra for packet in up], dtype=torch.int64)
+    counted = True
+    if setup.sees in ("sum", "hidden-sum"):
+        masked = None if setup.plugins.protocol.weighted else summed_bits(honest)
+        counted = masked is not None
+        each.fill_((masked or 0) + extra)
     return {
         "malicious": int(malicious.sum()),
         "accepted": int(accepted.sum()),
         "rejected_honest": int((~accepted & ~malicious).sum()),
         "rejected_malicious": int((~accepted & malicious).sum()),
-        "uplink_bits": int(each.sum()),
-        "benign_uplink_bits": int(each[~malicious].sum()),
+        "uplink_bits": int(each.sum()) if counted else None,
+        "benign_uplink_bits": int(each[~malicious].sum()) if counted else None,
         "downlink_bits": sum(p.bits for p in down) * (len(up) // max(len(down), 1)),
     }
 
@@ -140,9 +154,7 @@ def report(setup: Setup, world: World, rounds: list[Round], seconds: float) -> R
         accuracy=score.accuracy,
         loss=score.loss,
         per_client=spread(score.parts),
-        uplink_bits_per_parameter=sum(r.benign_uplink_bits for r in rounds)
-        / max(benign_messages, 1)
-        / d,
+        uplink_bits_per_parameter=uplink_bits_per_parameter(rounds, d),
         entropy_bits_per_parameter=sum(entropies) / benign_messages / d if entropies else None,
         downlink_bits_per_parameter=sum(r.downlink_bits for r in rounds) / max(messages, 1) / d,
         model_bits=hooks.ask(protocol, "model_bits", int, shared, world.state),
@@ -173,6 +185,15 @@ def report(setup: Setup, world: World, rounds: list[Round], seconds: float) -> R
             attack_seconds=world.attack_seconds,
         ),
     ).sealed()
+
+
+def uplink_bits_per_parameter(rounds: list[Round], d: int) -> float | None:
+    """Bits of a benign message for each of ``d`` parameters; None if a round has not counted."""
+    each = [r.benign_uplink_bits for r in rounds]
+    messages = sum(len(r.clients) - r.malicious for r in rounds)
+    if None in each:
+        return None
+    return sum(bits for bits in each if bits is not None) / max(messages, 1) / d
 
 
 def validation_accuracy(setup: Setup, state: Any) -> float:

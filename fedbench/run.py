@@ -208,7 +208,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         local_accuracy=statistics.fmean(world.locals.values()) if world.locals else None,
         **forged.told,
         **achieved,
-        **travelled(setup, forged.packets, down, accepted, malicious),
+        **travelled(setup, honest, forged.packets, down, accepted, malicious),
         **(looked_at(setup, world) if looked else {}),
     )
 

@@ -424,6 +424,7 @@ def test_it_passes_rounds_with_attack_and_defense_and_counts_what_gates_save(att
     assert first.malicious > 0
     assert first.accepted == second.accepted == 7
     assert second.downlink_bits < first.downlink_bits
+    assert second.benign_uplink_bits is not None
     assert second.benign_uplink_bits / (7 - second.malicious) < first.downlink_bits / 7
 
 

@@ -570,6 +570,7 @@ def test_a_client_sends_as_many_weights_as_the_schedule_says() -> None:
         alive = int(world.state.mask.sum())
         one = play_round(setup, world, step)
         floats = 3 * 32 * kept[step]
+        assert one.uplink_bits is not None
         assert floats < one.uplink_bits < floats + 3 * alive
         assert int(world.state.mask.sum()) == pytest.approx(kept[step], rel=0.05)  # a vote
         assert world.state.rounds == step + 1
@@ -598,6 +599,7 @@ def test_rounds_under_attack_against_the_trimmed_mean(where: str, attack: str, v
         assert one.accepted == 4
         assert not one.skipped
         assert one.malicious == 0 or (one.gain is not None and one.gain > 0)
+        assert one.uplink_bits is not None
         assert one.uplink_bits % 32 == 0
     first, second = record.rounds
     assert second.downlink_bits < first.downlink_bits / 3

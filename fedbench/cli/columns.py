@@ -186,7 +186,7 @@ CLIENT_STD = Column("client\nstd", lambda row: percent(row.client("std")))
 CLIENT_MIN = Column("client\nmin %", lambda row: percent(row.client("min")))
 CLIENT_MAX = Column("client\nmax %", lambda row: percent(row.client("max")))
 CLIENTS = (CLIENT_MEAN, CLIENT_STD, CLIENT_MIN, CLIENT_MAX, OWN_MODEL)
-UP = Column("up\nbits", lambda row: bits(row.uplink))
+UP = Column("up\nbits", lambda row: known(row.uplink, bits))
 ENTROPY = Column(
     "entropy\nbits", lambda row: known(row.entropy, bits), lambda row: row.entropy is not None
 )
@@ -242,6 +242,11 @@ def captions(rows: Sequence[Row]) -> dict[str, str]:
             "what each sampled client last sent, as a model of its own, on its own test data"
         )
     said["bits"] = "per parameter and message, counted on what was sent"
+    if any(r.scenario.sees in ("sum", "hidden-sum") for row in rows for r in row.records):
+        said["bits"] += (
+            "; up, under secure aggregation, log2(n + 1) for each bit of a sum of n, and "
+            f"{NONE} for what is no bit"
+        )
     if ENTROPY.says(rows):
         said["entropy"] = (
             "an estimate, the empirical entropy of the symbols, beside the measured bits"

@@ -63,7 +63,7 @@ def _counted(one: Record) -> Iterator[int]:
     yield one.parameters
     for r in one.rounds:
         yield from (r.step, r.malicious, len(r.clients) - r.malicious)
-        yield from (r.uplink_bits, r.benign_uplink_bits, r.downlink_bits)
+        yield from (r.uplink_bits or 0, r.benign_uplink_bits or 0, r.downlink_bits)
 
 
 def _told_twice(one: Record) -> Iterator[tuple[str, Any, Any]]:
@@ -74,7 +74,7 @@ def _told_twice(one: Record) -> Iterator[tuple[str, Any, Any]]:
     yield "looks", looks, [r.step for r in one.rounds if r.accuracy is not None]
     benign = sum(len(r.clients) - r.malicious for r in one.rounds)
     everybody = sum(len(r.clients) for r in one.rounds)
-    up = sum(r.benign_uplink_bits for r in one.rounds) / max(benign, 1) / one.parameters
+    up = sum(r.benign_uplink_bits or 0 for r in one.rounds) / max(benign, 1) / one.parameters
     down = sum(r.downlink_bits for r in one.rounds) / max(everybody, 1) / one.parameters
     yield "accuracy", one.result.accuracy, one.rounds[-1].accuracy
     yield "uplink bits", one.result.uplink_bits_per_parameter, up

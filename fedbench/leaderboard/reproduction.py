@@ -52,7 +52,7 @@ class Comparison:
         yield "accuracy", mean(self.claimed), mean(self.again)
         for name in ("uplink_bits_per_parameter", "downlink_bits_per_parameter"):
             claimed, again = (
-                statistics.fmean(getattr(r.result, name) for r in side)
+                statistics.fmean(getattr(r.result, name) or 0.0 for r in side)
                 for side in (self.claimed, self.again)
             )
             yield name, claimed, again

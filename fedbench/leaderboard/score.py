@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
+from fedbench.errors import ConfigError
 from fedbench.leaderboard.entry import AttackedCell, Interval, Member, Point, Price, Score
 from fedbench.record import Record
 from fedbench.sweep.statistics import interval
@@ -44,7 +45,7 @@ def attacked(
         mandatory=mandatory,
         accuracy=over(accuracies, confidence),
         impact=None if is_clean(attack) else over(lost, confidence),
-        uplink_bits=statistics.fmean(r.result.uplink_bits_per_parameter for r in records),
+        uplink_bits=statistics.fmean(counted(r) for r in records),
         downlink_bits=statistics.fmean(r.result.downlink_bits_per_parameter for r in records),
         curve=curve(records, confidence),
         flags=list(dict.fromkeys(flag for r in records for flag in r.flags)),
@@ -53,6 +54,21 @@ def attacked(
             for r in records
         ],
     )
+
+
+def counted(record: Record) -> float:
+    """Bits up, per parameter and benign message.
+
+    Raises:
+        ConfigError: nobody knows them.
+    """
+    bits = record.result.uplink_bits_per_parameter
+    if bits is None or any(r.benign_uplink_bits is None for r in record.rounds):
+        raise ConfigError(
+            f"{record.file_name}: an entry must count its bits, got a secure sum of "
+            f"{record.scenario.protocol}'s messages, whose bits are not known; use --sees messages"
+        )
+    return bits
 
 
 def curve(records: Sequence[Record], confidence: float) -> list[Point]:
@@ -78,7 +94,7 @@ def spending(record: Record) -> list[float]:
     total, out = 0.0, []
     for r in record.rounds:
         benign = len(r.clients) - r.malicious
-        up = r.benign_uplink_bits / benign if benign else 0.0
+        up = (r.benign_uplink_bits or 0) / benign if benign else 0.0
         down = r.downlink_bits / len(r.clients) if r.clients else 0.0
         total += (up + down) / record.parameters
         out.append(total)

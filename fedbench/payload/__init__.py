@@ -13,6 +13,7 @@ from fedbench.payload.rankings import Rankings, ranking, reputation
 from fedbench.payload.residues import Residues
 from fedbench.payload.rotated_levels import RotatedLevels
 from fedbench.payload.scaled_signs import ScaledSigns
+from fedbench.payload.secure_sum import summed_bits
 from fedbench.payload.seeded_sparse import SeededSparse
 from fedbench.payload.signs import SignBits
 from fedbench.payload.sparse import SparseVectors
@@ -43,4 +44,5 @@ __all__ = [
     "reputation",
     "require_same_form",
     "same",
+    "summed_bits",
 ]

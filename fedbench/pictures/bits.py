@@ -61,14 +61,15 @@ def marks(rows: Sequence[Row]) -> list[Mark]:
         row, clean = system.shown, system.clean
         low, high = cut(interval(accuracies(row))) or (row.accuracy, row.accuracy)
         without = None if clean is None or clean is row else 100 * clean.accuracy
-        bits = max(system.price.uplink + system.price.downlink, 1e-4)  # nothing has no logarithm
+        price = system.price
+        bits = max((price.uplink or 0) + price.downlink, 1e-4)  # nothing has no logarithm
         out.append(Mark(system, bits, 100 * row.accuracy, (100 * low, 100 * high), without))
     return out
 
 
 def shows(rows: Sequence[Row]) -> bool:
-    """Every record counts its bits."""
-    return bool(rows)
+    """Every record counts its bits, unless a secure sum hides them."""
+    return bool(rows) and all(row.uplink is not None for row in rows)
 
 
 @styled

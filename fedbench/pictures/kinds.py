@@ -31,7 +31,7 @@ class Kind:
 
 KINDS = {
     "rounds": Kind(rounds.shows, "two looks at the test data", rounds.compose),
-    "bits": Kind(bits.shows, "a row", bits.compose),
+    "bits": Kind(bits.shows, "rows, all of whose bits are counted", bits.compose),
     "heatmap": Kind(heatmap.shows, "an attack", heatmap.compose),
     "impact": Kind(impact.shows, "a seed with and without attack", impact.compose),
     "epsilon": Kind(epsilon.shows, "a finite epsilon", epsilon.compose),

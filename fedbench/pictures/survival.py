@@ -141,16 +141,17 @@ def bits(axes: Axes, systems: Sequence[Group]) -> None:
     """A bar from zero and the number: uplink bits, the mean over all cells of a system."""
     numbers = [group.price.uplink for group in systems]
     middles = [group.middle for group in systems]
-    axes.barh(middles, numbers, height=0.17, color=BAR, zorder=2)
-    for number, y in zip(numbers, middles, strict=True):
+    lengths = [number or 0.0 for number in numbers]
+    axes.barh(middles, lengths, height=0.17, color=BAR, zorder=2)
+    for number, length, y in zip(numbers, lengths, middles, strict=True):
         axes.annotate(
-            columns.bits(number),
-            (number, y),
+            columns.known(number, columns.bits),
+            (length, y),
             xytext=(4, 0),
             textcoords="offset points",
             va="center_baseline",
         )
-    axes.set(xlim=(0, max([*numbers, 1e-9]) * BITS / (BITS - 0.55)), xticks=[])
+    axes.set(xlim=(0, max([*lengths, 1e-9]) * BITS / (BITS - 0.55)), xticks=[])
     axes.axvline(0, color=RULE, linewidth=0.8)
 
 

@@ -93,7 +93,7 @@ _RECORD = SchemaValidator(
                 malicious=WHOLE,
                 rejected_honest=WHOLE,
                 rejected_malicious=WHOLE,
-                uplink_bits=WHOLE,
+                uplink_bits=nullable_schema(WHOLE),
                 downlink_bits=WHOLE,
                 queries=nullable_schema(WHOLE),
             )
@@ -103,7 +103,7 @@ _RECORD = SchemaValidator(
             loss=nullable_schema(NUMBER),
             per_client=_table(min=SHARE),
             local_accuracy=nullable_schema(SHARE),
-            uplink_bits_per_parameter=NUMBER,
+            uplink_bits_per_parameter=nullable_schema(NUMBER),
             entropy_bits_per_parameter=nullable_schema(NUMBER),
             downlink_bits_per_parameter=NUMBER,
             model_bits=WHOLE,
@@ -197,6 +197,7 @@ def _entry(read: dict[str, Any], name: str) -> Entry:
     privacy = read["privacy"]
     counts = [one["queries"] for one in rounds]
     asked = None if None in counts else sum(counts)  # nobody counted before schema 3
+    up, down = ([one[f"{way}link_bits"] for one in rounds] for way in ("up", "down"))
     entry = {
         **scenario,
         "id": read["id"],
@@ -207,7 +208,7 @@ def _entry(read: dict[str, Any], name: str) -> Entry:
         "uplink_bits": result["uplink_bits_per_parameter"],
         "entropy_bits": result["entropy_bits_per_parameter"],
         "downlink_bits": result["downlink_bits_per_parameter"],
-        "total_bits": float(sum(one["uplink_bits"] + one["downlink_bits"] for one in rounds)),
+        "total_bits": None if None in up else float(sum(up) + sum(down)),
         "model_bits": result["model_bits"] / read["parameters"],
         "sparsity": result["sparsity"],
         "epsilon": result["epsilon"],

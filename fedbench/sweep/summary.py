@@ -103,9 +103,9 @@ class Row:
         return statistics.fmean(getattr(r.result.per_client, what) for r in self.records)
 
     @property
-    def uplink(self) -> float:
-        """Bits per parameter and benign message."""
-        return statistics.fmean(r.result.uplink_bits_per_parameter for r in self.records)
+    def uplink(self) -> float | None:
+        """Bits per parameter and benign message; None where a secure sum hides them."""
+        return _mean([r.result.uplink_bits_per_parameter for r in self.records])
 
     @property
     def downlink(self) -> float:

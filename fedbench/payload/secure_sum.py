@@ -1,0 +1,43 @@
+"""What a message costs where a secure aggregation adds it up."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from fedbench.payload.base import Payload
+from fedbench.payload.masks import BinaryMasks
+from fedbench.payload.residues import Residues
+from fedbench.payload.signs import SignBits
+from fedbench.rng import Key
+from fedbench.wire import code_residues
+
+
+def summed_bits(payload: Payload) -> int | None:
+    """Bits of each of the ``n`` messages, if the server gets no more than their sum.
+
+    A sum of ``n`` bits is a whole number up to ``n``, so what masks it is uniform modulo ``n + 1``
+    and costs ``log2(n + 1)`` bits a coordinate, however sparse the bits are: what is masked cannot
+    be compressed. `Residues` have a modulus of their own. Of other alphabets it is not known, and
+    None: floats would have to be made whole numbers first, which nobody does here. What agreeing
+    on the masks costs is not counted.
+
+    References:
+        Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning",
+        CCS 2017, https://doi.org/10.1145/3133956.3133982, section 4.
+    """
+    if isinstance(payload, Residues):
+        return payload.take([0]).encode()[0].bits if len(payload) else 0
+    if isinstance(payload, SignBits):
+        return masked_bits(payload.positive.shape[1], len(payload) + 1)
+    if isinstance(payload, BinaryMasks) and payload.rest.shape[1] == 0:
+        return masked_bits(payload.mask.shape[1], len(payload) + 1)
+    return None
+
+
+@lru_cache(maxsize=64)
+def masked_bits(count: int, modulus: int) -> int:
+    """Bits of ``count`` masked residues, as they are really coded; all messages cost the same."""
+    drawn = Key(0).fold("masked", count, modulus).bits(count).numpy().view(np.uint64)
+    return code_residues((drawn % np.uint64(modulus)).astype(np.int32), modulus)[1]

@@ -256,6 +256,8 @@ def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
         on_bound = [r for r in attacked if r.notes.get("ended") == "bound" and _searched(r.notes)]
         if on_bound:
             doubts.append("the attack's search ended on its bound in some rounds")
+        if any(r.notes.get("gamma", r.notes.get("lambda")) == 0 for r in attacked):
+            doubts.append("the attack's search found no strength above 0 in some rounds")
         if not attacked:
             doubts.append("no malicious client was ever sampled, or every round was skipped")
         elif not acted and setup.scenario.attack_from < len(rounds):  # else it is meant to be so

@@ -22,7 +22,7 @@ from fedbench.training import Loop, Schedule
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.min_max import MinMax
 from fedbench_attacks.opt_ipm import OptIPM
-from fedbench_attacks.search import best_of_grid, selecting
+from fedbench_attacks.search import Scale, best_of_grid, selecting
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
 from fedbench_defenses.median import Median
@@ -141,12 +141,16 @@ def test_d19_a_search_keeps_the_best_that_it_has_seen() -> None:
     def damage(gamma: float) -> float:
         return 5.0 if 0.9 < gamma < 1.1 else min(gamma, 3.0)
 
-    found = best_of_grid(damage, 1e5)
+    scale = Scale(near=1.0, far=16.0, bound=1e5)
+    found = best_of_grid(damage, scale)
     assert damage(found.gamma) == 5.0
     assert max(value for _, value in found.trace) == 5.0
     # What is accepted need not be an interval: the upper one is found.
-    island = selecting(lambda gamma: gamma < 0.5 or 6.0 < gamma < 9.0, 1e5)
+    island = selecting(lambda gamma: gamma < 0.5 or 6.0 < gamma < 9.0, scale)
     assert 8.99 < island.gamma < 9.0
+    # Nor need it hold a doubling: this one lies between 4 and 8, and is a ninth as wide as 4.
+    island = selecting(lambda gamma: gamma < 0.5 or 5.0 < gamma < 5.5, scale)
+    assert 5.494 < island.gamma < 5.5
 
 
 @pytest.mark.parametrize("attack", [DynOpt, OptIPM])

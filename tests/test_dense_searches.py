@@ -124,7 +124,8 @@ def test_opt_alie_hurts_a_rule_that_selects_no_less_than_dyn_opt() -> None:
     for seed in range(6):
         for rule in (MultiKrum(f=2), MultiKrum(f=2, m=1), MultiKrum(f=3, m=4)):
             here = honest(rule, seed)
-            theirs, ours = (damage(rule, here, sent(a, here)[1]) for a in (DynOpt(), OptALIE()))
+            all_taken = DynOpt(selected="all")
+            theirs, ours = (damage(rule, here, sent(a, here)[1]) for a in (all_taken, OptALIE()))
             assert ours >= 0.999 * theirs
             better += ours > 1.01 * theirs
     assert better  # where it pays not to have all colluders selected
@@ -132,7 +133,7 @@ def test_opt_alie_hurts_a_rule_that_selects_no_less_than_dyn_opt() -> None:
 
 def test_a_search_tells_every_trial_and_forge_hands_it_on() -> None:
     for attack in (DynOpt(), OptIPM(), OptALIE(), StatOpt()):
-        for rule in RULES[2:]:
+        for rule in (MultiKrum(f=2), MultiKrum(f=2, m=1), Clipped()):
             here = honest(rule)
             forged = forge(attack, here, {})
             if isinstance(attack, StatOpt) and isinstance(rule, Clipped):
@@ -157,7 +158,7 @@ def test_the_trace_is_of_damages_or_of_verdicts() -> None:
     gamma = view.notes["gamma"]
     found = dict(view.trace)[gamma]  # type: ignore[index]
     assert found == pytest.approx(damage(TrimmedMean(f=2), here, x), rel=1e-5)
-    view, _ = sent(DynOpt(), honest(MultiKrum(f=2)))
+    view, _ = sent(DynOpt(selected="all"), honest(MultiKrum(f=2)))
     assert {value for _, value in view.trace} == {0.0, 1.0}
 
 
@@ -255,13 +256,13 @@ def test_stat_opt_finds_the_largest_lambda_that_is_selected(rule: MultiKrum, see
         assert selected(0.0) < taken
         return
     assert selected(strength) == taken
-    assert selected(strength + 2e-3) < taken
+    assert selected(1.0011 * strength) < taken
     halved, _ = sent(StatOpt(search="published"), here)
     published = halved.notes["lambda"]
     assert isinstance(published, float)
     assert selected(published) == taken
     assert selected(2 * published) < taken
-    assert published <= strength + 1e-3
+    assert published <= 1.001 * strength
 
 
 def test_the_published_lambda_starts_at_the_bound_of_the_theorem() -> None:
@@ -332,5 +333,5 @@ def test_a_search_survives_a_round_with_fewer_finite_rows_than_the_rule_needs() 
         here = example_situation(FloatVectors(x), rule, range(M))
         for attack in (OptIPM(), OptALIE(), DynOpt()):
             view, message = sent(attack, here)
-            assert view.notes["gamma"] == attack.bound
+            assert view.notes["ended"] == "bound"
             assert message.shape == (M, 40)

@@ -1,6 +1,7 @@
 """DYN-OPT meets its definition for each kind of rule; the published search is what it was."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from fedbench.rng import Key
 from fedbench.testing import example_payloads, example_situation
 from fedbench.threat import attack_view
 from fedbench_attacks.dyn_opt import DynOpt
-from fedbench_attacks.search import best_of_grid, saturating
+from fedbench_attacks.order_line import saturating
+from fedbench_attacks.search import Scale, best_of_grid
 from fedbench_attacks.squares import Squares
 from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.mean import Mean
@@ -39,6 +41,11 @@ def attacked(
     return view, sent
 
 
+def unit(benign: Tensor) -> float:
+    """Gamma at which the push along the deviation is as long as the rows, root mean square."""
+    return float(benign.norm(dim=1).square().mean().sqrt() / benign.std(dim=0).norm())
+
+
 def trial(attack: DynOpt, rule: Any, gamma: float, seed: int = 0) -> Tensor:
     """All ``n`` rows when the colluders use ``gamma``."""
     x = honest(seed).x
@@ -52,7 +59,7 @@ def trial(attack: DynOpt, rule: Any, gamma: float, seed: int = 0) -> Tensor:
 def test_against_a_selecting_rule_gamma_is_accepted_and_a_thousandth_more_is_not(
     rule: MultiKrum, seed: int
 ) -> None:
-    view, _ = attacked(DynOpt(), rule, honest(seed))
+    view, _ = attacked(DynOpt(selected="all"), rule, honest(seed))
     gamma = view.notes["gamma"]
     assert isinstance(gamma, float)
     if view.notes["ended"] == "never":
@@ -62,7 +69,7 @@ def test_against_a_selecting_rule_gamma_is_accepted_and_a_thousandth_more_is_not
     assert view.notes["ended"] == "converged"
     taken = min(M, rule.m or M)  # two equal rows cannot both be the one that Krum picks
     accepted = rule.select(squared_distances(trial(DynOpt(), rule, gamma, seed)))
-    beyond = rule.select(squared_distances(trial(DynOpt(), rule, gamma + 1e-3, seed)))
+    beyond = rule.select(squared_distances(trial(DynOpt(), rule, 1.0011 * gamma, seed)))
     assert accepted is not None
     assert beyond is not None
     assert int(accepted[:M].sum()) == taken
@@ -106,11 +113,13 @@ def test_against_an_unbounded_rule_gamma_is_the_bound_without_a_question(rule: A
     # A trimmed mean that is prepared for one of two malicious rows is as unbounded as the mean; a
     # Multi-Krum that selects everyone accepts everything.
     view, sent = attacked(DynOpt(bound=1e3), rule)
-    assert view.notes["gamma"] == 1e3
+    gamma = view.notes["gamma"]
+    assert gamma == pytest.approx(1e3 * unit(honest().x[M:]))
+    assert isinstance(gamma, float)
     assert view.notes["ended"] == "bound"
     assert view.defense is not None
     assert isinstance(rule, MultiKrum) or view.defense.queries == 0
-    torch.testing.assert_close(sent.values(), trial(DynOpt(), rule, 1e3)[:M])
+    torch.testing.assert_close(sent.values(), trial(DynOpt(), rule, gamma)[:M])
 
 
 def test_sparse_vectors_have_no_limit_either_and_the_bound_is_the_bound() -> None:
@@ -118,8 +127,9 @@ def test_sparse_vectors_have_no_limit_either_and_the_bound_is_the_bound() -> Non
     blank = SparseVectors(
         torch.zeros(9, 8, dtype=torch.int64), torch.zeros(9, 8), torch.zeros(9, 0), 40
     )
-    view, _ = attacked(DynOpt(bound=50.0), Mean(), blank.nearest(x))
-    assert view.notes["gamma"] == 50.0
+    sparse = blank.nearest(x)
+    view, _ = attacked(DynOpt(bound=50.0), Mean(), sparse)
+    assert view.notes["gamma"] == pytest.approx(50.0 * unit(sparse.values()[M:]))
     assert view.notes["search"] == "unbounded"
     assert view.defense is not None
     assert view.defense.queries == 0
@@ -130,7 +140,8 @@ def test_with_no_honest_row_in_the_round_nothing_has_to_be_accepted(rule: Any) -
     situation = example_situation(honest(n=5), rule, range(5))
     view = attack_view(DynOpt(bound=50.0), situation)
     DynOpt(bound=50.0).craft(view, None)
-    assert view.notes["gamma"] == 50.0
+    assert view.notes["gamma"] == pytest.approx(50.0 * unit(honest(n=5).x))
+    assert view.notes["ended"] == "bound"
     assert view.notes["benign"] == 0
 
 
@@ -140,14 +151,16 @@ def test_the_direction_is_the_published_one(direction: Any) -> None:
     benign = honest().x[M:]
     mean = benign.mean(dim=0)
     push = {"std": benign.std(dim=0), "sign": mean.sign(), "unit": mean / mean.norm()}[direction]
-    torch.testing.assert_close(sent.values(), (mean - 2 * push).expand(M, -1))
+    gamma = 2 * benign.norm(dim=1).square().mean().sqrt() / push.norm()  # twice as long as they are
+    torch.testing.assert_close(sent.values(), (mean - gamma * push).expand(M, -1))
 
 
 def test_one_benign_row_has_no_deviation_and_the_fall_back_is_recorded() -> None:
     view, sent = attacked(DynOpt(bound=2.0), Mean(), FloatVectors(honest().x[: M + 1]))
     assert view.notes["direction"] == "sign"
     row = honest().x[M]
-    torch.testing.assert_close(sent.values(), (row - 2 * row.sign()).expand(M, -1))
+    gamma = 2 * row.norm() / 40**0.5
+    torch.testing.assert_close(sent.values(), (row - gamma * row.sign()).expand(M, -1))
 
 
 def test_the_published_search_returns_its_start_where_damage_is_flat() -> None:
@@ -156,7 +169,7 @@ def test_the_published_search_returns_its_start_where_damage_is_flat() -> None:
     assert view.notes["gamma"] == 5.0
     # It can reach no gamma from twice its start on; the exact search finds the supremum.
     short = attacked(DynOpt(search="published", start=0.05), MultiKrum(f=2))[0].notes["gamma"]
-    exact = attacked(DynOpt(), MultiKrum(f=2))[0].notes["gamma"]
+    exact = attacked(DynOpt(selected="all"), MultiKrum(f=2))[0].notes["gamma"]
     assert isinstance(short, float)
     assert isinstance(exact, float)
     assert short < 0.1 < exact
@@ -216,11 +229,14 @@ def test_a_unit_step_is_felt_by_rankings_however_many_edges_there_are() -> None:
     assert float(correlation) < -0.99
 
 
+UNIT = Scale(near=1.0, far=1.0, bound=1e5)
+
+
 def test_a_grid_search_prefers_the_smallest_of_equals_and_says_when_it_ends_on_the_bound() -> None:
-    found = best_of_grid(lambda gamma: min(gamma, 4.0), 1e5)
-    assert found.gamma == pytest.approx(4.0)
+    found = best_of_grid(lambda gamma: min(gamma, 4.0), UNIT)
+    assert found.gamma == pytest.approx(4.0, rel=1e-3)
     assert found.ended == "converged"
-    assert best_of_grid(lambda gamma: gamma, 1e5).ended == "bound"
+    assert best_of_grid(lambda gamma: gamma, UNIT).ended == "bound"
 
 
 def test_the_oracle_does_not_know_the_server_s_randomness() -> None:
@@ -235,14 +251,30 @@ def test_the_oracle_does_not_know_the_server_s_randomness() -> None:
     assert not torch.equal(view.defense(view.own), server)
 
 
-def test_a_grid_search_looks_closer_around_the_best() -> None:
-    found = best_of_grid(lambda gamma: -abs(gamma - 5.0) + 100, 1e5, flat=0.0)
-    assert abs(found.gamma - 5.0) < 1.0  # the grid itself has 4 and 16
+def test_a_grid_search_looks_closer_around_its_peaks_on_both_sides() -> None:
+    # A tooth that rises in proportion and falls off at once: within 1 % of its tip.
+    def tooth(gamma: float, tip: float) -> float:
+        return gamma if 0 < gamma <= tip else 0.0
+
+    for tip in (0.3, 0.777, 2.9, 20.0, 300.0):
+        found = best_of_grid(partial(tooth, tip=tip), UNIT).gamma
+        assert 0.99 * tip <= found <= tip
+
+        def other_side(gamma: float, tip: float = tip) -> float:
+            return tooth(-gamma, tip)
+
+        found = best_of_grid(other_side, UNIT, sides=(1, -1)).gamma
+        assert 0.99 * tip <= -found <= tip
+
+
+def test_a_grid_search_that_finds_nothing_better_than_no_push_returns_zero() -> None:
+    assert best_of_grid(lambda gamma: 1 / (1 + gamma), UNIT).gamma == 0.0
+    assert best_of_grid(lambda gamma: 3.0, UNIT).gamma == 0.0
 
 
 def test_a_grid_search_survives_damage_that_is_not_finite() -> None:
-    assert best_of_grid(lambda gamma: float("nan"), 10.0).ended == "never"
-    assert best_of_grid(lambda g: float("inf") if g > 2 else g, 1e5).gamma <= 2
+    assert best_of_grid(lambda gamma: float("nan"), UNIT).ended == "never"
+    assert best_of_grid(lambda g: float("inf") if g > 2 else g, UNIT).gamma <= 2
 
 
 def test_the_oracle_is_a_snapshot() -> None:

@@ -455,6 +455,16 @@ def test_a_run_doubts_itself_when_it_should_and_only_then() -> None:
     ]
     skipped = doubts(with_attack(Garbage(), malicious=0.9, defense="trimmed-mean:f=2"), "sign-flip")
     assert "2 of 2 rounds were skipped" in skipped
+    # Of steps that are lost in rounding no update is left, and so nothing to push.
+    still = prepare(
+        SMALL.model_copy(
+            update={"protocol": "fedavg:lr=1e-30", "attack": "dyn-opt", "malicious": 0.1}
+        ),
+        "cpu",
+    )
+    assert "the attack's search found no strength above 0 in some rounds" in doubts(
+        still, "dyn-opt"
+    )
     (lost,) = doubts(
         prepare(SMALL.model_copy(update={"protocol": "fedavg:lr=1e-9"}), "cpu"), "none"
     )

@@ -109,5 +109,5 @@ def direction(
         return -deviation(rows, mean)
     if kind == "sign":
         return -torch.sign(mean)
-    unit: Tensor = mean / torch.linalg.vector_norm(mean).clamp_min(1e-12)
+    unit: Tensor = mean / torch.linalg.vector_norm(mean).clamp_min(1e-30)
     return -unit

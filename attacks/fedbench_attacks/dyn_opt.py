@@ -24,14 +24,15 @@ class DynOpt(Searched):
     (ddof 1), minus the sign of their mean, or minus their mean over its norm. What gamma is sought
     depends on what the rule says of itself, never on its name:
 
-    - it selects rows (Krum family): the supremum of the gammas that get all colluders selected, or
-      of those that get nobody else selected where it selects fewer;
+    - it selects rows (Krum family): the gamma of most damage at which it selects a colluder, be it
+      one or all of them (``selected=most``); or, as in the paper, the supremum of the gammas that
+      get all colluders selected, or nobody else where it selects fewer (``all``);
     - it saturates (trimmed mean, median): the smallest gamma whose damage ``|agg - mean|`` is
       within a relative 1e-6 of its limit;
     - it has no breakdown point against this many (mean), or no row of the round is honest:
       ``bound``, without a search;
     - the alphabet is discrete, or nothing is known of the rule: the most damage on a grid of gammas
-      in powers of 4, refined around the best.
+      about the spread of the rows, refined around the best.
 
     The published search is ``search=published``: it starts at ``start``, halves its step, accepts
     when all colluders are selected or when the damage is larger than *in the previous trial*. It
@@ -44,8 +45,9 @@ class DynOpt(Searched):
     Args:
         direction: ``std``, ``sign`` or ``unit``.
         search: ``exact`` (above) or ``published``.
-        bound: The largest gamma; on discrete alphabets times ``|mean| / |direction|`` where that
-            is more than 1. (Positions are positive: the direction ``sign`` leaves rankings alone.)
+        selected: Against a rule that selects rows: ``most`` or ``all`` (above).
+        bound: Longest ``gamma * direction``, in root mean square lengths of the messages that it
+            knows. (Positions are positive: the direction ``sign`` leaves rankings alone.)
         start: First gamma of the published search; its notebooks use 3, 5, 10, 20 and 50.
         via: ``codec``: compress the dense vector; ``wire``: closest legal message with the honest
             headers, also where a message has other values than what is compressed (recorded).
@@ -64,6 +66,7 @@ class DynOpt(Searched):
 
     direction: Literal["std", "sign", "unit"] = "std"
     search: Literal["exact", "published"] = "exact"
+    selected: Literal["most", "all"] = "most"
     start: float = 10.0
 
     def __post_init__(self) -> None:
@@ -75,7 +78,7 @@ class DynOpt(Searched):
         return direction(view, known, mean, self.direction)
 
     def found(self, trials: Trials) -> Search:
-        """The gamma that is right for this rule, or what the published search ends at."""
-        return (
-            trials.published(self.start) if self.search == "published" else trials.exact(self.bound)
-        )
+        """Find the gamma that is right for this rule, or what the published search ends at."""
+        if self.search == "published":
+            return trials.published(self.start)
+        return trials.exact(self.bound, self.selected, self.sides)

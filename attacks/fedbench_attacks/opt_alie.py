@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -16,16 +17,19 @@ from .searched import Searched
 class OptALIE(Searched):
     """All colluders send ``mean - gamma * std`` (ddof 1), with the gamma of most damage.
 
-    Damage is ``|agg - mean|``. The `DynOpt` of that direction seeks something else where a rule
-    selects rows: the largest gamma at which all colluders are selected. Where damage has no limit,
-    ``bound``. Fewer than two known rows have no deviation: the push is then minus the sign of the
-    mean, recorded.
+    Damage is ``|agg - mean|``, and a negative gamma, on the other side of the mean, is played where
+    it does more. The `DynOpt` of that direction insists that a rule that selects rows takes one of
+    the colluders'. Where damage has no limit, ``bound``: against the plain mean a search with a
+    larger bound does more. Fewer than two known rows have no deviation: the push is then minus the
+    sign of the mean, recorded.
 
     References:
         Allouah et al., "Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity",
         AISTATS 2023, https://arxiv.org/abs/2302.01772, section on experiments, where the strength
         of this attack is optimized by a line search.
     """
+
+    sides: ClassVar[tuple[int, ...]] = (1, -1)
 
     def push(self, view: AttackView, known: Tensor, mean: Tensor) -> Tensor:
         """Minus the deviation."""

@@ -18,7 +18,8 @@ class OptIPM(Searched):
 
     So ``eps = gamma - 1`` in the letters of `IPM`: a gamma below 1 only shrinks the mean. Where the
     rule's answer has a closed form it is used, otherwise the rule is asked on a grid. Where damage
-    has no limit, ``bound``. Masks and the probabilities behind them shrink towards 1/2.
+    has no limit, ``bound``: against the plain mean a search with a larger bound does more. Masks
+    and the probabilities behind them shrink towards 1/2.
 
     References:
         Allouah et al., "Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity",

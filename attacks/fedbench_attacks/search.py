@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from fedbench.order import sorted_rows
-
 Trace = tuple[tuple[float, float], ...]
+GAP = 1e-3  # relative: how much larger a supremum may be than what a search returns
+SMALLEST = 2.0**-40  # of `Scale.near`: no search looks below it
 
 
 @dataclass(frozen=True)
@@ -19,16 +20,51 @@ class Search:
     """Result of a search.
 
     Args:
-        gamma: What was found.
+        gamma: Strength that it returns; negative on the other side of the mean.
         kind: By which search.
         ended: ``converged``, ``bound`` if the largest gamma was the best, ``never`` if none worked.
         trace: Every trial: gamma, and what was sought there: the damage, or 1 if it was accepted.
+        gap: How much larger, relatively, the next trial above ``gamma`` is, of which the search
+            knows that it is too large; 0 where there is no such trial.
     """
 
     gamma: float
     kind: str
     ended: str
     trace: Trace = field(default=(), repr=False, compare=False)
+    gap: float = field(default=0.0, repr=False, compare=False)
+
+    @property
+    def notes(self) -> dict[str, float | str]:
+        """Fields of the record that every search fills, the strength itself left out."""
+        return {"search": self.kind, "ended": self.ended} | ({"gap": self.gap} if self.gap else {})
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Gammas that matter for the rows at hand, so that no search has a unit of its own.
+
+    If all rows are ``c`` times as long and the push is not, all three are ``c`` times as large.
+
+    Args:
+        near: Push as long as the rows are from their middle; searches begin well below it.
+        far: Push so long that a colluder is farther from all rows than these are from each other.
+        bound: The largest.
+    """
+
+    near: float
+    far: float
+    bound: float
+
+    def about(self, per_doubling: int) -> list[float]:
+        """Gammas from a quarter to four times `near`, so many in each doubling.
+
+        >>> Scale(1.0, 2.0, 3.0).about(1)
+        [0.25, 0.5, 1.0, 2.0]
+        """
+        steps = range(-2 * per_doubling, 2 * per_doubling + 1)
+        every = (self.near * 2.0 ** (step / per_doubling) for step in steps)
+        return [gamma for gamma in every if gamma <= self.bound]
 
 
 class Traced:
@@ -55,157 +91,195 @@ def at_bound(bound: float) -> Search:
     return Search(bound, "unbounded", "bound")
 
 
-def selecting(accepted: Callable[[float], bool], bound: float, tolerance: float = 1e-3) -> Search:
-    """The supremum of the accepted gammas, from below, within ``tolerance``.
+def selecting(accepted: Callable[[float], bool], scale: Scale) -> Search:
+    """Largest gamma that is accepted, from below, within a relative `GAP` of the supremum.
 
-    The accepted gammas need not be an interval, so the search first looks at every doubling of
-    ``tolerance`` up to ``bound`` and bisects above the largest that is accepted.
+    The accepted gammas need not be an interval. Trials go down from the bound, by doublings beyond
+    `Scale.far` and by eighths of a doubling below it, to the first that is accepted; between that
+    and the trial before it the supremum is bisected. An island of accepted gammas above it that is
+    narrower than such a step (9 %) can be missed.
 
-    >>> found = selecting(lambda gamma: gamma <= 2.75, bound=1e5)
-    >>> 2.749 <= found.gamma <= 2.75, found.ended
-    (True, 'converged')
-    >>> selecting(lambda gamma: True, bound=8.0)
+    >>> found = selecting(lambda gamma: gamma <= 2.75, Scale(1.0, 8.0, 1e5))
+    >>> 2.75 / 1.001 <= found.gamma <= 2.75, found.ended, 0 < found.gap <= 1e-3
+    (True, 'converged', True)
+    >>> selecting(lambda gamma: True, Scale(1.0, 8.0, 8.0))
     Search(gamma=8.0, kind='selecting', ended='bound')
     """
     asked = Traced(accepted)
-    if asked(bound):
-        return Search(bound, "selecting", "bound", asked.trace)
-    grid = powers(tolerance, bound)
-    low = max((gamma for gamma in grid if asked(gamma)), default=0.0)
+    high = scale.bound
+    if asked(high):
+        return Search(high, "selecting", "bound", asked.trace)
+    low = 0.0
+    for gamma in reversed(line(scale)[:-1]):
+        if asked(gamma):
+            low = gamma
+            break
+        high = gamma
     if low == 0.0 and not asked(0.0):
         return Search(0.0, "selecting", "never", asked.trace)
-    high = min(2 * low if low else grid[0], bound)
-    while high - low > tolerance:
+    while high - low > GAP * low and high > SMALLEST * scale.near:
         middle = (low + high) / 2
         low, high = (middle, high) if asked(middle) else (low, middle)
-    return Search(low, "selecting", "converged", asked.trace)
+    gap = (high - low) / low if low else 0.0
+    return Search(low, "selecting", "converged", asked.trace, gap)
 
 
-def with_copies(ordered: Tensor, weights: Tensor, values: Tensor, m: int) -> Tensor:
-    """``(d,)``: an L-estimate of the sorted rows ``ordered (n - m, d)`` and ``m`` rows ``values``.
+def line(scale: Scale) -> list[float]:
+    """Gammas up to the bound: eighths of a doubling from ``near / 64`` to ``far``, then doublings.
 
-    With ``m`` equal values v among sorted ones b, the order statistic t of all of them is
-    ``clamp(v, b[t - m], b[t])``.
-
-    >>> column = torch.tensor([[0.0], [2.0], [5.0]])
-    >>> with_copies(column, torch.tensor([0, 0, 1.0, 0, 0]), torch.tensor([3.0]), 2)  # 0 2 3 3 5
-    tensor([3.])
+    >>> [round(gamma, 2) for gamma in line(Scale(64.0, 2.0, 9.0))]
+    [1.0, 1.09, 1.19, 1.3, 1.41, 1.54, 1.68, 1.83, 2.0, 4.0, 8.0, 9.0]
     """
-    total = torch.zeros_like(values)
-    for t, weight in enumerate(weights.tolist()):
-        if weight == 0:
-            continue
-        low = ordered[t - m] if t >= m else None
-        high = ordered[t] if t < len(ordered) else None
-        total += weight * torch.clamp(values, low, high)
-    return total
+    low = scale.near / 64
+    far = min(max(scale.far, low), scale.bound)
+    return [*powers(low, far, 2**0.125)[:-1], *powers(far, scale.bound)]
 
 
-def far_out(ordered: Tensor, weights: Tensor, mean: Tensor, push: Tensor, m: int) -> Tensor:
-    """`with_copies` of ``mean + gamma * push`` for gamma to infinity.
-
-    Far above, every rank counts the row that it counts without colluders; far below, the one ``m``
-    places down.
-
-    >>> column, weights = torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1.0, 0, 0])
-    >>> up, down, none = torch.tensor([[1.0], [-1.0], [0.0]])
-    >>> [far_out(column, weights, torch.tensor([3.0]), p, 2).item() for p in (up, down, none)]
-    [5.0, 0.0, 3.0]
-    """
-    b, weights = len(ordered), weights.to(ordered)
-    above = weights[:b] @ ordered + (torch.inf if bool(weights[b:].any()) else 0.0)
-    below = weights[m:] @ ordered - (torch.inf if bool(weights[:m].any()) else 0.0)
-    out = torch.where(push > 0, above, below)
-    still = (push == 0).nonzero()[:, 0]
-    out[still] = with_copies(ordered[:, still], weights, mean[still], m)
-    return out
-
-
-def saturating(
-    weights: Tensor,
-    benign: Tensor,
-    mean: Tensor,
-    push: Tensor,
-    m: int,
-    bound: float,
-    tolerance: float = 1e-6,
+def most_damaging(
+    chosen: Callable[[float], Tensor], damage: Callable[[float, Tensor], float], scale: Scale
 ) -> Search:
-    """The smallest gamma whose damage is within ``tolerance`` of its limit, for an L-estimator.
+    """Gamma of most damage against a rule that selects rows, within a relative `GAP`.
 
-    Those ranks of the benign rows that can count are sorted once, see `with_copies`. A coordinate
-    whose value has left the rows that count has reached its limit: a trial looks at the others, of
-    which few are left at the end.
+    While the selected rows stay the same damage is convex in gamma, so it is largest where the
+    selection changes. Trials are those of `line`; between two that select differently the search
+    bisects wherever one selection at the other's gamma would do more than the best trial.
 
     Args:
-        weights: ``(n,)`` of the rule, see `Defense.order_weights`.
-        benign: ``(n - m, d)``.
-        mean: ``(d,)``, what damage is measured from.
-        push: ``(d,)``.
-        m: Colluders.
-        bound: Largest gamma.
-        tolerance: Relative to the limit.
+        chosen: From a gamma to the rows ``(n,)`` bool that the rule selects.
+        damage: Damage at a gamma if these rows are selected; below 0 if they do not count.
+        scale: Gammas that matter.
     """
-    ranks = weights.nonzero()[:, 0].tolist()
-    lowest, highest = max(ranks[0] - m, 0), min(ranks[-1], len(benign) - 1)
-    ordered = sorted_rows(benign, range(lowest, highest + 1))  # who can be at a rank that counts
-    weights = weights[lowest : highest + 1 + m]
-    edge = torch.where(push > 0, ordered[-1], ordered[0])
-    leaves = torch.where(push != 0, (edge - mean) / push, 0.0)  # the gamma at which v leaves
-    limits = (far_out(ordered, weights, mean, push, m) - mean).double().square_()
-    limit = float(limits.sum())
-    enough = (1 - tolerance) * math.sqrt(limit)
-    near = (leaves, mean, push, limits, ordered)  # of coordinates that may not be there yet
+    selected: dict[float, Tensor] = {}
+    found: dict[float, float] = {}
 
-    @Traced
-    def damage(gamma: float) -> float:
-        nonlocal near
-        inside = (near[0] > gamma).nonzero()[:, 0]
-        left, base, line, ends, rows = (part[..., inside] for part in near)
-        moved = with_copies(rows, weights, base + gamma * line, m) - base
-        short = float((ends - moved.double().square_()).sum())
-        found = math.sqrt(max(limit - short, 0.0))
-        if found < enough:  # the answer is larger: who is there by now stays there
-            near = (left, base, line, ends, rows)
-        return found
+    def ask(gamma: float) -> None:
+        selected[gamma] = chosen(gamma)
+        found[gamma] = damage(gamma, selected[gamma])
 
-    high = top = min(max(float(leaves.max()), 0.0), bound)
-    if not math.isfinite(limit) or damage(high) < enough:
-        return Search(bound, "saturating", "bound", damage.trace)
-    low = 0.75 * high
-    while low > 1e-6 * top and damage(low) >= enough:  # from above, where few are inside
-        low, high = 0.75 * low, low
-    while high - low > 1e-4 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if damage(middle) >= enough else (middle, high)
-    return Search(high, "saturating", "converged", damage.trace)
+    def hope(low: float, high: float) -> float:
+        return max(damage(high, selected[low]), damage(low, selected[high]))
+
+    grid = [0.0, *line(scale)]
+    for gamma in grid:
+        ask(gamma)
+    pairs = sorted(pairwise(grid), key=lambda ends: hope(*ends))
+    while pairs:
+        low, high = pairs.pop()
+        narrow = high - low <= GAP * low or high <= SMALLEST * scale.near
+        if narrow or torch.equal(selected[low], selected[high]):
+            continue
+        if hope(low, high) > max(found.values()):
+            middle = (low + high) / 2
+            ask(middle)
+            pairs += [(low, middle), (middle, high)]
+    best = smallest_best(found, 1e-9)
+    if found[best] < 0:
+        return Search(0.0, "pieces", "never", tuple(found.items()))
+    ended = "bound" if best == scale.bound else "converged"
+    return Search(best, "pieces", ended, tuple(found.items()))
+
+
+def smallest_best(found: dict[float, float], flat: float) -> float:
+    """Gamma nearest to 0 of those within a relative ``flat`` of the most damage.
+
+    >>> smallest_best({1.0: 2.0, -2.0: 3.0, 4.0: 3.0}, 1e-3)
+    -2.0
+    """
+    most = max(found.values())
+    return min((gamma for gamma in found if found[gamma] >= most - flat * abs(most)), key=abs)
 
 
 def best_of_grid(
-    damage: Callable[[float], float], bound: float, refine: int = 3, flat: float = 1e-3
+    damage: Callable[[float], float],
+    scale: Scale,
+    *,
+    sides: tuple[int, ...] = (1,),
+    per_doubling: int = 6,
+    close: float = 0.01,
+    flat: float = 1e-3,
 ) -> Search:
-    """The gamma of most damage on powers of 4 up to ``bound``, then around it on a finer grid.
+    """Gamma of most damage on a grid about `Scale.near`, then around its three highest peaks.
 
-    Damage through a discrete alphabet is a step function: nothing better than looking is sound. It
-    saturates, so of the gammas within a relative ``flat`` of the best the smallest is returned.
+    Nothing is known of the rule, and damage through a discrete alphabet is a step function: nothing
+    better than looking is sound. Coarse trials from ``near / 256`` to the bound, half doublings
+    from ``near / 4`` to ``4 near``, say which sides are worth more: on those within a tenth of the
+    best these four doublings get ``per_doubling`` trials each. Damage saturates, so of the gammas
+    within a relative ``flat`` of the best the one nearest to 0 is returned, and 0 itself if no
+    other does more than that.
+
+    Args:
+        damage: Damage at a gamma.
+        scale: Gammas that matter.
+        sides: 1 for positive gammas, -1 for negative ones.
+        per_doubling: Trials in each of the four doublings about `Scale.near`.
+        close: Relative distance of the trials on both sides of a peak at which the search ends.
+        flat: Relative to the most damage.
     """
+    found: dict[float, float] = {}
 
-    def finite(gamma: float) -> float:
-        value = damage(gamma)
-        return value if math.isfinite(value) else -1.0
+    def ask(gamma: float) -> float:
+        if gamma not in found:
+            value = damage(gamma)
+            found[gamma] = value if math.isfinite(value) else -1.0
+        return found[gamma]
 
-    trials = {gamma: finite(gamma) for gamma in powers(2.0**-6, bound, 4.0)}
-    step = 2.0
-    for _ in range(refine):
-        best = max(trials, key=lambda gamma: trials[gamma])
-        for gamma in (best / step, min(best * step, bound)):
-            if gamma not in trials:
-                trials[gamma] = finite(gamma)
-        step **= 0.5
-    most, trace = max(trials.values()), tuple(trials.items())
-    if most < 0:
-        return Search(bound, "grid", "never", trace)
-    best = min(gamma for gamma in trials if trials[gamma] >= (1 - flat) * most)
-    return Search(best, "grid", "bound" if best == bound else "converged", trace)
+    ask(0.0)
+    coarse = _coarse(scale, min(per_doubling, 2))
+    most = {side: max(ask(side * gamma) for gamma in coarse) for side in sides}
+    for side in sides:
+        if per_doubling > 2 and most[side] >= 0.9 * max(most.values()):
+            for gamma in scale.about(per_doubling):
+                ask(side * gamma)
+    for at, inner, outer in _peaks(found, flat):
+        if abs(outer) * found[at] >= abs(at) * max(found.values()):  # else a line from 0 is below
+            _climb(ask, at, inner, outer, close)
+    best = smallest_best(found, flat)
+    if found[best] < 0:
+        return Search(scale.bound, "grid", "never", tuple(found.items()))
+    ended = "bound" if abs(best) == scale.bound else "converged"
+    return Search(best, "grid", ended, tuple(found.items()))
+
+
+def _coarse(scale: Scale, per_doubling: int) -> list[float]:
+    near, far = scale.near, max(16 * scale.near, 4 * scale.far)
+    below = [near / 256, near / 64, near / 16, near / 8]
+    inside = [*below, *scale.about(per_doubling), *powers(8 * near, far)[:-1]]
+    beyond = powers(far, scale.bound, 16.0)
+    return [*(gamma for gamma in inside if gamma < beyond[0]), *beyond]
+
+
+def _peaks(found: dict[float, float], flat: float) -> list[tuple[float, float, float]]:
+    """Up to three gammas above their neighbours, highest first; with each, inner and outer one."""
+    order = sorted(found)
+    peaks = []
+    for left, at, right in zip([order[0], *order], order, [*order[1:], order[-1]], strict=False):
+        low, high = sorted((found[left], found[right]))
+        if found[at] >= high and found[at] - low > flat * found[at]:
+            inner, outer = sorted((left, right), key=abs)
+            peaks.append((at, inner, outer))
+    return sorted(peaks, key=lambda peak: (-found[peak[0]], abs(peak[0])))[:3]
+
+
+def _climb(
+    ask: Callable[[float], float], at: float, inner: float, outer: float, close: float
+) -> None:
+    """Ask between a peak and its neighbours until these are ``close``, at most eight times."""
+    for _ in range(8):
+        if abs(outer - inner) <= close * abs(at):
+            return
+        farther = _between(at, outer)
+        if ask(farther) > ask(at):
+            inner, at = at, farther
+            continue
+        nearer = _between(inner, at)
+        if ask(nearer) > ask(at):
+            outer, at = at, nearer
+        else:
+            inner, outer = nearer, farther
+
+
+def _between(a: float, b: float) -> float:
+    return math.copysign(math.sqrt(a * b), a) if a * b > 0 else (a + b) / 2
 
 
 def published(

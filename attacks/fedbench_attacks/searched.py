@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -23,11 +24,12 @@ class Searched(Crafted):
         knows: Whose messages it reads: those of the benign clients (``all``), or those of its own
             clients as if honest (``colluders``), which then stand in for the others' in what it
             asks the rule.
-        bound: The largest gamma; on discrete alphabets times ``|mean| / |push|`` where that is more
-            than 1.
+        bound: Longest ``gamma * push``, in root mean square lengths of the messages that it knows.
         eot: Draws of the server's randomness over which damage is averaged, for rules that have
             some (expectation over transformation).
     """
+
+    sides: ClassVar[tuple[int, ...]] = (1,)  # -1: a negative gamma is tried, too
 
     bound: float = 1e5
     eot: int = 1
@@ -46,8 +48,8 @@ class Searched(Crafted):
         """``(k,)``: where to."""
 
     def found(self, trials: Trials) -> Search:
-        """How far: the gamma of most damage."""
-        return trials.exact(self.bound, most=True)
+        """Find how far: the gamma of most damage."""
+        return trials.exact(self.bound, "any", self.sides)
 
     def rows(self, view: AttackView, known: Tensor) -> Tensor:
         """``mean + gamma * push``."""
@@ -55,6 +57,6 @@ class Searched(Crafted):
         push = self.push(view, known, mean)
         trials = Trials(view, known, mean, push, sender(view, self.via), self.eot, self.knows)
         found = self.found(trials)
-        view.notes.update(gamma=found.gamma, search=found.kind, ended=found.ended)
+        view.notes.update({"gamma": found.gamma} | found.notes)
         view.trace.extend(found.trace)
         return mean + found.gamma * push

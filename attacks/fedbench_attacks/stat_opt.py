@@ -37,10 +37,10 @@ class StatOpt(Crafted):
     Which of the two is played depends on whether the rule says that it selects, not on its name.
 
     Args:
-        search: Of lambda: ``exact``, the supremum within 1e-3; on alphabets other than floats
-            the most damage on a grid. ``published``: from the upper bound of the paper's theorem
-            halved until all are selected or it is below 1e-5.
-        bound: The largest lambda of ``exact``.
+        search: Of lambda: ``exact``, the supremum within a relative 1e-3; on alphabets other than
+            floats the most damage on a grid. ``published``: from the upper bound of the paper's
+            theorem halved until all are selected or it is below 1e-5, whatever the updates' size.
+        bound: Longest ``lambda * s`` of ``exact``, in root mean square lengths of known messages.
         b: How far beyond the known values.
 
     References:
@@ -73,7 +73,7 @@ class StatOpt(Crafted):
         if not trials.selects:
             return zero + self._beyond(view, known - zero, mean - zero, sign)
         found = self._strength(trials)
-        view.notes.update({"lambda": found.gamma, "search": found.kind, "ended": found.ended})
+        view.notes.update({"lambda": found.gamma} | found.notes)
         view.trace.extend(found.trace)
         return zero - found.gamma * sign
 

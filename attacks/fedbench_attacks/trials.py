@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
@@ -12,17 +14,13 @@ from torch import Tensor
 from fedbench.api import AttackView
 from fedbench.order import sorted_rows
 from fedbench.payload import FloatVectors, Payload
+from fedbench.tiles import tiles
 
-from .search import (
-    Search,
-    at_bound,
-    best_of_grid,
-    published,
-    saturating,
-    selecting,
-    with_copies,
-)
+from .order_line import saturating, with_copies
+from .search import Scale, Search, at_bound, best_of_grid, most_damaging, published, selecting
 from .squares import Squares
+
+Aim = Literal["all", "most", "any"]
 
 
 class Trials:
@@ -117,46 +115,85 @@ class Trials:
         chosen = self.chosen(gamma)
         return int(chosen[-self.m :].sum()) == min(self.m, int(chosen.sum())) > 0
 
-    def exact(self, bound: float, most: bool = False) -> Search:
-        """The gamma that hurts this rule most, up to ``bound``.
+    @cached_property
+    def length(self) -> float:
+        """Norm of ``push``."""
+        return float(torch.linalg.vector_norm(self.push, dtype=torch.float64))
+
+    @cached_property
+    def spread(self) -> float:
+        """Root mean square distance of the known rows from ``base``."""
+        if self.dense and self.selects:
+            return math.sqrt(float(self.squares.norms.mean()))
+        total = 0.0
+        for tile, middle in tiles(self.given, self.base):
+            total += float(torch.linalg.vector_norm(tile - middle, dtype=torch.float64)) ** 2
+        return math.sqrt(total / len(self.given))
+
+    def scale(self, bound: float) -> Scale:
+        """Gammas that matter, see `Scale`; at its bound a push is ``bound`` times a row's length.
+
+        That length is the root of ``|base|^2`` and the squared spread: with the mean as base it is
+        the root mean square length of the known rows.
+        """
+        base = float(torch.linalg.vector_norm(self.base, dtype=torch.float64))
+        size = math.hypot(base, self.spread)
+        far = size
+        if self.dense and self.selects:
+            squares = self.squares
+            diameter = math.sqrt(float(squares.among.max()))
+            far = math.sqrt(float(squares.norms.max())) + math.sqrt(self.n) * diameter
+        near = self.spread if self.spread > 1e-9 * size else size
+        return Scale(near / self.length, far / self.length, bound * size / self.length)
+
+    def exact(self, bound: float, aim: Aim = "all", sides: tuple[int, ...] = (1,)) -> Search:
+        """Gamma that hurts this rule most.
 
         But for a rule that selects, ``base`` must be the mean of the known rows.
 
         Args:
-            bound: The largest; on discrete alphabets times ``|mean| / |push|`` where that is more
-                than 1.
-            most: Of a rule that selects, the gamma of most damage, and not the largest at which
-                all colluders are selected.
+            bound: Longest push, see `scale`.
+            aim: Of a rule that selects rows: the largest gamma at which ``all`` colluders are
+                selected, or the gamma of ``most`` damage of those at which one is, or of ``any``.
+            sides: 1 for positive gammas, -1 for negative ones, where damage is sought.
         """
-        m, rule = self.m, self.oracle.rule
+        if self.length == 0:
+            return Search(0.0, "still", "never")
+        m, rule, scale = self.m, self.oracle.rule, self.scale(bound)
         if self.view.own.bounded:
-            # Positions of a million edges have a norm of 10^8: a unit step would not be felt.
-            norm = torch.linalg.vector_norm
-            scale = float(norm(self.mean) / norm(self.push).clamp_min(1e-12))
-            return best_of_grid(self.damage, bound * max(1.0, scale))
+            return best_of_grid(self.damage, scale, sides=sides, per_doubling=1, close=0.25)
         if m == self.view.n:  # no honest row to hide among
-            return at_bound(bound)
+            return at_bound(scale.bound)
         if self.n < rule.rows_needed():  # so few rows are finite: no rule speaks of them
-            return at_bound(bound)
+            return at_bound(scale.bound)
         ranks = rule.order_weights(self.n) is not None
         if m > rule.tolerates(self.n) and (ranks or rule.traits().reads_sum):
-            return at_bound(bound)  # damage grows for ever
+            return at_bound(scale.bound)  # damage grows for ever
         if not self.dense:
-            return best_of_grid(self.damage, bound)
+            return best_of_grid(self.damage, scale, sides=sides)
         if self.selects:
-            return self._of_most_damage(bound) if most else selecting(self.accepted, bound)
+            return (
+                selecting(self.accepted, scale) if aim == "all" else self._most(scale, aim, sides)
+            )
         weights = rule.order_weights(self.n)
         if weights is not None:
-            return saturating(weights, self.known, self.base, self.push, m, bound)
-        return best_of_grid(self.damage, bound)
+            base, push = self.base, self.push
+            return saturating(weights, self.known, base, push, m, scale.bound, sides)
+        return best_of_grid(self.damage, scale, sides=sides)
 
-    def _of_most_damage(self, bound: float) -> Search:
-        def damage(gamma: float) -> float:
-            return self.squares.moved(gamma, self.chosen(gamma))
+    def _most(self, scale: Scale, aim: Aim, sides: tuple[int, ...]) -> Search:
+        def on(side: int) -> Search:
+            def damage(gamma: float, chosen: Tensor) -> float:
+                counts = aim == "any" or bool(chosen[-self.m :].any())
+                return self.squares.moved(side * gamma, chosen) if counts else -1.0
 
-        edge, grid = selecting(self.accepted, bound), best_of_grid(damage, bound)
-        best = edge if damage(edge.gamma) >= damage(grid.gamma) else grid
-        return Search(best.gamma, best.kind, best.ended, edge.trace + grid.trace)
+            search = most_damaging(lambda gamma: self.chosen(side * gamma), damage, scale)
+            trace = tuple((side * gamma, sought) for gamma, sought in search.trace)
+            return replace(search, gamma=side * search.gamma, trace=trace)
+
+        searches = [on(side) for side in sides]
+        best = max(searches, key=lambda search: dict(search.trace)[search.gamma])
+        return replace(best, trace=tuple(trial for search in searches for trial in search.trace))
 
     def published(self, start: float) -> Search:
         """The search of the attack's public code, on closed forms where there are any."""

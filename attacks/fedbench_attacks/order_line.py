@@ -1,0 +1,178 @@
+"""Colluders in front of an L-estimator: a rule that combines every coordinate's sorted rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedbench.order import sorted_rows
+from fedbench.tiles import tiles
+
+from .search import GAP, Scale, Search, Traced, best_of_grid
+
+
+def with_copies(ordered: Tensor, weights: Tensor, values: Tensor, m: int) -> Tensor:
+    """Return ``(d,)``, an L-estimate of sorted rows ``ordered (n - m, d)`` and ``m`` of ``values``.
+
+    With ``m`` equal values v among sorted ones b, the order statistic t of all of them is
+    ``clamp(v, b[t - m], b[t])``.
+
+    >>> column = torch.tensor([[0.0], [2.0], [5.0]])
+    >>> with_copies(column, torch.tensor([0, 0, 1.0, 0, 0]), torch.tensor([3.0]), 2)  # 0 2 3 3 5
+    tensor([3.])
+    """
+    total = torch.zeros_like(values)
+    for t, weight in enumerate(weights.tolist()):
+        if weight == 0:
+            continue
+        low = ordered[t - m] if t >= m else None
+        high = ordered[t] if t < len(ordered) else None
+        total += weight * torch.clamp(values, low, high)
+    return total
+
+
+def far_out(ordered: Tensor, weights: Tensor, mean: Tensor, push: Tensor, m: int) -> Tensor:
+    """`with_copies` of ``mean + gamma * push`` for gamma to infinity.
+
+    Far above, every rank counts the row that it counts without colluders; far below, the one ``m``
+    places down.
+
+    >>> column, weights = torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1.0, 0, 0])
+    >>> up, down, none = torch.tensor([[1.0], [-1.0], [0.0]])
+    >>> [far_out(column, weights, torch.tensor([3.0]), p, 2).item() for p in (up, down, none)]
+    [5.0, 0.0, 3.0]
+    """
+    b, weights = len(ordered), weights.to(ordered)
+    above = weights[:b] @ ordered + (torch.inf if bool(weights[b:].any()) else 0.0)
+    below = weights[m:] @ ordered - (torch.inf if bool(weights[:m].any()) else 0.0)
+    out = torch.where(push > 0, above, below)
+    still = (push == 0).nonzero()[:, 0]
+    out[still] = with_copies(ordered[:, still], weights, mean[still], m)
+    return out
+
+
+def saturating(
+    weights: Tensor,
+    benign: Tensor,
+    mean: Tensor,
+    push: Tensor,
+    m: int,
+    bound: float,
+    sides: tuple[int, ...] = (1,),
+    tolerance: float = 1e-6,
+) -> Search:
+    """Smallest gamma whose damage is within ``tolerance`` of its limit, for an L-estimator.
+
+    Those ranks of the benign rows that can count are sorted once, see `with_copies`. A coordinate
+    moves one way as gamma grows, so its damage is nowhere more than the larger of that at 0 and
+    its limit. If all of these together are within `GAP` of the limit, no gamma does more than
+    that; otherwise some gammas about the one found are tried, too, and if one does more, a grid.
+
+    Args:
+        weights: ``(n,)`` of the rule, see `Defense.order_weights`.
+        benign: ``(n - m, d)``.
+        mean: ``(d,)``, what damage is measured from.
+        push: ``(d,)``.
+        m: Colluders.
+        bound: Largest gamma.
+        sides: 1 for positive gammas, -1 for negative ones; of two the one of more damage.
+        tolerance: Relative to the limit.
+    """
+    ranks = weights.nonzero()[:, 0].tolist()
+    lowest, highest = max(ranks[0] - m, 0), min(ranks[-1], len(benign) - 1)
+    ordered = sorted_rows(benign, range(lowest, highest + 1))  # who can be at a rank that counts
+    line = Line(ordered, weights[lowest : highest + 1 + m], mean, push, m)
+    ends = [line.limit(side, bound, tolerance) for side in sides]
+    end, damage = max(ends, key=lambda pair: pair[1])
+    trace = tuple(trial for search, _ in ends for trial in search.trace)
+    if end.ended == "bound" or line.most() <= (1 + GAP) * damage:
+        return replace(end, trace=trace)
+    near = max(abs(search.gamma) for search, _ in ends)
+    tried = [side * near * 2.0**doubling for side in sides for doubling in range(-6, 5)]
+    if max(line.damages([0.0, *tried])) <= (1 + GAP) * damage:
+        return replace(end, trace=trace)
+    scale = Scale(near, near, bound)
+    inside = best_of_grid(lambda gamma: line.damages([gamma])[0], scale, sides=sides)
+    return replace(inside, kind="saturating", trace=trace + inside.trace)
+
+
+class Line:
+    """Damage of ``m`` rows ``mean + gamma * push`` to an L-estimator, from rows sorted once.
+
+    Args:
+        ordered: ``(r, d)``, those ranks of the benign rows that can count.
+        weights: ``(r + m,)`` of the ranks of these and the colluders.
+        mean: ``(d,)``.
+        push: ``(d,)``.
+        m: Colluders.
+    """
+
+    def __init__(
+        self, ordered: Tensor, weights: Tensor, mean: Tensor, push: Tensor, m: int
+    ) -> None:
+        self.ordered, self.weights, self.m = ordered, weights, m
+        self.mean, self.push = mean, push
+        self.limits: list[Tensor] = []  # ``(d,)`` squared damage at infinity, of every side asked
+
+    def limit(self, side: int, bound: float, tolerance: float) -> tuple[Search, float]:
+        """Smallest gamma within ``tolerance`` of the limit on this side, and the damage there.
+
+        A coordinate whose value has left the rows that count has reached its limit: a trial looks
+        at the others, of which few are left at the end.
+        """
+        ordered, weights, mean, m = self.ordered, self.weights, self.mean, self.m
+        push = side * self.push
+        edge = torch.where(push > 0, ordered[-1], ordered[0])
+        leaves = torch.where(push != 0, (edge - mean) / push, 0.0)  # the gamma at which v leaves
+        limits = (far_out(ordered, weights, mean, push, m) - mean).double().square_()
+        self.limits.append(limits)
+        limit = float(limits.sum())
+        enough = (1 - tolerance) * math.sqrt(limit)
+        near = (leaves, mean, push, limits, ordered)  # of coordinates that may not be there yet
+
+        @Traced
+        def damage(gamma: float) -> float:
+            nonlocal near
+            inside = (near[0] > gamma).nonzero()[:, 0]
+            left, base, slope, ends, rows = (part[..., inside] for part in near)
+            moved = with_copies(rows, weights, base + gamma * slope, m) - base
+            short = float((ends - moved.double().square_()).sum())
+            found = math.sqrt(max(limit - short, 0.0))
+            if found < enough:  # the answer is larger: who is there by now stays there
+                near = (left, base, slope, ends, rows)
+            return found
+
+        def search(gamma: float, ended: str) -> tuple[Search, float]:
+            trace = tuple((side * asked, found) for asked, found in damage.trace)
+            return Search(side * gamma, "saturating", ended, trace), math.sqrt(limit)
+
+        high = top = min(max(float(leaves.max()), 0.0), bound)
+        if not math.isfinite(limit) or damage(high) < enough:
+            return search(bound, "bound")
+        low = 0.75 * high
+        while low > 1e-6 * top and damage(low) >= enough:  # from above, where few are inside
+            low, high = 0.75 * low, low
+        while high - low > 1e-4 * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if damage(middle) >= enough else (middle, high)
+        return search(high, "converged")
+
+    def most(self) -> float:
+        """More than any gamma does: each coordinate at the worst of 0 and its limits."""
+        still = with_copies(self.ordered, self.weights, self.mean, self.m) - self.mean
+        worst = still.double().square_()
+        for limits in self.limits:
+            worst = torch.maximum(worst, limits)
+        return math.sqrt(float(worst.sum()))
+
+    def damages(self, gammas: list[float]) -> list[float]:
+        """Damage at each gamma, in one pass over the sorted rows."""
+        totals = torch.zeros(len(gammas), dtype=torch.float64, device=self.mean.device)
+        for ordered, mean, push in tiles(self.ordered, self.mean, self.push):
+            for i, gamma in enumerate(gammas):
+                moved = with_copies(ordered, self.weights, mean + gamma * push, self.m) - mean
+                totals[i] += moved.double().square_().sum()
+        return [math.sqrt(total) for total in totals.tolist()]

@@ -29,7 +29,10 @@ from fedbench_defenses.multi_krum import MultiKrum
 M = 2
 FACTORS = [2.0**power for power in (-20, -10, 10, 20)]
 QUICK = ["mean", "median", "trimmed-mean", "multi-krum"]  # a kind of search each
-SEARCHING = ["dyn-opt", "opt-alie", "opt-ipm", "stat-opt"]
+SEARCHING = ["dyn-opt", "dyn-opt:direction=sign", "opt-alie", "opt-ipm", "stat-opt"]
+OTHERS = ["min-max:direction=sign", "min-sum:direction=unit"]
+
+# `search=published` is left out: its start and tolerance are those of the public code, in gammas.
 
 
 def rows(n: int = 9, d: int = 6, seed: int = 3) -> Tensor:
@@ -55,7 +58,7 @@ def defense(name: str) -> Any:
 
 def meetings() -> Iterator[tuple[str, str]]:
     """Every attack that sends floats, before every rule if it asks the rule."""
-    for name in registry.names("attack"):
+    for name in [*registry.names("attack"), *OTHERS]:
         attack = registry.load("attack", name)
         if issubclass(FloatVectors, attack.accepts) and name not in SEARCHING:
             yield name, "mean"

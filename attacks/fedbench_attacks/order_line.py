@@ -85,18 +85,20 @@ def saturating(
     lowest, highest = max(ranks[0] - m, 0), min(ranks[-1], len(benign) - 1)
     ordered = sorted_rows(benign, range(lowest, highest + 1))  # who can be at a rank that counts
     line = Line(ordered, weights[lowest : highest + 1 + m], mean, push, m)
-    ends = [line.limit(side, bound, tolerance) for side in sides]
-    end, damage = max(ends, key=lambda pair: pair[1])
-    trace = tuple(trial for search, _ in ends for trial in search.trace)
-    if end.ended == "bound" or line.most() <= (1 + GAP) * damage:
-        return replace(end, trace=trace)
-    near = max(abs(search.gamma) for search, _ in ends)
-    tried = [side * near * 2.0**doubling for side in sides for doubling in range(-6, 5)]
-    if max(line.damages([0.0, *tried])) <= (1 + GAP) * damage:
-        return replace(end, trace=trace)
+    ends = {side: line.limit(side, bound, tolerance) for side in sides}
+    end, damage = max(ends.values(), key=lambda pair: pair[1])
+    end = replace(end, trace=tuple(trial for search, _ in ends.values() for trial in search.trace))
+    enough = (1 + GAP) * damage
+    open_ = tuple(side for side in sides if line.most(side) > enough)
+    if end.ended == "bound" or not open_:
+        return end
+    near = max(abs(search.gamma) for search, _ in ends.values())
+    tried = [side * near * 2.0**doubling for side in open_ for doubling in range(-3, 3)]
+    if max(line.damages([0.0, *tried])) <= enough:
+        return end
     scale = Scale(near, near, bound)
-    inside = best_of_grid(lambda gamma: line.damages([gamma])[0], scale, sides=sides)
-    return replace(inside, kind="saturating", trace=trace + inside.trace)
+    inside = best_of_grid(lambda gamma: line.damages([gamma])[0], scale, sides=open_)
+    return replace(inside, kind="saturating", trace=end.trace + inside.trace)
 
 
 class Line:
@@ -115,7 +117,7 @@ class Line:
     ) -> None:
         self.ordered, self.weights, self.m = ordered, weights, m
         self.mean, self.push = mean, push
-        self.limits: list[Tensor] = []  # ``(d,)`` squared damage at infinity, of every side asked
+        self.limits: dict[int, Tensor] = {}  # of a side: ``(d,)`` squared damage at infinity
 
     def limit(self, side: int, bound: float, tolerance: float) -> tuple[Search, float]:
         """Smallest gamma within ``tolerance`` of the limit on this side, and the damage there.
@@ -128,7 +130,7 @@ class Line:
         edge = torch.where(push > 0, ordered[-1], ordered[0])
         leaves = torch.where(push != 0, (edge - mean) / push, 0.0)  # the gamma at which v leaves
         limits = (far_out(ordered, weights, mean, push, m) - mean).double().square_()
-        self.limits.append(limits)
+        self.limits[side] = limits
         limit = float(limits.sum())
         enough = (1 - tolerance) * math.sqrt(limit)
         near = (leaves, mean, push, limits, ordered)  # of coordinates that may not be there yet
@@ -160,12 +162,13 @@ class Line:
             low, high = (low, middle) if damage(middle) >= enough else (middle, high)
         return search(high, "converged")
 
-    def most(self) -> float:
-        """More than any gamma does: each coordinate at the worst of 0 and its limits."""
+    def most(self, side: int) -> float:
+        """More than any gamma of this side does: each coordinate at the worse of 0 and its limit.
+
+        `limit` must have been asked.
+        """
         still = with_copies(self.ordered, self.weights, self.mean, self.m) - self.mean
-        worst = still.double().square_()
-        for limits in self.limits:
-            worst = torch.maximum(worst, limits)
+        worst = torch.maximum(still.double().square_(), self.limits[side])
         return math.sqrt(float(worst.sum()))
 
     def damages(self, gammas: list[float]) -> list[float]:

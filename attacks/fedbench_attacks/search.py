@@ -196,9 +196,10 @@ def best_of_grid(
     sides: tuple[int, ...] = (1,),
     per_doubling: int = 6,
     close: float = 0.01,
+    peaks: int = 3,
     flat: float = 1e-3,
 ) -> Search:
-    """Gamma of most damage on a grid about `Scale.near`, then around its three highest peaks.
+    """Gamma of most damage on a grid about `Scale.near`, then around its highest peaks.
 
     Nothing is known of the rule, and damage through a discrete alphabet is a step function: nothing
     better than looking is sound. Coarse trials from ``near / 256`` to the bound, half doublings
@@ -213,6 +214,7 @@ def best_of_grid(
         sides: 1 for positive gammas, -1 for negative ones.
         per_doubling: Trials in each of the four doublings about `Scale.near`.
         close: Relative distance of the trials on both sides of a peak at which the search ends.
+        peaks: How many of them, at most.
         flat: Relative to the most damage.
     """
     found: dict[float, float] = {}
@@ -230,7 +232,7 @@ def best_of_grid(
         if per_doubling > 2 and most[side] >= 0.9 * max(most.values()):
             for gamma in scale.about(per_doubling):
                 ask(side * gamma)
-    for at, inner, outer in _peaks(found, flat):
+    for at, inner, outer in _peaks(found, flat)[:peaks]:
         if abs(outer) * found[at] >= abs(at) * max(found.values()):  # else a line from 0 is below
             _climb(ask, at, inner, outer, close)
     best = smallest_best(found, flat)
@@ -249,7 +251,7 @@ def _coarse(scale: Scale, per_doubling: int) -> list[float]:
 
 
 def _peaks(found: dict[float, float], flat: float) -> list[tuple[float, float, float]]:
-    """Up to three gammas above their neighbours, highest first; with each, inner and outer one."""
+    """Gammas above their neighbours, highest first; with each, its inner and outer neighbour."""
     order = sorted(found)
     peaks = []
     for left, at, right in zip([order[0], *order], order, [*order[1:], order[-1]], strict=False):
@@ -257,7 +259,7 @@ def _peaks(found: dict[float, float], flat: float) -> list[tuple[float, float, f
         if found[at] >= high and found[at] - low > flat * found[at]:
             inner, outer = sorted((left, right), key=abs)
             peaks.append((at, inner, outer))
-    return sorted(peaks, key=lambda peak: (-found[peak[0]], abs(peak[0])))[:3]
+    return sorted(peaks, key=lambda peak: (-found[peak[0]], abs(peak[0])))
 
 
 def _climb(

@@ -121,30 +121,27 @@ class Trials:
         return float(torch.linalg.vector_norm(self.push, dtype=torch.float64))
 
     @cached_property
-    def spread(self) -> float:
-        """Root mean square distance of the known rows from ``base``."""
-        if self.dense and self.selects:
-            return math.sqrt(float(self.squares.norms.mean()))
-        total = 0.0
-        for tile, middle in tiles(self.given, self.base):
-            total += float(torch.linalg.vector_norm(tile - middle, dtype=torch.float64)) ** 2
-        return math.sqrt(total / len(self.given))
+    def size(self) -> float:
+        """Root mean square length of the known rows."""
+        length = float(torch.linalg.vector_norm(self.given))
+        if not 0 < length < math.inf:  # the squares may be beyond float32, the rows are not
+            length = float(torch.linalg.vector_norm(self.given, dtype=torch.float64))
+        return length / math.sqrt(len(self.given))
 
     def scale(self, bound: float) -> Scale:
-        """Gammas that matter, see `Scale`; at its bound a push is ``bound`` times a row's length.
-
-        That length is the root of ``|base|^2`` and the squared spread: with the mean as base it is
-        the root mean square length of the known rows.
-        """
-        base = float(torch.linalg.vector_norm(self.base, dtype=torch.float64))
-        size = math.hypot(base, self.spread)
-        far = size
+        """Gammas that matter; at the bound a push is ``bound`` times as long as the known rows."""
+        squares, diameter = 0.0, 0.0
         if self.dense and self.selects:
-            squares = self.squares
-            diameter = math.sqrt(float(squares.among.max()))
-            far = math.sqrt(float(squares.norms.max())) + math.sqrt(self.n) * diameter
-        near = self.spread if self.spread > 1e-9 * size else size
-        return Scale(near / self.length, far / self.length, bound * size / self.length)
+            squares = float(self.squares.norms.mean())
+            diameter = math.sqrt(float(self.squares.among.max()))
+        else:
+            for tile, middle in tiles(self.given, self.base):
+                squares += float(torch.linalg.vector_norm(tile - middle, dtype=torch.float64)) ** 2
+            squares /= len(self.given)
+        spread = math.sqrt(squares)
+        near = spread if spread > 1e-9 * self.size else self.size
+        far = self.size if diameter == 0 else math.sqrt(self.n) * (spread + diameter)
+        return Scale(near / self.length, far / self.length, bound * self.size / self.length)
 
     def exact(self, bound: float, aim: Aim = "all", sides: tuple[int, ...] = (1,)) -> Search:
         """Gamma that hurts this rule most.
@@ -152,7 +149,7 @@ class Trials:
         But for a rule that selects, ``base`` must be the mean of the known rows.
 
         Args:
-            bound: Longest push, see `scale`.
+            bound: Longest push, in lengths of the known rows.
             aim: Of a rule that selects rows: the largest gamma at which ``all`` colluders are
                 selected, or the gamma of ``most`` damage of those at which one is, or of ``any``.
             sides: 1 for positive gammas, -1 for negative ones, where damage is sought.

@@ -18,8 +18,9 @@ from fedbench.api import (
     Release,
     Traits,
 )
+from fedbench.blame import shown
 from fedbench.errors import ConfigError, Misfit
-from fedbench.hooks import Hook, ask, shown
+from fedbench.hooks import Hook, ask
 from fedbench.payload import Payload
 from fedbench.threat import needs
 

@@ -11,8 +11,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
 from typing import Any, get_type_hints
 
+from fedbench.blame import said
 from fedbench.errors import ConfigError, UnknownPluginError
-from fedbench.hooks import Hook, said
+from fedbench.hooks import Hook
 
 CONTRACTS = {  # what a plug-in of a kind must inherit
     "protocol": "fedbench.api:Protocol",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import fedbench
-from fedbench import hooks, registry
+from fedbench import blame, hooks, registry
 from fedbench.api import (
     Attack,
     AttackView,
@@ -37,6 +37,7 @@ from fedbench.run import World, play_round
 from fedbench.scenario import Scenario
 from fedbench.setup import Setup, prepare
 from fedbench.sweep.engine import crash
+from fedbench.sweep.grid import Grid
 from fedbench.testing import check_attack, check_defense, check_mechanism, check_protocol
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
@@ -468,7 +469,7 @@ def test_contract_tests_say_in_one_line_what_a_hook_must_return() -> None:
 
     no_gradient = made("Leaky", Mechanism, {"wrap_grad": nothing})
     no_payload = made("Leaky", Mechanism, {"on_payload": nothing})
-    for check, start in (
+    checks: list[tuple[Callable[[], None], str]] = [
         (lambda: check_attack(attack(craft=lambda v, m: v.own), Mean()), "Hostile of {}: craft "),
         (lambda: check_attack(attack(poison=nothing), Mean()), "Hostile of {}: poison "),
         (lambda: check_attack(attack(wrap_grad=nothing), Mean()), "Hostile of {}: wrap_grad "),
@@ -485,7 +486,8 @@ def test_contract_tests_say_in_one_line_what_a_hook_must_return() -> None:
             "Leaky of {}: on_payload ",
         ),
         (lambda: check_protocol(Odd(hook="message", answer=nothing)), "Odd of {}: message "),
-    ):
+    ]
+    for check, start in checks:
         with pytest.raises(PluginError, match="must return ") as caught:
             check()
         text = str(caught.value)
@@ -654,6 +656,17 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     registry._points.cache_clear()
 
 
+@pytest.mark.usefixtures("package")
+def test_of_all_that_is_installed_what_is_broken_is_skipped_and_what_is_named_is_an_error() -> None:
+    fields = {name: (getattr(SMALL, name),) for name in ("model", "clients", "per_round")}
+    cells, skipped = Grid(fields | {"attack": ("installed",)}).cells()
+    assert "sign-flip" in [cell.attack for cell in cells]
+    reasons = {one.attack: one.reason for one in skipped}
+    assert "(SystemExit: 0)" in reasons["leaver"]
+    with pytest.raises(UnknownPluginError, match="leaver"):
+        Grid(fields | {"attack": ("sign-flip", "leaver")}).cells()
+
+
 def line_of(error: type[Exception], **changes: Any) -> str:
     with pytest.raises(error) as caught:
         fedbench.play(SMALL.model_copy(update=changes), device="cpu", executor="loop")
@@ -726,7 +739,7 @@ def test_memory_that_a_plug_in_lacks_is_lack_of_memory_and_long_texts_are_cut() 
         played(attack=attack(craft=raising(MemoryError("10 TiB"))))
     assert crash(caught.value).kind == "memory"
     told = crash(ValueError("x" * 10**6))
-    assert len(told.message) <= hooks.MESSAGE
+    assert len(told.message) <= blame.MESSAGE
     assert len(told.traceback) < 110_000
     assert crash(Unreadable()).message == "(its message cannot be read)"
 
@@ -748,5 +761,5 @@ def test_alphabets_that_are_none_are_named() -> None:
 
 def test_tensors_are_shown_by_their_form() -> None:
     grown: Tensor = torch.zeros(2)
-    assert hooks.shown(grown) == "a tensor (2,) of torch.float32"
-    assert hooks.shown(Unreadable()) == "a Unreadable"
+    assert blame.shown(grown) == "a tensor (2,) of torch.float32"
+    assert blame.shown(Unreadable()) == "a Unreadable"

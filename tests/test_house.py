@@ -34,7 +34,7 @@ ROWS = [
     ],
     ["wire", "integer_codes", "network", "convolution", "rotation", "lloyd_max"],
     ["payload"],
-    ["hooks"],
+    ["blame", "hooks"],
     ["api"],
     [
         "training",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
+from fedbench.blame import message_of
 from fedbench.errors import FedbenchError, PluginError
-from fedbench.hooks import message_of
 from fedbench.measured import Round
 from fedbench.record import Record
 from fedbench.scenario import Scenario

@@ -1,0 +1,93 @@
+"""Names of plug-ins, exceptions and values in errors: one line each, whatever they say."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from importlib.metadata import distributions
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+
+MESSAGE = 300  # characters of an exception's message that an error repeats
+
+
+def title(plugin: object) -> str:
+    """Kind, name and package of a plug-in; module and class where none is installed as that."""
+    cls = plugin if isinstance(plugin, type) else type(plugin)
+    return _installed(cls) or f"plug-in {cls.__name__} of {cls.__module__}"
+
+
+def _installed(cls: type) -> str | None:
+    """Kind, name and package of the entry point that leads to a class, if one does."""
+    for package in distributions():
+        for point in package.entry_points:
+            module, _, path = point.value.partition("[")[0].partition(":")
+            if point.group.startswith("fedbench.") and module.strip() in sys.modules:
+                found: Any = sys.modules[module.strip()]
+                for name in path.strip().split("."):
+                    found = getattr(found, name, None)
+                if found is cls:
+                    kind = point.group.removeprefix("fedbench.").removesuffix("s")
+                    return f"{kind} {point.name} (package {package.name} {package.version})"
+    return None
+
+
+def within(plugin: object, trace: TracebackType | None) -> str:
+    """Name the innermost other plug-in that was at work, as a rule that an attack queries."""
+    entered: list[tuple[object, str]] = []
+    for frame, _ in traceback.walk_tb(trace):
+        owner = frame.f_locals.get("self")
+        if owner is not None and (not entered or entered[-1][0] is not owner):
+            entered.append((owner, frame.f_code.co_name))
+    for owner, name in reversed(entered):
+        if owner is plugin or type(owner) is plugin:  # it is being made
+            return ""
+        other = _installed(type(owner))
+        if other is not None:
+            return f" in {name} of {other}"
+    return ""
+
+
+def said(error: BaseException) -> str:
+    """Type and message of an exception in one line of at most `MESSAGE` characters.
+
+    >>> said(ValueError("one line" + chr(10) + "and another"))
+    'ValueError: one line and another'
+    """
+    text, name = message_of(error), type(error).__name__
+    return line(f"{name}: {text}" if text else name)
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an exception, in one line of at most `MESSAGE` characters."""
+    try:
+        return line(str(error))
+    except Exception:  # even this is foreign code
+        return "(its message cannot be read)"
+
+
+def line(text: str) -> str:
+    """Printable, in one line, cut."""
+    cut = text if len(text) <= MESSAGE else text[: MESSAGE - 1] + "…"
+    return " ".join("".join(c if c.isprintable() else " " for c in cut).split())
+
+
+def shown(x: object) -> str:
+    """What something is, without a word of its own where it is foreign.
+
+    >>> import torch
+    >>> shown(torch.zeros(2, 3)), shown(None), shown(("a", 1)), shown([b"x"] * 9)
+    ('a tensor (2, 3) of torch.float32', 'None', "('a', 1)", 'a list of 9')
+    """
+    if isinstance(x, Tensor):
+        return f"a tensor {tuple(x.shape)} of {x.dtype}"
+    if x is None or type(x) in (int, float, bool, str, bytes):
+        return line(repr(x)[:60])
+    if type(x) in (tuple, list, dict):
+        assert isinstance(x, tuple | list | dict)
+        if type(x) is tuple and 0 < len(x) <= 3:
+            return f"({', '.join(map(shown, x))})"
+        return f"a {type(x).__name__} of {len(x)}"
+    return line(f"a {type(x).__name__}")

@@ -129,7 +129,7 @@ class Crew:
                 n, self.loop.protocol.trained(self.loop.shared).d, dtype
             )
         try:
-            orders = [_packed(job) for job in jobs[: len(self.hands)]]
+            orders = [packed(job) for job in jobs[: len(self.hands)]]
             for hand, order in zip(self.hands, orders, strict=False):
                 hand.pipe.send_bytes(order)
         except Exception:  # a child is gone, or whatever a plug-in's function says to being sent
@@ -194,13 +194,13 @@ class Crew:
 
     def _answer(self, job: Callable[[], Job]) -> bytes:
         try:
-            return _packed(self.do(job()))
+            return packed(self.do(job()))
         except BaseException as error:
             error.add_note("".join(traceback.format_exception(error)))  # is not sent otherwise
             try:
-                ForkingPickler.loads(found := _packed(error))
+                ForkingPickler.loads(found := packed(error))
             except Exception:  # whatever a foreign error says to being sent and read
-                return _packed(RuntimeError(f"{type(error).__name__}: {error}"))
+                return packed(RuntimeError(f"{type(error).__name__}: {error}"))
             return found
 
 
@@ -232,12 +232,12 @@ class _Sender(ForkingPickler):
     def reducer_override(self, thing: Any) -> Any:
         """Tensors as arrays."""
         if isinstance(thing, Tensor):
-            return torch.from_numpy, (thing.detach().numpy(),)
+            return torch.from_numpy, (thing.detach().cpu().numpy(),)
         return NotImplemented
 
 
-def _packed(thing: object) -> bytes:
-    """For the pipe between a child and its parent, which nobody else can write to."""
+def packed(thing: object) -> bytes:
+    """Bytes for a pipe to a process that trusts this one; tensors arrive on the CPU."""
     out = io.BytesIO()
     _Sender(out, 5).dump(thing)
     return out.getvalue()

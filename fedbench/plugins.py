@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ from fedbench.api import (
 from fedbench.blame import shown
 from fedbench.errors import ConfigError, Misfit
 from fedbench.hooks import Hook, ask
+from fedbench.isolation.stand_ins import IsolatedDefense, StandIn
 from fedbench.payload import Payload
 from fedbench.threat import needs
 
@@ -53,11 +55,21 @@ class Plugins:
     def modules(self) -> list[str]:
         """Source files of the plug-ins, other people's among them."""
         parts = (self.protocol, self.attack, self.mechanism, *self.links())
-        return [inspect.getfile(type(part)) for part in parts]
+        apart = (StandIn, SimpleNamespace)  # in another process, which says its files
+        return [p.file if isinstance(p, apart) else inspect.getfile(type(p)) for p in parts]
+
+    def described(self, kind: str, text: str) -> str:
+        """The text of a part of this kind with every parameter written out."""
+        part = getattr(self, kind)
+        if isinstance(part, StandIn):
+            return part.text
+        return registry.describe(registry.split(text)[0], part)
 
     def links(self) -> list[Any]:
         """The prefilters and the rule, in the order in which rows go through them."""
         found = [self.defense]
+        if isinstance(self.defense, IsolatedDefense):
+            found = list(self.defense.links)
         while isinstance(found[-1], Chain):
             found[-1:] = [found[-1].first, found[-1].rule]
         return found

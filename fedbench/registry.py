@@ -26,6 +26,7 @@ CONTRACTS = {  # what a plug-in of a kind must inherit
     "partition": "fedbench.tasks.partitions:Partition",
 }
 KINDS = tuple(CONTRACTS)
+OURS = "fedbench-toolkit"
 _LINK = re.compile(r"\+(?=[a-z])")  # not that of 1e+5
 
 
@@ -89,6 +90,15 @@ def plugin(kind: str, name: str) -> type[Any]:
 
 def _is_frozen(cls: type[Any]) -> bool:
     return dataclasses.is_dataclass(cls) and bool(cls.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+
+
+def is_foreign(kind: str, text: str) -> bool:
+    """True if a plug-in, or a link of a chain, is of another distribution than fedbench itself."""
+    *before, last = links(text) if kind == "defense" else [text]
+    named = [*(("prefilter", part) for part in before), (kind, last)]
+    claims = [_points(kind).get(part.partition(":")[0], []) for kind, part in named]
+    owners = [{point.dist.name if point.dist else "" for point in points} for points in claims]
+    return any(owner != {OURS} for owner in owners)
 
 
 def links(text: str) -> list[str]:

@@ -18,7 +18,7 @@ from fedbench import hooks
 from fedbench.effect import NOT_FINITE
 from fedbench.evaluate import Score, evaluate, share_taken_for
 from fedbench.guarantee import guarantee
-from fedbench.identity import code_version
+from fedbench.identity import code_version, fingerprint
 from fedbench.layout import Tree
 from fedbench.lockstep import Stacked
 from fedbench.measured import Environment, Result, Round, Spread, Timing
@@ -141,8 +141,18 @@ def entropy_bits(honest: Payload, benign: Tensor) -> float | None:
     return None if entropy is None else float(entropy.sum())
 
 
-def report(setup: Setup, world: World, rounds: list[Round], seconds: float) -> Record:
-    """The record of a run that ended in this ``world``."""
+def report(
+    setup: Setup, world: World, rounds: list[Round], seconds: float, changed: str | None = None
+) -> Record:
+    """The record of a run that ended in this ``world``.
+
+    Args:
+        setup: What did not change.
+        world: What did.
+        rounds: All of them.
+        seconds: Of the whole run.
+        changed: Settings of the process that a plug-in changed, in a line.
+    """
     score, privacy = world.score, guarantee(setup, world.ledger)
     assert score is not None  # the last round is always looked at
     scenario, protocol, shared = setup.scenario, setup.plugins.protocol, setup.shared
@@ -168,7 +178,11 @@ def report(setup: Setup, world: World, rounds: list[Round], seconds: float) -> R
         epsilon=None if privacy is None else privacy.epsilon,
     )
     return Record(
-        id=scenario.id("" if setup.data.is_named(scenario.dataset) else setup.data.identity),
+        id=fingerprint(
+            scenario,
+            setup.plugins.modules(),
+            "" if setup.data.is_named(scenario.dataset) else setup.data.identity,
+        ),
         scenario=scenario,
         data_digest=setup.data.digest,
         parameters=d,
@@ -178,7 +192,7 @@ def report(setup: Setup, world: World, rounds: list[Round], seconds: float) -> R
         privacy=privacy,
         rounds=rounds,
         result=result,
-        flags=flags(setup, rounds, result),
+        flags=[*flags(setup, rounds, result), *([changed] if changed else [])],
         timing=Timing(
             seconds=seconds,
             peak_memory_mib=peak_memory_mib(),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from fedbench import hooks, threat
+from fedbench import hooks, registry, threat
 from fedbench.api import Memory
 from fedbench.effect import effect, noted, verdict
 from fedbench.evaluate import Score
 from fedbench.guarantee import spend
 from fedbench.hooks import Hook, ask
+from fedbench.isolation.stand_ins import Isolation
 from fedbench.layout import Tree
 from fedbench.measured import Round
 from fedbench.privacy.clients import compress, protect_payload, protect_updates
@@ -30,9 +32,10 @@ from fedbench.report import (
     travelled,
 )
 from fedbench.scenario import Scenario
-from fedbench.setup import Setup, prepare
+from fedbench.settings import kept, note
+from fedbench.setup import Setup, choose_device, prepare
 from fedbench.tasks.pool import Data
-from fedbench.together import now
+from fedbench.together import now, settings_restorer
 
 Progress = Callable[[Round], None]
 
@@ -74,8 +77,13 @@ def play(
     chunk: int = 32,
     progress: Progress | None = None,
     data: Data | None = None,
+    isolate: bool = False,
 ) -> Record:
     """Play a scenario from the first round to the last.
+
+    Process-wide settings that a plug-in changes are restored at the end, and a flag of the record
+    says so. Nothing limits how long a hook may take: `fedbench.sweep` does, in a process that it
+    can end.
 
     Args:
         scenario: What to play.
@@ -85,22 +93,28 @@ def play(
         progress: Called after each round.
         data: Samples to play on, by default the data set that the scenario names. The id of the
             record covers them unless they are that data set as `load_pool` gave it.
+        isolate: Play attack and defense in processes of their own, which hold nothing but what
+            they are shown (`fedbench.isolation`). The record is the same.
 
     Raises:
         ConfigError: the scenario names something that cannot be had or does not fit.
         PluginError: a plug-in raised, or returned what it must not.
     """
     start = now()
-    setup = prepare(scenario, device, executor, chunk, data)
-    world = World(ask(setup.plugins.protocol, "init", object, setup.shared))
-    world.mechanism = ask(setup.plugins.mechanism, "init", object)
-    rounds = []
-    for step in range(setup.scenario.rounds):
-        with hooks.in_round(step):
-            rounds.append(play_round(setup, world, step))
-        if progress is not None:
-            progress(rounds[-1])
-    return report(setup, world, rounds, now() - start)
+    choose_device(device)  # changes settings, too, which later runs on the device need
+    restore = settings_restorer()
+    with kept(restore), Isolation() if isolate else nullcontext() as isolation:
+        load = registry.load if isolation is None else isolation.load
+        setup = prepare(scenario, device, executor, chunk, data, load)
+        world = World(ask(setup.plugins.protocol, "init", object, setup.shared))
+        world.mechanism = ask(setup.plugins.mechanism, "init", object)
+        rounds = []
+        for step in range(setup.scenario.rounds):
+            with hooks.in_round(step):
+                rounds.append(play_round(setup, world, step))
+            if progress is not None:
+                progress(rounds[-1])
+        return report(setup, world, rounds, now() - start, note(restore()))
 
 
 def play_round(setup: Setup, world: World, step: int) -> Round:

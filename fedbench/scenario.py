@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Callable
 from typing import Any, Literal
 
 from pydantic import (
@@ -178,8 +179,11 @@ class Scenario(BaseModel):
 
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
-    def plugins(self) -> Plugins:
+    def plugins(self, load: Callable[[str, str], Any] = registry.load) -> Plugins:
         """The plug-ins, with every ``f`` that was left open filled from the declared share.
+
+        Args:
+            load: Makes an attack or a rule of its text, in another process if it likes.
 
         Raises:
             ConfigError: a plug-in or a parameter that does not exist, or a combination that cannot.
@@ -187,11 +191,11 @@ class Scenario(BaseModel):
         protocol = registry.load("protocol", self.protocol)
         rule = protocol.default_defense if self.defense == "own" else self.defense
         share = self.malicious if self.declared is None else self.declared
-        open_ = registry.load("defense", rule)
+        open_ = load("defense", rule)
         defense = ask(open_, "declared", Defense, math.ceil(share * self.per_round - 1e-9))
         plugins = Plugins(
             protocol=protocol,
-            attack=registry.load("attack", self.attack),
+            attack=load("attack", self.attack),
             defense=defense,
             mechanism=registry.load("mechanism", self.mechanism),
             rule=registry.split(rule)[0],
@@ -202,20 +206,21 @@ class Scenario(BaseModel):
 
     def resolved(self) -> Scenario:
         """The same run with every default written out."""
-        plugins = self.plugins()
+        return self.settled()[0]
+
+    def settled(self, load: Callable[[str, str], Any] = registry.load) -> tuple[Scenario, Plugins]:
+        """The same run with every default written out, and its plug-ins, loaded once."""
+        plugins = self.plugins(load)
         rule = plugins.protocol.default_defense if self.defense == "own" else self.defense
         texts = {"protocol": self.protocol, "attack": self.attack, "defense": rule}
         texts["mechanism"] = self.mechanism
-        described = {
-            kind: registry.describe(registry.split(text)[0], getattr(plugins, kind))
-            for kind, text in texts.items()
-        }
+        described = {kind: plugins.described(kind, text) for kind, text in texts.items()}
         for kind in ("dataset", "model", "partition"):
             text = getattr(self, kind)
             described[kind] = registry.describe(registry.split(text)[0], registry.load(kind, text))
         shares = {"declared": self.malicious if self.declared is None else self.declared}
         seeds = {"data_seed": self.seed if self.data_seed is None else self.data_seed}
-        return self.model_copy(update=described | shares | seeds)
+        return self.model_copy(update=described | shares | seeds), plugins
 
     def id(self, own_data: str = "") -> str:
         """Sixteen hex digits: a hash of the resolved scenario and of the code that plays it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedbench.errors import ConfigError, Misfit, require
 from fedbench.executors import executor
 from fedbench.guarantee import claimable
 from fedbench.hooks import Hook, ask
+from fedbench.isolation.stand_ins import IsolatedAttack
 from fedbench.layout import Tree
 from fedbench.network import Network, is_statistic
 from fedbench.payload import Payload
@@ -174,15 +176,24 @@ def prepare(
     engine: str = "auto",
     chunk: int = 32,
     data: Data | None = None,
+    load: Callable[[str, str], Any] = registry.load,
 ) -> Setup:
     """Load the data, unless they are given, and build what the scenario names.
+
+    Args:
+        scenario: What to play.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        engine: The executor's name.
+        chunk: Clients that the stacked executor trains at once.
+        data: The scenario's pool of samples, if it is at hand.
+        load: Makes an attack or a rule of its text, in another process if it likes.
 
     Raises:
         ConfigError: anything that it names cannot be had or does not fit.
     """
-    scenario = scenario.resolved()
+    scenario, plugins = scenario.settled(load)
     where = choose_device(device)
-    plugins = scenario.plugins()
+    engine = followed(engine, plugins.attack)
     data = (load_pool(scenario.dataset) if data is None else data).to(where)
     architecture = registry.load("model", scenario.model)
     network = ask(architecture, "build", Network, data.image, data.classes)
@@ -234,6 +245,22 @@ def prepare(
     )
     claimable(setup)
     return setup
+
+
+def followed(engine: str, attack: Attack) -> str:
+    """The executor for an attack: one that changes gradients in another process needs the loop.
+
+    Raises:
+        ConfigError: another one is asked for.
+    """
+    if not (attack.wraps and isinstance(attack, IsolatedAttack)):
+        return engine
+    if engine not in ("auto", "loop"):
+        raise ConfigError(
+            f"--executor must be auto or loop for {attack.told['class']} under --isolate, which "
+            f"changes the gradient of every step in another process, got {engine}"
+        )
+    return "loop"
 
 
 def taken(parts: list[Tensor], key: Key) -> tuple[Tensor, list[Tensor]]:

@@ -124,7 +124,13 @@ class Snapshot:
 
 
 def fresh(plugin: Any) -> Any:
-    """Return a new instance with the same parameters, and nothing that this one has kept beside."""
+    """Return a new instance with the same parameters, and nothing that this one has kept beside.
+
+    What stands for a plug-in of another process is no dataclass, and itself: it keeps nothing here.
+    """
+    here: bool = dataclasses.is_dataclass(plugin)
+    if not here:
+        return plugin
 
     def again(value: Any) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -212,7 +218,7 @@ def train(
     """
     if not attack.trains:
         return updates[rows.to(updates.device)]
-    own, turned = type(attack).wrap_grad is not Attack.wrap_grad, []
+    turned = []
     numbers = rows.tolist() if ids is None else ids
     for number, row in zip(numbers, rows.tolist(), strict=True):
         client = clients[row]
@@ -227,7 +233,7 @@ def train(
         )
         x, y = hooks.poison(attack, client.x, client.y, local, number)
         own_way = partial(hooks.wrap_grad, attack, local=local, client=number)
-        wrap = own_way if own else client.wrap_grad
+        wrap = own_way if attack.wraps else client.wrap_grad
         turned.append(dataclasses.replace(client, x=x, y=y, wrap_grad=wrap))
     with Hook(executor.protocol, "local_update", step):
         return executor.train(turned)[0]

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 from fedbench.lockstep import Part, Stacked, train_all
 from fedbench.recorded import Recorder, cuda_graphs
+from fedbench.settings import Settings
 from fedbench.training import Client, Trained
 
 Ending = TypeVar("Ending")
@@ -44,11 +45,28 @@ def now() -> float:
     return time.perf_counter() - (0.0 if seat is None else seat.waited)
 
 
+def settings_restorer() -> Callable[[], list[str]]:
+    """What sets back process-wide settings that this run has changed, and says which.
+
+    It restores those of now; for runs at a table those of the time at which its first run asked,
+    since another one may have changed them in between.
+    """
+    seat: Seat[object] | None = getattr(_thread, "seat", None)
+    if seat is None:
+        return Settings().restore
+    table = seat.table
+    if table.settings is None:
+        table.settings = Settings()
+    before = table.settings
+    return lambda: [*seat.changes, *before.restore()]
+
+
 class Seat(Generic[Ending]):
     """A run in its own thread, which moves only while `resume` waits for it.
 
     It wants something trained (``wanted``), gets an ``answer`` that cost it ``share`` seconds, and
     has ``ended`` with a result or an error; ``waited`` are the seconds that were the others'.
+    ``changes`` are process-wide settings that it changed and the table has restored.
 
     Args:
         name: Of the run, for who looks.
@@ -62,6 +80,7 @@ class Seat(Generic[Ending]):
         self.answer: Trained | BaseException | None = None
         self.ended: Ending | BaseException | None = None
         self.share = self.waited = 0.0
+        self.changes: list[str] = []
         self._work = work
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -99,6 +118,7 @@ class Table(Generic[Ending]):
 
     def __init__(self) -> None:
         self.seats: list[Seat[Ending]] = []
+        self.settings: Settings | None = None
 
     @cached_property
     def recorder(self) -> Recorder:
@@ -116,16 +136,23 @@ class Table(Generic[Ending]):
         """
         for seat in self.seats:
             seat.resume()
+            seat.changes += self._restored()
         ended = [seat for seat in self.seats if seat.ended is not None]
         self.seats = [seat for seat in self.seats if seat.ended is None]
         parts = [seat.wanted for seat in self.seats if seat.wanted is not None]
         start = time.perf_counter()
-        for seat, answer in zip(self.seats, _trained(parts), strict=True):
+        answers = _trained(parts)
+        changes = self._restored()  # by whichever of them: it may have changed the others' numbers
+        for seat, answer in zip(self.seats, answers, strict=True):
             seat.answer = answer
+            seat.changes += changes
         spent, clients = time.perf_counter() - start, sum(len(part[1]) for part in parts)
         for seat, part in zip(self.seats, parts, strict=True):
             seat.share = spent * len(part[1]) / max(1, clients)
         return ended
+
+    def _restored(self) -> list[str]:
+        return [] if self.settings is None else self.settings.restore()
 
 
 def _trained(parts: Sequence[Part]) -> list[Trained | BaseException]:

@@ -1,11 +1,16 @@
 """What holds for every test."""
 
 import os
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
+
+from fedbench import registry
 
 # A second thread gains nothing at this size and waits for ever where the core is taken.
 torch.set_num_threads(1)
@@ -16,6 +21,8 @@ hypothesis.settings.load_profile("untimed")
 
 # Which executor is faster here is for no test to find out; those of it switch it on.
 os.environ["FEDBENCH_PROBE"] = "off"
+
+Install = Callable[[str, dict[str, str]], dict[str, str]]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -48,3 +55,32 @@ def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     slept = [1.0]  # no clock starts at zero
     monkeypatch.setattr(time, "sleep", slept.append)
     monkeypatch.setattr(time, "perf_counter", lambda: sum(slept))
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Install somebody else's package ``outsider``: its source, and per attack or rule its class.
+
+    This process finds it until the test ends, and so does a command with the environment that is
+    returned. A rule's name starts with ``rule``.
+    """
+
+    def package(source: str, plugins: dict[str, str]) -> dict[str, str]:
+        site = tmp_path / "site"
+        info = site / "outsider-1.0.dist-info"
+        info.mkdir(parents=True)
+        (site / "outsider.py").write_text(source)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outsider\nVersion: 1.0\n")
+        lines: dict[str, list[str]] = {"attacks": [], "defenses": []}
+        for name, found in plugins.items():
+            kind = "defenses" if name.startswith("rule") else "attacks"
+            lines[kind].append(f"{name} = outsider:{found}")
+        groups = [f"[fedbench.{kind}]\n" + "\n".join(those) for kind, those in lines.items()]
+        (info / "entry_points.txt").write_text("\n".join(groups) + "\n")
+        monkeypatch.syspath_prepend(site)
+        monkeypatch.delitem(sys.modules, "outsider", raising=False)
+        monkeypatch.setattr(registry, "_points", registry._points.__wrapped__)  # as if new
+        path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+        return dict(os.environ) | {"PYTHONPATH": path}
+
+    return package

@@ -23,6 +23,7 @@ ROWS = [
     [
         "errors",
         "files",
+        "settings",
         "rng",
         "allocator",
         "layout",
@@ -52,7 +53,7 @@ ROWS = [
         "fedbench_attacks",
         "fedbench_defenses",
     ],
-    ["registry", "identity", "plugins", "scenario", "measured", "record"],
+    ["registry", "identity", "isolation", "plugins", "scenario", "measured", "record"],
     ["setup", "evaluate", "guarantee", "report", "testing"],
     ["run"],
     ["sweep", "leaderboard", "bench", "audit", "probes"],

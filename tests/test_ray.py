@@ -74,6 +74,8 @@ class Moody(Attack):
             diary.write(self.how + " ")
         if self.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        while self.how == "wait":
+            pass
         raise ZeroDivisionError("moody today")
 '''
 
@@ -389,6 +391,22 @@ def test_what_fails_is_a_failure_and_the_sweep_goes_on(cluster: Cluster, tmp_pat
     assert (data.kind, misfit.kind) == ("user", "user")
     assert "emnist.npz must be a .npz archive" in data.message
     assert "cnn4" in misfit.message
+
+
+@pytest.mark.cluster
+def test_a_run_that_never_ends_is_cancelled_and_not_tried_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    diary = Path(cluster.env["DIARY"])
+    before = diary.read_text() if diary.exists() else ""
+    text = TWO[: TWO.index("[[grid]]")] + '[[grid]]\nattack = "moody:how=wait"\n'
+    ended = cluster.sweep(tmp_path, text, "--run-timeout", "60")
+    assert ended.returncode == 1, ended.stderr
+    assert len(records(tmp_path)) == 1  # the clean run
+    (failure,) = failures(tmp_path)
+    assert (failure.kind, failure.tries) == ("timeout", 1)
+    assert "ended after 60 s" in failure.message
+    assert diary.read_text().removeprefix(before) == "wait "
 
 
 @pytest.mark.cluster

@@ -186,6 +186,11 @@ class Attack:
         hooks = ("poison", "wrap_grad")
         return any(getattr(type(self), hook) is not getattr(Attack, hook) for hook in hooks)
 
+    @property
+    def wraps(self) -> bool:
+        """True if it changes the gradients of its clients."""
+        return type(self).wrap_grad is not Attack.wrap_grad
+
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
         """The training data of a malicious client: ``(N, C, H, W)`` normalised, and labels.
 

@@ -163,6 +163,21 @@ def attack(
     threads: Annotated[
         int, typer.Option(help="of each process, on a CPU", rich_help_panel=_HOW)
     ] = 1,
+    run_timeout: Annotated[
+        float,
+        typer.Option(
+            help="seconds after which a run is ended and counts as failed", rich_help_panel=_HOW
+        ),
+    ] = 21600.0,
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            "--isolate",
+            help="attack and defense in processes of their own, which hold only what they are "
+            "shown",
+            rich_help_panel=_HOW,
+        ),
+    ] = False,
     out: Annotated[
         Path, typer.Option(help="folder for records, table and chart", rich_help_panel=_HOW)
     ] = Path("results"),
@@ -207,7 +222,9 @@ def attack(
         "defense": defense or [],
         "attack": attack or [],
     }
-    options = Options(device, executor, chunk, workers, threads)
+    options = Options(
+        device, executor, chunk, workers, threads, run_timeout=run_timeout, isolate=isolate
+    )
     plan = choose(preset, {k: v for k, v in scalars.items() if v is not None}, axes, seeds, lr)
     run(Console(), plan, options, out)
 

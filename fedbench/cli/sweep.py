@@ -60,6 +60,21 @@ def sweep(
             rich_help_panel=_HOW,
         ),
     ] = 1,
+    run_timeout: Annotated[
+        float,
+        typer.Option(
+            help="seconds after which a run is ended and counts as failed", rich_help_panel=_HOW
+        ),
+    ] = 21600.0,
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            "--isolate",
+            help="attack and defense in processes of their own, which hold only what they are "
+            "shown",
+            rich_help_panel=_HOW,
+        ),
+    ] = False,
     address: Annotated[
         str | None,
         typer.Option(
@@ -89,7 +104,7 @@ def sweep(
     require("--device", device, device in ("auto", "cpu", "cuda"), "auto, cpu or cuda")
     require_known(executor)
     require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
-    options = Options(device, executor, chunk, workers, threads, together)
+    options = Options(device, executor, chunk, workers, threads, together, run_timeout, isolate)
     plan = Plan.read(file)
     cells, skipped = plan.cells()
     everything = runs(cells, plan.seeds)

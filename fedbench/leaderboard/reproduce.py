@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedbench import registry
 from fedbench.errors import ConfigError
 from fedbench.files import write_atomically
 from fedbench.leaderboard import board as boards
@@ -15,6 +17,7 @@ from fedbench.leaderboard.judge import errors
 from fedbench.leaderboard.reproduction import Comparison, appended, cell, reproduction
 from fedbench.leaderboard.rules import Rules, versions
 from fedbench.record import Record
+from fedbench.scenario import Scenario
 from fedbench.sweep.drive import play_all
 from fedbench.sweep.local import Options
 from fedbench.sweep.watch import Watcher
@@ -70,10 +73,14 @@ def again(
 ) -> list[Comparison]:
     """Play cells once more, with the code that is installed; less than all of them on Ctrl-C.
 
+    Where an attack or the rule is another package's, they are isolated: they come from whoever
+    submitted the entry.
+
     Raises:
         ConfigError: a run cannot be played here, or ``out`` has the very records of the claim.
     """
     cells = {attack: cell(claim.entry, attack) for attack in attacks}
+    options = guarded(options, [entry.scenario for entry in cells.values()])
     played = play_all(list(cells.values()), seeds, options, watcher, out)
     comparisons = [
         Comparison(attack, claim.of(attack, seeds), played.get(one, []))
@@ -87,6 +94,13 @@ def again(
                     "they would be compared with themselves"
                 )
     return comparisons
+
+
+def guarded(options: Options, scenarios: Sequence[Scenario]) -> Options:
+    """Options under which other people's attacks and rules are isolated."""
+    texts = [(kind, getattr(s, kind)) for s in scenarios for kind in ("attack", "defense")]
+    foreign = any(registry.is_foreign(kind, text) for kind, text in texts if text != "own")
+    return dataclasses.replace(options, isolate=options.isolate or foreign)
 
 
 def keep(claim: Claim, comparisons: Sequence[Comparison]) -> Entry:

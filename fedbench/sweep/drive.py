@@ -169,6 +169,8 @@ def _as_error(failure: Failure) -> Exception:
         return FedbenchError(failure.message)
     if failure.kind == "crash":
         return RuntimeError(failure.traceback)
+    if failure.kind == "timeout":
+        return ConfigError(f"{failure.message}; the records of finished runs are kept")
     return ConfigError(
         f"{failure.message or failure.error}, perhaps for lack of memory, in each of "
         f"{failure.tries} tries; the records of finished runs are kept; try a smaller --workers or "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
-from fedbench.blame import message_of
+from fedbench.blame import line, message_of
 from fedbench.errors import FedbenchError, PluginError
 from fedbench.measured import Round
 from fedbench.record import Record
@@ -20,7 +20,7 @@ from fedbench.sweep.cells import Run
 class Crash:
     """Why a run ended without a record; the fields are those of `fedbench.sweep.store.Failure`."""
 
-    kind: Literal["user", "crash", "memory", "lost"]
+    kind: Literal["user", "crash", "memory", "lost", "timeout"]
     error: str
     message: str
     traceback: str = ""
@@ -45,6 +45,7 @@ class Job:
             the worker's other runs.
         chunk: Clients that are trained at once.
         number: What the worker calls it in its news.
+        isolate: Are attack and defense in processes of their own?
     """
 
     scenario: Scenario
@@ -52,6 +53,7 @@ class Job:
     executor: str
     chunk: int
     number: int = 0
+    isolate: bool = False
 
 
 class Engine(ABC):
@@ -100,7 +102,8 @@ def crash(error: BaseException) -> Crash:
     text = "".join(traceback.format_exception(error))
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]}\n...\n{text[-LONGEST // 2 :]}"
-    return Crash(kind, type(error).__name__, message, text)
+    notes = [line(note) for note in getattr(error, "__notes__", []) if "\n" not in note]
+    return Crash(kind, type(error).__name__, "; ".join([message, *notes]), text)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
@@ -23,6 +25,8 @@ from fedbench.record import Record
 from fedbench.sweep.cells import Run
 from fedbench.sweep.engine import Crash, Engine, Job, News, crash
 
+RUN_TIMEOUT = 6 * 3600.0  # seconds
+
 
 @dataclass(frozen=True)
 class Options:
@@ -36,6 +40,9 @@ class Options:
         threads: Of each process. With small batches a second thread gains little, and where
             something else wants the core it costs a multiple (docs/results.md).
         together: Runs that a worker plays at once, whose clients train in the same launches.
+        run_timeout: Seconds after which a run is ended and counts as failed. The longest runs of
+            published tables take minutes here; a hook that never returns takes for ever.
+        isolate: Play attack and defense in processes of their own (`fedbench.isolation`).
     """
 
     device: str = "auto"
@@ -44,12 +51,15 @@ class Options:
     workers: int = 0
     threads: int = 1
     together: int = 1
+    run_timeout: float = RUN_TIMEOUT
+    isolate: bool = False
 
     def __post_init__(self) -> None:
         require("--workers", self.workers, self.workers >= 0, ">= 0")
         require("--threads", self.threads, self.threads >= 1, ">= 1")
         require("--chunk", self.chunk, self.chunk >= 1, ">= 1")
         require("--together", self.together, self.together >= 1, ">= 1")
+        require("--run-timeout", self.run_timeout, self.run_timeout > 0, "> 0 seconds")
         free = self.together == 1 or self.executor in ("auto", "stacked")
         require("--executor", self.executor, free, "auto or stacked with --together")
 
@@ -76,12 +86,47 @@ def available_cores() -> int:
 
 @dataclass
 class _Worker:
-    """A process, the pipe to it, the runs that it plays, by number, and whether it takes more."""
+    """A process, the pipe to it, the runs that it plays, and whether it takes more.
+
+    Args:
+        process: The worker.
+        pipe: Takes jobs, gives news of them.
+        stack: Where it is when it is asked by a signal, as text.
+        runs: What it plays, by number: each with its chunk.
+        begun: When it began to play them, by number, in seconds of the monotonic clock.
+        alone: Does it play one run that must have no other beside it?
+    """
 
     process: BaseProcess
     pipe: Connection
-    runs: dict[int, Run] = field(default_factory=dict)
+    stack: Connection
+    runs: dict[int, tuple[Run, int]] = field(default_factory=dict)
+    begun: dict[int, float] = field(default_factory=dict)
     alone: bool = False
+
+    def end(self, number: int) -> None:
+        """Forget a run that has ended."""
+        del self.runs[number]
+        self.begun.pop(number, None)
+        self.alone = False
+
+    def overdue(self, seconds: float) -> bool:
+        """True if it plays a run for longer than this, and has nothing to say."""
+        latest = time.monotonic() - seconds
+        return any(begun < latest for begun in self.begun.values()) and not self.pipe.poll()
+
+    def kill(self) -> str:
+        """End the process, wherever it is; where that was: a traceback of each of its threads."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGUSR1)
+        written = b""
+        while self.stack.poll(0.5):
+            part = os.read(self.stack.fileno(), 1 << 16)
+            if not part:
+                break
+            written += part
+        self.process.kill()
+        return written.decode(errors="replace")
 
 
 class Local(Engine):
@@ -116,6 +161,7 @@ class Local(Engine):
         for worker in self._workers.values():
             worker.process.join()
             worker.pipe.close()
+            worker.stack.close()
         self._workers = {}
 
     def free(self) -> int:
@@ -147,7 +193,7 @@ class Local(Engine):
     def _send(self, worker: _Worker, run: Run, chunk: int) -> None:
         executor = self.options.executor if self.options.together == 1 else "together"
         number = next(self._numbers)
-        job = Job(run.scenario, self.options.device, executor, chunk, number)
+        job = Job(run.scenario, self.options.device, executor, chunk, number, self.options.isolate)
         try:
             worker.pipe.send(job)
         except OSError:
@@ -155,7 +201,7 @@ class Local(Engine):
                 self._bury(next(place for place, w in self._workers.items() if w is worker))
                 worker = self._start()
                 worker.pipe.send(job)
-        worker.runs[number], worker.alone = run, run in self._suspects
+        worker.runs[number], worker.alone = (run, chunk), run in self._suspects
 
     def _play_suspects(self) -> None:
         """Alone, on what is idle; nothing new is taken meanwhile, so something will be."""
@@ -167,6 +213,7 @@ class Local(Engine):
 
     def news(self, wait_seconds: float) -> list[News]:
         """What the pipes say; the end of a pipe is the end of its worker."""
+        self._end_overdue()
         self._play_suspects()
         out, self._begun = self._begun, []
         busy = {w.pipe: (i, w) for i, w in self._workers.items() if w.runs}
@@ -178,15 +225,31 @@ class Local(Engine):
             try:
                 number, said = pipe.recv()
             except (EOFError, OSError):
-                runs, crashed = list(worker.runs.values()), self._bury(place)
+                runs, crashed = [run for run, _ in worker.runs.values()], self._bury(place)
                 self._suspects |= set(runs) if len(runs) > 1 else set()
                 out += [News(run, crashed) for run in runs]
                 continue
-            out.append(News(worker.runs[number], said))
+            if said is None:
+                worker.begun[number] = time.monotonic()
+                continue
+            out.append(News(worker.runs[number][0], said))
             if isinstance(said, Record | Crash):
-                del worker.runs[number]
-                worker.alone = False
+                worker.end(number)
         return out
+
+    def _end_overdue(self) -> None:
+        """Kill workers whose run takes too long; runs beside it are played again, each alone."""
+        limit = self.options.run_timeout
+        for place in [place for place, w in self._workers.items() if w.overdue(limit)]:
+            worker = self._workers[place]
+            runs = list(worker.runs.values())
+            stack = worker.kill()
+            self._bury(place)
+            if len(runs) == 1:
+                self._begun.append(News(runs[0][0], overtime(limit, stack)))
+                continue
+            self._suspects |= {run for run, _ in runs}  # nobody knows which one does not return
+            self._waiting += runs
 
     def _start(self) -> _Worker:
         place = next(i for i in range(self.size) if i not in self._workers)
@@ -194,7 +257,8 @@ class Local(Engine):
         ours, theirs = context.Pipe()
         accelerators = self.options.accelerators()
         accelerator = place % accelerators if accelerators else None
-        arguments = (theirs, self.options.threads, accelerator)
+        stack, of_worker = context.Pipe(duplex=False)
+        arguments = (theirs, of_worker, self.options.threads, accelerator)
         process = context.Process(target=_serve, args=arguments, daemon=True)
         # A worker that starts must not answer to Ctrl-C; ours waits until it has started.
         resource_tracker.ensure_running()  # or `start` does it, and unblocks the signal
@@ -204,21 +268,43 @@ class Local(Engine):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()  # or the end of the worker would not be the end of the pipe
-        self._workers[place] = _Worker(process, ours)
+        of_worker.close()
+        self._workers[place] = _Worker(process, ours, stack)
         return self._workers[place]
 
     def _bury(self, place: int) -> Crash:
         worker = self._workers.pop(place)
         worker.pipe.close()
+        worker.stack.close()
         worker.process.join()
         code = worker.process.exitcode or 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return Crash("lost", "WorkerLost", f"the worker process ended with {how}")
 
 
-def _serve(pipe: Connection, threads: int, accelerator: int | None) -> None:
+def overtime(seconds: float, stack: str = "") -> Crash:
+    """What is said of a run that was ended because it took too long.
+
+    Args:
+        seconds: Its limit.
+        stack: Where its process was, if that is known: what `faulthandler` writes.
+    """
+    _, _, current = stack.partition("Current thread")
+    innermost = re.search(r'File "([^"]*)", line \d+ in (\S+)', current)
+    where = f" in {innermost[2]} of {os.path.basename(innermost[1])}" if innermost else ""
+    return Crash(
+        "timeout",
+        "RunTimeout",
+        f"the run was ended after {seconds:g} s{where}: a hook of a plug-in may never return, or "
+        "the run needs a longer --run-timeout",
+        stack,
+    )
+
+
+def _serve(pipe: Connection, stack: Connection, threads: int, accelerator: int | None) -> None:
     """In a new worker: play what comes through the pipe until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
+    faulthandler.register(signal.SIGUSR1, stack.fileno())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if accelerator is not None:
         see_only(accelerator)
@@ -255,11 +341,13 @@ def _ended(work: Callable[[], Record]) -> Record | Crash:
 
 
 def _play(play: Callable[..., Record], job: Job, pipe: Connection) -> Record:
+    pipe.send((job.number, None))  # from now on its time counts
     return play(
         job.scenario,
         device=job.device,
         executor=job.executor,
         chunk=job.chunk,
+        isolate=job.isolate,
         progress=lambda done: pipe.send((job.number, done)),
     )
 

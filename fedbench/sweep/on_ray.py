@@ -19,7 +19,7 @@ from fedbench.identity import code_version
 from fedbench.record import Record, parse
 from fedbench.sweep.cells import Run
 from fedbench.sweep.engine import Crash, Engine, Job, News, crash
-from fedbench.sweep.local import Options, available_cores
+from fedbench.sweep.local import Options, available_cores, overtime
 from fedbench.tasks.pool import Data
 
 RETRIES = 3  # by Ray itself, of a run whose process or node was lost
@@ -32,6 +32,8 @@ class OnRay(Engine):
     A run counts as begun when Ray has it: unless nodes leave, at most one waits for a place, so
     that a node has work as soon as it ends a run. Nodes may join and leave. A node's workers share
     one copy of a data set in its object store; it needs this fedbench, Ray and Python, but no data.
+    Ray does not say when it starts what it has. The time of a run counts from when a place is free
+    for it, in the order of submission, and so has the start of a worker in it.
 
     Args:
         options: How runs are played; at most ``workers`` at once, if it is not 0.
@@ -50,6 +52,7 @@ class OnRay(Engine):
         self.device = options.device if gpus else "cpu"
         self._ray = _ray()
         self._running: dict[Any, Run] = {}  # by what Ray will answer
+        self._placed: dict[Any, float] = {}  # since when there is a place for it
         self._pools: dict[str, Any] = {}  # of a data set, where Ray keeps it; or a `Crash`
         self._said: list[News] = []
 
@@ -75,7 +78,7 @@ class OnRay(Engine):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._running, self._pools = {}, {}
+        self._running, self._placed, self._pools = {}, {}, {}
         self._ray.shutdown()  # Ray kills the workers of who leaves
 
     def free(self) -> int:
@@ -90,7 +93,9 @@ class OnRay(Engine):
         if isinstance(pool, Crash):
             self._said.append(News(run, pool))
             return
-        job = Job(run.scenario, self.device, self.options.executor, chunk)
+        job = Job(
+            run.scenario, self.device, self.options.executor, chunk, isolate=self.options.isolate
+        )
         answer = self._play.remote(job, run.id, code_version(), self.options.threads, pool)
         self._running[answer] = run
         self._said.append(News(run, None))
@@ -105,11 +110,29 @@ class OnRay(Engine):
         if not self._running:
             time.sleep(0 if out else wait_seconds)
             return out
+        out += self._end_overdue()
         answers, _ = self._ray.wait(list(self._running), timeout=0 if out else wait_seconds)
         for answer in answers:
-            run = self._running.pop(answer)
+            run = self._forget(answer)
             out.append(News(run, self._ended(run, answer)))
         return out
+
+    def _end_overdue(self) -> list[News]:
+        """Kill what takes too long; Ray does not play again what was cancelled."""
+        now, limit = time.monotonic(), self.options.run_timeout
+        for answer in list(self._running)[: max(1, self._places())]:
+            self._placed.setdefault(answer, now)
+        out = []
+        for answer in [answer for answer, since in self._placed.items() if now - since > limit]:
+            if self._ray.wait([answer], timeout=0)[0]:  # it has just ended
+                continue
+            self._ray.cancel(answer, force=True)
+            out.append(News(self._forget(answer), overtime(limit)))
+        return out
+
+    def _forget(self, answer: Any) -> Run:
+        self._placed.pop(answer, None)
+        return self._running.pop(answer)
 
     def _ended(self, run: Run, answer: Any) -> Record | Crash:
         errors = self._ray.exceptions
@@ -224,6 +247,7 @@ def _play(job: Job, id: str, code: str, threads: int, arrays: dict[str, Any]) ->
             device=job.device,
             executor=job.executor,
             chunk=job.chunk,
+            isolate=job.isolate,
             data=_data(arrays),
         )
     except BaseException as error:

@@ -27,7 +27,7 @@ class Failure(BaseModel):
         scenario: Resolved.
         kind: ``user``: it cannot be played as described; ``crash``: an error of the code or of a
             plug-in; ``memory``: too little, even for one client at a time; ``lost``: its process
-            was killed, every time.
+            was killed, every time; ``timeout``: it took longer than it may.
         error: Type of the exception.
         message: Of the exception.
         traceback: Of the last try.
@@ -40,7 +40,7 @@ class Failure(BaseModel):
     schema_version: Literal[1] = 1
     id: str
     scenario: Scenario
-    kind: Literal["user", "crash", "memory", "lost"]
+    kind: Literal["user", "crash", "memory", "lost", "timeout"]
     error: str
     message: str
     traceback: str

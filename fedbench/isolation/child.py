@@ -1,0 +1,255 @@
+"""Program of an isolated process: it loads one plug-in and answers calls of its hooks.
+
+It holds what the calls bring and what the plug-in keeps. Its answers are plain values; memories and
+states stay here, under numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import dataclasses
+import inspect
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from itertools import count
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench import errors, registry
+from fedbench.api import (
+    Attack,
+    AttackView,
+    Chain,
+    Defense,
+    Gradient,
+    Local,
+    Oracle,
+    ServerView,
+)
+from fedbench.isolation.plain import write
+from fedbench.payload import Payload, Spec, require_same_form
+from fedbench.rng import Key
+
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+
+
+class Guest:
+    """One plug-in, and what it keeps.
+
+    Args:
+        pipe: To the parent.
+    """
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.plugin: Any = None
+        self.kept: dict[int, Any] = {}
+        self._numbers = count()
+
+    def serve(self) -> None:
+        """Answer calls until the parent is gone."""
+        while True:
+            try:
+                hook, arguments, released = ForkingPickler.loads(self.pipe.recv_bytes())
+            except (EOFError, OSError):
+                return
+            for number in released:
+                self.kept.pop(number, None)
+            data = self.answer(hook, arguments)
+            try:
+                self.pipe.send_bytes(data)
+            except OSError:
+                return
+            del arguments, data  # or the next call would find what this one was shown
+
+    def answer(self, hook: str, arguments: tuple[Any, ...]) -> bytes:
+        """What a hook returns, or how it failed."""
+        try:
+            return write({"is": "done", "value": getattr(self, f"on_{hook}")(*arguments)})
+        except BaseException as error:  # foreign code, which may raise anything
+            return write(failure(error))
+
+    def ask(self, name: str, *arguments: object) -> Any:
+        """What the parent answers to a question of the plug-in, while its call waits."""
+        self.pipe.send_bytes(write({"is": "ask", "name": name, "arguments": arguments}))
+        kind, answer = ForkingPickler.loads(self.pipe.recv_bytes())
+        if kind == "raise":
+            name, message = answer
+            raise getattr(errors, name, RuntimeError)(message)
+        return answer
+
+    def keep(self, value: object) -> int | None:
+        """The number under which a value stays here; None for None."""
+        if value is None:
+            return None
+        number = next(self._numbers)
+        self.kept[number] = value
+        return number
+
+    def known(self, number: int | None) -> Any:
+        """The value behind a number."""
+        return None if number is None else self.kept[number]
+
+    def on_load(self, kind: str, text: str, threads: int) -> dict[str, Any]:
+        """Load the plug-in, and describe it."""
+        torch.set_num_threads(threads)
+        self.plugin = registry.load(kind, text)
+        self.name = registry.split(text)[0]
+        return self.described()
+
+    def described(self) -> dict[str, Any]:
+        """The plug-in in plain words, which do not change with the rounds."""
+        plugin = self.plugin
+        common = {
+            "text": registry.describe(self.name, plugin),
+            "class": type(plugin).__name__,
+            "file": inspect.getfile(type(plugin)),
+            "accepts": [cls.__name__ for cls in plugin.accepts],
+        }
+        if isinstance(plugin, Attack):
+            hooks = ("poison", "wrap_grad", "trigger", "craft")
+            own = [h for h in hooks if getattr(type(plugin), h) is not getattr(Attack, h)]
+            needs = str(plugin.needs())
+            return common | {"hooks": own, "needs": needs, "idle": plugin.idle}
+        return common | {
+            "traits": dataclasses.asdict(plugin.traits()),
+            "f": getattr(plugin, "f", None),
+            "has_f": hasattr(plugin, "f"),
+            "rows_needed": plugin.rows_needed(),
+            "most_rows": plugin.most_rows(),
+            "ready": type(plugin).ready is not Defense.ready,
+            "links": [
+                {
+                    "traits": dataclasses.asdict(link.traits()),
+                    "f": getattr(link, "f", None),
+                    "file": inspect.getfile(type(link)),
+                }
+                for link in chained(plugin)
+            ],
+        }
+
+    # Attacks.
+
+    def on_poison(self, xs: Tensor, ys: Tensor, local: Local) -> Any:
+        """See `Attack.poison`."""
+        return tuple(self.plugin.poison(xs, ys, local))
+
+    def on_wrap_grad(self, batch_size: int, local: Local) -> int | None:
+        """Keep what `Attack.wrap_grad` makes of a gradient that the parent computes."""
+
+        def asking(name: str) -> Callable[[Any, Tensor, Tensor, Key], Any]:
+            def gradient(tree: Any, x: Tensor, y: Tensor, key: Key) -> Any:
+                return self.ask(name, tree, x, y, key.seed)
+
+            return gradient
+
+        gradient = Gradient(asking("batch"), asking("each"), batch_size)
+        return self.keep(self.plugin.wrap_grad(gradient, local))
+
+    def on_gradient(self, number: int, tree: Any, x: Tensor, y: Tensor, key: Key) -> Any:
+        """The gradient that `Attack.wrap_grad` made, at one step."""
+        return self.known(number)(tree, x, y, key)
+
+    def on_trigger(self, xs: Tensor, ys: Tensor) -> Any:
+        """See `Attack.trigger`."""
+        return self.plugin.trigger(xs, ys)
+
+    def on_craft(self, view: AttackView, rule: str | None, memory: int | None) -> dict[str, Any]:
+        """See `Attack.craft`; ``rule`` is the text of the rule that it may ask."""
+        asked = None
+        if rule is not None:
+            form = view.own
+            asked = Oracle(
+                registry.load("defense", rule),
+                lambda sent, draw: self.ask("rule", of_form(form, sent), draw),
+            )
+        view = dataclasses.replace(
+            view, compress=lambda x: self.ask("compress", x), defense=asked, notes={}, trace=[]
+        )
+        sent, memory_now = self.plugin.craft(view, self.known(memory))
+        return {
+            "sent": of_form(view.own, sent) if isinstance(sent, Payload) else sent,
+            "memory": self.keep(memory_now),
+            "notes": dict(view.notes),
+            "trace": [tuple(trial) for trial in view.trace],
+            "queries": 0 if asked is None else asked.queries,  # closed forms are counted, too
+        }
+
+    # Rules.
+
+    def on_declared(self, f: int) -> dict[str, Any]:
+        """Fill in an ``f`` that was left open."""
+        self.plugin = self.plugin.declared(f)
+        return self.described()
+
+    def on_refuses(self, alphabet: type[Payload]) -> str | None:
+        """See `Stage.refuses`."""
+        why: str | None = self.plugin.refuses(alphabet)
+        return why
+
+    def on_init(self, spec: Spec) -> int | None:
+        """See `Defense.init`."""
+        return self.keep(self.plugin.init(spec))
+
+    def on_ready(self, view: ServerView) -> bool:
+        """See `Defense.ready`."""
+        return bool(self.plugin.ready(view))
+
+    def on_aggregate(
+        self, received: Payload, state: int | None, view: ServerView
+    ) -> dict[str, Any]:
+        """See `Defense.aggregate`; the state under a number stays as it is."""
+        rule: Defense[Any] = self.plugin
+        out, later = rule.aggregate(received, copy.deepcopy(self.known(state)), view)
+        findings = view.findings
+        return {
+            "out": out,
+            "state": self.keep(later),
+            "kept": findings.kept,
+            "notes": dict(findings.notes),
+        }
+
+    def on_constant(self, name: str, *arguments: Any) -> Any:
+        """What a rule says of numbers alone: `tolerates`, `order_weights` and the like."""
+        return getattr(self.plugin, name)(*arguments)
+
+
+def of_form(form: Payload, sent: Payload) -> Payload:
+    """The same messages, if they are of the form that travels back."""
+    require_same_form(form, sent)
+    return sent
+
+
+def chained(rule: Any) -> list[Any]:
+    """The prefilters and the rule of a chain."""
+    links = [rule]
+    while isinstance(links[-1], Chain):
+        links[-1:] = [links[-1].first, links[-1].rule]
+    return links
+
+
+def failure(error: BaseException) -> dict[str, str]:
+    """Plain words for an error."""
+    text = "".join(traceback.format_exception(error))
+    return {"is": "failed", "error": type(error).__name__, "message": str(error), "trace": text}
+
+
+def end_with_parent() -> None:
+    """Have the system end this process with its parent, whatever it is doing then (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    end_with_parent()
+    Guest(Connection(int(sys.argv[1]))).serve()
+    os._exit(0)  # nothing of a plug-in's is to run now

@@ -1,0 +1,269 @@
+"""Process-wide settings of torch, NumPy and Python, which a run leaves as it found them.
+
+A plug-in can change them in passing (``torch.set_default_dtype``), and every later run of the
+process would compute with them. Not here are what cannot be read or set back: the number of
+inter-op threads, the generators of accelerators, and code that a plug-in replaces; nor Python's own
+generator, from which libraries draw when they are imported.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import deterministic
+
+SHOWN = 40  # characters of a value in a note
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One process-wide setting.
+
+    Args:
+        name: What a note calls it.
+        read: Its value now, comparable with ``==``.
+        write: Makes it such a value again.
+        shown: Does a note show the values? Not where they are long, nor those of the environment.
+    """
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    shown: bool = True
+
+
+def _attribute(name: str, owner: Any, attribute: str) -> list[Setting]:
+    """An attribute of a module of torch; nothing where this torch has none."""
+    if not hasattr(owner, attribute):
+        return []
+    return [
+        Setting(
+            f"{name}.{attribute}",
+            lambda: getattr(owner, attribute),
+            lambda value: setattr(owner, attribute, value),
+        )
+    ]
+
+
+def _numpy_state() -> tuple[Any, ...]:
+    name, words, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
+    return (name, np.asarray(words).tobytes(), *rest)
+
+
+def _set_numpy_state(state: tuple[Any, ...]) -> None:
+    name, words, *rest = state
+    np.random.set_state((name, np.frombuffer(words, dtype=np.uint32), *rest))  # noqa: NPY002
+
+
+def _torch_state() -> bytes:
+    return bytes(torch.get_rng_state().numpy())
+
+
+def _set_torch_state(state: bytes) -> None:
+    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+def _flushes_denormals() -> bool:
+    """Whether this thread's floats lose their denormals, for which torch has no getter."""
+    return sys.float_info.min / 2 == 0.0
+
+
+def _folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # somebody has removed it
+        return None
+
+
+def _set_folder(before: str | None) -> None:
+    if before is not None:
+        os.chdir(before)
+
+
+def _errors_of_warnings() -> list[Any]:
+    """The filters that make a warning an error; libraries add other ones when they are imported."""
+    return [entry for entry in warnings.filters if entry[0] == "error"]
+
+
+def _set_errors_of_warnings(before: list[Any]) -> None:
+    kept = [entry for entry in warnings.filters if entry[0] != "error" or entry in before]
+    warnings.filters[:] = kept  # type: ignore[index]  # a list, whatever its stub says
+    with suppress(AttributeError):
+        warnings._filters_mutated()  # type: ignore[attr-defined]  # or old decisions are cached
+
+
+def _environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def _set_environment(before: dict[str, str]) -> None:
+    """Variables that changed or went; new ones stay, as libraries set some when imported."""
+    for name, value in before.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def _settings() -> list[Setting]:
+    backends = torch.backends
+    precisions = [
+        setting
+        for name, owner in (
+            ("torch.backends", backends),
+            ("torch.backends.mkldnn", backends.mkldnn),
+            ("torch.backends.cudnn", backends.cudnn),
+            ("torch.backends.cuda.matmul", backends.cuda.matmul),
+        )
+        for setting in _attribute(name, owner, "fp32_precision")
+    ]
+    matmul = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    return [
+        Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
+        Setting("torch's default device", _default_device, _set_default_device),
+        Setting("torch's threads", torch.get_num_threads, torch.set_num_threads),
+        Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
+        Setting(
+            "torch's anomaly mode",
+            lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+            lambda value: torch.set_anomaly_enabled(*value),
+        ),
+        Setting(
+            "torch's autocast",
+            lambda: tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")),
+            lambda value: [
+                torch.set_autocast_enabled(kind, on)
+                for kind, on in zip(("cpu", "cuda"), value, strict=True)
+            ],
+        ),
+        Setting(
+            "torch's deterministic algorithms",
+            lambda: (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+            ),
+            lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+        ),
+        *_attribute("torch.utils.deterministic", deterministic, "fill_uninitialized_memory"),
+        Setting("torch's flushing of denormals", _flushes_denormals, torch.set_flush_denormal),
+        Setting(
+            "torch's float32 matmul precision",
+            torch.get_float32_matmul_precision,
+            torch.set_float32_matmul_precision,
+        ),
+        *(
+            setting
+            for attribute in ("enabled", "benchmark", "deterministic", "allow_tf32")
+            for setting in _attribute("torch.backends.cudnn", backends.cudnn, attribute)
+        ),
+        *(
+            setting
+            for attribute in ("allow_tf32", *matmul)
+            for setting in _attribute("torch.backends.cuda.matmul", backends.cuda.matmul, attribute)
+        ),
+        *(
+            setting
+            for attribute in ("enabled", "deterministic")
+            for setting in _attribute("torch.backends.mkldnn", backends.mkldnn, attribute)
+        ),
+        *precisions,  # after those that set several of them at once
+        Setting("torch's generator", _torch_state, _set_torch_state, shown=False),
+        Setting("NumPy's generator", _numpy_state, _set_numpy_state, shown=False),
+        Setting(
+            "NumPy's floating-point errors",
+            np.geterr,
+            lambda value: np.seterr(**value),
+            shown=False,
+        ),
+        Setting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+        Setting(
+            "Python's garbage collector",
+            gc.isenabled,
+            lambda value: gc.enable() if value else gc.disable(),
+        ),
+        Setting(
+            "warnings that are errors",
+            _errors_of_warnings,
+            _set_errors_of_warnings,
+            shown=False,
+        ),
+        Setting("environment variables", _environment, _set_environment, shown=False),
+        Setting("the working folder", _folder, _set_folder),
+    ]
+
+
+def _default_device() -> str:
+    return str(torch.get_default_device())
+
+
+def _set_default_device(name: str) -> None:
+    torch.set_default_device(None if name == "cpu" else name)
+
+
+class Settings:
+    """The process-wide settings at the time at which this is made."""
+
+    def __init__(self) -> None:
+        self._values = [(setting, setting.read()) for setting in _settings()]
+
+    def restore(self) -> list[str]:
+        """Set back what has changed since; what that was, in words.
+
+        A new environment variable counts only where fedbench reads it.
+        """
+        changes = []
+        found = [(setting, before, setting.read()) for setting, before in self._values]
+        for setting, before, now in found:
+            if now == before:
+                continue
+            setting.write(before)
+            if setting.read is _environment:
+                changes += _variables(before, now)
+            elif setting.shown:
+                changes.append(f"{setting.name} ({_short(before)} to {_short(now)})")
+            else:
+                changes.append(setting.name)
+        return changes
+
+
+def _variables(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    names = [name for name, value in before.items() if now.get(name) != value]
+    return [f"the environment variable {name}" for name in names]
+
+
+def _short(value: object) -> str:
+    text = str(value).removeprefix("torch.")
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def note(changes: list[str]) -> str | None:
+    """One line that says what a run has changed; None if that is nothing."""
+    if not changes:
+        return None
+    once = ", ".join(dict.fromkeys(changes))
+    return f"a plug-in changed settings of the process: {once}; restored"
+
+
+@contextmanager
+def kept(restore: Callable[[], list[str]]) -> Iterator[None]:
+    """Restore settings at the end; an error that ends the block gets a note of what had changed.
+
+    Args:
+        restore: Sets back what has changed, and says it, as `Settings.restore`.
+    """
+    try:
+        yield
+    except BaseException as error:
+        changes = note(restore())
+        if changes is not None:
+            error.add_note(changes)
+        raise
+    else:
+        restore()

@@ -1,0 +1,345 @@
+"""Attacks and rules in processes of their own: the same numbers, and nothing but what they see."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedbench import registry
+from fedbench.errors import ConfigError, FedbenchError
+from fedbench.isolation.host import Child, Kept, environment
+from fedbench.isolation.plain import NotPlainError, read, write
+from fedbench.isolation.stand_ins import Isolation
+from fedbench.leaderboard.reproduce import guarded
+from fedbench.payload import FloatVectors, SignBits, identical
+from fedbench.record import parse
+from fedbench.run import play
+from fedbench.scenario import Scenario
+from fedbench.sweep.local import Options
+
+Install = Callable[[str, dict[str, str]], dict[str, str]]
+SMALL = Scenario(model="micro", clients=12, per_round=9, malicious=0.3, rounds=3, epochs=1)
+
+# Plug-ins that look for what they were not shown, and tell it in their notes.
+SPIES = '''
+import gc
+import os
+import sys
+from dataclasses import dataclass
+
+import torch
+
+from multiprocessing.connection import Connection
+
+from fedbench.api import Attack, Defense, Traits
+from fedbench.isolation.plain import write
+from fedbench.scenario import Scenario
+
+
+def heap():
+    """What can be walked to from here: tensors, scenarios and texts that name a seed."""
+    things = gc.get_objects()
+    seen, queue = {id(thing) for thing in things}, list(things)
+    while queue:
+        for thing in gc.get_referents(queue.pop()):
+            if id(thing) not in seen:
+                seen.add(id(thing))
+                things.append(thing)
+                queue.append(thing)
+    return things
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spy(Attack):
+    """Look for messages of others and for the scenario."""
+
+    def craft(self, view, memory):
+        width = view.updates.shape[1]
+        rows = set()
+        scenarios = 0
+        for thing in heap():
+            if isinstance(thing, torch.Tensor) and thing.ndim == 2 and thing.shape[1] == width:
+                rows |= {tuple(row[:5].tolist()) for row in thing}
+            scenarios += isinstance(thing, Scenario)
+        mine = {tuple(row[:5].tolist()) for row in (view.own.x[0], view.updates[0], view.idle[0])}
+        mine |= {tuple(row[:5].tolist()) for row in view.broadcast.x}
+        view.notes["rows"] = len(rows - mine - {(0.0,) * 5})
+        view.notes["scenarios"] = scenarios
+        words = " ".join([*sys.argv, *os.environ, *os.environ.values()])
+        view.notes["told"] = any(word in words for word in ("987654321", "spy"))
+        return view.own, memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd(Attack):
+    """Do what its parameter says.
+
+    Args:
+        how: What.
+    """
+
+    how: str = "raise"
+
+    def craft(self, view, memory):
+        if self.how == "raise":
+            raise ZeroDivisionError("odd today")
+        if self.how == "exit":
+            sys.exit(0)
+        if self.how == "gone":
+            os._exit(3)
+        if self.how in ("half", "junk"):  # answer in the place of the program that called us
+            (pipe,) = [thing for thing in gc.get_objects() if isinstance(thing, Connection)]
+            half = write({"is": "done", "value": {"sent": [], "notes": {}}})
+            pipe.send_bytes(half if self.how == "half" else b"junk, and more of it")
+        if self.how == "object":
+            return object(), memory
+        return view.own, object()  # a memory of any kind stays where it is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turned(Attack):
+    """Train the other way round."""
+
+    def wrap_grad(self, grad, local):
+        def turned(tree, x, y, key):
+            return {name: -g for name, g in grad(tree, x, y, key).items()}
+
+        return turned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule(Defense):
+    """The mean, and how many scenarios it can walk to."""
+
+    def traits(self):
+        return Traits(mean_at_zero=True)
+
+    def tolerates(self, n):
+        return 0
+
+    def aggregate(self, received, state, view):
+        view.findings.notes["scenarios"] = sum(isinstance(t, Scenario) for t in heap())
+        return received.values().mean(dim=0), {"rounds": object()}
+'''
+PLUGINS = {"spy": "Spy", "odd": "Odd", "turned": "Turned", "rule-spy": "Rule"}
+
+
+def test_plain_values_come_back_as_they_were() -> None:
+    tensors = [
+        torch.tensor([[1.5, float("nan")], [float("inf"), -0.0]]),
+        torch.tensor([1, -2], dtype=torch.int16),
+        torch.tensor([True, False]),
+        torch.tensor(2.5, dtype=torch.bfloat16),
+        torch.empty(0, 3, dtype=torch.float64),
+    ]
+    value = {"a": [1, (None, 0.1, "ä", b"\x00")], 2: tensors, "n": -(1 << 80)}
+    found = read(write(value))
+    assert found["a"] == [1, (None, 0.1, "ä", b"\x00")]
+    assert found["n"] == -(1 << 80)
+    for x, y in zip(found[2], tensors, strict=True):
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+        assert torch.equal(x.isnan(), y.isnan())
+        assert torch.equal(x.nan_to_num(7), y.nan_to_num(7))
+    assert read(write(tensors[0])).data_ptr() != tensors[0].data_ptr()
+
+
+def test_messages_come_back_in_the_form_that_is_expected_and_no_other() -> None:
+    form, sent = FloatVectors(torch.zeros(1, 4)), FloatVectors(torch.ones(2, 4))
+    found = read(write({"sent": sent}), form)["sent"]
+    assert identical(found, sent)
+    for other in (None, SignBits(torch.zeros(1, 4, dtype=torch.bool))):
+        with pytest.raises(NotPlainError, match="got FloatVectors"):
+            read(write(sent), other)
+
+
+def test_what_is_not_plain_does_not_travel_and_bytes_that_are_nothing_are_refused() -> None:
+    for value in (object(), lambda: 0, {1, 2}, [Path("a")], torch.zeros(1, dtype=torch.complex64)):
+        with pytest.raises(NotPlainError):
+            write(value)
+    whole = write({"x": torch.arange(6).reshape(2, 3), "b": b"abc"})
+    for cut in range(len(whole)):
+        with pytest.raises(NotPlainError):
+            read(whole[:cut])
+    with pytest.raises(NotPlainError, match="left"):
+        read(whole + b"0")
+    heads = (
+        b'{"tree": {"tensor": ["int64", [9], 0]}, "sizes": [0]}',
+        b'{"tree": {"tensor": ["int64", [-1, -1], 0]}, "sizes": [0]}',
+        b'{"tree": {"tensor": ["object", [1], 0]}, "sizes": [0]}',
+        b'{"tree": {"tensor": ["int64", [0, 1e300, 1180591620717411303424], 0]}, "sizes": [0]}',
+        b'{"tree": {"bytes": 7}, "sizes": []}',
+        b'{"tree": {"class": "os.system"}, "sizes": []}',
+        b'{"tree": [1], "sizes": []}',
+        b'{"tree": {"list": 3}, "sizes": []}',
+        b'{"tree": {"dict": [[{"list": []}, 1]]}, "sizes": []}',
+        b'{"sizes": [-1], "tree": 1}',
+        b"[" * 100_000,
+    )
+    for head in heads:
+        with pytest.raises(NotPlainError):
+            read(len(head).to_bytes(8, "little") + head)
+
+
+def test_a_child_is_started_without_words_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_SEED", "987654321")
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    passed = environment()
+    assert "SECRET_SEED" not in passed
+    assert passed["MKL_CBWR"] == "COMPATIBLE"  # it changes how products are rounded
+    assert passed["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_foreign_is_what_another_distribution_brings(install: Install) -> None:
+    install(SPIES, PLUGINS)
+    assert registry.is_foreign("attack", "spy")
+    assert registry.is_foreign("defense", "nnm:f=1+rule-spy")
+    assert not registry.is_foreign("attack", "alie:z=1")
+    assert not registry.is_foreign("defense", "nnm+multi-krum:f=2")
+
+
+def test_replays_of_other_peoples_plugins_are_isolated(install: Install) -> None:
+    install(SPIES, PLUGINS)
+    ours = Scenario(attack="alie", defense="nnm+multi-krum", per_round=20)
+    assert not guarded(Options(), [ours]).isolate
+    assert guarded(Options(isolate=True), [ours]).isolate
+    for theirs in ({"attack": "spy"}, {"defense": "nnm+rule-spy"}):
+        assert guarded(Options(), [ours, ours.model_copy(update=theirs)]).isolate
+
+
+SAME = [
+    {"attack": "sign-flip", "defense": "median"},
+    {"attack": "alie", "defense": "nnm+multi-krum"},
+    {"attack": "dyn-opt", "defense": "multi-krum"},
+    {"attack": "label-flip", "defense": "centered-clipping"},
+    {"attack": "mimic", "defense": "foolsgold"},
+    {"attack": "pga", "defense": "fltrust"},
+    {"attack": "pixel", "defense": "oracle+trimmed-mean"},
+    {"attack": "malformed", "defense": "dnc"},
+    {"attack": "rank-reversal", "protocol": "fsl"},
+    {"attack": "mask-alie", "protocol": "fedpm", "defense": "bucketing+median"},
+    {"attack": "stat-opt", "protocol": "eden", "defense": "trimmed-mean"},
+    {"attack": "none", "protocol": "signsgd"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", SAME, ids=lambda c: "-".join(c.values()))
+def test_an_isolated_run_has_the_same_record(changes: dict[str, str]) -> None:
+    scenario = SMALL.model_copy(update=changes)
+    executor = "loop" if changes["attack"] in ("pga", "neurotoxin") else "auto"
+    plain = play(scenario, device="cpu", executor=executor)
+    apart = play(scenario, device="cpu", executor=executor, isolate=True)
+    assert apart.measured() == plain.measured()
+    assert any(r.malicious for r in plain.rounds)
+
+
+@pytest.mark.slow
+def test_an_isolated_plugin_finds_nothing_that_it_was_not_shown(install: Install) -> None:
+    install(SPIES, PLUGINS)
+    scenario = SMALL.model_copy(
+        update={"attack": "spy", "defense": "rule-spy", "seed": 987654321, "rounds": 1}
+    )
+    (apart,) = play(scenario, device="cpu", isolate=True).rounds
+    assert "outsider" not in sys.modules  # this process has not run a line of it
+    (here,) = play(scenario, device="cpu").rounds
+    assert "outsider" in sys.modules
+    assert here.malicious, "or this says nothing"
+    assert int(here.notes["rows"]) >= 9 - 1  # every other message, at least
+    assert int(here.notes["scenarios"]) > 0
+    assert int(here.findings["scenarios"]) > 0
+    assert (apart.notes["rows"], apart.notes["scenarios"]) == (0, 0)
+    assert apart.findings["scenarios"] == 0
+    assert apart.notes["told"] is False
+
+
+@pytest.mark.slow
+def test_the_command_isolates_in_its_workers(install: Install, tmp_path: Path) -> None:
+    given = install(SPIES, PLUGINS)
+    command = [sys.executable, "-m", "fedbench", "attack", "--isolate", "--attack", "spy"]
+    command += ["--model", "micro", "--clients", "8", "--per-round", "6", "--rounds", "1"]
+    command += ["--malicious", "0.5", "--seeds", "987654321", "--device", "cpu", "--workers", "1"]
+    done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "results").glob("*-spy-*.json")
+    (found,) = parse(path.read_bytes(), path.name).rounds
+    assert found.malicious
+    assert (found.notes["rows"], found.notes["scenarios"]) == (0, 0)
+    assert found.notes["told"] is False
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_in_a_child_is_an_error_here(install: Install) -> None:
+    install(SPIES, PLUGINS)
+    cases: list[tuple[str, type[Exception], str]] = [
+        ("raise", ZeroDivisionError, "odd today"),
+        ("exit", RuntimeError, "SystemExit"),
+        ("gone", FedbenchError, "attack odd ended its process with exit code 3 in craft"),
+        ("half", FedbenchError, "attack odd must answer craft in full, got sent, notes"),
+        ("junk", FedbenchError, "attack odd must return plain values from craft"),
+        ("object", Exception, "a object cannot leave its process"),
+    ]
+    for how, error, words in cases:
+        scenario = SMALL.model_copy(update={"attack": f"odd:how={how}"})
+        with pytest.raises(error, match=words):
+            play(scenario, device="cpu", isolate=True)
+    assert play(SMALL.model_copy(update={"attack": "odd:how=keeps"}), device="cpu", isolate=True)
+
+
+@pytest.mark.slow
+def test_gradients_are_changed_client_by_client_or_it_is_refused(install: Install) -> None:
+    install(SPIES, PLUGINS)
+    scenario = SMALL.model_copy(update={"attack": "turned"})
+    with pytest.raises(ConfigError, match="--executor must be auto or loop for Turned"):
+        play(scenario, device="cpu", executor="stacked", isolate=True)
+    plain = play(scenario, device="cpu", executor="loop")
+    apart = play(scenario, device="cpu", isolate=True)
+    assert apart.environment.executor == "loop"
+    assert apart.measured() == plain.measured()
+
+
+@pytest.mark.slow
+def test_a_state_that_nobody_needs_is_let_go_and_children_end() -> None:
+    with Isolation() as isolation:
+        rule = isolation.load("defense", "centered-clipping")
+        states = [rule.init({"x": (4,)}) for _ in range(3)]
+        assert all(isinstance(state, Kept) for state in states if state is not None)
+        children: list[Child] = isolation.children
+        assert all(child.process.poll() is None for child in children)
+    assert all(child.process.poll() == -signal.SIGKILL for child in children)
+
+
+@pytest.mark.slow
+def test_a_child_ends_with_its_parent_whatever_it_does(install: Install, tmp_path: Path) -> None:
+    """A worker that is killed while a hook never returns leaves nobody behind."""
+    source = (
+        "import os\nfrom dataclasses import dataclass\nfrom fedbench.api import Attack\n\n\n"
+        "@dataclass(frozen=True)\nclass Busy(Attack):\n    def craft(self, view, memory):\n"
+        f"        open({str(tmp_path / 'number')!r}, 'w').write(str(os.getpid()))\n"
+        "        while True:\n            pass\n"
+    )
+    given = install(source, {"busy": "Busy"})
+    program = (
+        "from fedbench.run import play\nfrom fedbench.scenario import Scenario\n"
+        "play(Scenario(model='micro', clients=4, per_round=4, malicious=0.5, attack='busy'), "
+        "device='cpu', isolate=True)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], env=given)
+    number = tmp_path / "number"
+    while not (number.exists() and number.read_text()):
+        assert parent.poll() is None
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    child = int(number.read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{child}").exists():
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    raise AssertionError("the child went on")

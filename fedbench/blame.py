@@ -16,6 +16,9 @@ MESSAGE = 300  # characters of an exception's message that an error repeats
 def title(plugin: object) -> str:
     """Kind, name and package of a plug-in; module and class where none is installed as that."""
     cls = plugin if isinstance(plugin, type) else type(plugin)
+    apart = getattr(plugin, "titled", None)  # of a plug-in of another process
+    if isinstance(apart, str):
+        return line(apart)
     return _installed(cls) or f"plug-in {cls.__name__} of {cls.__module__}"
 
 

@@ -92,6 +92,14 @@ def _is_frozen(cls: type[Any]) -> bool:
     return dataclasses.is_dataclass(cls) and bool(cls.__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
 
+def owner(kind: str, text: str) -> str:
+    """Kind, name and package of a plug-in, without importing it; of a chain those of its rule."""
+    *_, last = links(text) if kind == "defense" else [text]
+    name = last.partition(":")[0]
+    packages = [_package(point) for point in _points(kind).get(name, [])]
+    return f"{kind} {name} (package {' or '.join(packages) or 'of nobody'})"
+
+
 def is_foreign(kind: str, text: str) -> bool:
     """True if a plug-in, or a link of a chain, is of another distribution than fedbench itself."""
     *before, last = links(text) if kind == "defense" else [text]

@@ -130,6 +130,7 @@ class Guest:
                 {
                     "traits": dataclasses.asdict(link.traits()),
                     "f": getattr(link, "f", None),
+                    "accepts": [cls.__name__ for cls in link.accepts],
                     "file": inspect.getfile(type(link)),
                 }
                 for link in chained(plugin)

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from fedbench import errors
-from fedbench.errors import FedbenchError
+from fedbench.errors import FedbenchError, PluginError
 from fedbench.forked import packed
 from fedbench.isolation.plain import NotPlainError, read
 from fedbench.payload import Payload
@@ -162,7 +162,9 @@ def _as_error(said: Mapping[str, Any]) -> Exception:
     name, message = str(said["error"]), str(said["message"])
     cls = getattr(errors, name, None) or getattr(builtins, name, None)
     error: Exception
-    if isinstance(cls, type) and issubclass(cls, Exception) and not issubclass(cls, UnicodeError):
+    if cls is PluginError:  # of a link of a chain, or of a rule that an attack asked
+        error = FedbenchError(message)
+    elif isinstance(cls, type) and issubclass(cls, Exception) and not issubclass(cls, UnicodeError):
         error = cls(message)
     else:
         error = RuntimeError(f"{name}: {message}")

@@ -28,7 +28,8 @@ from fedbench.api import (
     ServerView,
     Traits,
 )
-from fedbench.errors import FedbenchError
+from fedbench.blame import said
+from fedbench.errors import FedbenchError, PluginError
 from fedbench.isolation.host import Child, Kept
 from fedbench.layout import Tree
 from fedbench.payload import Payload, Spec
@@ -67,6 +68,7 @@ class StandIn:
 
     def __init__(self, child: Child, told: dict[str, Any]) -> None:
         self.child, self.told = child, told
+        self.titled = child.what
         self.text: str = told["text"]
         self.file: str = told["file"]
 
@@ -86,16 +88,13 @@ class StandIn:
         return value
 
     def fields(self, hook: str, value: Any, kinds: dict[str, Kinds]) -> dict[str, Any]:
-        """The parts of an answer, if they are of these kinds, and notes of numbers and texts."""
+        """The parts of an answer, if they are there and of these kinds."""
         parts = self.checked(hook, value, dict, "an answer")
         if parts.keys() != kinds.keys():
             got = ", ".join(map(str, parts))
             raise FedbenchError(f"{self.child.what} must answer {hook} in full, got {got}")
         for name, kind in kinds.items():
             self.checked(hook, parts[name], kind, f"a legal {name!r}")
-        for note, said in parts["notes"].items():
-            self.checked(hook, note, str, "notes with names")
-            self.checked(hook, said, (bool, int, float, str), "notes of numbers and texts")
         return dict(parts)
 
 
@@ -303,8 +302,14 @@ class Isolation:
         if kind not in ("attack", "defense"):
             return registry.load(kind, text)
         child = self._ready.pop() if self._ready else self._started()
-        child.what = f"{kind} {registry.split(text)[0]}"
-        told = child.call("load", kind, text, torch.get_num_threads())
+        child.what = registry.owner(kind, text)
+        try:
+            told = child.call("load", kind, text, torch.get_num_threads())
+        except FedbenchError:
+            raise
+        except Exception as error:
+            problem = f"raised {said(error)}"
+            raise PluginError(child.what, "its description", problem) from error
         alphabets = {"accepts": tuple(_alphabet(name) for name in told["accepts"])}
         named = str(told["class"])  # what errors call it
         if kind == "defense":
@@ -314,9 +319,10 @@ class Isolation:
         )
 
 
-def _link(traits: dict[str, bool], f: int | None, file: str) -> SimpleNamespace:
+def _link(traits: dict[str, bool], f: int | None, file: str, accepts: list[str]) -> SimpleNamespace:
     """A part of a chain, as far as it is asked whether it fits."""
-    return SimpleNamespace(traits=partial(Traits, **traits), f=f, file=file)
+    alphabets = tuple(map(_alphabet, accepts))
+    return SimpleNamespace(traits=partial(Traits, **traits), f=f, file=file, accepts=alphabets)
 
 
 def _device(messages: Payload) -> torch.device:

@@ -182,6 +182,7 @@ class Looking(Attack):
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
         self.handed.extend((xs, ys, local))
         for leaf in (*local.tree.values(), *(local.before or {}).values()):
+            assert bool(torch.isfinite(leaf).all()), "written into by another client"
             leaf.fill_(torch.nan)  # copies: nothing comes of it
         return xs, ys
 
@@ -191,6 +192,7 @@ class Looking(Attack):
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         self.handed.append(view)
+        assert bool(torch.isfinite(view.trained).all())
         return view.own, memory
 
 

@@ -42,7 +42,7 @@ class IndexConcentration(Attack):
         indices = order[:kept].sort().values
         entries = -mean[indices]
         length = torch.linalg.vector_norm(own.entries, dim=1).mean()
-        entries = entries * (length / torch.linalg.vector_norm(entries).clamp_min(1e-12))
+        entries = entries * (length / torch.linalg.vector_norm(entries).clamp_min(1e-30))
         rows = len(own)
         view.notes["unused"] = int((used[indices] == 0).sum())
         columns = entries.to(torch.float32).expand(rows, -1).clone()

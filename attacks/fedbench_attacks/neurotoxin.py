@@ -63,7 +63,7 @@ class Neurotoxin(Pixel):
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         """The clipped update, through the codec."""
         learned = view.trained - view.idle
-        norms = torch.linalg.vector_norm(learned, dim=1, keepdim=True).clamp_min(1e-12)
+        norms = torch.linalg.vector_norm(learned, dim=1, keepdim=True).clamp_min(1e-30)
         honest = torch.linalg.vector_norm(view.updates - view.idle, dim=1, keepdim=True)
         factors = (self.clip * honest / norms).clamp_max(1.0)
         return view.compress(view.idle + factors * learned), memory

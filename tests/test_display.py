@@ -341,6 +341,8 @@ def test_the_spare_columns_of_masks_leave_a_narrow_table_group_by_group() -> Non
         assert top.split()[1:] == shown.split()
         assert text.count("rank-reversal ◀ worst  ") == 2  # names stay in one line
         assert max(map(len, text.splitlines())) <= width
+        terms = {word for word in ("entropy", "model", "zeros") if f"\n{word} " in text}
+        assert terms == {word for word in ("entropy", "model", "zeros") if word in shown}
 
 
 def test_what_is_too_wide_without_spare_columns_has_its_price_in_a_second_table() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -202,7 +202,13 @@ REJECTED = Column("rejected\nmessages", lambda row: str(row.rejected), lambda ro
 DETECTION = (TRUE_POSITIVES, FALSE_POSITIVES, REJECTED)
 ALL = (*ACCURACY, *BACKDOOR, *CLIENTS, *PRICE, *DETECTION)
 # What a narrow table does without, the first group first; Markdown and records have all of it.
-SPARE = ((CLIENT_MEAN, CLIENT_STD, CLIENT_MAX), (ENTROPY, MODEL), (OWN_MODEL, ZEROS), (CLIENT_MIN,))
+SPARE = (
+    (CLIENT_MEAN, CLIENT_STD, CLIENT_MAX),
+    (ENTROPY, MODEL),
+    (OWN_MODEL, ZEROS),
+    (TRUE_POSITIVES, FALSE_POSITIVES),
+    (CLIENT_MIN,),
+)
 
 
 def saying(rows: Sequence[Row], columns: Iterable[Column]) -> list[Column]:
@@ -217,8 +223,8 @@ def _marked(rows: Sequence[Row]) -> str:
     return f"{WORST}: the lowest accuracy of the attacks that stand here"
 
 
-def captions(rows: Sequence[Row]) -> dict[str, str]:
-    """What the columns mean."""
+def captions(rows: Sequence[Row], shown: Collection[Column] = ALL) -> dict[str, str]:
+    """What the columns that are shown mean."""
     seeds = max((len(row.records) for row in rows), default=0)
     said = {
         "accuracy": "percent of the benign clients' pooled test data, at the last round",
@@ -236,8 +242,9 @@ def captions(rows: Sequence[Row]) -> dict[str, str]:
         said["half-life"] = (
             "rounds after the attack stopped until half of that is left; median over seeds"
         )
-    said["client"] = "single benign clients, each on its own test data; mean over seeds"
-    if OWN_MODEL.says(rows):
+    if any(column in shown for column in CLIENTS):
+        said["client"] = "single benign clients, each on its own test data; mean over seeds"
+    if OWN_MODEL in shown and OWN_MODEL.says(rows):
         said["own model"] = (
             "what each sampled client last sent, as a model of its own, on its own test data"
         )
@@ -247,12 +254,13 @@ def captions(rows: Sequence[Row]) -> dict[str, str]:
             "; up, under secure aggregation, log2(n + 1) for each bit of a sum of n, and "
             f"{NONE} for what is no bit"
         )
-    if ENTROPY.says(rows):
+    if ENTROPY in shown and ENTROPY.says(rows):
         said["entropy"] = (
             "an estimate, the empirical entropy of the symbols, beside the measured bits"
         )
-    if MODEL.says(rows):
+    if MODEL in shown and MODEL.says(rows):
         said["model"] = "bits per parameter to store what is deployed"
+    if ZEROS in shown and ZEROS.says(rows):
         said["zeros"] = "share of the deployed weights that are exactly 0"
     said["ε"] = f"{NONE} without a privacy mechanism"
     if any(row.privacy for row in rows):

@@ -135,10 +135,9 @@ class _Report:
         for title, columns in tables.items():
             yield results(title, self.rows, columns, options)
             yield ""
-        terms = captions(self.rows)
-        if missed := left_out(
-            self.rows, [column for columns in tables.values() for column in columns]
-        ):
+        shown = [column for columns in tables.values() for column in columns]
+        terms = captions(self.rows, shown)
+        if missed := left_out(self.rows, shown):
             terms["no room"] = f"for {missed}: the Markdown table has them"
         yield listed(terms.items(), options)
         if claims := guarantees(self.rows):

@@ -244,7 +244,8 @@ class Writing(Defense[dict[str, Tensor]]):
         assert view.root is not None
         mean = (view.weights / view.weights.sum()).float() @ received.values()
         heard = view.broadcast.values()[0] + view.root.values()[0]
-        return mean + 0.25 * heard + state["rounds"]
+        answer: Tensor = mean + 0.25 * heard + state["rounds"]
+        return answer
 
 
 @dataclass(frozen=True)

@@ -665,6 +665,8 @@ def test_of_all_that_is_installed_what_is_broken_is_skipped_and_what_is_named_is
     assert "(SystemExit: 0)" in reasons["leaver"]
     with pytest.raises(UnknownPluginError, match="leaver"):
         Grid(fields | {"attack": ("sign-flip", "leaver")}).cells()
+    with pytest.raises(PluginError, match="needs must return Knowledge"):
+        Grid(fields | {"attack": ("sign-flip", "liar:how=needs")}).cells()
 
 
 def line_of(error: type[Exception], **changes: Any) -> str:

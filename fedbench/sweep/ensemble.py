@@ -11,6 +11,7 @@ from pathlib import Path
 from fedbench import registry
 from fedbench.api import Attack, Knowledge
 from fedbench.errors import ConfigError, require
+from fedbench.threat import needs
 
 ALL, INSTALLED, STRONGEST = "all", "installed", "strongest"
 INSIDE = "leaderboard/board"  # in the package: a wheel has the rules there
@@ -93,7 +94,7 @@ def candidates(protocol: str, count: int, knowledge: str | None = None) -> list[
     cap = Knowledge("all", True, True) if knowledge is None else Knowledge.parse(knowledge)
     for one in (capped(text, knowledge) for text in found):
         plugin = registry.load("attack", one)
-        if cap.covers(plugin.needs()):
+        if cap.covers(needs(plugin)):
             meanings.setdefault(registry.describe(registry.split(one)[0], plugin), one)
     return list(meanings.values())[:count]
 
@@ -115,7 +116,7 @@ def capped(attack: str, knowledge: str | None) -> str:
     name, params = registry.split(attack)
     plugin = registry.load("attack", attack)
     knows = getattr(plugin, "knows", None)
-    if knowledge is None or knows is None or Knowledge.parse(knowledge).covers(plugin.needs()):
+    if knowledge is None or knows is None or Knowledge.parse(knowledge).covers(needs(plugin)):
         return attack
     changed = params | {"knows": Knowledge.parse(knowledge).tier}
     text = f"{name}:" + ",".join(f"{key}={value}" for key, value in changed.items())

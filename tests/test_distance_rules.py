@@ -279,7 +279,6 @@ def least(x: Tensor, smooth: float) -> float:
     return min(found)
 
 
-@pytest.mark.edges("0-0.0", "0-1.5", "1-0.0", "1-1.5", "2-0.0", "2-1.5", "3-0.0", "3-1.5")
 @pytest.mark.parametrize("smooth", [0.0, 1.5])
 @pytest.mark.parametrize("kind", ["apart", "duplicates", "grid", "line", "far", "moved"])
 def test_the_geometric_median_is_a_minimum_to_a_millionth(kind: str, smooth: float) -> None:

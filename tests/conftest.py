@@ -25,6 +25,9 @@ os.environ["FEDBENCH_PROBE"] = "off"
 Install = Callable[[str, dict[str, str]], dict[str, str]]
 
 
+NO_CASES = pytest.StashKey[list[str]]()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark as slow what is no edge of a long parametrisation."""
     edges = item.get_closest_marker("edges")
@@ -34,16 +37,20 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse edges that are no cases: their tests would be slow altogether, without a word."""
-    if any("::" in argument for argument in config.args):
-        return  # some cases were asked for by name
-    names = {item.nodeid for item in items}
-    for item in items:
-        edges = item.get_closest_marker("edges")
-        for edge in edges.args if edges is not None else ():
-            case = f"{item.nodeid.partition('[')[0]}[{edge}]"
-            if case not in names:
-                raise pytest.UsageError(f"{case} is marked as an edge, and there is no such case")
+    """Note edges that are no cases, before cases are left out: their tests would be slow unsaid."""
+    cases = {item.nodeid for item in items}
+    marks = {item.nodeid.partition("[")[0]: item.get_closest_marker("edges") for item in items}
+    config.stash[NO_CASES] = [
+        f"{test}[{edge}]"
+        for test, mark in marks.items()
+        for edge in (mark.args if mark is not None else ())
+        if f"{test}[{edge}]" not in cases
+    ]
+
+
+@pytest.fixture
+def edges_that_are_no_cases(pytestconfig: pytest.Config) -> list[str]:
+    return pytestconfig.stash[NO_CASES]
 
 
 @pytest.fixture

@@ -247,6 +247,12 @@ def test_help_does_not_wait_for_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_every_edge_of_a_long_parametrisation_is_one_of_its_cases(
+    edges_that_are_no_cases: list[str],
+) -> None:
+    assert edges_that_are_no_cases == []
+
+
 def test_ci_runs_every_part_of_the_tests_and_lets_none_fail() -> None:
     parts = re.findall(r"^(test[\w-]*):", (ROOT / "Makefile").read_text(), re.M)
     script = (ROOT / ".ci" / "run").read_text()

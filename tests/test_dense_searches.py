@@ -197,7 +197,8 @@ def test_the_average_over_draws_is_not_misled_by_one_draw() -> None:
     # always do, and 2 is more than a tenth of 6.
     x = 0.01 * Key(0).normal(9, 40)
     x[:, 0] += 0.1
-    coin = float(example_situation(FloatVectors(x), Mean()).secret.key("oracle", 0).uniform(1))
+    secret = example_situation(FloatVectors(x), Mean()).secret.derive("oracle")
+    coin = float(secret.key(0).uniform(1))
     rule = Misleading(coin)
     here = example_situation(FloatVectors(x), rule, range(M))
     naive, careful = (sent(OptIPM(eot=eot), here) for eot in (1, 32))

@@ -1,14 +1,17 @@
 """Bits under secure aggregation: those of masked residues modulo n + 1, or none that are known."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import fedbench
+from fedbench.cli import app
 from fedbench.cli.columns import UP, captions
 from fedbench.payload import (
     BinaryMasks,
@@ -93,10 +96,13 @@ def test_a_mask_bit_among_40_clients_costs_log2_41() -> None:
     assert "log2(n + 1)" not in captions([Row(Cell(plain.scenario), (plain,))])["bits"]
 
 
-def test_floats_and_weighted_masks_in_a_sum_are_not_counted_and_say_so() -> None:
+def test_floats_and_weighted_masks_in_a_sum_are_not_counted_and_say_so(tmp_path: Path) -> None:
     for protocol in ("fedavg", "fedpm:reg=1.0"):
         record = played(protocol=protocol, sees="hidden-sum", clients=4, per_round=4)
         assert record.rounds[0].uplink_bits is None
         assert record.result.uplink_bits_per_parameter is None
         assert UP.text(Row(Cell(record.scenario), (record,))) == "n/a"
+        (tmp_path / f"{record.id}.json").write_text(record.model_dump_json())
         assert Record.model_validate_json(record.model_dump_json()) == record
+    shown = CliRunner().invoke(app, ["results", str(tmp_path)])
+    assert "bits up: of a secure sum of n, log2(n + 1) for each bit" in shown.output

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 WORST = "◀ worst"
 SO_FAR = "◀ lowest so far"  # of a system whose attacks have not all finished
 NONE = "n/a"
+SUMS = ("sum", "hidden-sum")
+MASKED = f"of a secure sum of n, log2(n + 1) for each bit, and {NONE} for what is no bit"
 
 
 def percent(share: float) -> str:
@@ -249,11 +251,8 @@ def captions(rows: Sequence[Row], shown: Collection[Column] = ALL) -> dict[str, 
             "what each sampled client last sent, as a model of its own, on its own test data"
         )
     said["bits"] = "per parameter and message, counted on what was sent"
-    if any(r.scenario.sees in ("sum", "hidden-sum") for row in rows for r in row.records):
-        said["bits"] += (
-            "; up, under secure aggregation, log2(n + 1) for each bit of a sum of n, and "
-            f"{NONE} for what is no bit"
-        )
+    if any(r.scenario.sees in SUMS for row in rows for r in row.records):
+        said["bits"] += f"; up, {MASKED}"
     if ENTROPY in shown and ENTROPY.says(rows):
         said["entropy"] = (
             "an estimate, the empirical entropy of the symbols, beside the measured bits"

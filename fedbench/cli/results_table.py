@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from fedbench import registry
-from fedbench.cli.columns import NONE, WORST, bits, nats, percent
+from fedbench.cli.columns import MASKED, NONE, SUMS, WORST, bits, nats, percent
 from fedbench.cli.long_table import Line, Table, escaped
 from fedbench.errors import ConfigError
 
@@ -104,6 +104,8 @@ class Page:
     def _notes(self) -> Iterator[str]:
         if self.query.each != "failure" and not self.flat:
             yield from (f"{term}: {said}" for term, said in CAPTION.items())
+            if any(entry.get("sees") in SUMS for entry in self.entries):
+                yield f"bits up: {MASKED}"
             flagged = sum(bool(entry["flags"]) for entry in self.entries)
             if flagged:
                 yield f"doubts about {flagged} of {len(self.entries)}: --columns attack,flags"

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import fedbench
 from fedbench.record import Record
-from fedbench.sweep.index import INDEX
+from fedbench.sweep.index import place
 
 PROTOCOLS = ("fedavg:lr=0.01", "signsgd:lr=0.1", "topk:k=0.05", "qsgd:levels=4", "eden:bits=1")
 DEFENSES = ("mean", "median", "trimmed-mean:f=2", "multi-krum:f=2")
@@ -86,7 +86,7 @@ def main() -> None:
                 times = []
                 for _ in range(given.repeat):
                     if cold:
-                        (folder / INDEX).unlink(missing_ok=True)
+                        place(folder).unlink(missing_ok=True)
                     times.append(timed(folder, options))
                 best.append(min(times))
             said = "; ".join(

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import torch
 
+from fedbench.files import cache_folder
+
 
 def machine(device: torch.device) -> str:
     """What an answer holds for, beside its question: library and processor."""
@@ -40,8 +42,7 @@ def asks() -> bool:
 
 def folder() -> Path:
     """Where answers lie: ``fedbench/answers`` in the user's folder of caches."""
-    given = os.environ.get("XDG_CACHE_HOME")
-    return (Path(given) if given else Path.home() / ".cache") / "fedbench" / "answers"
+    return cache_folder("answers")
 
 
 def _file(question: str) -> Path:

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 SHOWN = 5  # clients that an error names before it counts the others
 
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+LONGEST = 300  # characters of a line
+_LONG = re.compile(r"\S{121,}")
+
 
 class FedbenchError(Exception):
     """Subject, rule, what we got, what to do: one line, lower case, no full stop."""
@@ -11,6 +19,13 @@ class FedbenchError(Exception):
 
 class ConfigError(FedbenchError):
     """A parameter, a file or a combination that cannot be run as asked."""
+
+
+class Unavailable(ConfigError):
+    """Something that this machine lacks and another may have: a device, data, a package.
+
+    A sweep plays what failed for want of it again.
+    """
 
 
 class Misfit(ConfigError):
@@ -75,3 +90,37 @@ def require(subject: str, value: object, holds: bool, rule: str) -> None:
     """
     if not holds:
         raise ConfigError(f"{subject} must be {rule}, got {value!r}")
+
+
+def few(names: Iterable[object], most: int = 8) -> str:
+    """Return up to ``most`` names for a sentence, and how many there are where that is not all.
+
+    >>> few(["a", "b"]), few("abcdef", most=3)
+    ('a, b', 'a, b, c, ... (6 in all)')
+    """
+    texts = [str(name) for name in names]
+    if len(texts) <= most:
+        return ", ".join(texts)
+    return f"{', '.join(texts[:most])}, ... ({len(texts)} in all)"
+
+
+def one_line(text: str) -> str:
+    r"""Return a text as one line that is safe to print on a terminal, of at most 300 characters.
+
+    Control characters, which a file of somebody else may hold, are written as escapes. Long words
+    and long lines lose their middle: the subject stands first and the remedy last.
+
+    >>> one_line("a\x1b[31m\n b")
+    'a\\x1b[31m b'
+    """
+    words = " ".join(text.split())
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
+    shown = _LONG.sub(lambda word: _without_middle(word[0], 120), shown)
+    return _without_middle(shown, LONGEST)
+
+
+def _without_middle(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    tail = most // 3
+    return f"{text[: most - tail - 3]}...{text[-tail:]}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedbench.api import Protocol, Shared
 from fedbench.choice import choose
-from fedbench.errors import ConfigError, require
+from fedbench.errors import Unavailable, require
 from fedbench.forked import Forked
 from fedbench.lockstep import Recorded, Stacked
 from fedbench.together import Together, recorder
@@ -22,6 +22,12 @@ def require_known(name: str) -> None:
         ConfigError: it is another.
     """
     require("--executor", name, name in NAMES, ", ".join(NAMES[:-1]) + f" or {NAMES[-1]}")
+
+
+def require_device(name: str, cuda: bool) -> None:
+    """Raise `Unavailable` for an executor that this device does not have."""
+    if name == "recorded" and not cuda:
+        raise Unavailable("--executor recorded must have --device cuda, got cpu; use stacked")
 
 
 def executor(
@@ -53,8 +59,7 @@ def executor(
     if name != "together":
         require_known(name)
     cuda = shared.device.type == "cuda"
-    if name == "recorded" and not cuda:
-        raise ConfigError("--executor recorded must have --device cuda, got cpu; use stacked")
+    require_device(name, cuda)
     found = name
     if name == "auto" or (name == "together" and cuda):
         found = choose(protocol, shared, schedule, chunk, precision, crowd)

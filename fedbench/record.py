@@ -12,12 +12,13 @@ from pydantic import PrivateAttr, ValidationError
 
 from fedbench import seal
 from fedbench.errors import ConfigError
-from fedbench.files import write_atomically
+from fedbench.files import read_limited, write_atomically
 from fedbench.measured import Environment, Part, Privacy, Result, Round, Timing
 from fedbench.registry import split
 from fedbench.scenario import Scenario
 
 SCHEMA: Final = 4
+LARGEST = 256 << 20  # bytes of a file
 
 
 class Record(Part):
@@ -97,11 +98,7 @@ def read(path: Path) -> Record:
     Raises:
         ConfigError: unreadable, truncated, of another schema, or changed since it was written.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    return parse(data, str(path))
+    return parse(read_limited(path, LARGEST), str(path))
 
 
 def parse(data: bytes, name: str) -> Record:

@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from typing import Any, get_type_hints
 
 from fedbench.blame import said
-from fedbench.errors import ConfigError, UnknownPluginError
+from fedbench.errors import ConfigError, UnknownPluginError, few
 from fedbench.hooks import Hook
 
 CONTRACTS = {  # what a plug-in of a kind must inherit
@@ -60,7 +60,8 @@ def plugin(kind: str, name: str) -> type[Any]:
     """
     if name not in names(kind):
         close = difflib.get_close_matches(name, names(kind), n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names(kind))}"
+        listed = f"known: {few(names(kind))}; see fedbench list {kind}s"
+        hint = f"did you mean {close[0]!r}?" if close else listed
         raise UnknownPluginError(f"--{kind} {name!r} is not installed; {hint}")
     point, *others = _points(kind)[name]
     if others:  # none of them wins: a look-alike would be taken for what it imitates
@@ -134,13 +135,15 @@ def split(text: str) -> tuple[str, dict[str, str]]:
         name, params = split(last)
         earlier = {f"{one}.{key}": value for one, given in parts for key, value in given.items()}
         return "+".join([*(one for one, _ in parts), name]), earlier | params
-    name, _, rest = text.partition(":")
+    name, colon, rest = text.partition(":")
     params = {}
-    for part in filter(None, rest.split(",")):
-        param, equals, value = part.partition("=")
-        if not equals:
+    for part in rest.split(",") if colon else ():
+        param, equals, value = (word.strip() for word in part.partition("="))
+        if not (param and equals):
             raise ConfigError(f"{text!r} must read name:param=value,param=value, got {part!r}")
-        params[param.strip()] = value.strip()
+        if param in params:
+            raise ConfigError(f"{text!r} must give every parameter once, got {param!r} twice")
+        params[param] = value
     return name.strip(), params
 
 
@@ -176,6 +179,8 @@ def load(kind: str, text: str) -> Any:
         for part in reversed(parts[:-1]):
             rule = load("prefilter", part).before(rule)
         return rule
+    if not text.isprintable():
+        raise ConfigError(f"--{kind} must be one printable line, got {text!r}")
     name, params = split(text)
     cls = plugin(kind, name)
     making = Hook(cls, "__init__")
@@ -197,6 +202,8 @@ def load(kind: str, text: str) -> Any:
         except ValidationError as error:
             what = error.errors()[0]["msg"].lower()
             raise ConfigError(f"--{kind} {name}:{param}={value}: {what}, got {value!r}") from error
+        if "_" in value and isinstance(values[param], int | float):  # 1_000 is Python, not a number
+            raise ConfigError(f"--{kind} {name}:{param} must be a number, got {value!r}")
         if isinstance(values[param], float) and not _computable(values[param]):
             rule = "a finite number, 0 or from 1e-38 to 1e38 in magnitude, for float32"
             raise ConfigError(f"--{kind} {name}:{param} must be {rule}, got {value!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -19,13 +18,17 @@ from pydantic import (
 from fedbench import registry
 from fedbench.api import Adjacency, Defense, Knowledge, Sees
 from fedbench.errors import ConfigError, require
+from fedbench.files import parsed_toml
 from fedbench.hooks import ask
 from fedbench.identity import fingerprint
 from fedbench.payload import Checks
 from fedbench.plugins import Plugins
+from fedbench.privacy.conversion import check_claim
 from fedbench.training import Precision
 
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
+MOST = 2**31 - 1  # of clients, rounds and whatever else is counted
+LAST_SEED = 2**63 - 1  # what a record, and who reads it, can hold
 LATER = (*ADVERSARY, "defense_draw", "precision")  # fields since schema 3
 
 
@@ -71,7 +74,7 @@ class Scenario(BaseModel):
             weights and their steps included, in float32. That differs by more than rounding.
         server_checks: ``finite``: rows with NaN or infinity are rejected; ``range``: also those
             that no honest encoder sends, whatever its input; ``none``: all that decode pass.
-        seed: Of everything but the data.
+        seed: Of everything but the data; as any seed in 0 .. 2**63 - 1.
         data_seed: Of partition and splits; the default is ``seed``.
     """
 
@@ -131,6 +134,7 @@ class Scenario(BaseModel):
         ):
             value = getattr(self, name)
             require(f"--{name.replace('_', '-')}", value, value >= 1, ">= 1")
+            require(f"--{name.replace('_', '-')}", value, value <= MOST, "< 2**31")
         require("--batch-size", self.batch_size, self.batch_size <= 1 << 30, "<= 2**30")
         require("--malicious", self.malicious, 0 <= self.malicious < 1, "in [0, 1)")
         benign = self.clients - round(self.malicious * self.clients)
@@ -140,15 +144,19 @@ class Scenario(BaseModel):
         rule = f"<= --clients = {self.clients}"
         require("--per-round", self.per_round, self.per_round <= self.clients, rule)
         require("--attack-from", self.attack_from, self.attack_from >= 0, ">= 0")
+        for name in ("attack_from", "attack_until"):
+            value = getattr(self, name)
+            require(f"--{name.replace('_', '-')}", value, (value or 0) <= MOST, "< 2**31")
         until = self.attack_until is None or self.attack_until > self.attack_from
         rule = f"None or > --attack-from = {self.attack_from}"
         require("--attack-until", self.attack_until, until, rule)
         if self.knowledge is not None:
             Knowledge.parse(self.knowledge)
-        require("--delta", self.delta, 0 < self.delta < 1, "in (0, 1)")
+        check_claim(self.delta)
         for name in ("seed", "data_seed", "defense_draw"):
             value = getattr(self, name)
-            require(f"--{name.replace('_', '-')}", value, value is None or value >= 0, ">= 0")
+            known = value is None or 0 <= value <= LAST_SEED
+            require(f"--{name.replace('_', '-')}", value, known, "in 0 .. 2**63 - 1")
         return self
 
     @classmethod
@@ -168,10 +176,7 @@ class Scenario(BaseModel):
     @classmethod
     def from_toml(cls, text: str) -> Scenario:
         """The scenario that `to_toml` wrote."""
-        try:
-            return cls.of(**tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"a scenario must be TOML: {error}") from error
+        return cls.of(**parsed_toml(text.encode(), "a scenario"))
 
     def to_toml(self) -> str:
         """Flat TOML; a field that is None is left out."""

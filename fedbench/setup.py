@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch import Tensor
 from fedbench import hooks, registry
 from fedbench.api import Attack, Memory, Sees, ServerView, Shared, Traits
 from fedbench.choice import crowd
-from fedbench.errors import ConfigError, Misfit, require
+from fedbench.errors import ConfigError, Misfit, Unavailable, require
 from fedbench.executors import executor
 from fedbench.guarantee import claimable
 from fedbench.hooks import Hook, ask
@@ -276,12 +275,12 @@ def choose_device(name: str) -> torch.device:
     """The device of that name; on CUDA torch is told to be deterministic and to keep fp32 exact.
 
     Raises:
-        ConfigError: CUDA is asked for and absent.
+        Unavailable: CUDA is asked for and absent.
     """
     require("--device", name, name in ("auto", "cpu", "cuda"), "auto, cpu or cuda")
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
-        raise ConfigError("--device cuda needs a CUDA device, got none; use --device cpu")
+        raise Unavailable("--device cuda needs a CUDA device, got none; use --device cpu")
     if name == "cpu" or not available:
         return torch.device("cpu")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -296,7 +295,7 @@ def load_pool(dataset: str) -> Data:
     """The samples of a data set; those of the last two are kept.
 
     Raises:
-        ConfigError: they cannot be had.
+        Unavailable: they cannot be had.
     """
     return _load(dataset, str(data_folder() or ""))
 
@@ -304,7 +303,10 @@ def load_pool(dataset: str) -> Data:
 @lru_cache(maxsize=2)
 def _load(dataset: str, folder: str) -> Data:
     source = registry.load("dataset", dataset)
-    loaded: Data = ask(source, "load", Data, Path(folder) if folder else None)
+    try:
+        loaded: Data = ask(source, "load", Data, Path(folder) if folder else None)
+    except ConfigError as error:  # its files are not here, or not as they should be
+        raise Unavailable(str(error)) from error
     return loaded.named(canonical(dataset))
 
 

@@ -69,8 +69,8 @@ def test_a_budget_is_turned_into_noise(capsys: pytest.CaptureFixture[str], tmp_p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-m", "mask-gaussian", "--delta", "0"), "delta must be in (0, 1), got 0.0"),
-        (("-m", "mask-gaussian", "--delta", "1"), "delta must be in (0, 1), got 1.0"),
+        (("-m", "mask-gaussian", "--delta", "0"), "--delta must be in [1e-100, 1), got 0.0"),
+        (("-m", "mask-gaussian", "--delta", "1"), "--delta must be in [1e-100, 1), got 1.0"),
         (("-m", "mask-gaussian:c=0.5"), "MaskGaussian.c must be in (0, 1/2), got 0.5"),
         (("-m", "mask-gaussian:sigma=-0.1"), "MaskGaussian.sigma must be in [0, 1e6), got -0.1"),
         (("-m", "mask-sampling:clip=0"), "MaskSampling.clip must be None or > 0, got 0.0"),

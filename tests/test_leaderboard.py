@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -36,7 +37,7 @@ from fedbench.leaderboard.reproduction import (
     reproduction,
     status,
 )
-from fedbench.leaderboard.rules import Rules, versions
+from fedbench.leaderboard.rules import PUBLISHED, Rules, numbered, versions
 from fedbench.leaderboard.schema import schemas
 from fedbench.leaderboard.score import curve, over, price, score, spending
 from fedbench.leaderboard.submission import infer, submit
@@ -553,7 +554,8 @@ def kept(board: Path, records: list[Record] | None = None, **said: Any) -> Path:
 
 def found(target: Path, severity: str = "error") -> set[str]:
     """The rules that a check finds broken."""
-    return {f.rule for one in check(target) for f in one.findings if f.severity == severity}
+    checked = check(target, own_rules=True)
+    return {f.rule for one in checked for f in one.findings if f.severity == severity}
 
 
 def test_an_entry_that_was_submitted_is_found_good_whole_or_alone(board: Path) -> None:
@@ -561,7 +563,7 @@ def test_an_entry_that_was_submitted_is_found_good_whole_or_alone(board: Path) -
     assert path.parent == board / "closed" / "tiny"
     assert re.fullmatch(r"signsgd-[0-9a-f]{12}\.json", path.name)
     for target in (board, board / "closed", path, boards.archive(path)):
-        (one,) = check(target)
+        (one,) = check(target, own_rules=True)
         assert one.findings == []
         assert one.path == path.relative_to(board)
 
@@ -747,9 +749,9 @@ def test_two_entries_with_one_id_are_found_out(board: Path) -> None:
     copy = path.with_name("signsgd-000000000000.json")
     copy.write_bytes(path.read_bytes())
     boards.archive(copy).write_bytes(boards.archive(path).read_bytes())
-    by_path = {one.path.name: {f.rule for f in one.findings} for one in check(board)}
+    by_path = {one.path.name: {f.rule for f in one.findings} for one in check(board, True)}
     assert by_path == {path.name: {"duplicate"}, copy.name: {"duplicate", "path"}}
-    (finding,) = check(path)[0].findings
+    (finding,) = check(path, True)[0].findings
     assert finding.text == f"closed/tiny/{copy.name} has the same id"
 
 
@@ -760,22 +762,41 @@ def test_one_system_twice_under_two_names_is_found_out(board: Path) -> None:
     boards.write(board, other, runs())
     assert found(board) == {"duplicate"}
     assert found(path) == {"duplicate"}
-    assert [one.path.name for one in check(path)] == [path.name]
+    assert [one.path.name for one in check(path, True)] == [path.name]
 
 
 def test_two_systems_of_one_track_are_no_duplicates(board: Path) -> None:
     kept(board)
     kept(board, runs(defense="median"))
     assert found(board) == set()
-    assert len(check(board)) == 2
+    assert len(check(board, own_rules=True)) == 2
 
 
-@pytest.mark.parametrize("text", [b" " * (65 << 20), b"\n" * 2001], ids=["bytes", "lines"])
-def test_an_archive_is_measured_before_it_is_read(text: bytes, board: Path) -> None:
+def test_an_archive_is_measured_before_it_is_read(board: Path) -> None:
     path = kept(board)
-    boards.archive(path).write_bytes(gzip.compress(text, 1))
-    with pytest.raises(ConfigError, match="must have at most 16 MiB, 64 MiB unpacked and 2000"):
+    packed = boards.archive(path)
+    packed.write_bytes(gzip.compress(b" " * (2 << 20)))
+    with pytest.raises(ConfigError, match="at most 32 MiB and 64 times its size"):
         boards.records(path)
+    packed.write_bytes(gzip.compress(b"\n" * 2001))
+    with pytest.raises(ConfigError, match="at most 2000 lines, got 2001"):
+        boards.records(path)
+    packed.write_bytes(b" " * ((4 << 20) + 1))
+    with pytest.raises(ConfigError, match="at most 4 MiB"):
+        boards.records(path)
+
+
+def test_whole_numbers_of_an_entry_are_bounded(board: Path) -> None:
+    path = kept(board)
+    text = path.read_text()
+    content = json.loads(text)
+    for name in ("tried", "parameters"):
+        value = content[name]
+        assert text.count(f'"{name}": {value},') == 1, name
+        for digits in (20, 400, 5000):
+            path.write_text(text.replace(f'"{name}": {value},', f'"{name}": {"9" * digits},'))
+            with pytest.raises(ConfigError, match=f"is no entry: {name}|is no entry: file"):
+                boards.read(path)
 
 
 def test_an_entry_with_a_scenario_that_cannot_be_says_in_which_file(board: Path) -> None:
@@ -826,6 +847,53 @@ def test_rules_that_cannot_be_read_are_one_line(text: str, message: str, board: 
     (board / "rules" / "1.toml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         versions(board)
+
+
+def test_a_broken_version_of_the_rules_stops_only_what_needs_it(board: Path) -> None:
+    kept(board)
+    later = board / "rules" / "2.toml"
+    later.write_text("version = 2\nseeds = = 3\n")
+    assert found(board) == {"rules"}
+    (finding,) = (f for one in check(board, own_rules=True) for f in one.findings)
+    assert finding.text.startswith(f"{later} must be TOML: ")
+    assert "line 2" in finding.text
+    assert {race for race in boards.races(board)} == {("closed", "tiny")}  # what is ranked
+    with pytest.raises(ConfigError, match=r"2\.toml must be TOML"):
+        submit(runs(), SAID.model_dump(), board, "closed")
+    later.rename(board / "rules" / "0.toml")  # a version that nobody needs
+    done = submit(runs(), SAID.model_dump(), board, "closed", replace=True)
+    assert done.entry is not None
+
+
+def test_rules_that_are_loosened_together_are_noticed(tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    shutil.copytree(BOARD / "rules", board / "rules")
+    assert check(board) == []
+    for number in ("1", "2"):
+        path = board / "rules" / f"{number}.toml"
+        text = path.read_text()
+        loose = re.sub(r"(?m)^seeds = 5$", "seeds = 2", text)
+        assert loose != text
+        path.write_text(loose)
+    assert check(board, own_rules=True) == []  # nothing else could tell
+    assert [(str(one.path), f.rule) for one in check(board) for f in one.findings] == [
+        ("rules/1.toml", "published"),
+        ("rules/2.toml", "published"),
+    ]
+    (board / "rules" / f"{max(PUBLISHED) + 1}.toml").write_text("")
+    assert any(
+        "none that this fedbench knows" in f.text for one in check(board) for f in one.findings
+    )
+
+
+def test_every_version_of_the_rules_has_its_digest_in_the_code() -> None:
+    digests = {
+        number: hashlib.sha256(path.read_bytes()).hexdigest()
+        for number, path in numbered(BOARD).items()
+    }
+    assert digests == PUBLISHED, (
+        "a published version must not change: write a new one, with its digest in PUBLISHED"
+    )
 
 
 def test_rules_behind_a_link_are_not_read(board: Path, tmp_path: Path) -> None:
@@ -1087,13 +1155,19 @@ def test_the_schemas_in_the_repository_are_current() -> None:
 
 @pytest.mark.slow
 def test_the_board_of_the_repository_is_good() -> None:
-    assert found(BOARD) == set()
+    checked = check(BOARD)
+    assert {f.rule for one in checked for f in one.findings if f.severity == "error"} == set()
 
 
 def test_every_rule_is_explained() -> None:
     text = (BOARD / "README.md").read_text()
     names = {rule.name.partition(":")[0] for rule in (*SOUND, *RULES)}
-    names |= {name for rules, _ in TAMPERED.values() for name in rules} | {"duplicate", "growth"}
+    names |= {name for rules, _ in TAMPERED.values() for name in rules} | {
+        "duplicate",
+        "growth",
+        "rules",
+        "published",
+    }
     assert {name for name in names if not re.search(f"`{name}[`:]", text)} == set()
 
 
@@ -1147,7 +1221,7 @@ def test_submit_writes_an_entry_that_check_finds_good_and_refuses_it_twice(
     (path,) = (board / "closed" / "tiny").glob("*.json")
     assert f"fedbench leaderboard check {path}" in said
     assert "worst case 60.0 [35.2, 84.8] %, under sign-flip" in said
-    code, said, _ = ended(capsys, "check", str(board))
+    code, said, _ = ended(capsys, "check", "--own-rules", str(board))
     assert (code, said.splitlines()[-1]) == (0, "1 checked, 0 refused")
     code, _, err = ended(capsys, "submit", out, *WHO, *there)
     assert code == 2
@@ -1185,7 +1259,7 @@ def test_check_exits_with_1_and_says_where_and_why(
     assert "refused" in said
     assert "numbers" in said
     assert "score.worst.mean must be 0.6" in " ".join(said.split())
-    code, said, _ = ended(capsys, "check", str(board), "--format", "json")
+    code, said, _ = ended(capsys, "check", "--own-rules", str(board), "--format", "json")
     assert code == 1
     told = json.loads(said)
     assert told["good"] is False

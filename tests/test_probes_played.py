@@ -221,7 +221,7 @@ WRONG = [
     (["membership", "--clients", "1000"], "needs at least 3 samples"),
     (["membership", "--threads", "0"], "--threads must be >= 1, got 0"),
     (["membership", "--seeds", "a"], "--seeds must be distinct integers"),
-    (["membership", "--delta", "2"], "--delta must be in (0, 1)"),
+    (["membership", "--delta", "2"], "--delta must be in [1e-100, 1)"),
     (["inversion", "--images", "0"], "--images must be >= 1, got 0"),
     (["inversion", "--steps", "0"], "--steps must be >= 1, got 0"),
     (["inversion", "-p", "feddrop"], "inversion"),

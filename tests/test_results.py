@@ -291,11 +291,20 @@ def test_a_digest_at_the_wrong_place_seals_nothing() -> None:
 # --- the index ----------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of caches of the test's own."""
+    folder = tmp_path_factory.mktemp("caches")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
 def test_a_store_without_its_index_says_the_same(tmp_path: Path) -> None:
     stored(tmp_path, made(), made("sign-flip", 1, flags=["odd"]))
     (tmp_path / "x.json").write_text("[]")
     cold = index.runs(tmp_path)
-    assert (tmp_path / index.INDEX).is_file()
+    assert index.place(tmp_path).is_file()
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".json"] * 3  # nothing but the files
     assert index.runs(tmp_path) == cold
     assert len(cold.entries) == 2
     assert cold.complaints() == [
@@ -303,7 +312,20 @@ def test_a_store_without_its_index_says_the_same(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_is_read_again_when_its_size_or_time_has_changed(tmp_path: Path) -> None:
+def test_an_index_in_the_store_is_not_believed(tmp_path: Path, caches: Path) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    path = made().write(theirs)
+    index.runs(theirs)
+    text = index.place(theirs).read_text()
+    assert text.count("0.5,") >= 1
+    forged = text.replace("0.5,", "0.9,")
+    theirs.rename(ours)  # the records are what they were, to the nanosecond
+    (ours / ".index").write_text(forged)
+    assert [e["accuracy"] for e in index.runs(ours).entries] == [0.5]
+    assert (ours / path.name).is_file()
+
+
+def test_a_file_is_read_again_when_it_was_replaced_and_its_time_set_back(tmp_path: Path) -> None:
     path = made().write(tmp_path)
     before = path.stat()
 
@@ -316,8 +338,6 @@ def test_a_file_is_read_again_when_its_size_or_time_has_changed(tmp_path: Path) 
     assert len(same_size) == before.st_size
     path.write_bytes(same_size)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert accuracy() == 0.5  # from the index: nothing says that it has changed
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     assert accuracy() == 0.7
     path.write_bytes(made(accuracy=0.75).sealed().to_json().encode())
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
@@ -330,33 +350,33 @@ def test_what_is_gone_is_forgotten(tmp_path: Path) -> None:
     index.runs(tmp_path)
     path.unlink()
     assert [e["seed"] for e in index.runs(tmp_path).entries] == [1]
-    assert path.name not in (tmp_path / index.INDEX).read_text()
+    assert path.name not in index.place(tmp_path).read_text()
 
 
 def test_an_unreadable_index_is_made_anew(tmp_path: Path) -> None:
     stored(tmp_path, made())
     good = index.runs(tmp_path)
-    path = tmp_path / index.INDEX
+    path = index.place(tmp_path)
     whole = path.read_text()
     told = json.loads(whole)
     name = good.entries[0]["file"]
     place = list(RUN).index("accuracy")
     forged = []
     for value in ("high", None, 7.0, [0.5]):
-        said = list(told["files"][name][2])
+        said = list(told["files"][name][1])
         said[place] = value
-        forged.append(told | {"files": {name: [*told["files"][name][:2], said]}})
+        forged.append(told | {"files": {name: [told["files"][name][0], said]}})
     forged.append(told | {"version": "0"})
-    forged.append(told | {"files": {name: [0, 0, "fine"]}})
+    forged.append(told | {"files": {name: [[0, 0, 0, 0], "fine"]}})
     for text in ("", "[]", whole[:-9], *map(json.dumps, forged)):
         path.write_text(text)
         assert index.runs(tmp_path) == good
         assert json.loads(path.read_text()) == told
 
 
-def test_a_store_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
+def test_without_a_folder_of_caches_a_store_can_be_read(tmp_path: Path) -> None:
     stored(tmp_path, made())
-    (tmp_path / index.INDEX).mkdir()
+    index.place(tmp_path).mkdir(parents=True)
     assert len(index.runs(tmp_path).entries) == 1
 
 

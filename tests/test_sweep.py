@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbench.errors import ConfigError
+from fedbench.errors import ConfigError, Unavailable
 from fedbench.measured import Round
 from fedbench.record import Record, read
 from fedbench.scenario import Scenario
 from fedbench.sweep.cells import Cell, Run
 from fedbench.sweep.drive import Sweep
-from fedbench.sweep.engine import crash
+from fedbench.sweep.engine import Engine, News, crash
 from fedbench.sweep.local import Local, Options, see_only
 from fedbench.sweep.store import Failure, Store
 from fedbench.sweep.watch import Watcher
@@ -145,6 +145,49 @@ class Listener(Watcher):
 def small(**fields: object) -> Cell:
     base = {"model": "micro", "clients": 8, "per_round": 4, "rounds": 2, "epochs": 1}
     return Cell(Scenario.of(**(base | fields)))
+
+
+class Ending(Engine):
+    """Ends every run at once, with an error and without playing it."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.submitted: list[Run] = []
+        self.ended: list[Run] = []
+
+    def __enter__(self) -> "Ending":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def free(self) -> int:
+        return 1
+
+    def submit(self, run: Run, chunk: int) -> None:
+        self.submitted.append(run)
+        self.ended.append(run)
+
+    def news(self, wait_seconds: float) -> list[News]:
+        news, self.ended = [News(run, crash(self.error)) for run in self.ended], []
+        return news
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "played"),
+    [(Unavailable("no such device"), "machine", 3), (ConfigError("no such run"), "user", 2)],
+)
+def test_what_failed_for_want_of_a_device_is_played_again(
+    error: ConfigError, kind: str, played: int, tmp_path: Path
+) -> None:
+    runs = [Run(small(), 0), Run(small(), 1)]
+    engine = Ending(error)
+    for asked in (runs[:1], runs):  # the second sweep has a run that the first one had not
+        with Store(tmp_path) as store:
+            tally = Sweep(engine, store, Listener()).play(asked)
+        assert {failure.kind for failure in tally.failed.values()} == {kind}
+        assert set(tally.failed) == set(asked)
+    assert len(engine.submitted) == played
 
 
 # the store

@@ -43,6 +43,8 @@ class Plan:
         require("--seeds", self.seeds, self.seeds >= 3, ">= 3 to tell bias from noise")
         require("--draws", self.draws, self.draws >= 2, ">= 2 to tell bias from noise")
         require("--clients", self.clients, self.clients >= 1, ">= 1")
+        for name in ("seeds", "draws", "clients"):
+            require(f"--{name}", getattr(self, name), getattr(self, name) <= 1000, "<= 1000")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedbench.bench import by_hand, defenses, groups, masks, servers
 from fedbench.bench.clients import PLAIN, TRAINING, Bench, Size, bench
 from fedbench.bench.defenses import Cost, described
 from fedbench.bench.paired import Pair, Ratio, compare
+from fedbench.errors import require
 from fedbench.executors import executor
 
 RULES = ("mean", "median", "trimmed-mean", "multi-krum")  # whose growth is shown
@@ -59,6 +61,22 @@ def machine(device: torch.device, peak: float) -> Machine:
         python=platform.python_version(),
         peak=peak,
     )
+
+
+# Words of the names of all comparisons: without them a question is answered after minutes.
+WORDS = """
+local training lenet conv4 micro bf16 forked batch drawn masks the best half a round of FSL
+lock step clients in convolutions groups replayed server trimmed mean median multi-krum dyn-opt on
+messages rankings summed a rotation packing a mask framework idle
+"""
+
+
+def require_known(only: Sequence[str]) -> None:
+    """Raise `ConfigError` for a text that no comparison can have in its name."""
+    for text in only:
+        words = re.findall(r"[^\W\d]+", text)
+        rule = "part of a group or a name, like 'server' or 'bf16'; without it all are measured"
+        require("--only", text, bool(text) and all(word in WORDS for word in words), rule)
 
 
 def play(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Any
 
 import typer
@@ -19,7 +20,7 @@ from fedbench.cli import (
     results,
     sweep,
 )
-from fedbench.errors import FedbenchError
+from fedbench.errors import FedbenchError, one_line
 
 app = typer.Typer(
     name="fedbench",
@@ -46,10 +47,16 @@ app.command("show")(catalogue_commands.show)
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
+@cache
+def _command() -> Any:
+    """Build the commands once a process: that takes longer than to refuse a mistake."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what the user got wrong is one line on stderr and exit code 2."""
     try:
-        code = app(arguments, prog_name="fedbench", standalone_mode=False)
+        code = _command()(arguments, prog_name="fedbench", standalone_mode=False)
     except FedbenchError as error:
         fail(str(error))
     except _UsageError as error:
@@ -63,6 +70,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def fail(message: str, code: int = 2) -> None:
-    """One line on stderr, no traceback."""
-    print(f"fedbench: {' '.join(message.split())}", file=sys.stderr)
+    """Print one line on stderr, without a traceback, and exit."""
+    print(one_line(f"fedbench: {message}"), file=sys.stderr)
     sys.exit(code)

@@ -245,7 +245,7 @@ def choose(
         grid = {"protocol": "fedavg", "attack": "all"} | {k: v for k, v in axes.items() if v}
         plan = Plan.of({"title": "Who survives", "scenario": scalars, "grid": [grid]}, "attack")
     else:
-        plan = Plan.preset(preset or "demo", scalars, axes)
+        plan = Plan.preset("demo" if preset is None else preset, scalars, axes)
     if seeds is not None:
         plan = dataclasses.replace(plan, seeds=parse_seeds(seeds))
     if lr is not None:
@@ -254,7 +254,7 @@ def choose(
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Distinct non-negative integers.
+    """Return distinct integers in 0 .. 2**63 - 1, comma-separated.
 
     >>> parse_seeds("0,1,2")
     (0, 1, 2)
@@ -262,8 +262,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     from fedbench.errors import require
 
     parts = [part.strip() for part in text.split(",")]
-    good = all(part.isascii() and part.isdigit() for part in parts) and len(set(parts)) == len(
-        parts
-    )
-    require("--seeds", text, good, "distinct integers like 0,1,2")
-    return tuple(int(part) for part in parts)
+    digits = all(part.isascii() and part.isdigit() for part in parts)
+    require("--seeds", text, digits, "distinct integers like 0,1,2")
+    short = all(len(part) < 20 for part in parts)
+    seeds = tuple(int(part) for part in parts) if short else ()
+    require("--seeds", text, short and max(seeds) < 2**63, "integers in 0 .. 2**63 - 1")
+    require("--seeds", text, len(set(seeds)) == len(seeds), "distinct integers like 0,1,2")
+    return seeds

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "md")
 _WHAT, _HOW = "What is measured", "Running"
+LARGEST = 1 << 31  # values of the rows, 8 GiB
 HEAD = ("rule", "n", "d", "s", "±%", "means", "sort", "memory", "n^", "d^")
 
 
@@ -52,9 +53,14 @@ def defenses(
 
     require("--format", format, format in FORMATS, ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")
     require("--repeats", repeats, repeats >= 1, ">= 1")
-    rows, columns = clients or [25, 100], [int(d) for d in parameters or [2e5, 1.6e6]]
+    require("--threads", threads, threads >= 1, ">= 1")
+    rows, asked = clients or [25, 100], parameters or [2e5, 1.6e6]
     require("--clients", rows, min(rows) >= 3, ">= 3")
-    require("--parameters", columns, min(columns) >= 1, ">= 1")
+    whole = all(1 <= d < 2**31 and d == int(d) for d in asked)
+    require("--parameters", asked, whole, "whole numbers in 1 .. 2**31 - 1")
+    columns, most = [int(d) for d in asked], LARGEST // max(rows)
+    rule = f"<= {most} with --clients {max(rows)}, or the rows fill the memory"
+    require("--parameters", asked, max(columns) <= most, rule)
     chosen = defense or registry.names("defense")
     with progress() as say:
         where = choose_device(device).type

@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from fedbench.bench.rounds import Split
 
+LARGEST = 10**6  # images, 3 GB
 FORMATS = ("table", "json", "md")
 _WHAT, _HOW = "What is measured", "Running"
 
@@ -72,6 +73,8 @@ def rounds(
 
     require("--format", format, format in FORMATS, ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")
     require("--samples", samples, samples >= 1, ">= 1")
+    rule = f"<= {LARGEST} together with --clients = {clients}, which all have as many"
+    require("--samples", samples, samples * max(clients, 1) <= LARGEST, rule)
     count = (1 if quick else 3) if count is None else count
     require("--rounds", count, count >= 1, ">= 1")
     plan = Plan(clients, samples, epochs, batch_size, count, attack)

@@ -58,7 +58,7 @@ def speed(
         return
     from fedbench.allocator import keep_memory
     from fedbench.bench.paired import peak
-    from fedbench.bench.speed import FULL, QUICK, Report, growths, machine, play
+    from fedbench.bench.speed import FULL, QUICK, Report, growths, machine, play, require_known
     from fedbench.cli.bench import progress
     from fedbench.cli.probe import torch_threads
     from fedbench.errors import require
@@ -69,6 +69,7 @@ def speed(
     require("--threads", threads, threads >= 1, ">= 1")
     known = chart is None or chart.suffix.removeprefix(".") in PICTURES
     require("--chart", str(chart), known, "a path that ends in .png or .svg")
+    require_known(only or [])
     size, where = QUICK if quick else FULL, choose_device(device)
     keep_memory()
     with torch_threads(threads), progress() as say:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedbench import registry
-from fedbench.errors import UnknownPluginError
+from fedbench.errors import ConfigError, UnknownPluginError
 
 TIERS = {
     "own": "of its own clients, each its own message and no other",
@@ -30,7 +30,7 @@ _SECTION = re.compile(
 
 def list_plugins(console: Console, kind: str | None = None) -> None:
     """Every plug-in with the first line of its docstring, or why it cannot be imported."""
-    for one in [singular(kind)] if kind else registry.KINDS:
+    for one in registry.KINDS if kind is None else [singular(kind)]:
         console.print(Text(f"{one}s", style="bold"))
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)
@@ -48,14 +48,17 @@ def show_plugin(console: Console, name: str, kind: str | None = None) -> None:
 
     Raises:
         UnknownPluginError: nothing answers to the name, or its import fails.
+        ConfigError: the name comes with parameters.
     """
-    name = registry.split(name)[0]
-    kinds = [singular(kind)] if kind else registry.KINDS
-    found = [one for one in kinds if name in registry.names(one)]
+    bare, params = registry.split(name)
+    if params:
+        raise ConfigError(f"NAME must be a plug-in without parameters, got {name!r}; use {bare}")
+    kinds = registry.KINDS if kind is None else [singular(kind)]
+    found = [one for one in kinds if bare in registry.names(one)]
     if not found:
-        raise UnknownPluginError(f"{name!r} is not an installed {kind or 'plug-in'}; {_hint(name)}")
+        raise UnknownPluginError(f"{name!r} is not an installed {kind or 'plug-in'}; {_hint(bare)}")
     for one in found:
-        _show(console, one, name, registry.plugin(one, name))
+        _show(console, one, bare, registry.plugin(one, bare))
 
 
 def singular(kind: str) -> str:

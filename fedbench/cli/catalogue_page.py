@@ -10,7 +10,7 @@ from typing import Any
 from fedbench import registry
 from fedbench.cli.catalogue import Doc, paragraphs, parameters, prose, singular
 from fedbench.errors import ConfigError
-from fedbench.files import write_atomically
+from fedbench.files import read_limited, write_atomically
 
 START, END = "<!-- catalogue: {command} -->", "<!-- end of the catalogue -->"
 GROUPS = (  # of attacks
@@ -30,9 +30,9 @@ def replace(kind: str, path: Path) -> bool:
     one = singular(kind)
     start = START.format(command=f"fedbench list {one}s --into {path.name}")
     try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        text = read_limited(path, 1 << 24).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} must be a page of Markdown in UTF-8: {error}") from error
     head, found, rest = text.partition(start)
     _, ended, tail = rest.partition(END)
     if not found or not ended:

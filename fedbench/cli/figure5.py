@@ -49,9 +49,12 @@ def figure5(
     from fedbench.cli.figure5_chart import draw
     from fedbench.errors import require
     from fedbench.files import writable, write_atomically
+    from fedbench.privacy.conversion import check_claim
+    from fedbench.scenario import LAST_SEED
 
-    require("--delta", delta, 0 < delta < 1, "in (0, 1)")
-    require("--repetitions", repetitions, repetitions >= 2, ">= 2")
+    check_claim(delta)
+    require("--repetitions", repetitions, 2 <= repetitions <= 10**6, "in 2 .. 10**6")
+    require("--seed", seed, 0 <= seed <= LAST_SEED, "in 0 .. 2**63 - 1")
     writable(out)
     from fedbench.privacy.figure5 import play
 

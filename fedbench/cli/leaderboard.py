@@ -37,7 +37,7 @@ def plan(
 ) -> None:
     """Print the sweep that a system must play: the track, the seeds, the mandatory attacks."""
     from fedbench.leaderboard.plan import plan
-    from fedbench.leaderboard.rules import versions
+    from fedbench.leaderboard.rules import newest
 
     chosen = {
         "protocol": protocol,
@@ -46,9 +46,8 @@ def plan(
         "adjacency": adjacency,
         "server_checks": server_checks,
     }
-    known = versions(board)
     system = {name: value for name, value in chosen.items() if value is not None}
-    print(plan(known[max(known)], track, system), end="")
+    print(plan(newest(board), track, system), end="")
 
 
 @app.command("submit")
@@ -127,6 +126,12 @@ def tell(done: Submission, dry_run: bool) -> int:
 def check(
     target: Annotated[Path, typer.Argument(help="a board, a folder of one, or an entry")] = BOARD,
     format: Annotated[str, typer.Option(help="table or json")] = "table",
+    own_rules: Annotated[
+        bool,
+        typer.Option(
+            "--own-rules", help="the board has rules of its own, not those that were published"
+        ),
+    ] = False,
 ) -> int:
     """Whether files are what they say: exit code 1 if a rule is broken. Nothing is played."""
     from rich.console import Console
@@ -136,7 +141,7 @@ def check(
     from fedbench.leaderboard.check import check
 
     require("--format", format, format in ("table", "json"), "table or json")
-    checked = check(target)
+    checked = check(target, own_rules)
     if format == "json":
         print(checked_json(checked))
     else:
@@ -179,7 +184,7 @@ def reproduce(
     require("--cells", cells, cells >= 1, ">= 1")
     options = Options(device, executor, workers=workers, threads=threads)
     claimed = claim(entry)
-    chosen = list(parse_seeds(seeds)) if seeds else claimed.entry.seeds
+    chosen = claimed.entry.seeds if seeds is None else list(parse_seeds(seeds))
     known = ", ".join(map(str, claimed.entry.seeds))
     require("--seeds", seeds, set(chosen) <= set(claimed.entry.seeds), f"some of {known}")
     attacks = order(claimed.entry)[: None if every else cells]
@@ -223,7 +228,7 @@ def rank(
     from fedbench.errors import ConfigError, require
     from fedbench.leaderboard.board import races
     from fedbench.leaderboard.rank import ranking
-    from fedbench.leaderboard.rules import DIVISIONS, versions
+    from fedbench.leaderboard.rules import DIVISIONS, numbered
 
     require("--division", division, division in (None, *DIVISIONS), "closed or open")
     require("--view", view, view in ("equal-rounds", "equal-bits"), "equal-rounds or equal-bits")
@@ -231,7 +236,7 @@ def rank(
     require("--bits", bits, bits is None or bits > 0, "> 0")
     require("--bits", bits, bits is None or view == "equal-bits", "left out without equal-bits")
     chosen: View = "equal-bits" if view == "equal-bits" else "equal-rounds"
-    newest = max(versions(board))
+    newest = max(numbered(board))
     places = [
         shown.Place(*race, ranking(entries, chosen, bits), newest)
         for race, entries in races(board).items()

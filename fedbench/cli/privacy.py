@@ -114,7 +114,7 @@ def privacy(
     chosen("--format", format, ("table", "json"))
     if mechanism is not None and protocol is not None:
         raise ConfigError("--protocol is for protocols that add noise themselves; leave it out")
-    kind, text = ("mechanism", mechanism) if mechanism else ("protocol", protocol)
+    kind, text = ("protocol", protocol) if mechanism is None else ("mechanism", mechanism)
     assert text is not None
     plugin = registry.load(kind, text)
     seen = seen or ("model" if getattr(plugin, "central", False) else "messages")

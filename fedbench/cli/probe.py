@@ -157,6 +157,7 @@ def torch_threads(threads: int) -> Iterator[None]:
     from fedbench.errors import require
 
     require("--threads", threads, threads >= 1, ">= 1")
+    require("--threads", threads, threads <= 1024, "<= 1024")
     keep_memory()  # as in a run, where the workers do
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

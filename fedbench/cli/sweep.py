@@ -105,6 +105,8 @@ def sweep(
     require_known(executor)
     require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
     options = Options(device, executor, chunk, workers, threads, together, run_timeout, isolate)
+    if engine == "local":
+        options.require_machine()
     plan = Plan.read(file)
     cells, skipped = plan.cells()
     everything = runs(cells, plan.seeds)

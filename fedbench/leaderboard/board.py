@@ -9,7 +9,6 @@ import gzip
 import json
 import os
 import re
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.rules import DIVISIONS, Division
 from fedbench.leaderboard.score import score
 from fedbench.record import Record
-from fedbench.sweep.gather import ARCHIVE, gather
+from fedbench.sweep.gather import ARCHIVE, gather, unpacked
 
 LARGEST = 1 << 20  # bytes of an entry
-PACKED, UNPACKED, LINES = 16 << 20, 64 << 20, 2000  # bytes and lines of its records
+PACKED, LINES = 4 << 20, 2000  # bytes and lines of its records
 TEMPORARY = re.compile(r"\..+\.(json|jsonl\.gz)\.[a-z0-9_]{8}")  # of `write_atomically`
 STEM = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{12}")  # of an entry's file
 
@@ -134,19 +133,11 @@ def records(path: Path) -> list[Record]:
 
 def _measured(packed: Path) -> int:
     """How many lines it has, if it is no bomb."""
-    size, lines = 0, 0
-    try:
-        with gzip.open(packed) as file:
-            while size <= UNPACKED and (block := file.read(1 << 20)):
-                size += len(block)
-                lines += block.count(b"\n")
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(f"{packed} cannot be unpacked: {error}") from error
-    if packed.stat().st_size > PACKED or size > UNPACKED or lines > LINES:
-        raise ConfigError(
-            f"{packed} must have at most {PACKED >> 20} MiB, {UNPACKED >> 20} MiB unpacked and "
-            f"{LINES} lines"
-        )
+    if packed.stat().st_size > PACKED:
+        raise ConfigError(f"{packed} must have at most {PACKED >> 20} MiB")
+    lines = unpacked(packed).count(b"\n")
+    if lines > LINES:
+        raise ConfigError(f"{packed} must have at most {LINES} lines, got {lines}")
     return lines
 
 

@@ -15,7 +15,7 @@ from fedbench.leaderboard.entry import Entry, Said
 from fedbench.leaderboard.growth import growth
 from fedbench.leaderboard.judge import Finding, errors, judge
 from fedbench.leaderboard.reproduction import reproduced
-from fedbench.leaderboard.rules import Rules, versions
+from fedbench.leaderboard.rules import Rules, changed, versions
 from fedbench.record import Record
 
 SHOWN = 5  # differences that are listed
@@ -37,23 +37,25 @@ class Checked:
     findings: list[Finding] = field(default_factory=list)
 
 
-def check(target: Path) -> list[Checked]:
-    """Every file of a board below a folder, or one entry; and the rules of the board.
+def check(target: Path, own_rules: bool = False) -> list[Checked]:
+    """Check every file of a board below a folder, or one entry; and the rules of the board.
+
+    Args:
+        target: A folder or a file of a board.
+        own_rules: The rules are the board's own, and not those that were published.
 
     Raises:
-        ConfigError: no board, or rules that cannot be read.
+        ConfigError: there is no board.
     """
     board = boards.find(target)
     whole = Path(os.path.normpath(target.absolute()))
     whole = boards.owner(whole) or whole
     if not whole.exists():
         raise ConfigError(f"{target} must be an entry or a folder of a board, got nothing there")
-    known = versions(board)
+    broken: dict[Path, str] = {}
+    known = versions(board, broken)
     read = {path: _read(path) for path in boards.files(board)}
-    checked = [
-        Checked(Path("rules", f"{version}.toml"), None, _broken("growth", texts))
-        for version, texts in growth(known).items()
-    ]
+    checked = [*_rules(board, known, broken, own_rules)]
     entries = {path: one for path, one in read.items() if isinstance(one, Entry)}
     for path, one in read.items():
         if not path.is_relative_to(whole):
@@ -66,6 +68,18 @@ def check(target: Path) -> list[Checked]:
         elif one is not None:
             checked.append(Checked(below, None, [one]))
     return checked
+
+
+def _rules(
+    board: Path, known: dict[int, Rules], broken: dict[Path, str], own_rules: bool
+) -> Iterator[Checked]:
+    """What is wrong with the rules themselves; an entry is judged by those that can be read."""
+    for path, text in broken.items():
+        yield Checked(Path("rules", path.name), None, _broken("rules", [text]))
+    for path, text in ({} if own_rules else changed(board)).items():
+        yield Checked(Path("rules", path.name), None, _broken("published", [text]))
+    for version, texts in ({} if broken else growth(known)).items():
+        yield Checked(Path("rules", f"{version}.toml"), None, _broken("growth", texts))
 
 
 def _broken(rule: str, texts: Iterable[str]) -> list[Finding]:
@@ -133,11 +147,10 @@ def _case(entry: Entry, records: list[Record], rules: Rules) -> tuple[Case, list
 
 
 def _version(entry: Entry, known: dict[int, Rules]) -> Iterator[Finding]:
-    newest = max(known)
     if entry.rules not in known:
         yield from _broken("version", [f"must be one of {sorted(known)}, got {entry.rules}"])
-    elif entry.rules < newest:
-        text = f"scored under version {entry.rules}, but {newest} is the newest: run it again"
+    elif entry.rules < max(known):
+        text = f"scored under version {entry.rules}, but {max(known)} is the newest: run it again"
         yield Finding("version", "warning", text)
 
 

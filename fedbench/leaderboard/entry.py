@@ -31,7 +31,8 @@ Link = Annotated[
     AfterValidator(_printable),
 ]
 Note = Annotated[str, Field(max_length=1000), AfterValidator(_printable)]
-Tried = Annotated[int, Field(ge=1)]
+Tried = Annotated[int, Field(ge=1, le=1_000_000)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class _Model(BaseModel):
@@ -81,7 +82,7 @@ class Member(_Model):
         accuracy: Of the record, in [0, 1].
     """
 
-    seed: int = Field(ge=0)
+    seed: Count
     id: str = Field(pattern=r"^[0-9a-f]{16}$")
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     accuracy: float
@@ -96,7 +97,7 @@ class Point(_Model):
         accuracy: In [0, 1].
     """
 
-    rounds: int
+    rounds: Count
     bits: float
     accuracy: Interval
 
@@ -203,7 +204,7 @@ class Reproduction(_Model):
     platform: Line
     device: Line
     torch: Line
-    seeds: list[int]
+    seeds: list[Count]
     cells: list[Repeated] = Field(min_length=1)
 
 
@@ -244,7 +245,7 @@ class Entry(_Model):
     id: str = Field(pattern=r"^[0-9a-f]{12}$")
     division: Division
     track: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
-    rules: int = Field(ge=1)
+    rules: int = Field(ge=1, lt=10_000)
     name: Title
     authors: Authors
     link: Link = ""
@@ -255,9 +256,9 @@ class Entry(_Model):
     mechanism: Line
     votes: bool
     alphabet: Line
-    parameters: int
+    parameters: Count
     scenario: Scenario
-    seeds: list[int]
+    seeds: list[Count]
     data_digest: Line
     code: Line
     device: Line

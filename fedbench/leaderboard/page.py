@@ -18,7 +18,7 @@ from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.outdated import outdated
 from fedbench.leaderboard.page_races import ENTRIES, Race, race
 from fedbench.leaderboard.reproduction import coverage
-from fedbench.leaderboard.rules import versions
+from fedbench.leaderboard.rules import newest
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -74,10 +74,9 @@ def render(board: Path, out: Path) -> list[Path]:
         ConfigError: an entry or the rules cannot be read, or the folder cannot be written.
     """
     board, out = board.resolve(), out.resolve()
-    rules = versions(board)
-    newest = rules[max(rules)]
-    found = [race(key, entries, newest) for key, entries in races(board).items()]
-    made = pages(found, newest.version, board, out)
+    rules = newest(board)
+    found = [race(key, entries, rules) for key, entries in races(board).items()]
+    made = pages(found, rules.version, board, out)
     for name, text in made.items():
         write_atomically(out / name, text.encode())
     for old in stale(out / ENTRIES, {Path(name).name for name in made}):

@@ -15,7 +15,7 @@ from fedbench.leaderboard.check import check
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.judge import errors
 from fedbench.leaderboard.reproduction import Comparison, appended, cell, reproduction
-from fedbench.leaderboard.rules import Rules, versions
+from fedbench.leaderboard.rules import Rules, numbered, read_rules
 from fedbench.record import Record
 from fedbench.scenario import Scenario
 from fedbench.sweep.drive import play_all
@@ -51,7 +51,7 @@ def claim(path: Path) -> Claim:
     Raises:
         ConfigError: it breaks a rule.
     """
-    found = [one for one in check(path) if one.entry is not None]
+    found = [one for one in check(path, own_rules=True) if one.entry is not None]
     if len(found) != 1 or not path.is_file():
         raise ConfigError(f"{path} must be one entry of a board, got {len(found)}")
     broken, entry = errors(found[0].findings), found[0].entry
@@ -60,7 +60,8 @@ def claim(path: Path) -> Claim:
             f"{path} breaks the rule {broken[0].rule!r}: {broken[0].text}; "
             "see fedbench leaderboard check"
         )
-    return Claim(path, entry, boards.records(path), versions(boards.find(path))[entry.rules])
+    rules = read_rules(numbered(boards.find(path))[entry.rules])
+    return Claim(path, entry, boards.records(path), rules)
 
 
 def again(

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-import tomllib
+import hashlib
+import re
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedbench.errors import ConfigError, require
+from fedbench.files import read_limited, read_toml
 from fedbench.scenario import Scenario
 
 Division = Literal["closed", "open"]
 DIVISIONS: tuple[Division, ...] = ("closed", "open")
+
+LARGEST = 1 << 20  # bytes of a file
+NUMBER = re.compile(r"[1-9][0-9]{0,3}")
+# SHA-256 of the file of every version. A version that was published is never changed; who writes a
+# new one adds its digest here.
+PUBLISHED = {
+    1: "e949cd00df0ffa3a03a74d7994d41f33a5354f3233f412390096b750fb3d2c9c",
+    2: "475227a8e973d7ceca29d30e2414b89273021db12529213a8d16ed4d387132e6",
+}
 
 
 class _Model(BaseModel):
@@ -104,36 +115,85 @@ def read_rules(path: Path) -> Rules:
     """One version from its file.
 
     Raises:
-        ConfigError: unreadable, a link, or not as this model says.
+        ConfigError: unreadable, a link, not as this model says, or not named by its version.
     """
     require(str(path), "a link", not path.is_symlink(), "a file of the board")
     try:
-        rules = Rules.model_validate(tomllib.loads(path.read_text("utf-8")))
-        for track in rules.track:
-            rules.scenario(track)
-        return rules
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} must be TOML: {error}") from error
+        rules = Rules.model_validate(read_toml(path, LARGEST))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{path}: {where}: {first['msg'].lower()}") from error
+    for track in rules.track:
+        rules.scenario(track)
+    if path.stem != str(rules.version):
+        raise ConfigError(f"{path} must be named by its version, got version {rules.version}")
+    return rules
 
 
-def versions(board: Path) -> dict[int, Rules]:
-    """Every version of a board, the oldest first.
+def numbered(board: Path) -> dict[int, Path]:
+    """Return the file of every version of a board, the oldest first; none of them is read.
 
     Raises:
-        ConfigError: there is none, one is broken, or its file does not bear its number.
+        ConfigError: there is none.
+    """
+    listed = (board / "rules").glob("*.toml")
+    paths = {int(path.stem): path for path in listed if NUMBER.fullmatch(path.stem)}
+    if not paths:
+        raise ConfigError(f"{board} must be a board with rules/1.toml, got none; use --board")
+    return dict(sorted(paths.items()))
+
+
+def newest(board: Path) -> Rules:
+    """Return the newest version of a board; it does not matter if an older one is broken.
+
+    Raises:
+        ConfigError: there is none, or it is broken.
+    """
+    *_, path = numbered(board).values()
+    return read_rules(path)
+
+
+def versions(board: Path, broken: dict[Path, str] | None = None) -> dict[int, Rules]:
+    """Return every version of a board that can be read, the oldest first.
+
+    Args:
+        board: The folder.
+        broken: Takes the error of every other file of rules; None: the first one is raised.
+
+    Raises:
+        ConfigError: there is none.
     """
     found = {}
+    numbered(board)
     for path in sorted((board / "rules").glob("*.toml")):
-        rules = read_rules(path)
-        if path.stem != str(rules.version):
-            raise ConfigError(f"{path} must be named by its version, got version {rules.version}")
-        found[rules.version] = rules
-    if not found:
-        raise ConfigError(f"{board} must be a board with rules/1.toml, got none; use --board")
+        try:
+            rules = read_rules(path)
+            found[rules.version] = rules
+        except ConfigError as error:
+            if broken is None:
+                raise
+            broken[path] = str(error)
     return dict(sorted(found.items()))
+
+
+def changed(board: Path) -> dict[Path, str]:
+    """Return the files of rules that are not those that were published, and what they should be."""
+    wrong = {}
+    for number, path in numbered(board).items():
+        try:
+            digest = hashlib.sha256(read_limited(path, LARGEST)).hexdigest()
+        except ConfigError:  # `versions` says so
+            continue
+        known = PUBLISHED.get(number)
+        if known is None:
+            wrong[path] = (
+                f"version {number} is none that this fedbench knows; update it, add the digest to "
+                "PUBLISHED if you wrote that version, or say --own-rules on a board of your own"
+            )
+        elif digest != known:
+            wrong[path] = (
+                f"version {number} must be as it was published (sha256 {known[:12]}...), got "
+                f"{digest[:12]}...; write a new version, or say --own-rules on a board of your own"
+            )
+    return wrong

@@ -15,7 +15,7 @@ from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import Case, alphabet, build, meaning
 from fedbench.leaderboard.entry import Entry, Said
 from fedbench.leaderboard.judge import Finding, errors, judge
-from fedbench.leaderboard.rules import Division, Rules, versions
+from fedbench.leaderboard.rules import Division, Rules, newest
 from fedbench.record import Record
 from fedbench.sweep.gather import ARCHIVE
 
@@ -72,8 +72,7 @@ def submit(
     Raises:
         ConfigError: no board, or the records' protocol is not installed.
     """
-    known = versions(board)
-    rules, sends = known[max(known)], alphabet(records[0].scenario.protocol)
+    rules, sends = newest(board), alphabet(records[0].scenario.protocol)
     case = Case(records, rules, division, track or infer(records, rules, division), sends)
     findings = [*_said(said), *judge(case)]
     if errors(findings):

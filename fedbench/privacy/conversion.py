@@ -19,10 +19,17 @@ Floats = npt.NDArray[np.float64]
 # Millions of bits are best near 1, strong noise near 1024; the steps cost under 0.1 % of epsilon.
 ORDERS: Floats = np.append(1 + np.geomspace(1e-6, 1000, 319), 1024.0)
 
+LEAST_DELTA = 1e-100  # of a claim: what is derived from it, its square among them, is no underflow
+
 
 def check_delta(delta: float) -> None:
     """A ``delta`` is a probability, and neither 0 nor 1."""
     require("delta", delta, 0 < delta < 1, "in (0, 1)")
+
+
+def check_claim(delta: float) -> None:
+    """A ``delta`` that somebody claims, large enough that none derived from it underflows."""
+    require("--delta", delta, LEAST_DELTA <= delta < 1, f"in [{LEAST_DELTA:g}, 1)")
 
 
 def check_orders(orders: npt.ArrayLike) -> Floats:

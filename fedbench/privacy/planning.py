@@ -12,8 +12,12 @@ import numpy as np
 from fedbench.api import Adjacency, DpEvent, Release, Sees
 from fedbench.errors import ConfigError, NoTheorem, require
 from fedbench.privacy.accountants import price
-from fedbench.privacy.conversion import check_delta
+from fedbench.privacy.conversion import check_claim
 from fedbench.privacy.exposure import Exposure, Price
+
+# More takes accountants gigabytes: tables over the summed clients, and over all released bits.
+MOST = {"rounds": 10**6, "per_round": 10**4}
+MOST_SYMBOLS = 10**11
 
 
 @dataclass(frozen=True)
@@ -50,17 +54,20 @@ class Plan:
 
     def __post_init__(self) -> None:
         """What can be planned."""
-        check_delta(self.delta)
+        check_claim(self.delta)
         counts = ("rounds", "clients", "per_round", "dim", "samples", "batch_size", "epochs")
         for name in counts:
-            value = getattr(self, name)
+            value, most = getattr(self, name), MOST.get(name, 2**31 - 1)
             require(f"--{name.replace('_', '-')}", value, value >= 1, ">= 1")
+            require(f"--{name.replace('_', '-')}", value, value <= most, f"<= {most}")
         rule = f"<= --clients = {self.clients}: a sampling rate above 1 means nothing"
         require("--per-round", self.per_round, self.per_round <= self.clients, rule)
         require("--malicious", self.malicious, 0 <= self.malicious < 1, "in [0, 1)")
         asked = self.participations
         legal = asked is None or 1 <= asked <= self.rounds
         require("--participations", asked, legal, f"in 1 .. --rounds = {self.rounds}")
+        rule = f"<= {MOST_SYMBOLS:.0e} over the {self.times} rounds of a client"
+        require("--dim", self.dim, self.dim * self.times <= MOST_SYMBOLS, rule)
 
     @property
     def times(self) -> int:

@@ -74,8 +74,8 @@ class Sweep:
             RuntimeError: if `strict`, a run crashed otherwise; with the traceback of its worker.
         """
         self._waiting.extend(runs)
-        if self.retry_failed:  # what fails from now on, in another sweep too, has failed
-            self._forgiven = {run: self.store.failed_at(run) for run in self._waiting}
+        # What fails from now on, in another sweep too, has failed.
+        self._forgiven = {run: self.store.failed_at(run) for run in self._waiting}
         looked = time.monotonic()
         try:
             while self._waiting or self._running or self._elsewhere:
@@ -109,8 +109,10 @@ class Sweep:
             self.tally.found.append(run)
             self.watcher.found(run.cell, run.seed)
             return True
-        forgiven = self.retry_failed and self.store.failed_at(run) == self._forgiven[run]
-        failure = None if forgiven else self.store.failure(run)
+        failure = self.store.failure(run)
+        if failure is not None and self.store.failed_at(run) == self._forgiven[run]:
+            again = self.retry_failed or failure.kind == "machine"  # another one may have it
+            failure = None if again else failure
         if failure is not None:
             self.tally.failed[run] = failure
             self.watcher.failed(run.cell, run.seed, f"{failure} (earlier; --retry-failed plays it)")
@@ -163,7 +165,7 @@ class Sweep:
 
 
 def _as_error(failure: Failure) -> Exception:
-    if failure.kind == "user":
+    if failure.kind in ("user", "machine"):
         return ConfigError(failure.message)
     if failure.error == PluginError.__name__ and failure.kind == "crash":
         return FedbenchError(failure.message)
@@ -211,8 +213,9 @@ def play_each(
     and returns what is finished.
     """
     runs = [Run(cell, seed) for cell in cells for seed in seeds]
-    with TemporaryDirectory() as nowhere, Store(out or Path(nowhere)) as store:
-        with Local(options, options.processes(len(runs))) as engine:
+    workers = options.processes(len(runs))
+    with TemporaryDirectory() as nowhere:
+        with Local(options, workers) as engine, Store(out or Path(nowhere)) as store:
             sweep = Sweep(engine, store, watcher, options.chunk, retry_failed=True, strict=strict)
             tally = sweep.play(runs)
         records: dict[Cell, list[Record]] = {}

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from fedbench.blame import line, message_of
-from fedbench.errors import FedbenchError, PluginError
+from fedbench.errors import FedbenchError, PluginError, Unavailable
 from fedbench.measured import Round
 from fedbench.record import Record
 from fedbench.scenario import Scenario
@@ -20,7 +20,7 @@ from fedbench.sweep.cells import Run
 class Crash:
     """Why a run ended without a record; the fields are those of `fedbench.sweep.store.Failure`."""
 
-    kind: Literal["user", "crash", "memory", "lost", "timeout"]
+    kind: Literal["user", "machine", "crash", "memory", "lost", "timeout"]
     error: str
     message: str
     traceback: str = ""
@@ -93,8 +93,10 @@ LONGEST = 100_000  # characters of a traceback that are kept; more are cut out o
 
 def crash(error: BaseException) -> Crash:
     """What a worker says of an exception: text, since the exception itself may not travel."""
-    kind: Literal["user", "crash", "memory"] = "crash"
-    if is_out_of_memory(error):
+    kind: Literal["user", "machine", "crash", "memory"] = "crash"
+    if isinstance(error, Unavailable):
+        kind = "machine"
+    elif is_out_of_memory(error):
         kind = "memory"
     elif isinstance(error, FedbenchError) and not isinstance(error, PluginError):
         kind = "user"

@@ -48,8 +48,8 @@ def budget(attack: str) -> int:
     name, params = registry.split(attack)
     known = set(params) <= {"budget"}
     text = params.get("budget", "12")
-    good = text.isascii() and text.isdigit() and int(text) > 0
-    require("--attack", attack, known and good, f"{name}:budget=N with N > 0")
+    good = text.isascii() and text.isdigit() and len(text) < 7 and int(text) > 0
+    require("--attack", attack, known and good, f"{name}:budget=N with N in 1 .. 999999")
     return int(text)
 
 
@@ -65,13 +65,12 @@ def ensemble(protocol: str) -> list[str]:
 @cache
 def _lists() -> dict[str, tuple[str, ...]]:
     """Of the newest rules: those installed with fedbench, or those of the repository."""
-    from fedbench.leaderboard.rules import versions
+    from fedbench.leaderboard.rules import newest
 
     package = Path(str(files("fedbench")))
     inside, repository = package / INSIDE, package.parent / "leaderboards"
     board = inside if inside.is_dir() else repository
-    *_, newest = versions(board).values()
-    return newest.ensemble
+    return newest(board).ensemble
 
 
 def candidates(protocol: str, count: int, knowledge: str | None = None) -> list[str]:

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from fedbench.errors import ConfigError
+from fedbench.errors import ConfigError, few
 
 Entry = dict[str, Any]  # of a run, a cell or a failure, by field; None: not measured
 
@@ -144,5 +144,6 @@ def known(name: str, fields: Iterable[str], subject: str) -> str:
         hint = "that is a field of failed runs: --failed"
     else:
         close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+        listed = f"known: {few(names)}; --format csv without --columns names all"
+        hint = f"did you mean {close[0]!r}?" if close else listed
     raise ConfigError(f"{subject} must name a field, got {name!r}; {hint}")

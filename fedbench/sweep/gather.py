@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gzip
 import math
+import stat
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from fedbench.scenario import Scenario
 from fedbench.sweep.cells import Cell
 from fedbench.sweep.grid import differing
 
-MOST = 256 << 20  # bytes of a file, of an archive when it is unpacked
+MOST = 256 << 20  # bytes of a file
+UNPACKED = 32 << 20  # bytes of an archive when it is unpacked
+DENSER = 64  # times: records shrink to a fourteenth, and one of kilobytes to gigabytes is a bomb
 ARCHIVE = ".jsonl.gz"  # a record a line
 TEXTS = ("protocol", "attack", "defense", "mechanism", "dataset", "model", "partition")
 
@@ -67,25 +70,37 @@ def _folder(folder: Path, skipped: Callable[[str], None]) -> Iterator[Record]:
 
 def _file(path: Path) -> Iterator[Record]:
     with contextlib.suppress(OSError):  # `read` says why
-        if path.stat().st_size > MOST:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode) and not path.is_dir():  # who opens a pipe may wait
+            raise ConfigError(f"{path} must be a file, a folder or an archive of records")
+        if about.st_size > MOST:
             raise ConfigError(f"{path} must have at most {MOST >> 20} MiB to be a record")
     if not path.name.endswith(ARCHIVE):
         yield _sane(read(path), str(path))
         return
-    for number, line in enumerate(_unpacked(path).splitlines(), 1):
+    for number, line in enumerate(unpacked(path).splitlines(), 1):
         if line.strip():
             name = f"{path}:{number}"
             yield _sane(parse(line, name), name)
 
 
-def _unpacked(path: Path) -> bytes:
+def unpacked(path: Path) -> bytes:
+    """Return the text of an archive of records, of which no more is unpacked than is allowed.
+
+    Raises:
+        ConfigError: it cannot be unpacked, or is too large when it is.
+    """
     try:
+        most = min(UNPACKED, max(1 << 20, DENSER * path.stat().st_size))
         with gzip.open(path) as file:
-            data = file.read(MOST + 1)
+            data = file.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{path} cannot be unpacked: {error}; pack it again") from error
-    if len(data) > MOST:
-        raise ConfigError(f"{path} must have at most {MOST >> 20} MiB when unpacked; split it")
+    if len(data) > most:
+        raise ConfigError(
+            f"{path} must unpack to at most {UNPACKED >> 20} MiB and {DENSER} times its size, got "
+            f"more than {most} bytes; split it"
+        )
     return data
 
 
@@ -98,6 +113,11 @@ def _sane(record: Record, name: str) -> Record:
     for field, value in record.scenario:
         if isinstance(value, str) and not value.isprintable():
             raise ConfigError(f"{name}: scenario.{field} must be printable, got {value!r}")
+        if field in TEXTS:
+            try:
+                registry.split(value)
+            except ConfigError as error:
+                raise ConfigError(f"{name}: scenario.{field}: {error}") from error
     measured = [record.result.accuracy, *(r.accuracy for r in record.rounds)]
     for accuracy in measured:
         if accuracy is not None and not 0 <= accuracy <= 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -13,6 +14,7 @@ from fedbench.scenario import ADVERSARY, Scenario
 from fedbench.sweep.cells import AXES, Cell, Skipped
 from fedbench.sweep.ensemble import ALL, INSTALLED, STRONGEST, budget, expand
 
+MOST_CELLS = 100_000  # combinations of a grid, each of which is held in memory
 # Fields that mean something only where there is a mechanism, or a protocol with noise of its own.
 PRIVACY = ("delta", "adjacency", "sees")
 
@@ -72,6 +74,8 @@ class Grid:
                 if text != "own" and not (kind == "attack" and _is_several(text)):
                     registry.load(kind, text)
         values = {**{k: dict.fromkeys(v) for k, v in self._others().items()}, **parts}
+        if (count := math.prod(map(len, values.values()))) > MOST_CELLS:
+            raise ConfigError(f"a grid must mean at most {MOST_CELLS} combinations, got {count}")
         seen: set[tuple[Any, ...]] = set()
         for combination in product(*values.values()):
             fields = dict(zip(values, combination, strict=True))
@@ -121,7 +125,10 @@ def _cap(fields: Mapping[str, Any]) -> str | None:
 
 
 def _is_several(attack: str) -> bool:
-    return registry.split(attack)[0] in (ALL, INSTALLED, STRONGEST)
+    name, params = registry.split(attack)
+    if name in (ALL, INSTALLED) and params:
+        raise ConfigError(f"--attack {name} must stand alone, got {attack!r}; leave the rest out")
+    return name in (ALL, INSTALLED, STRONGEST)
 
 
 def unite(grids: Iterable[Grid]) -> tuple[list[Cell], list[Skipped]]:

@@ -1,8 +1,13 @@
-"""The runs of a store, from its files or, where these did not change, from what they said last."""
+"""The runs of a store, from its files or, where these did not change, from what they said last.
+
+What they said is kept in the user's own folder of caches and never in the store: a store may come
+from somebody else, and an index in it could say what no record does.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shlex
 import stat
@@ -23,12 +28,12 @@ from pydantic_core.core_schema import (
 )
 
 from fedbench.errors import ConfigError
-from fedbench.files import write_atomically
+from fedbench.files import cache_folder, write_atomically
 from fedbench.sweep import extract
 from fedbench.sweep.fields import RUN, Entry
 
-INDEX = ".index"  # a cache: it may be deleted at any time, and whoever writes last wins
-VERSION = "1 " + " ".join(RUN)  # of the index: another meaning of a field is another number
+INDEX = "stores"  # folder of caches: it may be deleted at any time, and whoever writes last wins
+VERSION = "2 " + " ".join(RUN)  # of the index: another meaning of a field is another number
 MOST = 256 << 20  # bytes of a file
 
 # Why a file is no run of this store: what it is, and what to do.
@@ -40,12 +45,14 @@ TROUBLES = {
     "changed": ("not what its digest says", "run the scenario again"),
     "closed": ("cannot be read", "change its permissions"),
 }
-Stamp = tuple[int, int]  # bytes, and nanoseconds when it was written
+# Bytes, when it was written, when anything of it changed (nobody can choose that), which inode.
+Stamp = tuple[int, int, int, int]
 Said = dict[str, tuple[Stamp, Entry | str]]  # by file: its fields, or which trouble it has
 
 _RUN = tuple_schema([extract.schema(name, kind) for name, kind in RUN.items()])
 _SAID = union_schema([literal_schema([*TROUBLES]), _RUN])
-_FILES = dict_schema(str_schema(), tuple_schema([int_schema(), int_schema(), _SAID]))
+_STAMP = tuple_schema([int_schema()] * 4)
+_FILES = dict_schema(str_schema(), tuple_schema([_STAMP, _SAID]))
 _INDEX = SchemaValidator(
     typed_dict_schema(
         {
@@ -144,7 +151,12 @@ def _stamps(folder: Path) -> dict[str, Stamp]:
         with contextlib.suppress(OSError):  # it has gone away, or is a link to nowhere
             about = os.stat(f"{folder}/{name}")
             if stat.S_ISREG(about.st_mode) and not name.startswith("."):
-                stamps[name] = about.st_size, about.st_mtime_ns
+                stamps[name] = (
+                    about.st_size,
+                    about.st_mtime_ns,
+                    about.st_ctime_ns,
+                    about.st_ino,
+                )
     return stamps
 
 
@@ -158,26 +170,36 @@ def _listing(folder: Path, said: Said) -> Listing:
     return listing
 
 
+def place(store: Path) -> Path:
+    """Return the file that the index of a store is kept in.
+
+    Raises:
+        RuntimeError: nobody knows where the user's home is.
+    """
+    where = hashlib.sha256(os.fsencode(os.path.realpath(store))).hexdigest()
+    return cache_folder(INDEX) / f"{where[:32]}.json"
+
+
 def _remembered(store: Path) -> Said:
     """What the index says; nothing if it is of another version, or is none."""
     try:
-        read = _INDEX.validate_json((store / INDEX).read_bytes())
-    except (OSError, ValidationError):
+        read = _INDEX.validate_json(place(store).read_bytes())
+    except (OSError, RuntimeError, ValidationError):
         return {}
     return {
         name: (
-            (size, written),
+            stamp,
             told if isinstance(told, str) else dict(zip(RUN, told, strict=True)) | {"file": name},
         )
-        for name, (size, written, told) in read["files"].items()
+        for name, (stamp, told) in read["files"].items()
     }
 
 
 def _remember(store: Path, said: Said) -> None:
     files = {
-        name: (*stamp, told if isinstance(told, str) else list(told.values()))
+        name: (stamp, told if isinstance(told, str) else list(told.values()))
         for name, (stamp, told) in said.items()
         if name.isprintable()
     }
-    with contextlib.suppress(ConfigError):  # a store that one may only read
-        write_atomically(store / INDEX, to_json({"version": VERSION, "files": files}))
+    with contextlib.suppress(ConfigError, RuntimeError):  # caches that cannot be written
+        write_atomically(place(store), to_json({"version": VERSION, "files": files}))

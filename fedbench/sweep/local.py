@@ -21,11 +21,13 @@ from typing import Self
 
 from fedbench.allocator import keep_memory
 from fedbench.errors import require
+from fedbench.executors import require_device
 from fedbench.record import Record
 from fedbench.sweep.cells import Run
 from fedbench.sweep.engine import Crash, Engine, Job, News, crash
 
 RUN_TIMEOUT = 6 * 3600.0  # seconds
+MOST = 65536  # processes, threads of one, clients of a launch: torch ends badly with 2**40 threads
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,18 @@ class Options:
         require("--threads", self.threads, self.threads >= 1, ">= 1")
         require("--chunk", self.chunk, self.chunk >= 1, ">= 1")
         require("--together", self.together, self.together >= 1, ">= 1")
+        for name in ("workers", "threads", "chunk", "together"):
+            value = getattr(self, name)
+            require(f"--{name}", value, value <= MOST, f"<= {MOST}")
         require("--run-timeout", self.run_timeout, self.run_timeout > 0, "> 0 seconds")
         free = self.together == 1 or self.executor in ("auto", "stacked")
         require("--executor", self.executor, free, "auto or stacked with --together")
+
+    def require_machine(self) -> None:
+        """Raise `Unavailable` if this machine has no such device, before anything is recorded."""
+        from fedbench.setup import choose_device
+
+        require_device(self.executor, choose_device(self.device).type == "cuda")
 
     def processes(self, runs: int) -> int:
         """How many workers play so many runs."""
@@ -148,6 +159,7 @@ class Local(Engine):
         self._waiting: list[tuple[Run, int]] = []
 
     def __enter__(self) -> Self:
+        self.options.require_machine()
         return self
 
     def __exit__(

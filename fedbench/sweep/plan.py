@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from fedbench import registry
-from fedbench.errors import ConfigError
-from fedbench.scenario import Scenario
+from fedbench.errors import ConfigError, few
+from fedbench.files import read_toml
+from fedbench.scenario import LAST_SEED, Scenario
 from fedbench.sweep.cells import AXES, Cell, Run, Skipped
-from fedbench.sweep.grid import Grid, unite
+from fedbench.sweep.grid import MOST_CELLS, Grid, unite
 
 FIELDS = tuple(name for name in Scenario.model_fields if name != "seed")
 PLUGINS = tuple(kind for kind in registry.KINDS if kind in FIELDS)  # fields that name a plug-in
@@ -42,7 +44,7 @@ class Plan:
         """
         known = preset_names()
         if name not in known:
-            raise ConfigError(f"--preset must be one of {', '.join(known)}, got {name!r}")
+            raise ConfigError(f"--preset must be one of {few(known, 20)}, got {name!r}")
         source = files("fedbench").joinpath("presets", f"{name}.toml")
         given = {kind: list(texts) for kind, texts in axes.items() if texts}
         return cls.of(tomllib.loads(source.read_text("utf-8")), name, dict(overrides) | given)
@@ -54,12 +56,7 @@ class Plan:
         Raises:
             ConfigError: unreadable, no TOML, or a name that means nothing there.
         """
-        try:
-            return cls.of(tomllib.loads(path.read_text("utf-8")), str(path))
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} must be TOML: {error}") from error
+        return cls.of(read_toml(path), str(path))
 
     @classmethod
     def of(cls, table: Mapping[str, Any], name: str, overrides: Mapping[str, Any] = {}) -> Plan:
@@ -70,11 +67,14 @@ class Plan:
         """
         _only(table, TABLES, name, "is no part of a sweep")
         shared, grids = table.get("scenario", {}), table.get("grid", [{}])
-        tables = [shared, *grids] if isinstance(grids, list) else [grids]
-        if not all(isinstance(one, dict) for one in tables):
+        tables = [shared, *grids] if isinstance(grids, list) else []
+        if len(tables) < 2 or not all(isinstance(one, dict) for one in tables):
             raise ConfigError(f"{name}: must have one [scenario] and [[grid]] tables")
+        title = table.get("title", name)
+        if not isinstance(title, str) or not title.isprintable():
+            raise ConfigError(f"{name}: title must be one printable line, got {title!r}")
         return cls(
-            title=str(table.get("title", name)),
+            title=title,
             seeds=_seeds(table.get("seeds", [0, 1, 2]), name),
             grids=tuple(
                 Grid(_axes(shared | grid | overrides, f"{name}: grid {i + 1}"))
@@ -149,6 +149,13 @@ def _texts(kind: str, table: Mapping[str, Any], where: str) -> list[str]:
         )
     params = {key: value for key, value in table.items() if key != "name"}
     lists = [value if isinstance(value, list) else [value] for value in params.values()]
+    if not all(lists):
+        empty = [key for key, values in zip(params, lists, strict=True) if not values]
+        raise ConfigError(f"{where}: {table['name']}.{empty[0]} must have a value, got []")
+    if (count := math.prod(map(len, lists))) > MOST_CELLS:
+        raise ConfigError(
+            f"{where}: {table['name']} must mean at most {MOST_CELLS} variants, got {count}"
+        )
     texts = []
     for values in product(*lists):
         pairs = zip(params, map(_plain, values), strict=True)
@@ -164,11 +171,10 @@ def _plain(value: Any) -> str:
 
 def _seeds(value: Any, name: str) -> tuple[int, ...]:
     listed = value if isinstance(value, list) else [value]
-    good = all(type(seed) is int and seed >= 0 for seed in listed) and len(set(listed)) == len(
-        listed
-    )
-    if not listed or not good:
-        raise ConfigError(f"{name}: seeds must be distinct integers >= 0, got {value!r}")
+    whole = all(type(seed) is int and 0 <= seed <= LAST_SEED for seed in listed)
+    if not listed or not whole or len(set(listed)) < len(listed):
+        rule = "distinct integers in 0 .. 2**63 - 1"
+        raise ConfigError(f"{name}: seeds must be {rule}, got {value!r}")
     return tuple(listed)
 
 
@@ -176,7 +182,7 @@ def _only(table: Mapping[str, Any], known: Sequence[str], where: str, rule: str)
     for key in table:
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {few(known)}"
             raise ConfigError(f"{where}: {key!r} {rule}; {hint}")
 
 

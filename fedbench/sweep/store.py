@@ -25,7 +25,8 @@ class Failure(BaseModel):
         schema_version: Of this file.
         id: The record would have it.
         scenario: Resolved.
-        kind: ``user``: it cannot be played as described; ``crash``: an error of the code or of a
+        kind: ``user``: it cannot be played as described; ``machine``: not on this machine, which
+            lacks a device or data: it is played again; ``crash``: an error of the code or of a
             plug-in; ``memory``: too little, even for one client at a time; ``lost``: its process
             was killed, every time; ``timeout``: it took longer than it may.
         error: Type of the exception.
@@ -40,7 +41,7 @@ class Failure(BaseModel):
     schema_version: Literal[1] = 1
     id: str
     scenario: Scenario
-    kind: Literal["user", "crash", "memory", "lost", "timeout"]
+    kind: Literal["user", "machine", "crash", "memory", "lost", "timeout"]
     error: str
     message: str
     traceback: str
@@ -72,6 +73,7 @@ class Store:
 
     def __enter__(self) -> Self:
         writable(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._claims = open(self.folder / ".claims", "ab")
         return self
 

@@ -1,0 +1,221 @@
+"""What a user, or somebody's file, can get wrong: one line, exit code 2, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from fedbench.cli import main
+from fedbench.errors import LONGEST, one_line
+from fedbench.files import parsed_toml, read_limited, writable
+
+LONG = "z" * 2000
+NINES = "9" * 5000
+ESCAPE = "\x1b[31m"
+
+# What is typed, and words of the answer; {name} is a file of FILES or a path.
+TYPED: list[tuple[list[str], str]] = [
+    (["attack", "-p", "fedavg:,"], "must read name:param=value"),
+    (["attack", "-p", "fedavg:"], "must read name:param=value"),
+    (["attack", "-p", "fedavg:=1"], "must read name:param=value"),
+    (["attack", "-p", "fedavg:lr=1,lr=2"], "got 'lr' twice"),
+    (["attack", "-p", "fedavg:lr=1_000"], "fedavg:lr must be a number, got '1_000'"),
+    (["attack", "-p", "fedavg:lr=nan"], "must be a finite number"),
+    (["attack", "-p", f"fedavg:lr={NINES}"], "must be a finite number"),
+    (["attack", "-p", ESCAPE], "--protocol must be one printable line, got '\\x1b[31m'"),
+    (["attack", "-p", ""], "--protocol '' is not installed; known: cast, drive"),
+    (["attack", "-p", LONG], "see fedbench list protocols"),
+    (["attack", "-d", f"trimmed-mean:f={NINES}"], "--defense trimmed-mean:f=999"),
+    (["attack", "-d", "nnm+"], "is not installed"),
+    (["attack", "-m", ":"], "must read name:param=value"),
+    (["attack", "-a", "all:foo=1"], "--attack all must stand alone, got 'all:foo=1'"),
+    (["attack", "-a", "installed:x=1"], "--attack installed must stand alone"),
+    (["attack", "-a", f"strongest:budget={NINES}"], "with N in 1 .. 999999"),
+    (["attack", "--seeds", "1" * 26], "--seeds must be integers in 0 .. 2**63 - 1"),
+    (["attack", "--seeds", "9223372036854775808"], "in 0 .. 2**63 - 1"),
+    (["attack", "--seeds", "0,00"], "distinct integers like 0,1,2"),
+    (["attack", "--seeds", ""], "distinct integers like 0,1,2"),
+    (["attack", "--preset", ""], "--preset must be one of"),
+    (["attack", "--preset", LONG], "--preset must be one of"),
+    (["attack", "--rounds", "99999999999"], "--rounds must be < 2**31"),
+    (["attack", "--clients", "99999999999"], "--clients must be < 2**31"),
+    (["attack", "--defense-draw", "9223372036854775808"], "in 0 .. 2**63 - 1"),
+    (["attack", "--delta", "1e-320"], "--delta must be in [1e-100, 1)"),
+    (["attack", "--malicious", "nan"], "--malicious must be in [0, 1), got nan"),
+    (["attack", "--chunk", "99999999999999999999"], "--chunk must be <= 65536"),
+    (["attack", "--workers", "99999999999"], "--workers must be <= 65536"),
+    (["attack", "--out", LONG], "--out must be a folder that can be written"),
+    (["attack", "--out", "/dev/null"], "--out must be a folder that can be written"),
+    (["attack", "--out", "out\0"], "null byte"),
+    (["attack", "--rounds", ESCAPE], "'--rounds'"),
+    ([ESCAPE], "\\x1b[31m"),
+    (["list", ""], "kind must be one of protocols"),
+    (["list", LONG], "kind must be one of protocols"),
+    (["list", "attacks", "--into", "/dev/zero"], "must have at most 16 MiB"),
+    (["show", "fedavg:lr=1"], "must be a plug-in without parameters, got 'fedavg:lr=1'"),
+    (["show", ""], "'' is not an installed plug-in"),
+    (["show", LONG], "is not an installed plug-in"),
+    (["show", "fedavg", "--kind", ""], "kind must be one of"),
+    (["privacy", "-m", ""], "--mechanism '' is not installed"),
+    (["privacy", "-m", "mask-gaussian", "--dim", "1" + "0" * 29], "--dim must be <= 2147483647"),
+    (
+        ["privacy", "-m", "mask-gaussian", "--dim", "2000000000", "--rounds", "1000"],
+        "--dim must be",
+    ),
+    (["privacy", "-m", "dp-sgd", "--rounds", "1000000000"], "--rounds must be <= 1000000"),
+    (["privacy", "-m", "mask-gaussian", "--delta", "1e-320"], "[1e-100, 1), got 1e-320"),
+    (["privacy", "figure5", "--delta", "1e-320"], "[1e-100, 1), got 1e-320"),
+    (["privacy", "figure5", "--seed", "-1"], "--seed must be in 0 .. 2**63 - 1"),
+    (["bench", "--only", "nosuch"], "--only must be part of a group or a name"),
+    (["bench", "--only", ""], "--only must be part of a group or a name"),
+    (["bench", "defenses", "--parameters", "nan"], "--parameters must be whole numbers"),
+    (["bench", "defenses", "--parameters", "1e30"], "--parameters must be whole numbers"),
+    (["bench", "defenses", "--parameters", "1e9"], "or the rows fill the memory"),
+    (["bench", "defenses", "--threads", "0"], "--threads must be >= 1"),
+    (["bench", "codecs", "--draws", "99999999999"], "--draws must be <= 1000"),
+    (["bench", "rounds", "--samples", "99999999999999"], "--samples must be <= 1000000"),
+    (["probe", "membership", "-p", "nosuch"], "--protocol 'nosuch' is not installed"),
+    (["probe", "membership", "--clients", "0"], "--clients must be >= 1"),
+    (["probe", "membership", "--shadows", "3"], "--shadows must be even"),
+    (["probe", "inversion", "--model", "nosuch"], "--model 'nosuch' is not installed"),
+    (["probe", "inversion", "--threads", "99999"], "--threads must be <= 1024"),
+    (["results", "{empty}", "--where", "nosuch=1"], "must name a field, got 'nosuch'"),
+    (["results", "{empty}", "--columns", ","], "--columns must name a field, got ''"),
+    (["results", "{empty}", "--sort", LONG], "--sort must name a field"),
+    (["results", "{zero}"], "STORE must be a folder of records"),
+    (["plot", "/dev/zero"], "must be a file, a folder or an archive"),
+    (["plot", "/dev/null"], "must be a file, a folder or an archive"),
+    (["plot", "{fifo}"], "must be a file, a folder or an archive"),
+    (["plot", "{binary}"], "is no record of schema"),
+    (["plot", "{empty}"], "RECORDS must hold a record, got none"),
+    (["plot", "nowhere" + ESCAPE], "nowhere\\x1b[31m cannot be read"),
+    (["leaderboard", "check", "{empty}"], "must belong to a board"),
+    (["leaderboard", "check", "/dev/zero"], "must belong to a board"),
+    (["leaderboard", "rank", "{empty}"], "must be a board with rules/1.toml"),
+    (["sweep", "/dev/zero"], "must have at most 1 MiB"),
+    (["sweep", "{empty}"], "cannot be read: Is a directory"),
+    (["sweep", "{good}", "--device", "cuda"], "--device cuda needs a CUDA device, got none"),
+    (["sweep", "{good}", "--executor", "recorded"], "--executor recorded must have --device cuda"),
+    (["sweep", "{good}", "--device", "cuda", "--dry-run"], "use --device cpu"),
+]
+
+# Sweeps, and words of the answer.
+SWEEPS: dict[str, tuple[bytes, str]] = {
+    "no grid": (b"grid = []", "must have one [scenario] and [[grid]] tables"),
+    "grid of numbers": (b"grid = 3", "must have one [scenario] and [[grid]] tables"),
+    "empty axis": (b"[[grid]]\nattack = []", "grid 1: attack must have a value, got []"),
+    "empty parameter": (
+        b'[[grid]]\nattack = {name = "dyn-opt", via = []}',
+        "grid 1: dyn-opt.via must have a value, got []",
+    ),
+    "nested lists": (b"a = " + b"[" * 5000 + b"]" * 5000, "less nested tables and lists"),
+    "nested tables": (b"a = " + b"{a = " * 5000 + b"1" + b"}" * 5000, "less nested"),
+    "nested keys": (b"a" + b".a" * 20_000 + b" = 1", "keys of at most 32 parts"),
+    "5000 digits": (b"[scenario]\nclients = " + NINES.encode(), "must be TOML"),
+    "4000 digits": (b"seeds = [" + b"9" * 4000 + b"]", "integers of at most 64 bits"),
+    "long hexadecimal": (b"[scenario]\nclients = 0x" + b"f" * 9000, "at most 64 bits"),
+    "seed above 2**63": (b"seeds = [9223372036854775808]", "at most 64 bits"),
+    "negative seed": (b"seeds = [-1]", "distinct integers in 0 .. 2**63 - 1"),
+    "not a number": (b"[scenario]\nmalicious = nan", "--malicious must be in [0, 1), got nan"),
+    "binary": (bytes(range(256)), "must be TOML"),
+    "long key": (LONG.encode() + b" = 1", "known: title, seeds, scenario, grid"),
+    "key with an escape": (b'"\\u001b[31m" = 1', "is no part of a sweep"),
+    "title with an escape": (b'title = "\\u001b[31m"', "title must be one printable line"),
+    "title that is none": (b"title = 1", "title must be one printable line, got 1"),
+    "long list": (b"[[grid]]\nattack = [" + b"[" * 90 + b"]" * 90 + b"]", "must be a name"),
+    "too many cells": (
+        b"[[grid]]\n" + b"\n".join(
+            name + b" = " + str(list(range(1, 40))).encode()
+            for name in (b"clients", b"rounds", b"epochs", b"eval_every")
+        ),
+        "a grid must mean at most 100000 combinations, got 2313441",
+    ),
+    "too many variants": (
+        b'[[grid]]\nprotocol = {name = "fedavg", lr = %(x)b, momentum = %(x)b}'
+        % {b"x": str(list(range(400))).encode()},
+        "fedavg must mean at most 100000 variants, got 160000",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own to type commands in, with nothing in it."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, str]:
+    """What commands are pointed at."""
+    paths = {name: tmp_path / name for name in ("empty", "fifo", "binary.json", "good.toml")}
+    paths["empty"].mkdir()
+    os.mkfifo(paths["fifo"])  # who opens it waits for ever
+    paths["binary.json"].write_bytes(bytes(range(256)))
+    paths["good.toml"].write_text("seeds = [0]\n[scenario]\nclients = 4\nper_round = 2\n")
+    return {"zero": "/dev/zero"} | {name.partition(".")[0]: str(p) for name, p in paths.items()}
+
+
+def mistake(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
+    """The one short line on stderr of a command that ends with 2."""
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    shown = capsys.readouterr()
+    assert end.value.code == 2, shown
+    (line,) = shown.err.splitlines()
+    assert line.startswith("fedbench: ")
+    assert line.isprintable()
+    assert len(line) <= LONGEST
+    assert "\x1b" not in shown.out
+    return line
+
+
+def test_a_mistake_is_one_short_line_and_leaves_nothing(
+    capsys: pytest.CaptureFixture[str], places: dict[str, str], elsewhere: Path
+) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for typed, words in TYPED:
+        arguments = [places.get(text.strip("{}"), text) for text in typed]
+        assert words in mistake(capsys, arguments), typed
+        assert list(elsewhere.iterdir()) == [], typed
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 1 << 20  # KiB: torch and what it loads, and not /dev/zero
+
+
+def test_a_hostile_sweep_is_one_short_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, elsewhere: Path
+) -> None:
+    path = tmp_path / "sweep.toml"
+    for what, (text, words) in SWEEPS.items():
+        path.write_bytes(text)
+        assert words in mistake(capsys, ["sweep", str(path)]), what
+        assert list(elsewhere.iterdir()) == [], what
+
+
+def test_a_line_keeps_its_subject_and_its_remedy() -> None:
+    line = one_line(f"--{'x' * 500} must be y, got {'word ' * 200}; use z")
+    assert len(line) == LONGEST
+    assert line.startswith("--xxx")
+    assert line.endswith("; use z")
+    assert one_line("a\u202eb\udcff\tc\n") == "a\\u202eb\\udcff c"
+
+
+def test_looking_whether_a_folder_can_be_written_leaves_it_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for folder in (tmp_path / "there", tmp_path / "new" / "deep"):
+        writable(folder)
+    assert not (tmp_path / "new").exists()
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_toml_and_files_keep_to_their_limits(tmp_path: Path) -> None:
+    assert parsed_toml(b"a = [1.5, 2.5]\nb = -9223372036854775808", "x")["a"] == [1.5, 2.5]
+    assert len(parsed_toml(b"a" + b".a" * 31 + b" = 1", "x")) == 1
+    path = tmp_path / "file"
+    path.write_bytes(b"1234")
+    assert read_limited(path, 4) == b"1234"

@@ -104,8 +104,8 @@ def few(names: Iterable[object], most: int = 8) -> str:
     return f"{', '.join(texts[:most])}, ... ({len(texts)} in all)"
 
 
-def one_line(text: str) -> str:
-    r"""Return a text as one line that is safe to print on a terminal, of at most 300 characters.
+def one_line(text: str, most: int = LONGEST) -> str:
+    r"""Return a text as one line that is safe to print on a terminal, of at most ``most`` letters.
 
     Control characters, which a file of somebody else may hold, are written as escapes. Long words
     and long lines lose their middle: the subject stands first and the remedy last.
@@ -116,7 +116,7 @@ def one_line(text: str) -> str:
     words = " ".join(text.split())
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
     shown = _LONG.sub(lambda word: _without_middle(word[0], 120), shown)
-    return _without_middle(shown, LONGEST)
+    return _without_middle(shown, most)
 
 
 def _without_middle(text: str, most: int) -> str:

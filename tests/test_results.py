@@ -380,6 +380,12 @@ def test_without_a_folder_of_caches_a_store_can_be_read(tmp_path: Path) -> None:
     assert len(index.runs(tmp_path).entries) == 1
 
 
+def test_a_record_that_names_no_plug_in_spoils_no_question(tmp_path: Path) -> None:
+    stored(tmp_path, made(), made(seed=1, protocol="fsl:lr"))
+    asked = Query.parse("run", ["protocol=fsl"], ["seed"])
+    assert [entry["seed"] for entry in asked.answer(tmp_path).entries] == [0]
+
+
 def test_only_files_that_may_be_records_are_opened(tmp_path: Path) -> None:
     stored(tmp_path, made())
     (tmp_path / "folder.json").mkdir()

@@ -88,9 +88,16 @@ def submit(
 
     require("--division", division, division in ("closed", "open"), "closed or open")
     said = {"name": name, "authors": authors, "link": link, "note": note, "tried": tried}
-    played = gather(records, lambda why: print(f"fedbench: skipped {why}", file=sys.stderr))
+    played = gather(records, skipped)
     where: Division = "closed" if division == "closed" else "open"
     return tell(submit(played, said, board, where, track, replace), dry_run)
+
+
+def skipped(reason: str) -> None:
+    """Say on stderr which file of a folder is left out, and why."""
+    from fedbench.errors import one_line
+
+    print(one_line(f"fedbench: skipped {reason}"), file=sys.stderr)
 
 
 def tell(done: Submission, dry_run: bool) -> int:
@@ -99,6 +106,7 @@ def tell(done: Submission, dry_run: bool) -> int:
 
     from fedbench.cli.leaderboard_findings import findings
     from fedbench.cli.leaderboard_table import short, spread
+    from fedbench.errors import one_line
     from fedbench.leaderboard.board import place
     from fedbench.leaderboard.judge import errors
 
@@ -108,7 +116,7 @@ def tell(done: Submission, dry_run: bool) -> int:
         many = "a rule is" if len(names) == 1 else f"{len(names)} rules are"
         print(f"fedbench: {many} broken, nothing is written", file=sys.stderr)
         for one in broken:
-            print(f"  {one.rule}: {one.text}", file=sys.stderr)
+            print(f"  {one_line(f'{one.rule}: {one.text}', 1000)}", file=sys.stderr)
         return 2
     console = Console(soft_wrap=True, highlight=False, markup=False)
     if done.findings:

@@ -57,7 +57,9 @@ def plot(
 
 
 def _skipped(reason: str) -> None:
-    print(f"fedbench: skipped: {reason}", file=sys.stderr)
+    from fedbench.errors import one_line
+
+    print(one_line(f"fedbench: skipped: {reason}"), file=sys.stderr)
 
 
 def chosen(table: list[Row], kinds: list[str] | None) -> list[str]:

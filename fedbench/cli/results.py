@@ -41,7 +41,7 @@ def results(
     What is no record is left out and named. Shares are in [0, 1], in tables in percent. Runs of
     other code or on another device are other cells.
     """
-    from fedbench.errors import require
+    from fedbench.errors import one_line, require
 
     require("--each", each, each in ("cell", "run"), "cell or run")
     require("--format", format, format in FORMATS, f"one of {', '.join(FORMATS)}")
@@ -62,7 +62,7 @@ def results(
     query = Query.parse(kind, where or [], named, sort)
     answer = query.answer(store)
     for line in answer.complaints:
-        print(f"fedbench: {line}", file=sys.stderr)
+        print(one_line(f"fedbench: {line}"), file=sys.stderr)
     page = results_table.Page(query, answer.entries, flat=columns is not None)
     if format == "table":
         show(page, out)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-SHOWN = 5  # clients that an error names before it counts the others
-
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 
+SHOWN = 5  # clients that an error names before it counts the others
 LONGEST = 300  # characters of a line
 _LONG = re.compile(r"\S{121,}")
 

@@ -20,7 +20,7 @@ from fedbench.cli import (
     results,
     sweep,
 )
-from fedbench.errors import FedbenchError, one_line
+from fedbench.errors import LONGEST, FedbenchError, PluginError, one_line
 
 app = typer.Typer(
     name="fedbench",
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = _command()(arguments, prog_name="fedbench", standalone_mode=False)
     except FedbenchError as error:
-        fail(str(error))
+        fail(str(error), most=2 * LONGEST if isinstance(error, PluginError) else LONGEST)
     except _UsageError as error:
         message = error.format_message().rstrip(".")
         if message:
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def fail(message: str, code: int = 2) -> None:
+def fail(message: str, code: int = 2, most: int = LONGEST) -> None:
     """Print one line on stderr, without a traceback, and exit."""
-    print(one_line(f"fedbench: {message}"), file=sys.stderr)
+    print(one_line(f"fedbench: {message}", most), file=sys.stderr)
     sys.exit(code)

@@ -134,8 +134,8 @@ class Scenario(BaseModel):
         ):
             value = getattr(self, name)
             require(f"--{name.replace('_', '-')}", value, value >= 1, ">= 1")
-            require(f"--{name.replace('_', '-')}", value, value <= MOST, "< 2**31")
-        require("--batch-size", self.batch_size, self.batch_size <= 1 << 30, "<= 2**30")
+            most, rule = (1 << 30, "<= 2**30") if name == "batch_size" else (MOST, "< 2**31")
+            require(f"--{name.replace('_', '-')}", value, value <= most, rule)
         require("--malicious", self.malicious, 0 <= self.malicious < 1, "in [0, 1)")
         benign = self.clients - round(self.malicious * self.clients)
         require("--malicious", self.malicious, benign >= 1, "a share that leaves a benign client")

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedbench import registry
 from fedbench.cli.catalogue import Doc, list_plugins, show_plugin
-from fedbench.errors import UnknownPluginError
+from fedbench.errors import ConfigError, UnknownPluginError
 from fedbench.scenario import Scenario
 
 INSTALLED = [(kind, name) for kind in registry.KINDS for name in registry.names(kind)]
@@ -219,8 +219,9 @@ def test_a_formula_in_the_docstring_is_shown() -> None:
     assert "`w <- w + sum_i (n_i / n) (w_i - w)`" in shown("fedavg")
 
 
-def test_a_name_with_parameters_is_the_plugin() -> None:
-    assert shown("sign-flip:scale=4") == shown("sign-flip")
+def test_a_name_with_parameters_is_no_plugin() -> None:
+    with pytest.raises(ConfigError, match="without parameters, got 'sign-flip:scale=4'"):
+        shown("sign-flip:scale=4")
 
 
 def test_a_name_of_several_kinds_shows_all_of_them() -> None:

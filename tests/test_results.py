@@ -381,7 +381,8 @@ def test_without_a_folder_of_caches_a_store_can_be_read(tmp_path: Path) -> None:
 
 
 def test_a_record_that_names_no_plug_in_spoils_no_question(tmp_path: Path) -> None:
-    stored(tmp_path, made(), made(seed=1, protocol="fsl:lr"))
+    stored(tmp_path, made())
+    (tmp_path / "theirs.json").write_text(made(seed=1, protocol="fsl:lr").sealed().to_json())
     asked = Query.parse("run", ["protocol=fsl"], ["seed"])
     assert [entry["seed"] for entry in asked.answer(tmp_path).entries] == [0]
 

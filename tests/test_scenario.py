@@ -52,7 +52,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"per_round": 51}, "--per-round must be <= --clients = 50, got 51"),
     ({"rounds": 0}, "--rounds must be >= 1, got 0"),
     ({"batch_size": 0}, "--batch-size must be >= 1, got 0"),
-    ({"seed": -1}, "--seed must be in 0 .. 2**63 - 1, got -1"),
+    ({"seed": -1}, r"--seed must be in 0 .. 2\*\*63 - 1, got -1"),
     ({"server_checks": "strict"}, "--server-checks: .*'finite'.* got 'strict'"),
     ({"color": "red"}, "--color: extra inputs are not permitted"),
 ]

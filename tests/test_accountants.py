@@ -313,8 +313,8 @@ def test_a_plan_takes_the_mean_number_of_rounds_unless_told() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"delta": 0.0}, r"delta must be in \(0, 1\), got 0.0"),
-        ({"delta": 1.0}, r"delta must be in \(0, 1\)"),
+        ({"delta": 0.0}, r"--delta must be in \[1e-100, 1\), got 0.0"),
+        ({"delta": 1.0}, r"--delta must be in \[1e-100, 1\)"),
         ({"rounds": 0}, "--rounds must be >= 1, got 0"),
         ({"per_round": 101}, "a sampling rate above 1"),
         ({"participations": 201}, "in 1 .. --rounds = 200"),

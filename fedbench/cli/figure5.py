@@ -53,7 +53,8 @@ def figure5(
     from fedbench.scenario import LAST_SEED
 
     check_claim(delta)
-    require("--repetitions", repetitions, 2 <= repetitions <= 10**6, "in 2 .. 10**6")
+    require("--repetitions", repetitions, repetitions >= 2, ">= 2")
+    require("--repetitions", repetitions, repetitions <= 10**6, "<= 10**6")
     require("--seed", seed, 0 <= seed <= LAST_SEED, "in 0 .. 2**63 - 1")
     writable(out)
     from fedbench.privacy.figure5 import play

@@ -62,8 +62,9 @@ def meetings() -> Iterator[tuple[str, str]]:
         attack = registry.load("attack", name)
         if issubclass(FloatVectors, attack.accepts) and name not in SEARCHING:
             yield name, "mean"
+    chains = [f"{prefilter}+median" for prefilter in registry.names("prefilter")]
     for name in SEARCHING:
-        for rule in registry.names("defense"):
+        for rule in [*registry.names("defense"), *(chains if name == "opt-ipm" else [])]:
             if defense(rule).refuses(FloatVectors) is None:
                 yield name, rule
 

@@ -242,7 +242,7 @@ def test_a_grid_search_prefers_the_smallest_of_equals_and_says_when_it_ends_on_t
 def test_the_oracle_does_not_know_the_server_s_randomness() -> None:
     class Dice(Mean):
         def aggregate(self, received, state, view):  # type: ignore[no-untyped-def]
-            return view.key.uniform(3), state
+            return view.key.uniform(received.values().shape[1]), state
 
     situation = example_situation(honest(), Dice(), range(M))
     view = attack_view(DynOpt(), situation)

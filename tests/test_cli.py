@@ -46,7 +46,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["--protocol", "fedagv"], "--protocol 'fedagv' is not installed; did you mean 'fedavg'?"),
     (["--defense", "trimmed-mean:g=1"], "has no parameter 'g'; parameters: f"),
     (["--malicious", "1.2"], "--malicious must be in [0, 1), got 1.2"),
-    (["--per-round", "60"], "--per-round must be <= --clients = 50, got 60"),
+    (["--per-round", "60"], "--per-round must be <= --clients = 10, got 60"),
     (["-d", "trimmed-mean:f=5"], "--defense trimmed-mean with f = 5 needs at least 11 clients"),
     (["-p", "fedavg", "-a", "rank-reversal:x=1"], "rank-reversal has no parameter 'x'"),
     (["--seeds", "0,0"], "--seeds must be distinct integers like 0,1,2, got '0,0'"),

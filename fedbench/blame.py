@@ -1,14 +1,19 @@
-"""Names of plug-ins, exceptions and values in errors: one line each, whatever they say."""
+"""Calls of plug-ins, and the names of plug-ins, exceptions and values in errors, one line each.
+
+Nothing here imports torch: a question to a store does not wait for it.
+"""
 
 from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import distributions
 from types import TracebackType
 from typing import Any
 
-from torch import Tensor
+from fedbench.errors import ConfigError, PluginError
 
 MESSAGE = 300  # characters of an exception's message that an error repeats
 
@@ -84,7 +89,8 @@ def shown(x: object) -> str:
     >>> shown(torch.zeros(2, 3)), shown(None), shown(("a", 1)), shown([b"x"] * 9)
     ('a tensor (2, 3) of torch.float32', 'None', "('a', 1)", 'a list of 9')
     """
-    if isinstance(x, Tensor):
+    torch = sys.modules.get("torch")  # where nobody has imported it, nothing is a tensor
+    if torch is not None and isinstance(x, torch.Tensor):
         return f"a tensor {tuple(x.shape)} of {x.dtype}"
     if x is None or type(x) in (int, float, bool, str, bytes):
         return line(repr(x)[:60])
@@ -94,3 +100,72 @@ def shown(x: object) -> str:
             return f"({', '.join(map(shown, x))})"
         return f"a {type(x).__name__} of {len(x)}"
     return line(f"a {type(x).__name__}")
+
+
+@dataclass(frozen=True, eq=False)
+class Hook:
+    """One method of a plug-in, in a round and for some clients.
+
+    Called, it calls the method; as a context it names whatever is raised inside.
+
+    Args:
+        plugin: The plug-in, or its class where it is being made.
+        name: The method.
+        step: Round, from 0; None outside of one.
+        clients: Clients that the call is for.
+    """
+
+    plugin: object
+    name: str
+    step: int | None = None
+    clients: Sequence[int] = ()
+
+    def __call__(self, *args: Any) -> Any:
+        """What the method returns, unchecked."""
+        with self:
+            return getattr(self.plugin, self.name)(*args)
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or isinstance(error, KeyboardInterrupt | ConfigError):
+            return
+        if isinstance(error, PluginError):
+            error.step = self.step if error.step is None else error.step
+            return
+        raise self.wrong(f"raised {said(error)}{within(self.plugin, trace)}") from error
+
+    def returned(self, kinds: Any, *args: Any) -> Any:
+        """What the method returns, which must be of one of these types; a bool is no number."""
+        answer = self(*args)
+        named = kinds if isinstance(kinds, tuple) else (kinds,)
+        good = isinstance(answer, named) and not (isinstance(answer, bool) and bool not in named)
+        names = ("None" if kind is type(None) else kind.__name__ for kind in named)
+        self.must(good, " or ".join(names), answer)
+        return answer
+
+    def pair(self, *args: Any) -> tuple[Any, Any]:
+        """What the method returns, which must be a tuple of two."""
+        answer = self(*args)
+        self.must(type(answer) is tuple and len(answer) == 2, "a tuple of two", answer)
+        return answer[0], answer[1]
+
+    def must(self, holds: bool, rule: str, got: object) -> None:
+        """Raise `PluginError` unless what came back is what the ``rule`` says."""
+        if not holds:
+            raise self.wrong(f"must return {rule}, got {shown(got)}")
+
+    def wrong(self, problem: str) -> PluginError:
+        """The error that says what was wrong with this call."""
+        return PluginError(title(self.plugin), self.name, problem, self.step, tuple(self.clients))
+
+
+def ask(plugin: object, hook: str, kinds: Any, *args: Any) -> Any:
+    """What a hook returns, of one of these types."""
+    return Hook(plugin, hook).returned(kinds, *args)

@@ -17,15 +17,15 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fedbench.blame import line, said, shown, title, within
-from fedbench.errors import ConfigError, IllegalPayloadError, PluginError
+from fedbench.blame import Hook as Hook
+from fedbench.blame import ask as ask
+from fedbench.blame import line, shown
+from fedbench.errors import IllegalPayloadError, PluginError
 from fedbench.payload import Payload, require_same_form
 from fedbench.tiles import finite_rows
 from fedbench.wire import Packet
@@ -46,75 +46,6 @@ if TYPE_CHECKING:
 
 Note = float | int | str | bool
 NOTES, LETTERS, TRIALS = 100, 1000, 10_000  # of a round: notes, characters of one, trials
-
-
-@dataclass(frozen=True, eq=False)
-class Hook:
-    """One method of a plug-in, in a round and for some clients.
-
-    Called, it calls the method; as a context it names whatever is raised inside.
-
-    Args:
-        plugin: The plug-in, or its class where it is being made.
-        name: The method.
-        step: Round, from 0; None outside of one.
-        clients: Clients that the call is for.
-    """
-
-    plugin: object
-    name: str
-    step: int | None = None
-    clients: Sequence[int] = ()
-
-    def __call__(self, *args: Any) -> Any:
-        """What the method returns, unchecked."""
-        with self:
-            return getattr(self.plugin, self.name)(*args)
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None or isinstance(error, KeyboardInterrupt | ConfigError):
-            return
-        if isinstance(error, PluginError):
-            error.step = self.step if error.step is None else error.step
-            return
-        raise self.wrong(f"raised {said(error)}{within(self.plugin, trace)}") from error
-
-    def returned(self, kinds: Any, *args: Any) -> Any:
-        """What the method returns, which must be of one of these types; a bool is no number."""
-        answer = self(*args)
-        named = kinds if isinstance(kinds, tuple) else (kinds,)
-        good = isinstance(answer, named) and not (isinstance(answer, bool) and bool not in named)
-        names = ("None" if kind is type(None) else kind.__name__ for kind in named)
-        self.must(good, " or ".join(names), answer)
-        return answer
-
-    def pair(self, *args: Any) -> tuple[Any, Any]:
-        """What the method returns, which must be a tuple of two."""
-        answer = self(*args)
-        self.must(type(answer) is tuple and len(answer) == 2, "a tuple of two", answer)
-        return answer[0], answer[1]
-
-    def must(self, holds: bool, rule: str, got: object) -> None:
-        """Raise `PluginError` unless what came back is what the ``rule`` says."""
-        if not holds:
-            raise self.wrong(f"must return {rule}, got {shown(got)}")
-
-    def wrong(self, problem: str) -> PluginError:
-        """The error that says what was wrong with this call."""
-        return PluginError(title(self.plugin), self.name, problem, self.step, tuple(self.clients))
-
-
-def ask(plugin: object, hook: str, kinds: Any, *args: Any) -> Any:
-    """What a hook returns, of one of these types."""
-    return Hook(plugin, hook).returned(kinds, *args)
 
 
 @contextmanager

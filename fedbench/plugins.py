@@ -19,9 +19,8 @@ from fedbench.api import (
     Release,
     Traits,
 )
-from fedbench.blame import shown
+from fedbench.blame import Hook, ask, shown
 from fedbench.errors import ConfigError, Misfit
-from fedbench.hooks import Hook, ask
 from fedbench.isolation.stand_ins import IsolatedDefense, StandIn
 from fedbench.payload import Payload
 from fedbench.threat import needs

@@ -11,9 +11,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
 from typing import Any, get_type_hints
 
-from fedbench.blame import said
+from fedbench.blame import Hook, said
 from fedbench.errors import ConfigError, UnknownPluginError, few
-from fedbench.hooks import Hook
 
 CONTRACTS = {  # what a plug-in of a kind must inherit
     "protocol": "fedbench.api:Protocol",

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fedbench import hooks, registry, threat
 from fedbench.api import Memory
+from fedbench.blame import Hook, ask
 from fedbench.effect import effect, noted, verdict
 from fedbench.evaluate import Score
 from fedbench.guarantee import spend
-from fedbench.hooks import Hook, ask
 from fedbench.isolation.stand_ins import Isolation
 from fedbench.layout import Tree
 from fedbench.measured import Round

@@ -17,9 +17,9 @@ from pydantic import (
 
 from fedbench import registry
 from fedbench.api import Adjacency, Defense, Knowledge, Sees
+from fedbench.blame import ask
 from fedbench.errors import ConfigError, require
 from fedbench.files import parsed_toml
-from fedbench.hooks import ask
 from fedbench.identity import fingerprint
 from fedbench.payload import Checks
 from fedbench.plugins import Plugins

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from fedbench import hooks, registry
 from fedbench.api import Attack, Memory, Sees, ServerView, Shared, Traits
+from fedbench.blame import Hook, ask
 from fedbench.choice import crowd
 from fedbench.errors import ConfigError, Misfit, Unavailable, require
 from fedbench.executors import executor
 from fedbench.guarantee import claimable
-from fedbench.hooks import Hook, ask
 from fedbench.isolation.stand_ins import IsolatedAttack
 from fedbench.layout import Tree
 from fedbench.network import Network, is_statistic

@@ -31,7 +31,8 @@ from fedbench.api import (
     Shared,
     Traits,
 )
-from fedbench.hooks import Hook, Note
+from fedbench.blame import Hook
+from fedbench.hooks import Note
 from fedbench.layout import Tree
 from fedbench.payload import Payload
 from fedbench.rng import Key, Secret

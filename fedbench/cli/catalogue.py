@@ -159,7 +159,7 @@ def paragraphs(text: str) -> list[str]:
 
 
 def _show(console: Console, kind: str, name: str, plugin: type[Any]) -> None:
-    from fedbench.hooks import Hook
+    from fedbench.blame import Hook
 
     doc = Doc.of(plugin)
     with Hook(plugin, "__init__"):

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedbench import registry
 from fedbench.api import Defense, Prefilter, Traits
-from fedbench.hooks import ask
+from fedbench.blame import ask
 
 NEEDS = {
     "root": "root data",

@@ -5,7 +5,7 @@ from __future__ import annotations
 # Version of the code, as in `Entry.code`, and what was too weak in it.
 WEAKER_ATTACKS = {
     "0.1.0+c040ef68e64e": (
-        "played before the searches of dyn-opt, stat-opt, opt-ipm, min-max and min-sum were "
+        "played before the searches of dyn-opt, stat-opt and opt-ipm were "
         "mended: at the size of real updates they stopped early, so the worst case may be lower"
     ),
 }

@@ -1,5 +1,6 @@
 """Attacks and rules in processes of their own: the same numbers, and nothing but what they see."""
 
+import copy
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from fedbench import registry
+from fedbench.api import ServerView
 from fedbench.errors import ConfigError, PluginError
 from fedbench.isolation.host import Child, Kept, environment
 from fedbench.isolation.plain import NotPlainError, read, write
@@ -20,6 +22,7 @@ from fedbench.isolation.stand_ins import Isolation
 from fedbench.leaderboard.reproduce import guarded
 from fedbench.payload import FloatVectors, SignBits, identical
 from fedbench.record import parse
+from fedbench.rng import Key
 from fedbench.run import play
 from fedbench.scenario import Scenario
 from fedbench.sweep.local import Options
@@ -307,13 +310,24 @@ def test_gradients_are_changed_client_by_client_or_it_is_refused(install: Instal
 
 @pytest.mark.slow
 def test_a_state_that_nobody_needs_is_let_go_and_children_end() -> None:
+    rows = FloatVectors(torch.arange(20.0).reshape(5, 4))
+    view = ServerView(torch.ones(5, dtype=torch.float64), rows.take([0]), 0, Key(0))
     with Isolation() as isolation:
         rule = isolation.load("defense", "centered-clipping")
-        states = [rule.init({"x": (4,)}) for _ in range(3)]
-        assert all(isinstance(state, Kept) for state in states if state is not None)
+        first, state = rule.aggregate(rows, None, view)
+        assert isinstance(state, Kept)
+        assert copy.deepcopy(state) is state
+        again = [rule.aggregate(rows, state, view)[0] for _ in range(2)]
+        assert torch.equal(*again)  # who asks with a state leaves it as it was
+        assert not torch.equal(first, again[0])
+        rule.tolerates(5)  # tells the child which states nobody needs
+        assert rule.child.released == []
+        number = state.number
+        del state
+        assert rule.child.released == [number]
         children: list[Child] = isolation.children
         assert all(child.process.poll() is None for child in children)
-    assert all(child.process.poll() == -signal.SIGKILL for child in children)
+    assert all(child.process.poll() is not None for child in children)
 
 
 @pytest.mark.slow

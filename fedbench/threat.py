@@ -88,7 +88,7 @@ def own_codec(
     """
 
     def of(rows: Sequence[int]) -> OwnCodec:
-        memories = [copy.deepcopy(memory[row]) | protocol.memory(shared) for row in rows]
+        memories = [alone(memory[row]) | protocol.memory(shared) for row in rows]
         return OwnCodec(protocol, shared, [keys[row] for row in rows], memories)
 
     return of
@@ -330,10 +330,30 @@ def attack_view(
         step=situation.view.step,
         key=situation.secret.key("craft", *(part if known.tier == "own" else ())),
         compress=situation.codec(part),
-        memories=[copy.deepcopy(situation.memories[row]) for row in part],
+        memories=[alone(situation.memories[row]) for row in part],
         defense=_oracle(situation, rows, known.tier) if known.defense else None,
-        state=copy.deepcopy(situation.state) if known.state else None,
+        state=alone(situation.state) if known.state else None,
     )
+
+
+def alone(value: Any) -> Any:
+    """Return a copy whose tensors have storage of their own, and nothing else in it.
+
+    A deep copy of a row copies the storage of the whole matrix that the row is a view of: all
+    clients' rows, where an executor has stacked them.
+    """
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {name: alone(part) for name, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(alone(part) for part in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        twin = copy.copy(value)
+        for name, part in vars(value).items():
+            object.__setattr__(twin, name, alone(part))
+        return twin
+    return copy.deepcopy(value)
 
 
 def _copied(tree: Tree) -> Tree:

@@ -64,7 +64,8 @@ def numbers(*starts: object) -> set[float]:
     found: set[float] = set()
     for thing in reached(*starts):
         if isinstance(thing, Tensor):
-            found |= set(thing.double().flatten().tolist())
+            whole = torch.empty(0, dtype=thing.dtype).set_(thing.untyped_storage())
+            found |= set(whole.double().tolist())  # a view leads to all that its storage holds
         if isinstance(thing, Key):
             found.add(float(thing.seed))
     return found

@@ -191,8 +191,9 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     view, achieved = view.take(accepted), {}
     enough = ask(defense, "ready", bool, view)
     if enough:
-        state = world.rule  # `effect` asks once more
-        state = hooks.copied(defense, "aggregate", state) if len(rows) else state
+        state = world.rule
+        if len(rows):  # `effect` asks once more
+            state = hooks.copied(defense, "aggregate", state)
         aggregate, world.rule = hooks.aggregate(defense, received.copied(), state, view.copied())
         achieved = effect(situation, received, accepted, aggregate)
         found = noted(view.findings, aggregate)

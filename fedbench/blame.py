@@ -5,6 +5,7 @@ Nothing here imports torch: a question to a store does not wait for it.
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,6 +17,12 @@ from typing import Any
 from fedbench.errors import ConfigError, PluginError
 
 MESSAGE = 300  # characters of an exception's message that an error repeats
+
+# Hooks in which a plug-in may tell the user what to change: they are asked before the first round.
+CONFIGURATION = {
+    *("__init__", "build", "declared", "event", "init", "load", "memory", "misfit", "most_rows"),
+    *("needs", "refuses", "rows_needed", "split", "tolerates", "traits"),
+}
 
 
 def title(plugin: object) -> str:
@@ -134,12 +141,24 @@ class Hook:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None or isinstance(error, KeyboardInterrupt | ConfigError):
+        if error is None or self.passes(error):
             return
         if isinstance(error, PluginError):
             error.step = self.step if error.step is None else error.step
             return
         raise self.wrong(f"raised {said(error)}{within(self.plugin, trace)}") from error
+
+    def passes(self, error: BaseException) -> bool:
+        """Whether an error is not the plug-in's fault: the user's to mend, or Ctrl-C.
+
+        A `ConfigError` of a hook of a round is a fault, for nobody could know before. Where Ctrl-C
+        is ignored, as in the workers of a sweep, only a plug-in raises `KeyboardInterrupt`;
+        elsewhere nobody can tell.
+        """
+        if isinstance(error, KeyboardInterrupt):
+            return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        configures = self.name in CONFIGURATION and self.step is None
+        return isinstance(error, ConfigError) and configures
 
     def returned(self, kinds: Any, *args: Any) -> Any:
         """What the method returns, which must be of one of these types; a bool is no number."""

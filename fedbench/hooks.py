@@ -2,8 +2,9 @@
 
 A plug-in is foreign code. Whatever ends one of its hooks becomes a `PluginError`, one line that
 names plug-in, package, hook, round and clients, with the exception as its cause. Three things pass
-as they are: Ctrl-C, a `ConfigError`, in which a plug-in tells the user what to change, and a
-`PluginError` of another plug-in that was called from this one.
+as they are: Ctrl-C; a `ConfigError` of a hook that is asked before the first round, in which a
+plug-in tells the user what to change; and a `PluginError` of another plug-in that was called from
+this one.
 
 What is checked is the form: types, shapes, counts. A number that is not finite is refused where it
 can only be a mistake (images, which are data); it is played and scored where an adversary or a

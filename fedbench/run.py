@@ -151,7 +151,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     honest = protect_payload(mechanism, honest, noise, keeps)
     world.clients |= dict(zip(ids, remembered, strict=True))
     if world.rule is None:
-        world.rule = ask(defense, "init", object, honest.spec)
+        world.rule = Hook(defense, "init", step).returned(object, honest.spec)
 
     # 4  the adversary trains its clients once more, its own way, and rewrites its own rows only
     malicious, view, start = (
@@ -189,7 +189,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
 
     # 6, 7  the rule estimates the honest mean, the protocol takes its step
     view, achieved = view.take(accepted), {}
-    enough = ask(defense, "ready", bool, view)
+    enough = ask(defense, "ready", bool, view.copied())
     if enough:
         state = world.rule
         if len(rows):  # `effect` asks once more

@@ -10,7 +10,7 @@ import torch
 import fedbench
 from fedbench import registry
 from fedbench.api import Local
-from fedbench.errors import ConfigError
+from fedbench.errors import ConfigError, PluginError
 from fedbench.record import Record
 from fedbench.rng import Key
 from fedbench.scenario import Scenario
@@ -63,7 +63,8 @@ def test_a_label_that_the_task_does_not_have_is_refused() -> None:
 
 
 def test_the_harness_says_how_many_classes_there_are() -> None:
-    with pytest.raises(ConfigError, match="a label from 0 to 9, got 12"):
+    named = r"attack label-flip .*: poison in round 0 for client \d+ raised ConfigError: "
+    with pytest.raises(PluginError, match=named + ".* a label from 0 to 9, got 12"):
         play(attack="label-flip:convention=pair,target=12")
 
 

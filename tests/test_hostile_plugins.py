@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from fedbench.api import (
     Traits,
 )
 from fedbench.cli import main
-from fedbench.errors import ConfigError, PluginError, UnknownPluginError
+from fedbench.errors import ConfigError, Misfit, PluginError, Unavailable, UnknownPluginError
 from fedbench.payload import FloatVectors, SignBits
 from fedbench.plugins import examine
 from fedbench.protocols.fedavg import FedAvg
@@ -495,10 +496,57 @@ def test_contract_tests_say_in_one_line_what_a_hook_must_return() -> None:
         assert len(text.splitlines()) == 1
 
 
-def test_ctrl_c_and_what_a_plug_in_tells_the_user_pass_as_they_are() -> None:
-    for error in (KeyboardInterrupt(), ConfigError("Pixel.size must be less")):
-        with pytest.raises(type(error)):
-            played(attack=attack(craft=raising(error)))
+def test_ctrl_c_and_what_a_plug_in_tells_the_user_before_a_round_pass_as_they_are() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        played(attack=attack(craft=raising(KeyboardInterrupt())))
+    with pytest.raises(ConfigError, match=r"^Pixel\.size must be less$"):
+        hooks.ask(attack(needs=raising(ConfigError("Pixel.size must be less"))), "needs", Knowledge)
+
+
+def test_advice_to_the_user_from_a_round_names_its_plug_in_and_misfits_nobody() -> None:
+    advice = ConfigError("Pixel.size must be less")
+    text = error_of(attack=attack(craft=raising(advice)))
+    assert text.startswith(f"plug-in Hostile of {HERE}: craft in round 0 for client ")
+    assert text.endswith(" raised ConfigError: Pixel.size must be less")
+    for hook in ("init", "aggregate"):
+        with pytest.raises(PluginError) as caught:
+            played(defense=rule(**{hook: raising(Misfit("does not fit here"))}))
+        assert str(caught.value) == (
+            f"plug-in Crooked of {HERE}: {hook} in round 0 raised Misfit: does not fit here"
+        )
+        told = crash(caught.value)
+        assert (told.kind, told.message) == ("user", str(caught.value))
+    with pytest.raises(PluginError) as caught:
+        played(defense=rule(aggregate=raising(Unavailable("--device cuda must be here"))))
+    assert crash(caught.value).kind == "machine"
+
+
+def test_a_ctrl_c_that_nobody_can_have_pressed_is_the_plug_in_s() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the workers of a sweep
+    try:
+        text = error_of(attack=attack(craft=raising(KeyboardInterrupt())))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert text.endswith(" raised KeyboardInterrupt")
+
+
+def test_a_rule_that_writes_into_what_ready_is_shown_spoils_nothing() -> None:
+    shown: list[ServerView] = []
+
+    def ready(view: ServerView) -> bool:
+        view.broadcast.values().fill_(torch.nan)
+        view.weights.zero_()
+        return True
+
+    def aggregate(received: FloatVectors, state: Any, view: ServerView) -> Any:
+        shown.append(view)
+        return received.x.mean(dim=0), state
+
+    played(defense=rule(ready=ready, aggregate=aggregate))
+    assert shown
+    for view in shown:
+        assert bool(view.broadcast.values().isfinite().all())
+        assert float(view.weights.sum()) > 0
 
 
 def test_what_is_legal_stays_legal() -> None:

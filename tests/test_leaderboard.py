@@ -25,7 +25,7 @@ from fedbench.leaderboard.conditions import one_system
 from fedbench.leaderboard.entry import Entry, Interval, Repeated, Reproduction, Said
 from fedbench.leaderboard.growth import losses
 from fedbench.leaderboard.judge import RULES, SOUND, judge
-from fedbench.leaderboard.outdated import WEAKER_ATTACKS
+from fedbench.leaderboard.outdated import outdated
 from fedbench.leaderboard.plan import plan
 from fedbench.leaderboard.rank import ranking, total
 from fedbench.leaderboard.reproduce import claim
@@ -454,6 +454,11 @@ def test_all_broken_rules_are_found_at_once() -> None:
     assert broken(case(records)) == {"seeds", "ensemble", "fixed: rounds", "envelope"}
 
 
+# A record of a searched attack as it was written before the searches were mended.
+SEARCHED_EARLY = (
+    "dyn-opt:knows=all,via=codec,bound=100000.0,eot=1,direction=std,search=exact,start=10.0"
+)
+
 DOUBTED: dict[str, Callable[[], Case]] = {
     "doubts": lambda: case(first(lambda r: changed(r, flags=["near chance"]))),
     "harmless": lambda: case(played(a, s, 0.8) for a in ("none", "sign-flip") for s in range(3)),
@@ -464,9 +469,7 @@ DOUBTED: dict[str, Callable[[], Case]] = {
         track="digits",
     ),
     "participation": lambda: case(runs(clients=5), division="open", track="digits"),
-    "outdated": lambda: case(
-        changed(r, environment__fedbench=next(iter(WEAKER_ATTACKS))) for r in runs()
-    ),
+    "outdated": lambda: case([*runs(), *(_of(r, attack=SEARCHED_EARLY) for r in runs()[3:])]),
     "unpriced": lambda: case(
         priced(None, attack=r.scenario.attack, seed=r.scenario.seed, accuracy=r.result.accuracy)
         for r in runs()
@@ -478,6 +481,17 @@ DOUBTED: dict[str, Callable[[], Case]] = {
 def test_a_doubt_stands_beside_an_entry_and_keeps_none_out(rule: str) -> None:
     assert broken(DOUBTED[rule](), "warning") == {rule}
     assert broken(DOUBTED[rule]()) == set()
+
+
+def test_an_entry_is_outdated_by_what_it_met_and_not_by_the_version_that_played_it() -> None:
+    today = Scenario.of(**TRACK, protocol="signsgd", attack="dyn-opt").resolved().attack
+    assert not outdated(["none", today, "stat-opt:search=exact"])
+    assert not outdated([])
+    assert "stat-opt" in outdated(["none", today, SEARCHED_EARLY])
+    board = Path(__file__).parents[1] / "leaderboards" / "closed"
+    entries = [json.loads(path.read_text()) for path in sorted(board.glob("*/*.json"))]
+    old = [one for one in entries if one["code"] == "0.1.0+c040ef68e64e"]
+    assert all(outdated(cell["attack"] for cell in one["cells"]) for one in old)
 
 
 def test_every_doubt_is_tried_here() -> None:

@@ -245,6 +245,7 @@ def test_the_suite_is_played(
             *("local training", "a round of FSL", "lock step"),
             *("server", "messages", "framework"),
         }
+        speed.require_known([one[part] for one in found["ratios"] for part in ("group", "what")])
         assert all(one["faster"] > 0 and len(one["mine"]) == 2 for one in found["ratios"])
         assert picture.read_bytes().startswith(b"\x89PNG")
     else:

@@ -95,7 +95,7 @@ class Place:
 
     def _status(self, entry: Entry) -> str:
         old = f", rules {entry.rules} of {self.newest}" if entry.rules < self.newest else ""
-        weaker = ", outdated" if outdated(entry.code) else ""
+        weaker = ", outdated" if outdated(cell.attack for cell in entry.cells) else ""
         return entry.status + weaker + old
 
     def rows(self) -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ class Place:
                 "rules": one.entry.rules,
                 "newest_rules": self.newest,
                 "status": one.entry.status,
-                "outdated": outdated(one.entry.code),
+                "outdated": outdated(cell.attack for cell in one.entry.cells),
             }
             for one in self.ranking.standings
         ]

@@ -23,8 +23,8 @@ def doubts(case: Case) -> Iterator[str]:
 
 def weaker_attacks(case: Case) -> Iterator[str]:
     """Runs whose attacks were searched by code that is known to find weaker ones."""
-    reasons = dict.fromkeys(outdated(record.environment.fedbench) for record in case.records)
-    yield from (f"{reason}; play it again" for reason in reasons if reason)
+    if reason := outdated(record.scenario.attack for record in case.records):
+        yield f"{reason}; play it again"
 
 
 def harmless(case: Case) -> Iterator[str]:

@@ -248,7 +248,7 @@ def covers(price: Price) -> list[tuple[str, str]]:
 def doubts(entry: Entry) -> list[tuple[str, list[str]]]:
     """Why it is outdated, if it is; then every flag, once, with the attacks that raised it."""
     found: dict[str, list[str]] = {}
-    if reason := outdated(entry.code):
+    if reason := outdated(cell.attack for cell in entry.cells):
         found[reason] = []
     for cell in entry.cells:
         for flag in cell.flags:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from fedbench.blame import line, message_of
-from fedbench.errors import FedbenchError, PluginError, Unavailable
+from fedbench.errors import ConfigError, FedbenchError, PluginError, Unavailable
 from fedbench.measured import Round
 from fedbench.record import Record
 from fedbench.scenario import Scenario
@@ -94,11 +94,14 @@ LONGEST = 100_000  # characters of a traceback that are kept; more are cut out o
 def crash(error: BaseException) -> Crash:
     """What a worker says of an exception: text, since the exception itself may not travel."""
     kind: Literal["user", "machine", "crash", "memory"] = "crash"
-    if isinstance(error, Unavailable):
+    advice = error  # what a plug-in tells the user in a round is the cause of what names it
+    if isinstance(error, PluginError) and isinstance(error.__cause__, ConfigError):
+        advice = error.__cause__
+    if isinstance(advice, Unavailable):
         kind = "machine"
     elif is_out_of_memory(error):
         kind = "memory"
-    elif isinstance(error, FedbenchError) and not isinstance(error, PluginError):
+    elif isinstance(advice, FedbenchError) and not isinstance(advice, PluginError):
         kind = "user"
     message = str(error) if isinstance(error, FedbenchError) else message_of(error)
     text = "".join(traceback.format_exception(error))

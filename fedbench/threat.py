@@ -127,11 +127,12 @@ class Snapshot:
 def fresh(plugin: Any) -> Any:
     """Return a new instance with the same parameters, and nothing that this one has kept beside.
 
-    What stands for a plug-in of another process is no dataclass, and itself: it keeps nothing here.
+    What stands for a rule of another process is no dataclass: it says itself what is asked instead,
+    so that the rule's process never learns of it. An attack's is itself.
     """
     here: bool = dataclasses.is_dataclass(plugin)
     if not here:
-        return plugin
+        return plugin.apart() if hasattr(plugin, "apart") else plugin
 
     def again(value: Any) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):

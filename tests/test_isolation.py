@@ -15,7 +15,7 @@ import torch
 
 from fedbench import registry
 from fedbench.api import ServerView
-from fedbench.errors import ConfigError, PluginError
+from fedbench.errors import ConfigError, FedbenchError, PluginError
 from fedbench.isolation.host import Child, Kept, environment
 from fedbench.isolation.plain import NotPlainError, read, write
 from fedbench.isolation.stand_ins import Isolation
@@ -359,3 +359,115 @@ def test_a_child_ends_with_its_parent_whatever_it_does(install: Install, tmp_pat
         time.sleep(0.1)
     os.kill(child, signal.SIGKILL)
     raise AssertionError("the child went on")
+
+
+COMPARING = '''
+import __main__
+import os
+from dataclasses import dataclass, field
+
+from fedbench.api import Defense
+
+SEEN = {}
+
+
+@dataclass(frozen=True)
+class Peeking(Defense[None]):
+    """The mean. It names the clients whose row is another one in two calls of one round.
+
+    Args:
+        where: It keeps the rows in the module or in the instance; elsewhere a second call ends it.
+    """
+
+    where: str = "module"
+    beside: dict = field(default_factory=dict, init=False)
+
+    def tolerates(self, n):
+        return 0
+
+    def aggregate(self, received, state, view):
+        rows, seen = received.values(), self.beside if self.where == "instance" else SEEN
+        if self.where == "nowhere" and view.step in SEEN:
+            os._exit(5)
+        before = seen.setdefault(view.step, rows.clone())
+        found = seen.setdefault("found", set())
+        if before.shape == rows.shape:
+            found |= set(view.ids[(before != rows).any(dim=1)].tolist())
+        view.findings.notes["found"] = len(found)
+        return rows.mean(dim=0), None
+
+
+@dataclass(frozen=True)
+class Mute(Peeking):
+    """Tell nothing of itself."""
+
+
+if hasattr(__main__, "Guest"):
+    described = __main__.Guest.described
+    __main__.Guest.described = lambda guest: (
+        {"text": "rule-mute"} if guest.name == "rule-mute" else described(guest)
+    )
+'''
+
+
+def peeked(where: str, attack: str, isolate: bool) -> list[object]:
+    """How many clients the rule has found, round by round, with malicious clients in each."""
+    changes = {"defense": f"rule-peeking:where={where}", "attack": attack, "per_round": 12}
+    scenario = SMALL.model_copy(update=changes)
+    rounds = play(scenario, device="cpu", executor="loop", isolate=isolate).rounds
+    assert all(r.malicious for r in rounds)
+    assert all(r.queries or r.gain for r in rounds), "or it was asked once"
+    return [r.findings["found"] for r in rounds]
+
+
+@pytest.mark.slow
+def test_an_isolated_rule_keeps_nothing_of_the_honest_comparison(install: Install) -> None:
+    install(COMPARING, {"rule-peeking": "Peeking"})
+    for where in ("module", "instance"):
+        for attack in ("sign-flip", "dyn-opt"):  # the second one asks the rule itself
+            assert peeked(where, attack, isolate=True) == [0, 0, 0]
+    assert peeked("instance", "sign-flip", isolate=False) == [0, 0, 0]
+    last = peeked("module", "sign-flip", isolate=False)[-1]
+    assert isinstance(last, int)
+    assert last > 0, "or this says nothing"
+
+
+@pytest.mark.slow
+def test_a_fork_that_ends_is_an_error_of_its_hook(install: Install) -> None:
+    install(COMPARING, {"rule-peeking": "Peeking"})
+    scenario = SMALL.model_copy(
+        update={"defense": "rule-peeking:where=nowhere", "attack": "sign-flip"}
+    )
+    with pytest.raises(PluginError, match="ended its process with exit code 5 in aggregate"):
+        play(scenario, device="cpu", isolate=True)
+
+
+@pytest.mark.slow
+def test_a_fork_computes_on_as_many_threads_as_its_process() -> None:
+    """A sum is over other parts on one thread, and threads of before a fork are waited for."""
+    rows = FloatVectors(torch.randn(5, 200_000, generator=torch.Generator().manual_seed(0)))
+    view = ServerView(torch.ones(5, dtype=torch.float64), rows.take([0]), 0, Key(0))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with Isolation() as isolation:
+            rule = isolation.load("defense", "centered-clipping")
+            first, state = rule.aggregate(rows, rule.init(rows.spec), view)
+            apart = rule.apart()
+            again, none = apart.aggregate(rows, apart.init(rows.spec), view)
+            assert torch.equal(first, again)
+            assert none is None
+            later = [each.aggregate(rows, state, view)[0] for each in (apart, rule)]
+            assert torch.equal(*later)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.slow
+def test_a_process_that_describes_its_plugin_in_part_is_refused(install: Install) -> None:
+    install(COMPARING, {"rule-mute": "Mute"})
+    with Isolation() as isolation, pytest.raises(FedbenchError) as caught:
+        isolation.load("defense", "rule-mute")
+    assert str(caught.value) == (
+        "defense rule-mute (package outsider 1.0) must answer its description in full, got text"
+    )

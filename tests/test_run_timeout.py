@@ -1,5 +1,6 @@
 """A run that never ends is ended, with a line that says where it was; the others go on."""
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fedbench.cli.attack import attack
+from fedbench.cli.leaderboard import reproduce
+from fedbench.cli.sweep import sweep
 from fedbench.errors import ConfigError
 from fedbench.sweep.local import RUN_TIMEOUT, Options, overtime
 from fedbench.sweep.store import Failure
@@ -46,6 +50,11 @@ def test_the_limit_is_generous_and_a_positive_number() -> None:
     assert Options().run_timeout == RUN_TIMEOUT == 6 * 60 * 60
     with pytest.raises(ConfigError, match="--run-timeout must be > 0 seconds, got -1"):
         Options(run_timeout=-1.0)
+
+
+def test_every_command_that_plays_has_the_limit() -> None:
+    for command in (attack, sweep, reproduce):
+        assert inspect.signature(command).parameters["run_timeout"].default == RUN_TIMEOUT
 
 
 def test_a_line_says_the_limit_and_where_the_run_was() -> None:

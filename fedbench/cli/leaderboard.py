@@ -173,6 +173,12 @@ def reproduce(
     threads: Annotated[
         int, typer.Option(help="of each process, on a CPU", rich_help_panel=_HOW)
     ] = 1,
+    run_timeout: Annotated[
+        float,
+        typer.Option(
+            help="seconds after which a run is ended and counts as failed", rich_help_panel=_HOW
+        ),
+    ] = 21600.0,
     out: Annotated[
         Path | None,
         typer.Option(help="keep the records there, and go on there", rich_help_panel=_HOW),
@@ -190,7 +196,7 @@ def reproduce(
     from fedbench.sweep.local import Options
 
     require("--cells", cells, cells >= 1, ">= 1")
-    options = Options(device, executor, workers=workers, threads=threads)
+    options = Options(device, executor, workers=workers, threads=threads, run_timeout=run_timeout)
     claimed = claim(entry)
     chosen = claimed.entry.seeds if seeds is None else list(parse_seeds(seeds))
     known = ", ".join(map(str, claimed.entry.seeds))

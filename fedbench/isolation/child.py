@@ -1,7 +1,8 @@
 """Program of an isolated process: it loads one plug-in and answers calls of its hooks.
 
 It holds what the calls bring and what the plug-in keeps. Its answers are plain values; memories and
-states stay here, under numbers.
+states stay here, under numbers. A call of which the plug-in is to keep nothing is answered by a
+fork of the process, which alone reads what it brings, and ends with its answer.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import inspect
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from itertools import count
@@ -34,11 +36,12 @@ from fedbench.api import (
     Oracle,
     ServerView,
 )
-from fedbench.isolation.plain import write
+from fedbench.isolation.plain import APART, write
 from fedbench.payload import Payload, Spec, require_same_form
 from fedbench.rng import Key
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+ANSWERED = 77  # exit code of a fork that has answered
 
 
 class Guest:
@@ -63,12 +66,44 @@ class Guest:
                 return
             for number in released:
                 self.kept.pop(number, None)
+            if hook == APART:
+                self.fork()
+                continue
             data = self.answer(hook, arguments)
             try:
                 self.pipe.send_bytes(data)
             except OSError:
                 return
             del arguments, data  # or the next call would find what this one was shown
+
+    def fork(self) -> None:
+        """Have a fork answer the next call, and end as it does if it does not answer.
+
+        It answers in a new thread: OpenMP's threads are not there after a fork, and the thread that
+        had them would wait for them for ever, whereas a new one starts its own, as many.
+        """
+        process = os.fork()
+        if process:
+            code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+            if code < 0:
+                os.kill(os.getpid(), -code)
+            if code != ANSWERED:
+                os._exit(code)
+            return
+        try:
+            end_with_parent()
+            thread = threading.Thread(target=self.answer_and_end)
+            thread.start()
+            thread.join()
+        finally:
+            os._exit(1)
+
+    def answer_and_end(self) -> None:
+        """Answer one call as a new instance of the plug-in with the same parameters."""
+        torch.set_num_threads(torch.get_num_threads())  # of this thread
+        hook, arguments, _ = ForkingPickler.loads(self.pipe.recv_bytes())
+        self.pipe.send_bytes(self.answer("anew", (hook, arguments)))
+        os._exit(ANSWERED)
 
     def answer(self, hook: str, arguments: tuple[Any, ...]) -> bytes:
         """What a hook returns, or how it failed."""
@@ -94,8 +129,10 @@ class Guest:
         self.kept[number] = value
         return number
 
-    def known(self, number: int | None) -> Any:
-        """The value behind a number."""
+    def known(self, number: int | Spec | None) -> Any:
+        """The value behind a number; behind a form of messages, what a rule starts with."""
+        if isinstance(number, dict):
+            return self.plugin.init(number)
         return None if number is None else self.kept[number]
 
     def on_load(self, kind: str, text: str, threads: int) -> dict[str, Any]:
@@ -104,6 +141,11 @@ class Guest:
         self.plugin = registry.load(kind, text)
         self.name = registry.split(text)[0]
         return self.described()
+
+    def on_anew(self, hook: str, arguments: tuple[Any, ...]) -> Any:
+        """Call a hook of a new instance of the rule, which has kept nothing beside its state."""
+        self.plugin = registry.load("defense", registry.describe(self.name, self.plugin))
+        return getattr(self, f"on_{hook}")(*arguments)
 
     def described(self) -> dict[str, Any]:
         """The plug-in in plain words, which do not change with the rounds."""
@@ -118,7 +160,7 @@ class Guest:
             hooks = ("poison", "wrap_grad", "trigger", "craft")
             own = [h for h in hooks if getattr(type(plugin), h) is not getattr(Attack, h)]
             needs = str(plugin.needs())
-            return common | {"hooks": own, "needs": needs, "idle": plugin.idle}
+            return common | {"hooks": own, "needs": needs, "idle": bool(plugin.idle)}
         return common | {
             "traits": dataclasses.asdict(plugin.traits()),
             "f": getattr(plugin, "f", None),
@@ -205,7 +247,7 @@ class Guest:
         return bool(self.plugin.ready(view))
 
     def on_aggregate(
-        self, received: Payload, state: int | None, view: ServerView
+        self, received: Payload, state: int | Spec | None, view: ServerView
     ) -> dict[str, Any]:
         """See `Defense.aggregate`; the state under a number stays as it is."""
         rule: Defense[Any] = self.plugin

@@ -15,7 +15,7 @@ from typing import Any
 from fedbench import errors
 from fedbench.errors import FedbenchError, PluginError
 from fedbench.forked import packed
-from fedbench.isolation.plain import NotPlainError, read
+from fedbench.isolation.plain import APART, NotPlainError, read
 from fedbench.payload import Payload
 
 LARGEST = 1 << 33  # bytes of an answer
@@ -86,6 +86,7 @@ class Child:
         *arguments: object,
         form: Payload | None = None,
         answers: Answers | None = None,
+        apart: bool = False,
     ) -> Any:
         """What the hook returns, as plain values.
 
@@ -94,13 +95,16 @@ class Child:
             arguments: What it is shown; they are copied.
             form: What messages in its answer, and in its questions, must be like.
             answers: To what it may ask meanwhile, by name.
+            apart: Of a new instance, in a fork of the process: the plug-in never learns of it.
 
         Raises:
             FedbenchError: what the plug-in raised; or its process ended, or said nonsense.
             Exception: another error of the plug-in, if Python itself has one of that name.
         """
         released, self.released[:] = list(self.released), []
-        self._tell((hook, arguments, released), hook)
+        if apart:
+            self._tell((APART, (), released), hook)
+        self._tell((hook, arguments, [] if apart else released), hook)
         while True:
             said = self._hear(hook, form)
             if said["is"] == "done":

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedbench.payload import Payload
 
+APART = "apart"  # instead of a hook: a fork is to answer the call that follows
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (

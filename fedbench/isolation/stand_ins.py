@@ -6,6 +6,7 @@ process, what it returns comes back as plain values. Memories and states stay th
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from functools import partial
@@ -43,6 +44,17 @@ def unanswered(*arguments: object) -> Any:
 
 Kinds = type | tuple[type, ...]
 NOTHING = type(None)
+DESCRIBED: dict[str, Kinds] = {"text": str, "class": str, "file": str, "accepts": list}
+ATTACK: dict[str, Kinds] = {"hooks": list, "needs": str, "idle": bool}
+RULE: dict[str, Kinds] = {
+    "traits": dict,
+    "f": (int, float, NOTHING),
+    "has_f": bool,
+    "rows_needed": int,
+    "most_rows": (int, NOTHING),
+    "ready": bool,
+    "links": list,
+}
 CRAFTED: dict[str, Kinds] = {
     "sent": (list, Payload),
     "memory": (int, NOTHING),
@@ -77,25 +89,12 @@ class StandIn:
         return Kept(self.child, number) if isinstance(number, int) else None
 
     def checked(self, hook: str, value: Any, kind: Kinds, rule: str) -> Any:
-        """The value, if it is of this kind.
-
-        Raises:
-            FedbenchError: it is not.
-        """
-        if not isinstance(value, kind):
-            got = type(value).__name__
-            raise FedbenchError(f"{self.child.what} must return {rule} from {hook}, got {got}")
-        return value
+        """The value, if it is of this kind; see `_checked`."""
+        return _checked(self.child, hook, value, kind, rule)
 
     def fields(self, hook: str, value: Any, kinds: dict[str, Kinds]) -> dict[str, Any]:
-        """The parts of an answer, if they are there and of these kinds."""
-        parts = self.checked(hook, value, dict, "an answer")
-        if parts.keys() != kinds.keys():
-            got = ", ".join(map(str, parts))
-            raise FedbenchError(f"{self.child.what} must answer {hook} in full, got {got}")
-        for name, kind in kinds.items():
-            self.checked(hook, parts[name], kind, f"a legal {name!r}")
-        return dict(parts)
+        """The parts of an answer, if they are there and of these kinds; see `_fields`."""
+        return _fields(self.child, hook, value, kinds)
 
 
 class IsolatedAttack(StandIn, Attack):
@@ -210,24 +209,35 @@ class IsolatedDefense(StandIn, Defense[Any]):
         super().__init__(child, told)
         self.f = told["f"]
         self.links = [_link(**link) for link in told["links"]]
+        self._traits = Traits(**told["traits"])
+        self._is_apart = False
+
+    def apart(self) -> Self:
+        """The same rule, asked in forks of its process, which keep nothing of what they see."""
+        other = copy.copy(self)
+        other._is_apart = True
+        return other
+
+    def _ask(self, hook: str, *arguments: object) -> Any:
+        return self.child.call(hook, *arguments, apart=self._is_apart)
 
     def traits(self) -> Traits:
         """What the rule says."""
-        return Traits(**self.told["traits"])
+        return self._traits
 
     def declared(self, f: int) -> Self:
         """The same with an ``f`` that was left open filled in."""
-        told = self.child.call("declared", f)
+        told = _described(self.child, "defense", self._ask("declared", f))
         return self if told["text"] == self.text else type(self)(self.child, told)
 
     def refuses(self, alphabet: type[Payload]) -> str | None:
         """What the rule says."""
-        why = self.child.call("refuses", alphabet)
+        why = self._ask("refuses", alphabet)
         return None if why is None else str(why)
 
     def init(self, spec: Spec) -> Any:
-        """The state, which stays in the rule's process."""
-        return self.keeping(self.child.call("init", spec))
+        """The state, which stays in the rule's process; apart, what it will be made of."""
+        return spec if self._is_apart else self.keeping(self._ask("init", spec))
 
     def rows_needed(self) -> int:
         """What the rule says."""
@@ -241,39 +251,40 @@ class IsolatedDefense(StandIn, Defense[Any]):
     def ready(self, view: ServerView) -> bool:
         """What the rule says, or what follows from `rows_needed` and `most_rows`."""
         own = self.told["ready"]
-        return bool(self.child.call("ready", view)) if own else super().ready(view)
+        return bool(self._ask("ready", view)) if own else super().ready(view)
 
     def tolerates(self, n: int) -> int:
         """What the rule says."""
-        return int(self.child.call("constant", "tolerates", n))
+        return int(self._ask("constant", "tolerates", n))
 
     def sensitivity(self, clip: float, n: int) -> float | None:
         """What the rule says."""
-        bound = self.child.call("constant", "sensitivity", clip, n)
+        bound = self._ask("constant", "sensitivity", clip, n)
         return None if bound is None else float(bound)
 
     def order_weights(self, n: int) -> Tensor | None:
         """What the rule says."""
-        weights = self.child.call("constant", "order_weights", n)
+        weights = self._ask("constant", "order_weights", n)
         kinds = (Tensor, NOTHING)
         found: Tensor | None = self.checked("order_weights", weights, kinds, "weights or None")
         return found
 
     def select(self, squared: Tensor) -> Tensor | None:
         """What the rule says."""
-        found = self.child.call("constant", "select", squared)
+        found = self._ask("constant", "select", squared)
         rows: Tensor | None = self.checked("select", found, (Tensor, NOTHING), "rows or None")
         return None if rows is None else rows.to(squared.device)
 
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
         """See `Defense.aggregate`."""
-        number = state.number if isinstance(state, Kept) else None
-        found = self.child.call("aggregate", received, number, view)
+        known = state.number if isinstance(state, Kept) else state
+        found = self._ask("aggregate", received, known, view)
         told = self.fields("aggregate", found, AGGREGATED)
         out: Tensor = told["out"]
         view.findings.kept = told["kept"]
         view.findings.notes.update(told["notes"])
-        return out.to(_device(received)), self.keeping(told["state"])
+        later = None if self._is_apart else self.keeping(told["state"])  # it ended with the fork
+        return out.to(_device(received)), later
 
 
 class Isolation:
@@ -305,18 +316,46 @@ class Isolation:
         child.what = registry.owner(kind, text)
         try:
             told = child.call("load", kind, text, torch.get_num_threads())
+            told = _described(child, kind, told)
+            alphabets = {"accepts": tuple(_alphabet(name) for name in told["accepts"])}
+            named = told["class"]  # what errors call it
+            if kind == "defense":
+                return type(named, (IsolatedDefense,), alphabets)(child, told)
+            again = partial(self.load, kind, text)
+            return type(named, (IsolatedAttack,), alphabets)(child, told, again)
         except FedbenchError:
             raise
         except Exception as error:
             problem = f"raised {said(error)}"
             raise PluginError(child.what, "its description", problem) from error
-        alphabets = {"accepts": tuple(_alphabet(name) for name in told["accepts"])}
-        named = str(told["class"])  # what errors call it
-        if kind == "defense":
-            return type(named, (IsolatedDefense,), alphabets)(child, told)
-        return type(named, (IsolatedAttack,), alphabets)(
-            child, told, partial(self.load, kind, text)
-        )
+
+
+def _described(child: Child, kind: str, told: Any) -> dict[str, Any]:
+    """What a process says of its plug-in, if all of it is there and of its kind."""
+    return _fields(child, "its description", told, DESCRIBED | (ATTACK, RULE)[kind == "defense"])
+
+
+def _checked(child: Child, hook: str, value: Any, kind: Kinds, rule: str) -> Any:
+    """The value, if it is of this kind.
+
+    Raises:
+        FedbenchError: it is not.
+    """
+    if not isinstance(value, kind):
+        got = type(value).__name__
+        raise FedbenchError(f"{child.what} must return {rule} from {hook}, got {got}")
+    return value
+
+
+def _fields(child: Child, hook: str, value: Any, kinds: dict[str, Kinds]) -> dict[str, Any]:
+    """The parts of an answer, if they are there and of these kinds."""
+    parts = _checked(child, hook, value, dict, "an answer")
+    if parts.keys() != kinds.keys():
+        got = ", ".join(map(str, parts))
+        raise FedbenchError(f"{child.what} must answer {hook} in full, got {got}")
+    for name, kind in kinds.items():
+        _checked(child, hook, parts[name], kind, f"a legal {name!r}")
+    return dict(parts)
 
 
 def _link(traits: dict[str, bool], f: int | None, file: str, accepts: list[str]) -> SimpleNamespace:

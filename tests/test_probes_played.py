@@ -143,12 +143,13 @@ def test_what_cannot_be_read_as_an_update_is_a_misfit() -> None:
 
 @pytest.mark.slow
 def test_a_client_that_learned_its_data_by_heart_leaks_it_and_noise_hides_it() -> None:
-    # Measured over three seeds: LiRA 0.88 (deviation 0.03), cosine 0.85 (0.01), both 0.92 (0.02);
-    # with noise everything lies within 0.47 and 0.56, and one client has but 42 examples.
+    # Measured over seeds 0 to 4: LiRA 0.870 (deviation 0.037), cosine 0.808 (0.054), both 0.893
+    # (0.020), five sigma; with noise everything lies within 0.47 and 0.56, and one client has but
+    # 42 examples.
     leaky = {one.name: one.auc.value for one in members("fedavg").readings}
-    assert leaky["messages: LiRA"] > 0.73
-    assert leaky["messages: cosine"] > 0.75
-    assert leaky["messages: cosine + LiRA"] > 0.8
+    assert leaky["messages: LiRA"] > 0.68
+    assert leaky["messages: cosine"] > 0.53
+    assert leaky["messages: cosine + LiRA"] > 0.79
     private = members("fedavg", "dp-sgd:clip=0.1,z=20.0")
     assert all(abs(one.auc.value - 0.5) < 0.15 for one in private.readings)
     assert private.epsilon is not None

@@ -497,8 +497,12 @@ def test_contract_tests_say_in_one_line_what_a_hook_must_return() -> None:
 
 
 def test_ctrl_c_and_what_a_plug_in_tells_the_user_before_a_round_pass_as_they_are() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        played(attack=attack(craft=raising(KeyboardInterrupt())))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # CI may ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            played(attack=attack(craft=raising(KeyboardInterrupt())))
+    finally:
+        signal.signal(signal.SIGINT, before)
     with pytest.raises(ConfigError, match=r"^Pixel\.size must be less$"):
         hooks.ask(attack(needs=raising(ConfigError("Pixel.size must be less"))), "needs", Knowledge)
 

@@ -341,5 +341,5 @@ def test_an_oracle_passes_on_what_the_rule_left_out() -> None:
 
 def test_an_oracle_behind_a_mixture_says_where_it_belongs() -> None:
     late = registry.load("defense", "bucketing+oracle+krum")
-    with pytest.raises(PluginError, match="oracle.* must be told the truth"):
+    with pytest.raises(PluginError, match=r"oracle.* must be told the truth"):
         late.aggregate(FloatVectors(draw(1, 9, 2)), None, view(9))

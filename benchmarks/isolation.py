@@ -1,4 +1,4 @@
-"""What isolation costs: processor time of a round with and without it, and of a start.
+"""Cost of isolation: processor time of a round with and without it, and of a start.
 
     python benchmarks/isolation.py --rounds 5
 

@@ -90,7 +90,7 @@ def line(text: str) -> str:
 
 
 def shown(x: object) -> str:
-    """What something is, without a word of its own where it is foreign.
+    """Describe a value, without a word of its own where it is foreign.
 
     >>> import torch
     >>> shown(torch.zeros(2, 3)), shown(None), shown(("a", 1)), shown([b"x"] * 9)
@@ -128,7 +128,7 @@ class Hook:
     clients: Sequence[int] = ()
 
     def __call__(self, *args: Any) -> Any:
-        """What the method returns, unchecked."""
+        """Return the answer of the method, unchecked."""
         with self:
             return getattr(self.plugin, self.name)(*args)
 
@@ -161,7 +161,7 @@ class Hook:
         return isinstance(error, ConfigError) and configures
 
     def returned(self, kinds: Any, *args: Any) -> Any:
-        """What the method returns, which must be of one of these types; a bool is no number."""
+        """Return the answer, which must be of one of these types; a bool is no number."""
         answer = self(*args)
         named = kinds if isinstance(kinds, tuple) else (kinds,)
         good = isinstance(answer, named) and not (isinstance(answer, bool) and bool not in named)
@@ -170,7 +170,7 @@ class Hook:
         return answer
 
     def pair(self, *args: Any) -> tuple[Any, Any]:
-        """What the method returns, which must be a tuple of two."""
+        """Return the answer, which must be a tuple of two."""
         answer = self(*args)
         self.must(type(answer) is tuple and len(answer) == 2, "a tuple of two", answer)
         return answer[0], answer[1]
@@ -186,5 +186,5 @@ class Hook:
 
 
 def ask(plugin: object, hook: str, kinds: Any, *args: Any) -> Any:
-    """What a hook returns, of one of these types."""
+    """Return the answer of a hook, which must be of one of these types."""
     return Hook(plugin, hook).returned(kinds, *args)

@@ -138,7 +138,7 @@ class Distances:
     smooth: float
 
     def step(self, v: Tensor) -> tuple[Tensor, float]:
-        """What to add to ``v``, and the norm of the smallest subgradient known at ``v``."""
+        """Return the step from ``v``, and the norm of the smallest subgradient known there."""
         if not self.smooth and not bool(v.any()):
             return self._leave()
         products = self.g @ v

@@ -219,14 +219,14 @@ def saying(rows: Sequence[Row], columns: Iterable[Column]) -> list[Column]:
 
 
 def _marked(rows: Sequence[Row]) -> str:
-    """What the mark of the lowest accuracy means."""
+    """Explain the mark of the lowest accuracy."""
     if any(row.missing for row in rows):
         return f"{SO_FAR}: the lowest accuracy, of a system whose attacks are not all played"
     return f"{WORST}: the lowest accuracy of the attacks that stand here"
 
 
 def captions(rows: Sequence[Row], shown: Collection[Column] = ALL) -> dict[str, str]:
-    """What the columns that are shown mean."""
+    """Explain the columns that are shown."""
     seeds = max((len(row.records) for row in rows), default=0)
     said = {
         "accuracy": "percent of the benign clients' pooled test data, at the last round",

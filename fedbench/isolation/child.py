@@ -106,14 +106,14 @@ class Guest:
         os._exit(ANSWERED)
 
     def answer(self, hook: str, arguments: tuple[Any, ...]) -> bytes:
-        """What a hook returns, or how it failed."""
+        """Return the answer of a hook, or how it failed."""
         try:
             return write({"is": "done", "value": getattr(self, f"on_{hook}")(*arguments)})
         except BaseException as error:  # foreign code, which may raise anything
             return write(failure(error))
 
     def ask(self, name: str, *arguments: object) -> Any:
-        """What the parent answers to a question of the plug-in, while its call waits."""
+        """Return the parent's answer to a question of the plug-in, while its call waits."""
         self.pipe.send_bytes(write({"is": "ask", "name": name, "arguments": arguments}))
         kind, answer = ForkingPickler.loads(self.pipe.recv_bytes())
         if kind == "raise":

@@ -14,7 +14,9 @@ from collections.abc import Callable
 import torch
 
 from fedbench.api import DpEvent, Sees
-from fedbench.guarantee import guarantee, spend
+from fedbench.experiment.guarantee import guarantee, spend
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
 from fedbench.privacy import accountants, gaussian
 from fedbench.privacy.accountants import price
 from fedbench.privacy.events import (
@@ -24,11 +26,9 @@ from fedbench.privacy.events import (
     MaskSample,
     NoisySigns,
 )
-from fedbench.privacy.exposure import Exposure
 from fedbench.privacy.ledger import Ledger
+from fedbench.privacy.participation import Participation
 from fedbench.run import play
-from fedbench.scenario import Scenario
-from fedbench.setup import prepare
 
 D, ROUNDS = 5_200_000, 1000
 EVENTS: dict[str, DpEvent] = {
@@ -66,15 +66,17 @@ def seconds(work: Callable[..., object], *given: object, **named: object) -> flo
 def large() -> None:
     """Every bound of one event, before everybody's eyes."""
     print(f"epsilon for d = {D:,}, T = {ROUNDS}: seconds of all bounds")
-    price(GaussianSum(1.0), Exposure(1, 1, 2, 1, 1, "model", "poisson"), 1e-5)  # imports Opacus
+    price(
+        GaussianSum(1.0), Participation(1, 1, 2, 1, 1, "model", "poisson"), 1e-5
+    )  # imports Opacus
     for name, event in EVENTS.items():
         sees: Sees = "model" if isinstance(event, GaussianSum) else "messages"
-        exposure = Exposure(ROUNDS, ROUNDS, 100, 10, 10, sees)
+        exposure = Participation(ROUNDS, ROUNDS, 100, 10, 10, sees)
         took = seconds(price, event, exposure, 1e-5)
         line = f"  {name:24} {took:6.2f}"
         if isinstance(event, MaskSample | FlippedBits):
             forget()
-            hidden = Exposure(ROUNDS, ROUNDS, 100, 10, 10, "hidden-sum")
+            hidden = Participation(ROUNDS, ROUNDS, 100, 10, 10, "hidden-sum")
             line += f"   with the sum of 10: {seconds(price, event, hidden, 1e-5):.2f}"
         print(line, flush=True)
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from fedbench import registry
 from fedbench.cli.live import watcher
-from fedbench.files import write_atomically
-from fedbench.pictures.style import COLOURS, FAINT, WORST, save, styled
-from fedbench.record import Record
-from fedbench.sweep.cells import Cell
+from fedbench.core import registry
+from fedbench.core.files import write_atomically
+from fedbench.experiment.cells import Cell
+from fedbench.experiment.record import Record
+from fedbench.figures.style import COLOURS, FAINT, WORST, save, styled
 from fedbench.sweep.drive import play_all
 from fedbench.sweep.local import Options
 from fedbench.sweep.plan import Plan

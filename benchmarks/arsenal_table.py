@@ -10,9 +10,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedbench.registry import split
-from fedbench.sweep.gather import cells_of, gather
-from fedbench.sweep.summary import Row, rows
+from fedbench.core.registry import split
+from fedbench.results.gather import cells_of, gather
+from fedbench.results.summary import Row, rows
 
 
 def main() -> None:

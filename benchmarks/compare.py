@@ -14,8 +14,8 @@ from pathlib import Path
 
 from scipy.stats import t
 
-from fedbench import registry
-from fedbench.record import Record, read
+from fedbench.core import registry
+from fedbench.experiment.record import Record, read
 
 MEASURES: dict[str, Callable[[Record], float | None]] = {
     "accuracy, points": lambda r: 100 * r.result.accuracy,

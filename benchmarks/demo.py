@@ -16,8 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedbench.sweep.gather import cells_of, gather
-from fedbench.sweep.summary import Row, rows
+from fedbench.results.gather import cells_of, gather
+from fedbench.results.summary import Row, rows
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- demo -->\n", "<!-- end of the demo -->\n"

@@ -21,8 +21,8 @@ from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.svm import SVC
 
+from fedbench.experiment.prepare import prepare
 from fedbench.leaderboard.rules import Rules, Track, read_rules
-from fedbench.setup import prepare
 
 LEAST = "nearest class mean"
 ERRORS = 4

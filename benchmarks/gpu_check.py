@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from fedbench import registry
-from fedbench.errors import FedbenchError
-from fedbench.recorded import AFTER
-from fedbench.rng import Key
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import prepare
+from fedbench.core import registry
+from fedbench.core.errors import FedbenchError
+from fedbench.core.rng import Key
+from fedbench.executors.cuda_graphs import AFTER
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.run import RunState, play_round
 
 SEARCHES = [("fedavg", "dyn-opt", defense) for defense in ("trimmed-mean", "multi-krum")]
 TOLERANCE = 1e-2  # of the distance that a round moves the model, or of the edges
@@ -45,7 +45,7 @@ def play(protocol: str, device: str, executor: str, attack: str, defense: str) -
         protocol=protocol, clients=40, per_round=10, epochs=1, attack=attack, defense=defense
     )
     setup = prepare(scenario, device, executor)
-    world = World(setup.plugins.protocol.init(setup.shared))
+    world = RunState(setup.plugins.protocol.init(setup.shared))
 
     def model() -> Tensor:
         deployed = setup.plugins.protocol.model(setup.shared, world.state, Key(0))

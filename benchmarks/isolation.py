@@ -15,8 +15,8 @@ import os
 
 import torch
 
+from fedbench.experiment.scenario import Scenario
 from fedbench.run import play
-from fedbench.scenario import Scenario
 
 PAIRS = (("sign-flip", "mean"), ("alie", "multi-krum"), ("opt-ipm", "median"))
 

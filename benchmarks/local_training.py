@@ -13,13 +13,13 @@ from collections.abc import Callable
 
 import torch
 
-from fedbench import registry
-from fedbench.allocator import keep_memory
-from fedbench.network import Shared
+from fedbench.core import registry
+from fedbench.core.rng import Key
+from fedbench.executors.malloc import keep_memory
+from fedbench.executors.training import Client, Loop, Schedule
+from fedbench.models.network import Shared
 from fedbench.protocols.optimizers import Adam
 from fedbench.protocols.supermask import mask_rows
-from fedbench.rng import Key
-from fedbench.training import Client, Loop, Schedule
 
 
 def seconds(name: str, model: str, batch: int, steps: int) -> float:

@@ -16,9 +16,9 @@ import statistics
 import sys
 from pathlib import Path
 
-from fedbench.registry import split
-from fedbench.sweep.gather import cells_of, gather
-from fedbench.sweep.summary import Row, rows
+from fedbench.core.registry import split
+from fedbench.results.gather import cells_of, gather
+from fedbench.results.summary import Row, rows
 
 Systems = dict[tuple[str, str], dict[str, Row]]
 

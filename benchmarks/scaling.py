@@ -22,13 +22,13 @@ from typing import Any
 from rich.console import Console
 
 from fedbench.cli.live import PlainWatcher
-from fedbench.scenario import Scenario
-from fedbench.sweep.cells import Cell, Run
+from fedbench.experiment.cells import Cell, Run
+from fedbench.experiment.scenario import Scenario
+from fedbench.results.store import Store
 from fedbench.sweep.drive import Sweep
 from fedbench.sweep.engine import Engine
 from fedbench.sweep.local import Local, Options
 from fedbench.sweep.on_ray import OnRay
-from fedbench.sweep.store import Store
 
 CELL = Cell(Scenario(clients=20, rounds=10, eval_every=10))
 WARM = 3  # runs of each worker before the clock starts: processes begin, torch is imported

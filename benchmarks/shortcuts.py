@@ -19,16 +19,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedbench import registry
-from fedbench.allocator import keep_memory
 from fedbench.api import Shared
-from fedbench.choice import strangers
-from fedbench.order import sorted_rows
+from fedbench.core import registry
+from fedbench.core.order_statistics import sorted_rows
+from fedbench.core.rng import Key
+from fedbench.executors.autotune import strangers
+from fedbench.executors.malloc import keep_memory
+from fedbench.executors.training import Loop, Schedule
 from fedbench.payload.rankings import argsort
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.supermask import mask_rows
-from fedbench.rng import Key
-from fedbench.training import Loop, Schedule
 from fedbench_defenses.distances import squared_distances
 
 Work = Callable[[], object]

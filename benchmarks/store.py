@@ -17,8 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import fedbench
-from fedbench.record import Record
-from fedbench.sweep.index import place
+from fedbench.experiment.record import Record
+from fedbench.results.index import place
 
 PROTOCOLS = ("fedavg:lr=0.01", "signsgd:lr=0.1", "topk:k=0.05", "qsgd:levels=4", "eden:bits=1")
 DEFENSES = ("mean", "median", "trimmed-mean:f=2", "multi-krum:f=2")

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedbench.record import read
+from fedbench.experiment.record import read
 
 SWEEP = """
 seeds = [0, 1, 2]

@@ -10,13 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedbench.record import Record
+    from fedbench.experiment.record import Record
+    from fedbench.experiment.scenario import Scenario
     from fedbench.run import play
-    from fedbench.scenario import Scenario
 
 __all__ = ["Record", "Scenario", "play"]
 
-_HOMES = {"Record": "fedbench.record", "Scenario": "fedbench.scenario", "play": "fedbench.run"}
+_HOMES = {
+    "Record": "fedbench.experiment.record",
+    "Scenario": "fedbench.experiment.scenario",
+    "play": "fedbench.run",
+}
 
 
 def __getattr__(name: str) -> Any:

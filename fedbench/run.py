@@ -10,19 +10,21 @@ from typing import Any
 
 from torch import Tensor
 
-from fedbench import hooks, registry, threat
-from fedbench.api import Memory
-from fedbench.blame import Hook, ask
-from fedbench.effect import effect, noted, verdict
-from fedbench.evaluate import Score
-from fedbench.guarantee import spend
-from fedbench.isolation.stand_ins import Isolation
-from fedbench.layout import Tree
-from fedbench.measured import Round
-from fedbench.privacy.clients import compress, protect_payload, protect_updates
-from fedbench.privacy.ledger import Ledger
-from fedbench.record import Record
-from fedbench.report import (
+from fedbench.adversary import threat_model
+from fedbench.adversary.metrics import effect, noted, verdict
+from fedbench.api import Memory, hooks
+from fedbench.core import registry
+from fedbench.core.blame import Hook, ask
+from fedbench.core.settings import kept, note
+from fedbench.core.trees import Tree
+from fedbench.data.dataset import Data
+from fedbench.executors.multi_run import now, settings_restorer
+from fedbench.experiment.evaluation import Score
+from fedbench.experiment.guarantee import spend
+from fedbench.experiment.measurements import Round
+from fedbench.experiment.prepare import Setup, choose_device, prepare
+from fedbench.experiment.record import Record
+from fedbench.experiment.record_builder import (
     entropy_bits,
     is_looked_at,
     judge,
@@ -31,17 +33,16 @@ from fedbench.report import (
     report,
     travelled,
 )
-from fedbench.scenario import Scenario
-from fedbench.settings import kept, note
-from fedbench.setup import Setup, choose_device, prepare
-from fedbench.tasks.pool import Data
-from fedbench.together import now, settings_restorer
+from fedbench.experiment.scenario import Scenario
+from fedbench.isolation.stand_ins import Isolation
+from fedbench.privacy.clients import compress, protect_payload, protect_updates
+from fedbench.privacy.ledger import Ledger
 
 Progress = Callable[[Round], None]
 
 
 @dataclass(eq=False)
-class World:
+class RunState:
     """What changes from round to round.
 
     Args:
@@ -59,7 +60,7 @@ class World:
 
     state: Any
     rule: Any = None
-    adversary: threat.Minds = field(default_factory=dict)
+    adversary: threat_model.AdversaryMemory = field(default_factory=dict)
     clients: dict[int, Memory] = field(default_factory=dict)
     score: Score | None = None
     locals: dict[int, float] = field(default_factory=dict)
@@ -106,7 +107,7 @@ def play(
     with kept(restore), Isolation() if isolate else nullcontext() as isolation:
         load = registry.load if isolation is None else isolation.load
         setup = prepare(scenario, device, executor, chunk, data, load)
-        world = World(ask(setup.plugins.protocol, "init", object, setup.shared))
+        world = RunState(ask(setup.plugins.protocol, "init", object, setup.shared))
         world.mechanism = ask(setup.plugins.mechanism, "init", object)
         rounds = []
         for step in range(setup.scenario.rounds):
@@ -117,7 +118,7 @@ def play(
         return report(setup, world, rounds, now() - start, note(restore()))
 
 
-def play_round(setup: Setup, world: World, step: int) -> Round:
+def play_round(setup: Setup, world: RunState, step: int) -> Round:
     """One round. ``world`` is what it was, one round later."""
     scenario, shared, secret = setup.scenario, setup.shared, setup.secret
     protocol, attack = setup.plugins.protocol, setup.attack(step)
@@ -143,7 +144,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         updates, memories = setup.executor.train(clients)
 
     # 3  mechanism and compression: from here on only the alphabet exists
-    keeps, idle = ~setup.defiant[ids], ask(protocol, "idle", Tensor, shared, broadcast)
+    keeps, idle = ~setup.noncompliant[ids], ask(protocol, "idle", Tensor, shared, broadcast)
     updates, world.mechanism = protect_updates(
         mechanism, updates, idle, noise, keeps, world.mechanism
     )
@@ -162,17 +163,17 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
     rows, executor = malicious.nonzero()[:, 0], setup.executor
     adversary, owned = secret.derive("adversary", step), [ids[row] for row in rows.tolist()]
     parts = setup.parts(ids)
-    trained = threat.train(
+    trained = threat_model.train(
         attack, executor, clients, updates, rows, parts, world.before, step, adversary, owned
     )
-    situation = threat.Situation(
+    situation = threat_model.AttackContext(
         honest=honest,
         updates=updates,
         trained=trained,
         idle=idle,
         rows=rows,
         ids=owned,
-        codec=threat.own_codec(protocol, shared, keys, memories),
+        codec=threat_model.own_codec(protocol, shared, keys, memories),
         memories=memories,
         state=world.state,
         defense=defense,
@@ -180,7 +181,7 @@ def play_round(setup: Setup, world: World, step: int) -> Round:
         view=view,
         secret=adversary,
     )
-    forged = threat.forge(attack, situation, world.adversary, start)
+    forged = threat_model.forge(attack, situation, world.adversary, start)
     world.attack_seconds += forged.seconds
     world.before = trees[0] if len(trees) == 1 and heard_by_all(setup, world.state, ids) else None
 

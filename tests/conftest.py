@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 import torch
 
-from fedbench import registry
+from fedbench.core import registry
 
 # A second thread gains nothing at this size and waits for ever where the core is taken.
 torch.set_num_threads(1)

@@ -10,8 +10,11 @@ import torch
 
 import fedbench
 from fedbench.api import DpEvent
-from fedbench.errors import ConfigError, Misfit, NoTheorem
-from fedbench.guarantee import guarantee, spend
+from fedbench.core.errors import ConfigError, Incompatible, NoTheorem
+from fedbench.experiment.guarantee import guarantee, spend
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
 from fedbench.privacy import amplification, gaussian
 from fedbench.privacy.accountants import price
 from fedbench.privacy.conversion import ORDERS, gdp_epsilon, rdp_to_dp
@@ -22,7 +25,6 @@ from fedbench.privacy.events import (
     MaskSample,
     NoisySigns,
 )
-from fedbench.privacy.exposure import Exposure
 from fedbench.privacy.ledger import Ledger
 from fedbench.privacy.mechanisms.dp_fedavg import DPFedAvg
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
@@ -30,13 +32,11 @@ from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling
 from fedbench.privacy.mechanisms.noisy_sign import NoisySign
 from fedbench.privacy.mechanisms.randomized_response import FlipBits
 from fedbench.privacy.noisy_sign import sign_rdp
+from fedbench.privacy.participation import Participation
 from fedbench.privacy.planning import Plan, calibrated, curve, prices
-from fedbench.record import Record
-from fedbench.scenario import Scenario
-from fedbench.setup import prepare
 
-ONCE = Exposure(rounds=1, times=1, clients=1, per_round=1, honest=1)
-TWENTY = Exposure(rounds=200, times=20, clients=100, per_round=10, honest=10)
+ONCE = Participation(rounds=1, times=1, clients=1, per_round=1, honest=1)
+TWENTY = Participation(rounds=200, times=20, clients=100, per_round=10, honest=10)
 MASK = MaskSample(1000, 0.0, 0.2, 0.15)
 EVENTS: list[DpEvent] = [
     MASK,
@@ -48,7 +48,7 @@ EVENTS: list[DpEvent] = [
 ]
 
 
-def exposed(**changes: Any) -> Exposure:
+def exposed(**changes: Any) -> Participation:
     return dataclasses.replace(TWENTY, **changes)
 
 
@@ -145,10 +145,10 @@ def test_central_noise_is_priced_by_sampler_and_adjacency() -> None:
     zeroed = price(event, exposed(sees="model", adjacency="zero-out"), 1e-5)
     assert zeroed.epsilon == fixed.epsilon
     # ten malicious clients know when they are drawn: the others are 10 of 90
-    watched = price(event, exposed(sees="model", defiant=10), 1e-5)
+    watched = price(event, exposed(sees="model", noncompliant=10), 1e-5)
     orders, rdp = gaussian.fixed_size_rdp(0.55, 1 / 9)
     assert watched.bounds["rdp"] == rdp_to_dp(orders, 200 * rdp, 1e-5)[0] > fixed.bounds["rdp"]
-    apart = exposed(sees="model", sampling="poisson", defiant=10)
+    apart = exposed(sees="model", sampling="poisson", noncompliant=10)
     assert price(event, apart, 1e-5).bounds == gaussian.poisson_epsilons(1.1, 0.1, 200, 1e-5)
 
 
@@ -199,7 +199,7 @@ def test_an_event_that_nobody_can_price_is_refused() -> None:
 
 def test_the_ledger_charges_the_client_that_took_part_most_often() -> None:
     ledger = Ledger()
-    asked = Exposure(0, 0, 10, 3, 0)
+    asked = Participation(0, 0, 10, 3, 0)
     assert ledger.price(asked, 1e-5) is None
     for ids in ([0, 1, 2], [1, 3, 4], [1, 2]):
         ledger.add([(i, MASK) for i in ids], None)
@@ -207,7 +207,7 @@ def test_the_ledger_charges_the_client_that_took_part_most_often() -> None:
     assert (ledger.rounds, ledger.honest) == (3, 2)
     found = ledger.price(asked, 1e-5)
     assert found is not None
-    assert found == price(MASK, Exposure(3, 3, 10, 3, 2), 1e-5)
+    assert found == price(MASK, Participation(3, 3, 10, 3, 2), 1e-5)
     assert "3 of 3 rounds" in found.sampler
 
 
@@ -217,10 +217,10 @@ def test_of_clients_of_many_sizes_the_dearest_is_found() -> None:
     ledger = Ledger()
     ledger.add([(0, small), (1, large), (2, often)], None)
     ledger.add([(1, large), (2, often)], None)
-    found = ledger.price(Exposure(0, 0, 3, 3, 0), 1e-5)
+    found = ledger.price(Participation(0, 0, 3, 3, 0), 1e-5)
     assert found is not None
     each = [
-        price(event, Exposure(2, times, 3, 3, 2), 1e-5).epsilon
+        price(event, Participation(2, times, 3, 3, 2), 1e-5).epsilon
         for event, times in ((small, 1), (large, 2), (often, 2))
     ]
     assert found.epsilon == max(each)
@@ -262,7 +262,7 @@ def test_a_record_says_what_its_epsilon_covers() -> None:
     assert said.paper is not None
     assert said.paper > said.epsilon  # type: ignore[operator]
     assert said.note == ""
-    exposure = Exposure(4, most, 20, 6, 6)
+    exposure = Participation(4, most, 20, 6, 6)
     event = MaskSample(record.parameters, 0.0, 0.2, 0.5)
     assert said.epsilon == price(event, exposure, 1e-4).epsilon
 
@@ -291,7 +291,7 @@ def test_a_claim_without_a_theorem_ends_a_run_before_it_starts() -> None:
     masks = {"protocol": "fedpm", "mechanism": "mask-sampling"}
     with pytest.raises(NoTheorem, match="shows who is there"):
         prepare(SMALL.model_copy(update=masks | {"adjacency": "add-remove"}), "cpu")
-    with pytest.raises(Misfit, match="batch norm"):
+    with pytest.raises(Incompatible, match="batch norm"):
         prepare(SMALL.model_copy(update=masks | {"model": "cnn4"}), "cpu")
 
 
@@ -416,9 +416,9 @@ def test_hidden_rounds_of_clients_that_remember_have_no_theorem(
 
 
 def test_malicious_clients_may_all_be_drawn_at_once() -> None:
-    exposure = exposed(sees="hidden-sum", honest=8, defiant=7)
+    exposure = exposed(sees="hidden-sum", honest=8, noncompliant=7)
     assert exposure.surely == 3
-    assert exposed(defiant=40).surely == 1
+    assert exposed(noncompliant=40).surely == 1
     safe = price(MASK, exposed(sees="hidden-sum", honest=8), 1e-5).bounds["sampled-sum"]
     assert price(MASK, exposure, 1e-5).bounds["sampled-sum"] > 1.5 * safe
 
@@ -441,7 +441,7 @@ def test_shares_of_noise_are_worth_more_in_a_sum(protocol: str) -> None:
 
 
 def test_an_attack_that_reads_every_message_cannot_run_where_sums_hide_them() -> None:
-    with pytest.raises(Misfit, match="reads the messages of all, but --sees sum hides them"):
+    with pytest.raises(Incompatible, match="reads the messages of all, but --sees sum hides them"):
         Scenario(protocol="fedpm", attack="dyn-opt", sees="sum").plugins()
 
 

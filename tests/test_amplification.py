@@ -11,7 +11,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import binom, norm
 
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
 from fedbench.privacy.amplification import (
     SLACK,
     cube,

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench import registry
+from fedbench.adversary.threat_model import AttackContext, attack_view, forge
 from fedbench.api import Attack, ServerView, Shared
-from fedbench.network import ConvNet
+from fedbench.core import registry
+from fedbench.core.rng import Key, Secret
+from fedbench.executors.training import Loop, Schedule
+from fedbench.models.network import ConvNet
 from fedbench.payload import FloatVectors, Payload
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.rng import Key, Secret
 from fedbench.testing import example_clients, example_situation
-from fedbench.threat import Situation, attack_view, forge
-from fedbench.training import Loop, Schedule
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.min_max import MinMax
 from fedbench_attacks.opt_ipm import OptIPM
@@ -33,12 +33,12 @@ DRAWING = ["noise", "stat-opt"]
 OTHERS = ["alie", "dyn-opt", "ipm", "min-max", "min-sum", "opt-alie", "opt-ipm", "pga", "sign-flip"]
 
 
-def honest(n: int = 9, d: int = 40, rule: Any = None) -> Situation:
+def honest(n: int = 9, d: int = 40, rule: Any = None) -> AttackContext:
     x = Key(0).normal(n, d) + 0.3
     return example_situation(FloatVectors(x), rule or Median(), range(M))
 
 
-def crafted(attack: Attack, here: Situation) -> Tensor:
+def crafted(attack: Attack, here: AttackContext) -> Tensor:
     message, _ = attack.craft(attack_view(attack, here), None)
     assert isinstance(message, Payload)
     return message.values()

@@ -9,22 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench import registry
 from fedbench.api import Adjacency, DpEvent, Grad, Gradient, Mechanism, Release, ServerView
-from fedbench.errors import ConfigError, NoTheorem
+from fedbench.audits.finding import Finding
+from fedbench.audits.laws import Bernoullis
+from fedbench.audits.likelihood import audit, scores
+from fedbench.audits.pairs import worst_pair
+from fedbench.audits.releases import Bench, one_by_one, together
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, NoTheorem
+from fedbench.core.rng import Key
 from fedbench.payload import Payload
 from fedbench.privacy.amplification import marginal
-from fedbench.privacy.audit.finding import Finding
-from fedbench.privacy.audit.laws import Bernoullis
-from fedbench.privacy.audit.likelihood import audit, scores
-from fedbench.privacy.audit.pairs import worst_pair
-from fedbench.privacy.audit.releases import Bench, one_by_one, together
 from fedbench.privacy.mechanisms.dp_fedavg import DPFedAvg
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling
 from fedbench.privacy.mechanisms.noisy_sign import NoisySign
 from fedbench.privacy.mechanisms.randomized_response import FlipBits
-from fedbench.rng import Key
 from fedbench_defenses.mean import Mean
 
 PROTOCOLS = {MaskGaussian: "fedpm", MaskSampling: "fedpm", FlipBits: "fedpm", NoisySign: "signsgd"}

@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.audit.canaries import Canaries, Planted, Watched, model, play
-from fedbench.audit.plan import Plan, fitting
-from fedbench.audit.runs import begin, flock, ready
+from fedbench.audits.campaign import Plan, fitting
+from fedbench.audits.canaries import Canaries, Planted, Watched, model, play
+from fedbench.audits.finding import Finding
+from fedbench.audits.runs import begin, flock, ready
 from fedbench.cli import app, main
 from fedbench.cli.audit import audit
-from fedbench.errors import ConfigError, NoTheorem
-from fedbench.privacy.audit.finding import Finding
+from fedbench.core.errors import ConfigError, NoTheorem
+from fedbench.core.rng import Key
+from fedbench.experiment.scenario import Scenario
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian
 from fedbench.privacy.mechanisms.noisy_sign import NoisySign
-from fedbench.rng import Key
 from fedbench.run import play_round
-from fedbench.scenario import Scenario
 from fedbench_defenses.mean import Mean
 
 if not any(command.name == "audit" for command in app.registered_commands):

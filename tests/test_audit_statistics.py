@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, norm
 
-from fedbench.errors import ConfigError
-from fedbench.privacy.audit.laws import Bernoullis, Gaussians, epsilon_of, one_way
-from fedbench.privacy.audit.one_run import Guesses, at_least, best_guesses
-from fedbench.privacy.audit.one_shot import estimate, from_all, from_final
-from fedbench.privacy.audit.rates import clopper_pearson, lower_bound
+from fedbench.audits.laws import Bernoullis, Gaussians, epsilon_of, one_way
+from fedbench.audits.one_run import Guesses, at_least, best_guesses
+from fedbench.audits.one_shot import estimate, from_all, from_final
+from fedbench.audits.rates import clopper_pearson, lower_bound
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
 from fedbench.privacy.conversion import gdp_delta, gdp_epsilon
 from fedbench.privacy.randomized_response import RandomizedResponse
-from fedbench.rng import Key
 
 
 def quantiles(count: int, mean: float = 0.0, std: float = 1.0) -> np.ndarray:

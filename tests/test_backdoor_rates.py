@@ -12,14 +12,14 @@ import pytest
 from rich.console import Console
 
 import fedbench
-from fedbench.cli import table
-from fedbench.record import Record
-from fedbench.scenario import Scenario
-from fedbench.sweep import extract, over_seeds
-from fedbench.sweep.cells import Cell, Run
-from fedbench.sweep.gather import cells_of
+from fedbench.experiment.cells import Cell, Run
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
+from fedbench.results import extract, over_seeds
+from fedbench.results.gather import cells_of
+from fedbench.results.summary import Row, half_life, rows
 from fedbench.sweep.plan import Plan, runs
-from fedbench.sweep.summary import Row, half_life, rows
+from fedbench.tables import table
 
 SMALL = Scenario(
     **{"clients": 10, "per_round": 4, "rounds": 2, "epochs": 1, "malicious": 0.4},  # type: ignore[arg-type]

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 import fedbench
-from fedbench import registry
+from fedbench.adversary.threat_model import train
 from fedbench.api import AttackView, Gradient, Local, Shared
-from fedbench.errors import ConfigError
-from fedbench.layout import Tree
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key, Secret
+from fedbench.core.trees import Tree
+from fedbench.executors.training import Loop, Schedule
+from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.record_builder import backdoor_success
+from fedbench.experiment.scenario import Scenario
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.report import backdoor_success
-from fedbench.rng import Key, Secret
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import Setup, prepare
+from fedbench.run import RunState, play_round
 from fedbench.testing import NETWORK, example_clients
-from fedbench.threat import train
-from fedbench.training import Loop, Schedule
 from fedbench_attacks.model_replacement import ModelReplacement
 from fedbench_attacks.neurotoxin import Neurotoxin
 
@@ -62,7 +62,7 @@ def test_d4_d13_poisoned_training_acts_on_updates_and_never_on_weights(attack: s
             return super().craft(view, memory)
 
     plugins = dataclasses.replace(setup.plugins, attack=Watched(**vars(setup.plugins.attack)))
-    world = World(setup.plugins.protocol.init(setup.shared))
+    world = RunState(setup.plugins.protocol.init(setup.shared))
     first = play_round(dataclasses.replace(setup, plugins=plugins), world, 0)
     assert first.gain_mean is not None
     assert first.gain_mean > 1e-3

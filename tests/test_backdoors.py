@@ -11,15 +11,18 @@ import torch
 from torch import Tensor
 
 import fedbench
-from fedbench import registry, threat
+from fedbench.adversary import threat_model
+from fedbench.adversary.threat_model import attack_view, forge
 from fedbench.api import Attack, Local, Shared
-from fedbench.errors import ConfigError
-from fedbench.lockstep import Stacked
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key, Secret
+from fedbench.data.dataset import Data
+from fedbench.executors.training import Loop, Schedule
+from fedbench.executors.vmap import Stacked
+from fedbench.experiment.scenario import Scenario
 from fedbench.payload import FloatVectors
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.rng import Key, Secret
-from fedbench.scenario import Scenario
-from fedbench.tasks.pool import Data
 from fedbench.testing import (
     NETWORK,
     assert_rounded_alike,
@@ -29,8 +32,6 @@ from fedbench.testing import (
     example_situation,
     in_float64,
 )
-from fedbench.threat import attack_view, forge
-from fedbench.training import Loop, Schedule
 from fedbench_attacks.dba import DBA
 from fedbench_attacks.edge_case import EdgeCase
 from fedbench_attacks.label_flip import LabelFlip
@@ -211,7 +212,7 @@ def trained(attack: Attack, executor: Any, clients: Any, honest: Tensor, before:
     parts: tuple[Sequence[int], int] = ([0, 0, 1, 1], 2)
     rows = torch.tensor([1, 3])
     secret = Secret.of(0, "test")
-    return threat.train(attack, executor, clients, honest, rows, parts, before, 1, secret)
+    return threat_model.train(attack, executor, clients, honest, rows, parts, before, 1, secret)
 
 
 @pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)

@@ -13,20 +13,21 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from fedbench import registry
 from fedbench.api import Memory, Shared
-from fedbench.bench import codecs, suite, vectors
-from fedbench.bench.codecs import Measured, Plan, measure, scale_of, send
-from fedbench.bench.distortion import Distortion, Draws, bias_squared, distortion
+from fedbench.bench import suite, vectors
 from fedbench.bench.play import Bench, source
 from fedbench.bench.suite import Codec, chosen, misfit
 from fedbench.cli import codec_table, main
-from fedbench.errors import ConfigError
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.experiment.prepare import prepare
 from fedbench.payload import FloatVectors, Payload
+from fedbench.probes import codecs
+from fedbench.probes.codecs import Measured, Plan, measure, scale_of, send
+from fedbench.probes.distortion import Distortion, Draws, bias_squared, distortion
 from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.rng import Key
-from fedbench.setup import prepare
 from fedbench.testing import NETWORK
 
 SHARED = Shared(NETWORK, 0, torch.device("cpu"))

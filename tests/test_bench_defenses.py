@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedbench import registry
 from fedbench.bench.defenses import measure
+from fedbench.core import registry
 from fedbench.payload import FloatVectors
 
 RULES = [

@@ -12,18 +12,18 @@ import pytest
 import torch
 
 import fedbench.run
-from fedbench import threat
+from fedbench.adversary import threat_model
 from fedbench.api import Attack, Mechanism
 from fedbench.bench import rounds
 from fedbench.bench.rounds import Plan, Split
 from fedbench.bench.stopwatch import PARTS, Clock, places, watched
 from fedbench.cli import main
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
+from fedbench.executors.training import Loop
+from fedbench.experiment.prepare import Setup
 from fedbench.payload import FloatVectors
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.run import World, play_round
-from fedbench.setup import Setup
-from fedbench.training import Loop
+from fedbench.run import RunState, play_round
 from fedbench_defenses.mean import Mean
 
 LITTLE = Plan(clients=5, samples=4, rounds=1)
@@ -127,7 +127,7 @@ def test_a_nap_is_charged_to_the_part_that_takes_it(
 def test_parts_sum_to_the_time_of_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # a tick for each look
     setup = rounds.ready("fedpm", "micro", LITTLE, "cpu")
-    world = World(setup.plugins.protocol.init(setup.shared), mechanism=None)
+    world = RunState(setup.plugins.protocol.init(setup.shared), mechanism=None)
     clock = Clock(setup.shared.device)
     with watched(setup, clock):
         start = time.perf_counter()
@@ -165,7 +165,7 @@ def test_everything_is_as_before_after_a_round_and_after_an_error() -> None:
     setup = rounds.ready("fsl", "micro", LITTLE, "cpu")
 
     def found() -> list[Any]:
-        return [vars(owner).get(name) for owner, name, _ in places(setup)] + [threat.forge]
+        return [vars(owner).get(name) for owner, name, _ in places(setup)] + [threat_model.forge]
 
     before = found()
     with watched(setup, Clock(setup.shared.device)):
@@ -184,7 +184,7 @@ def test_everything_is_as_before_after_a_round_and_after_an_error() -> None:
 def test_a_watched_round_is_the_round() -> None:
     def played(watch: bool) -> tuple[Any, Any]:
         setup = rounds.ready("drive", "micro", dataclasses.replace(LITTLE, attack="alie"), "cpu")
-        world = World(setup.plugins.protocol.init(setup.shared), mechanism=None)
+        world = RunState(setup.plugins.protocol.init(setup.shared), mechanism=None)
         clock = Clock(setup.shared.device)
         if watch:
             with watched(setup, clock):
@@ -206,10 +206,10 @@ def test_whoever_overrides_nothing_seems_to_override_nothing(protocol: str) -> N
         assert not setup.plugins.attack.trains
         assert mechanism.on_updates is Mechanism.on_updates
     clock = Clock(setup.shared.device)
-    world = World(setup.plugins.protocol.init(setup.shared), mechanism=None)
+    world = RunState(setup.plugins.protocol.init(setup.shared), mechanism=None)
     called: list[str] = []
     with pytest.MonkeyPatch.context() as patch, watched(setup, clock):
-        patch.setattr(threat, "attack_view", lambda *a: called.append("view"))
+        patch.setattr(threat_model, "attack_view", lambda *a: called.append("view"))
         play_round(setup, world, 0)
     assert not called
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedbench import registry
 from fedbench.cli.catalogue import Doc, list_plugins, show_plugin
-from fedbench.errors import ConfigError, UnknownPluginError
-from fedbench.scenario import Scenario
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, UnknownPluginError
+from fedbench.experiment.scenario import Scenario
 
 INSTALLED = [(kind, name) for kind in registry.KINDS for name in registry.names(kind)]
 

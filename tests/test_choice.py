@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbench import answers
-from fedbench.answers import folder
 from fedbench.api import Batches, Grad, Memory
-from fedbench.choice import asked, choose, crowd
-from fedbench.executors import executor
-from fedbench.layout import Tree
-from fedbench.lockstep import Stacked
-from fedbench.network import ConvNet, Shared
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.executors import cached_answers
+from fedbench.executors.autotune import asked, choose, crowd
+from fedbench.executors.cached_answers import folder
+from fedbench.executors.factory import executor
+from fedbench.executors.training import Loop, Precision, Schedule
+from fedbench.executors.vmap import Stacked
+from fedbench.models.network import ConvNet, Shared
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.rng import Key
-from fedbench.training import Loop, Precision, Schedule
 
 SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 1, torch.device("cpu"))
 PLAN = Schedule(2, 4)
@@ -53,17 +53,17 @@ class Crowded(FedAvg):
 @pytest.fixture
 def measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_clock: None) -> Path:
     monkeypatch.delenv("FEDBENCH_PROBE")
-    monkeypatch.setattr("fedbench.choice.HEAVY", 10)  # a sleep is no heavy step
+    monkeypatch.setattr("fedbench.executors.autotune.HEAVY", 10)  # a sleep is no heavy step
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "fedbench" / "answers"
 
 
 def answer(question: str) -> str | None:
-    return answers.answer(question, {"loop", "stacked"}.__contains__)
+    return cached_answers.answer(question, {"loop", "stacked"}.__contains__)
 
 
 def kept(question: str, found: str) -> str:
-    return answers.kept(question, found, {"loop", "stacked"}.__contains__)
+    return cached_answers.kept(question, found, {"loop", "stacked"}.__contains__)
 
 
 def chosen(protocol: FedAvg, together: float = 8.0) -> str:
@@ -82,7 +82,9 @@ def test_what_is_faster_is_chosen(measuring: Path) -> None:
 def test_heavy_steps_are_the_loops_without_measuring_lock_step(
     measuring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedbench.choice.HEAVY", 0.02)  # of a step; `Sleepy` waits longer
+    monkeypatch.setattr(
+        "fedbench.executors.autotune.HEAVY", 0.02
+    )  # of a step; `Sleepy` waits longer
     assert chosen(Sleepy()) == "loop"
 
 

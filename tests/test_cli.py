@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedbench.cli import main
-from fedbench.record import read
+from fedbench.experiment.record import read
 
 COMMAND = [sys.executable, "-m", "fedbench"]
 SMALL = ["--clients", "12", "--per-round", "4", "--rounds", "2", "--epochs", "1", "--seeds", "0,1"]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedbench.cli import main
-from fedbench.measured import Environment, Result, Round, Spread, Timing
-from fedbench.record import Record
-from fedbench.scenario import Scenario
+from fedbench.experiment.measurements import Environment, Result, Round, Spread, Timing
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
 
 
 def write(folder: Path, looks: int = 2, attacks: tuple[str, ...] = ("none", "sign-flip")) -> None:
@@ -162,8 +162,8 @@ def test_what_the_user_got_wrong_is_one_line(
 
 def test_the_command_knows_every_kind_of_picture() -> None:
     from fedbench.cli import plot
-    from fedbench.pictures.kinds import KINDS
-    from fedbench.pictures.style import FORMATS
+    from fedbench.figures.kinds import KINDS
+    from fedbench.figures.style import FORMATS
 
     assert tuple(KINDS) == plot.KINDS
     assert plot.FORMATS == FORMATS

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fedbench.cli import main
-from fedbench.cli.columns import guarantees, nats
-from fedbench.record import read
-from fedbench.sweep.cells import Cell
-from fedbench.sweep.summary import rows
+from fedbench.experiment.cells import Cell
+from fedbench.experiment.record import read
+from fedbench.results.summary import rows
+from fedbench.tables.columns import guarantees, nats
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 import fedbench
-from fedbench import registry
+from fedbench.adversary.metrics import forged_headers
+from fedbench.adversary.threat_model import AttackContext, attack_view, own_codec
 from fedbench.api import Attack, AttackView, Knowledge
-from fedbench.effect import forged_headers
-from fedbench.measured import Round
-from fedbench.network import ConvNet, Shared
+from fedbench.core import registry
+from fedbench.core.rng import Key
+from fedbench.experiment.measurements import Round
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.network import ConvNet, Shared
 from fedbench.payload import Payload, ScaledSigns, SparseVectors, same
 from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.ef_signsgd import EFSignSGD
-from fedbench.rng import Key
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import prepare
+from fedbench.run import RunState, play_round
 from fedbench.testing import example_payloads, example_situation
-from fedbench.threat import Situation, attack_view, own_codec
 from fedbench_attacks.index_concentration import IndexConcentration
 from fedbench_attacks.scale_field import ScaleField
 from fedbench_attacks.seed_grinding import SeedGrinding, said
@@ -115,7 +115,7 @@ def test_the_scale_field_keeps_the_symbols_plausible_and_flips_them() -> None:
     assert bool(loud.passes("finite").all())
 
 
-def situation(payload: Payload, rows: tuple[int, ...] = (0,)) -> Situation:
+def situation(payload: Payload, rows: tuple[int, ...] = (0,)) -> AttackContext:
     """The adversary owns these rows."""
     return example_situation(payload, Mean(), rows)
 
@@ -249,8 +249,8 @@ class Release(Attack):
 def test_error_feedback_is_part_of_what_an_attack_sees_and_cannot_be_written() -> None:
     setup = prepare(SMALL.model_copy(update={"protocol": "topk:k=0.05,error_feedback=true"}), "cpu")
     plugins = dataclasses.replace(setup.plugins, attack=Release())
-    honest = World(setup.plugins.protocol.init(setup.shared))
-    attacked = World(setup.plugins.protocol.init(setup.shared))
+    honest = RunState(setup.plugins.protocol.init(setup.shared))
+    attacked = RunState(setup.plugins.protocol.init(setup.shared))
     play_round(setup, honest, 0)
     first = play_round(dataclasses.replace(setup, plugins=plugins), attacked, 0)
     assert first.notes["residual"] == 0.0
@@ -284,7 +284,7 @@ def test_the_server_is_as_strict_as_it_is_told(checks: str) -> None:
             SMALL.model_copy(update={"protocol": "drive", "server_checks": checks}), "cpu"
         )
         plugins = dataclasses.replace(setup.plugins, attack=Negative(scale=scale))
-        world = World(setup.plugins.protocol.init(setup.shared))
+        world = RunState(setup.plugins.protocol.init(setup.shared))
         one = play_round(dataclasses.replace(setup, plugins=plugins), world, 0)
         assert one.rejected_malicious == (2 if checks in rejecting else 0)
         assert one.rejected_honest == 0

@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedbench import registry
-from fedbench.errors import ConfigError
-from fedbench.network import ConvNet, Shared
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.models.models import CNN4
+from fedbench.models.network import ConvNet, Shared
 from fedbench.payload import HalfVectors, ScaledSigns, SeededSparse, SignBits, SparseVectors
 from fedbench.payload.half_vectors import Half
+from fedbench.payload.packets import Packet
 from fedbench.payload.seeded_sparse import chosen
 from fedbench.protocols.cast import Cast
 from fedbench.protocols.ef_signsgd import EFSignSGD
 from fedbench.protocols.randk import RandK
 from fedbench.protocols.signsgd import SignSGD, StochasticSign
-from fedbench.rng import Key
-from fedbench.tasks.models import CNN4
 from fedbench.testing import check_payload, check_protocol
-from fedbench.wire import Packet
 
 SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 3, torch.device("cpu"))  # 27, 60, 15 weights
 KEYS = [Key(i) for i in range(4)]

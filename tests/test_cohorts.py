@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedbench import registry
-from fedbench.report import judge
-from fedbench.run import World, play, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import Setup, prepare
+from fedbench.core import registry
+from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.record_builder import judge
+from fedbench.experiment.scenario import Scenario
+from fedbench.run import RunState, play, play_round
 
 PROTOCOLS = registry.names("protocol")
 SMALL = Scenario(
@@ -14,11 +14,11 @@ SMALL = Scenario(
 )
 
 
-def begun(protocol: str, **fields: object) -> tuple[Setup, World]:
+def begun(protocol: str, **fields: object) -> tuple[Setup, RunState]:
     """A run before its first round."""
     scenario = SMALL.model_copy(update={"protocol": protocol, "attack": "sign-flip", **fields})
     setup = prepare(scenario, "cpu", "loop")
-    return setup, World(
+    return setup, RunState(
         setup.plugins.protocol.init(setup.shared), mechanism=setup.plugins.mechanism.init()
     )
 

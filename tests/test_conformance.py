@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from fedbench import registry
+from fedbench.adversary.threat_model import forge
 from fedbench.api import Shared
-from fedbench.errors import Misfit
-from fedbench.scenario import Scenario
+from fedbench.core import registry
+from fedbench.core.errors import Incompatible
+from fedbench.experiment.scenario import Scenario
 from fedbench.testing import (
     NETWORK,
     check_attack,
@@ -22,7 +23,6 @@ from fedbench.testing import (
     example_payloads,
     example_situation,
 )
-from fedbench.threat import forge
 from fedbench_defenses.mean import Mean
 from fedbench_defenses.reputation_clipping import ReputationClipping
 
@@ -177,7 +177,7 @@ def test_a_combination_exists_exactly_if_both_rules_accept_what_the_protocol_sen
             scenario.resolved()
             continue
         reason = f"(works on .*|{why}).* {protocol}( sends {sends.__name__}|, which takes)"
-        with pytest.raises(Misfit, match=reason):
+        with pytest.raises(Incompatible, match=reason):
             scenario.resolved()
         if why is None:
             refused.add((protocol, attack))

@@ -8,13 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedbench import registry
 from fedbench.api import Shared
-from fedbench.convolution import Forms, Geometry, Load, chosen, geometries, matrices, measured
-from fedbench.lockstep import Stacked, footprint
-from fedbench.network import Convolve
+from fedbench.core import registry
+from fedbench.core.rng import Key
+from fedbench.executors.conv_kernels import (
+    Forms,
+    Geometry,
+    Load,
+    chosen,
+    geometries,
+    matrices,
+    measured,
+)
+from fedbench.executors.training import Loop, Schedule
+from fedbench.executors.vmap import Stacked, footprint
+from fedbench.models.network import Convolve
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.rng import Key
 from fedbench.testing import (
     NETWORK,
     assert_rounded_alike,
@@ -22,7 +31,6 @@ from fedbench.testing import (
     example_clients,
     in_float64,
 )
-from fedbench.training import Loop, Schedule
 
 CPU = torch.device("cpu")
 GROUPS: Convolve = F.conv2d

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench import registry
 from fedbench.api import Chain, Defense, Prefilter, ServerView
-from fedbench.errors import PluginError
-from fedbench.order import batcher, by_tiles, selector, sorted_rows, sorted_tile
+from fedbench.core import registry
+from fedbench.core.errors import PluginError
+from fedbench.core.order_statistics import batcher, by_tiles, selector, sorted_rows, sorted_tile
+from fedbench.core.rng import Key
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, ranking
-from fedbench.rng import Key
 from fedbench.testing import check_defense
 from fedbench_defenses.arc import ARC
 from fedbench_defenses.bucketing import Bucketing

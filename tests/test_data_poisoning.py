@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import fedbench
-from fedbench import registry
 from fedbench.api import Local
-from fedbench.errors import ConfigError, PluginError
-from fedbench.record import Record
-from fedbench.rng import Key
-from fedbench.scenario import Scenario
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, PluginError
+from fedbench.core.rng import Key
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
 from fedbench_attacks.label_flip import LabelFlip
 
 SMALL = Scenario(clients=20, per_round=6, rounds=2, epochs=1, eval_every=1, malicious=0.4)

@@ -21,9 +21,10 @@ import pytest
 import torch
 from scipy.io import savemat
 
-from fedbench.errors import ConfigError
-from fedbench.tasks import npz, torchvision_data
-from fedbench.tasks.datasets import (
+from fedbench.core.errors import ConfigError
+from fedbench.data import npz, torchvision_data
+from fedbench.data.dataset import Data
+from fedbench.data.datasets import (
     Cifar10,
     Cifar10Part,
     Cifar100,
@@ -36,7 +37,6 @@ from fedbench.tasks.datasets import (
     Svhn,
     data_folder,
 )
-from fedbench.tasks.pool import Data
 
 Arrays = dict[str, Any]
 GREY = (1, 28, 28)

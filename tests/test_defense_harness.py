@@ -9,22 +9,22 @@ import pytest
 import torch
 
 import fedbench
-from fedbench import registry
+from fedbench.adversary.metrics import _relative, effect, verdict
+from fedbench.adversary.threat_model import attack_view
 from fedbench.api import Chain, Findings, ServerView
 from fedbench.bench.defenses import Cost, growth
 from fedbench.cli import main
-from fedbench.effect import _relative, effect, verdict
-from fedbench.errors import ConfigError, Misfit, UnknownPluginError
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, Incompatible, UnknownPluginError
+from fedbench.core.rng import Key
+from fedbench.experiment.prepare import ROOT, prepare
+from fedbench.experiment.record import file_name
+from fedbench.experiment.scenario import Scenario
 from fedbench.payload import BinaryMasks, FloatVectors, same
-from fedbench.record import file_name
-from fedbench.rng import Key
-from fedbench.scenario import Scenario
-from fedbench.setup import ROOT, prepare
-from fedbench.sweep.gather import shortened
+from fedbench.results.gather import shortened
 from fedbench.sweep.grid import Grid
 from fedbench.testing import example_payloads, example_situation
 from fedbench.testing.defenses import answer, view_of
-from fedbench.threat import attack_view
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_defenses.foolsgold import FoolsGold
 from fedbench_defenses.mean import Mean
@@ -92,10 +92,12 @@ def test_a_chain_of_a_foreign_package_is_part_of_the_code_of_a_run() -> None:
 
 
 def test_a_chain_refuses_what_a_link_would_get() -> None:
-    with pytest.raises(Misfit, match="all messages of one length have one norm, but fsl sends"):
+    with pytest.raises(
+        Incompatible, match="all messages of one length have one norm, but fsl sends"
+    ):
         Scenario(protocol="fsl", defense="clip+mean", **SMALL).resolved()
     Scenario(protocol="fsl", defense="nnm:f=1+clip+mean", **SMALL).resolved()  # mixtures differ
-    with pytest.raises(Misfit, match="works on BinaryMasks, SignBits, but fedpm sends"):
+    with pytest.raises(Incompatible, match="works on BinaryMasks, SignBits, but fedpm sends"):
         Scenario(protocol="fedpm", defense="nnm:f=1+vote-margin", **SMALL).resolved()
     Scenario(protocol="fedpm", defense="entropy-filter+vote-margin", **SMALL).resolved()
 
@@ -207,7 +209,7 @@ def test_views_of_fewer_rows_have_the_rows_ids_and_truth() -> None:
         torch.ones(3).double(),
         payload,
         0,
-        fedbench.rng.Key(0),
+        fedbench.core.rng.Key(0),
         ids=torch.tensor([4, 8, 6]),
         truth=torch.tensor([True, False, True]),
     )
@@ -307,12 +309,12 @@ def test_root_data_are_nobody_s_validation_data_and_no_mechanism_covers_them() -
     rows = torch.cat(setup.validation)
     assert len(setup.root) == min(ROOT, (len(setup.root) + len(rows)) // 2) > 0
     assert not bool(torch.isin(setup.root, rows).any())
-    with pytest.raises(Misfit, match="trains on clients' validation images as they are"):
+    with pytest.raises(Incompatible, match="trains on clients' validation images as they are"):
         Scenario(defense="fltrust", mechanism="dp-sgd", **SMALL).resolved()
 
 
 def test_a_cap_on_odds_is_refused_where_the_server_takes_the_majority() -> None:
-    with pytest.raises(Misfit, match="would be the plain vote for signsgd"):
+    with pytest.raises(Incompatible, match="would be the plain vote for signsgd"):
         Scenario(protocol="signsgd", defense="log-odds-cap", **SMALL).resolved()
     Scenario(protocol="fedpm", defense="log-odds-cap", **SMALL).resolved()
 

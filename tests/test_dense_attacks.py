@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 import fedbench
+from fedbench.adversary.threat_model import AttackContext, attack_view
 from fedbench.api import Attack, AttackView, Gradient, Knowledge, Local
+from fedbench.core.rng import Key
+from fedbench.experiment.scenario import Scenario
 from fedbench.payload import BinaryMasks, FloatVectors, Payload
-from fedbench.rng import Key
-from fedbench.scenario import Scenario
 from fedbench.testing import example_situation
-from fedbench.threat import Situation, attack_view
 from fedbench_attacks.alie import ALIE, largest_z
 from fedbench_attacks.free_rider import FreeRider
 from fedbench_attacks.ipm import IPM
@@ -33,19 +33,19 @@ M = 2
 OWN = [[100.0], [-40.0]]  # of the colluders as if honest: nothing below may depend on them
 
 
-def situation(*benign: list[float], own: list[list[float]] | None = None) -> Situation:
+def situation(*benign: list[float], own: list[list[float]] | None = None) -> AttackContext:
     x = torch.tensor([*(own or OWN), *benign])
     return example_situation(FloatVectors(x), Mean(), range(M))
 
 
-def sent(attack: Attack, here: Situation, memory: Any = None) -> tuple[AttackView, Tensor]:
+def sent(attack: Attack, here: AttackContext, memory: Any = None) -> tuple[AttackView, Tensor]:
     view = attack_view(attack, here)
     message, _ = attack.craft(view, memory)
     assert isinstance(message, Payload)
     return view, message.values()
 
 
-def honest(seed: int = 0, n: int = 9, d: int = 40) -> Situation:
+def honest(seed: int = 0, n: int = 9, d: int = 40) -> AttackContext:
     """Rows of very different norms about a mean that is not zero."""
     key = Key(seed)
     x = key.normal(n, d) * (key.fold("scale").uniform(n)[:, None] * 4 + 0.2)
@@ -203,7 +203,7 @@ def test_mimic_finds_the_direction_in_which_clients_differ_and_stays_on_one_side
     assert len(set(signs[5:])) == 1
 
 
-def learned(trained: Tensor, updates: Tensor, idle: Tensor) -> Situation:
+def learned(trained: Tensor, updates: Tensor, idle: Tensor) -> AttackContext:
     here = example_situation(FloatVectors(updates), Mean(), range(M))
     return dataclasses.replace(here, trained=trained, idle=idle)
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench import registry
+from fedbench.adversary.threat_model import AttackContext, attack_view, forge
 from fedbench.api import Attack, AttackView, Defense, Knowledge, ServerView
+from fedbench.core import registry
+from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload, SignBits
-from fedbench.rng import Key
 from fedbench.testing import example_payloads, example_situation
-from fedbench.threat import Situation, attack_view, forge
 from fedbench_attacks.crafted import sender
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.opt_alie import OptALIE
@@ -40,23 +40,23 @@ def rows(seed: int = 0, n: int = 9, d: int = 40) -> Tensor:
     return x + key.fold("mean").normal(d)
 
 
-def honest(rule: Any, seed: int = 0, n: int = 9, d: int = 40, m: int = M) -> Situation:
+def honest(rule: Any, seed: int = 0, n: int = 9, d: int = 40, m: int = M) -> AttackContext:
     return example_situation(FloatVectors(rows(seed, n, d)), rule, range(m))
 
 
-def column(rule: Any, own: list[float], *benign: float, d: int = 1) -> Situation:
+def column(rule: Any, own: list[float], *benign: float, d: int = 1) -> AttackContext:
     x = torch.tensor([*own, *benign])[:, None].expand(-1, d).clone()
     return example_situation(FloatVectors(x), rule, range(len(own)))
 
 
-def sent(attack: Attack, here: Situation) -> tuple[AttackView, Tensor]:
+def sent(attack: Attack, here: AttackContext) -> tuple[AttackView, Tensor]:
     view = attack_view(attack, here)
     message, _ = attack.craft(view, None)
     assert isinstance(message, Payload)
     return view, message.values()
 
 
-def damage(rule: Any, here: Situation, x: Tensor, draws: int = 1) -> float:
+def damage(rule: Any, here: AttackContext, x: Tensor, draws: int = 1) -> float:
     """What the rule makes of these rows of the colluders, far from the benign mean."""
     benign = here.honest.values()[len(here.rows) :]
     received = FloatVectors(torch.cat([x, benign]))

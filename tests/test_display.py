@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedbench.cli import columns, live, table
-from fedbench.errors import ConfigError
-from fedbench.measured import Environment, Result, Round, Spread, Timing
-from fedbench.pictures import survival, systems
-from fedbench.record import Record
-from fedbench.scenario import Scenario
-from fedbench.sweep import summary
-from fedbench.sweep.cells import Cell, Skipped
+from fedbench.cli import live
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.cells import Cell, Skipped
+from fedbench.experiment.measurements import Environment, Result, Round, Spread, Timing
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
+from fedbench.figures import survival, systems
+from fedbench.results import summary
 from fedbench.sweep.watch import Watcher
+from fedbench.tables import columns, table
 
 Results = dict[Cell, list[Record]]
 LONG = "fedavg:lr=0.1,momentum=0.9,weight_decay=0.0005"
@@ -658,7 +659,7 @@ def test_a_chart_of_clean_runs_only_can_be_drawn() -> None:
 
 def test_the_display_modules_start_without_heavy_libraries() -> None:
     code = (
-        "import sys, fedbench.cli.live, fedbench.cli.table, fedbench.pictures.survival, "
+        "import sys, fedbench.cli.live, fedbench.tables.table, fedbench.figures.survival, "
         "fedbench.cli.catalogue\n"
         "print(sorted({'torch', 'matplotlib', 'pydantic', 'numpy'} & set(sys.modules)))"
     )

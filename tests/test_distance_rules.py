@@ -12,8 +12,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView
+from fedbench.core.rng import Key
 from fedbench.payload import BinaryMasks, FloatVectors, Rankings, SignBits, ranking
-from fedbench.rng import Key
 from fedbench.testing import check_defense
 from fedbench_defenses.centered_clipping import CenteredClipping
 from fedbench_defenses.distances import combine, gram, krum_picks, norms, squared_distances

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 import fedbench
-from fedbench.record import Record
-from fedbench.scenario import Scenario
-from fedbench.sweep.cells import Cell
-from fedbench.sweep.doubts import blind, doubts, helped, once
-from fedbench.sweep.summary import Row, rows
+from fedbench.experiment.cells import Cell
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
+from fedbench.results.summary import Row, rows
+from fedbench.results.warnings import blind, doubts, helped, once
 
 SMALL = Scenario(clients=12, per_round=4, rounds=1, epochs=1, model="micro", malicious=0.5)
 

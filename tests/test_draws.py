@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import binom, chi2
 from scipy.stats import skellam as exact
 
+from fedbench.core.rng import Key
 from fedbench.protocols.draws import Symmetric, _skellam, binomial, skellam
-from fedbench.rng import Key
 
 COUNT = 100_000  # three blocks and a bit
 

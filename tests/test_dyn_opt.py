@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedbench.adversary.threat_model import attack_view
 from fedbench.api import AttackView
+from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload, Rankings, SignBits, SparseVectors, ranking
-from fedbench.rng import Key
 from fedbench.testing import example_payloads, example_situation
-from fedbench.threat import attack_view
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.order_line import saturating
 from fedbench_attacks.search import Scale, best_of_grid

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from scipy.linalg import hadamard as sylvester
 from torch import Tensor
 
-from fedbench import registry
-from fedbench.blocks import spread
-from fedbench.errors import ConfigError, IllegalPayloadError
-from fedbench.network import ConvNet, Shared
+from fedbench.core import registry
+from fedbench.core.blocks import spread
+from fedbench.core.errors import ConfigError, IllegalPayloadError
+from fedbench.core.rng import Key
+from fedbench.models.network import ConvNet, Shared
 from fedbench.payload import Checks, RotatedLevels, same
+from fedbench.payload.packets import Packet
 from fedbench.payload.rotated_levels import widths
 from fedbench.protocols.drive import DRIVE
 from fedbench.protocols.eden import EDEN, Scale, rotated, rotation_seeds
-from fedbench.rng import Key
 from fedbench.testing import check_payload, check_protocol
-from fedbench.wire import Packet
 
 SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 3, torch.device("cpu"))
 BITS = (0.1, 0.5, 1.0, 1.7, 2.0, 3.0, 4.0)

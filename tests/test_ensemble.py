@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fedbench import registry
 from fedbench.api import Attack
 from fedbench.cli.catalogue_page import page, replace
-from fedbench.errors import ConfigError, UnknownPluginError
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, UnknownPluginError
 from fedbench.leaderboard.rules import versions
 from fedbench.sweep import ensemble as ensemble_module
 from fedbench.sweep.ensemble import candidates, capped, ensemble

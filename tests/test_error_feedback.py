@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from fedbench.api import Protocol
-from fedbench.executors import executor
+from fedbench.core.rng import Key
+from fedbench.executors.factory import executor
+from fedbench.executors.training import Schedule
+from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.scenario import Scenario
 from fedbench.protocols.topk import TopK
-from fedbench.rng import Key
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import Setup, prepare
+from fedbench.run import RunState, play_round
 from fedbench.testing import check_protocol
-from fedbench.training import Schedule
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.none import NoAttack
 from fedbench_attacks.sign_flip import SignFlip
@@ -46,7 +46,7 @@ def test_a_skeleton_passes_a_round_with_attack_and_defense(
     protocol: Protocol[Any], attack: Any
 ) -> None:
     setup = game(protocol, attack=attack, defense=TrimmedMean(f=2))
-    world = World(protocol.init(setup.shared))
+    world = RunState(protocol.init(setup.shared))
     start = world.state.clone()
     one = play_round(setup, world, 0)
     assert one.malicious > 0
@@ -57,7 +57,7 @@ def test_a_skeleton_passes_a_round_with_attack_and_defense(
 
 def test_memory_goes_from_round_to_round_of_the_same_client_only() -> None:
     setup = game(TopK(k=0.05, error_feedback=True))
-    world = World(TopK(k=0.05, error_feedback=True).init(setup.shared))
+    world = RunState(TopK(k=0.05, error_feedback=True).init(setup.shared))
     first = play_round(setup, world, 0)
     residual = {i: memory["residual"].clone() for i, memory in world.clients.items()}
     assert set(residual) == set(first.clients)

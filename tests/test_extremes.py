@@ -7,17 +7,17 @@ from typing import Any, get_type_hints
 import pytest
 import torch
 
-from fedbench import registry
+from fedbench.adversary.threat_model import forge
 from fedbench.api import Protocol, Release, ServerView, Shared
-from fedbench.errors import ConfigError, FedbenchError
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, FedbenchError
+from fedbench.core.rng import Key
+from fedbench.executors.training import Loop, Schedule
 from fedbench.payload import BinaryMasks, SignBits
 from fedbench.protocols.pbm import PBM
 from fedbench.protocols.skellam import Skellam
-from fedbench.rng import Key
 from fedbench.testing import NETWORK, example_payloads, example_situation
 from fedbench.testing.contracts import example_clients
-from fedbench.threat import forge
-from fedbench.training import Loop, Schedule
 from fedbench_defenses.centered_clipping import CenteredClipping
 from fedbench_defenses.dnc import DnC
 from fedbench_defenses.log_odds_cap import LogOddsCap, pseudo_count

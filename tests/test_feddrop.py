@@ -9,17 +9,17 @@ from torch import Tensor
 
 import fedbench
 from fedbench.api import Shared
-from fedbench.errors import ConfigError
-from fedbench.layout import Layout
-from fedbench.network import ConvNet
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.core.trees import Layout
+from fedbench.executors.training import Client, Loop, Schedule
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.models import CNN4, Conv4, LeNet, LeNet5, ResNet20
+from fedbench.models.network import ConvNet
 from fedbench.payload import GatedVectors
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.feddrop import FedDrop, chain, is_chain
-from fedbench.rng import Key
-from fedbench.scenario import Scenario
-from fedbench.tasks.models import CNN4, Conv4, LeNet, LeNet5, ResNet20
 from fedbench.testing import NETWORK, check_payload, check_protocol, example_clients
-from fedbench.training import Client, Loop, Schedule
 
 # conv1 (4, 1, 3, 3), conv2 (5, 4, 3, 3), pool, fc1 (6, 5 * 4), fc2 (3, 6): 15 units.
 DEEP = Shared(ConvNet((1, 4, 4), ((4, 5),), (6,), 3), 3, torch.device("cpu"))

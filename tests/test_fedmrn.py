@@ -11,19 +11,21 @@ from torch import Tensor
 
 import fedbench
 from fedbench.api import Attack, AttackView, ServerView, Shared
-from fedbench.errors import ConfigError, IllegalPayloadError
-from fedbench.layout import Tree
-from fedbench.lockstep import Stacked
-from fedbench.network import ConvNet, Network, is_weight
+from fedbench.core.errors import ConfigError, IllegalPayloadError
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.executors.training import Loop, Schedule
+from fedbench.executors.vmap import Stacked
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.batch_norm_net import BatchNormNet
+from fedbench.models.network import ConvNet, Network, is_weight
 from fedbench.payload import FloatVectors, NoiseMasks, Payload, same
 from fedbench.payload.noise_masks import SMALLEST, Noise, noise_of
+from fedbench.payload.packets import Packet
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedmrn import FedMRN, FedMRNS
-from fedbench.rng import Key
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import prepare
-from fedbench.tasks.batch_norm_net import BatchNormNet
+from fedbench.run import RunState, play_round
 from fedbench.testing import (
     NETWORK,
     assert_rounded_alike,
@@ -32,8 +34,6 @@ from fedbench.testing import (
     doubled,
     example_clients,
 )
-from fedbench.training import Loop, Schedule
-from fedbench.wire import Packet
 from fedbench_defenses.mean import Mean
 
 NOISES: list[Noise] = ["uniform", "gaussian", "bernoulli"]
@@ -354,7 +354,7 @@ def test_post_training_masking_is_the_update_of_fedavg(protocol: FedMRN) -> None
 def test_stacked_clients_send_the_masks_of_the_loop(name: str) -> None:
     setup = prepare(Scenario(protocol=name, clients=20, epochs=2), "cpu")
     protocol, shared = setup.plugins.protocol, setup.shared
-    world = World(protocol.init(shared))
+    world = RunState(protocol.init(shared))
     tree = protocol.receive(shared, protocol.broadcast(shared, world.state, [0], Key(0)))
     clients = doubled([setup.client(i, tree, world.clients.get(i), 0) for i in range(3)])
     keys, sent = [client.key for client in clients], []
@@ -524,7 +524,7 @@ def test_a_forged_message_is_rejected_counted_and_the_round_goes_on() -> None:
     scenario = Scenario(protocol="fedmrn", clients=12, per_round=7, epochs=1, malicious=0.3)
     setup = prepare(scenario, "cpu")
     plugins = dataclasses.replace(setup.plugins, attack=Forger())
-    world = World(setup.plugins.protocol.init(setup.shared))
+    world = RunState(setup.plugins.protocol.init(setup.shared))
     start = world.state.clone()
     one = play_round(dataclasses.replace(setup, plugins=plugins), world, 0)
     assert one.rejected_malicious == one.malicious > 0

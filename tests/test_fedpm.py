@@ -9,21 +9,24 @@ import torch
 from torch import Tensor
 
 import fedbench
-from fedbench import registry
+from fedbench.adversary.threat_model import forge
 from fedbench.api import ServerView, Shared
-from fedbench.errors import ConfigError
-from fedbench.layout import Tree
-from fedbench.lockstep import Stacked
-from fedbench.network import ConvNet
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.executors.training import Loop, Schedule
+from fedbench.executors.vmap import Stacked
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.models import CNN4, CNN8, Conv6, Model, ResNet20
+from fedbench.models.network import ConvNet
 from fedbench.payload import BinaryMasks, FloatVectors
+from fedbench.payload.packets import code_bits
 from fedbench.protocols.fedmask import FedMask
 from fedbench.protocols.fedpm import FedPM
 from fedbench.protocols.hidenseek import HideNSeek, kaiming_normal, kept_weights
 from fedbench.protocols.score_training import Belief, ScoreTraining
 from fedbench.protocols.topk_mask import TopKMask
-from fedbench.rng import Key
-from fedbench.scenario import Scenario
-from fedbench.tasks.models import CNN4, CNN8, Conv6, Model, ResNet20
 from fedbench.testing import (
     NETWORK,
     doubled,
@@ -31,9 +34,6 @@ from fedbench.testing import (
     example_situation,
     in_float64,
 )
-from fedbench.threat import forge
-from fedbench.training import Loop, Schedule
-from fedbench.wire import code_bits
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
 

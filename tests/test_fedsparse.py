@@ -10,20 +10,20 @@ from torch import Tensor
 
 import fedbench
 from fedbench.api import Shared
-from fedbench.errors import ConfigError, IllegalPayloadError
-from fedbench.network import ConvNet
+from fedbench.core.errors import ConfigError, IllegalPayloadError
+from fedbench.core.rng import Key
+from fedbench.executors.training import Loop, Schedule
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.models import LeNet5
+from fedbench.models.network import ConvNet
 from fedbench.payload import GatedVectors, same
 from fedbench.payload.gated import governed
+from fedbench.payload.packets import Packet
 from fedbench.protocols import hard_concrete
 from fedbench.protocols.fedsparse import FedSparse, SparseState
 from fedbench.protocols.groups import gating, group_norms, initial_threshold
 from fedbench.protocols.optimizers import Adam, Adamax
-from fedbench.rng import Key
-from fedbench.scenario import Scenario
-from fedbench.tasks.models import LeNet5
 from fedbench.testing import NETWORK, check_payload, check_protocol, example_clients
-from fedbench.training import Loop, Schedule
-from fedbench.wire import Packet
 
 T = 1e-3
 

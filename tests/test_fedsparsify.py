@@ -14,22 +14,22 @@ from torch import Tensor
 
 import fedbench
 from fedbench.api import ServerView, Shared
-from fedbench.errors import ConfigError, IllegalPayloadError
-from fedbench.lockstep import Stacked
-from fedbench.network import ConvNet, Network
-from fedbench.order import largest
+from fedbench.core.errors import ConfigError, IllegalPayloadError
+from fedbench.core.order_statistics import largest
+from fedbench.core.rng import Key
+from fedbench.executors.training import Client, Loop, Schedule
+from fedbench.executors.vmap import Stacked
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.batch_norm_net import BatchNormNet
+from fedbench.models.network import ConvNet, Network
 from fedbench.payload import FloatVectors, PrunedVectors, same
+from fedbench.payload.packets import Packet, code_bits
 from fedbench.payload.pruned import Alive, largest_alive
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedsparsify import FedSparsify, PrunedState
-from fedbench.rng import Key
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import prepare
-from fedbench.tasks.batch_norm_net import BatchNormNet
+from fedbench.run import RunState, play_round
 from fedbench.testing import NETWORK, check_payload, check_protocol, example_clients
-from fedbench.training import Client, Loop, Schedule
-from fedbench.wire import Packet, code_bits
 from fedbench_defenses.mean import Mean
 
 CPU = torch.device("cpu")
@@ -561,7 +561,7 @@ def entropy(p: float) -> float:
 def test_a_client_sends_as_many_weights_as_the_schedule_says() -> None:
     text = "fedsparsify:until=3,initial=0.4"
     setup = prepare(Scenario(protocol=text, clients=8, per_round=3, epochs=1, malicious=0), "cpu")
-    world = World(setup.plugins.protocol.init(setup.shared))
+    world = RunState(setup.plugins.protocol.init(setup.shared))
     d = 151_072
     kept = [
         math.ceil(left * d) for left in (Fraction(6, 10), Fraction(1625, 10_000), Fraction(1, 10))

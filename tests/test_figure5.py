@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from fedbench.cli import figure5 as command
 from fedbench.cli.figure5_chart import CURVES, compose
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
 from fedbench.privacy.amplification import marginal, paper_rdp, r_alpha
 from fedbench.privacy.conversion import ORDERS, Floats, rdp_to_dp, rdp_to_dp_mironov
 from fedbench.privacy.figure5 import (
@@ -46,7 +47,6 @@ from fedbench.privacy.figure5 import (
     simulate,
 )
 from fedbench.privacy.inverse import inverse_marginal, printed_mean
-from fedbench.rng import Key
 
 KEY, DELTA, REPETITIONS = Key(0).fold("figure5"), 1e-4, 2000
 AT = {epsilon: exact_sigma(epsilon, DELTA) or math.nan for epsilon in (1.0, 4.0, 6.0)}

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView
+from fedbench.core.rng import Key
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits
-from fedbench.rng import Key
 from fedbench.testing import assert_rounded_alike, check_defense
 from fedbench_defenses.angles import cosines
 from fedbench_defenses.distances import combine, gram, norms, squared_distances

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Batches, Grad, Memory, Shared
-from fedbench.forked import Forked
-from fedbench.layout import Tree
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.executors.process_pool import Forked
+from fedbench.executors.training import Client, Loop, Schedule, WrapGrad, untouched
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedsparse import FedSparse
 from fedbench.protocols.fsl import FSL
-from fedbench.rng import Key
 from fedbench.testing import (
     NETWORK,
     assert_rounded_alike,
@@ -26,7 +27,6 @@ from fedbench.testing import (
     example_clients,
     in_float64,
 )
-from fedbench.training import Client, Loop, Schedule, WrapGrad, untouched
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from fedbench import seal
-from fedbench.errors import ConfigError
-from fedbench.measured import Environment, Result, Round, Spread, Timing
-from fedbench.record import Record
-from fedbench.scenario import Scenario
-from fedbench.sweep import gather as module
-from fedbench.sweep.cells import Cell
-from fedbench.sweep.gather import cells_of, gather, shortened
-from fedbench.sweep.statistics import accuracies, impacts, interval
-from fedbench.sweep.summary import Row, rows
+from fedbench.core import seal
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.cells import Cell
+from fedbench.experiment.measurements import Environment, Result, Round, Spread, Timing
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
+from fedbench.results import gather as module
+from fedbench.results.gather import cells_of, gather, shortened
+from fedbench.results.statistics import accuracies, impacts, interval
+from fedbench.results.summary import Row, rows
 
 # how sure
 

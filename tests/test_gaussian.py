@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from opacus.accountants import PRVAccountant
 
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
 from fedbench.privacy.conversion import gdp_epsilon, rdp_rounds, rdp_to_dp
 from fedbench.privacy.gaussian import (
     FRACTIONS,

@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedbench.adversary.threat_model import attack_view, forge
 from fedbench.api import ServerView, Shared
-from fedbench.network import ConvNet
+from fedbench.core.rng import Key
+from fedbench.models.models import Conv8, LeNet
+from fedbench.models.network import ConvNet
 from fedbench.payload import (
     FloatVectors,
     Payload,
@@ -23,10 +26,7 @@ from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fsl import FSL, SparseFSL, initial_scores
 from fedbench.protocols.signsgd import SignSGD
 from fedbench.protocols.topk import TopK
-from fedbench.rng import Key
-from fedbench.tasks.models import Conv8, LeNet
 from fedbench.testing import example_situation
-from fedbench.threat import attack_view, forge
 from fedbench_attacks.rank_reversal import RankReversal
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.distances import krum_scores, squared_distances

@@ -10,16 +10,18 @@ from torch import Tensor
 
 import fedbench
 from fedbench.api import Shared
-from fedbench.errors import ConfigError, IllegalPayloadError
-from fedbench.layout import Tree
-from fedbench.network import ConvNet
+from fedbench.core.errors import ConfigError, IllegalPayloadError
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.executors.training import Loop, Schedule
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.network import ConvNet
 from fedbench.payload import MixtureVectors
+from fedbench.payload.packets import Packet
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedlaplace import FedLaplace, soft_threshold
 from fedbench.protocols.fedmog import FedMoG
 from fedbench.protocols.fedprox import FedProx
-from fedbench.rng import Key
-from fedbench.scenario import Scenario
 from fedbench.testing import (
     NETWORK,
     assert_rounded_alike,
@@ -29,8 +31,6 @@ from fedbench.testing import (
     example_clients,
     in_float64,
 )
-from fedbench.training import Loop, Schedule
-from fedbench.wire import Packet
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 LINE = Shared(ConvNet((1, 1, 2), (), (), 1), 3, torch.device("cpu"))  # one layer (1, 2)

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 import fedbench
-from fedbench import blame, hooks, registry
 from fedbench.api import (
     Attack,
     AttackView,
@@ -27,16 +26,24 @@ from fedbench.api import (
     Prefilter,
     ServerView,
     Traits,
+    hooks,
 )
 from fedbench.cli import main
-from fedbench.errors import ConfigError, Misfit, PluginError, Unavailable, UnknownPluginError
+from fedbench.core import blame, registry
+from fedbench.core.errors import (
+    ConfigError,
+    Incompatible,
+    PluginError,
+    Unavailable,
+    UnknownPluginError,
+)
+from fedbench.experiment.compatibility import examine
+from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.record_builder import report
+from fedbench.experiment.scenario import Scenario
 from fedbench.payload import FloatVectors, SignBits
-from fedbench.plugins import examine
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.report import report
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import Setup, prepare
+from fedbench.run import RunState, play_round
 from fedbench.sweep.engine import crash
 from fedbench.sweep.grid import Grid
 from fedbench.testing import check_attack, check_defense, check_mechanism, check_protocol
@@ -65,14 +72,14 @@ def prepared() -> Setup:
     return prepare(SMALL, "cpu", "loop")
 
 
-def played(**plugins: Any) -> World:
+def played(**plugins: Any) -> RunState:
     """A round with these plug-ins in place of attack, defense, protocol or mechanism."""
     setup = prepared()
     setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, **plugins))
     if "protocol" in plugins:
         executor = dataclasses.replace(setup.executor, protocol=plugins["protocol"])
         setup = dataclasses.replace(setup, executor=executor)
-    world = World(hooks.ask(setup.plugins.protocol, "init", object, setup.shared))
+    world = RunState(hooks.ask(setup.plugins.protocol, "init", object, setup.shared))
     world.mechanism = hooks.ask(setup.plugins.mechanism, "init", object)
     with hooks.in_round(0):
         play_round(setup, world, 0)
@@ -514,9 +521,9 @@ def test_advice_to_the_user_from_a_round_names_its_plug_in_and_misfits_nobody() 
     assert text.endswith(" raised ConfigError: Pixel.size must be less")
     for hook in ("init", "aggregate"):
         with pytest.raises(PluginError) as caught:
-            played(defense=rule(**{hook: raising(Misfit("does not fit here"))}))
+            played(defense=rule(**{hook: raising(Incompatible("does not fit here"))}))
         assert str(caught.value) == (
-            f"plug-in Crooked of {HERE}: {hook} in round 0 raised Misfit: does not fit here"
+            f"plug-in Crooked of {HERE}: {hook} in round 0 raised Incompatible: does not fit here"
         )
         told = crash(caught.value)
         assert (told.kind, told.message) == ("user", str(caught.value))
@@ -573,7 +580,7 @@ def doubts(**plugins: Any) -> list[str]:
     scenario = setup.scenario.model_copy(update={"attack": "sign-flip"})
     changed = dataclasses.replace(setup.plugins, **plugins)
     setup = dataclasses.replace(setup, plugins=changed, scenario=scenario)
-    world = World(setup.plugins.protocol.init(setup.shared))
+    world = RunState(setup.plugins.protocol.init(setup.shared))
     with hooks.in_round(0):
         one = play_round(setup, world, 0)
     return report(setup, world, [one], 1.0).flags
@@ -593,7 +600,7 @@ def test_how_many_messages_were_rejected_is_counted_over_the_rounds_of_the_attac
     setup = prepared()
     scenario = setup.scenario.model_copy(update={"attack": "sign-flip", "attack_from": 1})
     setup = dataclasses.replace(setup, scenario=scenario)
-    world = World(setup.plugins.protocol.init(setup.shared))
+    world = RunState(setup.plugins.protocol.init(setup.shared))
     one = play_round(setup, world, 0)
     before = one.model_copy(update={"malicious": 4, "rejected_malicious": 4})
     for refused, flag in ((2, "all"), (1, "most"), (0, None)):
@@ -619,7 +626,7 @@ def test_a_rule_that_answers_nan_is_scored_and_flagged() -> None:
     setup = prepared()
     plugins = dataclasses.replace(setup.plugins, defense=rule(aggregate=ruined))
     setup = dataclasses.replace(setup, plugins=plugins)
-    world = World(setup.plugins.protocol.init(setup.shared))
+    world = RunState(setup.plugins.protocol.init(setup.shared))
     one = play_round(setup, world, 0)
     assert one.findings == {"not_finite": 2}
     assert one.accuracy == 0.0

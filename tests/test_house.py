@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedbench import registry
-from fedbench.identity import READERS
+from fedbench.core import registry
+from fedbench.experiment.fingerprint import READERS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("fedbench", "attacks/fedbench_attacks", "defenses/fedbench_defenses")
@@ -196,7 +196,7 @@ def test_torchvision_is_imported_in_one_file_inside_functions(modules: list[Modu
         if re.search(r"^\s*(import|from) torchvision", module.text, re.M)
         or 'import_module("torchvision' in module.text
     }
-    assert list(users) == ["fedbench/tasks/torchvision_data.py"]
+    assert list(users) == ["fedbench/data/torchvision_data.py"]
     assert not any(re.search(r"^(import|from) torchvision", x, re.M) for x in users.values())
 
 

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbench.errors import IllegalPayloadError
-from fedbench.integer_codes import (
+from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.rng import Key
+from fedbench.payload.entropy_coding import (
     LARGEST,
     code_elias,
     code_entropy,
@@ -19,8 +20,7 @@ from fedbench.integer_codes import (
     decode_entropy,
     omega,
 )
-from fedbench.rng import Key
-from fedbench.wire import Bytes
+from fedbench.payload.packets import Bytes
 
 LENGTHS = st.one_of(st.sampled_from([0, 1, 2, 3, 7, 64, 97, 256, 257]), st.integers(0, 400))
 

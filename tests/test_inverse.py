@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
 from fedbench.privacy.amplification import marginal
 from fedbench.privacy.inverse import inverse_marginal, printed_mean
 

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbench import registry
 from fedbench.api import ServerView
-from fedbench.errors import ConfigError, FedbenchError, PluginError
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, FedbenchError, PluginError
+from fedbench.core.rng import Key
+from fedbench.experiment.record import parse
+from fedbench.experiment.scenario import Scenario
 from fedbench.isolation.host import Child, Kept, environment
 from fedbench.isolation.plain import NotPlainError, read, write
 from fedbench.isolation.stand_ins import Isolation
 from fedbench.leaderboard.reproduce import guarded
 from fedbench.payload import FloatVectors, SignBits, identical
-from fedbench.record import parse
-from fedbench.rng import Key
 from fedbench.run import play
-from fedbench.scenario import Scenario
 from fedbench.sweep.local import Options
 
 Install = Callable[[str, dict[str, str]], dict[str, str]]

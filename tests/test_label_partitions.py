@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedbench.errors import ConfigError
-from fedbench.rng import Key
-from fedbench.tasks.dealing import deal, even_hands, in_proportion, random_hands
-from fedbench.tasks.partitions import Labels, MaxClasses, Natural, Partition
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.data.assignment import deal, even_hands, in_proportion, random_hands
+from fedbench.data.partitions import Labels, MaxClasses, Natural, Partition
 
 SEEDS = st.integers(0, 2**64 - 1)
 

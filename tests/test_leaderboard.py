@@ -14,19 +14,22 @@ from typing import Any
 import pytest
 import tomli_w
 
-from fedbench import registry
 from fedbench.cli import main
-from fedbench.errors import ConfigError
-from fedbench.identity import code_version
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.fingerprint import code_version
+from fedbench.experiment.measurements import Environment, Privacy, Result, Round, Spread, Timing
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import Case, build
 from fedbench.leaderboard.check import check
-from fedbench.leaderboard.conditions import one_system
 from fedbench.leaderboard.entry import Entry, Interval, Repeated, Reproduction, Said
+from fedbench.leaderboard.entry_plan import plan
+from fedbench.leaderboard.entry_rules import one_system
 from fedbench.leaderboard.growth import losses
 from fedbench.leaderboard.judge import RULES, SOUND, judge
 from fedbench.leaderboard.outdated import outdated
-from fedbench.leaderboard.plan import plan
 from fedbench.leaderboard.rank import ranking, total
 from fedbench.leaderboard.reproduce import claim
 from fedbench.leaderboard.reproduction import (
@@ -41,9 +44,6 @@ from fedbench.leaderboard.rules import PUBLISHED, Rules, numbered, versions
 from fedbench.leaderboard.schema import schemas
 from fedbench.leaderboard.score import curve, over, price, score, spending
 from fedbench.leaderboard.submission import infer, submit
-from fedbench.measured import Environment, Privacy, Result, Round, Spread, Timing
-from fedbench.record import Record
-from fedbench.scenario import Scenario
 from fedbench.sweep.plan import Plan
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fedbench.cli import main
 from fedbench.cli.leaderboard_table import Place, as_csv
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.check import check
 from fedbench.leaderboard.entry import Entry, Price, Repeated, Reproduction

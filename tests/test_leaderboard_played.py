@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from fedbench.experiment.record import Record, read
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.check import check
 from fedbench.leaderboard.entry import Said
 from fedbench.leaderboard.judge import errors
 from fedbench.leaderboard.submission import submit
-from fedbench.record import Record, read
-from fedbench.sweep.gather import gather
+from fedbench.results.gather import gather
 
 pytestmark = pytest.mark.slow
 DIGITS = "8cf43c50f882cb62734c9275f9e7b436368c38a17cd1c2ca8f1958ad67de3885"

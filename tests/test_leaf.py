@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedbench import registry, setup
-from fedbench.errors import ConfigError
-from fedbench.scenario import Scenario
-from fedbench.tasks.datasets import Mnist5k
-from fedbench.tasks.leaf import Femnist
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.data.datasets import Mnist5k
+from fedbench.data.leaf import Femnist
+from fedbench.experiment import prepare
+from fedbench.experiment.scenario import Scenario
 
 Users = dict[str, list[int]]
 
@@ -156,7 +157,7 @@ def test_a_run_with_natural_clients_gives_each_one_its_own_samples(
     write(tmp_path / "femnist" / "all_data" / "a.json", users)
     monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path))
     scenario = Scenario(dataset="femnist", partition="natural", clients=5, per_round=2)
-    prepared = setup.prepare(scenario, device="cpu")
+    prepared = prepare.prepare(scenario, device="cpu")
     seen = set()
     for train, test in zip(prepared.train, prepared.test, strict=True):
         (user,) = set(prepared.data.y[torch.cat([train, test])].tolist())
@@ -171,7 +172,7 @@ def test_natural_clients_need_users() -> None:
     assert Mnist5k().load(None).owner is None
     scenario = Scenario(dataset="digits", partition="natural", clients=5, per_round=2)
     with pytest.raises(ConfigError, match="--dataset femnist or another --partition"):
-        setup.prepare(scenario, device="cpu")
+        prepare.prepare(scenario, device="cpu")
 
 
 @pytest.mark.parametrize("text", ["labels:k=4", "max-classes:classes=4", "natural"])

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbench.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.rng import Key
 from fedbench.payload import Levels, same
 from fedbench.payload.levels import Code, Norm, bucket_lengths, scales_of
-from fedbench.rng import Key
+from fedbench.payload.packets import Packet
 from fedbench.testing import check_payload
-from fedbench.wire import Packet
 
 CODES: list[Code] = ["elias", "entropy"]
 BOTH = pytest.mark.parametrize("code", CODES)

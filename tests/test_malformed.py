@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import fedbench
+from fedbench.adversary.threat_model import forge
+from fedbench.experiment.scenario import Scenario
 from fedbench.payload import Payload, SparseVectors
-from fedbench.scenario import Scenario
+from fedbench.payload.packets import Packet
 from fedbench.testing import example_payloads, example_situation
-from fedbench.threat import forge
-from fedbench.wire import Packet
 from fedbench_attacks.malformed import Kind, Malformed, encoded, meant
 from fedbench_defenses.mean import Mean
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedbench.adversary.threat_model import attack_view
 from fedbench.api import AttackView
+from fedbench.core.rng import Key
 from fedbench.payload import (
     BinaryMasks,
     FloatVectors,
@@ -18,9 +20,7 @@ from fedbench.payload import (
     SignBits,
     SparseVectors,
 )
-from fedbench.rng import Key
 from fedbench.testing import example_situation
-from fedbench.threat import attack_view
 from fedbench_attacks.complement import Complement
 from fedbench_attacks.gate_closing import GateClosing
 from fedbench_attacks.margin import TIES, Margin, decided

@@ -8,10 +8,14 @@ import pytest
 import torch
 
 import fedbench
-from fedbench import registry
 from fedbench.api import Defense, Gradient, Mechanism, Release, ServerView
-from fedbench.errors import ConfigError, Misfit
-from fedbench.network import Shared
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, Incompatible
+from fedbench.core.rng import Key
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.batch_norm_net import BatchNormNet
+from fedbench.models.network import Shared
 from fedbench.payload import BinaryMasks, FloatVectors, NoiseMasks, Payload, SignBits
 from fedbench.privacy.events import (
     FlippedBits,
@@ -27,10 +31,6 @@ from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling
 from fedbench.privacy.mechanisms.noisy_sign import NoisySign
 from fedbench.privacy.mechanisms.randomized_response import FlipBits
 from fedbench.protocols.fedpm import FedPM
-from fedbench.rng import Key
-from fedbench.scenario import Scenario
-from fedbench.setup import prepare
-from fedbench.tasks.batch_norm_net import BatchNormNet
 from fedbench.testing import NETWORK
 
 RELEASE = Release(d=7, size=40, batch_size=8, steps=10, clients=50, per_round=10)
@@ -284,7 +284,7 @@ def test_gaussian_noise_for_privacy_has_tails_and_the_right_variance() -> None:
 def test_a_mechanism_refuses_what_it_was_not_proved_for(
     mechanism: str, protocol: str, reason: str
 ) -> None:
-    with pytest.raises(Misfit, match=reason):
+    with pytest.raises(Incompatible, match=reason):
         Scenario(protocol=protocol, mechanism=mechanism).plugins()
 
 
@@ -298,7 +298,7 @@ def test_a_mechanism_refuses_what_it_was_not_proved_for(
 def test_noise_behind_a_robust_rule_and_sums_before_one_are_refused(
     changes: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(Misfit, match=reason):
+    with pytest.raises(Incompatible, match=reason):
         Scenario(**changes).plugins()
 
 
@@ -342,7 +342,7 @@ def test_malicious_clients_add_no_noise_unless_they_behave() -> None:
             seen.append(len(updates))
             return torch.zeros_like(updates), state
 
-    from fedbench.run import World, play_round
+    from fedbench.run import RunState, play_round
 
     for attack, expected in (("none", 6), ("sign-flip", None)):
         seen: list[int] = []
@@ -350,7 +350,7 @@ def test_malicious_clients_add_no_noise_unless_they_behave() -> None:
         setup = prepare(small, "cpu")
         plugins = dataclasses.replace(setup.plugins, mechanism=Zeros())
         setup = dataclasses.replace(setup, plugins=plugins)
-        played = play_round(setup, World(plugins.protocol.init(setup.shared)), 0)
+        played = play_round(setup, RunState(plugins.protocol.init(setup.shared)), 0)
         assert played.malicious > 0
         assert seen == [6 - played.malicious if expected is None else expected]
 
@@ -395,9 +395,9 @@ def test_central_noise_is_added_also_when_nobody_came() -> None:
 
 @pytest.mark.parametrize("protocol", ["fedavg", "fedpm"])
 def test_gradients_of_samples_add_up_to_that_of_the_batch(protocol: str) -> None:
-    from fedbench.lockstep import Stacked
+    from fedbench.executors.training import Loop, Schedule
+    from fedbench.executors.vmap import Stacked
     from fedbench.testing import assert_rounded_alike, doubled, example_clients, in_float64
-    from fedbench.training import Loop, Schedule
 
     plugin = in_float64(registry.load("protocol", protocol))
     client = doubled(example_clients(plugin, SHARED, 1))[0]
@@ -423,9 +423,9 @@ def test_gradients_of_samples_add_up_to_that_of_the_batch(protocol: str) -> None
 
 @pytest.mark.parametrize("protocol", ["fedavg", "fedpm"])
 def test_dp_sgd_trains_the_same_in_the_loop_and_stacked(protocol: str) -> None:
-    from fedbench.lockstep import Stacked
+    from fedbench.executors.training import Loop, Schedule
+    from fedbench.executors.vmap import Stacked
     from fedbench.testing import assert_rounded_alike, doubled, example_clients, in_float64
-    from fedbench.training import Loop, Schedule
 
     plugin = in_float64(registry.load("protocol", protocol))
     private = DPSGD(clip=0.5, z=0.1).wrap_grad
@@ -440,7 +440,7 @@ def test_dp_sgd_trains_the_same_in_the_loop_and_stacked(protocol: str) -> None:
 
 
 def test_batches_of_coins_hold_every_sample_as_often_as_the_rate_says() -> None:
-    from fedbench.training import Schedule
+    from fedbench.executors.training import Schedule
 
     schedule = Schedule(epochs=500, batch_size=8, coins=True)
     batches = schedule.rows(20, Key(1))

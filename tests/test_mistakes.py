@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedbench.cli import main
-from fedbench.errors import LONGEST, one_line
-from fedbench.files import parsed_toml, read_limited, writable
+from fedbench.core.errors import LONGEST, one_line
+from fedbench.core.files import parsed_toml, read_limited, writable
 
 LONG = "z" * 2000
 NINES = "9" * 5000

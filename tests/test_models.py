@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedbench.errors import ConfigError
-from fedbench.layout import Tree
-from fedbench.network import ConvNet
-from fedbench.rng import Key
-from fedbench.tasks.models import Conv4, Conv6, Conv8, Conv10, LeNet, Model
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.models.models import Conv4, Conv6, Conv8, Conv10, LeNet, Model
+from fedbench.models.network import ConvNet
 from fedbench.testing import assert_rounded_alike
 
 TINY = ConvNet(image=(2, 7, 6), blocks=((3, 4), (5,)), hidden=(6,), classes=3)

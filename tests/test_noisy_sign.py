@@ -10,7 +10,7 @@ import pytest
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
 from fedbench.privacy.amplification import r_alpha, renyi_bernoulli
 from fedbench.privacy.conversion import ORDERS, Floats
 from fedbench.privacy.noisy_sign import SLACK, sign_constant, sign_rdp

@@ -9,19 +9,19 @@ from torch import Tensor, nn
 
 import fedbench
 from fedbench.api import Grad, Shared
-from fedbench.errors import ConfigError
-from fedbench.layout import Layout, Tree
-from fedbench.lockstep import Stacked
-from fedbench.network import Image, Network, Step, is_statistic
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.core.trees import Layout, Tree
+from fedbench.executors.training import Client, Loop, Schedule
+from fedbench.executors.vmap import Stacked
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.batch_norm_net import BatchNormNet, batch_norm
+from fedbench.models.dropout_net import DropoutNet, dropout
+from fedbench.models.models import CNN4, CNN8, LeNet5, Model, ResNet20
+from fedbench.models.network import Image, Network, Step, is_statistic
+from fedbench.models.residual_net import ResidualNet, shortcut
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.rng import Key
-from fedbench.scenario import Scenario
-from fedbench.tasks.batch_norm_net import BatchNormNet, batch_norm
-from fedbench.tasks.dropout_net import DropoutNet, dropout
-from fedbench.tasks.models import CNN4, CNN8, LeNet5, Model, ResNet20
-from fedbench.tasks.residual_net import ResidualNet, shortcut
 from fedbench.testing import assert_rounded_alike
-from fedbench.training import Client, Loop, Schedule
 
 NORMED = BatchNormNet(image=(2, 9, 6), blocks=((3, 4), (5,)), pools=1, classes=3)
 DROPPED = DropoutNet((2, 9, 6), (3, 4), 2, 7, 3, conv_dropout=0.25, dense_dropout=0.5)

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedbench.adversary.threat_model import malicious_clients
 from fedbench.api import Attack, AttackView, Defense, Knowledge, Local, Mechanism, ServerView
 from fedbench.api.attack import Tier
+from fedbench.core.rng import Key, Secret, _word
+from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.scenario import Scenario
 from fedbench.payload import Payload
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.rng import Key, Secret, _word
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import Setup, prepare
-from fedbench.threat import malicious_clients
+from fedbench.run import RunState, play_round
 
 SMALL = Scenario(clients=20, per_round=6, rounds=6, epochs=1, malicious=0.4, eval_every=6)
 Handed = dict[str, set[int]]  # by what it is for, the seeds of keys
@@ -136,7 +136,7 @@ def note(handed: Handed, purpose: str, *keys: Key) -> None:
 def played(setup: Setup, rounds: int, **plugins: Any) -> Setup:
     """The setup with these plug-ins, so many rounds later."""
     setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, **plugins))
-    world = World(setup.plugins.protocol.init(setup.shared))
+    world = RunState(setup.plugins.protocol.init(setup.shared))
     for step in range(rounds):
         play_round(setup, world, step)
     return setup

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedbench import registry
-from fedbench.network import Shared
+from fedbench.core import registry
+from fedbench.core.rng import Key
+from fedbench.executors.training import Loop, Schedule
+from fedbench.models.network import Shared
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
-from fedbench.rng import Key
 from fedbench.testing import NETWORK
-from fedbench.training import Loop, Schedule
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedbench.core.rng import Key
 from fedbench.protocols.optimizers import SGD, Adam, Adamax, Optimizer
-from fedbench.rng import Key
 
 PAIRS: list[tuple[Optimizer, type[torch.optim.Optimizer], dict[str, Any]]] = [
     (SGD(lr=0.1), torch.optim.SGD, {}),

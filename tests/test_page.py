@@ -14,9 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from fedbench.cli import columns
-from fedbench.errors import ConfigError
-from fedbench.leaderboard import page_words as words
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard.board import archive, place
 from fedbench.leaderboard.entry import (
     AttackedCell,
@@ -29,13 +28,14 @@ from fedbench.leaderboard.entry import (
     Reproduction,
     Score,
 )
-from fedbench.leaderboard.page import TEMPLATES, render
-from fedbench.leaderboard.page_bars import bar, curves
-from fedbench.leaderboard.page_labels import Box, cut
-from fedbench.leaderboard.page_labels import place as placed
-from fedbench.leaderboard.page_scatter import System, plot
 from fedbench.leaderboard.rank import VIEWS, ranking
-from fedbench.scenario import Scenario
+from fedbench.leaderboard.site import words as words
+from fedbench.leaderboard.site.bars import bar, curves
+from fedbench.leaderboard.site.labels import Box, cut
+from fedbench.leaderboard.site.labels import place as placed
+from fedbench.leaderboard.site.page import TEMPLATES, render
+from fedbench.leaderboard.site.scatter import System, plot
+from fedbench.tables import columns
 
 RULES = """
 version = {version}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fedbench.leaderboard.page import render
+from fedbench.leaderboard.site.page import render
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedbench.errors import ConfigError
-from fedbench.rng import Key
-from fedbench.tasks.dealing import fill_up
-from fedbench.tasks.partitions import IID, Dirichlet, Partition, Shards
-from fedbench.tasks.splits import split_client
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.data.assignment import fill_up
+from fedbench.data.partitions import IID, Dirichlet, Partition, Shards
+from fedbench.data.splits import split_client
 
 By = Literal["class", "client"]
 BY: tuple[By, By] = ("class", "client")

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbench.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.rng import Key
 from fedbench.payload import (
     BinaryMasks,
     FloatVectors,
@@ -19,9 +20,7 @@ from fedbench.payload import (
     reputation,
     same,
 )
-from fedbench.rng import Key
-from fedbench.testing import check_payload
-from fedbench.wire import (
+from fedbench.payload.packets import (
     Packet,
     binary_entropy,
     code_bits,
@@ -31,6 +30,7 @@ from fedbench.wire import (
     split,
     unpack,
 )
+from fedbench.testing import check_payload
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple)
 

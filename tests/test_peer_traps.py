@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import fedbench
-from fedbench import registry
 from fedbench.api import ServerView
-from fedbench.errors import ConfigError
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
 from fedbench.payload import FloatVectors
 from fedbench.privacy.accountants import price
 from fedbench.privacy.events import FlippedBits
-from fedbench.privacy.exposure import Exposure
-from fedbench.rng import Key
-from fedbench.scenario import Scenario
-from fedbench.setup import prepare
+from fedbench.privacy.participation import Participation
 from fedbench.sweep.plan import Plan, preset_names
 from fedbench_defenses.distances import krum_scores, squared_distances
 from fedbench_defenses.multi_krum import MultiKrum
@@ -142,7 +142,7 @@ def test_d18_the_adversary_is_who_it_is_for_the_whole_run() -> None:
 
 def test_d20_epsilon_composes_over_rounds() -> None:
     def after(times: int) -> float:
-        exposure = Exposure(rounds=times, times=times, clients=10, per_round=10, honest=10)
+        exposure = Participation(rounds=times, times=times, clients=10, per_round=10, honest=10)
         return price(FlippedBits(50, 0.4), exposure, 1e-5).epsilon
 
     one, hundred = after(1), after(100)

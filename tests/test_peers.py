@@ -15,9 +15,9 @@ import torch
 import workload
 from pairing import Case, Compared, Turn
 
-from fedbench.errors import ConfigError, FedbenchError
-from fedbench.rng import Key
-from fedbench.tasks.pool import Data
+from fedbench.core.errors import ConfigError, FedbenchError
+from fedbench.core.rng import Key
+from fedbench.data.dataset import Data
 from fedbench.testing import assert_rounded_alike
 
 TINY = workload.Training(clients=6, cohort=3, samples=20, image=(3, 12, 12), hidden=16)

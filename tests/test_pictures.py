@@ -17,15 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedbench.errors import ConfigError
-from fedbench.measured import Environment, Privacy, Result, Round, Spread, Timing
-from fedbench.pictures import bits, epsilon, heatmap, impact, page, places, rounds, style, systems
-from fedbench.pictures.kinds import KINDS
-from fedbench.pictures.sketches import Sketch, bar, scale, spark
-from fedbench.record import Record
-from fedbench.scenario import Scenario
-from fedbench.sweep import summary
-from fedbench.sweep.cells import Cell
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.cells import Cell
+from fedbench.experiment.measurements import Environment, Privacy, Result, Round, Spread, Timing
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
+from fedbench.figures import bits, epsilon, heatmap, impact, page, places, rounds, style, systems
+from fedbench.figures.kinds import KINDS
+from fedbench.figures.sketches import Sketch, bar, scale, spark
+from fedbench.results import summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -800,7 +800,7 @@ def test_a_sketch_of_epsilon_is_ordered_and_ends_without_a_mechanism() -> None:
 
 def test_pictures_start_without_heavy_libraries() -> None:
     code = (
-        "import sys, fedbench.pictures.kinds, fedbench.pictures.survival\n"
+        "import sys, fedbench.figures.kinds, fedbench.figures.survival\n"
         "print(sorted({'torch', 'matplotlib', 'scipy'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedbench import registry
-from fedbench.errors import UnknownPluginError
-from fedbench.record import read
+from fedbench.core import registry
+from fedbench.core.errors import UnknownPluginError
+from fedbench.experiment.record import read
 
 PYPROJECT = """
 [build-system]

@@ -7,7 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.executors.training import Client
+from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.models import LeNet
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, same
 from fedbench.payload.rankings import ranking
 from fedbench.probes import shadows
@@ -16,12 +21,7 @@ from fedbench.probes.lira import centred, confidences, halves, likelihood_ratios
 from fedbench.probes.listener import Heard, listening, signal
 from fedbench.probes.membership import reading
 from fedbench.probes.roc import auc, balanced_accuracy, bootstrap, tpr
-from fedbench.rng import Key
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import Setup, prepare
-from fedbench.tasks.models import LeNet
-from fedbench.training import Client
+from fedbench.run import RunState, play_round
 
 TINY = Scenario(
     clients=40, per_round=4, rounds=2, epochs=1, batch_size=8, malicious=0.0, partition="iid"
@@ -182,7 +182,7 @@ def test_candidates_that_are_out_never_enter_the_training_of_a_shadow(
     for s, row in enumerate(member):
         run = shadows.shadow(base, victim, pool[row], s)
         trained.clear()
-        world = World(run.plugins.protocol.init(run.shared))
+        world = RunState(run.plugins.protocol.init(run.shared))
         for step in range(2):
             play_round(run, world, step)
         used = {x.numpy().tobytes() for x in torch.cat(trained)}
@@ -230,12 +230,12 @@ def test_an_ear_at_the_server_changes_nothing_and_hears_what_was_sent(name: str)
     hearing, listener = listening(base, frozenset(ids[1:]))
     rounds = []
     for run in (base, hearing):
-        world = World(run.plugins.protocol.init(run.shared))
+        world = RunState(run.plugins.protocol.init(run.shared))
         rounds.append((play_round(run, world, 0), world.state))
     assert rounds[0][0] == rounds[1][0]
     assert sorted(listener.heard) == sorted(ids[1:])
     protocol, shared = base.plugins.protocol, base.shared
-    world = World(protocol.init(shared))
+    world = RunState(protocol.init(shared))
     for i in ids[1:]:
         heard = listener.heard[i][0]
         client = base.client(i, protocol.receive(shared, heard.broadcast), world.clients.get(i), 0)

@@ -12,16 +12,16 @@ import pytest
 import torch
 
 from fedbench.cli import main
-from fedbench.errors import Misfit
+from fedbench.core.errors import Incompatible
+from fedbench.core.rng import Key
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
 from fedbench.probes import inversion
 from fedbench.probes.images import psnr
 from fedbench.probes.inversion import MESSAGE, RAW, Found, choose_images, guess
 from fedbench.probes.membership import Membership, probe
 from fedbench.probes.reconstruct import cosine, normalised, simulator
-from fedbench.rng import Key
-from fedbench.run import World
-from fedbench.scenario import Scenario
-from fedbench.setup import prepare
+from fedbench.run import RunState
 
 IMAGES = Scenario(
     clients=2, per_round=2, rounds=1, epochs=1, batch_size=1, malicious=0.0, partition="iid"
@@ -70,7 +70,7 @@ def test_the_simulated_update_of_the_truth_is_the_update(protocol: str) -> None:
     setup = prepare(IMAGES.model_copy(update={"protocol": protocol}), "cpu")
     rows = choose_images(setup)
     p, shared = setup.plugins.protocol, setup.shared
-    world = World(p.init(shared))
+    world = RunState(p.init(shared))
     down = p.broadcast(shared, world.state, [0], Key(0))
     setup.train[0] = rows[0]
     client = setup.client(0, p.receive(shared, down), world.clients.get(0), 0)
@@ -134,7 +134,7 @@ def test_the_attack_draws_nothing_from_a_global_generator() -> None:
 
 
 def test_what_cannot_be_read_as_an_update_is_a_misfit() -> None:
-    with pytest.raises(Misfit, match="inversion"):
+    with pytest.raises(Incompatible, match="inversion"):
         invert(steps=2, protocol="feddrop")
 
 

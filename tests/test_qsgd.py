@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedbench.api import Shared
-from fedbench.errors import ConfigError
-from fedbench.network import ConvNet, Network
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.models.batch_norm_net import BatchNormNet
+from fedbench.models.network import ConvNet, Network
 from fedbench.payload import Levels, same
 from fedbench.payload.levels import Code, Norm
 from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.fedpaq import FedPAQ
 from fedbench.protocols.qsgd import QSGD
 from fedbench.protocols.terngrad import TernGrad
-from fedbench.rng import Key
-from fedbench.tasks.batch_norm_net import BatchNormNet
 from fedbench.testing import NETWORK, SIZES, check_payload, check_protocol
 
 DRAWS = 20_000

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedbench.adversary.threat_model import attack_view
+from fedbench.core.rng import Key
 from fedbench.payload import Rankings, TopRankings, ranking
 from fedbench.protocols.fsl import kept_edges
-from fedbench.rng import Key
 from fedbench.testing import example_situation
-from fedbench.threat import attack_view
 from fedbench_attacks.rank_reversal import RankReversal
 from fedbench_attacks.shuffle import Shuffle
 from fedbench_attacks.swap import Swap

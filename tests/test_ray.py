@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedbench.errors import ConfigError
-from fedbench.identity import code_version
-from fedbench.record import Record, read
+from fedbench.core.errors import ConfigError
+from fedbench.data import npz
+from fedbench.experiment.fingerprint import code_version
+from fedbench.experiment.record import Record, read
+from fedbench.results.store import Failure
 from fedbench.sweep.local import Options
 from fedbench.sweep.on_ray import OnRay, places
-from fedbench.sweep.store import Failure
-from fedbench.tasks import npz
 
 if importlib.util.find_spec("ray") is None and os.environ.get("CI") != "true":
     pytest.skip("Ray is not installed", allow_module_level=True)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedbench.adversary.threat_model import AttackContext, attack_view, own_codec
 from fedbench.api import (
     Attack,
     AttackView,
@@ -25,17 +26,16 @@ from fedbench.api import (
     Shared,
     Traits,
 )
+from fedbench.core.rng import Key, Secret
+from fedbench.data.dataset import Data
+from fedbench.executors.training import Client
+from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.scenario import Scenario
 from fedbench.payload import FloatVectors, Payload
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.topk import TopK
-from fedbench.rng import Key, Secret
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import Setup, prepare
-from fedbench.tasks.pool import Data
+from fedbench.run import RunState, play_round
 from fedbench.testing import NETWORK, example_situation
-from fedbench.threat import Situation, attack_view, own_codec
-from fedbench.training import Client
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 N, D, ROWS = 6, SHARED.layout.d, (1, 4)
@@ -96,7 +96,7 @@ def filled(hundred: int, width: int = D, rows: int = N) -> Tensor:
     return (hundred + torch.arange(float(rows)))[:, None].expand(-1, width).clone()
 
 
-def marked(defense: Defense[Any]) -> Situation:
+def marked(defense: Defense[Any]) -> AttackContext:
     """A round of which every number says what it is, in hundreds, and whose, in units."""
     keys = [Key(900 + i) for i in range(N)]
     memories = [{"residual": row} for row in filled(300)]
@@ -197,11 +197,11 @@ class Looking(Attack):
         return view.own, memory
 
 
-def played(scenario: Scenario, engine: str, **plugins: Any) -> tuple[Setup, World, list[Any]]:
+def played(scenario: Scenario, engine: str, **plugins: Any) -> tuple[Setup, RunState, list[Any]]:
     """The setup with these plug-ins, and its rounds."""
     setup = prepare(scenario, "cpu", engine)
     setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, **plugins))
-    world = World(setup.plugins.protocol.init(setup.shared))
+    world = RunState(setup.plugins.protocol.init(setup.shared))
     return setup, world, [play_round(setup, world, step) for step in range(scenario.rounds)]
 
 
@@ -209,7 +209,7 @@ def played(scenario: Scenario, engine: str, **plugins: Any) -> tuple[Setup, Worl
 def test_in_a_run_nothing_leads_an_attack_to_the_harness(engine: str) -> None:
     attack = Looking()
     _, world, _ = played(SMALL, engine, attack=attack)
-    harness = (Setup, World, Situation, Client, Data)
+    harness = (Setup, RunState, AttackContext, Client, Data)
     found = [thing for thing in reached(*attack.handed) if isinstance(thing, harness)]
     assert not found
     assert bool(torch.isfinite(world.state).all()), "it wrote into copies"
@@ -319,7 +319,9 @@ def test_a_server_s_view_leads_to_nobody_s_number_and_to_no_truth() -> None:
             assert not any(
                 x.shape == forbidden.shape and bool((x == forbidden).all()) for x in tensors
             )
-        assert not [thing for thing in things if isinstance(thing, (Secret, Setup, World, Client))]
+        assert not [
+            thing for thing in things if isinstance(thing, (Secret, Setup, RunState, Client))
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,20 +18,30 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedbench import registry
 from fedbench.api import Batches, Grad, Gradient, Memory, Shared
-from fedbench.choice import measured, strangers
-from fedbench.convolution import Forms, geometries, matrices
-from fedbench.layout import Tree
-from fedbench.lockstep import Recorded, Stacked, lasting
-from fedbench.network import Convolve, Network
+from fedbench.core import registry
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.executors.autotune import measured, strangers
+from fedbench.executors.conv_kernels import Forms, geometries, matrices
+from fedbench.executors.cuda_graphs import (
+    AFTER,
+    Inputs,
+    Record,
+    Recorder,
+    Recording,
+    Work,
+    agree,
+    fixed,
+)
+from fedbench.executors.training import Client, Loop, Schedule, WrapGrad, untouched
+from fedbench.executors.vmap import Recorded, Stacked, lasting
+from fedbench.experiment.prepare import choose_device
+from fedbench.models.network import Convolve, Network
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fsl import FSL
 from fedbench.protocols.supermask import mask_without_asking
-from fedbench.recorded import AFTER, Inputs, Record, Recorder, Recording, Work, agree, fixed
-from fedbench.rng import Key
-from fedbench.setup import choose_device
 from fedbench.testing import (
     NETWORK,
     assert_rounded_alike,
@@ -39,7 +49,6 @@ from fedbench.testing import (
     example_clients,
     in_float64,
 )
-from fedbench.training import Client, Loop, Schedule, WrapGrad, untouched
 
 CPU = Shared(NETWORK, 3, torch.device("cpu"))
 META = Shared(NETWORK, 3, torch.device("meta"))
@@ -483,7 +492,7 @@ def test_recordings_are_chosen_where_they_are_faster(
     loop = Loop(Sleepy(), CPU, SCHEDULE)
     stacked = Stacked(Sleepy(), CPU, SCHEDULE)
     ways = {"loop": loop, "stacked": stacked, "recorded": recording(stacked)}
-    monkeypatch.setattr("fedbench.choice.HEAVY", 10)  # a sleep is no heavy step
+    monkeypatch.setattr("fedbench.executors.autotune.HEAVY", 10)  # a sleep is no heavy step
     assert measured(ways, 4) == "recorded"
     assert measured(ways | {"recorded": stacked}, 4) == "stacked"  # a tie
 

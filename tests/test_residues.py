@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedbench.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.rng import Key
 from fedbench.payload import Residues
+from fedbench.payload.packets import Packet
 from fedbench.payload.residues import total, wrapped
-from fedbench.rng import Key
 from fedbench.testing import check_payload
-from fedbench.wire import Packet
 from fedbench_defenses.mean import exact_mean
 
 NAN, INF = torch.nan, torch.inf

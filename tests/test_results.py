@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from fedbench import record as records
-from fedbench.errors import ConfigError
-from fedbench.measured import Environment, Privacy, Result, Round, Spread, Timing
-from fedbench.record import Record, read
-from fedbench.scenario import Scenario
-from fedbench.sweep import extract, index
-from fedbench.sweep.conditions import Condition
-from fedbench.sweep.fields import CELL, NAMES, RUN, SEEDS, SETTINGS, Entry
-from fedbench.sweep.gather import cells_of
-from fedbench.sweep.migrate import migrate, migrate_all
-from fedbench.sweep.over_seeds import cells
-from fedbench.sweep.query import Query
-from fedbench.sweep.summary import rows
+from fedbench.core.errors import ConfigError
+from fedbench.experiment import record as records
+from fedbench.experiment.measurements import Environment, Privacy, Result, Round, Spread, Timing
+from fedbench.experiment.record import Record, read
+from fedbench.experiment.scenario import Scenario
+from fedbench.results import extract, index
+from fedbench.results.fields import CELL, NAMES, RUN, SEEDS, SETTINGS, Entry
+from fedbench.results.filters import Condition
+from fedbench.results.gather import cells_of
+from fedbench.results.migrate import migrate, migrate_all
+from fedbench.results.over_seeds import cells
+from fedbench.results.query import Query
+from fedbench.results.summary import rows
 
 PROTOCOL = "fsl:k=0.5,lr=0.1"
 
@@ -410,7 +410,7 @@ def test_a_question_does_not_wait_for_torch(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from fedbench.sweep.query import Query\n"
         "query = Query.parse('cell', ['attack=sign-flip'], ['attack', 'impact'])\n"
         "(cell,) = query.answer(Path(sys.argv[1])).entries\n"
-        "heavy = {'torch', 'numpy', 'scipy', 'fedbench.record'} & set(sys.modules)\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'fedbench.experiment.record'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     done = subprocess.run(

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbench.rng import Key, _gaussian_table, _siphash, _word
+from fedbench.core.rng import Key, _gaussian_table, _siphash, _word
 
 
 def as_tensor(key: Key) -> Key:
@@ -125,8 +125,8 @@ def test_siphash_gives_the_test_vectors_of_its_authors() -> None:
 
 
 def test_seeds_that_travel_are_public_ones() -> None:
-    from fedbench import registry
-    from fedbench.network import Shared
+    from fedbench.core import registry
+    from fedbench.models.network import Shared
     from fedbench.testing import NETWORK
 
     shared, key = Shared(NETWORK, 3, torch.device("cpu")), Key(5).fold("client", 0, 1)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import hadamard as sylvester
 
-from fedbench.blocks import block_norms, block_sizes, block_sums, spread
-from fedbench.lloyd_max import centroids, edges
-from fedbench.rng import Key
-from fedbench.rotation import hadamard, offsets, rotate, signs, unrotate
+from fedbench.core.blocks import block_norms, block_sizes, block_sums, spread
+from fedbench.core.hadamard import hadamard, offsets, rotate, signs, unrotate
+from fedbench.core.lloyd_max import centroids, edges
+from fedbench.core.rng import Key
 
 SEEDS = torch.tensor([[3], [-7]])
 

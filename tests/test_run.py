@@ -12,19 +12,19 @@ import pytest
 import torch
 
 import fedbench
-from fedbench import registry
+from fedbench.adversary.threat_model import malicious_clients
 from fedbench.api import Attack, AttackView, Knowledge, Local, Mechanism
-from fedbench.errors import Misfit
+from fedbench.core import registry
+from fedbench.core.errors import Incompatible
+from fedbench.core.rng import Key
+from fedbench.executors.training import Client, Executor, Trained
+from fedbench.experiment.prepare import Setup, load_pool, prepare
+from fedbench.experiment.record import Record, read
+from fedbench.experiment.record_builder import report
+from fedbench.experiment.scenario import Scenario
 from fedbench.payload import FloatVectors, Payload
-from fedbench.record import Record, read
-from fedbench.report import report
-from fedbench.rng import Key
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import Setup, load_pool, prepare
+from fedbench.run import RunState, play_round
 from fedbench.testing import doubled
-from fedbench.threat import malicious_clients
-from fedbench.training import Client, Executor, Trained
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
 
@@ -41,8 +41,8 @@ def with_attack(attack: Attack, **changes: Any) -> Setup:
     return dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
 
 
-def rounds(setup: Setup, count: int = 2) -> tuple[World, list[Any]]:
-    world = World(setup.plugins.protocol.init(setup.shared))
+def rounds(setup: Setup, count: int = 2) -> tuple[RunState, list[Any]]:
+    world = RunState(setup.plugins.protocol.init(setup.shared))
     return world, [play_round(setup, world, step) for step in range(count)]
 
 
@@ -290,7 +290,7 @@ def test_every_hook_of_a_mechanism_is_called_in_its_place() -> None:
 
 def test_a_client_sees_its_data_in_another_order_in_every_round() -> None:
     setup = prepare(SMALL, "cpu")
-    world = World(setup.plugins.protocol.init(setup.shared))
+    world = RunState(setup.plugins.protocol.init(setup.shared))
     tree = setup.shared.layout.unflatten(world.state)
     first, second = (setup.client(3, tree, world.clients.get(3), step).key for step in (0, 1))
     rows = [torch.cat(setup.executor.schedule.rows(30, key)).tolist() for key in (first, second)]
@@ -502,7 +502,7 @@ def test_every_protocol_runs_under_every_attack_that_fits(protocol: str) -> None
             small = {"model": "micro", "clients": 10, "per_round": 6, "epochs": 1}
             try:
                 record = fedbench.play(scenario.model_copy(update=small))
-            except Misfit:
+            except Incompatible:
                 continue
             assert all(r.rejected_honest == 0 and not r.skipped for r in record.rounds)
             broken = sum(r.rejected_malicious for r in record.rounds)

@@ -11,9 +11,9 @@ import pytest
 from fedbench.cli.attack import attack
 from fedbench.cli.leaderboard import reproduce
 from fedbench.cli.sweep import sweep
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
+from fedbench.results.store import Failure
 from fedbench.sweep.local import RUN_TIMEOUT, Options, overtime
-from fedbench.sweep.store import Failure
 
 Install = Callable[[str, dict[str, str]], dict[str, str]]
 
@@ -61,7 +61,7 @@ def test_a_line_says_the_limit_and_where_the_run_was() -> None:
     stack = (
         'Thread 0x1 (most recent call first):\n  File "/lib/threading.py", line 1 in wait\n\n'
         'Current thread 0x2 (most recent call first):\n  File "/site/outsider.py", line 9 in craft'
-        '\n  File "/fedbench/threat.py", line 3 in forge\n'
+        '\n  File "/fedbench/adversary/threat_model.py", line 3 in forge\n'
     )
     said = overtime(90.0, stack)
     assert said.message.startswith("the run was ended after 90 s in craft of outsider.py: a hook")

@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
 from fedbench.privacy.amplification import r_alpha
 from fedbench.privacy.conversion import Floats
 from fedbench.privacy.sampling import between, fixed_size, poisson, pure_sampled

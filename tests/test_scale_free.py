@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench import registry
+from fedbench.adversary.threat_model import attack_view
 from fedbench.api import Attack, AttackView
+from fedbench.core import registry
+from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload
-from fedbench.rng import Key
 from fedbench.testing import example_situation
-from fedbench.threat import attack_view
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.stat_opt import StatOpt
 from fedbench_defenses.distances import squared_distances

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 import fedbench
-from fedbench import measured, registry
-from fedbench.errors import ConfigError, UnknownPluginError
-from fedbench.identity import code_version
-from fedbench.record import Record, parse, read
-from fedbench.scenario import Scenario
-from fedbench.setup import prepare
-from fedbench.sweep.cells import Cell
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, UnknownPluginError
+from fedbench.experiment import measurements
+from fedbench.experiment.cells import Cell
+from fedbench.experiment.fingerprint import code_version
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.record import Record, parse, read
+from fedbench.experiment.scenario import Scenario
+from fedbench.results.summary import rows
 from fedbench.sweep.grid import Grid
 from fedbench.sweep.plan import Plan, preset_names
-from fedbench.sweep.summary import rows
 
 
 def test_toml_and_json_come_back() -> None:
@@ -296,7 +297,7 @@ def test_no_field_of_a_record_makes_pydantic_warn() -> None:
     # Up to 2.9 it warned of `model_bits`; `make test-lowest` runs this with 2.7.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert runpy.run_path(measured.__file__)["Result"].model_fields["model_bits"]
+        assert runpy.run_path(measurements.__file__)["Result"].model_fields["model_bits"]
 
 
 def test_numbers_that_were_written_again_are_other_content(record: Record) -> None:

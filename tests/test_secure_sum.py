@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
 from fedbench.privacy.amplification import cube, marginal, mask_rdp, probit_constant, r_alpha
 from fedbench.privacy.conversion import ORDERS, Floats, rdp_to_dp
 from fedbench.privacy.gaussian import poisson_epsilons

@@ -12,7 +12,10 @@ from typer.testing import CliRunner
 
 import fedbench
 from fedbench.cli import app
-from fedbench.cli.columns import UP, captions
+from fedbench.core.rng import Key
+from fedbench.experiment.cells import Cell
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
 from fedbench.payload import (
     BinaryMasks,
     FloatVectors,
@@ -20,13 +23,10 @@ from fedbench.payload import (
     SignBits,
     summed_bits,
 )
-from fedbench.record import Record
-from fedbench.rng import Key
-from fedbench.scenario import Scenario
-from fedbench.sweep.cells import Cell
-from fedbench.sweep.summary import Row
+from fedbench.payload.packets import code_residues, decode_residues
+from fedbench.results.summary import Row
+from fedbench.tables.columns import UP, captions
 from fedbench.testing import example_payloads
-from fedbench.wire import code_residues, decode_residues
 
 SMALL = Scenario(
     model="micro", clients=40, per_round=40, rounds=1, epochs=1, batch_size=512, malicious=0.0

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Release, Shared
-from fedbench.errors import ConfigError
-from fedbench.network import ConvNet
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.network import ConvNet
 from fedbench.payload import Residues, same
 from fedbench.payload.residues import total
 from fedbench.privacy.sum_events import BinomialCounts, SkellamShare
 from fedbench.protocols.pbm import PBM
 from fedbench.protocols.secure_sums import SummedResidues, clipped, flattened, unflattened
 from fedbench.protocols.skellam import Skellam, rounded, rounded_norm
-from fedbench.rng import Key
 from fedbench.run import play
-from fedbench.scenario import Scenario
 from fedbench.testing import check_payload, check_protocol
 from fedbench_defenses.mean import exact_mean
 

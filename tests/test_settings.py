@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedbench.record import Record
+from fedbench.core.settings import Settings
+from fedbench.executors.multi_run import Table
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
 from fedbench.run import play
-from fedbench.scenario import Scenario
-from fedbench.settings import Settings
 from fedbench.sweep.engine import crash
-from fedbench.together import Table
 
 Install = Callable[[str, dict[str, str]], dict[str, str]]
 SMALL = Scenario(model="micro", clients=8, per_round=4, malicious=0.5, rounds=2, epochs=1)

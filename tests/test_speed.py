@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import torch
 
-from fedbench import registry
 from fedbench.bench import by_hand, masks, paired, servers, speed
 from fedbench.bench.clients import PLAIN, Bench, bench
 from fedbench.bench.paired import Pair, Ratio, busy, compare
 from fedbench.cli import main
-from fedbench.network import ConvNet
+from fedbench.core import registry
+from fedbench.core.hadamard import hadamard
+from fedbench.core.rng import Key
+from fedbench.core.tiling import column_sums, finite_rows, row_sums
+from fedbench.models.network import ConvNet
 from fedbench.payload import FloatVectors
-from fedbench.rng import Key
-from fedbench.rotation import hadamard
+from fedbench.payload.packets import pack
 from fedbench.testing import assert_rounded_alike, doubled, in_float64
 from fedbench.testing.defenses import view_of
-from fedbench.tiles import column_sums, finite_rows, row_sums
-from fedbench.wire import pack
 
 CPU = torch.device("cpu")
 SMALL = dataclasses.replace(

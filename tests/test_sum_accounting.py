@@ -11,7 +11,7 @@ from scipy.special import ive
 from scipy.stats import binom
 
 from fedbench.api import Adjacency
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
 from fedbench.privacy.conversion import Floats
 from fedbench.privacy.poisson_binomial import (
     SLACK,

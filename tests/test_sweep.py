@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbench.errors import ConfigError, Unavailable
-from fedbench.measured import Round
-from fedbench.record import Record, read
-from fedbench.scenario import Scenario
-from fedbench.sweep.cells import Cell, Run
+from fedbench.core.errors import ConfigError, Unavailable
+from fedbench.experiment.cells import Cell, Run
+from fedbench.experiment.measurements import Round
+from fedbench.experiment.record import Record, read
+from fedbench.experiment.scenario import Scenario
+from fedbench.results.store import Failure, Store
 from fedbench.sweep.drive import Sweep
 from fedbench.sweep.engine import Engine, News, crash
 from fedbench.sweep.local import Local, Options, see_only
-from fedbench.sweep.store import Failure, Store
 from fedbench.sweep.watch import Watcher
 
 COMMAND = [sys.executable, "-m", "fedbench", "sweep"]

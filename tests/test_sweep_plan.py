@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fedbench.errors import ConfigError
-from fedbench.scenario import Scenario
-from fedbench.sweep.cells import Cell, Run
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.cells import Cell, Run
+from fedbench.experiment.scenario import Scenario
 from fedbench.sweep.plan import Plan, runs
 
 

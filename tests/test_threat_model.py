@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 import fedbench
+from fedbench.adversary.threat_model import attack_view, malicious_clients
 from fedbench.api import Attack, AttackView, Defense, Knowledge, ServerView
-from fedbench.errors import ConfigError, Misfit
+from fedbench.core.errors import ConfigError, Incompatible
+from fedbench.core.rng import Key
+from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.record import Record, read
+from fedbench.experiment.scenario import ADVERSARY, LATER, Scenario
 from fedbench.payload import FloatVectors, Payload
-from fedbench.record import Record, read
-from fedbench.rng import Key
-from fedbench.run import World, play_round
-from fedbench.scenario import ADVERSARY, LATER, Scenario
-from fedbench.setup import Setup, prepare
-from fedbench.sweep import extract, fields
+from fedbench.results import extract, fields
+from fedbench.run import RunState, play_round
 from fedbench.sweep.grid import Grid
 from fedbench.testing import example_situation
-from fedbench.threat import attack_view, malicious_clients
 from fedbench_defenses.mean import Mean
 
 SMALL = Scenario(clients=20, per_round=6, rounds=6, epochs=1, eval_every=1, malicious=0.4)
@@ -111,14 +111,14 @@ def test_an_attack_that_must_see_more_than_it_may_is_left_out(
         assert f"must be shown {'all + defense' if one.attack == 'dyn-opt' else ''}" in one.reason
     if cap == "colluders":
         with pytest.raises(
-            Misfit, match=r"dyn-opt must be shown all \+ defense, but --knowledge c"
+            Incompatible, match=r"dyn-opt must be shown all \+ defense, but --knowledge c"
         ):
             Scenario(attack="dyn-opt", knowledge=cap).plugins()
 
 
 def test_what_a_search_tried_and_how_often_it_asked_is_recorded(tmp_path: Path) -> None:
     setup = with_attack(Searching())
-    world = World(setup.plugins.protocol.init(setup.shared))
+    world = RunState(setup.plugins.protocol.init(setup.shared))
     one = play_round(setup, world, 0)
     assert one.queries == 3
     assert [strength for strength, _ in one.trace] == [1.0, 2.0, None]  # JSON has no infinity

@@ -10,23 +10,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench import registry
 from fedbench.api import Batches, Grad, Gradient, Memory
 from fedbench.bench import groups
 from fedbench.bench.clients import Bench
 from fedbench.bench.speed import QUICK
-from fedbench.layout import Tree
-from fedbench.lockstep import BUDGET, Stacked, footprint, launches, train_all
-from fedbench.network import ConvNet, Shared
+from fedbench.core import registry
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.executors.cuda_graphs import Recorder
+from fedbench.executors.multi_run import Table, Together, now, recorder
+from fedbench.executors.training import Client, Loop, Schedule, Trained
+from fedbench.executors.vmap import BUDGET, Stacked, footprint, launches, train_all
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.network import ConvNet, Shared
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.record import Record
-from fedbench.recorded import Recorder
-from fedbench.rng import Key
 from fedbench.run import play
-from fedbench.scenario import Scenario
 from fedbench.testing import assert_rounded_alike, doubled, example_clients, in_float64
-from fedbench.together import Table, Together, now, recorder
-from fedbench.training import Client, Loop, Schedule, Trained
 
 NETWORK = ConvNet((1, 4, 4), ((3,),), (5,), 3)
 TWO = (Shared(NETWORK, 1, torch.device("cpu")), Shared(NETWORK, 2, torch.device("cpu")))
@@ -106,11 +106,11 @@ def test_a_launch_takes_what_its_memory_is_for(monkeypatch: pytest.MonkeyPatch) 
     engine = dataclasses.replace(engine, chunk=32)
     assert engine.width == 32  # 32 of this network are nothing
     one = footprint(NETWORK, 4)
-    monkeypatch.setattr("fedbench.lockstep.BUDGET", 2 * one + 1)
+    monkeypatch.setattr("fedbench.executors.vmap.BUDGET", 2 * one + 1)
     engine = dataclasses.replace(engine)
     assert engine.width == 2
     assert all(len(group) <= 2 for group in launches([(engine, clients)]))
-    monkeypatch.setattr("fedbench.lockstep.BUDGET", one // 2)
+    monkeypatch.setattr("fedbench.executors.vmap.BUDGET", one // 2)
     assert dataclasses.replace(engine).width == 1  # never none
     assert BUDGET == 1 << 29
 

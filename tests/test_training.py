@@ -6,19 +6,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench import threat
+from fedbench.adversary import threat_model
 from fedbench.api import Attack, Batches, Grad, Local, Memory, Shared
-from fedbench.choice import strangers
-from fedbench.errors import PluginError
-from fedbench.executors import executor
-from fedbench.forked import Forked
-from fedbench.layout import Tree
-from fedbench.lockstep import Stacked
-from fedbench.network import ConvNet, Step, saved_bytes
+from fedbench.core.errors import PluginError
+from fedbench.core.rng import Key, Secret
+from fedbench.core.trees import Tree
+from fedbench.executors.autotune import strangers
+from fedbench.executors.factory import executor
+from fedbench.executors.process_pool import Forked
+from fedbench.executors.training import Loop, Schedule, cross_entropy
+from fedbench.executors.vmap import Stacked
+from fedbench.models.network import ConvNet, Step, saved_bytes
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fsl import FSL
 from fedbench.protocols.supermask import mask_rows, mask_without_asking, top_mask
-from fedbench.rng import Key, Secret
 from fedbench.testing import (
     NETWORK,
     assert_rounded_alike,
@@ -26,7 +27,6 @@ from fedbench.testing import (
     example_clients,
     in_float64,
 )
-from fedbench.training import Loop, Schedule, cross_entropy
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 
@@ -119,7 +119,7 @@ def test_labels_of_an_attack_are_looked_at_before_it_trains() -> None:
     rule = r"poison in round 0 for client 9 must return labels from 0 to 2, got \(3, 4\)"
     parts, secret = ([0] * 4, 1), Secret.of(0, "test")
     with pytest.raises(PluginError, match=rule):
-        threat.train(Shifted(), engine, clients, updates, rows, parts, None, 0, secret, [9])
+        threat_model.train(Shifted(), engine, clients, updates, rows, parts, None, 0, secret, [9])
 
 
 def test_the_mask_gradient_goes_straight_through() -> None:

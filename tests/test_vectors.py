@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from fedbench import registry
 from fedbench.api import ServerView
+from fedbench.core import registry
+from fedbench.core.rng import Key
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, ranking
-from fedbench.rng import Key
 
 FOLDER = Path(__file__).parent / "vectors"
 NAMED = {

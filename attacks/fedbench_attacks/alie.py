@@ -10,7 +10,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedbench.api import AttackView, Choices
-from fedbench.errors import require
+from fedbench.core.errors import require
 
 from .crafted import Crafted, direction
 

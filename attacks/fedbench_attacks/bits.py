@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedbench.api import AttackView
-from fedbench.order import largest
+from fedbench.core.order_statistics import largest
+from fedbench.core.rng import Key
 from fedbench.payload import SignBits
-from fedbench.rng import Key
 
 
 def bits_of(payload: Any) -> Tensor:

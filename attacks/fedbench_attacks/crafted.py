@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Attack, AttackView, Knowledge
+from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload import Payload
-from fedbench.tiles import finite_rows, tiles
 
 
 @dataclass(frozen=True, kw_only=True)

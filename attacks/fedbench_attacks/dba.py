@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedbench.api import Local
-from fedbench.errors import require
+from fedbench.core.errors import require
 
 from .pixel import Pixel
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fedbench.api import AttackView, Choices
-from fedbench.errors import require
+from fedbench.core.errors import require
 
 from .crafted import direction
 from .search import Search

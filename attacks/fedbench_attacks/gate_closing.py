@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Alphabets, Attack, AttackView, Choices, Knowledge
-from fedbench.order import largest
+from fedbench.core.order_statistics import largest
 from fedbench.payload import GatedVectors, Payload
 from fedbench.payload.gated import Gating, governed
 

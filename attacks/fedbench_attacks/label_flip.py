@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Attack, Choices, Local
-from fedbench.errors import require
+from fedbench.core.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from fedbench.api import Attack, AttackView, Choices
+from fedbench.core.rng import Key
 from fedbench.payload import (
     GatedVectors,
     HalfVectors,
@@ -19,7 +20,6 @@ from fedbench.payload import (
     SparseVectors,
     TopRankings,
 )
-from fedbench.rng import Key
 
 Kind = Literal[
     "truncate",

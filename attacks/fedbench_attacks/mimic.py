@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import AttackView, Choices
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import Payload
 
 from .crafted import Crafted, known_rows, sender

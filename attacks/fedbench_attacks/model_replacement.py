@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from fedbench.api import AttackView, Grad, Gradient, Knowledge, Local
-from fedbench.errors import require
-from fedbench.layout import Tree
-from fedbench.network import is_statistic
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.models.network import is_statistic
 from fedbench.payload import Payload
-from fedbench.rng import Key
 
 from .pixel import Pixel, received
 

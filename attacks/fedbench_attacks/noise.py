@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from fedbench.api import Attack, AttackView, Choices
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import Payload
 
 

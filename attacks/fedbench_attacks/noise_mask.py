@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from fedbench.api import Alphabets, Attack, AttackView, Choices, Knowledge
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import NoiseMasks, Payload
 
 from .crafted import known_rows

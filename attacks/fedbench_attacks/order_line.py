@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedbench.order import sorted_rows
-from fedbench.tiles import tiles
+from fedbench.core.order_statistics import sorted_rows
+from fedbench.core.tiling import tiles
 
 from .search import GAP, Scale, Search, Traced, best_of_grid
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Attack, AttackView, Choices, Grad, Gradient, Knowledge, Local
-from fedbench.errors import require
-from fedbench.layout import Tree
-from fedbench.network import is_statistic
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.models.network import is_statistic
 from fedbench.payload import Payload
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

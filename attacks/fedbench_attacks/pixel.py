@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbench.api import Attack, Local
-from fedbench.errors import require
-from fedbench.layout import Tree
+from fedbench.core.errors import require
+from fedbench.core.trees import Tree
 
 
 @dataclass(frozen=True, kw_only=True)

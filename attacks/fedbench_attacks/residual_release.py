@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from fedbench.api import Alphabets, Attack, AttackView, Choices
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import (
     FloatVectors,
     HalfVectors,

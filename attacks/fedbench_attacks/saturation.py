@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from fedbench.api import Alphabets, Attack, AttackView, Choices
-from fedbench.errors import require
-from fedbench.order import largest
+from fedbench.core.errors import require
+from fedbench.core.order_statistics import largest
 from fedbench.payload import BinaryMasks, NoiseMasks, Payload, SignBits
 
 from .bits import bits_of, with_bits

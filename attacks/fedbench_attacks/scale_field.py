@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fedbench.api import Alphabets, Attack, AttackView, Choices
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import Levels, Payload, RotatedLevels, ScaledSigns
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedbench.api import AttackView, Knowledge
-from fedbench.errors import require
+from fedbench.core.errors import require
 
 from .crafted import Crafted, sender
 from .search import Search

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Alphabets, Attack, AttackView, Choices
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import NoiseMasks, Payload, RotatedLevels, SeededSparse
 from fedbench.protocols.eden import rotated
 

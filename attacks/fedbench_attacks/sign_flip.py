@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from fedbench.api import Attack, AttackView, Choices, Knowledge
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import Payload
 
 from .crafted import known_rows, mirrored, sender

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import AttackView, Choices, Knowledge
-from fedbench.errors import require
+from fedbench.core.errors import require
 
 from .crafted import Crafted, deviation, mirrored, sender
 from .search import Search

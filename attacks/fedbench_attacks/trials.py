@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedbench.api import AttackView
-from fedbench.order import sorted_rows
+from fedbench.core.order_statistics import sorted_rows
+from fedbench.core.tiling import tiles
 from fedbench.payload import FloatVectors, Payload
-from fedbench.tiles import tiles
 
 from .order_line import saturating, with_copies
 from .search import Scale, Search, at_bound, best_of_grid, most_damaging, published, selecting

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Alphabets, Attack, AttackView, Knowledge
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import Payload, Rankings, ranking
 from fedbench.protocols.fsl import kept_edges
 

@@ -18,17 +18,17 @@ import torch.nn.functional as F
 import workload
 from torch import Tensor
 
-from fedbench.allocator import keep_memory
 from fedbench.bench.servers import Idle
-from fedbench.executors import NAMES, executor
-from fedbench.layout import Tree
-from fedbench.network import Image, Network, Step
-from fedbench.rng import Key
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import Setup, prepare
-from fedbench.tasks.pool import Data
-from fedbench.training import Loop, Precision, Schedule
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.data.dataset import Data
+from fedbench.executors.factory import NAMES, executor
+from fedbench.executors.malloc import keep_memory
+from fedbench.executors.training import Loop, Precision, Schedule
+from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.network import Image, Network, Step
+from fedbench.run import RunState, play_round
 
 NEVER = 10**6
 
@@ -91,10 +91,10 @@ def prepared(size: workload.Training, engine: str = "loop", precision: Precision
     )
 
 
-def timed(setup: Setup, rounds: int) -> tuple[World, dict[str, Any]]:
+def timed(setup: Setup, rounds: int) -> tuple[RunState, dict[str, Any]]:
     """So many rounds after one to warm up, and what the last of them had."""
     protocol, shared = setup.plugins.protocol, setup.shared
-    world = World(protocol.init(shared))
+    world = RunState(protocol.init(shared))
     ids = play_round(setup, world, 0).clients
     moments = [workload.Moment.now()]
     for step in range(1, rounds + 1):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.bench.paired import Ratio, busy
-from fedbench.errors import FedbenchError, require
+from fedbench.core.errors import FedbenchError, require
 
 CHANCE = math.log(10)  # loss of who knows nothing of ten classes
 # Loss at the end: of chance at most, and between the two sides in nats. Cohorts differ, and pfl

@@ -8,8 +8,8 @@ their range, which means little where other processes come and go between two tu
 the ratio of CPU time, where both sides know it, is then the better one. Both must have trained the
 same number of parameters on the same number of samples with the same torch on as many cores, and
 both must have learned the same. Where ours forks, theirs has workers; Flower, whose clients do
-nothing here, has every core and ours has one. Ours keeps its memory (`fedbench.allocator`), as it
-does for everybody; ``others`` was looked at during our turns only, which always come first.
+nothing here, has every core and ours has one. Ours keeps its memory (`fedbench.executors.malloc`),
+as it does for everybody; ``others`` was looked at during our turns only, which always come first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rich.table import Table
 
 from fedbench.bench.paired import peak
 from fedbench.bench.speed import Machine, machine
-from fedbench.errors import ConfigError, FedbenchError, require
+from fedbench.core.errors import ConfigError, FedbenchError, require
 
 HERE = Path(__file__).resolve().parent
 PEERS = ("pfl", "flower")

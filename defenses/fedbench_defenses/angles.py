@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedbench.tiles import tiles
+from fedbench.core.tiling import tiles
 
 from .distances import combine
 

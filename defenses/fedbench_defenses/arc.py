@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedbench.api import Defense, Prefilter, ServerView, Traits
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import Payload
 
 from .clip import clipped

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedbench.core.tiling import column_sums
 from fedbench.payload import BinaryMasks, Payload, SignBits
-from fedbench.tiles import column_sums
 
 from .distances import middle
 from .mean import exact_mean

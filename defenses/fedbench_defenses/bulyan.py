@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.errors import require
-from fedbench.order import by_tiles
+from fedbench.core.errors import require
+from fedbench.core.order_statistics import by_tiles
 from fedbench.payload import Payload
 
 from .distances import krum_picks, squared_distances

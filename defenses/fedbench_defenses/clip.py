@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, Prefilter, ServerView, Traits
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.tiling import tiles
 from fedbench.payload import FloatVectors, Payload
-from fedbench.tiles import tiles
 
 from .distances import middle, norms
 from .norm_bound import CONSTANT, factors

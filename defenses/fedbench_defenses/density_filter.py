@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Alphabets, Defense, Prefilter, ServerView, Traits
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.tiling import row_sums
 from fedbench.payload import BinaryMasks, Payload, SignBits
-from fedbench.tiles import row_sums
 
 from .bits import bits_of, deviation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedbench.tiles import finite_rows, tiles
+from fedbench.core.tiling import finite_rows, tiles
 
 
 def norms(x: Tensor, origin: Tensor) -> Tensor:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.tiling import finite_rows
 from fedbench.payload import Payload
-from fedbench.rng import Key
-from fedbench.tiles import finite_rows
 
 from .mean import mean_of
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedbench.api import ServerView
+from fedbench.core.tiling import tiles
 from fedbench.payload import Payload
-from fedbench.tiles import tiles
 
 from .bits import bits_of, deviation, ones_of
 from .density_filter import BitFilter

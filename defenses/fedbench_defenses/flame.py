@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import Payload
 
 from .angles import clipped_mean, cosines

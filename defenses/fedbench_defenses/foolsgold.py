@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.tiling import tiles
 from fedbench.payload import Payload, Spec
-from fedbench.tiles import tiles
 
 from .angles import cosines
 from .distances import combine

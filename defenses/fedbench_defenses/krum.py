@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import Payload
 
 from .multi_krum import MultiKrum

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedbench.api import Alphabets, Defense, ServerView, Traits
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import BinaryMasks, Payload, SignBits
 
 from .bits import as_values, ones_of

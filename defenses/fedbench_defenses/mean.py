@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
+from fedbench.core.tiling import column_sums, tiles
 from fedbench.payload import Payload
-from fedbench.tiles import column_sums, tiles
 
 
 def exact_mean(x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView
-from fedbench.order import by_tiles
+from fedbench.core.order_statistics import by_tiles
 from fedbench.payload import Payload
 
 from .mean import exact_mean

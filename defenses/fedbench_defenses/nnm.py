@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from fedbench.api import Defense, Prefilter, ServerView, Traits
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload import FloatVectors, Payload
-from fedbench.tiles import finite_rows, tiles
 
 from .distances import squared_distances
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import BinaryMasks, Payload, Rankings, SignBits, TopRankings
 
 from .distances import combine, middle, norms

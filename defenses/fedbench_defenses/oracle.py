@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Chain, Defense, Prefilter, ServerView, Traits
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
 from fedbench.payload import Payload
 
 

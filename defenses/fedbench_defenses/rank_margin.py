@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Alphabets, Defense, ServerView, Traits
-from fedbench.errors import require
-from fedbench.order import by_tiles
+from fedbench.core.errors import require
+from fedbench.core.order_statistics import by_tiles
+from fedbench.core.tiling import tiles
 from fedbench.payload import Payload, Rankings, TopRankings
 from fedbench.protocols.failure_bound import FailureBound
 from fedbench.protocols.fsl import kept_edges
-from fedbench.tiles import tiles
 
 from .mean import exact_mean
 

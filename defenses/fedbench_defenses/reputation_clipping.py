@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Alphabets, Defense, ServerView, Traits
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.tiling import tiles
 from fedbench.payload import Payload, Rankings, TopRankings
-from fedbench.tiles import tiles
 
 from .median import Median
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.tiling import row_sums
 from fedbench.payload import Payload, Rankings, TopRankings
-from fedbench.rng import Key
-from fedbench.tiles import row_sums
 
 from .angles import clipped_mean, cosines
 from .distances import gram, middle, norms, squared_distances

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.errors import require
-from fedbench.order import by_tiles
+from fedbench.core.errors import require
+from fedbench.core.order_statistics import by_tiles
 from fedbench.payload import Payload
 
 from .mean import exact_mean

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Alphabets, Defense, ServerView, Traits
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.payload import BinaryMasks, Payload, SignBits
 from fedbench.protocols.failure_bound import FailureBound
 

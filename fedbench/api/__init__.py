@@ -11,7 +11,7 @@ from fedbench.api.event import Adjacency, DpEvent, Release, Sees
 from fedbench.api.mechanism import Mechanism
 from fedbench.api.prefilter import Chain, Prefilter
 from fedbench.api.protocol import Alphabets, Batches, Grad, Gradient, Memory, Protocol, State
-from fedbench.network import Shared
+from fedbench.models.network import Shared
 
 __all__ = [
     "TIERS",

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fedbench.api.defense import Defense
 from fedbench.api.protocol import Alphabets, Grad, Gradient, Memory
-from fedbench.errors import require
-from fedbench.layout import Tree
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
 from fedbench.payload import Payload
-from fedbench.rng import Key
 
 Tier = Literal["own", "colluders", "all"]
 Choices = dict[str, tuple[Any, ...]]  # of a parameter, values

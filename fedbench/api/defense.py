@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fedbench.api.protocol import Alphabets, State
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload, Spec
-from fedbench.rng import Key
 
 
 @dataclass(eq=False)

@@ -11,9 +11,9 @@ from torch import Tensor
 from fedbench.api.defense import Defense, ServerView
 from fedbench.api.event import DpEvent, Release
 from fedbench.api.protocol import Grad, Gradient, Protocol
-from fedbench.network import Shared
+from fedbench.core.rng import Key
+from fedbench.models.network import Shared
 from fedbench.payload import Payload
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fedbench import hooks
+from fedbench.api import hooks
 from fedbench.api.defense import Defense, ServerView, Stage, Traits
 from fedbench.payload import FloatVectors, Payload, Spec
 

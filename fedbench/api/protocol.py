@@ -10,10 +10,10 @@ from typing import ClassVar, Generic, Literal, TypeVar
 from torch import Tensor
 
 from fedbench.api.event import DpEvent, Release
-from fedbench.layout import Layout, Tree
-from fedbench.network import Shared
+from fedbench.core.rng import Key
+from fedbench.core.trees import Layout, Tree
+from fedbench.models.network import Shared
 from fedbench.payload import Payload
-from fedbench.rng import Key
 
 State = TypeVar("State")
 Memory = dict[str, Tensor]  # what one client keeps from round to round

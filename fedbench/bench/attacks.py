@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fedbench import registry
-from fedbench.errors import Misfit
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import prepare
+from fedbench.core import registry
+from fedbench.core.errors import Incompatible
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.run import RunState, play_round
 
 PROTOCOLS = ("fedavg", "signsgd", "fedpm", "fsl")
 PLAIN, SEARCH = 0.15, 0.5  # budgets: who reads what is there anyway, and who asks the rule
@@ -59,12 +59,12 @@ def measure(scenario: Scenario, rounds: int, device: str = "auto") -> Cost:
     """Play one round to warm up, then so many that count; nobody looks at test data.
 
     Raises:
-        Misfit: the attack does not fit the protocol.
+        Incompatible: the attack does not fit the protocol.
         ConfigError: anything that the scenario names cannot be had.
     """
     last = rounds + 2
     setup = prepare(scenario.model_copy(update={"rounds": last, "eval_every": last}), device)
-    world = World(setup.plugins.protocol.init(setup.shared), mechanism=None)
+    world = RunState(setup.plugins.protocol.init(setup.shared), mechanism=None)
     played, shares, malicious = [], [], []
     for step in range(rounds + 1):
         start, before = time.perf_counter(), world.attack_seconds
@@ -119,7 +119,7 @@ def play(
                 say(f"{protocol} + {defense} / {attack}")
                 try:
                     yield measure(one, rounds, device)
-                except Misfit:
+                except Incompatible:
                     continue
 
 

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedbench.network import ConvNet
-from fedbench.training import Client, Schedule
+from fedbench.executors.training import Client, Schedule
+from fedbench.models.network import ConvNet
 
 
 def model_of(network: ConvNet, device: torch.device) -> nn.Sequential:

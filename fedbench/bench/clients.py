@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import torch
 
-from fedbench import registry
 from fedbench.api import Shared
-from fedbench.choice import strangers
-from fedbench.executors import executor
-from fedbench.network import ConvNet
-from fedbench.training import Client, Executor, Schedule
+from fedbench.core import registry
+from fedbench.executors.autotune import strangers
+from fedbench.executors.factory import executor
+from fedbench.executors.training import Client, Executor, Schedule
+from fedbench.models.network import ConvNet
 
 IMAGE, CLASSES = (1, 28, 28), 10
 PLAIN = "momentum=0,weight_decay=0"

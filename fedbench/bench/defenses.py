@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from fedbench import registry
 from fedbench.api import ServerView
+from fedbench.core import registry
 from fedbench.payload import FloatVectors
 from fedbench.testing.defenses import view_of
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from fedbench import registry
 from fedbench.bench.clients import CLASSES, IMAGE, PLAIN, Bench, Size, bench
 from fedbench.bench.paired import Pair, Work
-from fedbench.convolution import FORMS, Load, geometries, there_and_back
-from fedbench.lockstep import TIMED, Stacked, launches
-from fedbench.network import Convolve
-from fedbench.recorded import AFTER
-from fedbench.training import Loop
+from fedbench.core import registry
+from fedbench.executors.conv_kernels import FORMS, Load, geometries, there_and_back
+from fedbench.executors.cuda_graphs import AFTER
+from fedbench.executors.training import Loop
+from fedbench.executors.vmap import TIMED, Stacked, launches
+from fedbench.models.network import Convolve
 
 GROUP = "lock step"
 BATCH = 8

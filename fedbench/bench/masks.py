@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbench.bench import by_hand
 from fedbench.bench.clients import PLAIN, TRAINING, Bench, Size, bench
 from fedbench.bench.paired import Pair
-from fedbench.rng import Key
+from fedbench.core.rng import Key
 
 ROUND = "a round of FSL"
 BERNOULLI, TOP = "fedpm:lr=0.1,optimizer=sgd", f"fsl:lr=0.4,{PLAIN}"

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fedbench.bench import vectors
-from fedbench.bench.codecs import Measured, Plan, measure, scale_of
 from fedbench.bench.suite import chosen
-from fedbench.errors import require
-from fedbench.rng import Key
-from fedbench.setup import Setup, prepare
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.experiment.prepare import Setup, prepare
+from fedbench.probes.codecs import Measured, Plan, measure, scale_of
 
 
 @dataclass(frozen=True)

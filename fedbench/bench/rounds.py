@@ -11,15 +11,15 @@ from functools import lru_cache
 
 import torch
 
-from fedbench import registry
 from fedbench.bench.paired import busy
 from fedbench.bench.stopwatch import PARTS, Clock, watched
-from fedbench.errors import Misfit
-from fedbench.rng import Key
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import Setup, prepare
-from fedbench.tasks.pool import Data
+from fedbench.core import registry
+from fedbench.core.errors import Incompatible
+from fedbench.core.rng import Key
+from fedbench.data.dataset import Data
+from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.run import RunState, play_round
 
 TARGET = 0.8  # share of training
 SMALL = ("lenet", "micro")  # models of 28 x 28 grey pixels; the others have 32 x 32 colours
@@ -133,7 +133,7 @@ def ready(
 def measure(setup: Setup, rounds: int) -> Split:
     """Play one round to warm up, then so many that count; nobody looks at test data."""
     plugins = setup.plugins
-    world = World(plugins.protocol.init(setup.shared), mechanism=plugins.mechanism.init())
+    world = RunState(plugins.protocol.init(setup.shared), mechanism=plugins.mechanism.init())
     play_round(setup, world, 0)
     played = []
     start, before = time.perf_counter(), busy()
@@ -187,7 +187,7 @@ def play(
             say(f"{protocol} on {model}")
             try:
                 setup = ready(protocol, model, plan, device, engine)
-            except Misfit as error:
+            except Incompatible as error:
                 if protocols:
                     raise
                 left[f"{protocol} on {model}"] = str(error)

@@ -10,23 +10,23 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedbench import registry
 from fedbench.api import AttackView, Batches, Defense, Grad, Memory, Oracle
 from fedbench.bench import by_hand
 from fedbench.bench.paired import Pair
-from fedbench.layout import Tree
-from fedbench.order import largest
+from fedbench.core import registry
+from fedbench.core.hadamard import hadamard
+from fedbench.core.order_statistics import largest
+from fedbench.core.rng import Key
+from fedbench.core.tiling import column_sums
+from fedbench.core.trees import Tree
+from fedbench.executors.training import Loop
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
 from fedbench.payload import FloatVectors, Rankings, ranking
+from fedbench.payload.packets import pack
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.rng import Key
-from fedbench.rotation import hadamard
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import prepare
+from fedbench.run import RunState, play_round
 from fedbench.testing.defenses import view_of
-from fedbench.tiles import column_sums
-from fedbench.training import Loop
-from fedbench.wire import pack
 
 SERVER, MESSAGES, FRAMEWORK = "server", "messages", "framework"
 
@@ -195,7 +195,7 @@ def framework(n: int, device: torch.device) -> Iterator[Pair]:
         plugins=dataclasses.replace(setup.plugins, protocol=idle),
         executor=Loop(idle, setup.shared, setup.executor.schedule),
     )
-    world = World(idle.init(setup.shared))
+    world = RunState(idle.init(setup.shared))
     tree = {
         name: torch.zeros(shape, device=device)
         for name, shape in setup.shared.network.shapes.items()

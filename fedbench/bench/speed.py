@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from fedbench.answers import processor
 from fedbench.bench import by_hand, defenses, groups, masks, servers
 from fedbench.bench.clients import PLAIN, TRAINING, Bench, Size, bench
 from fedbench.bench.defenses import Cost, described
 from fedbench.bench.paired import Pair, Ratio, compare
-from fedbench.errors import require
-from fedbench.executors import executor
+from fedbench.core.errors import require
+from fedbench.executors.cached_answers import processor
+from fedbench.executors.factory import executor
 
 RULES = ("mean", "median", "trimmed-mean", "multi-krum")  # whose growth is shown
 QUICK = Size(("lenet", "conv4"), (8, 32), 4, 256, 25, 200_000, 3, 1e8)

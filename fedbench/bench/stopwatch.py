@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 import fedbench.run
-from fedbench import threat
+from fedbench.adversary import threat_model
+from fedbench.experiment.prepare import Setup
 from fedbench.payload import Payload
-from fedbench.setup import Setup
 
 Work = Callable[..., Any]
 # What a part is made of; whoever calls whom, the outermost one is charged.
@@ -99,7 +99,7 @@ def _called(setup: Setup) -> Iterator[tuple[Any, str, str]]:
     for name in ("protect_updates", "compress", "protect_payload"):
         yield fedbench.run, name, "pack"
     yield type(plugins.mechanism), "on_aggregate", "pack"
-    yield threat, "train", "attack"
+    yield threat_model, "train", "attack"
     yield type(plugins.attack), "craft", "attack"
     for alphabet in (Payload, *_below(Payload)):
         for name in {"encode", "decode", "receive"} & set(vars(alphabet)):
@@ -128,7 +128,7 @@ def watched(setup: Setup, clock: Clock) -> Iterator[None]:
     try:
         for owner, name, part in places(setup):
             put(owner, name, part)
-        put(threat, "forge", "attack", seals=False)  # it encodes the honest messages, too
+        put(threat_model, "forge", "attack", seals=False)  # it encodes the honest messages, too
         yield
     finally:
         for owner, name, own in reversed(changed):

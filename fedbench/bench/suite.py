@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedbench import registry
 from fedbench.api import Protocol, Shared
 from fedbench.bench.vectors import drawn
-from fedbench.errors import ConfigError, FedbenchError
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, FedbenchError
+from fedbench.core.rng import Key
 from fedbench.protocols.fedavg import DenseWeights
-from fedbench.rng import Key
 
 # In this order; the installed ones that are not named here follow with their defaults.
 VARIANTS = (

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedbench.errors import ConfigError
-from fedbench.rng import Key
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import Setup
-from fedbench.tasks.datasets import CACHE, data_folder
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.data.datasets import CACHE, data_folder
+from fedbench.experiment.prepare import Setup
+from fedbench.experiment.scenario import Scenario
+from fedbench.run import RunState, play_round
 
 INPUTS = {
     "gaussian": "independent N(0, 1)",
@@ -70,7 +70,7 @@ def real(setup: Setup) -> Tensor:
         ConfigError: training left the numbers.
     """
     protocol, shared = setup.plugins.protocol, setup.shared
-    world = World(protocol.init(shared))
+    world = RunState(protocol.init(shared))
     for step in range(ROUNDS):
         play_round(setup, world, step)
     ids = setup.sample(ROUNDS)

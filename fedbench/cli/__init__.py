@@ -20,7 +20,7 @@ from fedbench.cli import (
     results,
     sweep,
 )
-from fedbench.errors import LONGEST, FedbenchError, PluginError, one_line
+from fedbench.core.errors import LONGEST, FedbenchError, PluginError, one_line
 
 app = typer.Typer(
     name="fedbench",

@@ -259,7 +259,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     >>> parse_seeds("0,1,2")
     (0, 1, 2)
     """
-    from fedbench.errors import require
+    from fedbench.core.errors import require
 
     parts = [part.strip() for part in text.split(",")]
     digits = all(part.isascii() and part.isdigit() for part in parts)

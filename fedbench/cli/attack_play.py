@@ -13,25 +13,25 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedbench.sweep.cells import Cell, Run
+    from fedbench.experiment.cells import Cell, Run
+    from fedbench.results.store import Failure, Store
+    from fedbench.results.summary import Row
     from fedbench.sweep.local import Options
     from fedbench.sweep.plan import Plan
-    from fedbench.sweep.store import Failure, Store
-    from fedbench.sweep.summary import Row
 
 
 def run(console: Console, plan: Plan, options: Options, out: Path) -> None:
     """Play the plan, show it, write it; exit 1 if a run failed, 130 if it was stopped."""
-    from fedbench.cli.columns import counted
     from fedbench.cli.live import watcher
-    from fedbench.cli.table import final_table, skipped_lines
-    from fedbench.errors import PluginError
-    from fedbench.files import writable
-    from fedbench.setup import prepare
+    from fedbench.core.errors import PluginError
+    from fedbench.core.files import writable
+    from fedbench.experiment.prepare import prepare
+    from fedbench.results.store import Store
+    from fedbench.results.summary import rows
     from fedbench.sweep.drive import play_each
     from fedbench.sweep.plan import runs
-    from fedbench.sweep.store import Store
-    from fedbench.sweep.summary import rows
+    from fedbench.tables.columns import counted
+    from fedbench.tables.table import final_table, skipped_lines
 
     cells, skipped = plan.cells()
     first = cells[0].scenario.model_copy(update={"seed": plan.seeds[0]})
@@ -103,9 +103,9 @@ def header(plan: Plan, cells: list[Cell], options: Options) -> str:
 
 def write(plan: Plan, table: list[Row], out: Path, count: int) -> str:
     """Chart and Markdown table beside the records, and a line that says where."""
-    from fedbench.cli.table import markdown
-    from fedbench.files import write_atomically
-    from fedbench.pictures.survival import draw
+    from fedbench.core.files import write_atomically
+    from fedbench.figures.survival import draw
+    from fedbench.tables.table import markdown
 
     scenario = table[0].cell.scenario
     seeds = len(plan.seeds)

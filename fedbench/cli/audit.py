@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from fedbench.audit.plan import Plan
+    from fedbench.audits.campaign import Plan
 
 _WHAT, _CLAIM, _MECHANISM = "What is audited", "The claim", "Method mechanism"
 _RUN, _HOW = "Methods one-run and one-shot", "Running"
@@ -81,10 +81,10 @@ def audit(
     A lower bound above the claim refutes it, if another seed finds the same. An estimate proves
     nothing in either direction, and no audit proves that a claim is true.
     """
-    from fedbench.audit.plan import METHODS, Plan, fitting
+    from fedbench.audits.campaign import METHODS, Plan, fitting
     from fedbench.cli.probe import torch_threads
-    from fedbench.errors import require
-    from fedbench.scenario import Scenario
+    from fedbench.core.errors import require
+    from fedbench.experiment.scenario import Scenario
 
     require("--format", format, format in ("table", "json"), "table or json")
     scenario = Scenario.of(

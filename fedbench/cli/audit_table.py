@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.table import Table
 
-from fedbench.cli.columns import known, nats
 from fedbench.cli.plain import finite
-from fedbench.cli.table import cell, legible, listed
+from fedbench.tables.columns import known, nats
+from fedbench.tables.table import cell, legible, listed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from fedbench.audit.plan import Plan
-    from fedbench.privacy.audit.finding import Finding
+    from fedbench.audits.campaign import Plan
+    from fedbench.audits.finding import Finding
 
 NAMES = ("\naudit", "\nwhat it is")
 NUMBERS = ("ε\nfound", "ε\nclaimed", "ε\nexact")

@@ -76,10 +76,10 @@ def codecs(
 
     Squared error, bias, bits and times, all of messages that went over the wire and back.
     """
-    from fedbench.bench.codecs import Plan
     from fedbench.bench.play import play
     from fedbench.cli.probe import torch_threads
-    from fedbench.errors import require
+    from fedbench.core.errors import require
+    from fedbench.probes.codecs import Plan
 
     require("--format", format, format in FORMATS, ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")
     plan = Plan(seeds, draws, clients)

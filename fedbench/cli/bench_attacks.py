@@ -58,8 +58,8 @@ def attacks(
     from fedbench.bench.attacks import PROTOCOLS, described, play
     from fedbench.cli.bench import progress
     from fedbench.cli.probe import torch_threads
-    from fedbench.errors import require
-    from fedbench.scenario import Scenario
+    from fedbench.core.errors import require
+    from fedbench.experiment.scenario import Scenario
 
     require("--format", format, format in FORMATS, ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")
     require("--rounds", rounds, rounds >= 1, ">= 1")

@@ -45,11 +45,11 @@ def defenses(
     Beside each call stand a plain mean, the floor, and torch's sort over the clients, what the
     obvious median costs.
     """
-    from fedbench import registry
     from fedbench.bench.defenses import described, play
     from fedbench.cli.bench import progress
-    from fedbench.errors import require
-    from fedbench.setup import choose_device
+    from fedbench.core import registry
+    from fedbench.core.errors import require
+    from fedbench.experiment.prepare import choose_device
 
     require("--format", format, format in FORMATS, ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")
     require("--repeats", repeats, repeats >= 1, ">= 1")
@@ -77,7 +77,7 @@ def show(costs: Sequence[Cost], format: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedbench import registry
+    from fedbench.core import registry
 
     by_name: dict[str, list[Cost]] = {}
     for cost in costs:
@@ -107,8 +107,8 @@ def show(costs: Sequence[Cost], format: str) -> None:
 
 def row(cost: Cost, alike: Sequence[Cost]) -> list[str]:
     """Texts of a line; ``alike`` are all sizes of the rule."""
-    from fedbench import registry
     from fedbench.bench.defenses import growth
+    from fedbench.core import registry
 
     seconds = statistics.median(cost.seconds)
     spread = (max(cost.seconds) - min(cost.seconds)) / 2 / seconds

@@ -68,8 +68,8 @@ def rounds(
     from fedbench.bench.speed import machine
     from fedbench.cli.bench import progress
     from fedbench.cli.probe import torch_threads
-    from fedbench.errors import require
-    from fedbench.setup import choose_device
+    from fedbench.core.errors import require
+    from fedbench.experiment.prepare import choose_device
 
     require("--format", format, format in FORMATS, ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")
     require("--samples", samples, samples >= 1, ">= 1")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedbench.bench.defenses import Cost
@@ -56,14 +56,14 @@ def speed(
                 f"write it after {context.invoked_subcommand}"
             )
         return
-    from fedbench.allocator import keep_memory
     from fedbench.bench.paired import peak
     from fedbench.bench.speed import FULL, QUICK, Report, growths, machine, play, require_known
     from fedbench.cli.bench import progress
     from fedbench.cli.probe import torch_threads
-    from fedbench.errors import require
-    from fedbench.pictures.style import FORMATS as PICTURES
-    from fedbench.setup import choose_device
+    from fedbench.core.errors import require
+    from fedbench.executors.malloc import keep_memory
+    from fedbench.experiment.prepare import choose_device
+    from fedbench.figures.style import FORMATS as PICTURES
 
     require("--format", format, format in FORMATS, ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")
     require("--threads", threads, threads >= 1, ">= 1")
@@ -83,8 +83,8 @@ def speed(
     else:
         show(done, format)
     if chart is not None:
-        from fedbench.pictures.speed import compose
-        from fedbench.pictures.style import save
+        from fedbench.figures.speed import compose
+        from fedbench.figures.style import save
 
         save(compose(done), chart)
 

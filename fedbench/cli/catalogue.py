@@ -15,8 +15,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fedbench import registry
-from fedbench.errors import ConfigError, UnknownPluginError
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, UnknownPluginError
 
 TIERS = {
     "own": "of its own clients, each its own message and no other",
@@ -159,7 +159,7 @@ def paragraphs(text: str) -> list[str]:
 
 
 def _show(console: Console, kind: str, name: str, plugin: type[Any]) -> None:
-    from fedbench.blame import Hook
+    from fedbench.core.blame import Hook
 
     doc = Doc.of(plugin)
     with Hook(plugin, "__init__"):
@@ -237,9 +237,9 @@ def spelled(hint: Any) -> str:
 
 def _facts(kind: str, plugin: Any) -> list[tuple[str, str]]:
     """What the classes say beside their docstrings."""
+    from fedbench.adversary.threat_model import needs as knowledge
     from fedbench.api import Mechanism
     from fedbench.cli.catalogue_rules import facts as rule_facts
-    from fedbench.threat import needs as knowledge
 
     facts = []
     if kind == "attack":

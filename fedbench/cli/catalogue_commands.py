@@ -24,7 +24,7 @@ def list_(
 ) -> None:
     """Every installed plug-in, with a line on what it does."""
     from fedbench.cli.catalogue import list_plugins
-    from fedbench.errors import ConfigError
+    from fedbench.core.errors import ConfigError
 
     if into is not None:
         from fedbench.cli.catalogue_page import replace

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedbench import registry
 from fedbench.cli.catalogue import Doc, paragraphs, parameters, prose, singular
-from fedbench.errors import ConfigError
-from fedbench.files import read_limited, write_atomically
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.core.files import read_limited, write_atomically
 
 START, END = "<!-- catalogue: {command} -->", "<!-- end of the catalogue -->"
 GROUPS = (  # of attacks

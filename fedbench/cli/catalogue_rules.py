@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedbench import registry
 from fedbench.api import Defense, Prefilter, Traits
-from fedbench.blame import ask
+from fedbench.core import registry
+from fedbench.core.blame import ask
 
 NEEDS = {
     "root": "root data",

@@ -15,13 +15,13 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from fedbench.cli.columns import NONE, bits
-from fedbench.cli.table import cell, listed
+from fedbench.tables.columns import NONE, bits
+from fedbench.tables.table import cell, listed
 
 if TYPE_CHECKING:
-    from fedbench.bench.codecs import Measured
-    from fedbench.bench.distortion import Distortion
     from fedbench.bench.play import Bench
+    from fedbench.probes.codecs import Measured
+    from fedbench.probes.distortion import Distortion
 
 FIXED = " *"
 
@@ -95,8 +95,8 @@ def header(bench: Bench) -> str:
 
 def captions(bench: Bench) -> dict[str, str]:
     """What kinds of input and columns are."""
-    from fedbench.bench.distortion import LEVEL
     from fedbench.bench.vectors import INPUTS
+    from fedbench.probes.distortion import LEVEL
 
     plan, rows = bench.plan, bench.rows
     said = {kind: INPUTS[kind] for kind in dict.fromkeys(row.kind for row in rows)}
@@ -220,7 +220,7 @@ def json(bench: Bench) -> str:
 
 def flat(row: Measured) -> dict[str, Any]:
     """One level of names; ``*_ms`` are milliseconds per million parameters of a client."""
-    from fedbench.bench.distortion import Distortion
+    from fedbench.probes.distortion import Distortion
 
     lost = row.distortion
     names = [field.name for field in dataclasses.fields(Distortion)]

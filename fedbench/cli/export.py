@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedbench.sweep.fields import Entry, Fields
+    from fedbench.results.fields import Entry, Fields
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -48,7 +48,7 @@ def as_parquet(entries: Sequence[Entry], columns: Sequence[str], fields: Fields)
     Raises:
         ConfigError: pyarrow is not installed.
     """
-    from fedbench.errors import ConfigError
+    from fedbench.core.errors import ConfigError
 
     try:
         import pyarrow as arrow

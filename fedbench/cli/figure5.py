@@ -13,8 +13,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from fedbench.cli.table import Line
     from fedbench.privacy.figure5 import Figure5, Point
+    from fedbench.tables.table import Line
 
 EPSILONS = {
     "claimed\nε": "claimed",
@@ -47,10 +47,10 @@ def figure5(
     from rich.console import Console
 
     from fedbench.cli.figure5_chart import draw
-    from fedbench.errors import require
-    from fedbench.files import writable, write_atomically
+    from fedbench.core.errors import require
+    from fedbench.core.files import writable, write_atomically
+    from fedbench.experiment.scenario import LAST_SEED
     from fedbench.privacy.conversion import check_claim
-    from fedbench.scenario import LAST_SEED
 
     check_claim(delta)
     require("--repetitions", repetitions, repetitions >= 2, ">= 2")
@@ -93,7 +93,7 @@ class Report:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Two kinds of tables, what their columns are, and the remarks."""
-        from fedbench.cli.table import cell, grid, listed
+        from fedbench.tables.table import cell, grid, listed
 
         figure = self.figure
         title = "from strong noise to weak; errors on uniform theta"
@@ -113,7 +113,7 @@ class Report:
 
 def rows(points: Sequence[Point], data: str, heads: Sequence[str]) -> list[Line]:
     """A line for each point."""
-    from fedbench.cli.table import Line
+    from fedbench.tables.table import Line
 
     return [Line([text(point, data, head) for head in heads]) for point in points]
 

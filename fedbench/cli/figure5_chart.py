@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedbench.pictures.style import COLOURS, FAINT, INK, WORST, save, styled
+from fedbench.figures.style import COLOURS, FAINT, INK, WORST, save, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

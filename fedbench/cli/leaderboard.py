@@ -36,7 +36,7 @@ def plan(
     board: BoardOption = BOARD,
 ) -> None:
     """Print the sweep that a system must play: the track, the seeds, the mandatory attacks."""
-    from fedbench.leaderboard.plan import plan
+    from fedbench.leaderboard.entry_plan import plan
     from fedbench.leaderboard.rules import newest
 
     chosen = {
@@ -82,9 +82,9 @@ def submit(
     ] = False,
 ) -> int:
     """Build an entry from records and write it, or say every rule that they break (exit code 2)."""
-    from fedbench.errors import require
+    from fedbench.core.errors import require
     from fedbench.leaderboard.submission import submit
-    from fedbench.sweep.gather import gather
+    from fedbench.results.gather import gather
 
     require("--division", division, division in ("closed", "open"), "closed or open")
     said = {"name": name, "authors": authors, "link": link, "note": note, "tried": tried}
@@ -95,7 +95,7 @@ def submit(
 
 def skipped(reason: str) -> None:
     """Say on stderr which file of a folder is left out, and why."""
-    from fedbench.errors import one_line
+    from fedbench.core.errors import one_line
 
     print(one_line(f"fedbench: skipped {reason}"), file=sys.stderr)
 
@@ -106,7 +106,7 @@ def tell(done: Submission, dry_run: bool) -> int:
 
     from fedbench.cli.leaderboard_findings import findings
     from fedbench.cli.leaderboard_table import short, spread
-    from fedbench.errors import one_line
+    from fedbench.core.errors import one_line
     from fedbench.leaderboard.board import place
     from fedbench.leaderboard.judge import errors
 
@@ -145,7 +145,7 @@ def check(
     from rich.console import Console
 
     from fedbench.cli.leaderboard_findings import Report, checked_json, verdict
-    from fedbench.errors import require
+    from fedbench.core.errors import require
     from fedbench.leaderboard.check import check
 
     require("--format", format, format in ("table", "json"), "table or json")
@@ -190,7 +190,7 @@ def reproduce(
     from fedbench.cli.attack import parse_seeds
     from fedbench.cli.leaderboard_findings import Repetition
     from fedbench.cli.live import watcher
-    from fedbench.errors import require
+    from fedbench.core.errors import require
     from fedbench.leaderboard.reproduce import again, claim, keep
     from fedbench.leaderboard.reproduction import cell, coverage, order
     from fedbench.sweep.local import Options
@@ -239,7 +239,7 @@ def rank(
     from rich.console import Console
 
     from fedbench.cli import leaderboard_table as shown
-    from fedbench.errors import ConfigError, require
+    from fedbench.core.errors import ConfigError, require
     from fedbench.leaderboard.board import races
     from fedbench.leaderboard.rank import ranking
     from fedbench.leaderboard.rules import DIVISIONS, numbered
@@ -277,7 +277,7 @@ def render(
     out: Annotated[Path | None, typer.Option(help="folder; default: the board")] = None,
 ) -> None:
     """Write the page."""
-    from fedbench.leaderboard.page import render
+    from fedbench.leaderboard.site.page import render
 
     for path in render(board, out or board):
         print(path)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.table import Table
 
-from fedbench.cli.columns import NONE
 from fedbench.cli.leaderboard_table import short
-from fedbench.cli.table import cell
+from fedbench.tables.columns import NONE
+from fedbench.tables.table import cell
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

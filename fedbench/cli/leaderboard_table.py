@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from fedbench.cli.columns import NONE, bits, known, nats, percent
 from fedbench.cli.export import FORMULA
-from fedbench.cli.table import cell, legible, listed
 from fedbench.leaderboard.outdated import outdated
+from fedbench.tables.columns import NONE, bits, known, nats, percent
+from fedbench.tables.table import cell, legible, listed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -162,14 +162,14 @@ def spread(found: Interval) -> str:
 
 def system(entry: Entry) -> str:
     """Protocol, mechanism and rule without what is by default."""
-    from fedbench.sweep.gather import Played, shortened
+    from fedbench.results.gather import Played, shortened
 
     return Played(shortened(entry.scenario), vote=entry.votes).system
 
 
 def short(entry: Entry, attack: str) -> str:
     """An attack without what is by default."""
-    from fedbench.sweep.gather import shortened
+    from fedbench.results.gather import shortened
 
     return shortened(entry.scenario.model_copy(update={"attack": attack})).attack
 

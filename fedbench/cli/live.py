@@ -14,14 +14,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedbench.cli import columns, table
 from fedbench.sweep.watch import Watcher
+from fedbench.tables import columns, table
 
 if TYPE_CHECKING:
-    from fedbench.measured import Round
-    from fedbench.record import Record
-    from fedbench.sweep.cells import Cell
-    from fedbench.sweep.summary import Row
+    from fedbench.experiment.cells import Cell
+    from fedbench.experiment.measurements import Round
+    from fedbench.experiment.record import Record
+    from fedbench.results.summary import Row
 
 
 def watcher(
@@ -173,7 +173,7 @@ class TerminalWatcher(Watcher):
 
     def finished(self, cell: Cell, record: Record) -> None:
         """From the lines to the table."""
-        from fedbench.sweep import summary
+        from fedbench.results import summary
 
         with self._lock:
             self._end(cell, record.scenario.seed)

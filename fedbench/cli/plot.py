@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from fedbench.sweep.summary import Row
+    from fedbench.results.summary import Row
 
 KINDS = ("rounds", "bits", "heatmap", "impact", "epsilon")
 FORMATS = ("png", "svg")
@@ -39,9 +39,9 @@ def plot(
 
     A folder means its *.json; of these, what is no record is skipped.
     """
-    from fedbench.errors import require
-    from fedbench.sweep.gather import cells_of, gather
-    from fedbench.sweep.summary import rows
+    from fedbench.core.errors import require
+    from fedbench.results.gather import cells_of, gather
+    from fedbench.results.summary import rows
 
     for one in kind or ():
         require("--kind", one, one in KINDS, f"{', '.join(KINDS[:-1])} or {KINDS[-1]}")
@@ -57,7 +57,7 @@ def plot(
 
 
 def _skipped(reason: str) -> None:
-    from fedbench.errors import one_line
+    from fedbench.core.errors import one_line
 
     print(one_line(f"fedbench: skipped: {reason}"), file=sys.stderr)
 
@@ -68,8 +68,8 @@ def chosen(table: list[Row], kinds: list[str] | None) -> list[str]:
     Raises:
         ConfigError: it cannot be shown.
     """
-    from fedbench.errors import ConfigError
-    from fedbench.pictures.kinds import KINDS as ALL
+    from fedbench.core.errors import ConfigError
+    from fedbench.figures.kinds import KINDS as ALL
 
     for kind in kinds or ():
         if not ALL[kind].shows(table):
@@ -81,8 +81,8 @@ def chosen(table: list[Row], kinds: list[str] | None) -> list[str]:
 
 def draw(table: list[Row], kinds: list[str], formats: list[str], out: Path) -> None:
     """Write every picture in every format; say where."""
-    from fedbench.pictures.kinds import KINDS as ALL
-    from fedbench.pictures.style import save
+    from fedbench.figures.kinds import KINDS as ALL
+    from fedbench.figures.style import save
 
     for kind in kinds:
         figure = ALL[kind].compose(table)
@@ -96,7 +96,7 @@ def sketch(table: list[Row], kinds: list[str]) -> None:
     """Print every picture in characters."""
     from rich.console import Console
 
-    from fedbench.pictures.sketches import Sketch
+    from fedbench.figures.sketches import Sketch
 
     console = Console()
     for number, kind in enumerate(kinds):

@@ -104,8 +104,8 @@ def privacy(
         return
     from rich.console import Console
 
-    from fedbench import registry
-    from fedbench.errors import ConfigError
+    from fedbench.core import registry
+    from fedbench.core.errors import ConfigError
     from fedbench.privacy.planning import Plan, calibrated
 
     seen = None if sees is None else chosen("--sees", sees, VIEWS)
@@ -140,7 +140,7 @@ def privacy(
 
 def chosen(option: str, typed: str, names: tuple[Name, ...]) -> Name:
     """The one of these names that was typed."""
-    from fedbench.errors import require
+    from fedbench.core.errors import require
 
     require(option, typed, typed in names, f"{', '.join(names[:-1])} or {names[-1]}")
     return names[names.index(typed)]
@@ -152,7 +152,7 @@ def with_parameter(text: str, name: str, value: float) -> str:
     >>> with_parameter("dp-fedavg:z=1,clip=2", "z", 2.184)
     'dp-fedavg:z=2.184,clip=2'
     """
-    from fedbench.registry import split
+    from fedbench.core.registry import split
 
     plugin, given = split(text)
     return plugin + ":" + ",".join(f"{k}={v}" for k, v in (given | {name: f"{value:g}"}).items())
@@ -163,8 +163,8 @@ def show(
 ) -> None:
     """The prices on stdout, the curve as a picture."""
     from fedbench.cli import privacy_table
-    from fedbench.cli.privacy_chart import draw
-    from fedbench.files import writable
+    from fedbench.core.files import writable
+    from fedbench.figures.privacy_chart import draw
     from fedbench.privacy.planning import curve, prices
 
     found = prices(plugin, plan)

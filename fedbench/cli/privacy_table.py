@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from fedbench.cli.columns import nats
 from fedbench.cli.plain import finite
-from fedbench.cli.table import Line, cell, grid, listed
+from fedbench.tables.columns import nats
+from fedbench.tables.table import Line, cell, grid, listed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from fedbench.api import Sees
-    from fedbench.errors import NoTheorem
-    from fedbench.privacy.accountants import Price
+    from fedbench.core.errors import NoTheorem
+    from fedbench.privacy.accountants import PrivacyCost
     from fedbench.privacy.planning import Plan
 
-Prices = Mapping["Sees", "Price | NoTheorem"]
+Prices = Mapping["Sees", "PrivacyCost | NoTheorem"]
 LEAST = "◀"
 HEADS = {
     "messages": "messages\nof each",
@@ -70,8 +70,8 @@ class Report:
         yield ""
         yield listed(self._said(), options)
 
-    def _prices(self) -> dict[str, Price]:
-        from fedbench.errors import NoTheorem
+    def _prices(self) -> dict[str, PrivacyCost]:
+        from fedbench.core.errors import NoTheorem
 
         return {see: one for see, one in self.found.items() if not isinstance(one, NoTheorem)}
 
@@ -92,7 +92,7 @@ class Report:
         return body
 
     def _said(self) -> list[tuple[str, str]]:
-        from fedbench.errors import NoTheorem
+        from fedbench.core.errors import NoTheorem
 
         prices = self._prices()
         names = {name for one in prices.values() for name in one.bounds}
@@ -112,7 +112,7 @@ class Report:
 
 def as_json(name: str, plan: Plan, found: Prices) -> str:
     """The same as JSON; what is not finite is null."""
-    from fedbench.errors import NoTheorem
+    from fedbench.core.errors import NoTheorem
 
     prices = {
         see: {"refused": str(one)} if isinstance(one, NoTheorem) else asdict(one)

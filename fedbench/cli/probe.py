@@ -67,8 +67,8 @@ def membership(
     from fedbench.cli.attack import parse_seeds
     from fedbench.cli.bench import progress
     from fedbench.cli.probe_table import show_membership, to_json
-    from fedbench.files import writable, write_atomically
-    from fedbench.scenario import Scenario
+    from fedbench.core.files import writable, write_atomically
+    from fedbench.experiment.scenario import Scenario
 
     numbers = parse_seeds(seeds)
     writable(out)
@@ -118,11 +118,11 @@ def inversion(
 
     from fedbench.cli.attack import parse_seeds
     from fedbench.cli.bench import progress
-    from fedbench.cli.probe_picture import draw
     from fedbench.cli.probe_table import counted, inversion_json, show_inversion
-    from fedbench.errors import require
-    from fedbench.files import writable, write_atomically
-    from fedbench.scenario import Scenario
+    from fedbench.core.errors import require
+    from fedbench.core.files import writable, write_atomically
+    from fedbench.experiment.scenario import Scenario
+    from fedbench.figures.probe_picture import draw
 
     numbers = parse_seeds(seeds)
     require("--images", images, images >= 1, ">= 1")
@@ -153,8 +153,8 @@ def torch_threads(threads: int) -> Iterator[None]:
     """So many in the block."""
     import torch
 
-    from fedbench.allocator import keep_memory
-    from fedbench.errors import require
+    from fedbench.core.errors import require
+    from fedbench.executors.malloc import keep_memory
 
     require("--threads", threads, threads >= 1, ">= 1")
     require("--threads", threads, threads <= 1024, "<= 1024")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedbench.cli.table import Line
     from fedbench.probes.inversion import Report as Inversion
     from fedbench.probes.membership import Membership
     from fedbench.probes.membership import Report as Members
     from fedbench.probes.roc import Estimate
+    from fedbench.tables.table import Line
 
 HEURISTIC = (
     "a heuristic attack: what it finds is lost, what it does not find may still be there; it "
@@ -24,7 +24,7 @@ def show_membership(
     console: Console, report: Members, scenario: dict[str, Any], seeds: int
 ) -> None:
     """What was measured, the table, what its columns are, what could not be said."""
-    from fedbench.cli.table import cell, grid, listed
+    from fedbench.tables.table import cell, grid, listed
 
     first = report.results[0] if report.results else None
     if first is not None:
@@ -55,9 +55,9 @@ def member_table(results: Sequence[Membership]) -> tuple[list[str], list[Line]]:
 
     A rate that was resolved for nobody has no column.
     """
-    from fedbench.cli.columns import known, nats, percent
-    from fedbench.cli.table import Line
     from fedbench.probes.membership import RATES
+    from fedbench.tables.columns import known, nats, percent
+    from fedbench.tables.table import Line
 
     readings = [one for result in results for one in result.readings]
     rates = [rate for rate in RATES if any(one.tprs[rate] is not None for one in readings)]
@@ -78,7 +78,7 @@ def member_table(results: Sequence[Membership]) -> tuple[list[str], list[Line]]:
 
 def share(found: Estimate | None) -> str:
     """In percent."""
-    from fedbench.cli.columns import NONE, percent
+    from fedbench.tables.columns import NONE, percent
 
     return NONE if found is None else percent(found.value)
 
@@ -108,7 +108,7 @@ def member_captions(results: Sequence[Membership], delta: float) -> list[tuple[s
 
 def show_inversion(console: Console, report: Inversion, caption: str) -> None:
     """What was measured, the table, what its columns are."""
-    from fedbench.cli.table import cell, grid, listed
+    from fedbench.tables.table import cell, grid, listed
 
     options = console.options
     console.print("[bold]Inversion[/bold]", highlight=False)
@@ -145,8 +145,8 @@ INVERSION_CAPTIONS = (
 
 def inversion_lines(report: Inversion) -> list[Line]:
     """Every system's name, what came back, and what a guess is worth."""
-    from fedbench.cli.table import Line
     from fedbench.probes.inversion import MESSAGE, RAW
+    from fedbench.tables.table import Line
 
     out = []
     for system in report.results:

@@ -12,8 +12,8 @@ import typer
 
 if TYPE_CHECKING:
     from fedbench.cli.results_table import Page
-    from fedbench.sweep.fields import Entry
-    from fedbench.sweep.query import Query
+    from fedbench.results.fields import Entry
+    from fedbench.results.query import Query
 
 FORMATS = ("table", "csv", "json", "parquet", "md")
 
@@ -41,20 +41,20 @@ def results(
     What is no record is left out and named. Shares are in [0, 1], in tables in percent. Runs of
     other code or on another device are other cells.
     """
-    from fedbench.errors import one_line, require
+    from fedbench.core.errors import one_line, require
 
     require("--each", each, each in ("cell", "run"), "cell or run")
     require("--format", format, format in FORMATS, f"one of {', '.join(FORMATS)}")
     require("--out", out, format != "parquet" or out is not None, "a file for --format parquet")
     if migrate:
-        from fedbench.sweep.migrate import migrate_all
+        from fedbench.results.migrate import migrate_all
 
         number = migrate_all(store)
         print(f"{number} record{'s' * (number != 1)} of an older schema migrated in {store}")
         return
 
     from fedbench.cli import results_table
-    from fedbench.sweep.query import Each, Query
+    from fedbench.results.query import Each, Query
 
     kind: Each = "failure" if failed else "run" if each == "run" else "cell"
     usual = results_table.USUAL[kind] if format in ("table", "md") else None
@@ -90,7 +90,7 @@ def show(page: Page, out: Path | None) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from fedbench.cli.table import legible
+    from fedbench.tables.table import legible
 
     console = Console()
     ascii_only = out is None and console.options.ascii_only
@@ -111,7 +111,7 @@ def show(page: Page, out: Path | None) -> None:
 def emit(data: bytes, out: Path | None) -> None:
     """To the file, or to who reads the output, if they still do."""
     if out is not None:
-        from fedbench.files import write_atomically
+        from fedbench.core.files import write_atomically
 
         write_atomically(out, data)
         return

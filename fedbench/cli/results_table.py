@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from fedbench import registry
-from fedbench.cli.columns import MASKED, NONE, SUMS, WORST, bits, nats, percent
 from fedbench.cli.long_table import Line, Table, escaped
-from fedbench.errors import ConfigError
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.tables.columns import MASKED, NONE, SUMS, WORST, bits, nats, percent
 
 if TYPE_CHECKING:
-    from fedbench.sweep.fields import Entry, Fields
-    from fedbench.sweep.query import Query
+    from fedbench.results.fields import Entry, Fields
+    from fedbench.results.query import Query
 
 # What is shown unless columns are chosen: of those that say something, as many as the width holds.
 USUAL = {
@@ -113,7 +113,7 @@ class Page:
 
 def by_system(entries: Sequence[Entry], fields: Fields, columns: Iterable[str]) -> Table:
     """What each system measured under each attack: those of the columns that say something."""
-    from fedbench.sweep.over_seeds import SYSTEM
+    from fedbench.results.over_seeds import SYSTEM
 
     short = shortened(entries, fields)
     others = [name for name in (*SYSTEM, "data_seed") if name in fields and name not in AXES]

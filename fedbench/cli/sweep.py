@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedbench.sweep.cells import Cell, Run, Skipped
+    from fedbench.experiment.cells import Cell, Run, Skipped
     from fedbench.sweep.drive import Tally
     from fedbench.sweep.engine import Engine
     from fedbench.sweep.local import Options
@@ -95,8 +95,8 @@ def sweep(
     """
     from rich.console import Console
 
-    from fedbench.errors import require
-    from fedbench.executors import require_known
+    from fedbench.core.errors import require
+    from fedbench.executors.factory import require_known
     from fedbench.sweep.local import Options
     from fedbench.sweep.plan import Plan, runs
 
@@ -127,7 +127,7 @@ def announce(
     console: Console, plan: Plan, cells: list[Cell], skipped: list[Skipped], store: Path
 ) -> None:
     """What is swept over, and what is left out with the reason."""
-    from fedbench.cli.table import skipped_lines
+    from fedbench.tables.table import skipped_lines
 
     seeds = ",".join(map(str, plan.seeds))
     total = len(cells) * len(plan.seeds)
@@ -144,10 +144,10 @@ def foresee(
     console: Console, runs: list[Run], folder: Path, options: Options, workers: int
 ) -> None:
     """What is there already, what is missing, how long that may take."""
-    from fedbench.cli.columns import counted
     from fedbench.cli.live import duration
+    from fedbench.results.store import Store
     from fedbench.sweep.estimate import estimate
-    from fedbench.sweep.store import Store
+    from fedbench.tables.columns import counted
 
     store = Store(folder)
     missing = [run for run in runs if not store.has(run)]
@@ -180,8 +180,8 @@ def go(
 ) -> Tally:
     """Play what is missing, and show it."""
     from fedbench.cli.live import watcher
+    from fedbench.results.store import Store
     from fedbench.sweep.drive import Sweep
-    from fedbench.sweep.store import Store
 
     with Store(folder) as store, watcher(console, cells, plan.seeds, table=False) as watch:
         return Sweep(engine, store, watch, chunk, retry_failed).play(runs)
@@ -189,8 +189,8 @@ def go(
 
 def summarise(console: Console, tally: Tally, store: Path, runs: int, seconds: float) -> None:
     """Counts, failures, where to look; exit 1 for failures, 130 if it was stopped."""
-    from fedbench.cli.columns import counted
     from fedbench.cli.live import duration
+    from fedbench.tables.columns import counted
 
     whole = len(tally.found) + len(tally.played)
     console.print(
@@ -216,7 +216,7 @@ def summarise(console: Console, tally: Tally, store: Path, runs: int, seconds: f
 def _engine(
     name: str, options: Options, runs: int, address: str | None, gpus_per_run: float
 ) -> Engine:
-    from fedbench.errors import require
+    from fedbench.core.errors import require
 
     if name == "ray":
         from fedbench.sweep.on_ray import OnRay

@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench import errors, registry
 from fedbench.api import (
     Attack,
     AttackView,
@@ -36,9 +35,10 @@ from fedbench.api import (
     Oracle,
     ServerView,
 )
+from fedbench.core import errors, registry
+from fedbench.core.rng import Key
 from fedbench.isolation.plain import APART, write
 from fedbench.payload import Payload, Spec, require_same_form
-from fedbench.rng import Key
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 ANSWERED = 77  # exit code of a fork that has answered

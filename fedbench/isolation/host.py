@@ -12,9 +12,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fedbench import errors
-from fedbench.errors import FedbenchError, PluginError
-from fedbench.forked import packed
+from fedbench.core import errors
+from fedbench.core.errors import FedbenchError, PluginError
+from fedbench.executors.process_pool import packed
 from fedbench.isolation.plain import APART, NotPlainError, read
 from fedbench.payload import Payload
 

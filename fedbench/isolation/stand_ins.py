@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from fedbench import payload as payloads
-from fedbench import registry
 from fedbench.api import (
     Attack,
     AttackView,
@@ -29,12 +28,13 @@ from fedbench.api import (
     ServerView,
     Traits,
 )
-from fedbench.blame import said
-from fedbench.errors import FedbenchError, PluginError
+from fedbench.core import registry
+from fedbench.core.blame import said
+from fedbench.core.errors import FedbenchError, PluginError
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
 from fedbench.isolation.host import Child, Kept
-from fedbench.layout import Tree
 from fedbench.payload import Payload, Spec
-from fedbench.rng import Key
 
 
 def unanswered(*arguments: object) -> Any:
@@ -145,7 +145,7 @@ class IsolatedAttack(StandIn, Attack):
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
         """See `Attack.wrap_grad`: each step's gradient goes there and back.
 
-        It follows training client by client (`fedbench.training.Loop`), and no other way.
+        It follows training client by client (`fedbench.executors.training.Loop`), and no other way.
         """
         device = next(iter(local.tree.values())).device
 
@@ -309,7 +309,7 @@ class Isolation:
         return self.children[-1]
 
     def load(self, kind: str, text: str) -> Any:
-        """As `fedbench.registry.load`; what is no attack and no rule is loaded here."""
+        """As `fedbench.core.registry.load`; what is no attack and no rule is loaded here."""
         if kind not in ("attack", "defense"):
             return registry.load(kind, text)
         child = self._ready.pop() if self._ready else self._started()

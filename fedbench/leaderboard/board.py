@@ -15,13 +15,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedbench.errors import ConfigError, FedbenchError
-from fedbench.files import write_atomically
+from fedbench.core.errors import ConfigError, FedbenchError
+from fedbench.core.files import write_atomically
+from fedbench.experiment.record import Record
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.rules import DIVISIONS, Division
 from fedbench.leaderboard.score import score
-from fedbench.record import Record
-from fedbench.sweep.gather import ARCHIVE, gather, unpacked
+from fedbench.results.gather import ARCHIVE, gather, unpacked
 
 LARGEST = 1 << 20  # bytes of an entry
 PACKED, LINES = 4 << 20, 2000  # bytes and lines of its records

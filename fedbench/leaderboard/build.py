@@ -9,13 +9,13 @@ from functools import cached_property
 
 from pydantic import ValidationError
 
-from fedbench import registry
-from fedbench.errors import ConfigError
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard.entry import Entry, Said
 from fedbench.leaderboard.rules import Division, Rules, Track
 from fedbench.leaderboard.score import attacked, is_clean, price, score
-from fedbench.record import Record
-from fedbench.scenario import Scenario
 
 NOBODY = "0" * 12  # the id of an entry whose content is not hashed yet
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedbench.errors import ConfigError, UnknownPluginError
+from fedbench.core.errors import ConfigError, UnknownPluginError
+from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import Case, alphabet, build
 from fedbench.leaderboard.entry import Entry, Said
@@ -16,7 +17,6 @@ from fedbench.leaderboard.growth import growth
 from fedbench.leaderboard.judge import Finding, errors, judge
 from fedbench.leaderboard.reproduction import reproduced
 from fedbench.leaderboard.rules import Rules, changed, versions
-from fedbench.record import Record
 
 SHOWN = 5  # differences that are listed
 SAYING = tuple(Said.model_fields)

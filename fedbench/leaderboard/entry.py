@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from fedbench.api import Adjacency, Sees
+from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard.rules import Division
-from fedbench.scenario import Scenario
 
 SCHEMA: Final = 1
 Status = Literal["claimed", "reproduced", "contested"]

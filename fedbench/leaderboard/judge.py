@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from fedbench.leaderboard import conditions, doubts
+from fedbench.experiment.scenario import Scenario
+from fedbench.leaderboard import entry_rules, notices
 from fedbench.leaderboard.build import Case
-from fedbench.scenario import Scenario
 
 Severity = Literal["error", "warning"]
 
@@ -50,28 +50,28 @@ class Rule:
 
 # What the other rules take for granted.
 SOUND: tuple[Rule, ...] = (
-    Rule("record", conditions.record),
-    Rule("one system", conditions.one_system),
+    Rule("record", entry_rules.record),
+    Rule("one system", entry_rules.one_system),
 )
 RULES: tuple[Rule, ...] = (
-    Rule("code", partial(conditions.one_environment, "fedbench")),
-    Rule("device", partial(conditions.one_environment, "device")),
-    Rule("id", conditions.identity),
-    Rule("name", conditions.name),
-    Rule("track", conditions.track),
-    Rule("data", conditions.data),
-    Rule("seeds", conditions.seeds),
-    Rule("paired", conditions.paired),
-    Rule("ensemble", conditions.ensemble),
-    Rule("attacked", conditions.attacked),
-    *(Rule(f"fixed: {name}", partial(conditions.fixed, name)) for name in Scenario.model_fields),
-    Rule("envelope", conditions.envelope),
-    Rule("doubts", doubts.doubts, "warning"),
-    Rule("outdated", doubts.weaker_attacks, "warning"),
-    Rule("harmless", doubts.harmless, "warning"),
-    Rule("easy", doubts.easy, "warning"),
-    Rule("participation", doubts.participation, "warning"),
-    Rule("unpriced", doubts.unpriced, "warning"),
+    Rule("code", partial(entry_rules.one_environment, "fedbench")),
+    Rule("device", partial(entry_rules.one_environment, "device")),
+    Rule("id", entry_rules.identity),
+    Rule("name", entry_rules.name),
+    Rule("track", entry_rules.track),
+    Rule("data", entry_rules.data),
+    Rule("seeds", entry_rules.seeds),
+    Rule("paired", entry_rules.paired),
+    Rule("ensemble", entry_rules.ensemble),
+    Rule("attacked", entry_rules.attacked),
+    *(Rule(f"fixed: {name}", partial(entry_rules.fixed, name)) for name in Scenario.model_fields),
+    Rule("envelope", entry_rules.envelope),
+    Rule("doubts", notices.doubts, "warning"),
+    Rule("outdated", notices.weaker_attacks, "warning"),
+    Rule("harmless", notices.harmless, "warning"),
+    Rule("easy", notices.easy, "warning"),
+    Rule("participation", notices.participation, "warning"),
+    Rule("unpriced", notices.unpriced, "warning"),
 )
 
 

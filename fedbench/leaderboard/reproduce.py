@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedbench import registry
-from fedbench.errors import ConfigError
-from fedbench.files import write_atomically
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.core.files import write_atomically
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.check import check
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.judge import errors
 from fedbench.leaderboard.reproduction import Comparison, appended, cell, reproduction
 from fedbench.leaderboard.rules import Rules, numbered, read_rules
-from fedbench.record import Record
-from fedbench.scenario import Scenario
 from fedbench.sweep.drive import play_all
 from fedbench.sweep.local import Options
 from fedbench.sweep.watch import Watcher

@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fedbench.experiment.cells import Cell
+from fedbench.experiment.record import Record
 from fedbench.leaderboard.entry import Entry, Repeated, Reproduction, Status
 from fedbench.leaderboard.rules import Rules, Tolerance
 from fedbench.leaderboard.score import is_clean, mean
-from fedbench.record import Record
-from fedbench.sweep.cells import Cell
-from fedbench.sweep.gather import shortened
+from fedbench.results.gather import shortened
 
 
 def order(entry: Entry) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedbench.errors import ConfigError, require
-from fedbench.files import read_limited, read_toml
-from fedbench.scenario import Scenario
+from fedbench.core.errors import ConfigError, require
+from fedbench.core.files import read_limited, read_toml
+from fedbench.experiment.scenario import Scenario
 
 Division = Literal["closed", "open"]
 DIVISIONS: tuple[Division, ...] = ("closed", "open")

@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fedbench.files import write_atomically
+from fedbench.core.files import write_atomically
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import LATER
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.rules import Rules
-from fedbench.record import Record
-from fedbench.scenario import LATER
 
 # Fields that schemas 3 and 4 of records have added, by model.
 LATER_IN = {

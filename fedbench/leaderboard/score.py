@@ -6,10 +6,10 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.record import Record
 from fedbench.leaderboard.entry import AttackedCell, Interval, Member, Point, Price, Score
-from fedbench.record import Record
-from fedbench.sweep.statistics import interval
+from fedbench.results.statistics import interval
 
 CLEAN = "none"
 DIGITS = 9  # a quantile's last ones depend on the library, and numbers are compared exactly

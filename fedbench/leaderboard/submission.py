@@ -10,14 +10,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedbench.errors import ConfigError
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import Case, alphabet, build, meaning
 from fedbench.leaderboard.entry import Entry, Said
 from fedbench.leaderboard.judge import Finding, errors, judge
 from fedbench.leaderboard.rules import Division, Rules, newest
-from fedbench.record import Record
-from fedbench.sweep.gather import ARCHIVE
+from fedbench.results.gather import ARCHIVE
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from fedbench.errors import IllegalPayloadError
-from fedbench.tiles import finite_rows
-from fedbench.wire import Packet
+from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.tiling import finite_rows
+from fedbench.payload.packets import Packet
 
 Spec = dict[str, Any]  # the public form of a message: what both ends know before it is sent
 Checks = Literal["none", "finite", "range"]

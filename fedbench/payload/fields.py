@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.errors import IllegalPayloadError
-from fedbench.wire import Bytes, Packet
+from fedbench.core.errors import IllegalPayloadError
+from fedbench.payload.packets import Bytes, Packet
 
 
 def float_bytes(x: Tensor) -> list[tuple[Bytes, int]]:

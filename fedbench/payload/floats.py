@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec
-from fedbench.wire import Packet
+from fedbench.payload.packets import Packet
 
 
 @dataclass(frozen=True, eq=False)

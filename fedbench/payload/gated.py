@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_width
 from fedbench.payload.fields import behind, float_bytes, floats_of, placed
-from fedbench.wire import Packet, join, split
+from fedbench.payload.packets import Packet, join, split
 
 Governor = tuple[int, int, int]  # axis, first gate, coordinates a gate
 Gating = tuple[tuple[tuple[int, ...], tuple[Governor, ...]], ...]  # of each layer: shape, governors

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec
-from fedbench.wire import Packet
+from fedbench.payload.packets import Packet
 
 Half = Literal["fp16", "bf16"]
 DTYPES: dict[Half, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}

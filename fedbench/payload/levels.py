@@ -11,12 +11,12 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from fedbench.blocks import block_norms, spread
-from fedbench.errors import IllegalPayloadError
-from fedbench.integer_codes import code_elias, code_entropy, decode_elias, decode_entropy
+from fedbench.core.blocks import block_norms, spread
+from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_width
+from fedbench.payload.entropy_coding import code_elias, code_entropy, decode_elias, decode_entropy
 from fedbench.payload.fields import cut, float_bytes, floats_of
-from fedbench.wire import Packet, join
+from fedbench.payload.packets import Packet, join
 
 Norm = Literal["l2", "max"]
 Code = Literal["elias", "entropy"]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedbench.payload.base import Payload, Spec, require_width
 from fedbench.payload.fields import cut, float_bytes, floats_of
-from fedbench.wire import Packet, binary_entropy, code_bits, decode_bits, join
+from fedbench.payload.packets import Packet, binary_entropy, code_bits, decode_bits, join
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,10 +8,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fedbench.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_width
 from fedbench.payload.fields import cut, float_bytes, floats_of
-from fedbench.wire import Packet, join
+from fedbench.payload.packets import Packet, join
 
 _TOLERANCE = 1e-3  # how far from 1 rounding may bring a sum of responsibilities
 

@@ -9,11 +9,11 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
+from fedbench.core.rng import Key
 from fedbench.payload.base import Payload, Spec, require_width
 from fedbench.payload.fields import cut, float_bytes, floats_of, seed_bytes, seeds_of
 from fedbench.payload.masks import mask_entropy
-from fedbench.rng import Key
-from fedbench.wire import Packet, code_bits, decode_bits, join
+from fedbench.payload.packets import Packet, code_bits, decode_bits, join
 
 Noise = Literal["uniform", "gaussian", "bernoulli"]
 

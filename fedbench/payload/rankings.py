@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.wire import Packet, index_width, join, pack, split, unpack
+from fedbench.payload.packets import Packet, index_width, join, pack, split, unpack
 
 
 def argsort(x: Tensor) -> Tensor:

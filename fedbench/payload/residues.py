@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec
-from fedbench.wire import Packet, index_width, pack, split, unpack
+from fedbench.payload.packets import Packet, index_width, pack, split, unpack
 
 LARGEST = 2**24  # of a modulus: float32 then holds every one of the `values`
 

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.blocks import block_sizes, block_sums, spread
-from fedbench.errors import IllegalPayloadError
-from fedbench.lloyd_max import centroids, edges
+from fedbench.core.blocks import block_sizes, block_sums, spread
+from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.hadamard import rotate, unrotate
+from fedbench.core.lloyd_max import centroids, edges
+from fedbench.core.rng import Key
 from fedbench.payload.base import Checks, Payload, Spec, require_width
 from fedbench.payload.fields import float_bytes, floats_of, seed_bytes, seeds_of
-from fedbench.rng import Key
-from fedbench.rotation import rotate, unrotate
-from fedbench.wire import Packet, join, pack, split, unpack
+from fedbench.payload.packets import Packet, join, pack, split, unpack
 
 _SHORT = 64  # shorter blocks have no coordinates with fewer bits: too few would be left
 

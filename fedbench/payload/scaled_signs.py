@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.blocks import spread
+from fedbench.core.blocks import spread
 from fedbench.payload.base import Payload, Spec, require_width
 from fedbench.payload.fields import float_bytes, floats_of
-from fedbench.wire import Packet, join, pack, split
+from fedbench.payload.packets import Packet, join, pack, split
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,12 +6,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from fedbench.core.rng import Key
 from fedbench.payload.base import Payload
 from fedbench.payload.masks import BinaryMasks
+from fedbench.payload.packets import code_residues
 from fedbench.payload.residues import Residues
 from fedbench.payload.signs import SignBits
-from fedbench.rng import Key
-from fedbench.wire import code_residues
 
 
 def summed_bits(payload: Payload) -> int | None:

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.rng import Key
 from fedbench.payload.base import Payload, Spec, require_width
 from fedbench.payload.fields import float_bytes, floats_of, seed_bytes, seeds_of
-from fedbench.rng import Key
-from fedbench.wire import Packet, join, split
+from fedbench.payload.packets import Packet, join, split
 
 
 @lru_cache(maxsize=64)

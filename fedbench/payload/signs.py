@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec
-from fedbench.wire import Packet, split
+from fedbench.payload.packets import Packet, split
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.errors import IllegalPayloadError
-from fedbench.order import largest
+from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.order_statistics import largest
 from fedbench.payload.base import Payload, Spec, require_width
 from fedbench.payload.fields import cut, float_bytes, floats_of
-from fedbench.wire import Packet, code_bits, decode_bits, join, split
+from fedbench.payload.packets import Packet, code_bits, decode_bits, join, split
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_width
+from fedbench.payload.packets import Packet, index_width, join, pack, split, unpack
 from fedbench.payload.rankings import argsort, require_distinct
-from fedbench.wire import Packet, index_width, join, pack, split, unpack
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from fedbench.api import Adjacency, DpEvent
-from fedbench.errors import NoTheorem
+from fedbench.core.errors import NoTheorem
 from fedbench.privacy import amplification as masks
 from fedbench.privacy import gaussian, sampling
 from fedbench.privacy.conversion import ORDERS, Floats, gdp_epsilon, gdp_rounds, rdp_to_dp
@@ -21,10 +21,10 @@ from fedbench.privacy.events import (
     MaskSample,
     NoisySigns,
 )
-from fedbench.privacy.exposure import Exposure as Exposure
-from fedbench.privacy.exposure import Price as Price
-from fedbench.privacy.exposure import least
 from fedbench.privacy.noisy_sign import sign_rdp
+from fedbench.privacy.participation import Participation as Participation
+from fedbench.privacy.participation import PrivacyCost as PrivacyCost
+from fedbench.privacy.participation import least
 from fedbench.privacy.poisson_binomial import poisson_binomial_rdp
 from fedbench.privacy.randomized_response import RandomizedResponse
 from fedbench.privacy.secure_sum import SUM_ORDERS, sum_rdp
@@ -37,7 +37,7 @@ FIXED: dict[Adjacency, str | None] = {"replace-one": None, "zero-out": None, "ad
 
 
 @singledispatch
-def price(event: DpEvent, exposure: Exposure, delta: float) -> Price:
+def price(event: DpEvent, exposure: Participation, delta: float) -> PrivacyCost:
     """What ``event`` costs at ``delta`` that happened so often; natural logarithms.
 
     Raises:
@@ -59,7 +59,7 @@ def best_of(rdp: Callable[[Floats], Floats], times: int, delta: float) -> float:
 
 
 @price.register
-def _(event: MaskSample, exposure: Exposure, delta: float) -> Price:
+def _(event: MaskSample, exposure: Participation, delta: float) -> PrivacyCost:
     adjacency = exposure.among("sampled masks", FIXED)
     factor = 2 if adjacency == "replace-one" else 1
     rounding = math.sqrt(event.d) * 2.0**-23  # of sums and probabilities in float32
@@ -68,15 +68,19 @@ def _(event: MaskSample, exposure: Exposure, delta: float) -> Price:
 
 
 @price.register
-def _(event: FlippedBits, exposure: Exposure, delta: float) -> Price:
+def _(event: FlippedBits, exposure: Participation, delta: float) -> PrivacyCost:
     adjacency = exposure.among("flipped bits", FIXED)
     as_sample = MaskSample(event.d, 0.0, event.p, None)  # hard bits are corners of [p, 1-p]^d
     return _bits(as_sample, None, exposure, adjacency, delta)
 
 
 def _bits(
-    event: MaskSample, reach: float | None, exposure: Exposure, adjacency: Adjacency, delta: float
-) -> Price:
+    event: MaskSample,
+    reach: float | None,
+    exposure: Participation,
+    adjacency: Adjacency,
+    delta: float,
+) -> PrivacyCost:
     d, sigma, c, times = event.d, event.sigma, event.c, exposure.times
     response = RandomizedResponse(float(masks.marginal(c, sigma, c)), d * times)
     bounds = {"randomized-response": float(response.epsilon(delta))}
@@ -123,7 +127,7 @@ def _sampled_sum(
 
 
 @price.register
-def _(event: NoisySigns, exposure: Exposure, delta: float) -> Price:
+def _(event: NoisySigns, exposure: Participation, delta: float) -> PrivacyCost:
     adjacency = exposure.among("noisy signs", FIXED)
     assert adjacency != "add-remove"
     mu, times = (2 if adjacency == "replace-one" else 1) / event.z, exposure.times
@@ -145,16 +149,18 @@ Shares = SkellamShare | BinomialCounts
 
 
 @price.register
-def _(event: SkellamShare, exposure: Exposure, delta: float) -> Price:
+def _(event: SkellamShare, exposure: Participation, delta: float) -> PrivacyCost:
     return _shares(event, exposure, delta, skellam_rdp)
 
 
 @price.register
-def _(event: BinomialCounts, exposure: Exposure, delta: float) -> Price:
+def _(event: BinomialCounts, exposure: Participation, delta: float) -> PrivacyCost:
     return _shares(event, exposure, delta, poisson_binomial_rdp)
 
 
-def _shares(event: Shares, exposure: Exposure, delta: float, rdp: Callable[..., Floats]) -> Price:
+def _shares(
+    event: Shares, exposure: Participation, delta: float, rdp: Callable[..., Floats]
+) -> PrivacyCost:
     """Of a sum with so many honest shares of noise; of single messages with one."""
     adjacency = exposure.among("shares of noise", FIXED)
     together = exposure.sees in ("sum", "hidden-sum")
@@ -173,7 +179,7 @@ def _share_rdp(
 
 
 @price.register
-def _(event: GaussianSum, exposure: Exposure, delta: float) -> Price:
+def _(event: GaussianSum, exposure: Participation, delta: float) -> PrivacyCost:
     if exposure.sees != "model":
         raise NoTheorem(
             f"--sees {exposure.sees}: the server's noise comes after what is seen there; "
@@ -205,7 +211,7 @@ def _(event: GaussianSum, exposure: Exposure, delta: float) -> Price:
 
 
 @price.register
-def _(event: GaussianGradients, exposure: Exposure, delta: float) -> Price:
+def _(event: GaussianGradients, exposure: Participation, delta: float) -> PrivacyCost:
     adjacency = exposure.among(
         "gradients of samples drawn by coins",
         {

@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erf, ndtr, ndtri
 
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.privacy.conversion import (
     ORDERS,
     Floats,

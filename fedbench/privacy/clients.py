@@ -7,11 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from fedbench import hooks
-from fedbench.api import Mechanism, Memory, Protocol, Shared
-from fedbench.layout import Tree
+from fedbench.api import Mechanism, Memory, Protocol, Shared, hooks
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
 from fedbench.payload import Payload
-from fedbench.rng import Key
 
 
 def protect_updates(

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erfcx, log_ndtr
 
-from fedbench.errors import require
+from fedbench.core.errors import require
 
 Floats = npt.NDArray[np.float64]
 

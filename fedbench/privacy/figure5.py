@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
 from fedbench.privacy.amplification import cube, marginal, r_alpha
 from fedbench.privacy.conversion import (
     ORDERS,
@@ -34,7 +35,6 @@ from fedbench.privacy.conversion import (
 )
 from fedbench.privacy.inverse import inverse_marginal, printed_mean
 from fedbench.privacy.randomized_response import RandomizedResponse
-from fedbench.rng import Key
 
 N, D, C = 100, 5, 0.2
 SENSITIVITY = cube(D, C)

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import logsumexp
 
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.privacy.conversion import (
     Floats,
     check_delta,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from fedbench.api import DpEvent
 from fedbench.privacy.accountants import price
 from fedbench.privacy.events import GaussianGradients
-from fedbench.privacy.exposure import Exposure, Price
 from fedbench.privacy.gaussian import rough_epsilon
+from fedbench.privacy.participation import Participation, PrivacyCost
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class Ledger:
             count = len(events)
             self.honest = count if self.honest is None else min(self.honest, count)
 
-    def price(self, exposure: Exposure, delta: float) -> Price | None:
+    def price(self, exposure: Participation, delta: float) -> PrivacyCost | None:
         """Of the client that gave away most; None if nothing was.
 
         Args:
@@ -56,7 +56,7 @@ class Ledger:
         spent = [(event, max(counts.values())) for event, counts in self.local.items()]
         asked = replace(exposure, rounds=self.rounds, honest=self.honest or 1)
         rough = [(_rough(one, delta), *one) for one in [*_worst(spent), *self.central.items()]]
-        worst: Price | None = None
+        worst: PrivacyCost | None = None
         for limit, event, times in sorted(rough, key=lambda one: -one[0]):
             if worst is not None and limit <= worst.epsilon:
                 break

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erfcx, log_ndtr
 
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.privacy.amplification import MaskRdp, renyi_bernoulli
 from fedbench.privacy.conversion import Floats, check_orders
 from fedbench.privacy.knapsack import concave_hull

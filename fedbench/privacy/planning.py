@@ -10,10 +10,10 @@ from typing import Any, Literal
 import numpy as np
 
 from fedbench.api import Adjacency, DpEvent, Release, Sees
-from fedbench.errors import ConfigError, NoTheorem, require
+from fedbench.core.errors import ConfigError, NoTheorem, require
 from fedbench.privacy.accountants import price
 from fedbench.privacy.conversion import check_claim
-from fedbench.privacy.exposure import Exposure, Price
+from fedbench.privacy.participation import Participation, PrivacyCost
 
 # More takes accountants gigabytes: tables over the summed clients, and over all released bits.
 MOST = {"rounds": 10**6, "per_round": 10**4}
@@ -88,10 +88,10 @@ class Plan:
             per_round=self.per_round,
         )
 
-    def exposure(self, sees: Sees) -> Exposure:
+    def exposure(self, sees: Sees) -> Participation:
         """Before whose eyes."""
         honest = max(1, self.per_round - math.ceil(self.malicious * self.per_round - 1e-9))
-        return Exposure(
+        return Participation(
             rounds=self.rounds,
             times=self.times,
             clients=self.clients,
@@ -100,7 +100,7 @@ class Plan:
             sees=sees,
             sampling=self.sampling,
             adjacency=self.adjacency,
-            defiant=math.ceil(self.malicious * self.clients - 1e-9),
+            noncompliant=math.ceil(self.malicious * self.clients - 1e-9),
         )
 
     def after(self, rounds: int) -> Plan:
@@ -124,13 +124,13 @@ def event_of(plugin: Any, release: Release) -> DpEvent:
     return event
 
 
-def prices(plugin: Any, plan: Plan) -> dict[Sees, Price | NoTheorem]:
+def prices(plugin: Any, plan: Plan) -> dict[Sees, PrivacyCost | NoTheorem]:
     """The price before everybody's eyes; where there is no theorem, the reason.
 
     One of them where it makes no difference who sees what.
     """
     event = event_of(plugin, plan.release)
-    found: dict[Sees, Price | NoTheorem] = {}
+    found: dict[Sees, PrivacyCost | NoTheorem] = {}
     views: tuple[Sees, ...] = ("messages", "sum", "hidden-sum")
     if getattr(plugin, "central", False):
         views = ("model",)
@@ -144,7 +144,7 @@ def prices(plugin: Any, plan: Plan) -> dict[Sees, Price | NoTheorem]:
     return {views[0]: first} if same else found
 
 
-def curve(plugin: Any, plan: Plan, sees: Sees, points: int = 24) -> list[tuple[int, Price]]:
+def curve(plugin: Any, plan: Plan, sees: Sees, points: int = 24) -> list[tuple[int, PrivacyCost]]:
     """The price after fewer rounds, on a logarithmic scale."""
     steps = np.unique(np.geomspace(1, plan.rounds, points).round().astype(int)).tolist()
     event, out = event_of(plugin, plan.release), []

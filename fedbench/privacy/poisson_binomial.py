@@ -34,7 +34,7 @@ import numpy.typing as npt
 from scipy.special import comb
 
 from fedbench.api import Adjacency
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats, check_orders
 from fedbench.privacy.knapsack import concave_hull
 from fedbench.privacy.skellam import distances

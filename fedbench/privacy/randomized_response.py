@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.signal import lfilter
 
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats, check_delta
 
 OMITTED = 1e-36  # at most, outside 13 standard deviations and 60: 2 exp(-84) by Bernstein

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln, logsumexp
 
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats, check_orders
 
 Rdp = Callable[[Floats], Floats]

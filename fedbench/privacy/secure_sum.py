@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln, logsumexp
 
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.privacy.amplification import check_mask, cube, marginal, mask_rdp
 from fedbench.privacy.conversion import Floats, check_orders
 from fedbench.privacy.knapsack import concave_hull

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbench.api import Adjacency
-from fedbench.errors import require
+from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats, check_orders
 from fedbench.privacy.sum_events import SkellamShare
 

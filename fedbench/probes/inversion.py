@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Mechanism
-from fedbench.errors import Misfit, require
+from fedbench.core.errors import Incompatible, require
+from fedbench.core.rng import Key
+from fedbench.data.dataset import Data
+from fedbench.executors.training import Client, Schedule
+from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.scenario import Scenario
 from fedbench.payload import BinaryMasks, NoiseMasks, SignBits
 from fedbench.probes.images import best_order, psnr, ssim
 from fedbench.probes.listener import Heard, listening, signal
 from fedbench.probes.reconstruct import cosine, normalised, reconstruct, simulator
 from fedbench.probes.systems import Progress, play_each
-from fedbench.rng import Key
-from fedbench.run import World, play_round
-from fedbench.scenario import Scenario
-from fedbench.setup import Setup, prepare
-from fedbench.tasks.pool import Data
-from fedbench.training import Client, Schedule
+from fedbench.run import RunState, play_round
 
 WARM_UP = 32  # batch size of the rounds before the one that is attacked
 MESSAGE, RAW = "message", "raw update"
@@ -143,11 +143,11 @@ def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Found]]:
     All rounds but the last are usual ones; in the last each client takes one step on its images.
 
     Raises:
-        Misfit: messages of this protocol are not read as updates.
+        Incompatible: messages of this protocol are not read as updates.
     """
     protocol, shared = setup.plugins.protocol, setup.shared
     setup = dataclasses.replace(setup, test=[part[:1] for part in setup.test])
-    world = World(protocol.init(shared), mechanism=setup.plugins.mechanism.init())
+    world = RunState(protocol.init(shared), mechanism=setup.plugins.mechanism.init())
     usual = Schedule(1, WARM_UP, setup.executor.schedule.coins)
     warm = dataclasses.replace(setup, executor=dataclasses.replace(setup.executor, schedule=usual))
     last = setup.scenario.rounds - 1
@@ -166,7 +166,9 @@ def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Found]]:
     for i in range(len(rows)):
         heard = listener.heard.get(i, {}).get(last)
         if heard is None:
-            raise Misfit("sends messages that the server rejects, so there is nothing to invert")
+            raise Incompatible(
+                "sends messages that the server rejects, so there is nothing to invert"
+            )
         client = bare.client(
             i, protocol.receive(shared, heard.broadcast), before.clients.get(i), last
         )
@@ -182,7 +184,7 @@ def invert(
     protocol, shared = setup.plugins.protocol, setup.shared
     sent = signal(protocol, shared, heard)
     if sent is None:
-        raise Misfit(
+        raise Incompatible(
             f"inversion reads a message as an update, which {type(protocol).__name__}'s is not; "
             "use fedavg, signsgd, fsl or fedpm"
         )

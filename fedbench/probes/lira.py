@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from fedbench.layout import Tree
-from fedbench.network import Network
-from fedbench.rng import Key
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.models.network import Network
 
 FEWEST_SHADOWS = 6  # without a pair, two in and two out are left for a variance
 _LARGEST = 100.0  # nats

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, Protocol, ServerView, Shared
+from fedbench.experiment.prepare import Setup
 from fedbench.payload import Payload, Rankings, Spec
-from fedbench.setup import Setup
 
 
 @dataclass(frozen=True, eq=False)

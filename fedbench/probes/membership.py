@@ -9,13 +9,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fedbench.core.rng import Key
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
 from fedbench.probes.lira import centred, likelihood_ratios
 from fedbench.probes.roc import Estimate, auc, balanced_accuracy, bootstrap, tpr
 from fedbench.probes.shadows import Seen, play_shadows
 from fedbench.probes.systems import Progress, play_each
-from fedbench.rng import Key
-from fedbench.scenario import Scenario
-from fedbench.setup import prepare
 
 RATES = (1e-2, 1e-3)
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Protocol
-from fedbench.errors import Misfit
-from fedbench.layout import Tree
-from fedbench.network import is_statistic
+from fedbench.core.errors import Incompatible
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.data.dataset import Data
+from fedbench.executors.training import Client, Executor
+from fedbench.models.network import is_statistic
 from fedbench.probes.images import total_variation
-from fedbench.rng import Key
-from fedbench.tasks.pool import Data
-from fedbench.training import Client, Executor
 
 RATE = 0.1  # of a pixel in [0, 1], at first
 DECAY, DECAYS = 0.3, (3 / 8, 5 / 8, 7 / 8)
@@ -68,7 +68,7 @@ def simulator(protocol: Protocol[Any], executor: Executor, client: Client, soft:
     """Of one client's one step: what it computes its gradient with is read off its own training.
 
     Raises:
-        Misfit: the protocol trains something else than it sends.
+        Incompatible: the protocol trains something else than it sends.
     """
     seen: list[tuple[Tree, Key]] = []
 
@@ -80,7 +80,7 @@ def simulator(protocol: Protocol[Any], executor: Executor, client: Client, soft:
     (tree, key), names = seen[0], protocol.trained(executor.shared).names
     fits = set(names) <= set(tree) and not any(map(is_statistic, names))
     if not fits:
-        raise Misfit(
+        raise Incompatible(
             "inversion simulates one gradient of what is sent, which is not what "
             f"{type(protocol).__name__} trains; use fedavg, signsgd, fsl or fedpm"
         )
@@ -94,7 +94,9 @@ def _slopes(protocol: Protocol[Any], tree: Tree) -> Tree:
         return {name: torch.ones_like(x) for name, x in tree.items()}
     expected: Any = getattr(protocol, "expected", None)
     if expected is None:
-        raise Misfit(f"inversion does not know how {type(protocol).__name__} turns scores to bits")
+        raise Incompatible(
+            f"inversion does not know how {type(protocol).__name__} turns scores to bits"
+        )
     slopes: Tree = {}
     for name, x in tree.items():
         score = x.detach().requires_grad_()

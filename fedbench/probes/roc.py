@@ -9,7 +9,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from fedbench.rng import Key
+from fedbench.core.rng import Key
 
 SAMPLES = 400  # of the bootstrap
 FEWEST = 1  # false positives that a rate must stand for, or it is not resolved

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Grad, Gradient
-from fedbench.errors import ConfigError, require
-from fedbench.guarantee import guarantee
+from fedbench.core.errors import ConfigError, require
+from fedbench.core.rng import Key
+from fedbench.executors.training import Client, Schedule
+from fedbench.experiment.guarantee import guarantee
+from fedbench.experiment.prepare import Setup
 from fedbench.probes.lira import FEWEST_SHADOWS, confidences, halves
 from fedbench.probes.listener import Heard, listening, signal
-from fedbench.rng import Key
-from fedbench.run import World, play_round
-from fedbench.setup import Setup
-from fedbench.training import Client, Schedule
+from fedbench.run import RunState, play_round
 
 _AT_ONCE = 16  # examples whose directions are in memory together
 
@@ -132,7 +132,7 @@ def look(run: Shadow, victim: int, pool: Tensor) -> Seen:
     """Play one shadow; its `Seen` has one row without the first dimension, and no `member`."""
     hearing, listener = listening(run, frozenset([victim]))
     protocol, shared = hearing.plugins.protocol, hearing.shared
-    world = World(protocol.init(shared), mechanism=hearing.plugins.mechanism.init())
+    world = RunState(protocol.init(shared), mechanism=hearing.plugins.mechanism.init())
     rounds = hearing.scenario.rounds
     for step in range(rounds):
         play_round(hearing, world, step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from fedbench.errors import Misfit
+from fedbench.core.errors import Incompatible
 
 Progress = Callable[[str], None]
 Result = TypeVar("Result")
@@ -17,17 +17,17 @@ def play_each(
     """What ``play`` finds of each system, and which cannot exist, and why.
 
     Raises:
-        Misfit: there is only one system and it cannot exist, or none of them can.
+        Incompatible: there is only one system and it cannot exist, or none of them can.
     """
     results, skipped = [], []
     for protocol in protocols:
         for mechanism in mechanisms:
             try:
                 results.append(play(protocol, mechanism))
-            except Misfit as error:
+            except Incompatible as error:
                 if len(protocols) * len(mechanisms) == 1:
                     raise
                 skipped.append(f"{protocol} + {mechanism}: {error}")
     if not results:
-        raise Misfit(f"nothing that was named fits together: {skipped[0]}")
+        raise Incompatible(f"nothing that was named fits together: {skipped[0]}")
     return results, skipped

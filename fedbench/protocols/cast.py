@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Memory, Shared
+from fedbench.core.rng import Key
 from fedbench.payload import HalfVectors, Payload
 from fedbench.payload.half_vectors import DTYPES, Half
 from fedbench.protocols.fedavg import DenseWeights
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

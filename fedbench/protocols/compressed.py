@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Memory, Shared
-from fedbench.network import is_statistic
+from fedbench.core.rng import Key
+from fedbench.models.network import is_statistic
 from fedbench.payload import Payload
 from fedbench.protocols.fedavg import DenseWeights
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

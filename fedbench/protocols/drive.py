@@ -9,10 +9,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedbench.api import Shared
+from fedbench.core.rng import Key
 from fedbench.payload import Payload, RotatedLevels
 from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.eden import Scale, require_block, rotated, rotation_seeds
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Shared
-from fedbench.blocks import block_norms, block_sizes, block_sums, spread
-from fedbench.errors import require
-from fedbench.lloyd_max import centroids
+from fedbench.core.blocks import block_norms, block_sizes, block_sums, spread
+from fedbench.core.errors import require
+from fedbench.core.hadamard import rotate
+from fedbench.core.lloyd_max import centroids
+from fedbench.core.rng import Key
 from fedbench.payload import Payload, RotatedLevels
 from fedbench.payload.rotated_levels import looked_up, quantized, widths
 from fedbench.protocols.compressed import CompressedUpdates
-from fedbench.rng import Key
-from fedbench.rotation import rotate
 
 Scale = Literal["unbiased", "min-mse"]
 

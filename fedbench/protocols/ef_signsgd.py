@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Shared
-from fedbench.blocks import block_sums, spread
+from fedbench.core.blocks import block_sums, spread
+from fedbench.core.rng import Key
 from fedbench.payload import Payload, ScaledSigns
 from fedbench.protocols.compressed import CompressedUpdates, compressed_layers
 from fedbench.protocols.signsgd import Zero, is_positive
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

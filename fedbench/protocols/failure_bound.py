@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedbench.errors import require
+from fedbench.core.errors import require
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbench.api import Memory, Shared
-from fedbench.layout import Tree
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
 from fedbench.payload import FloatVectors, Payload
 from fedbench.protocols.sgd import LocalSGD
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

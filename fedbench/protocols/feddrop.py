@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Batches, Grad, Memory, Shared
-from fedbench.errors import ConfigError, require
-from fedbench.layout import Layout, Tree
-from fedbench.network import Network, is_statistic, is_weight
+from fedbench.core.errors import ConfigError, require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Layout, Tree
+from fedbench.models.network import Network, is_statistic, is_weight
 from fedbench.payload import GatedVectors, Payload
 from fedbench.payload.gated import Gating, Governor, governed
 from fedbench.protocols.sgd import LocalSGD
-from fedbench.rng import Key
 
 _GATES = "part.gates"
 

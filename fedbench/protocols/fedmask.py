@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbench.api import Shared
+from fedbench.core.rng import Key
 from fedbench.protocols.score_training import ScoreTraining, straight_through
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

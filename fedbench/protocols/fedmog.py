@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Batches, Grad, Memory, Shared
-from fedbench.errors import require
-from fedbench.layout import Tree
-from fedbench.network import is_statistic
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.models.network import is_statistic
 from fedbench.payload import FloatVectors, MixtureVectors, Payload
 from fedbench.protocols.sgd import LocalSGD
-from fedbench.rng import Key
 
 _ABSENT = 1e-6  # a component with a smaller mean responsibility has nobody to learn from
 

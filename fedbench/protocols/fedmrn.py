@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Batches, Grad, Memory, Shared
-from fedbench.errors import require
-from fedbench.layout import Layout, Tree
-from fedbench.network import is_weight
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Layout, Tree
+from fedbench.models.network import is_weight
 from fedbench.payload import NoiseMasks, Payload
 from fedbench.payload.noise_masks import SMALLEST, Noise, noise_of
 from fedbench.protocols.fedavg import DenseWeights
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

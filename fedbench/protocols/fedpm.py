@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Shared
-from fedbench.errors import require
-from fedbench.layout import Tree
-from fedbench.network import is_weight
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.models.network import is_weight
 from fedbench.protocols.score_training import Belief, ScoreTraining, straight_through
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

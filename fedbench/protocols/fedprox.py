@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedbench.api import Batches, Grad
-from fedbench.errors import require
-from fedbench.layout import Tree
-from fedbench.network import is_statistic
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.models.network import is_statistic
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from fedbench.api import Batches, Grad, Memory, Protocol, Shared
-from fedbench.errors import require
-from fedbench.layout import Layout, Tree
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Layout, Tree
 from fedbench.payload import GatedVectors, Payload
 from fedbench.payload.gated import Gating, governed
 from fedbench.protocols import hard_concrete
@@ -26,7 +27,6 @@ from fedbench.protocols.groups import (
     split_tree,
 )
 from fedbench.protocols.optimizers import SGD, Adam, Adamax
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, eq=False)

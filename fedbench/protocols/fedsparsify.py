@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Batches, Grad, Memory, Shared
-from fedbench.errors import require
-from fedbench.layout import Layout, Tree
-from fedbench.network import is_weight
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Layout, Tree
+from fedbench.models.network import is_weight
 from fedbench.payload import Payload, PrunedVectors
+from fedbench.payload.packets import code_bits
 from fedbench.payload.pruned import Alive, largest_alive
 from fedbench.protocols.sgd import LocalSGD
-from fedbench.rng import Key
-from fedbench.wire import code_bits
 
 _ALIVE, _ROUND = "pruning.alive", "pruning.round"
 _ROUNDING = 1e-5  # a mean of 0 and 1 that is so close to a share is that share

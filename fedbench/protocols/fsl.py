@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Batches, Grad, Memory, Shared
-from fedbench.errors import require
-from fedbench.layout import Layout, Tree
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Layout, Tree
 from fedbench.payload import Payload, Rankings, TopRankings, ranking
 from fedbench.protocols.sgd import LocalSGD
 from fedbench.protocols.supermask import masked_network, random_network, top_mask
-from fedbench.rng import Key
 
 
 @lru_cache(maxsize=256)

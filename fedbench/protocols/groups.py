@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fedbench.layout import Layout, Tree
+from fedbench.core.trees import Layout, Tree
 from fedbench.payload.gated import Gating, Governor
 
 _THRESHOLD = ".threshold"

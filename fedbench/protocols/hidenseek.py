@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Memory, Shared
-from fedbench.errors import ConfigError, require
-from fedbench.layout import Tree
-from fedbench.network import is_weight
+from fedbench.core.errors import ConfigError, require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.models.network import is_weight
 from fedbench.payload import BinaryMasks, Payload
+from fedbench.payload.packets import code_bits
 from fedbench.protocols.fsl import kept_edges
 from fedbench.protocols.score_training import Belief, ScoreTraining, straight_through
 from fedbench.protocols.supermask import mask_rows, random_network
-from fedbench.rng import Key
-from fedbench.wire import code_bits
 
 
 @lru_cache(maxsize=2)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbench.errors import require
-from fedbench.layout import Tree
-from fedbench.network import is_statistic
+from fedbench.core.errors import require
+from fedbench.core.trees import Tree
+from fedbench.models.network import is_statistic
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from fedbench.api import DpEvent, Release
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
 from fedbench.payload import Residues
 from fedbench.payload.residues import LARGEST
 from fedbench.privacy.poisson_binomial import LEAST
 from fedbench.privacy.sum_events import BinomialCounts
 from fedbench.protocols.draws import binomial
 from fedbench.protocols.secure_sums import SummedResidues
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Shared
-from fedbench.blocks import block_sums, spread
-from fedbench.errors import require
+from fedbench.core.blocks import block_sums, spread
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
 from fedbench.payload import Levels, Payload
 from fedbench.payload.levels import Code, Norm, bucket_lengths, scales_of
 from fedbench.protocols.compressed import CompressedUpdates
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Shared
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
 from fedbench.payload import Payload, SeededSparse
 from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.topk import share_of
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

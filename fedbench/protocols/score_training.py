@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Batches, Grad, Memory, Protocol, Shared
-from fedbench.errors import require
-from fedbench.layout import Layout, Tree
-from fedbench.network import is_statistic, is_weight
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Layout, Tree
+from fedbench.models.network import is_statistic, is_weight
 from fedbench.payload import BinaryMasks, FloatVectors, Payload
+from fedbench.payload.packets import code_bits
 from fedbench.protocols.optimizers import SGD, Adam, Optimizer
 from fedbench.protocols.supermask import random_network
-from fedbench.rng import Key
-from fedbench.wire import code_bits
 
 
 class _StraightThrough(torch.autograd.Function):

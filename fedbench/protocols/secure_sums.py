@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Memory, Shared
-from fedbench.errors import require
-from fedbench.layout import Tree
+from fedbench.core.errors import require
+from fedbench.core.hadamard import rotate, unrotate
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
 from fedbench.payload import Payload, Residues
 from fedbench.payload.residues import total
 from fedbench.protocols.fedavg import DenseWeights
-from fedbench.rng import Key
-from fedbench.rotation import rotate, unrotate
 
 
 @dataclass(frozen=True, kw_only=True)

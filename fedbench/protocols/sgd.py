@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Generic
 
 from fedbench.api import Batches, Grad, Memory, Protocol, State
-from fedbench.errors import require
-from fedbench.layout import Tree
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
 from fedbench.protocols.optimizers import SGD
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

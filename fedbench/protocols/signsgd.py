@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Memory, Shared
-from fedbench.errors import require
-from fedbench.layout import Tree
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
 from fedbench.payload import Payload, SignBits
 from fedbench.protocols.fedavg import DenseWeights
-from fedbench.rng import Key
 
 Zero = Literal["plus", "random"]
 

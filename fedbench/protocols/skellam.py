@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fedbench.api import DpEvent, Release
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
 from fedbench.payload import Residues
 from fedbench.privacy.sum_events import SkellamShare
 from fedbench.protocols.draws import skellam
 from fedbench.protocols.secure_sums import SummedResidues
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

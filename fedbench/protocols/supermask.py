@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Shared
-from fedbench.layout import Tree
+from fedbench.core.trees import Tree
 
 
 @lru_cache(maxsize=2)

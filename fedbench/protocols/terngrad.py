@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Shared
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
 from fedbench.payload import Levels, Payload
 from fedbench.protocols.compressed import CompressedUpdates, compressed_layers
 from fedbench.protocols.qsgd import quantized
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

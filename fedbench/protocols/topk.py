@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Shared
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
 from fedbench.payload import Payload, SparseVectors
 from fedbench.protocols.compressed import CompressedUpdates
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

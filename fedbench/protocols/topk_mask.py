@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Shared
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
 from fedbench.protocols.fsl import kept_edges
 from fedbench.protocols.score_training import ScoreTraining
 from fedbench.protocols.supermask import mask_rows, top_mask
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

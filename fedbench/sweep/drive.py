@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedbench.errors import ConfigError, FedbenchError, PluginError
-from fedbench.measured import Round
-from fedbench.record import Record
-from fedbench.sweep.cells import Cell, Run
+from fedbench.core.errors import ConfigError, FedbenchError, PluginError
+from fedbench.experiment.cells import Cell, Run
+from fedbench.experiment.measurements import Round
+from fedbench.experiment.record import Record
+from fedbench.results.store import Failure, Store
 from fedbench.sweep.engine import Crash, Engine
 from fedbench.sweep.local import Local, Options
-from fedbench.sweep.store import Failure, Store
 from fedbench.sweep.watch import Watcher
 
 PATIENCE = 0.5  # seconds between two looks at what another sweep is playing

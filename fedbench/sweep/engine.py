@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
-from fedbench.blame import line, message_of
-from fedbench.errors import ConfigError, FedbenchError, PluginError, Unavailable
-from fedbench.measured import Round
-from fedbench.record import Record
-from fedbench.scenario import Scenario
-from fedbench.sweep.cells import Run
+from fedbench.core.blame import line, message_of
+from fedbench.core.errors import ConfigError, FedbenchError, PluginError, Unavailable
+from fedbench.experiment.cells import Run
+from fedbench.experiment.measurements import Round
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
 
 
 @dataclass(frozen=True)
 class Crash:
-    """Why a run ended without a record; the fields are those of `fedbench.sweep.store.Failure`."""
+    """Why a run ended without a record, with the fields of `fedbench.results.store.Failure`."""
 
     kind: Literal["user", "machine", "crash", "memory", "lost", "timeout"]
     error: str

@@ -8,10 +8,10 @@ from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
 
-from fedbench import registry
+from fedbench.adversary.threat_model import needs
 from fedbench.api import Attack, Knowledge
-from fedbench.errors import ConfigError, require
-from fedbench.threat import needs
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, require
 
 ALL, INSTALLED, STRONGEST = "all", "installed", "strongest"
 INSIDE = "leaderboard/board"  # in the package: a wheel has the rules there

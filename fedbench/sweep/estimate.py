@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fedbench import registry
-from fedbench.sweep.cells import Cell, Run
+from fedbench.core import registry
+from fedbench.experiment.cells import Cell, Run
 from fedbench.sweep.local import Options
 
 
@@ -52,7 +52,7 @@ def estimate(runs: Sequence[Run], options: Options, budget: float = 20.0) -> Est
     """
     import torch
 
-    from fedbench.allocator import keep_memory
+    from fedbench.executors.malloc import keep_memory
 
     keep_memory()
     torch.set_num_threads(options.threads)  # as in a worker

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from fedbench import registry
-from fedbench.errors import ConfigError, Misfit, PluginError, UnknownPluginError
-from fedbench.scenario import ADVERSARY, Scenario
-from fedbench.sweep.cells import AXES, Cell, Skipped
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, Incompatible, PluginError, UnknownPluginError
+from fedbench.experiment.cells import AXES, Cell, Skipped
+from fedbench.experiment.scenario import ADVERSARY, Scenario
 from fedbench.sweep.ensemble import ALL, INSTALLED, STRONGEST, budget, expand
 
 MOST_CELLS = 100_000  # combinations of a grid, each of which is held in memory
@@ -53,7 +53,7 @@ class Grid:
             try:
                 scenario.plugins()
                 self._distinct(scenario)
-            except Misfit as misfit:
+            except Incompatible as misfit:
                 names = (scenario.protocol, scenario.defense, scenario.attack)
                 skipped.append(Skipped(*names, str(misfit)))
             except (PluginError, UnknownPluginError) as error:
@@ -91,10 +91,10 @@ class Grid:
         return {name: values for name, values in self.axes.items() if name not in AXES}
 
     def _distinct(self, scenario: Scenario) -> None:
-        """Raise `Misfit` for a combination that is another one under a second description."""
+        """Raise `Incompatible` for a combination that is another one under a second description."""
         plugins = scenario.plugins()
         if scenario.malicious == 0 and scenario.attack != "none":
-            raise Misfit("nobody is malicious")
+            raise Incompatible("nobody is malicious")
         if plugins.noises(scenario) == 0:
             self._first_only(scenario, PRIVACY, "without a mechanism")
         if scenario.attack == "none":
@@ -110,7 +110,7 @@ class Grid:
         for name in names:
             values = self.axes.get(name, ())
             if len(values) > 1 and getattr(scenario, name) != values[0]:
-                raise Misfit(f"{where} another {name} changes nothing")
+                raise Incompatible(f"{where} another {name} changes nothing")
 
 
 _DEFAULTS = {"protocol": "fedavg", "mechanism": "none", "defense": "own", "attack": "none"}

@@ -19,11 +19,11 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Self
 
-from fedbench.allocator import keep_memory
-from fedbench.errors import require
-from fedbench.executors import require_device
-from fedbench.record import Record
-from fedbench.sweep.cells import Run
+from fedbench.core.errors import require
+from fedbench.executors.factory import require_device
+from fedbench.executors.malloc import keep_memory
+from fedbench.experiment.cells import Run
+from fedbench.experiment.record import Record
 from fedbench.sweep.engine import Crash, Engine, Job, News, crash
 
 RUN_TIMEOUT = 6 * 3600.0  # seconds
@@ -70,7 +70,7 @@ class Options:
 
     def require_machine(self) -> None:
         """Raise `Unavailable` if this machine has no such device, before anything is recorded."""
-        from fedbench.setup import choose_device
+        from fedbench.experiment.prepare import choose_device
 
         require_device(self.executor, choose_device(self.device).type == "cuda")
 
@@ -324,8 +324,8 @@ def _serve(pipe: Connection, stack: Connection, threads: int, accelerator: int |
     import torch
 
     torch.set_num_threads(threads)
+    from fedbench.executors.multi_run import Table
     from fedbench.run import play
-    from fedbench.together import Table
 
     table: Table[Record] = Table()
     while True:

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from fedbench.allocator import keep_memory
-from fedbench.errors import ConfigError, FedbenchError, require
-from fedbench.identity import code_version
-from fedbench.record import Record, parse
-from fedbench.sweep.cells import Run
+from fedbench.core.errors import ConfigError, FedbenchError, require
+from fedbench.data.dataset import Data
+from fedbench.executors.malloc import keep_memory
+from fedbench.experiment.cells import Run
+from fedbench.experiment.fingerprint import code_version
+from fedbench.experiment.record import Record, parse
 from fedbench.sweep.engine import Crash, Engine, Job, News, crash
 from fedbench.sweep.local import Options, available_cores, overtime
-from fedbench.tasks.pool import Data
 
 RETRIES = 3  # by Ray itself, of a run whose process or node was lost
 PATIENCE = 10.0  # seconds for a cluster's machine to answer
@@ -153,7 +153,7 @@ class OnRay(Engine):
 
     def _pool(self, dataset: str) -> Any:
         if dataset not in self._pools:
-            from fedbench.setup import load_pool
+            from fedbench.experiment.prepare import load_pool
 
             try:
                 self._pools[dataset] = self._ray.put(_arrays(load_pool(dataset)))

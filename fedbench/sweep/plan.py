@@ -13,11 +13,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedbench import registry
-from fedbench.errors import ConfigError, few
-from fedbench.files import read_toml
-from fedbench.scenario import LAST_SEED, Scenario
-from fedbench.sweep.cells import AXES, Cell, Run, Skipped
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError, few
+from fedbench.core.files import read_toml
+from fedbench.experiment.cells import AXES, Cell, Run, Skipped
+from fedbench.experiment.scenario import LAST_SEED, Scenario
 from fedbench.sweep.grid import MOST_CELLS, Grid, unite
 
 FIELDS = tuple(name for name in Scenario.model_fields if name != "seed")

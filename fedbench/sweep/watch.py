@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from fedbench.measured import Round
-    from fedbench.record import Record
-    from fedbench.sweep.cells import Cell
+    from fedbench.experiment.cells import Cell
+    from fedbench.experiment.measurements import Round
+    from fedbench.experiment.record import Record
 
 
 class Watcher(ABC):

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fedbench import hooks, threat
-from fedbench.api import Attack, Defense, Gradient, Local, Protocol, ServerView, Shared
-from fedbench.layout import Tree
-from fedbench.lockstep import Stacked
-from fedbench.network import ConvNet
+from fedbench.adversary import threat_model
+from fedbench.api import Attack, Defense, Gradient, Local, Protocol, ServerView, Shared, hooks
+from fedbench.core.rng import Key, Secret
+from fedbench.core.trees import Tree
+from fedbench.executors.training import Client, Loop, Schedule
+from fedbench.executors.vmap import Stacked
+from fedbench.models.network import ConvNet
 from fedbench.payload import (
     BinaryMasks,
     FloatVectors,
@@ -42,8 +44,6 @@ from fedbench.payload import (
 from fedbench.payload.levels import bucket_lengths, scales_of
 from fedbench.payload.pruned import Alive
 from fedbench.privacy.clients import compress
-from fedbench.rng import Key, Secret
-from fedbench.training import Client, Loop, Schedule
 
 P = TypeVar("P", bound=Protocol[Any])
 
@@ -147,7 +147,7 @@ def _check_nobody(payload: Payload) -> None:
 
 def example_situation(
     payload: Payload, defense: Defense[Any], rows: Sequence[int] = (0, 1)
-) -> threat.Situation:
+) -> threat_model.AttackContext:
     """A round in which the adversary owns these rows of ``payload``."""
     n, owned = len(payload), torch.tensor(list(rows), dtype=torch.long)
     weights, one = torch.ones(n, dtype=torch.float64), payload.take([0])
@@ -157,7 +157,7 @@ def example_situation(
         return lambda x: payload.take([0] * len(x)).nearest(x)
 
     updates = payload.values().to(torch.float32)
-    return threat.Situation(
+    return threat_model.AttackContext(
         honest=payload,
         updates=updates,
         trained=updates[list(rows)],
@@ -189,13 +189,13 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
         name = type(payload).__name__
         before = payload.encode()
         situation = example_situation(payload, defense)
-        packets = threat.forge(attack, situation, {}).packets
+        packets = threat_model.forge(attack, situation, {}).packets
         assert len(packets) == len(payload), name
         assert packets[2:] == before[2:], f"{name}: rewrote rows of others"
         assert payload.encode() == before, f"{name}: wrote into what it was shown"
-        again = threat.forge(attack, situation, {}).packets
+        again = threat_model.forge(attack, situation, {}).packets
         assert packets == again, f"{name}: not a function of its view"
-        nobody = threat.forge(attack, example_situation(payload, defense, ()), {}).packets
+        nobody = threat_model.forge(attack, example_situation(payload, defense, ()), {}).packets
         assert nobody == before, f"{name}: an attack by nobody changed something"
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench import hooks
-from fedbench.api import Defense, Prefilter, ServerView, Traits
+from fedbench.api import Defense, Prefilter, ServerView, Traits, hooks
+from fedbench.core.rng import Key
+from fedbench.experiment.compatibility import examine
 from fedbench.payload import FloatVectors, Payload
-from fedbench.plugins import examine
-from fedbench.rng import Key
 from fedbench.testing.contracts import example_payloads
 
 FAR = 1e10  # where outliers are, of rows whose norm is about 10

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench import hooks
-from fedbench.api import DpEvent, Mechanism, Protocol, Release, ServerView, Shared
+from fedbench.api import DpEvent, Mechanism, Protocol, Release, ServerView, Shared, hooks
+from fedbench.core.rng import Key
+from fedbench.executors.training import Loop, Schedule
 from fedbench.payload import Payload, same
-from fedbench.rng import Key
 from fedbench.testing.contracts import NETWORK, example_clients
-from fedbench.training import Loop, Schedule
 
 RELEASE = Release(d=102, size=40, batch_size=8, steps=10, clients=500, per_round=200)
 

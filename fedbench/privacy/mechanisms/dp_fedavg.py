@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, ServerView, Shared
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload
 from fedbench.privacy.events import GaussianSum
 from fedbench.privacy.mechanisms.clipping import clipped
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, DpEvent, Grad, Gradient, Mechanism, Protocol, Release, Shared
-from fedbench.errors import require
-from fedbench.layout import Tree
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
 from fedbench.privacy.events import GaussianGradients
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, ServerView, Shared
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
 from fedbench.payload import Payload
 from fedbench.privacy.events import MaskSample
 from fedbench.privacy.inverse import inverse_marginal
 from fedbench.privacy.mechanisms.clipping import clipped
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, Shared
-from fedbench.errors import require
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
 from fedbench.privacy.events import NoisySigns
 from fedbench.privacy.mechanisms.clipping import clipped
-from fedbench.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

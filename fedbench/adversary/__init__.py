@@ -1,0 +1,1 @@
+"""The threat model, and what the adversary achieved."""

@@ -1,0 +1,115 @@
+"""What the adversary achieved in a round, for its record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench.adversary.threat_model import AttackContext, fresh
+from fedbench.api import Findings, hooks
+from fedbench.core.tiling import tiles
+from fedbench.payload import Payload, identical
+
+NOT_FINITE = "not_finite"  # finding of a round: how many numbers of the rule's answer are none
+
+
+def effect(
+    situation: AttackContext, received: Payload, accepted: Tensor, aggregate: Tensor
+) -> dict[str, Any]:
+    """What the adversary achieved: `gain`, `gain_mean` and `headers` of a round's record.
+
+    Gains are L2 distances of the aggregate, and of the plain mean, to what honest messages would
+    have given, relative to that; None where a number is not finite. Nothing without malicious rows.
+    """
+    if len(situation.rows) == 0:
+        return {}
+    if identical(received, situation.honest) and bool(torch.isfinite(aggregate).all()):
+        headers = forged_headers(situation, received, accepted)
+        return {"gain": 0.0, "gain_mean": 0.0, "headers": headers}  # what is equal has equal means
+    view, honest = situation.view.asked().copied(), situation.honest.copied()
+    rule = fresh(situation.defense)  # the server's own would see which rows differ
+    clean = None
+    if hooks.ask(rule, "ready", bool, view):
+        clean, _ = hooks.aggregate(rule, honest, situation.defense_state, view)
+    honest_mean = _mean(situation.honest, situation.view.weights)
+    sent_mean = _mean(received, situation.view.weights[accepted])
+    return {
+        "gain": None if clean is None else _relative(aggregate, clean),
+        "gain_mean": _relative(sent_mean, honest_mean),
+        "headers": forged_headers(situation, received, accepted),
+    }
+
+
+def noted(findings: Findings, aggregate: Tensor) -> Findings:
+    """The same findings, with `NOT_FINITE` where the ``aggregate (k,)`` holds NaN or infinity."""
+    finite = torch.isfinite(aggregate)
+    if not bool(finite.all()):
+        findings.notes[NOT_FINITE] = int((~finite).sum())
+    return findings
+
+
+def verdict(findings: Findings, malicious: Tensor) -> dict[str, Any]:
+    """What a rule that detects made of the rows, held against the truth ``(n,)`` bool.
+
+    `true_positive_rate`, the share of the malicious rows that it left out, `false_positive_rate`,
+    that of the others (None where there are none, or the rule leaves nobody out by name), and
+    `findings`.
+    """
+    told: dict[str, Any] = {
+        "findings": {name: hooks.legible(note) for name, note in findings.notes.items()}
+    }
+    if findings.kept is not None:
+        out = ~findings.kept
+        for name, rows in (("true", out[malicious]), ("false", out[~malicious])):
+            told[f"{name}_positive_rate"] = float(rows.double().mean()) if len(rows) else None
+    return told
+
+
+def forged_headers(
+    situation: AttackContext, received: Payload, accepted: Tensor
+) -> dict[str, float | None]:
+    """How far the accepted malicious rows' `Payload.headers` are from those of the same clients.
+
+    Of floats, like scales, the largest ratio of any of them to the honest one, which counts as at
+    least a thousandth of its row's largest (None without a finite row); of integers and bools, like
+    seeds and indices, the share that its own message does not have at all.
+    """
+    rows = [row for row in situation.rows.tolist() if accepted[row]]
+    if not rows or not situation.honest.headers():
+        return {}
+    arrived = (accepted.cumsum(0) - 1)[rows]
+    sent, own = received.take(arrived).headers(), situation.honest.take(rows).headers()
+    return {name: _forged(sent[name], own[name]) for name in own}
+
+
+def _forged(sent: Tensor, own: Tensor) -> float | None:
+    if sent.is_floating_point():
+        known = own.double().abs()
+        floor = 1e-3 * known.amax(dim=1, keepdim=True).clamp_min(1e-30)
+        ratios = (sent.double().abs() / torch.maximum(known, floor)).amax(dim=1)
+        finite = ratios[torch.isfinite(ratios)]
+        return float(finite.max()) if len(finite) else None
+    if torch.equal(sent, own):
+        return 0.0
+    pairs = list(zip(sent, own, strict=True))
+    if sent.dtype == torch.bool:
+        pairs = [(a.nonzero(), b.nonzero()) for a, b in pairs]
+    new = torch.cat([~torch.isin(a.flatten(), b) for a, b in pairs])
+    return float(new.float().mean()) if len(new) else 0.0
+
+
+def _mean(payload: Payload, weights: Tensor) -> Tensor:
+    x = payload.values().to(torch.float32)
+    return (weights / weights.sum()).to(x) @ x
+
+
+def _relative(moved: Tensor, reference: Tensor) -> float | None:
+    gap, size = torch.zeros(2, dtype=torch.float64, device=reference.device)
+    for a, b in tiles(moved, reference):
+        exact = b.double()
+        gap += (a.double() - exact).square_().sum()
+        size += exact.square().sum()
+    distance = gap.sqrt() / size.sqrt().clamp_min(1e-12)
+    return float(distance) if bool(torch.isfinite(distance)) else None

@@ -1,0 +1,362 @@
+"""Calls of plug-ins: what a hook raises is named, and what it returns is checked.
+
+A plug-in is foreign code. Whatever ends one of its hooks becomes a `PluginError`, one line that
+names plug-in, package, hook, round and clients, with the exception as its cause. Three things pass
+as they are: Ctrl-C; a `ConfigError` of a hook that is asked before the first round, in which a
+plug-in tells the user what to change; and a `PluginError` of another plug-in that was called from
+this one.
+
+What is checked is the form: types, shapes, counts. A number that is not finite is refused where it
+can only be a mistake (images, which are data); it is played and scored where an adversary or a
+diverging model may well produce it: messages, gradients, updates, aggregates. The record's flags
+say so then (`fedbench.experiment.record_builder.flags`).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedbench.core.blame import Hook as Hook
+from fedbench.core.blame import ask as ask
+from fedbench.core.blame import line, shown
+from fedbench.core.errors import IllegalPayloadError, PluginError
+from fedbench.core.tiling import finite_rows
+from fedbench.payload import Payload, require_same_form
+from fedbench.payload.packets import Packet
+
+if TYPE_CHECKING:
+    from fedbench.api import (
+        Attack,
+        AttackView,
+        Defense,
+        Grad,
+        Gradient,
+        Local,
+        Mechanism,
+        Prefilter,
+        ServerView,
+    )
+    from fedbench.core.trees import Tree
+
+Note = float | int | str | bool
+NOTES, LETTERS, TRIALS = 100, 1000, 10_000  # of a round: notes, characters of one, trials
+
+
+@contextmanager
+def in_round(step: int) -> Iterator[None]:
+    """Say the round in errors of plug-ins that do not know it."""
+    try:
+        yield
+    except PluginError as error:
+        error.step = step if error.step is None else error.step
+        raise
+
+
+def broadcast(
+    protocol: object, shared: object, state: Any, clients: Sequence[int], key: Any
+) -> Payload:
+    """`Protocol.broadcast`: one message for all clients, or one for each of them."""
+    hook = Hook(protocol, "broadcast")
+    sent: Payload = hook.returned(Payload, shared, state, clients, key)
+    rule = f"1 message, or {len(clients)}"
+    hook.must(len(sent) in (1, len(clients)), rule, len(sent))
+    return sent
+
+
+def message(
+    protocol: Any, shared: object, updates: Tensor, keys: Sequence[Any], memory: Sequence[Any]
+) -> tuple[Payload, Sequence[Any]]:
+    """`Protocol.message`: a message of its alphabet and a memory for each row."""
+    hook = Hook(protocol, "message")
+    sent, remembered = hook.pair(shared, updates, keys, memory)
+    good = isinstance(sent, protocol.sends) and len(sent) == len(updates)
+    hook.must(good, f"{len(updates)} {protocol.sends.__name__} and memories", sent)
+    good = isinstance(remembered, Sequence) and len(remembered) == len(updates)
+    hook.must(good, f"{len(updates)} memories", remembered)
+    return sent, remembered
+
+
+def on_updates(
+    mechanism: Mechanism, updates: Tensor, reference: Tensor, keys: Sequence[Any], state: Any
+) -> tuple[Tensor, Any]:
+    """`Mechanism.on_updates`: rows of the same shape, and the next state."""
+    hook = Hook(mechanism, "on_updates")
+    answer, after = hook.pair(updates, reference, keys, state)
+    good = isinstance(answer, Tensor) and answer.shape == updates.shape
+    hook.must(good, f"updates {tuple(updates.shape)} and its state", answer)
+    return answer, after
+
+
+def on_payload(mechanism: Mechanism, payload: Payload, keys: Sequence[Any]) -> Payload:
+    """`Mechanism.on_payload`: as many messages of the same form."""
+    hook = Hook(mechanism, "on_payload")
+    answer: Payload = hook.returned(type(payload), payload, keys)
+    good = answer.spec == payload.spec and len(answer) == len(payload)
+    hook.must(good, f"{len(payload)} messages of the same form", answer)
+    return answer
+
+
+def on_aggregate(
+    mechanism: Mechanism, mean: Tensor, received: Payload, view: ServerView, key: Any, state: Any
+) -> tuple[Tensor, Any]:
+    """`Mechanism.on_aggregate`: as many numbers, and the next state."""
+    hook = Hook(mechanism, "on_aggregate", view.step)
+    answer, after = hook.pair(mean, received, view, key, state)
+    good = isinstance(answer, Tensor) and answer.shape == mean.shape
+    hook.must(good, f"{tuple(mean.shape)} numbers and its state", answer)
+    return answer, after
+
+
+def split(
+    partition: object, y: Tensor, clients: int, classes: int, key: Any, owner: Tensor | None
+) -> list[Tensor]:
+    """`Partition.split`: for every client rows of the pool, int64."""
+    hook = Hook(partition, "split")
+    parts: list[Tensor] = hook.returned(list, y, clients, classes, key, owner)
+    hook.must(len(parts) == clients, f"{clients} parts", parts)
+    for part in parts:
+        good = isinstance(part, Tensor) and part.ndim == 1 and part.dtype == torch.int64
+        hook.must(good, "parts (N,) of int64", part)
+    rows = torch.cat(parts).cpu()
+    good = len(rows) > 0 and int(rows.min()) >= 0 and int(rows.max()) < len(y)
+    hook.must(good, f"rows from 0 to {len(y) - 1}", "others")
+    often = torch.bincount(rows)
+    hook.must(int(often.max()) == 1, "each row once", f"one {int(often.max())} times")
+    return parts
+
+
+def poison(
+    attack: Attack, images: Tensor, labels: Tensor, local: Local, client: int
+) -> tuple[Tensor, Tensor]:
+    """`Attack.poison`: at least one image of the same form and type, finite; labels that exist.
+
+    Images are data: NaN in them is a mistake, not divergence.
+    """
+    hook = Hook(attack, "poison", local.step, (client,))
+    x, y = hook.pair(images, labels, local)
+    _must_be_images(hook, x, images)
+    hook.must(len(x) > 0, "at least one image", x)
+    good = isinstance(y, Tensor) and y.dtype == labels.dtype and y.shape == x.shape[:1]
+    hook.must(good and y.device == labels.device, f"labels ({len(x)},) of {labels.dtype}", y)
+    low, high = (int(label) for label in y.aminmax())
+    hook.must(
+        low >= 0 and high < local.classes, f"labels from 0 to {local.classes - 1}", (low, high)
+    )
+    return x.detach(), y
+
+
+def _must_be_images(hook: Hook, x: object, like: Tensor) -> None:
+    sizes = ", ".join(map(str, like.shape[1:]))
+    good = isinstance(x, Tensor) and x.ndim == like.ndim and x.shape[1:] == like.shape[1:]
+    good = good and isinstance(x, Tensor) and (x.dtype, x.device) == (like.dtype, like.device)
+    hook.must(good, f"images (N, {sizes}) of {like.dtype}", x)
+    assert isinstance(x, Tensor)
+    finite = bool(finite_rows(x.detach().flatten(1)).all())
+    hook.must(finite, "finite images", "NaN or infinity")
+
+
+def wrap_grad(attack: Attack, gradient: Gradient, *, local: Local, client: int) -> Grad:
+    """`Attack.wrap_grad`, whose function must return a gradient of the tree that it was given.
+
+    A gradient may be NaN: the training of a malicious client may diverge as anybody's.
+    """
+    hook = Hook(attack, "wrap_grad", local.step, (client,))
+    theirs = hook(gradient, local)
+    hook.must(callable(theirs), "a function (tree, x, y, key) -> gradient", theirs)
+
+    def grad(tree: Tree, x: Tensor, y: Tensor, key: Any) -> Tree:
+        with hook:
+            out = theirs(tree, x, y, key)
+        hook.must(is_tree(out), "a function whose answer is a dict of tensors", out)
+        wanted = {name: tuple(leaf.shape) for name, leaf in tree.items()}
+        got = {name: tuple(leaf.shape) for name, leaf in out.items()}
+        hook.must(got == wanted, "a gradient with the shapes of the tree", _differing(got, wanted))
+        return dict(out)
+
+    return grad
+
+
+def wrapped(wrap: Any, gradient: Gradient) -> Grad:
+    """What clients train with, where ``wrap`` may be a mechanism's or an attack's `wrap_grad`."""
+    owner = getattr(wrap, "__self__", None)
+    if owner is None:
+        own: Grad = wrap(gradient)
+        return own
+    hook = Hook(owner, "wrap_grad")
+    grad: Grad = hook(gradient)
+    hook.must(callable(grad), "a function (tree, x, y, key) -> gradient", grad)
+    return grad
+
+
+def is_tree(x: object) -> bool:
+    """True for a dict from names to tensors."""
+    return isinstance(x, dict) and all(
+        isinstance(name, str) and isinstance(leaf, Tensor) for name, leaf in x.items()
+    )
+
+
+def model(protocol: object, shapes: Mapping[str, tuple[int, ...]], *args: Any) -> Any:
+    """`Protocol.model`: one tree of the network's shapes, or a list of some."""
+    hook = Hook(protocol, "model")
+    answer = hook(*args)
+    ensemble = answer if isinstance(answer, list) else [answer]
+    good = len(ensemble) > 0 and all(map(is_tree, ensemble))
+    hook.must(good, "a dict of tensors, or a list of some", answer)
+    for tree in ensemble:
+        got = {name: tuple(leaf.shape) for name, leaf in tree.items()}
+        hook.must(got == shapes, "the network's parameters", _differing(got, shapes))
+    return answer
+
+
+def _differing(
+    got: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]
+) -> tuple[str, object, object]:
+    """The first name whose shapes differ; None where there is none."""
+    names = [name for name in (*wanted, *got) if got.get(name) != wanted.get(name)]
+    return next(((name, got.get(name), wanted.get(name)) for name in names), ("", None, None))
+
+
+def trigger(
+    attack: Attack, images: Tensor, labels: Tensor, classes: int
+) -> tuple[Tensor, int] | None:
+    """`Attack.trigger`: None, or finite images of the same form, and a label that exists.
+
+    No more images than there are that are not of the target class.
+    """
+    hook = Hook(attack, "trigger")
+    answer = hook(images.clone(), labels.clone())
+    if answer is None:
+        return None
+    hook.must(type(answer) is tuple and len(answer) == 2, "None or (images, label)", answer)
+    x, label = answer
+    _must_be_images(hook, x, images)
+    good = isinstance(label, int) and not isinstance(label, bool) and 0 <= label < classes
+    hook.must(good, f"a label from 0 to {classes - 1}", label)
+    others = int((labels != label).sum())
+    rule = f"at most the {others} images that are not of the target class {label}"
+    hook.must(len(x) <= others, rule, f"{len(x)} images")
+    return x, label
+
+
+def craft(hook: Hook, view: AttackView, memory: Any, honest: Payload) -> tuple[list[Packet], Any]:
+    """`Attack.craft` as packets, one for each of the hook's clients, and what it remembers.
+
+    Legal messages of the form of ``honest``, whose numbers may be anything, NaN included; or a list
+    of exactly `bytes`, which stands for messages that a server should reject.
+    """
+    sent, memory = hook.pair(view, memory)
+    if isinstance(sent, Payload):
+        packets = _encoded(hook, sent, honest)
+    else:
+        good = type(sent) is list and all(type(data) is bytes for data in sent)
+        hook.must(good, "(messages or a list of bytes, memory)", sent)
+        packets = [Packet.raw(data) for data in sent]
+    hook.must(len(packets) == len(hook.clients), f"{len(hook.clients)} messages", len(packets))
+    return packets, memory
+
+
+def _encoded(hook: Hook, sent: Payload, honest: Payload) -> list[Packet]:
+    with hook:
+        try:
+            require_same_form(honest, sent)
+            sent.check()
+        except IllegalPayloadError as error:
+            raise hook.wrong(f"must return legal messages: {line(str(error))}") from error
+        return sent.encode()
+
+
+def aggregate(
+    rule: Defense[Any], received: Payload, state: Any, view: ServerView
+) -> tuple[Tensor, Any]:
+    """`Defense.aggregate`: ``(k,)`` real numbers without a graph, and the next state.
+
+    They need not be finite. What the rule found must be notes, and a bool for each row.
+    """
+    hook = Hook(rule, "aggregate", view.step)
+    answer, after = hook.pair(received, state, view)
+    k = received.take([]).values().shape[1]
+    good = isinstance(answer, Tensor) and answer.shape == (k,) and answer.is_floating_point()
+    hook.must(good, f"({k},) real numbers and its state", answer)
+    hook.must(not answer.requires_grad, "numbers without a graph (detach them)", "requires_grad")
+    kept = view.findings.kept
+    rows = isinstance(kept, Tensor) and kept.dtype == torch.bool and kept.shape == (len(received),)
+    if kept is not None and not rows:
+        raise hook.wrong(f"must find {len(received)} bools of rows, got {shown(kept)}")
+    legible_notes(hook, view.findings.notes)
+    return answer, after
+
+
+def transform(
+    prefilter: Prefilter, received: Payload, view: ServerView
+) -> tuple[Payload, Tensor | None]:
+    """`Prefilter.transform`: messages, and None or the row that each of them was."""
+    hook = Hook(prefilter, "transform", view.step)
+    passed, rows = hook.pair(received, view)
+    hook.must(isinstance(passed, Payload), "messages and their rows", passed)
+    if rows is not None:
+        n = len(received)
+        good = isinstance(rows, Tensor) and rows.dtype == torch.int64
+        good = good and rows.shape == (len(passed),)
+        good = good and (len(rows) == 0 or (int(rows.min()) >= 0 and int(rows.max()) < n))
+        hook.must(good, f"rows ({len(passed)},) int64 from 0 to {n - 1}, or None", rows)
+    return passed, rows
+
+
+def legible_notes(hook: Hook, notes: Mapping[str, Note]) -> dict[str, Note]:
+    """The notes of a round as JSON can say them, which has no NaN and no infinity.
+
+    At most `NOTES` numbers, texts and bools; texts of at most `LETTERS` characters, integers of at
+    most 64 bits.
+    """
+    rule = f"note at most {NOTES} numbers, bools and texts of at most {LETTERS} characters"
+    if not isinstance(notes, dict) or len(notes) > NOTES:
+        raise hook.wrong(f"must {rule}, got {shown(notes)}")
+    for name, note in notes.items():
+        if not (isinstance(name, str) and len(name) <= LETTERS and _is_note(note)):
+            raise hook.wrong(f"must {rule}, got {shown((name, note))}")
+    return {name: legible(note) for name, note in notes.items()}
+
+
+def _is_note(note: object) -> bool:
+    if isinstance(note, str):
+        return len(note) <= LETTERS
+    return isinstance(note, float) or (isinstance(note, int) and abs(note) < 2**63)
+
+
+def legible(note: Note) -> Note:
+    """The note itself, or its text where it is a float that is not finite."""
+    return str(note) if isinstance(note, float) and not math.isfinite(note) else note
+
+
+def legible_trace(
+    hook: Hook, trace: list[tuple[float, float]]
+) -> list[tuple[float | None, float | None]]:
+    """The trials of a search: pairs of numbers, None for those that are not finite."""
+    rule = f"trace at most {TRIALS} pairs of numbers"
+    if not isinstance(trace, list) or len(trace) > TRIALS:
+        raise hook.wrong(f"must {rule}, got {shown(trace)}")
+    for pair in trace:
+        good = type(pair) is tuple and len(pair) == 2
+        if not (good and all(isinstance(x, float | int) for x in pair)):
+            raise hook.wrong(f"must {rule}, got {shown(pair)}")
+    return [(_finite(strength), _finite(sought)) for strength, sought in trace]
+
+
+def _finite(x: float) -> float | None:
+    return float(x) if math.isfinite(x) else None
+
+
+def copied(plugin: object, hook: str, state: Any) -> Any:
+    """A deep copy of what a hook remembers."""
+    try:
+        return copy.deepcopy(state)
+    except Exception as error:
+        rule = "remember what copy.deepcopy copies, plain data and tensors without a graph"
+        raise Hook(plugin, hook).wrong(f"must {rule}, got {shown(state)}") from error

@@ -1,1 +1,0 @@
-"""Audits of a whole run: canary clients that take part in it, and what is seen of them."""

@@ -1,0 +1,195 @@
+"""Canary clients in a real run, and what the adversary that the scenario names sees of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, Memory, ServerView
+from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
+from fedbench.executors.training import Client, Executor
+from fedbench.experiment.prepare import Setup
+from fedbench.payload import Payload, Spec
+from fedbench.run import RunState, play_round
+
+Form = Literal["signs", "sphere"]
+FAR = 10.0  # times the clip: the mechanism has to shorten it
+
+
+@dataclass(frozen=True, eq=False)
+class Canaries:
+    """The last ``m`` clients of a run, who do not train.
+
+    One that is there sends ``idle + radius u`` in each of its rounds, with a random unit vector
+    ``u`` of its own; one that is not sends ``idle``, what a client would that learned nothing. Both
+    keep to the mechanism, so that the two are neighbours in the sense of zero-out.
+
+    Args:
+        there: ``(m,)`` bool.
+        first: The client that is canary 0.
+        radius: Of the update, before the mechanism clips it.
+        key: Of the directions.
+        form: ``signs``: ``u`` is in ``{-1, 1}^d / sqrt(d)``; ``sphere``: uniform on the sphere.
+    """
+
+    there: Tensor
+    first: int
+    radius: float
+    key: Key
+    form: Form = "signs"
+
+    def __len__(self) -> int:
+        return len(self.there)
+
+    def direction(self, j: int, d: int) -> Tensor:
+        """``(d,)``, of length 1: the same whenever it is asked for."""
+        key = self.key.fold("direction", j)
+        x = key.flips(d) if self.form == "signs" else key.normal(d)
+        return torch.nn.functional.normalize(x, dim=0)
+
+    def update(self, j: int, idle: Tensor) -> Tensor:
+        """What canary ``j`` returns instead of training."""
+        if not bool(self.there[j]):
+            return idle
+        return idle + self.radius * self.direction(j, len(idle)).to(idle)
+
+    def rows(self, ids: Sequence[int]) -> dict[int, int]:
+        """From rows of a round to the canaries that are in them."""
+        return {row: i - self.first for row, i in enumerate(ids) if i >= self.first}
+
+
+@dataclass(frozen=True, eq=False)
+class Planted(Executor):
+    """Some rows are given, the others are trained as they would be.
+
+    Args:
+        inner: Who trains.
+        given: Updates ``(d,)`` by row of this round.
+    """
+
+    inner: Executor
+    given: dict[int, Tensor]
+
+    def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
+        """See `Executor.train`; what a canary remembers stays as it is."""
+        honest = [row for row in range(len(clients)) if row not in self.given]
+        trained, memories = self.inner.train([clients[row] for row in honest])
+        updates = trained.new_zeros(len(clients), trained.shape[1])
+        updates[honest] = trained
+        kept = [client.memory for client in clients]
+        for row, memory in zip(honest, memories, strict=True):
+            kept[row] = memory
+        for row, update in self.given.items():
+            updates[row] = update.to(updates)
+        return updates, kept
+
+
+@dataclass(frozen=True, eq=False)
+class Watched(Defense[Any]):
+    """The server's rule, and somebody who looks over its shoulder.
+
+    Args:
+        inner: The rule.
+        seen: What it was given and what it said; nothing, if too few rows came.
+    """
+
+    inner: Defense[Any]
+    seen: list[tuple[Payload, Tensor]] = field(default_factory=list)
+
+    def init(self, spec: Spec) -> Any:
+        """As the rule does."""
+        return self.inner.init(spec)
+
+    def rows_needed(self) -> int:
+        """As many as the rule needs."""
+        return self.inner.rows_needed()
+
+    def tolerates(self, n: int) -> int:
+        """As many as the rule does."""
+        return self.inner.tolerates(n)
+
+    def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
+        """As the rule does."""
+        aggregate, state = self.inner.aggregate(received, state, view)
+        self.seen.append((received, aggregate))
+        return aggregate, state
+
+
+def play(setup: Setup, world: RunState, canaries: Canaries) -> Iterator[dict[int, Tensor]]:
+    """Rounds with canaries in them: for each, what is seen of which canary, ``(d,)``.
+
+    If messages are seen, a canary's own one; if their sum and who took part, that of its rounds; if
+    only the sum, that of every round; what clients that learned nothing would have sent is taken
+    off, which the adversary knows. If the model is seen, its change in every round.
+
+    Raises:
+        ConfigError: messages do not have a value for each parameter.
+    """
+    protocol, shared, plugins = setup.plugins.protocol, setup.shared, setup.plugins
+    before = model(setup, world)
+    for step in range(setup.scenario.rounds):
+        ids = setup.sample(step)
+        key = setup.secret.key("broadcast", step)
+        idle = protocol.idle(shared, protocol.broadcast(shared, world.state, ids or [0], key))
+        idle = idle.expand(max(len(ids), 1), -1)
+        rows = canaries.rows(ids)
+        given = {row: canaries.update(j, idle[row]) for row, j in rows.items()}
+        watched = Watched(plugins.defense)
+        executor = Planted(protocol, shared, setup.executor.schedule, setup.executor, given)
+        now = dataclasses.replace(
+            setup, executor=executor, plugins=dataclasses.replace(plugins, defense=watched)
+        )
+        play_round(now, world, step)
+        after = model(setup, world)
+        if setup.sees == "model":
+            yield dict.fromkeys(range(len(canaries)), after - before)
+        elif watched.seen:
+            yield _seen(setup, canaries, rows, idle, *watched.seen[0])
+        before = after
+
+
+def _seen(
+    setup: Setup,
+    canaries: Canaries,
+    rows: dict[int, int],
+    idle: Tensor,
+    received: Payload,
+    aggregate: Tensor,
+) -> dict[int, Tensor]:
+    d = idle.shape[1]
+    if aggregate.shape[-1] != d or len(received) != len(idle):
+        raise ConfigError(
+            "canaries need messages with a value for each parameter, and none that is refused; "
+            "use --method mechanism, or --protocol fedavg, signsgd or fedpm"
+        )
+    if setup.sees == "messages":
+        values = received.values()
+        return {j: values[row] - idle[row].to(values) for row, j in rows.items()}
+    moved = len(received) * aggregate - idle.sum(dim=0).to(aggregate)
+    hidden = setup.sees == "hidden-sum"
+    return dict.fromkeys(range(len(canaries)) if hidden else rows.values(), moved)
+
+
+def model(setup: Setup, world: RunState) -> Tensor:
+    """``(d,)``: what the server would send now."""
+    sent = setup.plugins.protocol.broadcast(
+        setup.shared, world.state, [0], setup.secret.key("looked at")
+    )
+    values: Tensor = sent.values()[0]
+    return values.clone()
+
+
+def radius(setup: Setup) -> float:
+    """Far beyond the clip, of the mechanism or of a protocol that has noise of its own."""
+    plugins, d = setup.plugins, int(setup.plugins.protocol.trained(setup.shared).d)
+    if plugins.protocol.space == "probabilities":
+        return FAR * math.sqrt(d)
+    owner = plugins.mechanism if hasattr(plugins.mechanism, "clip") else plugins.protocol
+    return FAR * float(getattr(owner, "clip", None) or 1.0)

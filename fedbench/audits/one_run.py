@@ -1,0 +1,109 @@
+"""A lower bound on epsilon from one run with many canaries: guesses that were right."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import betainc, expit
+
+from fedbench.audits.rates import check_confidence
+from fedbench.core.errors import require
+from fedbench.privacy.conversion import Floats
+
+SHARES = (0.1, 0.25, 0.5, 0.9)  # of the canaries that are guessed; fixed before anyone looks
+MOST = 64.0  # epsilon that the search goes up to
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What an adversary said of ``canaries`` coins, and how often it was right.
+
+    Args:
+        canaries: All of them, ``m``: each was there with probability 1/2, by a coin of its own.
+        made: Guesses, ``r``; of the other canaries it said nothing.
+        right: Correct guesses, ``v``.
+    """
+
+    canaries: int
+    made: int
+    right: int
+
+    def __post_init__(self) -> None:
+        require("canaries", self.canaries, self.canaries >= 1, ">= 1")
+        legal = 0 <= self.right <= self.made <= self.canaries
+        rule = f"in [0, guesses = {self.made}], and guesses <= canaries = {self.canaries}"
+        require("right", self.right, legal, rule)
+
+    def chance(self, epsilon: float, delta: float) -> float:
+        """At most how likely so many right guesses are under (epsilon, delta): a p-value.
+
+        With ``q = e^eps / (1 + e^eps)``, ``beta = Pr[Bin(r, q) >= v]`` and ``alpha = max_i
+        (Pr[Bin(r, q) >= v - i] - beta) / i``: ``beta + 2 m delta alpha``.
+
+        References:
+            Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023,
+            https://arxiv.org/abs/2305.08846, Algorithm 1, and Appendix D for the p-value.
+        """
+        r, v = self.made, self.right
+        if not v:
+            return 1.0
+        q = float(expit(epsilon))
+        tails = at_least(v - np.arange(v + 1), r, q)
+        alpha = float(((tails[1:] - tails[0]) / np.arange(1, v + 1)).max())
+        return min(1.0, float(tails[0]) + 2 * self.canaries * delta * alpha)
+
+    def epsilon(self, delta: float, confidence: float) -> float:
+        """The largest epsilon that is refuted: whose `chance` is at most ``1 - confidence``."""
+        check_confidence(confidence)
+        require("delta", delta, 0 <= delta < 1, "in [0, 1)")
+        level = 1 - confidence
+        if self.chance(0.0, delta) > level:
+            return 0.0
+        low, high = 0.0, MOST
+        for _ in range(60):
+            middle = (low + high) / 2
+            refuted = self.chance(middle, delta) <= level
+            low, high = (middle, high) if refuted else (low, middle)
+        return low
+
+    def best(self, confidence: float) -> float:
+        """What as many guesses prove at delta 0 if all of them are right: ``logit q``, ``q^r = p``.
+
+        >>> round(Guesses(100, 100, 0).best(0.95), 3)
+        3.493
+        """
+        log_q = math.log(1 - confidence) / self.made
+        return log_q - math.log(-math.expm1(log_q))
+
+
+def at_least(counts: npt.ArrayLike, trials: int, chance: float) -> Floats:
+    """``Pr[Bin(trials, chance) >= count]`` for counts of any shape.
+
+    >>> at_least([0, 1, 2], 2, 0.5).tolist()
+    [1.0, 0.75, 0.25]
+    """
+    k = np.asarray(counts, dtype=np.float64)
+    return np.where(k <= 0, 1.0, betainc(np.maximum(k, 1), trials - k + 1, chance))
+
+
+def best_guesses(
+    scores: Floats, there: npt.NDArray[np.bool_], delta: float, confidence: float
+) -> tuple[float, Guesses]:
+    """The best bound of a few ways to guess, and that way; each of them has its part of the error.
+
+    The ``r/2`` canaries of the largest scores are said to be there, the ``r/2`` of the least not;
+    ``r`` is one of `SHARES` of ``m``. Ties are broken by place, which knows nothing of the coins.
+    """
+    m = len(scores)
+    require("canaries", m, m >= 2, ">= 2")
+    order = np.argsort(scores, kind="stable")
+    sides = sorted({max(1, math.floor(share * m / 2)) for share in SHARES})
+    found = []
+    for side in sides:
+        right = int(there[order[-side:]].sum() + (~there[order[:side]]).sum())
+        guesses = Guesses(m, 2 * side, right)
+        found.append((guesses.epsilon(delta, 1 - (1 - confidence) / len(sides)), guesses))
+    return max(found, key=lambda one: one[0])

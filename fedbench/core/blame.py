@@ -1,0 +1,190 @@
+"""Calls of plug-ins, and the names of plug-ins, exceptions and values in errors, one line each.
+
+Nothing here imports torch: a question to a store does not wait for it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from types import TracebackType
+from typing import Any
+
+from fedbench.core.errors import ConfigError, PluginError
+
+MESSAGE = 300  # characters of an exception's message that an error repeats
+
+# Hooks in which a plug-in may tell the user what to change: they are asked before the first round.
+CONFIGURATION = {
+    *("__init__", "build", "declared", "event", "init", "load", "memory", "misfit", "most_rows"),
+    *("needs", "refuses", "rows_needed", "split", "tolerates", "traits"),
+}
+
+
+def title(plugin: object) -> str:
+    """Kind, name and package of a plug-in; module and class where none is installed as that."""
+    cls = plugin if isinstance(plugin, type) else type(plugin)
+    apart = getattr(plugin, "titled", None)  # of a plug-in of another process
+    if isinstance(apart, str):
+        return line(apart)
+    return _installed(cls) or f"plug-in {cls.__name__} of {cls.__module__}"
+
+
+def _installed(cls: type) -> str | None:
+    """Kind, name and package of the entry point that leads to a class, if one does."""
+    for package in distributions():
+        for point in package.entry_points:
+            module, _, path = point.value.partition("[")[0].partition(":")
+            if point.group.startswith("fedbench.") and module.strip() in sys.modules:
+                found: Any = sys.modules[module.strip()]
+                for name in path.strip().split("."):
+                    found = getattr(found, name, None)
+                if found is cls:
+                    kind = point.group.removeprefix("fedbench.").removesuffix("s")
+                    return f"{kind} {point.name} (package {package.name} {package.version})"
+    return None
+
+
+def within(plugin: object, trace: TracebackType | None) -> str:
+    """Name the innermost other plug-in that was at work, as a rule that an attack queries."""
+    entered: list[tuple[object, str]] = []
+    for frame, _ in traceback.walk_tb(trace):
+        owner = frame.f_locals.get("self")
+        if owner is not None and (not entered or entered[-1][0] is not owner):
+            entered.append((owner, frame.f_code.co_name))
+    for owner, name in reversed(entered):
+        if owner is plugin or type(owner) is plugin:  # it is being made
+            return ""
+        other = _installed(type(owner))
+        if other is not None:
+            return f" in {name} of {other}"
+    return ""
+
+
+def said(error: BaseException) -> str:
+    """Type and message of an exception in one line of at most `MESSAGE` characters.
+
+    >>> said(ValueError("one line" + chr(10) + "and another"))
+    'ValueError: one line and another'
+    """
+    text, name = message_of(error), type(error).__name__
+    return line(f"{name}: {text}" if text else name)
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an exception, in one line of at most `MESSAGE` characters."""
+    try:
+        return line(str(error))
+    except Exception:  # even this is foreign code
+        return "(its message cannot be read)"
+
+
+def line(text: str) -> str:
+    """Printable, in one line, cut."""
+    cut = text if len(text) <= MESSAGE else text[: MESSAGE - 1] + "…"
+    return " ".join("".join(c if c.isprintable() else " " for c in cut).split())
+
+
+def shown(x: object) -> str:
+    """Describe a value, without a word of its own where it is foreign.
+
+    >>> import torch
+    >>> shown(torch.zeros(2, 3)), shown(None), shown(("a", 1)), shown([b"x"] * 9)
+    ('a tensor (2, 3) of torch.float32', 'None', "('a', 1)", 'a list of 9')
+    """
+    torch = sys.modules.get("torch")  # where nobody has imported it, nothing is a tensor
+    if torch is not None and isinstance(x, torch.Tensor):
+        return f"a tensor {tuple(x.shape)} of {x.dtype}"
+    if x is None or type(x) in (int, float, bool, str, bytes):
+        return line(repr(x)[:60])
+    if type(x) in (tuple, list, dict):
+        assert isinstance(x, tuple | list | dict)
+        if type(x) is tuple and 0 < len(x) <= 3:
+            return f"({', '.join(map(shown, x))})"
+        return f"a {type(x).__name__} of {len(x)}"
+    return line(f"a {type(x).__name__}")
+
+
+@dataclass(frozen=True, eq=False)
+class Hook:
+    """One method of a plug-in, in a round and for some clients.
+
+    Called, it calls the method; as a context it names whatever is raised inside.
+
+    Args:
+        plugin: The plug-in, or its class where it is being made.
+        name: The method.
+        step: Round, from 0; None outside of one.
+        clients: Clients that the call is for.
+    """
+
+    plugin: object
+    name: str
+    step: int | None = None
+    clients: Sequence[int] = ()
+
+    def __call__(self, *args: Any) -> Any:
+        """Return the answer of the method, unchecked."""
+        with self:
+            return getattr(self.plugin, self.name)(*args)
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or self.passes(error):
+            return
+        if isinstance(error, PluginError):
+            error.step = self.step if error.step is None else error.step
+            return
+        raise self.wrong(f"raised {said(error)}{within(self.plugin, trace)}") from error
+
+    def passes(self, error: BaseException) -> bool:
+        """Whether an error is not the plug-in's fault: the user's to mend, or Ctrl-C.
+
+        A `ConfigError` of a hook of a round is a fault, for nobody could know before. Where Ctrl-C
+        is ignored, as in the workers of a sweep, only a plug-in raises `KeyboardInterrupt`;
+        elsewhere nobody can tell.
+        """
+        if isinstance(error, KeyboardInterrupt):
+            return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        configures = self.name in CONFIGURATION and self.step is None
+        return isinstance(error, ConfigError) and configures
+
+    def returned(self, kinds: Any, *args: Any) -> Any:
+        """Return the answer, which must be of one of these types; a bool is no number."""
+        answer = self(*args)
+        named = kinds if isinstance(kinds, tuple) else (kinds,)
+        good = isinstance(answer, named) and not (isinstance(answer, bool) and bool not in named)
+        names = ("None" if kind is type(None) else kind.__name__ for kind in named)
+        self.must(good, " or ".join(names), answer)
+        return answer
+
+    def pair(self, *args: Any) -> tuple[Any, Any]:
+        """Return the answer, which must be a tuple of two."""
+        answer = self(*args)
+        self.must(type(answer) is tuple and len(answer) == 2, "a tuple of two", answer)
+        return answer[0], answer[1]
+
+    def must(self, holds: bool, rule: str, got: object) -> None:
+        """Raise `PluginError` unless what came back is what the ``rule`` says."""
+        if not holds:
+            raise self.wrong(f"must return {rule}, got {shown(got)}")
+
+    def wrong(self, problem: str) -> PluginError:
+        """The error that says what was wrong with this call."""
+        return PluginError(title(self.plugin), self.name, problem, self.step, tuple(self.clients))
+
+
+def ask(plugin: object, hook: str, kinds: Any, *args: Any) -> Any:
+    """Return the answer of a hook, which must be of one of these types."""
+    return Hook(plugin, hook).returned(kinds, *args)

@@ -1,0 +1,123 @@
+"""The errors of users and plug-ins: the command line prints them in one line and exits 2."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+SHOWN = 5  # clients that an error names before it counts the others
+LONGEST = 300  # characters of a line
+_LONG = re.compile(r"\S{121,}")
+
+
+class FedbenchError(Exception):
+    """Subject, rule, what we got, what to do: one line, lower case, no full stop."""
+
+
+class ConfigError(FedbenchError):
+    """A parameter, a file or a combination that cannot be run as asked."""
+
+
+class Unavailable(ConfigError):
+    """Something that this machine lacks and another may have: a device, data, a package.
+
+    A sweep plays what failed for want of it again.
+    """
+
+
+class Incompatible(ConfigError):
+    """Parts that exist, but not together: a sweep lists them as skipped."""
+
+
+class NoTheorem(Incompatible):
+    """A guarantee that nobody has proved: it is refused with the reason, never priced."""
+
+
+class UnknownPluginError(ConfigError):
+    """A name that no installed plug-in answers to, or several do, or one whose import fails."""
+
+
+class IllegalPayloadError(FedbenchError):
+    """A message that its wire format does not allow."""
+
+
+class PluginError(FedbenchError):
+    """A plug-in that raised or returned what it must not; the cause has the traceback.
+
+    Args:
+        plugin: Kind, name and package.
+        hook: Method of the plug-in.
+        problem: What was wrong, "raised ..." or "must return ...".
+        step: Round, from 0; None outside of one.
+        clients: Clients that the call was for.
+    """
+
+    def __init__(
+        self,
+        plugin: str,
+        hook: str,
+        problem: str,
+        step: int | None = None,
+        clients: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(plugin, hook, problem, step, clients)
+        self.plugin, self.hook, self.problem = plugin, hook, problem
+        self.step, self.clients = step, clients
+
+    def __str__(self) -> str:
+        """One line.
+
+        >>> str(PluginError("attack moody (package m 1.0)", "craft", "raised KeyError", 3, (7,)))
+        'attack moody (package m 1.0): craft in round 3 for client 7 raised KeyError'
+        """
+        where = "" if self.step is None else f" in round {self.step}"
+        named = ", ".join(map(str, self.clients[:SHOWN]))
+        more = len(self.clients) - SHOWN
+        named += f" and {more} more" if more > 0 else ""
+        whom = f" for client{'s' * (len(self.clients) > 1)} {named}" if named else ""
+        return f"{self.plugin}: {self.hook}{where}{whom} {self.problem}"
+
+
+def require(subject: str, value: object, holds: bool, rule: str) -> None:
+    """Raise `ConfigError` naming ``subject``, the ``rule`` and the ``value`` unless it ``holds``.
+
+    >>> require("ALIE.z", -1.0, False, "None or >= 0")
+    Traceback (most recent call last):
+    fedbench.core.errors.ConfigError: ALIE.z must be None or >= 0, got -1.0
+    """
+    if not holds:
+        raise ConfigError(f"{subject} must be {rule}, got {value!r}")
+
+
+def few(names: Iterable[object], most: int = 8) -> str:
+    """Return up to ``most`` names for a sentence, and how many there are where that is not all.
+
+    >>> few(["a", "b"]), few("abcdef", most=3)
+    ('a, b', 'a, b, c, ... (6 in all)')
+    """
+    texts = [str(name) for name in names]
+    if len(texts) <= most:
+        return ", ".join(texts)
+    return f"{', '.join(texts[:most])}, ... ({len(texts)} in all)"
+
+
+def one_line(text: str, most: int = LONGEST) -> str:
+    r"""Return a text as one line that is safe to print on a terminal, of at most ``most`` letters.
+
+    Control characters, which a file of somebody else may hold, are written as escapes. Long words
+    and long lines lose their middle: the subject stands first and the remedy last.
+
+    >>> one_line("a\x1b[31m\n b")
+    'a\\x1b[31m b'
+    """
+    words = " ".join(text.split())
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
+    shown = _LONG.sub(lambda word: _without_middle(word[0], 120), shown)
+    return _without_middle(shown, most)
+
+
+def _without_middle(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    tail = most // 3
+    return f"{text[: most - tail - 3]}...{text[-tail:]}"

@@ -1,0 +1,141 @@
+"""Files that are whole or absent, and files of others that are read with a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedbench.core.errors import ConfigError
+
+_LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){32}""")
+
+
+def writable(folder: Path) -> None:
+    """Find out before hours of work that a folder cannot be written; leave nothing behind.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    absent: list[Path] = []
+    try:
+        absent = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, probe = tempfile.mkstemp(prefix=".fedbench-", dir=folder)
+        os.close(handle)
+        os.unlink(probe)
+    except (OSError, ValueError) as error:  # the latter: a null byte
+        raise _unwritable(folder, error) from error
+    finally:
+        for path in absent:  # whoever writes there makes it again
+            with contextlib.suppress(OSError, ValueError):
+                path.rmdir()
+
+
+def cache_folder(name: str) -> Path:
+    """Return the folder of that name in the user's caches; it need not exist.
+
+    Raises:
+        RuntimeError: nobody knows where the user's home is.
+    """
+    given = os.environ.get("XDG_CACHE_HOME")
+    return (Path(given) if given else Path.home() / ".cache") / "fedbench" / name
+
+
+def _unwritable(folder: Path, error: OSError | ValueError) -> ConfigError:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return ConfigError(
+        f"--out must be a folder that can be written, got {str(folder)!r} "
+        f"({reason or error}); choose another one"
+    )
+
+
+def read_limited(path: Path, most: int) -> bytes:
+    """Return the bytes of a file that somebody else may have written, at most so many.
+
+    Raises:
+        ConfigError: it cannot be read, or holds more.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except (OSError, ValueError) as error:  # the latter: a null byte in the name
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise ConfigError(f"{path} cannot be read: {reason or error}") from error
+    if len(data) > most:
+        limit = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most >> 10} KiB"
+        raise ConfigError(f"{path} must have at most {limit}, got more")
+    return data
+
+
+def read_toml(path: Path, most: int = 1 << 20) -> dict[str, Any]:
+    """Return the table that a file of TOML holds; it may be somebody else's.
+
+    Raises:
+        ConfigError: it cannot be read, is too large, or is no TOML; with the line where that is
+            known.
+    """
+    return parsed_toml(read_limited(path, most), str(path))
+
+
+def parsed_toml(data: bytes, name: str) -> dict[str, Any]:
+    """Return the table that TOML describes; ``name`` is what errors call it.
+
+    Raises:
+        ConfigError: it is no TOML, or nothing that `tomllib` can read in a second.
+    """
+    try:
+        text = data.decode()
+        if _LONG_KEY.search(text):  # its reader takes quadratic time and memory for them
+            raise ConfigError(f"{name} must have keys of at most 32 parts, got a longer one")
+        table = tomllib.loads(text)
+    except ValueError as error:  # no TOML, no UTF-8, or a number of more than 4,300 digits
+        raise ConfigError(f"{name} must be TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{name} must be TOML of less nested tables and lists") from error
+    values: list[Any] = [table]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict | list):
+            values += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:  # may be 0xfff...
+            raise ConfigError(f"{name} must have integers of at most 64 bits, got a longer one")
+    return table
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write beside the target, then rename.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())  # a rename may reach the disk before what it names
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):  # stopped after the rename
+                os.unlink(temporary)
+            raise
+        _remember(path.parent)
+    except (OSError, ValueError) as error:  # the latter: a null byte in the name
+        raise _unwritable(path.parent, error) from error
+
+
+def _remember(folder: Path) -> None:
+    """Bring the folder itself to the disk: who says that a file is there must not lose its name."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,88 @@
+"""Randomized Hadamard rotations, block by block: what DRIVE and EDEN rotate with."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from fedbench.core.blocks import by_block
+from fedbench.core.rng import Key
+
+_FACTOR = 64  # a transform is a few products with a matrix of at most this size
+
+
+@lru_cache(maxsize=64)
+def _matrix(size: int, dtype: torch.dtype, device: str) -> Tensor:
+    """Sylvester's orthonormal and symmetric Hadamard matrix ``(size, size)``."""
+    matrix = torch.ones(1, 1, dtype=dtype)
+    while len(matrix) < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return (matrix / math.sqrt(size)).to(device)
+
+
+def hadamard(x: Tensor) -> Tensor:
+    """``H x / sqrt(size)`` along the last axis ``(..., size)``, a power of two; its own inverse.
+
+    ``H`` is a Kronecker product of small ones, so it is a few products with matrices of at most
+    64 rows, and never a loop over coordinates.
+
+    >>> hadamard(torch.tensor([1.0, 0.0, 0.0, 1.0])).tolist()
+    [1.0, 0.0, 0.0, 1.0]
+    """
+    shape, size = x.shape, x.shape[-1]
+    right = 1
+    while right < size:
+        factor = min(_FACTOR, size // right)
+        matrix = _matrix(factor, x.dtype, str(x.device))
+        folded = x.reshape(-1, factor, right)
+        x = folded[:, :, 0] @ matrix if right == 1 else matrix @ folded
+        right *= factor
+    return x.reshape(shape)
+
+
+def signs(seeds: Tensor, d: int) -> Tensor:
+    """``(n, d)`` of -1 and +1 from ``seeds (n, 1)`` int64: the diagonal of each client's matrix."""
+    rows = [key.flips(d, device=seeds.device) for key in _keys(seeds)]
+    return torch.stack(rows) if rows else torch.zeros(0, d, device=seeds.device)
+
+
+def offsets(seeds: Tensor, d: int) -> list[int]:
+    """How far each client's coordinates are shifted, so that no coordinate is always in the tail.
+
+    The last blocks are short, and a rotation of two coordinates says little of them.
+    """
+    return [int(key.fold("offset").uniform(1)[0] * d) for key in _keys(seeds)]
+
+
+def _keys(seeds: Tensor) -> list[Key]:
+    return [Key(seed % 2**64) for seed in seeds[:, 0].tolist()]
+
+
+def _shifted(x: Tensor, by: list[int]) -> Tensor:
+    return torch.stack([row.roll(shift) for row, shift in zip(x, by, strict=True)]) if by else x
+
+
+def rotate(x: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """``R x (n, d)``: shifted, times signs, then Hadamard's transform of each block.
+
+    Offset and signs are drawn from each client's seed. Orthogonal, so norms and inner products
+    stay. A uniform rotation it is only approximately: the coordinates of a block are close to
+    Gaussian where many of its coordinates carry its norm.
+    """
+    d = x.shape[1]
+    shifted = _shifted(x, [-offset for offset in offsets(seeds, d)])
+    return _transformed(shifted * signs(seeds, d).to(x), sizes)
+
+
+def unrotate(y: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """``R^-1 y (n, d)``."""
+    d = y.shape[1]
+    return _shifted(_transformed(y, sizes) * signs(seeds, d).to(y), offsets(seeds, d))
+
+
+def _transformed(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    parts = [hadamard(part).flatten(1) for part in by_block(x, sizes)]
+    return torch.cat(parts or [x], dim=1)

@@ -1,0 +1,149 @@
+"""Order statistics: of a coordinate over the clients, of a client over its coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbench.core.tiling import WIDEST, row_sums
+
+_TILE = 1 << 13  # columns at once: n rows of them stay in cache
+_ROWS = 32  # up to here the network is as fast as NumPy's sort
+
+
+@cache
+def batcher(n: int) -> tuple[tuple[int, int], ...]:
+    """Compare-exchange pairs that sort ``n`` rows, whatever they hold.
+
+    References:
+        Batcher, "Sorting Networks and their Applications", AFIPS 1968; as Knuth, The Art of
+        Computer Programming 3, section 5.2.2, Algorithm M (merge exchange).
+
+    >>> batcher(3)
+    ((0, 2), (0, 1), (1, 2))
+    """
+    pairs = []
+    top = p = 1 << max((n - 1).bit_length() - 1, 0)
+    while p > 0:
+        q, r, d = top, 0, p
+        while True:
+            pairs += [(i, i + d) for i in range(n - d) if i & p == r]
+            if q == p:
+                break
+            d, q, r = q - p, q >> 1, p
+        p >>= 1
+    return tuple(pairs)
+
+
+@cache
+def selector(n: int, ranks: range) -> tuple[tuple[int, int], ...]:
+    """Those pairs of `batcher` that these ranks of ``n`` rows depend on.
+
+    >>> selector(3, range(1))  # of ((0, 2), (0, 1), (1, 2))
+    ((0, 2), (0, 1))
+    """
+    pairs, read = [], set(ranks)
+    for i, j in reversed(batcher(n)):
+        if i in read or j in read:
+            pairs.append((i, j))
+            read |= {i, j}
+    return tuple(reversed(pairs))
+
+
+def _network(x: Tensor, ranks: range) -> Tensor:
+    """These ranks of every column; no column holds a NaN. NumPy's calls cost less than torch's."""
+    spare, *rows = np.empty((len(x) + 1, x.shape[1]), dtype=x.numpy().dtype)
+    for row, value in zip(rows, x.numpy(), strict=True):
+        row[:] = value
+    for i, j in selector(len(x), ranks):
+        low, spare = spare, rows[i]
+        np.minimum(rows[i], rows[j], out=low)
+        np.maximum(rows[i], rows[j], out=rows[j])
+        rows[i] = low
+    return torch.from_numpy(np.stack([rows[rank] for rank in ranks]))
+
+
+def sorted_tile(x: Tensor, ranks: range) -> Tensor:
+    """These rows of `sorted_rows` of a few columns ``(n, t)``; may lie transposed in memory."""
+    kept = slice(ranks.start, ranks.stop)
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64, torch.int32):
+        return x.sort(dim=0).values[kept]
+    if len(x) > _ROWS:
+        columns = x.T.clone(memory_format=torch.contiguous_format)
+        columns.numpy().sort(axis=1)
+        return columns.T[kept]
+    if x.is_floating_point() and not bool(torch.isfinite(x.sum())):
+        return x.sort(dim=0).values[kept]  # minimum and maximum would spread a NaN over both rows
+    return _network(x, ranks)
+
+
+def by_tiles(
+    x: Tensor,
+    f: Callable[[Tensor], Tensor],
+    rows: Tensor | None = None,
+    ranks: range | None = None,
+) -> Tensor:
+    """``f`` of the sorted columns of ``x (n, k)``, or of these ``rows`` of it (indices or bool).
+
+    ``f`` turns ``(n, t)``, or those ``ranks`` of it, into ``(t,)`` or ``(t, m)`` and is called tile
+    by tile: beside ``x`` only a tile and the answer are in memory.
+    """
+    out, start = torch.empty(0), 0
+    for tile in torch.split(x, _TILE if x.device.type == "cpu" else WIDEST, dim=1):
+        tile = tile if rows is None else tile[rows]
+        part = f(sorted_tile(tile, range(len(tile)) if ranks is None else ranks))
+        if not start:  # all of it at once: parts kept between tiles would leave holes in memory
+            out = part.new_empty(x.shape[1], *part.shape[1:])
+        out[start : start + len(part)] = part
+        start += len(part)
+    return out
+
+
+def sorted_rows(x: Tensor, ranks: range | None = None) -> Tensor:
+    """``x (n, k)`` with every column ascending, NaN last, or these rows of that.
+
+    ``x`` is left as it was.
+
+    On a CPU in column tiles: with up to 32 rows a sorting network of row minima and maxima, with
+    more NumPy's vectorized sort of the transposed tile; elsewhere torch's sort.
+    """
+    ranks = range(len(x)) if ranks is None else ranks
+    if x.device.type != "cpu":
+        return x.sort(dim=0).values[ranks.start : ranks.stop]
+    out = x.new_empty(len(ranks), x.shape[1])
+    for start in range(0, x.shape[1], _TILE):
+        tile = x[:, start : start + _TILE]
+        out[:, start : start + _TILE] = sorted_tile(tile, ranks)
+    return out
+
+
+def largest(x: Tensor, kept: int) -> Tensor:
+    """``(n, k)`` bool: the ``kept`` largest of each row of ``x (n, k)``, without sorting it.
+
+    Exactly so many: among equals the lowest index, and NaN counts as infinity.
+
+    >>> largest(torch.tensor([[1.0, 3.0, 1.0, 2.0, 1.0]]), 3).int().tolist()
+    [[1, 1, 0, 1, 0]]
+    """
+    if not kept:
+        return torch.zeros(x.shape, dtype=torch.bool, device=x.device)
+    x = x.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    last = _kept_least(x, kept)
+    best = x >= last
+    if bool((row_sums(best, torch.int64) == kept).all()):
+        return best  # no other is equal to the last one
+    above, ties = x > last, x == last
+    missing = kept - above.sum(dim=1, keepdim=True)
+    return above | (ties & (ties.cumsum(dim=1) <= missing))
+
+
+def _kept_least(x: Tensor, kept: int) -> Tensor:
+    """``(n, 1)``: the least of the ``kept`` largest; on a CPU NumPy's partition is faster."""
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+        return x.topk(kept, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
+    least = [np.partition(row, len(row) - kept)[len(row) - kept] for row in x.numpy()]
+    return torch.from_numpy(np.stack(least))[:, None] if least else x[:, :1]

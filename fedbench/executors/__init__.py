@@ -1,0 +1,1 @@
+"""Ways to train the clients of a round: one by one, stacked, in processes."""

@@ -1,0 +1,156 @@
+"""Which executor is faster here, one client at a time or many in lock step: measured, and kept.
+
+It depends on the device, the network and the batch, so ``auto`` trains a few clients each way for
+two steps, once; the answer is kept (`fedbench.executors.cached_answers`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Protocol, Shared
+from fedbench.core.rng import Key
+from fedbench.executors.cached_answers import answer, asks, kept, machine
+from fedbench.executors.cuda_graphs import AFTER
+from fedbench.executors.training import Client, Executor, Loop, Precision, Schedule
+from fedbench.executors.vmap import Recorded, Stacked
+
+MARGIN = 1.25  # so much faster must another be: a near tie goes to the loop, which is the oracle
+MOST = 8  # clients of a measurement
+STEPS = 2
+TURNS = 2
+REVISION = 3  # of the executors: raised when one becomes faster, for then old answers are none
+HEAVY = 0.01  # seconds of a client's step on a CPU, from which on lock step gains nothing there
+
+
+def crowd(sizes: Sequence[int], sampled: int, schedule: Schedule) -> float:
+    """How many clients of a round share a launch: on average, by their numbers of steps.
+
+    Args:
+        sizes: Samples of every client.
+        sampled: Clients of a round.
+        schedule: How often they see them.
+
+    >>> crowd([8, 8, 8, 8], 2, Schedule(1, 4))
+    2.0
+    >>> round(crowd([4, 8, 12, 16], 2, Schedule(1, 4)), 2)  # all apart but for the same one twice
+    1.14
+    """
+    counts: dict[int, int] = {}
+    for size in sizes:
+        steps = schedule.steps(size)
+        counts[steps] = counts.get(steps, 0) + 1
+    launches = sum(1 - (1 - count / len(sizes)) ** sampled for count in counts.values())
+    return sampled / launches
+
+
+def choose(
+    protocol: Protocol[Any],
+    shared: Shared,
+    schedule: Schedule,
+    chunk: int,
+    precision: Precision,
+    together: float,
+) -> str:
+    """``loop``, ``stacked``, or on CUDA ``recorded``.
+
+    With ``FEDBENCH_PROBE=off`` nothing is measured: it loops on a CPU and stacks elsewhere.
+
+    Args:
+        protocol: What clients train.
+        shared: Network and device.
+        schedule: Of which the size of a batch counts.
+        chunk: The most clients of a launch.
+        precision: Of the products.
+        together: Clients that share a launch, see `crowd`.
+    """
+    accelerated = shared.device.type != "cpu"
+    if not asks():
+        return "stacked" if accelerated else "loop"
+    stacked = Stacked(protocol, shared, schedule, chunk, precision=precision)
+    ways: dict[str, Executor] = {
+        "loop": Loop(protocol, shared, schedule, precision=precision),
+        "stacked": stacked,
+    }
+    if shared.device.type == "cuda" and not schedule.coins:  # with coins no shape comes again
+        ways["recorded"] = Recorded(protocol, shared, schedule, chunk, precision=precision)
+    clients = min(int(together), stacked.width, MOST)
+    if clients < 2:
+        return "loop"
+    question = asked(stacked, clients, *ways)
+    return answer(question, ways.__contains__) or kept(
+        question, measured(ways, clients), ways.__contains__
+    )
+
+
+def asked(engine: Executor, clients: int, *ways: str) -> str:
+    """What the answer depends on, and between which executors it is."""
+    network, protocol = engine.shared.network, type(engine.protocol)
+    what = (
+        f"{type(network).__name__} {dict(network.shapes)} for {network.image}",
+        f"{protocol.__module__}.{protocol.__qualname__}",
+        f"batch {engine.schedule.batch_size}, {engine.precision}, {clients} clients",
+        " or ".join(ways),
+        f"{machine(engine.shared.device)}, revision {REVISION}",
+    )
+    return "; ".join(what)
+
+
+def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> list[Client]:
+    """``n`` clients with so many random images each, at the start of a first round."""
+    sent = protocol.broadcast(shared, protocol.init(shared), [0], Key(0))
+    tree = protocol.receive(shared, sent.take([0]))
+    labels = torch.arange(samples, device=shared.device)
+    return [
+        Client(
+            tree=tree,
+            x=Key(2).fold(i).normal(samples, *shared.network.image, device=shared.device),
+            y=(labels + i) % shared.network.classes,
+            key=Key(3).fold(i),
+            memory=protocol.memory(shared),
+        )
+        for i in range(n)
+    ]
+
+
+def measured(ways: Mapping[str, Executor], clients: int) -> str:
+    """Which one trains so many clients faster, in turns; the least time of each counts.
+
+    Args:
+        ways: The loop first; a later one must be `MARGIN` times as fast as the best before it.
+        clients: How many.
+    """
+    loop = ways["loop"]
+    schedule = Schedule(1, loop.schedule.batch_size)
+    ways = {name: dataclasses.replace(way, schedule=schedule) for name, way in ways.items()}
+    group = strangers(loop.protocol, loop.shared, clients, STEPS * schedule.batch_size)
+    seconds(ways["loop"], group[:1])
+    start = seconds(ways["loop"], group[:1])  # the first one was cold
+    if loop.shared.device.type == "cpu" and start > HEAVY * STEPS:
+        return "loop"
+    for way in list(ways.values())[1:]:
+        for _ in range(AFTER + 1):  # a launch is recorded at its second time
+            seconds(way, group)
+    turns = [[seconds(way, group) for way in ways.values()] for _ in range(TURNS)]
+    best, least = "loop", math.inf
+    for name, times in zip(ways, zip(*turns, strict=True), strict=True):
+        if least > MARGIN * min(times) or name == "loop":
+            best, least = name, min(times)
+    return best
+
+
+def seconds(executor: Executor, clients: Sequence[Client]) -> float:
+    """Of the clock, with the work of the device."""
+    if executor.shared.device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    updates: Tensor = executor.train(clients)[0]
+    updates[0, 0].item()
+    return time.perf_counter() - start

@@ -1,0 +1,198 @@
+"""Two ways to convolve the images of many clients, each with kernels of its own; timed, and kept.
+
+In lock step `torch.nn.functional.conv2d` becomes a convolution in groups, one a client, which some
+accelerators do badly. The same numbers come from a product of matrices, whose columns are the
+patches of the images (im2col): more memory, and the fast path of every library. Which one is
+faster depends on the layer, the batch and the device, so it is measured for each layer, once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedbench.core.rng import Key
+from fedbench.executors.cached_answers import answer, asks, kept, machine
+from fedbench.models.network import Convolve, Network, Step
+
+REVISION = 1  # of the forms: raised when one becomes faster, for then old answers are none
+MARGIN = 1.1  # so much faster must matrices be: they take more memory
+TURNS = 3
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A layer's convolution, for one client.
+
+    Args:
+        image: Channels, height and width of what goes in.
+        kernels: Outputs, channels, height and width.
+        stride: Of both directions.
+        padding: On all sides.
+    """
+
+    image: tuple[int, ...]
+    kernels: tuple[int, ...]
+    stride: int = 1
+    padding: int = 0
+
+    @classmethod
+    def of(cls, x: Tensor, weight: Tensor, stride: int, padding: int) -> Geometry:
+        """That of ``x (B, C, H, W)`` and ``weight (O, C, h, w)``."""
+        return cls(tuple(x.shape[1:]), tuple(weight.shape), stride, padding)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is convolved at once.
+
+    Args:
+        device: Where.
+        clients: Of a launch.
+        batch: Samples of each.
+        half: Whether products are in bfloat16.
+    """
+
+    device: torch.device
+    clients: int
+    batch: int
+    half: bool = False
+
+
+def matrices(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0
+) -> Tensor:
+    """`torch.nn.functional.conv2d` as ``(O, C h w)`` times ``(B, C h w, L)``, L patches an image.
+
+    References:
+        Chellapilla, Puri and Simard, "High Performance Convolutional Neural Networks for Document
+        Processing", IWFHR 2006, https://inria.hal.science/inria-00112631, "unrolling convolution".
+
+    >>> x, weight = torch.arange(18.0).reshape(1, 2, 3, 3), torch.ones(1, 2, 2, 2)
+    >>> matrices(x, weight).tolist()
+    [[[[52.0, 60.0], [76.0, 84.0]]]]
+    """
+    patches = F.unfold(x, weight.shape[2:], stride=stride, padding=padding)
+    height, width = (
+        (side + 2 * padding - kernel) // stride + 1
+        for side, kernel in zip(x.shape[2:], weight.shape[2:], strict=True)
+    )
+    out = torch.einsum("ok,bkl->bol", weight.flatten(1), patches)
+    out = out.reshape(len(x), len(weight), height, width)
+    return out if bias is None else out + bias.to(out.dtype)[:, None, None]
+
+
+FORMS: Mapping[str, Convolve] = {"groups": F.conv2d, "matrices": matrices}
+
+
+@dataclass(frozen=True)
+class Forms:
+    """A convolution that goes its own way in some layers.
+
+    Args:
+        multiplied: Those that are products of `matrices`.
+    """
+
+    multiplied: frozenset[Geometry] = frozenset()
+
+    def __call__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: int = 1,
+        padding: int = 0,
+    ) -> Tensor:
+        """See `torch.nn.functional.conv2d`."""
+        here = Geometry.of(x, weight, stride, padding)
+        form = FORMS["matrices" if here in self.multiplied else "groups"]
+        return form(x, weight, bias, stride=stride, padding=padding)
+
+
+def geometries(network: Network) -> list[Geometry]:
+    """Of its layers, in their order, each one once."""
+    found: dict[Geometry, None] = {}
+
+    def note(
+        x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0
+    ) -> Tensor:
+        found[Geometry.of(x, weight, stride, padding)] = None
+        return F.conv2d(x, weight, bias, stride=stride, padding=padding)
+
+    params = {name: torch.empty(shape, device="meta") for name, shape in network.shapes.items()}
+    x = torch.empty(1, *network.image, device="meta")
+    network.logits(params, x, Step(Key(0), torch.ones(1, device="meta").bool(), convolve=note))
+    return list(found)
+
+
+def chosen(network: Network, load: Load) -> Forms:
+    """The faster form of every layer.
+
+    Always groups on a CPU, where matrices take more than twice the time (`fedbench bench`), and
+    with ``FEDBENCH_PROBE=off``.
+
+    Args:
+        network: Its layers.
+        load: Of a launch.
+    """
+    if load.device.type == "cpu" or not asks():
+        return Forms()
+    return measured(network, load)
+
+
+def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS) -> Forms:
+    """See `chosen`; measured, or what was measured before.
+
+    Args:
+        network: Its layers.
+        load: Of a launch.
+        forms: What is timed, by its name.
+    """
+    layers = geometries(network)
+    size = f"{load.clients} clients, batch {load.batch}, {'bf16' if load.half else 'fp32'}"
+    question = f"{layers}; {size}; {machine(load.device)}, revision {REVISION}"
+
+    def fits(text: str) -> bool:
+        names = text.split()
+        return len(names) == len(layers) and set(names) <= set(FORMS)
+
+    known = answer(question, fits)
+    if known is None:
+        found = [faster(layer, load, forms) for layer in layers]
+        known = kept(question, " ".join(found), fits)
+    names = zip(layers, known.split(), strict=True)
+    return Forms(frozenset(layer for layer, name in names if name == "matrices"))
+
+
+def faster(layer: Geometry, load: Load, forms: Mapping[str, Convolve] = FORMS) -> str:
+    """The name of the faster form: there and back, in turns, the least time of each."""
+    ways = [there_and_back(layer, load, forms[name]) for name in ("groups", "matrices")]
+    turns = [[_seconds(way) for way in ways] for _ in range(1 + TURNS)][1:]  # the first is cold
+    groups, multiplied = (min(times) for times in zip(*turns, strict=True))
+    return "matrices" if groups > MARGIN * multiplied else "groups"
+
+
+def there_and_back(layer: Geometry, load: Load, form: Convolve) -> Callable[[], Tensor]:
+    """A launch of that layer alone, with random numbers; its gradient."""
+    device = load.device
+    x = Key(0).uniform(load.clients, load.batch, *layer.image, device=device)
+    weight = Key(1).uniform(load.clients, *layer.kernels, device=device)
+
+    def energy(x: Tensor, weight: Tensor) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, load.half, False):
+            y = form(x, weight, stride=layer.stride, padding=layer.padding)
+        return y.square().sum()
+
+    gradient = torch.vmap(torch.func.grad(energy, argnums=(0, 1)))
+    return lambda: gradient(x, weight)[1]
+
+
+def _seconds(way: Callable[[], Tensor]) -> float:
+    start = time.perf_counter()
+    way().sum().item()
+    return time.perf_counter() - start

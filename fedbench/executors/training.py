@@ -1,0 +1,242 @@
+"""Train the clients of a round: one after the other, or many in lock step.
+
+A protocol is written for one client. `Loop` calls it client by client and is the oracle;
+`fedbench.executors.vmap` maps it over clients with equally many steps. Both draw the same numbers,
+and agree to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property, partial, reduce
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from fedbench.api import Grad, Gradient, Memory, Protocol, Shared, hooks
+from fedbench.core.errors import require
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.models.network import Convolve, Step, is_statistic, saved_bytes
+
+WrapGrad = Callable[[Gradient], Grad]
+Precision = Literal["fp32", "bf16"]
+Trained = tuple[Tensor, list[Memory]]  # updates (n, d), and what each client now remembers
+
+
+def untouched(grad: Gradient) -> Grad:
+    """The `WrapGrad` of who trains as the protocol says."""
+    return grad
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """One client's part in a round.
+
+    Args:
+        tree: What it received.
+        x: ``(N, C, H, W)`` normalised training images.
+        y: ``(N,)`` labels.
+        key: All of its draws come from here.
+        memory: What it kept from its last round.
+        wrap_grad: What a mechanism or an attack makes of the gradient.
+    """
+
+    tree: Tree
+    x: Tensor
+    y: Tensor
+    key: Key
+    memory: Memory
+    wrap_grad: WrapGrad = untouched
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Mean over the samples whose label is not -1 (padding).
+
+    >>> x = torch.tensor([[0.0, 0.0], [5.0, 1.0]])
+    >>> round(cross_entropy(x, torch.tensor([1, -1])).item(), 4)
+    0.6931
+    """
+    logits = logits.float() if logits.dtype == torch.bfloat16 else logits
+    labels = torch.arange(logits.shape[1], device=y.device)
+    # As a sum: the way back of `gather` adds at places, for which torch on CUDA has another, longer
+    # way when it is told to be deterministic.
+    chosen = torch.where(y[:, None] == labels, log_softmax(logits, dim=1), 0.0).sum(dim=1)
+    return -chosen.sum() / (y >= 0).sum().to(logits.dtype)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often and in which portions a client sees its data.
+
+    Args:
+        epochs: Passes over the data in a round, each in a new order.
+        batch_size: Samples a step; the last one of an epoch may have fewer.
+        coins: Each step draws every sample with probability ``batch_size / count`` instead (Poisson
+            sampling, what accountants of DP-SGD assume), as many steps as there would be.
+    """
+
+    epochs: int
+    batch_size: int
+    coins: bool = False
+
+    def __post_init__(self) -> None:
+        require("--epochs", self.epochs, self.epochs >= 1, ">= 1")
+        require("--batch-size", self.batch_size, self.batch_size >= 1, ">= 1")
+
+    def rows(self, count: int, key: Key) -> list[Tensor]:
+        """Indices of each step's samples."""
+        steps: list[Tensor] = []
+        if self.coins:
+            for step in range(self.steps(count)):
+                drawn = key.fold("batches", step).uniform(count) < self.batch_size / count
+                steps.append(drawn.nonzero()[:, 0])
+            return steps
+        for epoch in range(self.epochs):
+            order = key.fold("batches", epoch).permutation(count)
+            steps += torch.split(order, self.batch_size)
+        return steps
+
+    def steps(self, count: int) -> int:
+        """Local steps of a client with so many samples."""
+        return self.epochs * -(-count // self.batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class _Steps(Sequence[tuple[Tensor, Tensor]]):
+    """The batches of a client, cut out when they are needed."""
+
+    client: Client
+    rows: list[Tensor]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, step: Any) -> Any:
+        rows = self.rows[step]
+        return self.client.x[rows], self.client.y[rows]
+
+
+@dataclass(frozen=True, eq=False)
+class Executor(ABC):
+    """Trains clients; how is its own matter."""
+
+    protocol: Protocol[Any]
+    shared: Shared
+    schedule: Schedule
+    precision: Precision = field(default="fp32", kw_only=True)
+
+    @abstractmethod
+    def train(self, clients: Sequence[Client]) -> Trained:
+        """``updates (n, d)`` in the order of ``clients``, and what each of them now remembers."""
+
+    @cached_property
+    def frozen(self) -> Tree:
+        """What all clients have from the seed."""
+        return self.protocol.frozen(self.shared)
+
+    @cached_property
+    def convolve(self) -> Convolve:
+        """How networks convolve in training; see `fedbench.models.network.convolution`."""
+        return torch.nn.functional.conv2d
+
+    def loss(self, tree: Tree, frozen: Tree, x: Tensor, y: Tensor, key: Key) -> tuple[Tensor, Tree]:
+        """Cross-entropy of the network with what the protocol makes of the trained tree.
+
+        Beside it, the network's running statistics after this step.
+        """
+        step = Step(key.fold("network"), y >= 0, convolve=self.convolve)
+        parameters = self.protocol.weights(tree, frozen, key)
+        half = self.precision == "bf16"
+        with torch.autocast(x.device.type, torch.bfloat16, half, False) if half else nullcontext():
+            logits = self.shared.network.logits(parameters, x, step)
+        return cross_entropy(logits, y), step.statistics
+
+    def each(self, tree: Tree, x: Tensor, y: Tensor, key: Key, *, frozen: Tree) -> Tree:
+        """Gradients of every sample's own loss, with a leading dimension of samples.
+
+        All samples see the same draws (of a mask, say), as a batch would; padding has none. Not
+        for networks with running statistics, which belong to a batch.
+        """
+        draws = Key(key.tensor(x.device))
+
+        def of(x: Tensor, y: Tensor) -> Tree:
+            gradient: Tree
+            gradient, _ = torch.func.grad(self.loss, has_aux=True)(tree, frozen, x, y, draws)
+            return {name: torch.where(y[0] >= 0, g, 0.0) for name, g in gradient.items()}
+
+        if not len(x):
+            return {name: leaf.new_zeros(0, *leaf.shape) for name, leaf in tree.items()}
+        gradients: Tree = torch.vmap(of)(x[:, None], y[:, None])
+        return gradients
+
+    def gradient(self, batch: Grad, frozen: Tree) -> Gradient:
+        """What mechanisms and attacks wrap."""
+        return Gradient(batch, partial(self.each, frozen=frozen), self.schedule.batch_size)
+
+
+def with_statistics(gradient: Tree, tree: Tree, statistics: Tree) -> Tree:
+    """The gradient of ``tree``; a running statistic goes down to where the step has left it."""
+    return {
+        name: (x - statistics[name]).detach() if is_statistic(name) else gradient[name]
+        for name, x in tree.items()
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Loop(Executor):
+    """Client by client."""
+
+    @cached_property
+    def last(self) -> bool:
+        """Whether a batch lies in memory channels last, and with it all that convolutions make.
+
+        That is faster on a CPU, but convolutions reorder their weights for it: not where these are
+        more than a quarter of what a step saves. On an accelerator it is for bfloat16.
+        """
+        network = self.shared.network
+        if self.shared.device.type != "cpu":
+            return self.precision == "bf16"
+        kernels = sum(math.prod(s) * 4 for s in network.shapes.values() if len(s) == 4)
+        return 4 * kernels <= saved_bytes(network) * self.schedule.batch_size
+
+    def train(self, clients: Sequence[Client]) -> Trained:
+        """See `Executor.train`."""
+        frozen = self.frozen
+
+        def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+            leaves = {
+                name: value.detach().requires_grad_(not is_statistic(name))
+                for name, value in tree.items()
+            }
+            if self.last:  # copied, for `contiguous` takes one channel to be in any order
+                x = torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
+            loss, statistics = self.loss(leaves, frozen, x, y, key)
+            wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+            gradient = torch.autograd.grad(loss, list(wanted.values()))
+            return with_statistics(dict(zip(wanted, gradient, strict=True)), tree, statistics)
+
+        layout = self.protocol.trained(self.shared)
+        updates, memories = torch.zeros(0, layout.d, device=self.shared.device), []
+        for i, client in enumerate(clients):
+            batches = _Steps(client, self.schedule.rows(len(client.x), client.key))
+            tree, memory = self.protocol.local_update(
+                client.tree,
+                batches,
+                hooks.wrapped(client.wrap_grad, self.gradient(grad, frozen)),
+                client.key,
+                client.memory,
+            )
+            if not i:
+                dtypes = [updates.dtype, *(leaf.dtype for leaf in tree.values())]
+                dtype = reduce(torch.promote_types, dtypes)
+                updates = updates.new_empty(len(clients), layout.d, dtype=dtype)
+            layout.flatten_into(updates[i], tree)
+            memories.append(memory)
+        return updates, memories

@@ -1,0 +1,150 @@
+"""What is compared: a combination, its runs, and why one cannot exist."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fedbench.api import Attack
+from fedbench.core import registry
+from fedbench.experiment.fingerprint import fingerprint
+from fedbench.experiment.record import file_name
+from fedbench.experiment.scenario import ADVERSARY, Scenario
+
+AXES = ("protocol", "mechanism", "defense", "attack")  # kinds of plug-ins that are tried
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination; a run of it is `scenario` with another seed.
+
+    Args:
+        scenario: As typed.
+        varied: Names of the fields beside `AXES` that tell it from the other cells of its sweep.
+        sought: Of how many candidates of ``strongest`` it is one; 0 if it is none.
+        listed: Is it a row of its own, too?
+    """
+
+    scenario: Scenario
+    varied: tuple[str, ...] = ()
+    sought: int = 0
+    listed: bool = True
+
+    @property
+    def protocol(self) -> str:
+        """As typed."""
+        return self.scenario.protocol
+
+    @property
+    def attack(self) -> str:
+        """As typed."""
+        return self.scenario.attack
+
+    @property
+    def defense(self) -> str:
+        """As typed, but ``vote`` where the protocol's own rule counts votes."""
+        if self.scenario.is_vote():
+            return "vote"
+        if self.scenario.defense == "own":
+            default: str = registry.load("protocol", self.scenario.protocol).default_defense
+            return default
+        return self.scenario.defense
+
+    @property
+    def system(self) -> str:
+        """What is attacked: protocol, rule, mechanism if there is one, and the varied fields."""
+        mechanism = self.scenario.mechanism
+        private = "" if mechanism == "none" else f" + {mechanism}"
+        where = "".join(f"; {name} {_said(self.scenario, name)}" for name in self.varied)
+        return f"{self.protocol}{private} + {self.defense}{where}"
+
+    @property
+    def defended(self) -> str:
+        """`system`, whatever the adversary may see and when it acts: one clean run is of all."""
+        kept = tuple(name for name in self.varied if name not in ADVERSARY)
+        return dataclasses.replace(self, varied=kept).system
+
+    @cached_property
+    def resolved(self) -> Scenario:
+        """With every default written out."""
+        return self.scenario.resolved()
+
+    @cached_property
+    def modules(self) -> tuple[str, ...]:
+        """Source files of its plug-ins."""
+        return tuple(self.scenario.plugins().modules())
+
+    @property
+    def clean(self) -> bool:
+        """True if the adversary does nothing."""
+        return self.attack == "none"
+
+    @property
+    def backdoor(self) -> bool:
+        """True if the attack has a trigger, whose success is measured."""
+        plugin = registry.plugin("attack", registry.split(self.attack)[0])
+        return getattr(plugin, "trigger", None) is not Attack.trigger
+
+    @property
+    def twin(self) -> Cell:
+        """The same run whose attack never begins: how often a clean model falls for its trigger."""
+        never = {"attack_from": self.scenario.rounds, "attack_until": None, "attack_every": 1}
+        return dataclasses.replace(self, scenario=self.scenario.model_copy(update=never))
+
+    @property
+    def dormant(self) -> bool:
+        """True if there is an attack and it never begins."""
+        return not self.clean and self.scenario.attack_from >= self.scenario.rounds
+
+    def __str__(self) -> str:
+        return f"{self.system} / {self.attack}{' (never begins)' if self.dormant else ''}"
+
+
+def _said(scenario: Scenario, name: str) -> str:
+    value: Any = getattr(scenario, name)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A cell with one of its seeds: what a worker plays, and what a record is of."""
+
+    cell: Cell
+    seed: int
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        """With the seed."""
+        return self.cell.scenario.model_copy(update={"seed": self.seed})
+
+    @cached_property
+    def resolved(self) -> Scenario:
+        """With every default written out: from the cell's, since thousands of runs are asked."""
+        given = self.cell.scenario.data_seed
+        data_seed = self.seed if given is None else given
+        return self.cell.resolved.model_copy(update={"seed": self.seed, "data_seed": data_seed})
+
+    @cached_property
+    def id(self) -> str:
+        """Of the record that it makes."""
+        return fingerprint(self.resolved, self.cell.modules)
+
+    @cached_property
+    def file_name(self) -> str:
+        """Of the record that it makes."""
+        return file_name(self.resolved, self.id)
+
+    def __str__(self) -> str:
+        return f"{self.cell}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A combination that cannot exist, and why."""
+
+    protocol: str
+    defense: str
+    attack: str
+    reason: str

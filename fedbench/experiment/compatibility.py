@@ -1,0 +1,193 @@
+"""What a scenario names, as objects, and whether they fit each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedbench.adversary.threat_model import needs
+from fedbench.api import (
+    Chain,
+    Defense,
+    DpEvent,
+    Knowledge,
+    Release,
+    Traits,
+)
+from fedbench.core import registry
+from fedbench.core.blame import Hook, ask, shown
+from fedbench.core.errors import ConfigError, Incompatible
+from fedbench.isolation.stand_ins import IsolatedDefense, StandIn
+from fedbench.payload import Payload
+
+if TYPE_CHECKING:
+    from fedbench.experiment.scenario import Scenario
+
+WHY = (str, type(None))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plugins:
+    """What a scenario names, as objects.
+
+    Args:
+        protocol: What clients and server do.
+        attack: What the malicious clients do.
+        defense: The server's rule.
+        mechanism: The privacy mechanism.
+        rule: The name of the defense.
+        declares: Does the rule take its ``f`` from the declared share?
+    """
+
+    protocol: Any
+    attack: Any
+    defense: Any
+    mechanism: Any
+    rule: str
+    declares: bool
+
+    def modules(self) -> list[str]:
+        """Source files of the plug-ins, other people's among them."""
+        parts = (self.protocol, self.attack, self.mechanism, *self.links())
+        apart = (StandIn, SimpleNamespace)  # in another process, which says its files
+        return [p.file if isinstance(p, apart) else inspect.getfile(type(p)) for p in parts]
+
+    def described(self, kind: str, text: str) -> str:
+        """The text of a part of this kind with every parameter written out."""
+        part = getattr(self, kind)
+        if isinstance(part, StandIn):
+            return part.text
+        return registry.describe(registry.split(text)[0], part)
+
+    def links(self) -> list[Any]:
+        """The prefilters and the rule, in the order in which rows go through them."""
+        found = [self.defense]
+        if isinstance(self.defense, IsolatedDefense):
+            found = list(self.defense.links)
+        while isinstance(found[-1], Chain):
+            found[-1:] = [found[-1].first, found[-1].rule]
+        return found
+
+    def noises(self, scenario: Scenario) -> int:
+        """How many of protocol and mechanism release something that an accountant prices."""
+        release = Release(1, 1, 1, 1, scenario.clients, scenario.per_round)
+        events = (
+            ask(part, "event", (DpEvent, type(None)), release)
+            for part in (self.protocol, self.mechanism)
+        )
+        return sum(event is not None for event in events)
+
+    def check(self, scenario: Scenario) -> None:
+        """Raise `ConfigError` unless the parts fit each other and the number of rows."""
+        rule = self.rule
+        sends = self.protocol.sends
+        _must_be_alphabets(self.protocol, "sends", (sends,))
+        for part in (self.attack, *self.links()):
+            _must_be_alphabets(part, "accepts", part.accepts)
+        if not issubclass(sends, self.attack.accepts):
+            legal = ", ".join(alphabet.__name__ for alphabet in self.attack.accepts)
+            raise Incompatible(
+                f"attack {scenario.attack} works on {legal}, but {scenario.protocol} sends "
+                f"{sends.__name__}"
+            )
+        if (why := ask(self.defense, "refuses", WHY, sends)) is not None:
+            raise Incompatible(
+                f"defense {rule} {why}, but {scenario.protocol} sends {sends.__name__}"
+            )
+        self._check_links(scenario)
+        known = needs(self.attack)
+        if scenario.knowledge is not None and not Knowledge.parse(scenario.knowledge).covers(known):
+            raise Incompatible(
+                f"attack {scenario.attack} must be shown {known}, but --knowledge "
+                f"{scenario.knowledge} is less"
+            )
+        summed = scenario.sees in ("sum", "hidden-sum")
+        if summed and known.tier == "all":
+            raise Incompatible(
+                f"attack {scenario.attack} reads the messages of all, but --sees {scenario.sees} "
+                "hides them in their sum; use --sees messages"
+            )
+        if summed and not ask(self.defense, "traits", Traits).reads_sum:
+            raise Incompatible(
+                f"defense {rule} reads single messages, but --sees {scenario.sees} hides them in "
+                "their sum; use --defense mean, or --sees messages"
+            )
+        needed = ask(self.defense, "rows_needed", int)
+        if needed > scenario.per_round:
+            f = getattr(self.defense, "f", None)
+            prepared = f" with f = {f}" if f is not None else ""
+            raise ConfigError(
+                f"--defense {rule}{prepared} needs at least {needed} clients a round, got "
+                f"--per-round {scenario.per_round}; lower f or sample more clients"
+            )
+        most = ask(self.defense, "most_rows", (int, type(None)))
+        if most is not None and scenario.per_round > most:
+            raise ConfigError(
+                f"--defense {rule} looks at every subset of the rows and must have at most {most}, "
+                f"got --per-round {scenario.per_round}; sample fewer clients or lower f"
+            )
+        if self.noises(scenario) > 1:
+            raise Incompatible(
+                f"protocol {registry.split(scenario.protocol)[0]} adds noise of its own; use it "
+                "with --mechanism none"
+            )
+        unproved = ask(self.mechanism, "misfit", WHY, self.protocol, self.defense)
+        if unproved is not None:
+            raise Incompatible(f"mechanism {registry.split(scenario.mechanism)[0]} {unproved}")
+
+    def _check_links(self, scenario: Scenario) -> None:
+        """Raise unless what the rule needs is there, and means something here."""
+        first, *others = self.links()
+        told = [ask(link, "traits", Traits) for link in (first, *others)]
+        traits = ask(self.defense, "traits", Traits)
+        if any(link.oracle for link in told[1:]):
+            raise ConfigError(
+                f"--defense {self.rule} must have oracle first, where nobody else sees the truth; "
+                "use oracle+..."
+            )
+        if told[0].oracle and any(getattr(link, "f", None) is not None for link in others):
+            raise ConfigError(
+                f"--defense {scenario.defense} must leave every f to the oracle; leave f out"
+            )
+        if traits.root and scenario.mechanism.partition(":")[0] != "none":
+            raise Incompatible(
+                f"defense {self.rule} trains on clients' validation images as they are, which no "
+                "mechanism protects; use --mechanism none"
+            )
+        if traits.shrinks and self.protocol.votes:
+            raise Incompatible(
+                f"defense {self.rule} moves shares towards the middle and would be the plain vote "
+                f"for {registry.split(scenario.protocol)[0]}, which takes the majority"
+            )
+
+
+def _must_be_alphabets(plugin: Any, name: str, alphabets: Any) -> None:
+    """Raise `PluginError` unless this attribute of a plug-in names types of messages."""
+    good = isinstance(alphabets, tuple) and all(
+        isinstance(alphabet, type) and issubclass(alphabet, Payload) for alphabet in alphabets
+    )
+    if not good:
+        raise Hook(plugin, name).wrong(f"must be types of messages, got {shown(alphabets)}")
+
+
+def examine(rule: Defense[Any], n: int) -> None:
+    """Raise `PluginError` unless what a rule says of ``n`` rows, and attacks ask, has its form."""
+    survives = Hook(rule, "tolerates")
+    count = survives.returned(int, n)
+    survives.must(0 <= count <= n, f"a number of rows from 0 to {n}", count)
+    ask(rule, "sensitivity", (float, int, type(None)), 1.0, n)
+    floats = (torch.float64, torch.float32)
+    for name, argument, rows, dtypes in (
+        ("order_weights", n, n, floats),
+        ("select", torch.zeros(3, 3), 3, (torch.bool,)),
+    ):
+        hook = Hook(rule, name)
+        answer = hook(argument)
+        good = isinstance(answer, Tensor) and answer.shape == (rows,) and answer.dtype in dtypes
+        types = " or ".join(map(str, dtypes))
+        hook.must(answer is None or good, f"None or ({rows},) of {types}", answer)

@@ -1,0 +1,140 @@
+"""What a run measured: the JSON that everything downstream reads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from pydantic import PrivateAttr, ValidationError
+
+from fedbench.core import seal
+from fedbench.core.errors import ConfigError
+from fedbench.core.files import read_limited, write_atomically
+from fedbench.core.registry import split
+from fedbench.experiment.measurements import Environment, Part, Privacy, Result, Round, Timing
+from fedbench.experiment.scenario import Scenario
+
+SCHEMA: Final = 4
+LARGEST = 256 << 20  # bytes of a file
+
+
+class Record(Part):
+    """One run of one scenario with one seed.
+
+    ``id`` says what was run, ``digest`` that nobody has changed what was measured: SHA-256 of the
+    lines of its file before its own, so ``sed '/^ "digest":/,$d' FILE | sha256sum`` checks it, too.
+    Schemas 3 and 4 only added fields: records of schema 2 and 3 are read, and written, as they
+    were. A record that was read is written with the numbers as they stood in its file, or a copy
+    would lose its digest where another version of pydantic writes them in another way.
+    """
+
+    schema_version: Literal[2, 3, 4] = SCHEMA
+    id: str
+    scenario: Scenario
+    data_digest: str
+    parameters: int
+    vote: bool
+    mechanism: str
+    environment: Environment
+    privacy: Privacy | None = None
+    rounds: list[Round]
+    result: Result
+    flags: list[str]
+    digest: str = ""
+    timing: Timing
+
+    _text: str | None = PrivateAttr(default=None)  # laid out, as read; None: as pydantic writes it
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy it; a copy with other content has no text yet."""
+        copy = super().model_copy(update=update, deep=deep)
+        if update:
+            copy._text = None
+        return copy
+
+    def to_json(self, indent: int | None = 1) -> str:
+        """In the order of the schema, with a final newline; one line without ``indent``."""
+        text = self._text or self._written()
+        return text if indent else seal.one_line(text) + "\n"
+
+    def _written(self) -> str:
+        older = self.schema_version < SCHEMA
+        return self.model_dump_json(indent=1, exclude_unset=older) + "\n"
+
+    def measured(self) -> dict[str, Any]:
+        """Everything but the times: equal for equal scenario, device and executor."""
+        return self.model_dump(exclude={"timing"})
+
+    def sealed(self) -> Record:
+        """The same with its digest."""
+        unsealed = self.model_copy(update={"digest": ""})
+        return self.model_copy(update={"digest": seal.digest(unsealed.to_json())})
+
+    @property
+    def file_name(self) -> str:
+        """See `file_name`."""
+        return file_name(self.scenario, self.id)
+
+    def write(self, folder: Path) -> Path:
+        """Write atomically, sealed: the file is whole or absent."""
+        path = folder / self.file_name
+        write_atomically(path, self.sealed().to_json().encode())
+        return path
+
+
+def file_name(resolved: Scenario, id: str) -> str:
+    """Protocol, defense, attack and seed for people, the id for machines."""
+    parts = (resolved.protocol, resolved.defense, resolved.attack)
+    words = [split(part)[0] for part in parts]
+    return f"{'-'.join(words)}-seed{resolved.seed}-{id}.json"
+
+
+def read(path: Path) -> Record:
+    """A record from its file.
+
+    Raises:
+        ConfigError: unreadable, truncated, of another schema, or changed since it was written.
+    """
+    return parse(read_limited(path, LARGEST), str(path))
+
+
+def parse(data: bytes, name: str) -> Record:
+    """A record from its JSON; ``name`` is what errors call it.
+
+    Raises:
+        ConfigError: as `read`.
+    """
+    try:
+        record = Record.model_validate_json(data)
+    except ValidationError as error:
+        _refuse_older(data, name)
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "file"
+        raise ConfigError(
+            f"{name} is no record of schema {SCHEMA}: {where}: {first['msg'].lower()}; "
+            "run the scenario again"
+        ) from error
+    except ConfigError as error:  # of the scenario in it
+        raise ConfigError(f"{name} is no record of schema {SCHEMA}: {error}") from error
+    text = seal.laid_out(data.decode())
+    if not seal.holds(text):
+        raise ConfigError(
+            f"{name} must hold what its run wrote, got other content than its digest says; "
+            "run the scenario again"
+        )
+    if record._written() != text:
+        record._text = text
+    return record
+
+
+def _refuse_older(data: bytes, name: str) -> None:
+    """Say how to migrate a record of an older schema."""
+    with contextlib.suppress(ValueError, AttributeError, TypeError, RecursionError):
+        if json.loads(data).get("schema_version") == 1:
+            raise ConfigError(
+                f"{name} is a record of an older schema, but this is schema {SCHEMA}; "
+                "migrate its folder: fedbench results FOLDER --migrate"
+            )

@@ -1,0 +1,225 @@
+"""A network is a pure function of a tree: no module, no hidden state."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedbench.core.rng import Key
+from fedbench.core.trees import Layout, Tree
+
+Image = tuple[int, int, int]
+Blocks = tuple[tuple[int, ...], ...]
+Convolve = Callable[..., Tensor]
+
+
+def is_weight(name: str) -> bool:
+    """True for the weights of a layer, named like the layer; the rest is ``layer.part``.
+
+    >>> [is_weight(name) for name in ("conv1", "fc1.bias", "norm1.scale")]
+    [True, False, False]
+    """
+    return "." not in name
+
+
+def is_statistic(name: str) -> bool:
+    """True for a running mean or variance, which no gradient trains.
+
+    >>> [is_statistic(name) for name in ("norm1.mean", "norm1.var", "norm1.scale")]
+    [True, True, False]
+    """
+    return name.endswith((".mean", ".var"))
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One training step, as a network sees it that drops units or normalises by batches.
+
+    Args:
+        key: Draws of this step.
+        real: ``(B,)`` bool, False for padding, which must not enter the statistics of a batch.
+        statistics: Where the network leaves its running statistics after this step.
+        convolve: How it convolves; see `convolution`.
+    """
+
+    key: Key
+    real: Tensor
+    statistics: Tree = field(default_factory=dict)
+    convolve: Convolve = F.conv2d
+
+
+def convolution(step: Step | None) -> Convolve:
+    """`torch.nn.functional.conv2d`, or what gives the same and is faster in this training step.
+
+    A network that calls it so takes ``x (B, C, H, W)``, ``weight (O, C, h, w)``, and perhaps a bias
+    ``(O,)``, and ``stride`` and ``padding`` as one number each.
+    """
+    return F.conv2d if step is None else step.convolve
+
+
+class Network(ABC):
+    """From parameters and images to logits. A frozen dataclass."""
+
+    image: Image
+    classes: int
+
+    @property
+    @abstractmethod
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Parameter name to shape: the weights (`is_weight`) in layer order, then the rest.
+
+        Running statistics (`is_statistic`) come last.
+        """
+
+    @abstractmethod
+    def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
+        """``x (B, C, H, W)`` to ``(B, classes)``; with a ``step`` as in training."""
+
+    @abstractmethod
+    def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
+        """Every parameter before training."""
+
+    def fan_in(self, name: str) -> int:
+        """How many inputs one output of a weight layer sums: channels x kernel, or features."""
+        return math.prod(self.shapes[name][1:])
+
+
+def saved_bytes(network: Network, convolve: Convolve = F.conv2d) -> int:
+    """What a step saves for its way back, for every sample.
+
+    Counted on one and on two samples, so that what does not grow with the samples drops out.
+
+    Args:
+        network: Its logits are computed, as in training.
+        convolve: How.
+    """
+
+    def bytes_for(samples: int) -> int:
+        total = 0
+
+        def count(x: Tensor) -> Tensor:
+            nonlocal total
+            total += x.nbytes
+            return x
+
+        hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda x: x)
+        with torch.enable_grad(), hooks:
+            real = torch.ones(samples, dtype=torch.bool)
+            step = Step(Key(0), real, convolve=convolve)
+            network.logits(params, torch.zeros(samples, *network.image), step)
+        return total
+
+    params = {name: torch.zeros(shape) for name, shape in network.shapes.items()}
+    for x in params.values():
+        x.requires_grad_()
+    return bytes_for(2) - bytes_for(1)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What server and clients both know before the first round, so that it is never sent again."""
+
+    network: Network
+    seed: int
+    device: torch.device
+
+    @property
+    def layout(self) -> Layout:
+        """Layer boundaries of a flat vector of all of the network's parameters."""
+        return Layout.of(self.network.shapes)
+
+    @property
+    def weights(self) -> Layout:
+        """The weights alone: the beginning of `layout`."""
+        return self._of(is_weight)
+
+    @property
+    def rest(self) -> Layout:
+        """Biases and parameters of normalisation: the end of `layout`, often empty."""
+        return self._of(lambda name: not is_weight(name))
+
+    @property
+    def statistics(self) -> Layout:
+        """Running statistics of batch normalisation: the end of `layout`, often empty."""
+        return self._of(is_statistic)
+
+    def _of(self, wanted: Callable[[str], bool]) -> Layout:
+        shapes = self.network.shapes
+        return Layout.of({name: shape for name, shape in shapes.items() if wanted(name)})
+
+    @property
+    def key(self) -> Key:
+        """The public seed as a stream: both ends draw the same numbers from it."""
+        return Key(self.seed)
+
+
+@dataclass(frozen=True)
+class ConvNet(Network):
+    """Bias-free: 3x3 same convolutions + ReLU, 2x2 max pools, fully connected + ReLU, last linear.
+
+    On other image sizes the first fully-connected layer follows the input; a pool drops an odd
+    last row or column (28 -> 14 -> 7 -> 3).
+
+    Args:
+        image: Channels, height, width.
+        blocks: Output channels of the convolutions before each pool.
+        hidden: Widths of the fully-connected layers before the last one.
+        classes: Width of the last one.
+    """
+
+    image: Image
+    blocks: Blocks
+    hidden: tuple[int, ...]
+    classes: int
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Parameter name to shape, in layer order.
+
+        >>> ConvNet((1, 28, 28), ((32, 64),), (128,), 10).shapes["fc1"]
+        (128, 12544)
+        """
+        channels, height, width = self.image
+        convs = [channels, *(c for block in self.blocks for c in block)]
+        pools = len(self.blocks)
+        dense = [convs[-1] * (height >> pools) * (width >> pools), *self.hidden, self.classes]
+        shapes: dict[str, tuple[int, ...]] = {}
+        for i, (ins, outs) in enumerate(pairwise(convs), start=1):
+            shapes[f"conv{i}"] = (outs, ins, 3, 3)
+        for i, (ins, outs) in enumerate(pairwise(dense), start=1):
+            shapes[f"fc{i}"] = (outs, ins)
+        return shapes
+
+    def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
+        """Training and use are the same."""
+        convolve, i = convolution(step), 0
+        for block in self.blocks:
+            for _ in block:
+                i += 1
+                x = F.relu(convolve(x, params[f"conv{i}"], padding=1))
+            x = F.max_pool2d(x, 2)
+        x = x.flatten(1)
+        last = len(self.hidden) + 1
+        for i in range(1, last):
+            x = F.relu(F.linear(x, params[f"fc{i}"]))
+        return F.linear(x, params[f"fc{last}"])
+
+    def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
+        """Kaiming uniform with ``a = sqrt(5)``: U(-b, b) with ``b = 1 / sqrt(fan_in)``.
+
+        References:
+            He et al., "Delving Deep into Rectifiers", ICCV 2015, https://arxiv.org/abs/1502.01852,
+            eq. 15, with the ``a`` that torch.nn gives its layers.
+        """
+        return {
+            name: (key.fold(name).uniform(*shape, device=device) * 2 - 1)
+            * (1 / math.sqrt(math.prod(shape[1:])))
+            for name, shape in self.shapes.items()
+        }

@@ -1,0 +1,216 @@
+"""Bits to bytes and back: what a message costs is counted here, on the bytes themselves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedbench.core.errors import IllegalPayloadError
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Packet:
+    """One message: its bytes, and how many bits of them are information.
+
+    Fewer than eight bits of zero padding end the last byte; they are not counted.
+    """
+
+    data: bytes
+    bits: int
+
+    @classmethod
+    def raw(cls, data: bytes) -> Packet:
+        """Bytes as an attacker hands them in: every bit of them is sent."""
+        return cls(data, 8 * len(data))
+
+
+def pack(symbols: npt.NDArray[np.integer], width: int) -> tuple[Bytes, int]:
+    """Big-endian ``width``-bit symbols, one after the other: the bytes and the number of bits.
+
+    >>> data, bits = pack(np.array([5, 2, 7]), 3)  # 101 010 111
+    >>> data.tobytes().hex(), bits
+    ('ab80', 9)
+    """
+    count = len(symbols)
+    if width == 1:
+        return np.packbits(symbols.astype(np.bool_, copy=False)), count
+    groups = np.zeros((-(-count // 8), 8), dtype=np.uint32)
+    groups.reshape(-1)[:count] = symbols
+    out = np.zeros((len(groups), width), dtype=np.uint8)  # eight symbols fill `width` bytes
+    for i in range(8):
+        start, stop = i * width, (i + 1) * width
+        for byte in range(start // 8, -(-stop // 8)):
+            shift = 8 * (byte + 1) - stop  # how far the symbol sits left of this byte's end
+            column = groups[:, i]
+            piece = column << np.uint32(shift) if shift >= 0 else column >> np.uint32(-shift)
+            out[:, byte] |= piece.astype(np.uint8)
+    bits = count * width
+    return out.reshape(-1)[: -(-bits // 8)], bits
+
+
+def unpack(data: Bytes, count: int, width: int) -> npt.NDArray[np.int32]:
+    """The ``count`` symbols that `pack` wrote."""
+    if width == 1:
+        return np.unpackbits(data, count=count).astype(np.int32)
+    groups = -(-count // 8)
+    padded = np.zeros(groups * width, dtype=np.uint8)
+    padded[: len(data)] = data
+    table = padded.reshape(groups, width)
+    out = np.zeros((groups, 8), dtype=np.uint32)
+    for i in range(8):
+        start, stop = i * width, (i + 1) * width
+        for byte in range(start // 8, -(-stop // 8)):
+            shift = 8 * (byte + 1) - stop
+            column = table[:, byte].astype(np.uint32)
+            out[:, i] |= column >> np.uint32(shift) if shift >= 0 else column << np.uint32(-shift)
+    if width < 32:
+        out &= np.uint32((1 << width) - 1)
+    return out.reshape(-1)[:count].astype(np.int32)
+
+
+def join(parts: list[tuple[Bytes, int]]) -> Packet:
+    """Bit strings one after the other, without padding between them."""
+    bits = sum(length for _, length in parts)
+    if all(length % 8 == 0 for _, length in parts[:-1]):
+        return Packet(b"".join(data.tobytes() for data, _ in parts), bits)
+    unpacked = [np.unpackbits(data, count=length) for data, length in parts]
+    return Packet(np.packbits(np.concatenate(unpacked)).tobytes(), bits)
+
+
+def split(packet: Packet, lengths: list[int]) -> list[Bytes]:
+    """Cut a packet into bit strings of these lengths, each from the start of a byte.
+
+    Raises:
+        IllegalPayloadError: the packet is not exactly that long, or its padding is not zero.
+    """
+    bits = sum(lengths)
+    data = np.frombuffer(packet.data, dtype=np.uint8)
+    if len(data) != -(-bits // 8):
+        raise IllegalPayloadError(f"a message must have {-(-bits // 8)} bytes, got {len(data)}")
+    if bits % 8 and data[-1] & ((1 << (8 - bits % 8)) - 1):
+        raise IllegalPayloadError("the padding bits of a message must be zero")
+    if all(length % 8 == 0 for length in lengths[:-1]):
+        ends = np.cumsum([-(-length // 8) for length in lengths])
+        return np.split(data, ends[:-1])
+    flat = np.unpackbits(data, count=bits)
+    return [np.packbits(part) for part in np.split(flat, np.cumsum(lengths)[:-1])]
+
+
+def binary_entropy(p: float) -> float:
+    """``H2(p)`` in bits, 0 at both ends.
+
+    >>> [round(binary_entropy(p), 4) for p in (0.0, 0.11, 0.5, 1.0)]
+    [0.0, 0.4999, 1.0, 0.0]
+    """
+    return sum(-q * math.log2(q) for q in (p, 1 - p) if q > 0)
+
+
+def code_bits(bits: npt.NDArray[np.bool_]) -> tuple[Bytes, int]:
+    """Entropy-coded bits: how many are 1 in 32 bits, then a range coder's 32-bit words.
+
+    Eight bits are one symbol, independent and of that frequency. Nothing but the count is sent
+    where all bits are equal. The number of bits is known to the receiver.
+
+    >>> mask = np.zeros(80_000, dtype=np.bool_)
+    >>> mask[::10] = True
+    >>> code_bits(mask)[1] / 80_000 < binary_entropy(0.1) * 1.01 + 0.01
+    True
+    """
+    import constriction
+
+    ones = int(np.count_nonzero(bits))
+    head = np.frombuffer(ones.to_bytes(4, "little"), dtype=np.uint8)
+    if ones in (0, len(bits)):
+        return head, 32
+    symbols = np.packbits(bits).astype(np.int32)
+    coder = constriction.stream.queue.RangeEncoder()
+    coder.encode(symbols, _byte_model(ones / len(bits)))
+    words = coder.get_compressed().astype("<u4").view(np.uint8)
+    return np.concatenate([head, words]), 32 + 8 * len(words)
+
+
+def decode_bits(data: Bytes, count: int) -> npt.NDArray[np.bool_]:
+    """The ``count`` bits that `code_bits` wrote, from exactly its bytes.
+
+    Raises:
+        IllegalPayloadError: no bits have these bytes. Many random streams decode to something, so
+            the decoded bits must give the same bytes when they are coded again.
+    """
+    import constriction
+
+    if len(data) < 4 or len(data) % 4:
+        raise IllegalPayloadError(f"coded bits must fill 32-bit words, got {len(data)} bytes")
+    ones = int.from_bytes(data[:4].tobytes(), "little")
+    if ones > count or (ones in (0, count) and len(data) > 4):
+        raise IllegalPayloadError(f"{count} bits have no code of {ones} ones and {len(data)} bytes")
+    if ones in (0, count):
+        return np.full(count, ones > 0)
+    words = np.frombuffer(data[4:].tobytes(), dtype="<u4").astype(np.uint32)
+    try:
+        decoder = constriction.stream.queue.RangeDecoder(words)
+        symbols = decoder.decode(_byte_model(ones / count), -(-count // 8))
+    except Exception as error:  # foreign code over foreign bytes: whatever it raises ends here
+        raise IllegalPayloadError(f"coded bits do not decode: {error}") from error
+    bits = np.unpackbits(symbols.astype(np.uint8), count=count).astype(np.bool_)
+    if not np.array_equal(code_bits(bits)[0], data):
+        raise IllegalPayloadError("coded bits must be the code of what they decode to")
+    return bits
+
+
+def code_residues(residues: npt.NDArray[np.int32], modulus: int) -> tuple[Bytes, int]:
+    """Range-coded whole numbers in ``[0, modulus)``, each as likely as any: log2(modulus) bits.
+
+    Args:
+        residues: The numbers.
+        modulus: Up to 2**24.
+
+    >>> code_residues(np.arange(4_000, dtype=np.int32) % 5, 5)[1] / 4_000  # log2(5) = 2.3219
+    2.328
+    """
+    import constriction
+
+    if modulus == 1:
+        return np.zeros(0, dtype=np.uint8), 0
+    coder = constriction.stream.queue.RangeEncoder()
+    coder.encode(residues, constriction.stream.model.Uniform(modulus))
+    words = coder.get_compressed().astype("<u4").view(np.uint8)
+    return words, 8 * len(words)
+
+
+def decode_residues(data: Bytes, count: int, modulus: int) -> npt.NDArray[np.int32]:
+    """The ``count`` residues that `code_residues` wrote."""
+    import constriction
+
+    if modulus == 1:
+        return np.zeros(count, dtype=np.int32)
+    words = np.frombuffer(data.tobytes(), dtype="<u4").astype(np.uint32)
+    decoder = constriction.stream.queue.RangeDecoder(words)
+    model = constriction.stream.model.Uniform(modulus)
+    symbols: npt.NDArray[np.int32] = decoder.decode(model, count)
+    return symbols
+
+
+@lru_cache(maxsize=64)
+def _byte_model(p: float) -> Any:
+    """Eight independent bits, each 1 with probability ``p``, as one symbol of 256."""
+    import constriction
+
+    ones = np.bitwise_count(np.arange(256, dtype=np.uint8)).astype(np.float64)
+    chances = np.exp(ones * math.log(p) + (8 - ones) * math.log1p(-p))
+    return constriction.stream.model.Categorical(chances, perfect=False)
+
+
+def index_width(count: int) -> int:
+    """Bits of one index below ``count``: the smallest whole number that suffices.
+
+    >>> [index_width(n) for n in (1, 2, 288, 1605632)]
+    [0, 1, 9, 21]
+    """
+    return (count - 1).bit_length()

@@ -1,1 +1,0 @@
-"""What can be measured against a claimed epsilon, on one mechanism: lower bounds and estimates."""

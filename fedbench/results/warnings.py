@@ -1,0 +1,86 @@
+"""Reasons to doubt a table: what its runs doubt, and what only several of them can show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from fedbench.core import registry
+from fedbench.api import TIERS
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.scenario import Scenario
+from fedbench.results.summary import Row
+
+
+def doubts(rows: Sequence[Row]) -> list[str]:
+    """Every flag of a run, once, with the cells that raised it; then what rows say together."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for flag in row.flags:
+            found.setdefault(flag, []).append(str(row.cell))
+    attacked = [str(row.cell) for row in rows if not row.cell.clean]
+    said = [
+        f"{flag}: {'every attacked cell' if cells == attacked else '; '.join(cells)}"
+        for flag, cells in found.items()
+    ]
+    return [*said, *helped(rows), *blind(rows), *once(rows)]
+
+
+def helped(rows: Sequence[Row]) -> Iterator[str]:
+    """A larger adversary with the same attack leaves more accuracy, beyond both spreads."""
+    alike: dict[Scenario, list[Row]] = {}
+    for row in rows:
+        if not row.cell.clean:
+            alike.setdefault(row.cell.scenario.model_copy(update={"malicious": 0}), []).append(row)
+    for group in alike.values():
+        ordered = sorted(group, key=lambda row: row.cell.scenario.malicious)
+        for weak, strong in combinations(ordered, 2):
+            if strong.accuracy - weak.accuracy > weak.accuracy_std + strong.accuracy_std:
+                yield f"a stronger adversary helps: {strong.cell} is above {weak.cell}"
+
+
+def blind(rows: Sequence[Row]) -> Iterator[str]:
+    """Of a system, an attack that sees less beats every one that sees more, beyond both spreads."""
+    systems: dict[str, list[Row]] = {}
+    for row in rows:
+        if not row.cell.clean:
+            systems.setdefault(row.cell.system, []).append(row)
+    for system, group in systems.items():
+        best: dict[str, Row] = {}
+        for row in group:
+            tier = tier_of(row)
+            if tier and (tier not in best or row.accuracy < best[tier].accuracy):
+                best[tier] = row
+        known = [tier for tier in TIERS if tier in best]
+        if len(known) < 2:
+            continue
+        less = min((best[tier] for tier in known[:-1]), key=lambda row: row.accuracy)
+        most = best[known[-1]]
+        if most.accuracy - less.accuracy > less.accuracy_std + most.accuracy_std:
+            yield (
+                f"an attack that sees less beats all that see more: {less.cell.attack} is below "
+                f"{most.cell.attack} against {system}"
+            )
+
+
+def tier_of(row: Row) -> str | None:
+    """What its attack must be shown; None if that attack is not installed."""
+    if registry.split(row.cell.attack)[0] not in registry.names("attack"):
+        return None
+    tier: str = registry.load("attack", row.cell.attack).needs().tier
+    return tier
+
+
+def once(rows: Sequence[Row]) -> Iterator[str]:
+    """A rule that draws numbers is judged by one draw of them."""
+    single = [row.cell for row in rows if len(row.records) < 2]
+    for name in sorted({cell.defense for cell in single if draws(cell.scenario.defense)}):
+        yield f"a randomized defense was run once: {name}"
+
+
+def draws(defense: str) -> bool:
+    """True for an installed rule that says so."""
+    try:
+        return bool(registry.load("defense", defense).traits().randomized)
+    except ConfigError:  # a rule of somebody's own
+        return False

@@ -1,0 +1,1 @@
+"""One model of a table, and a writer for each format."""

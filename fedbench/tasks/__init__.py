@@ -1,1 +1,0 @@
-"""Data sets, partitions and models."""

@@ -34,13 +34,15 @@ PLAY = """
 import json, sys, time
 import torch
 torch.set_num_threads(1)
-from fedbench.allocator import keep_memory
+try:
+    from fedbench.executors.malloc import keep_memory
+except ImportError:  # commits before the modules moved into rooms
+    from fedbench.allocator import keep_memory
 keep_memory()
 import fedbench
 if not fedbench.__file__.startswith(sys.argv[2]):
     sys.exit(f"fedbench must be that of {sys.argv[2]}, got {fedbench.__file__}")
-from fedbench.run import play
-from fedbench.scenario import Scenario
+from fedbench import Scenario, play
 found = {}
 for name, settings in json.loads(sys.argv[1]).items():
     try:

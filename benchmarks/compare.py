@@ -15,6 +15,7 @@ from pathlib import Path
 from scipy.stats import t
 
 from fedbench.core import registry
+from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.record import Record, read
 
 MEASURES: dict[str, Callable[[Record], float | None]] = {
@@ -38,7 +39,7 @@ def of(records: list[Record], protocol: str) -> dict[int, Record]:
     """Seed to the clean record of this protocol."""
     name = registry.split(protocol)[0]
     text = registry.describe(name, registry.load("protocol", protocol))
-    return {r.scenario.seed: r for r in records if r.scenario.resolved().protocol == text}
+    return {r.scenario.seed: r for r in records if resolve(r.scenario).scenario.protocol == text}
 
 
 def interval(differences: list[float]) -> tuple[float, float]:

@@ -42,11 +42,13 @@ def accuracies(rules: Rules, track: Track, seed: int) -> tuple[dict[str, float],
     """Of every classifier, and the number of test samples."""
     scenario = rules.scenario(track).model_copy(update={"seed": seed})
     setup = prepare(scenario, "cpu")
-    train = torch.cat(setup.train)
-    test = torch.cat([part for i, part in enumerate(setup.test) if not setup.malicious[i]])
+    train = torch.cat(setup.population.train)
+    test = torch.cat(
+        [part for i, part in enumerate(setup.population.test) if not setup.population.malicious[i]]
+    )
     x, y = (
-        [np.asarray(setup.data.floats(rows).flatten(1)) for rows in (train, test)],
-        [np.asarray(setup.data.y[rows]) for rows in (train, test)],
+        [np.asarray(setup.population.data.floats(rows).flatten(1)) for rows in (train, test)],
+        [np.asarray(setup.population.data.y[rows]) for rows in (train, test)],
     )
     found = {
         name: float(one.fit(x[0], y[0]).score(x[1], y[1]))

@@ -25,7 +25,8 @@ from fedbench.core.rng import Key
 from fedbench.executors.cuda_graphs import AFTER
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
-from fedbench.run import RunState, play_round
+from fedbench.experiment.state import RunState
+from fedbench.run import play_round
 
 SEARCHES = [("fedavg", "dyn-opt", defense) for defense in ("trimmed-mean", "multi-krum")]
 TOLERANCE = 1e-2  # of the distance that a round moves the model, or of the edges
@@ -45,17 +46,17 @@ def play(protocol: str, device: str, executor: str, attack: str, defense: str) -
         protocol=protocol, clients=40, per_round=10, epochs=1, attack=attack, defense=defense
     )
     setup = prepare(scenario, device, executor)
-    world = RunState(setup.plugins.protocol.init(setup.shared))
+    state = RunState(setup.plugins.protocol.init(setup.shared))
 
     def model() -> Tensor:
-        deployed = setup.plugins.protocol.model(setup.shared, world.state, Key(0))
+        deployed = setup.plugins.protocol.model(setup.shared, state.server, Key(0))
         ensemble = [deployed] if isinstance(deployed, dict) else deployed
         return torch.cat([setup.shared.layout.flatten(tree) for tree in ensemble]).cpu()
 
     for step in range(AFTER):  # the first launch of a device is slow, and then one may be recorded
-        play_round(setup, world, step)
+        play_round(setup, state, step)
     before, start = model(), time.perf_counter()
-    play_round(setup, world, AFTER)
+    play_round(setup, state, AFTER)
     after = model()
     return Played(before, after, time.perf_counter() - start)
 

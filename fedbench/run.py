@@ -3,71 +3,36 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
+from torch.profiler import record_function as span
 
 from fedbench.adversary import threat_model
-from fedbench.adversary.metrics import effect, noted, verdict
-from fedbench.api import Memory, hooks
+from fedbench.adversary.metrics import detection, effect
+from fedbench.api import Defense, Memory, ServerView, hooks
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
-from fedbench.core.settings import kept, note
-from fedbench.core.trees import Tree
+from fedbench.core.settings import note, restored_after
 from fedbench.data.dataset import Data
 from fedbench.executors.multi_run import now, settings_restorer
-from fedbench.experiment.evaluation import Score
+from fedbench.executors.training import Client, Executor
+from fedbench.experiment.evaluation import evaluate, is_evaluated, local_accuracies
 from fedbench.experiment.guarantee import spend
 from fedbench.experiment.measurements import Round
-from fedbench.experiment.prepare import Setup, choose_device, prepare
+from fedbench.experiment.prepare import choose_device, prepare
 from fedbench.experiment.record import Record
-from fedbench.experiment.record_builder import (
-    entropy_bits,
-    is_looked_at,
-    judge,
-    judge_locals,
-    looked_at,
-    report,
-    travelled,
-)
+from fedbench.experiment.record_builder import build_record, entropy_bits, evaluated, traffic
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.isolation.stand_ins import Isolation
+from fedbench.payload import Payload
 from fedbench.privacy.clients import compress, protect_payload, protect_updates
-from fedbench.privacy.ledger import Ledger
 
 Progress = Callable[[Round], None]
-
-
-@dataclass(eq=False)
-class RunState:
-    """What changes from round to round.
-
-    Args:
-        state: The server's.
-        rule: The defense's.
-        adversary: What the attack remembers.
-        clients: What each client that took part remembers.
-        score: Of what was deployed when the test data was last looked at.
-        locals: Accuracy of each benign client's own model, as it last sent it.
-        mechanism: The mechanism's state.
-        ledger: What the clients' data has given away so far.
-        before: What all clients received in the last round; None where each got its own.
-        attack_seconds: Time that the adversary took.
-    """
-
-    state: Any
-    rule: Any = None
-    adversary: threat_model.AdversaryMemory = field(default_factory=dict)
-    clients: dict[int, Memory] = field(default_factory=dict)
-    score: Score | None = None
-    locals: dict[int, float] = field(default_factory=dict)
-    mechanism: Any = None
-    ledger: Ledger = field(default_factory=Ledger)
-    before: Tree | None = None
-    attack_seconds: float = 0.0
 
 
 def play(
@@ -87,7 +52,7 @@ def play(
     can end.
 
     Args:
-        scenario: What to play.
+        scenario: The scenario to play.
         device: ``auto``, ``cpu`` or ``cuda``.
         executor: ``loop``, ``stacked``, ``forked``, or ``auto``: the faster one of two.
         chunk: Clients that the stacked executor trains at once.
@@ -104,134 +69,188 @@ def play(
     start = now()
     choose_device(device)  # changes settings, too, which later runs on the device need
     restore = settings_restorer()
-    with kept(restore), Isolation() if isolate else nullcontext() as isolation:
+    with restored_after(restore), Isolation() if isolate else nullcontext() as isolation:
         load = registry.load if isolation is None else isolation.load
         setup = prepare(scenario, device, executor, chunk, data, load)
-        world = RunState(ask(setup.plugins.protocol, "init", object, setup.shared))
-        world.mechanism = ask(setup.plugins.mechanism, "init", object)
+        state = begin(setup)
         rounds = []
         for step in range(setup.scenario.rounds):
             with hooks.in_round(step):
-                rounds.append(play_round(setup, world, step))
+                rounds.append(play_round(setup, state, step))
             if progress is not None:
                 progress(rounds[-1])
-        return report(setup, world, rounds, now() - start, note(restore()))
+        return build_record(setup, state, rounds, now() - start, note(restore()))
 
 
-def play_round(setup: Setup, world: RunState, step: int) -> Round:
-    """One round. ``world`` is what it was, one round later."""
-    scenario, shared, secret = setup.scenario, setup.shared, setup.secret
-    protocol, attack = setup.plugins.protocol, setup.attack(step)
-    defense, mechanism = setup.plugins.defense, setup.plugins.mechanism
+def begin(setup: Setup) -> RunState:
+    """Return the state before the first round."""
+    return RunState(
+        server=ask(setup.plugins.protocol, "init", object, setup.shared),
+        mechanism=ask(setup.plugins.mechanism, "init", object),
+    )
+
+
+def play_round(setup: Setup, state: RunState, step: int) -> Round:
+    """Play one round; ``state`` becomes what it is one round later."""
+    plugins = setup.plugins
+    mechanism = plugins.mechanism
 
     # 1  the server samples clients and sends; they get what the bytes say
-    ids = setup.sample(step)
-    key = secret.key("broadcast", step)
-    sent_down = hooks.broadcast(protocol, shared, world.state, ids or [0], key)
-    down = sent_down.encode()
-    broadcast, _ = type(sent_down).decode(down, sent_down.spec, shared.device)
-    assert broadcast is not None
+    with span("broadcast"):
+        ids = setup.sample(step)
+        sent_down = hooks.broadcast(
+            plugins.protocol,
+            setup.shared,
+            state.server,
+            ids or [0],
+            setup.secret.key("broadcast", step),
+        )
+        down = sent_down.encode()
+        broadcast, _ = type(sent_down).decode(down, sent_down.spec, setup.shared.device)
+        assert broadcast is not None  # the server's own message is legal
+        rows = [broadcast.take([row]) for row in range(len(broadcast))]
+        trees = [ask(plugins.protocol, "receive", dict, setup.shared, row) for row in rows]
 
     # 2  every client trains, the malicious ones as if honest
-    rows_sent = [broadcast.take([row]) for row in range(len(broadcast))]
-    trees = [ask(protocol, "receive", dict, shared, row) for row in rows_sent]
-    clients = [
-        setup.client(i, trees[row % len(trees)], world.clients.get(i), step)
-        for row, i in enumerate(ids)
-    ]
-    keys, noise = [client.key for client in clients], setup.noise(ids, step)
-    with Hook(protocol, "local_update"):
-        updates, memories = setup.executor.train(clients)
+    with span("train"):
+        clients = setup.clients(ids, trees, state.memories, step)
+        updates, memories = train(setup.executor, clients)
 
     # 3  mechanism and compression: from here on only the alphabet exists
-    keeps, idle = ~setup.noncompliant[ids], ask(protocol, "idle", Tensor, shared, broadcast)
-    updates, world.mechanism = protect_updates(
-        mechanism, updates, idle, noise, keeps, world.mechanism
-    )
-    honest, remembered = compress(protocol, shared, updates, keys, memories, broadcast)
-    honest = protect_payload(mechanism, honest, noise, keeps)
-    world.clients |= dict(zip(ids, remembered, strict=True))
-    if world.rule is None:
-        world.rule = Hook(defense, "init", step).returned(object, honest.spec)
+    with span("compress"):
+        keys = [client.key for client in clients]
+        noise = setup.noise(ids, step)
+        complies = ~setup.noncompliant[ids]
+        idle = ask(plugins.protocol, "idle", Tensor, setup.shared, broadcast)
+        updates, state.mechanism = protect_updates(
+            mechanism, updates, idle, noise, complies, state.mechanism
+        )
+        honest, remembered = compress(
+            plugins.protocol, setup.shared, updates, keys, memories, broadcast
+        )
+        honest = protect_payload(mechanism, honest, noise, complies)
+        state.memories |= dict(zip(ids, remembered, strict=True))
+        if state.defense is None:
+            state.defense = Hook(plugins.defense, "init", step).returned(object, honest.spec)
 
     # 4  the adversary trains its clients once more, its own way, and rewrites its own rows only
-    malicious, view, start = (
-        setup.malicious[ids],
-        setup.view(ids, broadcast, step),
-        now(),
-    )
-    rows, executor = malicious.nonzero()[:, 0], setup.executor
-    adversary, owned = secret.derive("adversary", step), [ids[row] for row in rows.tolist()]
-    parts = setup.parts(ids)
-    trained = threat_model.train(
-        attack, executor, clients, updates, rows, parts, world.before, step, adversary, owned
-    )
-    situation = threat_model.AttackContext(
-        honest=honest,
-        updates=updates,
-        trained=trained,
-        idle=idle,
-        rows=rows,
-        ids=owned,
-        codec=threat_model.own_codec(protocol, shared, keys, memories),
-        memories=memories,
-        state=world.state,
-        defense=defense,
-        defense_state=world.rule,
-        view=view,
-        secret=adversary,
-    )
-    forged = threat_model.forge(attack, situation, world.adversary, start)
-    world.attack_seconds += forged.seconds
-    world.before = trees[0] if len(trees) == 1 and heard_by_all(setup, world.state, ids) else None
+    malicious = setup.population.malicious[ids]
+    view = setup.view(ids, broadcast, step)
+    with span("attack"):
+        start = now()
+        attack = setup.attack(step)
+        owned = setup.owned(ids, step)
+        context = threat_model.AttackContext(
+            honest=honest,
+            updates=updates,
+            trained=threat_model.train(
+                attack, setup.executor, clients, updates, owned, state.last_broadcast, step
+            ),
+            idle=idle,
+            owned=owned,
+            codec=threat_model.own_codec(plugins.protocol, setup.shared, keys, memories),
+            memories=memories,
+            server=state.server,
+            defense=plugins.defense,
+            defense_state=state.defense,
+            view=view,
+        )
+        forged = threat_model.forge(attack, context, state.adversary)
+        state.attack_seconds += now() - start
+        state.last_broadcast = trees[0] if heard_by_all(setup, state.server, ids, trees) else None
 
     # 5  the wire: the server gets what the bytes say, and rejects what is not legal
-    received, accepted = honest.receive(forged.packets, scenario.server_checks, shared.device)
-
-    # 6, 7  the rule estimates the honest mean, the protocol takes its step
-    view, achieved = view.take(accepted), {}
-    enough = ask(defense, "ready", bool, view.copied())
-    if enough:
-        state = world.rule
-        if len(rows):  # `effect` asks once more
-            state = hooks.copied(defense, "aggregate", state)
-        aggregate, world.rule = hooks.aggregate(defense, received.copied(), state, view.copied())
-        achieved = effect(situation, received, accepted, aggregate)
-        found = noted(view.findings, aggregate)
-        achieved |= verdict(found, setup.hostile(ids, step)[accepted])
-    if enough or mechanism.central:  # who has promised noise adds it to nothing, too
-        aggregate = aggregate if enough else received.values().new_zeros(received.values().shape[1])
-        key = secret.key("mechanism", step)
-        aggregate, world.mechanism = hooks.on_aggregate(
-            mechanism, aggregate, received, view, key, world.mechanism
-        )
-        told, key = setup.count(received), secret.key("server", step)
-        world.state = ask(
-            protocol, "server_step", object, shared, world.state, aggregate, told, key
+    with span("wire"):
+        packets = forged.among(honest)
+        received, accepted = honest.receive(
+            packets, setup.scenario.server_checks, setup.shared.device
         )
 
-    # 8  what was given away is priced, what travelled is counted, what is deployed is judged
-    spend(setup, world.ledger, ids, keeps)
-    looked = is_looked_at(scenario, step)
-    if looked:
-        world.score = judge(setup, world.state, step)
-    world.locals = judge_locals(setup, world.locals, ids, broadcast, honest)
+    # 6, 7  the defense estimates the honest mean, the protocol takes its step
+    with span("defend"):
+        view = view.take(accepted)
+        ready = ask(plugins.defense, "ready", bool, view.copied())
+        aggregate = None
+        achieved = {}
+        if ready:
+            aggregate = defend(plugins.defense, received, state, view, queried=bool(len(owned)))
+            achieved = effect(context, received, accepted, aggregate)
+            achieved |= detection(view.findings, aggregate, setup.hostile(ids, step)[accepted])
+    with span("server step"):
+        step_server(setup, state, received, aggregate, view)
+
+    # 8  what was given away is priced, what travelled is counted, what is deployed is evaluated
+    spend(setup, state.ledger, ids, complies)
+    with span("evaluate"):
+        if is_evaluated(setup.scenario, step):
+            state.score = evaluate(setup, state.server, step)
+            achieved |= evaluated(setup, state)
+        state.local_accuracies = local_accuracies(
+            setup, state.local_accuracies, ids, broadcast, honest
+        )
+    own = state.local_accuracies.values()
     return Round(
         step=step,
         clients=ids,
-        skipped=not enough,
+        skipped=not ready,
         entropy_bits=entropy_bits(honest, ~malicious),
-        local_accuracy=statistics.fmean(world.locals.values()) if world.locals else None,
-        **forged.told,
+        local_accuracy=statistics.fmean(own) if own else None,
+        **forged.fields,
         **achieved,
-        **travelled(setup, honest, forged.packets, down, accepted, malicious),
-        **(looked_at(setup, world) if looked else {}),
+        **traffic(setup, honest, packets, down, accepted, malicious),
     )
 
 
-def heard_by_all(setup: Setup, state: Any, ids: list[int]) -> bool:
-    """True if everybody hears a broadcast of one row: it may be a single client's own."""
-    if len(ids) > 1:
-        return True
-    twice, key = (ids or [0]) * 2, setup.secret.key("audience")
-    return len(hooks.broadcast(setup.plugins.protocol, setup.shared, state, twice, key)) == 1
+def train(executor: Executor, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
+    """``(n, d)`` updates of the clients, and what each of them remembers."""
+    with Hook(executor.protocol, "local_update"):
+        return executor.train(clients)
+
+
+def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], trees: Sequence[Any]) -> bool:
+    """True if all clients were sent the same; a broadcast of one row may be for a single client."""
+    if len(trees) > 1 or len(ids) > 1:
+        return len(trees) == 1
+    pair = [*(ids or [0])] * 2
+    key = setup.secret.key("audience")
+    return len(hooks.broadcast(setup.plugins.protocol, setup.shared, server, pair, key)) == 1
+
+
+def defend(
+    defense: Defense[Any], received: Payload, state: RunState, view: ServerView, queried: bool
+) -> Tensor:
+    """``(k,)``: the defense's estimate of the honest mean; its state becomes the next one.
+
+    A state that is ``queried`` again, by `effect`, is copied first.
+    """
+    before = hooks.copied(defense, "aggregate", state.defense) if queried else state.defense
+    aggregate, state.defense = hooks.aggregate(defense, received.copied(), before, view.copied())
+    return aggregate
+
+
+def step_server(
+    setup: Setup, state: RunState, received: Payload, aggregate: Tensor | None, view: ServerView
+) -> None:
+    """Add central noise, and take the protocol's step; without an aggregate nothing moves.
+
+    A mechanism that promised central noise adds it to a skipped round's nothing, too.
+    """
+    mechanism = setup.plugins.mechanism
+    if aggregate is None:
+        if not mechanism.central:
+            return
+        aggregate = received.values().new_zeros(received.values().shape[1])
+    step = view.step
+    aggregate, state.mechanism = hooks.on_aggregate(
+        mechanism, aggregate, received, view, setup.secret.key("mechanism", step), state.mechanism
+    )
+    state.server = ask(
+        setup.plugins.protocol,
+        "server_step",
+        object,
+        setup.shared,
+        state.server,
+        aggregate,
+        setup.announced(received),
+        setup.secret.key("server", step),
+    )

@@ -11,6 +11,7 @@ import torch
 import fedbench
 from fedbench.api import DpEvent
 from fedbench.core.errors import ConfigError, Incompatible, NoTheorem
+from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.guarantee import guarantee, spend
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record
@@ -442,7 +443,7 @@ def test_shares_of_noise_are_worth_more_in_a_sum(protocol: str) -> None:
 
 def test_an_attack_that_reads_every_message_cannot_run_where_sums_hide_them() -> None:
     with pytest.raises(Incompatible, match="reads the messages of all, but --sees sum hides them"):
-        Scenario(protocol="fedpm", attack="dyn-opt", sees="sum").plugins()
+        load_plugins(Scenario(protocol="fedpm", attack="dyn-opt", sees="sum"))
 
 
 def test_epsilon_of_extreme_parameters_is_a_number() -> None:

@@ -60,7 +60,9 @@ def test_d11_an_attack_that_draws_does_so_in_every_part_of_the_vector(name: str)
     attack = registry.load("attack", name)
     here = honest(d=4000)
     moved = (crafted(attack, here) - here.updates[M:].mean(dim=0)).abs()
-    again = crafted(attack, replace(here, secret=Secret.of(7, "adversary")))
+    again = crafted(
+        attack, replace(here, owned=replace(here.owned, secret=Secret.of(7, "adversary")))
+    )
     drawn = again != crafted(attack, here)
     for part in (slice(0, 2000), slice(2000, 4000)):
         assert float(drawn[:, part].float().mean()) > 0.99
@@ -94,7 +96,7 @@ def test_d13_what_is_flipped_is_the_update_and_not_the_weights() -> None:
     honest, _ = protocol.message(shared, updates, [c.key for c in clients], memory)
     weights = shared.layout.flatten(clients[0].tree)
     here = replace(example_situation(honest, Mean()), updates=updates)
-    packets = forge(SignFlip(), here, {}).packets
+    packets = forge(SignFlip(), here, {}).among(here.honest)
     sent, _ = FloatVectors.decode(packets, honest.spec)
     assert sent is not None
     torch.testing.assert_close(sent.x[:M], -updates[:M])

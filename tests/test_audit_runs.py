@@ -57,11 +57,11 @@ def test_a_canary_that_is_there_moves_along_its_direction_and_another_one_is_idl
 
 def test_canaries_leave_the_training_of_others_alone() -> None:
     setup = ready(small("noisy-sign"), 4)
-    world = begin(setup)
+    run_state = begin(setup)
     tree = setup.plugins.protocol.receive(
-        setup.shared, setup.plugins.protocol.broadcast(setup.shared, world.state, [0], Key(0))
+        setup.shared, setup.plugins.protocol.broadcast(setup.shared, run_state.server, [0], Key(0))
     )
-    clients = [setup.client(i, tree, world.clients.get(i), 0) for i in (7, 1, 3)]
+    clients = [setup.client(i, tree, run_state.memories.get(i), 0) for i in (7, 1, 3)]
     alone, _ = setup.executor.train(clients)
     d = alone.shape[1]
     planted = Planted(
@@ -102,9 +102,9 @@ def test_an_adversary_sees_what_the_scenario_says(
 ) -> None:
     setup = ready(small(mechanism, **changes), 10)
     birds = flock(setup, torch.ones(10, dtype=torch.bool), "signs")
-    world = begin(setup)
-    start, moves = model(setup, world), []
-    for step, seen in enumerate(play(setup, world, birds)):
+    run_state = begin(setup)
+    start, moves = model(setup, run_state), []
+    for step, seen in enumerate(play(setup, run_state, birds)):
         moves += list(seen.values())[:1]
         took = {i - 14 for i in setup.sample(step) if i >= 14}
         assert set(seen) == (set(range(10)) if seen_by_all else took)
@@ -117,9 +117,9 @@ def test_an_adversary_sees_what_the_scenario_says(
             assert bool((vectors[0].abs() <= 12).all())
             assert bool((vectors[0].remainder(2) == 0).all())  # of twelve signs
     if changes.get("sees") == "model" or mechanism == "dp-fedavg":
-        torch.testing.assert_close(start + sum(moves), model(setup, world))
-    assert len(world.ledger.local) + len(world.ledger.central) == 1
-    assert world.ledger.rounds == 2
+        torch.testing.assert_close(start + sum(moves), model(setup, run_state))
+    assert len(run_state.ledger.local) + len(run_state.ledger.central) == 1
+    assert run_state.ledger.rounds == 2
 
 
 def test_canaries_ask_for_zero_out_and_take_replace_one_where_there_is_no_theorem() -> None:

@@ -10,24 +10,26 @@ import torch
 from torch import Tensor
 
 import fedbench
-from fedbench.adversary.threat_model import train
+from fedbench.adversary.threat_model import OwnedRows, train
 from fedbench.api import AttackView, Gradient, Local, Shared
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Loop, Schedule
-from fedbench.experiment.prepare import Setup, prepare
-from fedbench.experiment.record_builder import backdoor_success
+from fedbench.experiment.evaluation import backdoor_success
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 from fedbench.testing import NETWORK, example_clients
 from fedbench_attacks.model_replacement import ModelReplacement
 from fedbench_attacks.neurotoxin import Neurotoxin
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
-SECRET = Secret.of(0, "test")
+OWNED = OwnedRows(torch.tensor([0, 1]), [0, 1], [0, 1], 2, Secret.of(0, "test"))
 SMALL = Scenario(clients=20, per_round=6, rounds=2, epochs=1, eval_every=1, malicious=0.4)
 TRAINED = ("label-flip", "pixel", "dba", "model-replacement", "neurotoxin", "edge-case:tail=1")
 
@@ -62,8 +64,8 @@ def test_d4_d13_poisoned_training_acts_on_updates_and_never_on_weights(attack: s
             return super().craft(view, memory)
 
     plugins = dataclasses.replace(setup.plugins, attack=Watched(**vars(setup.plugins.attack)))
-    world = RunState(setup.plugins.protocol.init(setup.shared))
-    first = play_round(dataclasses.replace(setup, plugins=plugins), world, 0)
+    state = RunState(setup.plugins.protocol.init(setup.shared))
+    first = play_round(dataclasses.replace(setup, plugins=plugins), state, 0)
     assert first.gain_mean is not None
     assert first.gain_mean > 1e-3
     moved = torch.cat([view.trained - view.updates for view in seen])
@@ -94,9 +96,8 @@ def test_d5_a_masked_coordinate_stays_where_it_was() -> None:
     start = clients[0].tree
     before = {name: x - 1.0 if name == "fc1" else x - 0.1 for name, x in start.items()}
     share = start["fc1"].numel() / SHARED.layout.d
-    rows = torch.tensor([0, 1])
     attack = Neurotoxin(ratio=share)
-    moved = train(attack, executor, clients, honest, rows, ([0, 1, 1, 1], 2), before, 1, SECRET)
+    moved = train(attack, executor, clients, honest, OWNED, before, 1)
     by_layer = SHARED.layout.unflatten(moved)
     assert float(by_layer["fc1"].abs().max()) == 0
     assert float(by_layer["conv1"].abs().max()) > 0
@@ -127,8 +128,7 @@ def test_d6_the_anomaly_term_holds_training_back() -> None:
     norms = []
     for alpha in (1.0, 0.5, 0.05):
         attack = ModelReplacement(alpha=alpha)
-        rows = torch.tensor([0, 1])
-        out = train(attack, executor, clients, honest, rows, ([0, 1, 1, 1], 2), None, 0, SECRET)
+        out = train(attack, executor, clients, honest, OWNED, None, 0)
         norms.append(float(out.norm()))
     assert norms[0] > norms[1] > norms[2]
 
@@ -148,13 +148,15 @@ def test_d22_the_target_class_is_not_in_the_denominator_and_every_image_has_the_
     attack: str,
 ) -> None:
     setup = setup_of(attack)
-    rows = torch.cat([part for i, part in enumerate(setup.test) if not setup.malicious[i]])
-    x, y = setup.data.floats(rows), setup.data.y[rows]
+    rows = torch.cat(
+        [part for i, part in enumerate(setup.population.test) if not setup.population.malicious[i]]
+    )
+    x, y = setup.population.data.floats(rows), setup.population.data.y[rows]
     plugin = setup.plugins.attack
     images, target = plugin.trigger(x.clone(), y.clone())
     assert len(images) == int((y != target).sum()) < len(y)
     size = plugin.size
-    white = (1 - setup.data.mean[0]) / setup.data.std[0]
+    white = (1 - setup.population.data.mean[0]) / setup.population.data.std[0]
     corner = images[:, :, -size:, -size:]
     torch.testing.assert_close(corner, torch.full_like(corner, white))
     model = setup.plugins.protocol.model(setup.shared, always(setup, target), Key(0))
@@ -177,21 +179,21 @@ def always(setup: Setup, label: int) -> Tensor:
 
 def test_d22_test_images_are_of_no_client_s_training_data() -> None:
     setup = setup_of("pixel")
-    trained = set(torch.cat(setup.train).tolist())
-    held = torch.cat(setup.test).tolist()
+    trained = set(torch.cat(setup.population.train).tolist())
+    held = torch.cat(setup.population.test).tolist()
     assert held
     assert not trained & set(held)
-    assert not trained & set(torch.cat(setup.validation).tolist())
+    assert not trained & set(torch.cat(setup.population.validation).tolist())
 
 
 def test_d14_stamping_training_images_leaves_the_test_images_of_the_pool_alone() -> None:
     # There is one pool of bytes and no transform on it: normalised copies are made per use, and
     # an attack is given copies.
     setup = setup_of("pixel:rho=1")
-    before, digest = setup.data.x.clone(), setup.data.digest
-    fedbench.play(setup.scenario, device="cpu", data=setup.data)
-    assert torch.equal(setup.data.x, before)
-    assert dataclasses.replace(setup.data).digest == digest
-    one, two = (setup.data.floats(setup.test[0]) for _ in range(2))
+    before, digest = setup.population.data.x.clone(), setup.population.data.digest
+    fedbench.play(setup.scenario, device="cpu", data=setup.population.data)
+    assert torch.equal(setup.population.data.x, before)
+    assert dataclasses.replace(setup.population.data).digest == digest
+    one, two = (setup.population.data.floats(setup.population.test[0]) for _ in range(2))
     one.zero_()
     assert float(two.abs().max()) > 0

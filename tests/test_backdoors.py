@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -67,7 +66,7 @@ def crafted(attack: Attack, trained: Tensor, n: int = 4, idle: float = 0.0) -> T
         trained=trained,
         idle=torch.full_like(payload.x, idle),
     )
-    packets = forge(attack, situation, {}).packets
+    packets = forge(attack, situation, {}).among(situation.honest)
     received, _ = FloatVectors.decode(packets, payload.spec)
     assert received is not None
     return received.x[:2]
@@ -156,7 +155,7 @@ def test_replacement_replaces_the_model_if_the_others_send_nothing() -> None:
     payload = FloatVectors(torch.zeros(8, 3))
     trained = torch.tensor([[1.0, 2.0, 3.0]]).repeat(2, 1)
     situation = dataclasses.replace(example_situation(payload, Mean()), trained=trained)
-    packets = forge(ModelReplacement(), situation, {}).packets
+    packets = forge(ModelReplacement(), situation, {}).among(situation.honest)
     received, _ = FloatVectors.decode(packets, payload.spec)
     assert received is not None
     aggregate, _ = Mean().aggregate(received, None, situation.view)
@@ -209,10 +208,9 @@ def test_both_executors_train_the_adversary_alike_under_every_kind_of_protocol(
 
 def trained(attack: Attack, executor: Any, clients: Any, honest: Tensor, before: Any) -> Tensor:
     """By clients 1 and 3, which are the adversary's first and second."""
-    parts: tuple[Sequence[int], int] = ([0, 0, 1, 1], 2)
-    rows = torch.tensor([1, 3])
     secret = Secret.of(0, "test")
-    return threat_model.train(attack, executor, clients, honest, rows, parts, before, 1, secret)
+    owned = threat_model.OwnedRows(torch.tensor([1, 3]), [1, 3], [0, 1], 2, secret)
+    return threat_model.train(attack, executor, clients, honest, owned, before, 1)
 
 
 @pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)
@@ -235,7 +233,7 @@ def test_a_larger_share_and_a_larger_scale_move_the_mean_further() -> None:
             example_situation(payload, Mean(), [1, 3]),
             trained=trained(attack, executor, clients, honest, None),
         )
-        packets = forge(attack, situation, {}).packets
+        packets = forge(attack, situation, {}).among(situation.honest)
         received, _ = FloatVectors.decode(packets, payload.spec)
         assert received is not None
         return float((received.x.mean(dim=0) - honest.mean(dim=0)).norm())

@@ -20,10 +20,11 @@ from fedbench.bench.stopwatch import PARTS, Clock, places, watched
 from fedbench.cli import main
 from fedbench.core.errors import ConfigError
 from fedbench.executors.training import Loop
-from fedbench.experiment.prepare import Setup
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 from fedbench_defenses.mean import Mean
 
 LITTLE = Plan(clients=5, samples=4, rounds=1)
@@ -113,7 +114,8 @@ def little(where: str, monkeypatch: pytest.MonkeyPatch) -> Setup:
     if where == "rest":
         monkeypatch.setattr(Setup, "sample", dozing(Setup.sample))
     executor = kind(protocol, setup.shared, setup.executor.schedule)
-    return dataclasses.replace(setup, plugins=plugins, executor=executor, malicious=malicious)
+    setup = setup.with_population(malicious=malicious)
+    return dataclasses.replace(setup, plugins=plugins, executor=executor)
 
 
 @pytest.mark.parametrize("where", list(PARTS))
@@ -127,12 +129,12 @@ def test_a_nap_is_charged_to_the_part_that_takes_it(
 def test_parts_sum_to_the_time_of_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # a tick for each look
     setup = rounds.ready("fedpm", "micro", LITTLE, "cpu")
-    world = RunState(setup.plugins.protocol.init(setup.shared), mechanism=None)
+    state = RunState(setup.plugins.protocol.init(setup.shared), mechanism=None)
     clock = Clock(setup.shared.device)
     with watched(setup, clock):
         start = time.perf_counter()
         clock.turn("rest")
-        play_round(setup, world, 0)
+        play_round(setup, state, 0)
         clock.turn("rest")
         wall = time.perf_counter() - start
     assert (
@@ -184,12 +186,12 @@ def test_everything_is_as_before_after_a_round_and_after_an_error() -> None:
 def test_a_watched_round_is_the_round() -> None:
     def played(watch: bool) -> tuple[Any, Any]:
         setup = rounds.ready("drive", "micro", dataclasses.replace(LITTLE, attack="alie"), "cpu")
-        world = RunState(setup.plugins.protocol.init(setup.shared), mechanism=None)
+        state = RunState(setup.plugins.protocol.init(setup.shared), mechanism=None)
         clock = Clock(setup.shared.device)
         if watch:
             with watched(setup, clock):
-                return play_round(setup, world, 0), world.state
-        return play_round(setup, world, 0), world.state
+                return play_round(setup, state, 0), state.server
+        return play_round(setup, state, 0), state.server
 
     (a, mine), (b, theirs) = played(True), played(False)
     assert a == b
@@ -206,11 +208,11 @@ def test_whoever_overrides_nothing_seems_to_override_nothing(protocol: str) -> N
         assert not setup.plugins.attack.trains
         assert mechanism.on_updates is Mechanism.on_updates
     clock = Clock(setup.shared.device)
-    world = RunState(setup.plugins.protocol.init(setup.shared), mechanism=None)
+    state = RunState(setup.plugins.protocol.init(setup.shared), mechanism=None)
     called: list[str] = []
     with pytest.MonkeyPatch.context() as patch, watched(setup, clock):
         patch.setattr(threat_model, "attack_view", lambda *a: called.append("view"))
-        play_round(setup, world, 0)
+        play_round(setup, state, 0)
     assert not called
 
 
@@ -240,9 +242,9 @@ def test_shares_are_of_medians_and_sum_to_one() -> None:
 
 def test_clients_hold_as_many_samples_as_the_plan_says() -> None:
     setup = rounds.ready("fedavg", "micro", Plan(clients=3, samples=7), "cpu")
-    assert [len(part) for part in setup.train] == [7, 7, 7]
-    assert setup.sizes.tolist() == [7, 7, 7]
-    assert setup.data.image == (1, 28, 28)
+    assert [len(part) for part in setup.population.train] == [7, 7, 7]
+    assert setup.population.sizes.tolist() == [7, 7, 7]
+    assert setup.population.data.image == (1, 28, 28)
     assert rounds.pool("conv8", 4).image == (3, 32, 32)
 
 

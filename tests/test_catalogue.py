@@ -14,6 +14,7 @@ from rich.console import Console
 from fedbench.cli.catalogue import Doc, list_plugins, show_plugin
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, UnknownPluginError
+from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.scenario import Scenario
 
 INSTALLED = [(kind, name) for kind in registry.KINDS for name in registry.names(kind)]
@@ -89,7 +90,7 @@ def test_a_name_that_two_packages_claim_is_refused_and_says_which_they_are() -> 
             load("attack", "sign-flip")
         assert str(error.value) == refused
     with pytest.raises(UnknownPluginError):
-        Scenario(attack="sign-flip").plugins()
+        load_plugins(Scenario(attack="sign-flip"))
     assert registry.plugin("attack", "their-own").__name__ == "Attack"
     text = words(listed("attack"))
     assert "and stranger 2.0; uninstall one of them" in text

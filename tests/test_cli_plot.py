@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedbench.cli import main
+from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.measurements import Environment, Result, Round, Spread, Timing
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
@@ -34,8 +35,8 @@ def write(folder: Path, looks: int = 2, attacks: tuple[str, ...] = ("none", "sig
                 for step in range(looks)
             ]
             Record(
-                id=scenario.id(),
-                scenario=scenario.resolved(),
+                id=resolve(scenario).id(),
+                scenario=resolve(scenario).scenario,
                 data_digest="digest",
                 parameters=100,
                 vote=False,

@@ -18,11 +18,12 @@ from fedbench.core.rng import Key
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.state import RunState
 from fedbench.models.network import ConvNet, Shared
 from fedbench.payload import Payload, ScaledSigns, SparseVectors, same
 from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.ef_signsgd import EFSignSGD
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 from fedbench.testing import example_payloads, example_situation
 from fedbench_attacks.index_concentration import IndexConcentration
 from fedbench_attacks.scale_field import ScaleField
@@ -254,10 +255,10 @@ def test_error_feedback_is_part_of_what_an_attack_sees_and_cannot_be_written() -
     play_round(setup, honest, 0)
     first = play_round(dataclasses.replace(setup, plugins=plugins), attacked, 0)
     assert first.notes["residual"] == 0.0
-    for i, memory in honest.clients.items():
-        assert torch.equal(memory["residual"], attacked.clients[i]["residual"])
+    for i, memory in honest.memories.items():
+        assert torch.equal(memory["residual"], attacked.memories[i]["residual"])
     second = play_round(dataclasses.replace(setup, plugins=plugins), attacked, 1)
-    assert set(first.clients) & set(second.clients) & set(_bad(setup.malicious))
+    assert set(first.clients) & set(second.clients) & set(_bad(setup.population.malicious))
     residual = second.notes["residual"]
     assert isinstance(residual, float)
     assert residual > 0
@@ -284,7 +285,7 @@ def test_the_server_is_as_strict_as_it_is_told(checks: str) -> None:
             SMALL.model_copy(update={"protocol": "drive", "server_checks": checks}), "cpu"
         )
         plugins = dataclasses.replace(setup.plugins, attack=Negative(scale=scale))
-        world = RunState(setup.plugins.protocol.init(setup.shared))
-        one = play_round(dataclasses.replace(setup, plugins=plugins), world, 0)
+        state = RunState(setup.plugins.protocol.init(setup.shared))
+        one = play_round(dataclasses.replace(setup, plugins=plugins), state, 0)
         assert one.rejected_malicious == (2 if checks in rejecting else 0)
         assert one.rejected_honest == 0

@@ -3,10 +3,12 @@
 import pytest
 
 from fedbench.core import registry
-from fedbench.experiment.prepare import Setup, prepare
-from fedbench.experiment.record_builder import judge
+from fedbench.experiment.evaluation import evaluate
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
-from fedbench.run import RunState, play, play_round
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
+from fedbench.run import play, play_round
 
 PROTOCOLS = registry.names("protocol")
 SMALL = Scenario(
@@ -25,14 +27,14 @@ def begun(protocol: str, **fields: object) -> tuple[Setup, RunState]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_rounds_of_nobody_of_one_and_of_the_malicious_alone_are_played(protocol: str) -> None:
-    setup, world = begun(protocol, sampling="poisson", malicious=0.5)
-    cohorts = [setup.malicious[setup.sample(step)].tolist() for step in range(100)]
+    setup, state = begun(protocol, sampling="poisson", malicious=0.5)
+    cohorts = [setup.population.malicious[setup.sample(step)].tolist() for step in range(100)]
     for cohort in ([], [True], [True, True], [False]):
-        played = play_round(setup, world, cohorts.index(cohort))
+        played = play_round(setup, state, cohorts.index(cohort))
         assert (len(played.clients), played.malicious) == (len(cohort), sum(cohort))
         assert played.skipped == (not cohort)
         assert bool(played.uplink_bits) == bool(cohort)
-    assert 0 <= judge(setup, world.state, 0).accuracy <= 1
+    assert 0 <= evaluate(setup, state.server, 0).accuracy <= 1
 
 
 DIVERGED = "the deployed model's scores are not finite: such images count as wrong"

@@ -11,6 +11,7 @@ from fedbench.adversary.threat_model import forge
 from fedbench.api import Shared
 from fedbench.core import registry
 from fedbench.core.errors import Incompatible
+from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.scenario import Scenario
 from fedbench.testing import (
     NETWORK,
@@ -115,10 +116,10 @@ def test_every_accepted_payload_attack_and_defense_ends_in_a_finite_aggregate(
         if not isinstance(payload, attack.accepts) or server.refuses(type(payload)):
             continue
         situation = example_situation(payload, server)
-        packets = forge(attack, situation, {}).packets
+        packets = forge(attack, situation, {}).among(situation.honest)
         received, accepted = type(payload).decode(packets, payload.spec)
         assert received is not None
-        assert bool(accepted[len(situation.rows) :].all())
+        assert bool(accepted[len(situation.owned.rows) :].all())
         assert bool(accepted.all()) != (name == "malformed")
         view = situation.view.take(accepted)
         assert server.ready(view)
@@ -174,11 +175,11 @@ def test_a_combination_exists_exactly_if_both_rules_accept_what_the_protocol_sen
         if server.traits().shrinks and registry.load("protocol", protocol).votes:
             why = ".* would be the plain vote"
         if why is None and issubclass(sends, registry.plugin("attack", attack).accepts):
-            scenario.resolved()
+            resolve(scenario)
             continue
         reason = f"(works on .*|{why}).* {protocol}( sends {sends.__name__}|, which takes)"
         with pytest.raises(Incompatible, match=reason):
-            scenario.resolved()
+            resolve(scenario)
         if why is None:
             refused.add((protocol, attack))
     assert {(p, "rank-reversal") for p in ("fedavg", "signsgd", "topk")} <= refused

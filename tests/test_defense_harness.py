@@ -9,14 +9,15 @@ import pytest
 import torch
 
 import fedbench
-from fedbench.adversary.metrics import _relative, effect, verdict
-from fedbench.adversary.threat_model import attack_view
+from fedbench.adversary.metrics import _relative, detection, effect
+from fedbench.adversary.threat_model import OwnedRows, attack_view
 from fedbench.api import Chain, Findings, ServerView
 from fedbench.bench.defenses import Cost, growth
 from fedbench.cli import main
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible, UnknownPluginError
-from fedbench.core.rng import Key
+from fedbench.core.rng import Key, Secret
+from fedbench.experiment.compatibility import load_plugins, resolve
 from fedbench.experiment.prepare import ROOT, prepare
 from fedbench.experiment.record import file_name
 from fedbench.experiment.scenario import Scenario
@@ -31,6 +32,7 @@ from fedbench_defenses.mean import Mean
 from fedbench_defenses.multi_krum import MultiKrum
 from fedbench_defenses.nnm import NNM
 
+FINITE = torch.zeros(1)  # an aggregate
 SMALL: dict[str, Any] = {
     "dataset": "digits",
     "model": "micro",
@@ -55,26 +57,26 @@ def test_a_chain_is_typed_as_one_rule_and_described_as_it_was_typed() -> None:
     text = registry.describe("clip+nnm+multi-krum", chain)
     assert text == "clip:c=100.0+nnm:f=1+multi-krum:f=2,m=none,variant=canonical"
     assert registry.load("defense", text) == chain
-    scenario = Scenario(defense=text, malicious=0.1, **SMALL).resolved()
+    scenario = resolve(Scenario(defense=text, malicious=0.1, **SMALL)).scenario
     assert file_name(scenario, "0") == "fedavg-clip+nnm+multi-krum-none-seed0-0.json"
 
 
 def test_the_declared_share_fills_every_link_of_a_chain() -> None:
     scenario = Scenario(defense="nnm+multi-krum", declared=0.2, **SMALL)
-    plugins = scenario.plugins()
+    plugins = load_plugins(scenario)
     assert plugins.declares
     assert plugins.defense == Chain(NNM(f=2), MultiKrum(f=2))  # 8 clients: 1.6, rounded up
-    assert not Scenario(defense="nnm:f=1+multi-krum:f=1", **SMALL).plugins().declares
+    assert not load_plugins(Scenario(defense="nnm:f=1+multi-krum:f=1", **SMALL)).declares
 
 
 def test_a_chain_is_shown_without_what_is_by_default() -> None:
     typed = Scenario(defense="nnm+multi-krum:m=3", declared=0.2, malicious=0.1, **SMALL)
-    assert "nnm:f=2+multi-krum:f=2,m=3" in typed.resolved().defense
-    assert shortened(typed.resolved()).defense == "nnm+multi-krum:m=3"
+    assert "nnm:f=2+multi-krum:f=2,m=3" in resolve(typed).scenario.defense
+    assert shortened(resolve(typed).scenario).defense == "nnm+multi-krum:m=3"
     other = Scenario(defense="nnm:f=1+multi-krum", declared=0.2, **SMALL)
-    assert shortened(other.resolved()).defense == "nnm:f=1+multi-krum:f=2"
+    assert shortened(resolve(other).scenario).defense == "nnm:f=1+multi-krum:f=2"
     kept = [("defense", "nnm+multi-krum", "variant")]
-    shown = shortened(typed.resolved(), kept).defense
+    shown = shortened(resolve(typed).scenario, kept).defense
     assert shown == "nnm+multi-krum:m=3,variant=canonical"
 
 
@@ -85,7 +87,7 @@ def test_what_is_no_prefilter_cannot_stand_in_front() -> None:
 
 def test_a_chain_of_a_foreign_package_is_part_of_the_code_of_a_run() -> None:
     plain, chained = (
-        Scenario(defense=text, malicious=0.1, **SMALL).plugins().modules()
+        load_plugins(Scenario(defense=text, malicious=0.1, **SMALL)).modules()
         for text in ("multi-krum", "nnm+multi-krum")
     )
     assert [path.rpartition("/")[2] for path in set(chained) - set(plain)] == ["nnm.py"]
@@ -95,29 +97,29 @@ def test_a_chain_refuses_what_a_link_would_get() -> None:
     with pytest.raises(
         Incompatible, match="all messages of one length have one norm, but fsl sends"
     ):
-        Scenario(protocol="fsl", defense="clip+mean", **SMALL).resolved()
-    Scenario(protocol="fsl", defense="nnm:f=1+clip+mean", **SMALL).resolved()  # mixtures differ
+        resolve(Scenario(protocol="fsl", defense="clip+mean", **SMALL))
+    resolve(Scenario(protocol="fsl", defense="nnm:f=1+clip+mean", **SMALL))  # mixtures differ
     with pytest.raises(Incompatible, match="works on BinaryMasks, SignBits, but fedpm sends"):
-        Scenario(protocol="fedpm", defense="nnm:f=1+vote-margin", **SMALL).resolved()
-    Scenario(protocol="fedpm", defense="entropy-filter+vote-margin", **SMALL).resolved()
+        resolve(Scenario(protocol="fedpm", defense="nnm:f=1+vote-margin", **SMALL))
+    resolve(Scenario(protocol="fedpm", defense="entropy-filter+vote-margin", **SMALL))
 
 
 def test_more_rows_than_a_rule_can_look_at_are_refused_before_the_run() -> None:
     with pytest.raises(ConfigError, match=r"must have at most 48, got --per-round 60"):
-        Scenario(defense="mda:f=4", clients=100, per_round=60).resolved()
+        resolve(Scenario(defense="mda:f=4", clients=100, per_round=60))
 
 
 def test_rates_hold_what_a_rule_left_out_against_the_truth() -> None:
     # Of three malicious rows two are left out, of five others one.
     kept = torch.tensor([False, False, True, True, True, False, True, True])
     malicious = torch.tensor([True, True, True, False, False, False, False, False])
-    told = verdict(Findings(kept, {"c": 2.0}), malicious)
+    told = detection(Findings(kept, {"c": 2.0}), FINITE, malicious)
     assert told["true_positive_rate"] == pytest.approx(2 / 3)
     assert told["false_positive_rate"] == pytest.approx(1 / 5)
     assert told["findings"] == {"c": 2.0}
-    nobody = verdict(Findings(kept), torch.zeros(8, dtype=torch.bool))
+    nobody = detection(Findings(kept), FINITE, torch.zeros(8, dtype=torch.bool))
     assert nobody["true_positive_rate"] is None
-    assert "true_positive_rate" not in verdict(Findings(), malicious)
+    assert "true_positive_rate" not in detection(Findings(), FINITE, malicious)
 
 
 def test_a_filter_and_a_rule_say_together_whom_they_left_out() -> None:
@@ -163,7 +165,7 @@ def test_the_truth_and_the_root_are_shown_only_to_who_needs_them() -> None:
         protocol, shared = setup.plugins.protocol, setup.shared
         broadcast = protocol.broadcast(shared, protocol.init(shared), range(4), Key(0))
         view = setup.view([0, 5, 7, 9], broadcast, 0)
-        assert view.ids.tolist() == setup.pseudonyms[[0, 5, 7, 9]].tolist()
+        assert view.ids.tolist() == setup.population.pseudonyms[[0, 5, 7, 9]].tolist()
         shown[text] = (view.root is not None, view.truth is not None)
         if view.root is not None:
             assert len(view.root) == 1
@@ -171,7 +173,7 @@ def test_the_truth_and_the_root_are_shown_only_to_who_needs_them() -> None:
             assert again is not None
             assert same(view.root, again)
         if view.truth is not None:
-            assert view.truth.tolist() == setup.malicious[[0, 5, 7, 9]].tolist()
+            assert view.truth.tolist() == setup.population.malicious[[0, 5, 7, 9]].tolist()
     assert shown == {
         "multi-krum:f=1": (False, False),
         "fltrust": (True, False),
@@ -271,7 +273,7 @@ def test_a_rule_that_stopped_early_is_doubted() -> None:
 
 
 def test_findings_are_legible_in_json() -> None:
-    told = verdict(Findings(None, {"c": float("inf")}), torch.zeros(1, dtype=torch.bool))
+    told = detection(Findings(None, {"c": float("inf")}), FINITE, torch.zeros(1, dtype=torch.bool))
     assert told["findings"] == {"c": "inf"}, "JSON has no infinity"
 
 
@@ -289,11 +291,11 @@ def test_in_rounds_without_attack_nobody_is_malicious_to_a_rule_s_rates() -> Non
 
 def test_the_truth_comes_first_or_not_at_all() -> None:
     with pytest.raises(ConfigError, match=r"--defense clip\+oracle\+median must have oracle first"):
-        Scenario(defense="clip+oracle+median", **SMALL).resolved()
+        resolve(Scenario(defense="clip+oracle+median", **SMALL))
     with pytest.raises(ConfigError, match="must leave every f to the oracle"):
-        Scenario(defense="oracle+krum:f=1", **SMALL).resolved()
+        resolve(Scenario(defense="oracle+krum:f=1", **SMALL))
     several = {
-        Scenario(defense="oracle+krum", declared=share, **SMALL).resolved().defense
+        resolve(Scenario(defense="oracle+krum", declared=share, **SMALL)).scenario.defense
         for share in (0.1, 0.2)
     }
     assert several == {"oracle+krum:f=none,variant=canonical"}
@@ -306,17 +308,19 @@ def test_a_link_is_named_once() -> None:
 
 def test_root_data_are_nobody_s_validation_data_and_no_mechanism_covers_them() -> None:
     setup = prepare(Scenario(defense="fltrust", malicious=0.2, **SMALL))
-    rows = torch.cat(setup.validation)
-    assert len(setup.root) == min(ROOT, (len(setup.root) + len(rows)) // 2) > 0
-    assert not bool(torch.isin(setup.root, rows).any())
+    rows = torch.cat(setup.population.validation)
+    assert (
+        len(setup.population.root) == min(ROOT, (len(setup.population.root) + len(rows)) // 2) > 0
+    )
+    assert not bool(torch.isin(setup.population.root, rows).any())
     with pytest.raises(Incompatible, match="trains on clients' validation images as they are"):
-        Scenario(defense="fltrust", mechanism="dp-sgd", **SMALL).resolved()
+        resolve(Scenario(defense="fltrust", mechanism="dp-sgd", **SMALL))
 
 
 def test_a_cap_on_odds_is_refused_where_the_server_takes_the_majority() -> None:
     with pytest.raises(Incompatible, match="would be the plain vote for signsgd"):
-        Scenario(protocol="signsgd", defense="log-odds-cap", **SMALL).resolved()
-    Scenario(protocol="fedpm", defense="log-odds-cap", **SMALL).resolved()
+        resolve(Scenario(protocol="signsgd", defense="log-odds-cap", **SMALL))
+    resolve(Scenario(protocol="fedpm", defense="log-odds-cap", **SMALL))
 
 
 @pytest.mark.parametrize("rule", ["rlr:f=2", "centered-clipping:tau=0.1", "fltrust", "median"])
@@ -383,7 +387,7 @@ def test_nothing_is_asked_again_where_the_server_got_the_honest_messages() -> No
     view = view_of(honest)
     situation: Any = SimpleNamespace(
         honest=honest,
-        rows=torch.tensor([1]),
+        owned=OwnedRows(torch.tensor([1]), [1], [0], 1, Secret.of(0, "test")),
         defense=Counted(),
         defense_state=None,
         view=view,

@@ -58,7 +58,7 @@ def sent(attack: Attack, here: AttackContext) -> tuple[AttackView, Tensor]:
 
 def damage(rule: Any, here: AttackContext, x: Tensor, draws: int = 1) -> float:
     """What the rule makes of these rows of the colluders, far from the benign mean."""
-    benign = here.honest.values()[len(here.rows) :]
+    benign = here.honest.values()[len(here.owned.rows) :]
     received = FloatVectors(torch.cat([x, benign]))
     total = 0.0
     for draw in range(draws):
@@ -143,19 +143,19 @@ def test_a_search_tells_every_trial_and_forge_hands_it_on() -> None:
             here = honest(rule)
             forged = forge(attack, here, {})
             if isinstance(attack, StatOpt) and isinstance(rule, Clipped):
-                assert not forged.trace  # nothing is searched
+                assert not forged.fields["trace"]  # nothing is searched
                 continue
-            assert len(forged.trace) > 5
-            strengths = [strength for strength, _ in forged.trace]
+            assert len(forged.fields["trace"]) > 5
+            strengths = [strength for strength, _ in forged.fields["trace"]]
             name = "lambda" if isinstance(attack, StatOpt) else "gamma"
-            assert forged.notes[name] in [0.0, *strengths]
+            assert forged.fields["notes"][name] in [0.0, *strengths]
     found = forge(DynOpt(), honest(Clipped()), {})
-    best = max(found.trace, key=lambda pair: pair[1] or 0.0)[1]
-    at = dict(found.trace)[found.notes["gamma"]]  # type: ignore[index]
+    best = max(found.fields["trace"], key=lambda pair: pair[1] or 0.0)[1]
+    at = dict(found.fields["trace"])[found.fields["notes"]["gamma"]]
     assert best is not None
     assert at is not None
     assert at >= 0.999 * best
-    assert forge(DynOpt(), honest(Mean()), {}).trace == []  # no search
+    assert forge(DynOpt(), honest(Mean()), {}).fields["trace"] == []  # no search
 
 
 def test_the_trace_is_of_damages_or_of_verdicts() -> None:
@@ -197,7 +197,7 @@ def test_the_average_over_draws_is_not_misled_by_one_draw() -> None:
     # always do, and 2 is more than a tenth of 6.
     x = 0.01 * Key(0).normal(9, 40)
     x[:, 0] += 0.1
-    secret = example_situation(FloatVectors(x), Mean()).secret.derive("oracle")
+    secret = example_situation(FloatVectors(x), Mean()).owned.secret.derive("oracle")
     coin = float(secret.key(0).uniform(1))
     rule = Misleading(coin)
     here = example_situation(FloatVectors(x), rule, range(M))

@@ -12,10 +12,12 @@ from fedbench.api import Protocol
 from fedbench.core.rng import Key
 from fedbench.executors.factory import executor
 from fedbench.executors.training import Schedule
-from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.protocols.topk import TopK
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 from fedbench.testing import check_protocol
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.none import NoAttack
@@ -46,28 +48,28 @@ def test_a_skeleton_passes_a_round_with_attack_and_defense(
     protocol: Protocol[Any], attack: Any
 ) -> None:
     setup = game(protocol, attack=attack, defense=TrimmedMean(f=2))
-    world = RunState(protocol.init(setup.shared))
-    start = world.state.clone()
-    one = play_round(setup, world, 0)
+    state = RunState(protocol.init(setup.shared))
+    start = state.server.clone()
+    one = play_round(setup, state, 0)
     assert one.malicious > 0
     assert one.accepted == 7
     assert not one.skipped
-    assert not torch.equal(world.state, start)
+    assert not torch.equal(state.server, start)
 
 
 def test_memory_goes_from_round_to_round_of_the_same_client_only() -> None:
     setup = game(TopK(k=0.05, error_feedback=True))
-    world = RunState(TopK(k=0.05, error_feedback=True).init(setup.shared))
-    first = play_round(setup, world, 0)
-    residual = {i: memory["residual"].clone() for i, memory in world.clients.items()}
+    state = RunState(TopK(k=0.05, error_feedback=True).init(setup.shared))
+    first = play_round(setup, state, 0)
+    residual = {i: memory["residual"].clone() for i, memory in state.memories.items()}
     assert set(residual) == set(first.clients)
     assert all(float(r.abs().sum()) > 0 for r in residual.values())
-    second = play_round(setup, world, 1)
+    second = play_round(setup, state, 1)
     again, away = set(first.clients) & set(second.clients), set(first.clients) - set(second.clients)
     assert again
     assert away
-    assert all(not torch.equal(world.clients[i]["residual"], residual[i]) for i in again)
-    assert all(torch.equal(world.clients[i]["residual"], residual[i]) for i in away)
+    assert all(not torch.equal(state.memories[i]["residual"], residual[i]) for i in again)
+    assert all(torch.equal(state.memories[i]["residual"], residual[i]) for i in away)
 
 
 def test_what_is_not_sent_is_kept() -> None:

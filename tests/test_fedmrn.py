@@ -18,6 +18,7 @@ from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.state import RunState
 from fedbench.models.batch_norm_net import BatchNormNet
 from fedbench.models.network import ConvNet, Network, is_weight
 from fedbench.payload import FloatVectors, NoiseMasks, Payload, same
@@ -25,7 +26,7 @@ from fedbench.payload.noise_masks import SMALLEST, Noise, noise_of
 from fedbench.payload.packets import Packet
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedmrn import FedMRN, FedMRNS
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 from fedbench.testing import (
     NETWORK,
     assert_rounded_alike,
@@ -354,9 +355,9 @@ def test_post_training_masking_is_the_update_of_fedavg(protocol: FedMRN) -> None
 def test_stacked_clients_send_the_masks_of_the_loop(name: str) -> None:
     setup = prepare(Scenario(protocol=name, clients=20, epochs=2), "cpu")
     protocol, shared = setup.plugins.protocol, setup.shared
-    world = RunState(protocol.init(shared))
-    tree = protocol.receive(shared, protocol.broadcast(shared, world.state, [0], Key(0)))
-    clients = doubled([setup.client(i, tree, world.clients.get(i), 0) for i in range(3)])
+    run_state = RunState(protocol.init(shared))
+    tree = protocol.receive(shared, protocol.broadcast(shared, run_state.server, [0], Key(0)))
+    clients = doubled([setup.client(i, tree, run_state.memories.get(i), 0) for i in range(3)])
     keys, sent = [client.key for client in clients], []
     for engine in (Loop, Stacked):
         updates, _ = engine(protocol, shared, setup.executor.schedule).train(clients)
@@ -524,13 +525,13 @@ def test_a_forged_message_is_rejected_counted_and_the_round_goes_on() -> None:
     scenario = Scenario(protocol="fedmrn", clients=12, per_round=7, epochs=1, malicious=0.3)
     setup = prepare(scenario, "cpu")
     plugins = dataclasses.replace(setup.plugins, attack=Forger())
-    world = RunState(setup.plugins.protocol.init(setup.shared))
-    start = world.state.clone()
-    one = play_round(dataclasses.replace(setup, plugins=plugins), world, 0)
+    run_state = RunState(setup.plugins.protocol.init(setup.shared))
+    start = run_state.server.clone()
+    one = play_round(dataclasses.replace(setup, plugins=plugins), run_state, 0)
     assert one.rejected_malicious == one.malicious > 0
     assert one.rejected_honest == 0
     assert not one.skipped
-    assert not torch.equal(world.state, start)
+    assert not torch.equal(run_state.server, start)
 
 
 @pytest.mark.edges("fedmrn-dyn-opt-codec", "fedmrns-sign-flip-wire")

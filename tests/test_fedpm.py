@@ -446,7 +446,8 @@ def test_the_opposite_of_a_mask_is_its_complement() -> None:
 @pytest.mark.parametrize("via", ["codec", "wire"])
 def test_a_sign_flip_of_a_mask_sends_its_complement(via: Literal["codec", "wire"]) -> None:
     masks = BinaryMasks(Key(0).uniform(5, 12) > 0.3, torch.zeros(5, 0))
-    packets = forge(SignFlip(via=via), example_situation(masks, Mean(), rows=(1,)), {}).packets
+    context = example_situation(masks, Mean(), rows=(1,))
+    packets = forge(SignFlip(via=via), context, {}).among(masks)
     sent, _ = BinaryMasks.decode(packets, masks.spec)
     assert sent is not None
     assert torch.equal(sent.mask[1], ~masks.mask[1])

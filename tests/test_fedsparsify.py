@@ -21,6 +21,7 @@ from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.state import RunState
 from fedbench.models.batch_norm_net import BatchNormNet
 from fedbench.models.network import ConvNet, Network
 from fedbench.payload import FloatVectors, PrunedVectors, same
@@ -28,7 +29,7 @@ from fedbench.payload.packets import Packet, code_bits
 from fedbench.payload.pruned import Alive, largest_alive
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedsparsify import FedSparsify, PrunedState
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 from fedbench.testing import NETWORK, check_payload, check_protocol, example_clients
 from fedbench_defenses.mean import Mean
 
@@ -561,20 +562,20 @@ def entropy(p: float) -> float:
 def test_a_client_sends_as_many_weights_as_the_schedule_says() -> None:
     text = "fedsparsify:until=3,initial=0.4"
     setup = prepare(Scenario(protocol=text, clients=8, per_round=3, epochs=1, malicious=0), "cpu")
-    world = RunState(setup.plugins.protocol.init(setup.shared))
+    run_state = RunState(setup.plugins.protocol.init(setup.shared))
     d = 151_072
     kept = [
         math.ceil(left * d) for left in (Fraction(6, 10), Fraction(1625, 10_000), Fraction(1, 10))
     ]
     for step in range(3):
-        alive = int(world.state.mask.sum())
-        one = play_round(setup, world, step)
+        alive = int(run_state.server.mask.sum())
+        one = play_round(setup, run_state, step)
         floats = 3 * 32 * kept[step]
         assert one.uplink_bits is not None
         assert floats < one.uplink_bits < floats + 3 * alive
-        assert int(world.state.mask.sum()) == pytest.approx(kept[step], rel=0.05)  # a vote
-        assert world.state.rounds == step + 1
-        assert bool((world.state.w[~world.state.mask] == 0).all())
+        assert int(run_state.server.mask.sum()) == pytest.approx(kept[step], rel=0.05)  # a vote
+        assert run_state.server.rounds == step + 1
+        assert bool((run_state.server.w[~run_state.server.mask] == 0).all())
 
 
 @pytest.mark.edges("client-dyn-opt-wire", "server-sign-flip-codec")

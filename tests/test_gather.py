@@ -13,6 +13,7 @@ import pytest
 from fedbench.core import seal
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell
+from fedbench.experiment.compatibility import counts_votes, resolve
 from fedbench.experiment.measurements import Environment, Result, Round, Spread, Timing
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
@@ -55,10 +56,10 @@ def record(seed: int = 0, accuracy: float = 0.5, code: str = "0.1.0", **fields: 
     )
     return Record(
         id=f"{hash((scenario, code)) % 2**64:016x}",
-        scenario=scenario.resolved(),
+        scenario=resolve(scenario).scenario,
         data_digest="digest",
         parameters=100,
-        vote=scenario.is_vote(),
+        vote=counts_votes(scenario),
         mechanism="none",
         environment=Environment(
             fedbench=code,
@@ -224,14 +225,14 @@ def test_names_are_short_and_mean_the_same_run() -> None:
         partition="dirichlet:beta=0.3",
         per_round=20,
     )
-    short = shortened(typed.resolved())
-    assert short.resolved() == typed.resolved().model_copy(update={"data_seed": 0})
+    short = shortened(resolve(typed).scenario)
+    assert resolve(short).scenario == resolve(typed).scenario.model_copy(update={"data_seed": 0})
     assert short.attack == "dyn-opt"
     assert short.defense == "trimmed-mean"  # f = 4 is what the share of malicious clients means
     assert short.partition == "dirichlet:beta=0.3"
     assert short.dataset == "digits"
     assert short.declared is None
-    other = shortened(typed.model_copy(update={"defense": "trimmed-mean:f=3"}).resolved())
+    other = shortened(resolve(typed.model_copy(update={"defense": "trimmed-mean:f=3"})).scenario)
     assert other.defense == "trimmed-mean:f=3"
 
 

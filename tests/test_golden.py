@@ -264,7 +264,7 @@ def test_sign_flip_sends_the_negative_of_its_own_update() -> None:
     for via in ("codec", "wire"):
         attack = SignFlip(scale=2.0, via=via)
         situation = example_situation(x, Mean())
-        packets = forge(attack, situation, {}).packets
+        packets = forge(attack, situation, {}).among(situation.honest)
         sent, _ = FloatVectors.decode(packets, x.spec)
         assert sent is not None
         assert sent.x.tolist() == [[-2.0, 4.0], [-6.0, -8.0], [5.0, 6.0]]

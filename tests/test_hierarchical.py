@@ -14,6 +14,7 @@ from fedbench.core.errors import ConfigError, IllegalPayloadError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Loop, Schedule
+from fedbench.experiment.compatibility import load_plugins, resolve
 from fedbench.experiment.scenario import Scenario
 from fedbench.models.network import ConvNet
 from fedbench.payload import MixtureVectors
@@ -97,7 +98,7 @@ def test_a_stronger_laplace_prior_holds_more_parameters() -> None:
 
 def test_the_server_of_fedlaplace_takes_the_median() -> None:
     # Equation 36: of -1, 0 and 8 it moves by 0, where the mean would move by 7/3.
-    plugins = Scenario(protocol="fedlaplace").resolved().plugins()
+    plugins = load_plugins(resolve(Scenario(protocol="fedlaplace")).scenario)
     assert type(plugins.defense).__name__ == "Median"
     assert not plugins.protocol.weighted
 

@@ -37,13 +37,15 @@ from fedbench.core.errors import (
     Unavailable,
     UnknownPluginError,
 )
-from fedbench.experiment.compatibility import examine
-from fedbench.experiment.prepare import Setup, prepare
-from fedbench.experiment.record_builder import report
+from fedbench.experiment.compatibility import examine, load_plugins
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.record_builder import build_record
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors, SignBits
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 from fedbench.sweep.engine import crash
 from fedbench.sweep.grid import Grid
 from fedbench.testing import check_attack, check_defense, check_mechanism, check_protocol
@@ -79,11 +81,11 @@ def played(**plugins: Any) -> RunState:
     if "protocol" in plugins:
         executor = dataclasses.replace(setup.executor, protocol=plugins["protocol"])
         setup = dataclasses.replace(setup, executor=executor)
-    world = RunState(hooks.ask(setup.plugins.protocol, "init", object, setup.shared))
-    world.mechanism = hooks.ask(setup.plugins.mechanism, "init", object)
+    run_state = RunState(hooks.ask(setup.plugins.protocol, "init", object, setup.shared))
+    run_state.mechanism = hooks.ask(setup.plugins.mechanism, "init", object)
     with hooks.in_round(0):
-        play_round(setup, world, 0)
-    return world
+        play_round(setup, run_state, 0)
+    return run_state
 
 
 def error_of(**plugins: Any) -> str:
@@ -236,7 +238,7 @@ WRONG_ATTACKS: list[tuple[str, dict[str, Any], str]] = [
 
 
 def test_an_attack_that_goes_wrong_is_named_with_hook_round_and_client() -> None:
-    malicious = set(prepared().malicious.nonzero()[:, 0].tolist())
+    malicious = set(prepared().population.malicious.nonzero()[:, 0].tolist())
     for hook, methods, problem in WRONG_ATTACKS:
         text = error_of(attack=attack(**methods))
         start = f"plug-in Hostile of {HERE}: " + hook
@@ -580,10 +582,10 @@ def doubts(**plugins: Any) -> list[str]:
     scenario = setup.scenario.model_copy(update={"attack": "sign-flip"})
     changed = dataclasses.replace(setup.plugins, **plugins)
     setup = dataclasses.replace(setup, plugins=changed, scenario=scenario)
-    world = RunState(setup.plugins.protocol.init(setup.shared))
+    run_state = RunState(setup.plugins.protocol.init(setup.shared))
     with hooks.in_round(0):
-        one = play_round(setup, world, 0)
-    return report(setup, world, [one], 1.0).flags
+        one = play_round(setup, run_state, 0)
+    return build_record(setup, run_state, [one], 1.0).flags
 
 
 def test_an_attack_whose_messages_do_not_arrive_is_flagged() -> None:
@@ -600,8 +602,8 @@ def test_how_many_messages_were_rejected_is_counted_over_the_rounds_of_the_attac
     setup = prepared()
     scenario = setup.scenario.model_copy(update={"attack": "sign-flip", "attack_from": 1})
     setup = dataclasses.replace(setup, scenario=scenario)
-    world = RunState(setup.plugins.protocol.init(setup.shared))
-    one = play_round(setup, world, 0)
+    run_state = RunState(setup.plugins.protocol.init(setup.shared))
+    one = play_round(setup, run_state, 0)
     before = one.model_copy(update={"malicious": 4, "rejected_malicious": 4})
     for refused, flag in ((2, "all"), (1, "most"), (0, None)):
         acted = [
@@ -609,7 +611,9 @@ def test_how_many_messages_were_rejected_is_counted_over_the_rounds_of_the_attac
             one.model_copy(update={"step": 2, "malicious": 2, "rejected_malicious": refused}),
         ]
         found = [
-            text for text in report(setup, world, [before, *acted], 1.0).flags if "were" in text
+            text
+            for text in build_record(setup, run_state, [before, *acted], 1.0).flags
+            if "were" in text
         ]
         assert found == ([f"{flag} malicious messages were rejected"] if flag else [])
 
@@ -626,8 +630,8 @@ def test_a_rule_that_answers_nan_is_scored_and_flagged() -> None:
     setup = prepared()
     plugins = dataclasses.replace(setup.plugins, defense=rule(aggregate=ruined))
     setup = dataclasses.replace(setup, plugins=plugins)
-    world = RunState(setup.plugins.protocol.init(setup.shared))
-    one = play_round(setup, world, 0)
+    run_state = RunState(setup.plugins.protocol.init(setup.shared))
+    one = play_round(setup, run_state, 0)
     assert one.findings == {"not_finite": 2}
     assert one.accuracy == 0.0
 
@@ -636,7 +640,7 @@ PACKAGE = """
 import sys
 from dataclasses import dataclass
 from fedbench.api import Attack, Defense
-from fedbench.tasks.models import Model
+from fedbench.models.models import Model
 
 
 @dataclass(frozen=True)
@@ -812,7 +816,7 @@ class Alphabets(Attack):
 
 
 def test_alphabets_that_are_none_are_named() -> None:
-    plugins = SMALL.plugins()
+    plugins = load_plugins(SMALL)
     odd = made("Odd", Alphabets, {})
     text = f"Odd of {HERE}: accepts must be types of messages, got a list of 1"
     with pytest.raises(PluginError, match=text):

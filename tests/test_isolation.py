@@ -43,7 +43,7 @@ from multiprocessing.connection import Connection
 
 from fedbench.api import Attack, Defense, Traits
 from fedbench.isolation.plain import write
-from fedbench.scenario import Scenario
+from fedbench.experiment.scenario import Scenario
 
 
 def heap():
@@ -341,7 +341,7 @@ def test_a_child_ends_with_its_parent_whatever_it_does(install: Install, tmp_pat
     )
     given = install(source, {"busy": "Busy"})
     program = (
-        "from fedbench.run import play\nfrom fedbench.scenario import Scenario\n"
+        "from fedbench.run import play\nfrom fedbench.experiment.scenario import Scenario\n"
         "play(Scenario(model='micro', clients=4, per_round=4, malicious=0.5, attack='busy'), "
         "device='cpu', isolate=True)"
     )

@@ -17,6 +17,7 @@ import tomli_w
 from fedbench.cli import main
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
+from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.measurements import Environment, Privacy, Result, Round, Spread, Timing
 from fedbench.experiment.record import Record
@@ -86,7 +87,7 @@ def played(
 ) -> Record:
     """A record as a run of two rounds would write it: 1 bit up, 32 down, a look a round."""
     given = {"protocol": "signsgd", **TRACK, **fields, "attack": attack, "seed": seed}
-    scenario = Scenario.of(**given).resolved()
+    scenario = resolve(Scenario.of(**given)).scenario
     rounds = [
         Round(
             step=step,
@@ -484,7 +485,7 @@ def test_a_doubt_stands_beside_an_entry_and_keeps_none_out(rule: str) -> None:
 
 
 def test_an_entry_is_outdated_by_what_it_met_and_not_by_the_version_that_played_it() -> None:
-    today = Scenario.of(**TRACK, protocol="signsgd", attack="dyn-opt").resolved().attack
+    today = resolve(Scenario.of(**TRACK, protocol="signsgd", attack="dyn-opt")).scenario.attack
     assert not outdated(["none", today, "stat-opt:search=exact"])
     assert not outdated([])
     assert "stat-opt" in outdated(["none", today, SEARCHED_EARLY])

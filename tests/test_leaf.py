@@ -159,8 +159,8 @@ def test_a_run_with_natural_clients_gives_each_one_its_own_samples(
     scenario = Scenario(dataset="femnist", partition="natural", clients=5, per_round=2)
     prepared = prepare.prepare(scenario, device="cpu")
     seen = set()
-    for train, test in zip(prepared.train, prepared.test, strict=True):
-        (user,) = set(prepared.data.y[torch.cat([train, test])].tolist())
+    for train, test in zip(prepared.population.train, prepared.population.test, strict=True):
+        (user,) = set(prepared.population.data.y[torch.cat([train, test])].tolist())
         n = 10 + user
         assert len(train) + len(test) == n - max(1, (n + 5) // 10)  # all but validation
         seen.add(user)

@@ -12,6 +12,7 @@ from fedbench.api import Defense, Gradient, Mechanism, Release, ServerView
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key
+from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.models.batch_norm_net import BatchNormNet
@@ -285,7 +286,7 @@ def test_a_mechanism_refuses_what_it_was_not_proved_for(
     mechanism: str, protocol: str, reason: str
 ) -> None:
     with pytest.raises(Incompatible, match=reason):
-        Scenario(protocol=protocol, mechanism=mechanism).plugins()
+        load_plugins(Scenario(protocol=protocol, mechanism=mechanism))
 
 
 @pytest.mark.parametrize(
@@ -299,7 +300,7 @@ def test_noise_behind_a_robust_rule_and_sums_before_one_are_refused(
     changes: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(Incompatible, match=reason):
-        Scenario(**changes).plugins()
+        load_plugins(Scenario(**changes))
 
 
 def test_floats_beside_bits_and_kept_moments_are_refused() -> None:
@@ -342,7 +343,8 @@ def test_malicious_clients_add_no_noise_unless_they_behave() -> None:
             seen.append(len(updates))
             return torch.zeros_like(updates), state
 
-    from fedbench.run import RunState, play_round
+    from fedbench.experiment.state import RunState
+    from fedbench.run import play_round
 
     for attack, expected in (("none", 6), ("sign-flip", None)):
         seen: list[int] = []

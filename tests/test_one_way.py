@@ -15,11 +15,13 @@ from fedbench.adversary.threat_model import malicious_clients
 from fedbench.api import Attack, AttackView, Defense, Knowledge, Local, Mechanism, ServerView
 from fedbench.api.attack import Tier
 from fedbench.core.rng import Key, Secret, _word
-from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.payload import Payload
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 
 SMALL = Scenario(clients=20, per_round=6, rounds=6, epochs=1, malicious=0.4, eval_every=6)
 Handed = dict[str, set[int]]  # by what it is for, the seeds of keys
@@ -136,9 +138,9 @@ def note(handed: Handed, purpose: str, *keys: Key) -> None:
 def played(setup: Setup, rounds: int, **plugins: Any) -> Setup:
     """The setup with these plug-ins, so many rounds later."""
     setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, **plugins))
-    world = RunState(setup.plugins.protocol.init(setup.shared))
+    run_state = RunState(setup.plugins.protocol.init(setup.shared))
     for step in range(rounds):
-        play_round(setup, world, step)
+        play_round(setup, run_state, step)
     return setup
 
 
@@ -207,7 +209,7 @@ def divined(small: Setup) -> Divining:
 
 
 def test_a_rule_cannot_compute_who_is_malicious(small: Setup, divined: Divining) -> None:
-    truth = [bool(small.malicious[i]) for step in range(6) for i in small.sample(step)]
+    truth = [bool(small.population.malicious[i]) for step in range(6) for i in small.sample(step)]
     right = [guess == fact for guess, fact in zip(divined.guesses, truth, strict=True)]
     # 36 rows of two independent sets of 40 %: they agree on 18.7 +- 3.0; five sigma above is 33.7.
     assert sum(right) < 34
@@ -227,10 +229,10 @@ def test_a_rule_knows_clients_by_pseudonyms_that_stay(small: Setup, divined: Div
 def test_pseudonyms_say_nothing_of_malice() -> None:
     # Mean pseudonym of 8 of 20 clients, 40 runs: 9.5, standard error (35 / 8 * 12/19 / 40) ** .5.
     setups = [prepare(SMALL.model_copy(update={"seed": seed}), "cpu", "loop") for seed in range(40)]
-    means = [float(s.pseudonyms[s.malicious].double().mean()) for s in setups]
+    means = [float(s.population.pseudonyms[s.population.malicious].double().mean()) for s in setups]
     assert abs(sum(means) / 40 - 9.5) < 5 * 0.263
     numbers = torch.stack(
-        [torch.stack([s.pseudonyms.double(), torch.arange(20.0)]) for s in setups]
+        [torch.stack([s.population.pseudonyms.double(), torch.arange(20.0)]) for s in setups]
     )
     correlation = torch.corrcoef(numbers.transpose(0, 1).reshape(2, -1))[0, 1]
     assert abs(float(correlation)) < 5 / 800**0.5

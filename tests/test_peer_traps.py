@@ -14,6 +14,7 @@ from fedbench.api import ServerView
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
+from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import FloatVectors
@@ -76,7 +77,7 @@ def test_d8_no_defense_is_silently_the_mean(name: str) -> None:
 def test_d8_the_server_is_told_the_declared_share_and_not_the_rounds() -> None:
     setup = prepare(SMALL.model_copy(update={"defense": "trimmed-mean", "malicious": 0.3}), "cpu")
     assert setup.plugins.defense.f == 2  # 0.3 of 6, rounded up, in every round
-    counts = {int(setup.malicious[setup.sample(step)].sum()) for step in range(40)}
+    counts = {int(setup.population.malicious[setup.sample(step)].sum()) for step in range(40)}
     assert len(counts) > 1, "the rounds do differ"
 
 
@@ -110,18 +111,18 @@ def test_d15_the_score_is_the_last_look_and_ids_cover_every_field() -> None:
         "data_seed": 7,
         "precision": "bf16",
     }
-    ids = {SMALL.id()}
+    ids = {resolve(SMALL).id()}
     for name in Scenario.model_fields:
         value = getattr(SMALL, name)
         halved = value / 2 if isinstance(value, float) else 0.2 if name == "declared" else None
         other = changed[name] if name in changed else halved or (value or 0) + 2
-        ids.add(SMALL.model_copy(update={name: other}).id())
+        ids.add(resolve(SMALL.model_copy(update={name: other})).id())
     assert len(ids) == 1 + len(Scenario.model_fields)
 
 
 def test_d17_no_round_is_drawn_again_because_it_is_malicious() -> None:
     setup = prepare(SMALL, "cpu")
-    counts = [int(setup.malicious[setup.sample(step)].sum()) for step in range(300)]
+    counts = [int(setup.population.malicious[setup.sample(step)].sum()) for step in range(300)]
     # 8 of 20 are malicious, 6 are drawn: at least half of them with probability 0.4551.
     lost = sum(2 * m >= 6 for m in counts)
     assert 0.4551 * 300 - 5 * 8.63 < lost < 0.4551 * 300 + 5 * 8.63
@@ -132,11 +133,11 @@ def test_d17_no_round_is_drawn_again_because_it_is_malicious() -> None:
 
 def test_d18_the_adversary_is_who_it_is_for_the_whole_run() -> None:
     setup = prepare(SMALL, "cpu")
-    owned = set(setup.malicious.nonzero()[:, 0].tolist())
+    owned = set(setup.population.malicious.nonzero()[:, 0].tolist())
     assert len(owned) == 8
-    met = {i for step in range(200) for i in setup.sample(step) if setup.malicious[i]}
+    met = {i for step in range(200) for i in setup.sample(step) if setup.population.malicious[i]}
     assert met == owned
-    shares = {int(setup.malicious[setup.sample(step)].sum()) for step in range(50)}
+    shares = {int(setup.population.malicious[setup.sample(step)].sum()) for step in range(50)}
     assert len(shares) > 2, "no exact ratio in each round"
 
 

@@ -198,7 +198,7 @@ def test_our_turn_trains_every_sample_of_the_cohort_and_learns() -> None:
 
 def test_idle_clients_move_nothing() -> None:
     setup = fedbench_round.idling(workload.Idling(clients=6, cohort=2, network=TINY))
-    world, found = fedbench_round.timed(setup, 2)
+    state, found = fedbench_round.timed(setup, 2)
     assert (found["clients"], len(found["seconds"])) == (2, 2)
     assert found["parameters"] == sum(w.size for w in TINY.weights().values())
-    assert torch.equal(world.state, setup.plugins.protocol.init(setup.shared))
+    assert torch.equal(state.server, setup.plugins.protocol.init(setup.shared))

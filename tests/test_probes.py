@@ -10,8 +10,10 @@ from torch import Tensor
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.executors.training import Client
-from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.models.models import LeNet
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, same
 from fedbench.payload.rankings import ranking
@@ -21,7 +23,7 @@ from fedbench.probes.lira import centred, confidences, halves, likelihood_ratios
 from fedbench.probes.listener import Heard, listening, signal
 from fedbench.probes.membership import reading
 from fedbench.probes.roc import auc, balanced_accuracy, bootstrap, tpr
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 
 TINY = Scenario(
     clients=40, per_round=4, rounds=2, epochs=1, batch_size=8, malicious=0.0, partition="iid"
@@ -182,14 +184,17 @@ def test_candidates_that_are_out_never_enter_the_training_of_a_shadow(
     for s, row in enumerate(member):
         run = shadows.shadow(base, victim, pool[row], s)
         trained.clear()
-        world = RunState(run.plugins.protocol.init(run.shared))
+        state = RunState(run.plugins.protocol.init(run.shared))
         for step in range(2):
-            play_round(run, world, step)
+            play_round(run, state, step)
         used = {x.numpy().tobytes() for x in torch.cat(trained)}
-        out, inside = base.data.floats(pool[~row]), base.data.floats(pool[row])
+        out, inside = (
+            base.population.data.floats(pool[~row]),
+            base.population.data.floats(pool[row]),
+        )
         assert not {x.numpy().tobytes() for x in out} & used
         assert {x.numpy().tobytes() for x in inside} <= used
-        assert run.sizes[victim] == len(pool) // 2
+        assert run.population.sizes[victim] == len(pool) // 2
 
 
 def test_shadows_share_what_the_server_knows_and_nothing_that_clients_draw() -> None:
@@ -202,7 +207,7 @@ def test_shadows_share_what_the_server_knows_and_nothing_that_clients_draw() -> 
     assert len({first.secret, second.secret, base.secret}) == 3
     assert all(
         torch.equal(a, b)
-        for i, (a, b) in enumerate(zip(base.train, first.train, strict=True))
+        for i, (a, b) in enumerate(zip(base.population.train, first.population.train, strict=True))
         if i != victim
     )
 
@@ -230,15 +235,15 @@ def test_an_ear_at_the_server_changes_nothing_and_hears_what_was_sent(name: str)
     hearing, listener = listening(base, frozenset(ids[1:]))
     rounds = []
     for run in (base, hearing):
-        world = RunState(run.plugins.protocol.init(run.shared))
-        rounds.append((play_round(run, world, 0), world.state))
+        state = RunState(run.plugins.protocol.init(run.shared))
+        rounds.append((play_round(run, state, 0), state.server))
     assert rounds[0][0] == rounds[1][0]
     assert sorted(listener.heard) == sorted(ids[1:])
     protocol, shared = base.plugins.protocol, base.shared
-    world = RunState(protocol.init(shared))
+    state = RunState(protocol.init(shared))
     for i in ids[1:]:
         heard = listener.heard[i][0]
-        client = base.client(i, protocol.receive(shared, heard.broadcast), world.clients.get(i), 0)
+        client = base.client(i, protocol.receive(shared, heard.broadcast), state.memories.get(i), 0)
         updates, _ = base.executor.train([client])
         message, _ = protocol.message(shared, updates, [client.key], [client.memory])
         assert same(heard.sent, message)

@@ -16,12 +16,12 @@ from fedbench.core.errors import Incompatible
 from fedbench.core.rng import Key
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.state import RunState
 from fedbench.probes import inversion
 from fedbench.probes.images import psnr
 from fedbench.probes.inversion import MESSAGE, RAW, Found, choose_images, guess
 from fedbench.probes.membership import Membership, probe
 from fedbench.probes.reconstruct import cosine, normalised, simulator
-from fedbench.run import RunState
 
 IMAGES = Scenario(
     clients=2, per_round=2, rounds=1, epochs=1, batch_size=1, malicious=0.0, partition="iid"
@@ -57,7 +57,7 @@ def members(protocol: str, mechanism: str = "none", **changes: Any) -> Membershi
 def test_a_float_update_of_one_image_gives_the_image_back() -> None:
     found = invert()[MESSAGE]
     setup = prepare(IMAGES, "cpu")
-    noise = guess(setup.data, choose_images(setup).flatten(), Key(0))
+    noise = guess(setup.population.data, choose_images(setup).flatten(), Key(0))
     for one, random in zip(found, noise["random image"], strict=True):
         assert one.psnr > random.psnr + 8
         assert one.cosine is not None
@@ -70,13 +70,13 @@ def test_the_simulated_update_of_the_truth_is_the_update(protocol: str) -> None:
     setup = prepare(IMAGES.model_copy(update={"protocol": protocol}), "cpu")
     rows = choose_images(setup)
     p, shared = setup.plugins.protocol, setup.shared
-    world = RunState(p.init(shared))
-    down = p.broadcast(shared, world.state, [0], Key(0))
-    setup.train[0] = rows[0]
-    client = setup.client(0, p.receive(shared, down), world.clients.get(0), 0)
+    state = RunState(p.init(shared))
+    down = p.broadcast(shared, state.server, [0], Key(0))
+    setup.population.train[0] = rows[0]
+    client = setup.client(0, p.receive(shared, down), state.memories.get(0), 0)
     update = setup.executor.train([client])[0][0] - p.idle(shared, down)[0]
     simulate = simulator(p, setup.executor, client, soft=False)
-    x = normalised(inversion.pixels(setup.data, rows[0]), setup.data)
+    x = normalised(inversion.pixels(setup.population.data, rows[0]), setup.population.data)
     like = float(cosine(simulate(x, client.y), update).detach())
     assert simulate.soft == (protocol == "fedpm")  # Adam
     assert like > (0.8 if simulate.soft else 0.999)
@@ -104,9 +104,10 @@ def test_a_message_that_is_the_raw_update_is_inverted_once() -> None:
 def test_several_images_of_one_message_have_different_labels_and_all_come_back() -> None:
     setup = prepare(IMAGES.model_copy(update={"batch_size": 3}), "cpu")
     rows = choose_images(setup)
-    assert setup.data.y[rows].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert setup.population.data.y[rows].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert all(
-        set(row.tolist()) <= set(part.tolist()) for row, part in zip(rows, setup.train, strict=True)
+        set(row.tolist()) <= set(part.tolist())
+        for row, part in zip(rows, setup.population.train, strict=True)
     )
     assert len(invert(steps=2, batch_size=3)[MESSAGE]) == 6
 
@@ -114,12 +115,12 @@ def test_several_images_of_one_message_have_different_labels_and_all_come_back()
 def test_the_best_guess_of_a_class_is_of_that_class_and_not_the_image_itself() -> None:
     setup = prepare(IMAGES, "cpu")
     row = choose_images(setup).flatten()[:1]
-    (best,) = guess(setup.data, row, Key(0))["best other image of the class"]
-    everything = inversion.pixels(setup.data, torch.arange(len(setup.data)))
+    (best,) = guess(setup.population.data, row, Key(0))["best other image of the class"]
+    everything = inversion.pixels(setup.population.data, torch.arange(len(setup.population.data)))
     alike = (everything == best.image).flatten(1).all(dim=1).nonzero()[:, 0]
-    assert setup.data.y[alike].tolist() == setup.data.y[row].tolist()
+    assert setup.population.data.y[alike].tolist() == setup.population.data.y[row].tolist()
     assert int(row) not in alike.tolist()
-    same = (setup.data.y == setup.data.y[row]).nonzero()[:, 0].tolist()
+    same = (setup.population.data.y == setup.population.data.y[row]).nonzero()[:, 0].tolist()
     truth = everything[row][0]
     others = [psnr(everything[i], truth) for i in same if i != int(row)]
     assert best.psnr == pytest.approx(max(others))

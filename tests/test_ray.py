@@ -432,7 +432,7 @@ def test_workers_map_the_data_set_instead_of_copying_it(cluster: Cluster) -> Non
     said = cluster.script(
         """
         import ray
-        from fedbench.setup import load_pool
+        from fedbench.experiment.prepare import load_pool
         from fedbench.sweep import on_ray
 
         def where(arrays):
@@ -462,8 +462,8 @@ def test_places_are_counted_node_by_node_and_given_back(cluster: Cluster) -> Non
         """
         import time
         import ray
-        from fedbench.errors import ConfigError
-        from fedbench.scenario import Scenario
+        from fedbench.core.errors import ConfigError
+        from fedbench.experiment.scenario import Scenario
         from fedbench.sweep.cells import Cell, Run
         from fedbench.sweep.local import Options
         from fedbench.sweep.on_ray import OnRay

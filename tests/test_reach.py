@@ -29,12 +29,14 @@ from fedbench.api import (
 from fedbench.core.rng import Key, Secret
 from fedbench.data.dataset import Data
 from fedbench.executors.training import Client
-from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors, Payload
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.topk import TopK
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 from fedbench.testing import NETWORK, example_situation
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
@@ -116,7 +118,7 @@ def marked(defense: Defense[Any]) -> AttackContext:
         idle=torch.zeros(1, D),
         codec=own_codec(TopK(error_feedback=True), SHARED, keys, memories),
         memories=memories,
-        state=torch.tensor([700.0]),
+        server=torch.tensor([700.0]),
         defense_state={i: row for i, row in enumerate(filled(800))},
         view=view,
     )
@@ -154,7 +156,7 @@ def test_a_view_leads_to_what_its_tier_and_extras_allow(tier: str, more: str) ->
     found = {number for number in numbers(view) if 100 <= number < 1000}
     assert found == read
     secrets = [thing for thing in reached(view) if isinstance(thing, Secret)]
-    assert all(secret == situation.secret.derive("oracle") for secret in secrets)
+    assert all(secret == situation.owned.secret.derive("oracle") for secret in secrets)
 
 
 def test_the_walk_goes_through_closures_and_bound_methods() -> None:
@@ -201,18 +203,18 @@ def played(scenario: Scenario, engine: str, **plugins: Any) -> tuple[Setup, RunS
     """The setup with these plug-ins, and its rounds."""
     setup = prepare(scenario, "cpu", engine)
     setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, **plugins))
-    world = RunState(setup.plugins.protocol.init(setup.shared))
-    return setup, world, [play_round(setup, world, step) for step in range(scenario.rounds)]
+    run_state = RunState(setup.plugins.protocol.init(setup.shared))
+    return setup, run_state, [play_round(setup, run_state, step) for step in range(scenario.rounds)]
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_in_a_run_nothing_leads_an_attack_to_the_harness(engine: str) -> None:
     attack = Looking()
-    _, world, _ = played(SMALL, engine, attack=attack)
+    _, run_state, _ = played(SMALL, engine, attack=attack)
     harness = (Setup, RunState, AttackContext, Client, Data)
     found = [thing for thing in reached(*attack.handed) if isinstance(thing, harness)]
     assert not found
-    assert bool(torch.isfinite(world.state).all()), "it wrote into copies"
+    assert bool(torch.isfinite(run_state.server).all()), "it wrote into copies"
 
 
 @dataclass(frozen=True)
@@ -267,12 +269,12 @@ class Reading(Writing):
 
 def test_a_rule_that_writes_into_what_it_is_handed_changes_nothing() -> None:
     scenario = SMALL.model_copy(update={"attack": "neurotoxin", "eval_every": 1})
-    _, world, written = played(scenario, "loop", defense=Writing(), attack=Flip())
+    _, run_state, written = played(scenario, "loop", defense=Writing(), attack=Flip())
     _, clean, read = played(scenario, "loop", defense=Reading(), attack=Flip())
     assert any(r.malicious for r in read)
     assert all(r.gain_mean is not None and r.gain_mean > 0 for r in read if r.malicious)
     assert written == read
-    assert torch.equal(world.state, clean.state)
+    assert torch.equal(run_state.server, clean.server)
 
 
 @dataclass(frozen=True)
@@ -315,7 +317,7 @@ def test_a_server_s_view_leads_to_nobody_s_number_and_to_no_truth() -> None:
         things = list(reached(view))
         tensors = [thing for thing in things if isinstance(thing, Tensor)]
         assert tensors
-        for forbidden in (ids, setup.malicious[ids], setup.malicious):
+        for forbidden in (ids, setup.population.malicious[ids], setup.population.malicious):
             assert not any(
                 x.shape == forbidden.shape and bool((x == forbidden).all()) for x in tensors
             )

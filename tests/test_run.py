@@ -18,12 +18,15 @@ from fedbench.core import registry
 from fedbench.core.errors import Incompatible
 from fedbench.core.rng import Key
 from fedbench.executors.training import Client, Executor, Trained
-from fedbench.experiment.prepare import Setup, load_pool, prepare
+from fedbench.experiment.compatibility import load_plugins, resolve
+from fedbench.experiment.prepare import load_pool, prepare
 from fedbench.experiment.record import Record, read
-from fedbench.experiment.record_builder import report
+from fedbench.experiment.record_builder import build_record
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors, Payload
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 from fedbench.testing import doubled
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
@@ -42,8 +45,8 @@ def with_attack(attack: Attack, **changes: Any) -> Setup:
 
 
 def rounds(setup: Setup, count: int = 2) -> tuple[RunState, list[Any]]:
-    world = RunState(setup.plugins.protocol.init(setup.shared))
-    return world, [play_round(setup, world, step) for step in range(count)]
+    run_state = RunState(setup.plugins.protocol.init(setup.shared))
+    return run_state, [play_round(setup, run_state, step) for step in range(count)]
 
 
 @pytest.mark.edges("fedavg")
@@ -71,8 +74,8 @@ def test_another_executor_draws_the_same_and_agrees_to_rounding() -> None:
         setup = prepare(SMALL, "cpu", engine, chunk=2)
         protocol, shared, schedule = setup.plugins.protocol, setup.shared, setup.executor.schedule
         precise = Precise(protocol, shared, schedule, setup.executor)
-        world, (only,) = rounds(dataclasses.replace(setup, executor=precise), 1)
-        states.append((world.state, only.clients))
+        run_state, (only,) = rounds(dataclasses.replace(setup, executor=precise), 1)
+        states.append((run_state.server, only.clients))
     (loop, ids), (stacked, same_ids) = states
     assert ids == same_ids
     # Both are rounded to 24 bits, and so is what is added to them, which is less than the half.
@@ -103,7 +106,7 @@ def test_malicious_clients_are_a_fixed_set_and_rounds_are_not_drawn_again() -> N
     # D17, D18: with half of the clients malicious, 6 of 20 must sometimes have a majority of them,
     # and counts must vary; who is malicious must not.
     setup = prepare(SMALL.model_copy(update={"malicious": 0.5}), "cpu")
-    owned = set(setup.malicious.nonzero()[:, 0].tolist())
+    owned = set(setup.population.malicious.nonzero()[:, 0].tolist())
     assert len(owned) == 10
     counts: Counter[int] = Counter()
     for step in range(300):
@@ -114,7 +117,7 @@ def test_malicious_clients_are_a_fixed_set_and_rounds_are_not_drawn_again() -> N
     _, played = rounds(setup, 2)
     for one in played:
         assert one.malicious == sum(i in owned for i in one.clients)
-    assert not torch.equal(setup.malicious, malicious_clients(20, 0.5, Key(99)))
+    assert not torch.equal(setup.population.malicious, malicious_clients(20, 0.5, Key(99)))
 
 
 def test_attacks_see_updates_and_not_weights() -> None:
@@ -152,9 +155,9 @@ def test_an_attack_sees_what_it_declares_and_only_copies(tier: Any) -> None:
             return own, memory
 
     setup = with_attack(Greedy(), malicious=0.6)
-    world, played = rounds(setup)
+    run_state, played = rounds(setup)
     clean, _ = rounds(with_attack(Attack(), malicious=0.6))
-    assert torch.equal(world.state, clean.state)
+    assert torch.equal(run_state.server, clean.server)
     assert all(one.malicious >= 2 for one in played)
     if tier == "own":  # every malicious client is asked alone
         assert [len(view.own) for view in views] == [1] * sum(one.malicious for one in played)
@@ -185,7 +188,7 @@ def test_an_attack_remembers_from_round_to_round(tier: Any) -> None:
         assert remembered == [0, 1, 2]
     else:  # a client remembers how often it was asked, whoever else was
         setup = with_attack(Counting(), malicious=0.4)
-        asked = [i for one in played for i in one.clients if setup.malicious[i]]
+        asked = [i for one in played for i in one.clients if setup.population.malicious[i]]
         assert remembered == [asked[:k].count(i) for k, i in enumerate(asked)]
         assert max(remembered) > 0
 
@@ -202,10 +205,10 @@ def test_a_rule_remembers_from_round_to_round_and_starts_from_its_init() -> None
 
     setup = prepare(SMALL, "cpu")
     plugins = dataclasses.replace(setup.plugins, defense=Slow())
-    world, _ = rounds(dataclasses.replace(setup, plugins=plugins), 1)
+    run_state, _ = rounds(dataclasses.replace(setup, plugins=plugins), 1)
     start = setup.plugins.protocol.init(setup.shared)
-    assert float((world.state - start).mean()) == pytest.approx(0.5, abs=0.01)
-    torch.testing.assert_close(world.rule, world.state - start)
+    assert float((run_state.server - start).mean()) == pytest.approx(0.5, abs=0.01)
+    torch.testing.assert_close(run_state.defense, run_state.server - start)
 
 
 def test_an_attack_that_trains_does_so_beside_the_honest_training_of_its_own_clients_only() -> None:
@@ -279,20 +282,20 @@ def test_every_hook_of_a_mechanism_is_called_in_its_place() -> None:
     calls: list[str] = []
     setup = prepare(SMALL, "cpu")
     plugins = dataclasses.replace(setup.plugins, mechanism=Marked())
-    world, (one,) = rounds(dataclasses.replace(setup, plugins=plugins), 1)
+    run_state, (one,) = rounds(dataclasses.replace(setup, plugins=plugins), 1)
     start = setup.plugins.protocol.init(setup.shared)
-    torch.testing.assert_close(world.state, start + 3.0)
+    torch.testing.assert_close(run_state.server, start + 3.0)
     assert [c for c in calls if c != "grad"] == ["updates", "payload", "aggregate"]
     assert calls.count("grad") == 6  # nobody attacks: the malicious clients keep to it
     assert one.malicious > 0
-    assert world.mechanism == "yours"
+    assert run_state.mechanism == "yours"
 
 
 def test_a_client_sees_its_data_in_another_order_in_every_round() -> None:
     setup = prepare(SMALL, "cpu")
-    world = RunState(setup.plugins.protocol.init(setup.shared))
-    tree = setup.shared.layout.unflatten(world.state)
-    first, second = (setup.client(3, tree, world.clients.get(3), step).key for step in (0, 1))
+    run_state = RunState(setup.plugins.protocol.init(setup.shared))
+    tree = setup.shared.layout.unflatten(run_state.server)
+    first, second = (setup.client(3, tree, run_state.memories.get(3), step).key for step in (0, 1))
     rows = [torch.cat(setup.executor.schedule.rows(30, key)).tolist() for key in (first, second)]
     assert rows[0] != rows[1]
 
@@ -329,14 +332,14 @@ def test_an_attack_rewrites_its_own_rows_and_no_others() -> None:
             return FloatVectors(torch.full_like(view.own.values(), 7.0)), memory
 
     setup = with_attack(Shout(), malicious=0.4)
-    world, (one,) = rounds(setup, 1)
+    run_state, (one,) = rounds(setup, 1)
     honest_setup = with_attack(Attack(), malicious=0.4)
     honest, _ = rounds(honest_setup, 1)
     start = setup.plugins.protocol.init(setup.shared)
-    malicious = setup.malicious[one.clients]
-    share = setup.sizes[one.clients] / setup.sizes[one.clients].sum()
+    malicious = setup.population.malicious[one.clients]
+    share = setup.population.sizes[one.clients] / setup.population.sizes[one.clients].sum()
     # The attacked step is the honest one, with the malicious rows' share replaced by 7.
-    moved = (world.state - start) - (honest.state - start)
+    moved = (run_state.server - start) - (honest.server - start)
     expected_pull = 7.0 * float(share[malicious].sum())
     assert float(moved.mean()) == pytest.approx(expected_pull, rel=0.01)
 
@@ -354,22 +357,22 @@ def test_bytes_that_do_not_decode_are_rejected_and_counted_and_the_round_goes_on
     protocol: str,
 ) -> None:
     setup = with_attack(Garbage(), protocol=protocol, malicious=0.4)
-    world, (one,) = rounds(setup, 1)
+    run_state, (one,) = rounds(setup, 1)
     assert one.malicious > 0
     assert one.rejected_malicious == one.malicious
     assert one.rejected_honest == 0
     assert one.accepted == 6 - one.malicious
     assert not one.skipped
     start = setup.plugins.protocol.init(setup.shared)
-    assert not torch.equal(world.state, start)
+    assert not torch.equal(run_state.server, start)
     assert one.uplink_bits - one.benign_uplink_bits == 8 * 3 * one.malicious
 
 
 def test_too_few_accepted_rows_leave_the_state_and_the_record_says_so() -> None:
     setup = with_attack(Garbage(), defense="trimmed-mean:f=2", malicious=0.9)
-    world, played = rounds(setup)
+    run_state, played = rounds(setup)
     assert all(one.skipped and one.accepted < 5 for one in played)
-    assert torch.equal(world.state, setup.plugins.protocol.init(setup.shared))
+    assert torch.equal(run_state.server, setup.plugins.protocol.init(setup.shared))
 
 
 def test_nan_is_rejected_by_default_and_accepted_on_request() -> None:
@@ -378,12 +381,12 @@ def test_nan_is_rejected_by_default_and_accepted_on_request() -> None:
         def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
             return FloatVectors(torch.full_like(view.own.values(), torch.nan)), memory
 
-    world, (one,) = rounds(with_attack(Nan(), malicious=0.4), 1)
+    run_state, (one,) = rounds(with_attack(Nan(), malicious=0.4), 1)
     assert one.rejected_malicious == one.malicious > 0
-    assert bool(torch.isfinite(world.state).all())
-    world, (one,) = rounds(with_attack(Nan(), malicious=0.4, server_checks="none"), 1)
+    assert bool(torch.isfinite(run_state.server).all())
+    run_state, (one,) = rounds(with_attack(Nan(), malicious=0.4, server_checks="none"), 1)
     assert one.rejected_malicious == 0
-    assert bool(torch.isnan(world.state).all())
+    assert bool(torch.isnan(run_state.server).all())
     assert one.accuracy == 0.0  # not the share of class 0
 
 
@@ -391,10 +394,10 @@ def test_the_server_prepares_for_the_declared_share_and_not_for_the_truth_of_a_r
     # D13, D17: f is ceil(.2 * 7) = 2 in every round, whatever was sampled.
     for defense in ("trimmed-mean", "multi-krum"):
         asked = SMALL.model_copy(update={"defense": defense, "per_round": 7})
-        assert asked.plugins().defense.f == 2
+        assert load_plugins(asked).defense.f == 2
     declared = SMALL.model_copy(update={"defense": "trimmed-mean", "declared": 0.0})
-    assert declared.plugins().defense.f == 0
-    resolved = SMALL.model_copy(update={"defense": "trimmed-mean"}).resolved()
+    assert load_plugins(declared).defense.f == 0
+    resolved = resolve(SMALL.model_copy(update={"defense": "trimmed-mean"})).scenario
     assert resolved.defense == "trimmed-mean:f=2"
 
 
@@ -425,7 +428,9 @@ def test_per_client_statistics_are_over_benign_clients_only() -> None:
     record = play()
     per_client = record.result.per_client
     assert per_client.min <= per_client.mean <= per_client.max
-    benign = [part for i, part in enumerate(setup.test) if not setup.malicious[i]]
+    benign = [
+        part for i, part in enumerate(setup.population.test) if not setup.population.malicious[i]
+    ]
     assert len(benign) == 16
     pooled = sum(map(len, benign))
     right = record.result.accuracy * pooled
@@ -436,9 +441,9 @@ def doubts(setup: Setup, attack: str, count: int = 2) -> list[str]:
     """What a run of this setup says against itself when it is called by the name of an attack."""
     scenario = setup.scenario.model_copy(update={"attack": attack, "rounds": count})
     setup = dataclasses.replace(setup, scenario=scenario)
-    world, played = rounds(setup, count)
-    assert world.score is not None
-    return report(setup, world, played, 1.0).flags
+    run_state, played = rounds(setup, count)
+    assert run_state.score is not None
+    return build_record(setup, run_state, played, 1.0).flags
 
 
 @pytest.mark.slow
@@ -536,5 +541,5 @@ def test_a_run_on_other_data_has_another_id() -> None:
     other_scale = dataclasses.replace(pool, scale=2 * pool.scale)
     pools = (pool.to("cpu"), other_labels, other_scale)
     ids = [fedbench.play(scenario, device="cpu", data=data).id for data in pools]
-    assert ids[0] == scenario.id()
+    assert ids[0] == resolve(scenario).id()
     assert len(set(ids)) == 3

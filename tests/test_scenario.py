@@ -14,6 +14,7 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError, UnknownPluginError
 from fedbench.experiment import measurements
 from fedbench.experiment.cells import Cell
+from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record, parse, read
@@ -30,19 +31,21 @@ def test_toml_and_json_come_back() -> None:
 
 
 def test_resolving_writes_out_every_default_and_is_idempotent() -> None:
-    resolved = Scenario(protocol="fsl", defense="own", per_round=7).resolved()
+    resolved = resolve(Scenario(protocol="fsl", defense="own", per_round=7)).scenario
     assert resolved.protocol == "fsl:lr=0.4,momentum=0.9,weight_decay=0.0001,k=0.5"
     assert resolved.defense == "mean"
     assert resolved.data_seed == 0
-    assert resolved.resolved() == resolved
+    assert resolve(resolved).scenario == resolved
 
 
 def test_the_id_depends_on_what_is_run_and_not_on_how_it_is_written() -> None:
     base = Scenario(protocol="fedavg", defense="own")
-    assert base.id() == Scenario(protocol="fedavg:momentum=0.9", defense="mean").id()
-    assert base.id() != Scenario(protocol="fedavg:momentum=0.8").id()
-    assert base.id() != Scenario(seed=1).id()
-    assert base.id() != Scenario(data_seed=1).id()
+    assert (
+        resolve(base).id() == resolve(Scenario(protocol="fedavg:momentum=0.9", defense="mean")).id()
+    )
+    assert resolve(base).id() != resolve(Scenario(protocol="fedavg:momentum=0.8")).id()
+    assert resolve(base).id() != resolve(Scenario(seed=1)).id()
+    assert resolve(base).id() != resolve(Scenario(data_seed=1)).id()
     assert code_version().startswith("0.1.0+")
 
 
@@ -88,7 +91,7 @@ WRONG_PLUGINS: list[tuple[dict[str, str], str]] = [
 )
 def test_wrong_plugins_are_named_with_what_would_work(fields: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Scenario.of(**fields).resolved()
+        resolve(Scenario.of(**fields))
 
 
 def test_parameters_are_read_by_their_types() -> None:

@@ -252,7 +252,7 @@ import sys, time
 from pathlib import Path
 from fedbench.sweep.cells import Cell, Run
 from fedbench.sweep.store import Store
-from fedbench.scenario import Scenario
+from fedbench.experiment.scenario import Scenario
 with Store(Path(sys.argv[1])) as store:
     print(*[store.claim(Run(Cell(Scenario()), seed)) for seed in (0, 1)], flush=True)
     time.sleep(float(sys.argv[2]))

@@ -7,6 +7,7 @@ import pytest
 
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell, Run
+from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.scenario import Scenario
 from fedbench.sweep.plan import Plan, runs
 
@@ -163,9 +164,9 @@ def test_a_run_has_the_id_and_the_file_of_its_scenario(data_seed: int | None) ->
     scenario = Scenario(protocol="fsl", attack="rank-reversal", data_seed=data_seed)
     run = Run(Cell(scenario), 8)
     played = scenario.model_copy(update={"seed": 8})
-    assert run.resolved == played.resolved()
-    assert run.id == played.id()
-    assert run.file_name == f"fsl-mean-rank-reversal-seed8-{played.id()}.json"
+    assert run.resolved == resolve(played).scenario
+    assert run.id == resolve(played).id()
+    assert run.file_name == f"fsl-mean-rank-reversal-seed8-{resolve(played).id()}.json"
 
 
 WRONG: list[tuple[str, str]] = [

@@ -16,12 +16,15 @@ from fedbench.adversary.threat_model import attack_view, malicious_clients
 from fedbench.api import Attack, AttackView, Defense, Knowledge, ServerView
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key
-from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.compatibility import load_plugins
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record, read
 from fedbench.experiment.scenario import ADVERSARY, LATER, Scenario
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors, Payload
 from fedbench.results import extract, fields
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 from fedbench.sweep.grid import Grid
 from fedbench.testing import example_situation
 from fedbench_defenses.mean import Mean
@@ -113,17 +116,17 @@ def test_an_attack_that_must_see_more_than_it_may_is_left_out(
         with pytest.raises(
             Incompatible, match=r"dyn-opt must be shown all \+ defense, but --knowledge c"
         ):
-            Scenario(attack="dyn-opt", knowledge=cap).plugins()
+            load_plugins(Scenario(attack="dyn-opt", knowledge=cap))
 
 
 def test_what_a_search_tried_and_how_often_it_asked_is_recorded(tmp_path: Path) -> None:
     setup = with_attack(Searching())
-    world = RunState(setup.plugins.protocol.init(setup.shared))
-    one = play_round(setup, world, 0)
+    run_state = RunState(setup.plugins.protocol.init(setup.shared))
+    one = play_round(setup, run_state, 0)
     assert one.queries == 3
     assert [strength for strength, _ in one.trace] == [1.0, 2.0, None]  # JSON has no infinity
     assert one.trace[0][1] == one.trace[1][1]
-    assert world.attack_seconds > 0
+    assert run_state.attack_seconds > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,9 +234,15 @@ def test_a_record_of_the_second_schema_is_read_and_written_as_it_was(
 
 def test_the_validation_accuracy_is_of_other_samples_than_the_test_accuracy(record: Record) -> None:
     setup = prepare(SMALL, "cpu")
-    for validation, test, train in zip(setup.validation, setup.test, setup.train, strict=True):
+    for validation, test, train in zip(
+        setup.population.validation, setup.population.test, setup.population.train, strict=True
+    ):
         assert not set(validation.tolist()) & (set(test.tolist()) | set(train.tolist()))
-    benign = [len(v) for v, bad in zip(setup.validation, setup.malicious, strict=True) if not bad]
+    benign = [
+        len(v)
+        for v, bad in zip(setup.population.validation, setup.population.malicious, strict=True)
+        if not bad
+    ]
     assert record.result.validation_accuracy is not None
     right = record.result.validation_accuracy * sum(benign)
     assert right == pytest.approx(round(right)), "a share of exactly these samples"

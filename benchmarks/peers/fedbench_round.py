@@ -25,10 +25,12 @@ from fedbench.data.dataset import Data
 from fedbench.executors.factory import NAMES, executor
 from fedbench.executors.malloc import keep_memory
 from fedbench.executors.training import Loop, Precision, Schedule
-from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.models.network import Image, Network, Step
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 
 NEVER = 10**6
 
@@ -82,10 +84,12 @@ def prepared(size: workload.Training, engine: str = "loop", precision: Precision
     network = TwoConvolutions(size.image, size.classes, size)
     shared = dataclasses.replace(setup.shared, network=network)
     protocol, schedule = setup.plugins.protocol, Schedule(1, size.batch)
-    return dataclasses.replace(
-        setup,
+    dealt = setup.with_population(
         train=list(torch.split(torch.arange(len(data)), size.samples)),
         sizes=torch.full((size.clients,), size.samples, dtype=torch.float64),
+    )
+    return dataclasses.replace(
+        dealt,
         shared=shared,
         executor=executor(engine, protocol, shared, schedule, precision=precision),
     )
@@ -94,24 +98,27 @@ def prepared(size: workload.Training, engine: str = "loop", precision: Precision
 def timed(setup: Setup, rounds: int) -> tuple[RunState, dict[str, Any]]:
     """So many rounds after one to warm up, and what the last of them had."""
     protocol, shared = setup.plugins.protocol, setup.shared
-    world = RunState(protocol.init(shared))
-    ids = play_round(setup, world, 0).clients
+    state = RunState(protocol.init(shared))
+    ids = play_round(setup, state, 0).clients
     moments = [workload.Moment.now()]
     for step in range(1, rounds + 1):
-        ids = play_round(setup, world, step).clients
+        ids = play_round(setup, state, step).clients
         moments.append(workload.Moment.now())
-    samples = sum(len(setup.train[i]) for i in ids)
+    samples = sum(len(setup.population.train[i]) for i in ids)
     counted = {"clients": len(ids), "samples": samples, "parameters": shared.layout.d}
-    return world, counted | workload.between(moments)
+    return state, counted | workload.between(moments)
 
 
 def train(size: workload.Training, rounds: int, engine: str, precision: Precision) -> Any:
     """The workload that trains, and how well the model does in the end."""
     setup = prepared(size, engine, precision)
-    world, measured = timed(setup, rounds)
-    model = setup.plugins.protocol.model(setup.shared, world.state, Key(0))
-    rows = torch.arange(min(workload.JUDGED, len(setup.data)))
-    logits, y = setup.shared.network.logits(model, setup.data.floats(rows)), setup.data.y[rows]
+    state, measured = timed(setup, rounds)
+    model = setup.plugins.protocol.model(setup.shared, state.server, Key(0))
+    rows = torch.arange(min(workload.JUDGED, len(setup.population.data)))
+    logits, y = (
+        setup.shared.network.logits(model, setup.population.data.floats(rows)),
+        setup.population.data.y[rows],
+    )
     accuracy = (logits.argmax(dim=1) == y).float().mean().item()
     return measured | {"loss": F.cross_entropy(logits, y).item(), "accuracy": accuracy}
 

@@ -16,59 +16,54 @@ NOT_FINITE = "not_finite"  # finding of a round: how many numbers of the rule's 
 
 
 def effect(
-    situation: AttackContext, received: Payload, accepted: Tensor, aggregate: Tensor
+    context: AttackContext, received: Payload, accepted: Tensor, aggregate: Tensor
 ) -> dict[str, Any]:
     """What the adversary achieved: `gain`, `gain_mean` and `headers` of a round's record.
 
     Gains are L2 distances of the aggregate, and of the plain mean, to what honest messages would
     have given, relative to that; None where a number is not finite. Nothing without malicious rows.
     """
-    if len(situation.rows) == 0:
+    if len(context.owned) == 0:
         return {}
-    if identical(received, situation.honest) and bool(torch.isfinite(aggregate).all()):
-        headers = forged_headers(situation, received, accepted)
+    if identical(received, context.honest) and bool(torch.isfinite(aggregate).all()):
+        headers = forged_headers(context, received, accepted)
         return {"gain": 0.0, "gain_mean": 0.0, "headers": headers}  # what is equal has equal means
-    view, honest = situation.view.asked().copied(), situation.honest.copied()
-    rule = fresh(situation.defense)  # the server's own would see which rows differ
+    view, honest = context.view.asked().copied(), context.honest.copied()
+    rule = fresh(context.defense)  # the server's own would see which rows differ
     clean = None
     if hooks.ask(rule, "ready", bool, view):
-        clean, _ = hooks.aggregate(rule, honest, situation.defense_state, view)
-    honest_mean = _mean(situation.honest, situation.view.weights)
-    sent_mean = _mean(received, situation.view.weights[accepted])
+        clean, _ = hooks.aggregate(rule, honest, context.defense_state, view)
+    honest_mean = _mean(context.honest, context.view.weights)
+    sent_mean = _mean(received, context.view.weights[accepted])
     return {
         "gain": None if clean is None else _relative(aggregate, clean),
         "gain_mean": _relative(sent_mean, honest_mean),
-        "headers": forged_headers(situation, received, accepted),
+        "headers": forged_headers(context, received, accepted),
     }
 
 
-def noted(findings: Findings, aggregate: Tensor) -> Findings:
-    """The same findings, with `NOT_FINITE` where the ``aggregate (k,)`` holds NaN or infinity."""
+def detection(findings: Findings, aggregate: Tensor, malicious: Tensor) -> dict[str, Any]:
+    """Compare what the defense reported with the truth ``(n,)`` bool.
+
+    Returns `true_positive_rate`, the share of the malicious rows that it left out,
+    `false_positive_rate`, that of the others (None where there are none, or where the defense
+    leaves nobody out by name), and `findings`, with `NOT_FINITE` if the ``aggregate (k,)`` holds
+    NaN or infinity.
+    """
+    notes = {name: hooks.legible(note) for name, note in findings.notes.items()}
     finite = torch.isfinite(aggregate)
     if not bool(finite.all()):
-        findings.notes[NOT_FINITE] = int((~finite).sum())
-    return findings
-
-
-def verdict(findings: Findings, malicious: Tensor) -> dict[str, Any]:
-    """What a rule that detects made of the rows, held against the truth ``(n,)`` bool.
-
-    `true_positive_rate`, the share of the malicious rows that it left out, `false_positive_rate`,
-    that of the others (None where there are none, or the rule leaves nobody out by name), and
-    `findings`.
-    """
-    told: dict[str, Any] = {
-        "findings": {name: hooks.legible(note) for name, note in findings.notes.items()}
-    }
+        notes[NOT_FINITE] = int((~finite).sum())
+    fields: dict[str, Any] = {"findings": notes}
     if findings.kept is not None:
         out = ~findings.kept
         for name, rows in (("true", out[malicious]), ("false", out[~malicious])):
-            told[f"{name}_positive_rate"] = float(rows.double().mean()) if len(rows) else None
-    return told
+            fields[f"{name}_positive_rate"] = float(rows.double().mean()) if len(rows) else None
+    return fields
 
 
 def forged_headers(
-    situation: AttackContext, received: Payload, accepted: Tensor
+    context: AttackContext, received: Payload, accepted: Tensor
 ) -> dict[str, float | None]:
     """How far the accepted malicious rows' `Payload.headers` are from those of the same clients.
 
@@ -76,11 +71,11 @@ def forged_headers(
     least a thousandth of its row's largest (None without a finite row); of integers and bools, like
     seeds and indices, the share that its own message does not have at all.
     """
-    rows = [row for row in situation.rows.tolist() if accepted[row]]
-    if not rows or not situation.honest.headers():
+    rows = [row for row in context.owned.rows.tolist() if accepted[row]]
+    if not rows or not context.honest.headers():
         return {}
     arrived = (accepted.cumsum(0) - 1)[rows]
-    sent, own = received.take(arrived).headers(), situation.honest.take(rows).headers()
+    sent, own = received.take(arrived).headers(), context.honest.take(rows).headers()
     return {name: _forged(sent[name], own[name]) for name in own}
 
 

@@ -1,4 +1,4 @@
-"""Who is malicious, what they may read, and the forging of their messages.
+"""Threat model: which clients are malicious, what they observe, and how messages are replaced.
 
 The adversary owns a fixed set of clients for the whole run. It sees copies, so writing into them
 changes nothing, and it rewrites its own rows and no others.
@@ -35,14 +35,12 @@ from fedbench.api.hooks import Note
 from fedbench.core.blame import Hook
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
-from fedbench.executors.multi_run import now
 from fedbench.executors.training import Client, Executor
 from fedbench.payload import Payload
 from fedbench.payload.packets import Packet
 
-AdversaryMemory = dict[
-    int, Any
-]  # what an attack remembers: per client id, or of all colluders together
+# What an attack remembers: per client id, or under `COLLUDERS` for all of them together.
+AdversaryMemory = dict[int, Any]
 COLLUDERS = -1
 
 
@@ -147,44 +145,62 @@ def fresh(plugin: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
+class OwnedRows:
+    """Rows of one round that belong to the adversary's clients.
+
+    Args:
+        rows: ``(m,)`` int64, their rows among the ``n`` of the round.
+        ids: ``m`` client ids.
+        numbers: For each of them, its number among all clients that the adversary owns.
+        total: How many clients the adversary owns.
+        secret: Root of the adversary's draws in this round, and of the oracle's.
+    """
+
+    rows: Tensor
+    ids: Sequence[int]
+    numbers: Sequence[int]
+    total: int
+    secret: Secret
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
 class AttackContext:
-    """A round as it stands before the adversary moves.
+    """Everything about a round from which views are cut, as it stands before the adversary moves.
 
     Args:
         honest: All ``n`` messages, the malicious clients' as if they were honest.
         updates: ``(n, d)``, the same before compression.
         trained: ``(m, d)``, what the adversary's own training gave.
         idle: ``(n, d)``, the updates of clients that learned nothing, or ``(1, d)`` for all.
-        rows: ``(m,)`` rows of the malicious clients.
-        ids: Which clients these are.
+        owned: The adversary's rows.
         codec: The codec of some of these rows, see `own_codec`.
         memories: What each of the ``n`` clients remembers before its message, or nothing.
-        state: The server's state.
+        server: State of the protocol at the server.
         defense: The server's rule.
-        defense_state: The rule's state.
+        defense_state: State of the rule.
         view: What the rule is shown.
-        secret: Root of the adversary's draws in this round, and of the oracle's.
     """
 
     honest: Payload
     updates: Tensor
     trained: Tensor
     idle: Tensor
-    rows: Tensor
-    ids: Sequence[int]
+    owned: OwnedRows
     codec: Callable[[Sequence[int]], Callable[[Tensor], Payload]]
     memories: Sequence[Memory]
-    state: Any
+    server: Any
     defense: Defense[Any]
     defense_state: Any
     view: ServerView
-    secret: Secret
 
     @property
     def benign(self) -> Tensor:
-        """``(n - m,)`` rows of the others."""
+        """``(n - m,)`` rows of the benign clients."""
         others = torch.ones(len(self.honest), dtype=torch.bool)
-        others[self.rows] = False
+        others[self.owned.rows] = False
         return others.nonzero()[:, 0]
 
 
@@ -193,111 +209,101 @@ def train(
     executor: Executor,
     clients: Sequence[Client],
     updates: Tensor,
-    rows: Tensor,
-    parts: tuple[Sequence[int], int],
+    owned: OwnedRows,
     before: Tree | None,
     step: int,
-    secret: Secret,
-    ids: Sequence[int] | None = None,
 ) -> Tensor:
-    """``(m, d)``: what the adversary's own training makes of its clients.
+    """``(m, d)``: updates of the adversary's clients after the attack's own training.
 
     It starts where the honest training of these clients starts, memory included; what they would
     remember of it is thrown away: a client remembers its honest training.
 
     Args:
-        attack: What trains.
+        attack: The attack, which may change data and gradients.
         executor: Trains clients.
-        clients: All of the round, as if honest.
-        updates: ``(n, d)`` of them.
-        rows: ``(m,)`` rows of the malicious clients.
-        parts: Of each client its number among those that the adversary owns, and how many it owns.
-        before: What clients received in the last round.
+        clients: All ``n`` clients of the round, as if honest.
+        updates: ``(n, d)`` honest updates, the result if the attack does not train.
+        owned: The adversary's rows.
+        before: Tree that clients received in the last round.
         step: Round, from 0.
-        secret: Root of the adversary's draws in this round.
-        ids: Which clients the malicious ones are, for errors; by default their rows.
 
     Raises:
         PluginError: the attack raised, or returned no images, labels or gradients of that form.
     """
     if not attack.trains:
-        return updates[rows.to(updates.device)]
-    turned = []
-    numbers = rows.tolist() if ids is None else ids
-    for number, row in zip(numbers, rows.tolist(), strict=True):
+        return updates[owned.rows.to(updates.device)]
+    poisoned = []
+    for i, number, row in zip(owned.ids, owned.numbers, owned.rows.tolist(), strict=True):
         client = clients[row]
         local = Local(
             tree=_copied(client.tree),
             before=None if before is None else _copied(before),
-            part=parts[0][row],
-            parts=parts[1],
+            part=number,
+            parts=owned.total,
             step=step,
-            key=secret.key("poison", row),
+            key=owned.secret.key("poison", row),
             classes=executor.shared.network.classes,
         )
-        x, y = hooks.poison(attack, client.x, client.y, local, number)
-        own_way = partial(hooks.wrap_grad, attack, local=local, client=number)
+        x, y = hooks.poison(attack, client.x, client.y, local, i)
+        own_way = partial(hooks.wrap_grad, attack, local=local, client=i)
         wrap = own_way if attack.wraps else client.wrap_grad
-        turned.append(dataclasses.replace(client, x=x, y=y, wrap_grad=wrap))
+        poisoned.append(dataclasses.replace(client, x=x, y=y, wrap_grad=wrap))
     with Hook(executor.protocol, "local_update", step):
-        return executor.train(turned)[0]
+        return executor.train(poisoned)[0]
 
 
 @dataclass(frozen=True, eq=False)
 class ForgedMessages:
-    """All ``n`` packets of a round, and what the record says of the adversary's."""
-
-    packets: list[Packet]
-    notes: dict[str, Note]
-    trace: list[tuple[float | None, float | None]]
-    queries: int
-    seconds: float
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """Fields of the round's record."""
-        return {"notes": self.notes, "trace": self.trace, "queries": self.queries}
-
-
-def forge(
-    attack: Attack, situation: AttackContext, minds: AdversaryMemory, start: float | None = None
-) -> ForgedMessages:
-    """The adversary rewrites its rows.
-
-    An attack of the tier ``own`` is called once for each malicious client, with that client's
-    message and memory alone; the others once, for all of them together. ``minds`` is updated.
+    """Packets that replace the adversary's, and what the record says of them.
 
     Args:
-        attack: What it does.
-        situation: The round.
-        minds: What the attack remembers.
-        start: When the adversary began; default now.
+        replaced: Packets by row; empty if the attack is idle.
+        fields: Fields of the round's record: notes, trace and number of queries.
+    """
+
+    replaced: dict[int, Packet]
+    fields: dict[str, Any]
+
+    def among(self, honest: Payload) -> list[Packet]:
+        """Return all ``n`` packets of the round: these, and those of the other honest messages."""
+        left = [row for row in range(len(honest)) if row not in self.replaced]
+        others = (honest.take(left) if self.replaced else honest).encode()
+        packets = self.replaced | dict(zip(left, others, strict=True))
+        return [packets[row] for row in range(len(packets))]
+
+
+def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> ForgedMessages:
+    """Replace the adversary's messages, and no others.
+
+    An attack of the tier ``own`` is called once for each malicious client, with that client's
+    message and memory alone; the others once, for all of them together.
+
+    Args:
+        attack: The attack of this round.
+        context: The round before the adversary moves.
+        memory: What the attack remembers, which is updated.
 
     Raises:
         PluginError: the attack raised, or returned a payload that is not legal, or too many rows.
             What a server should reject goes out as raw bytes.
     """
-    start = now() if start is None else start
     packets: dict[int, Packet] = {}
     notes: dict[str, Note] = {}
     trace: list[tuple[float | None, float | None]] = []
-    queries, rows = 0, [] if attack.idle else situation.rows.tolist()
+    queries = 0
+    rows = [] if attack.idle else context.owned.rows.tolist()
     alone = needs(attack).tier == "own"
     parts = [[row] for row in rows] if alone else [rows] if rows else []
     for number, part in enumerate(parts):
-        mind = situation.ids[number] if alone else COLLUDERS
-        view = attack_view(attack, situation, part)
-        hook = Hook(attack, "craft", view.step, [mind] if alone else situation.ids)
-        crafted, minds[mind] = hooks.craft(hook, view, minds.get(mind), situation.honest)
+        owner = context.owned.ids[number] if alone else COLLUDERS
+        view = attack_view(attack, context, part)
+        hook = Hook(attack, "craft", view.step, [owner] if alone else context.owned.ids)
+        crafted, memory[owner] = hooks.craft(hook, view, memory.get(owner), context.honest)
         packets |= dict(zip(part, crafted, strict=True))
         notes |= hooks.legible_notes(hook, view.notes)
         trace += hooks.legible_trace(hook, view.trace)
         queries += view.defense.queries if view.defense else 0
-    seconds, honest = now() - start, situation.honest
-    left = [row for row in range(len(honest)) if row not in packets]
-    packets |= dict(zip(left, (honest.take(left) if packets else honest).encode(), strict=True))
-    ordered = [packets[row] for row in range(len(packets))]
-    return ForgedMessages(ordered, notes, trace, queries, seconds)
+    return ForgedMessages(packets, {"notes": notes, "trace": trace, "queries": queries})
 
 
 def needs(attack: Attack) -> Knowledge:
@@ -309,35 +315,37 @@ def needs(attack: Attack) -> Knowledge:
 
 
 def attack_view(
-    attack: Attack, situation: AttackContext, part: Sequence[int] | None = None
+    attack: Attack, context: AttackContext, part: Sequence[int] | None = None
 ) -> AttackView:
-    """The situation, as far as the attack declares that it must see it.
+    """Return the context as far as the attack declares that it must see it.
 
     Args:
-        attack: Who looks.
-        situation: The round.
+        attack: The attack that looks.
+        context: The round before the adversary moves.
         part: Rows of the malicious clients that are asked; all of them by default.
     """
-    part = situation.rows.tolist() if part is None else part
-    known, rows = needs(attack), torch.tensor(part, dtype=torch.long)
-    own, where = situation.honest.take(rows), rows.to(situation.updates.device)
-    mine = torch.isin(situation.rows, rows).nonzero()[:, 0].to(where.device)
+    part = context.owned.rows.tolist() if part is None else part
+    known = needs(attack)
+    rows = torch.tensor(part, dtype=torch.long)
+    own = context.honest.take(rows)
+    where = rows.to(context.updates.device)
+    mine = torch.isin(context.owned.rows, rows).nonzero()[:, 0].to(where.device)
     return AttackView(
         own=own,
-        updates=situation.updates[where],
-        trained=situation.trained[mine],
-        idle=situation.idle[where % len(situation.idle)],
-        seen=situation.honest.take(situation.benign)
+        updates=context.updates[where],
+        trained=context.trained[mine],
+        idle=context.idle[where % len(context.idle)],
+        seen=context.honest.take(context.benign)
         if known.tier == "all"
         else own.take(range(len(own))),
-        n=len(situation.honest),
-        broadcast=_heard(situation, part, known.tier),
-        step=situation.view.step,
-        key=situation.secret.key("craft", *(part if known.tier == "own" else ())),
-        compress=situation.codec(part),
-        memories=[alone(situation.memories[row]) for row in part],
-        defense=_oracle(situation, rows, known.tier) if known.defense else None,
-        state=alone(situation.state) if known.state else None,
+        n=len(context.honest),
+        broadcast=_heard(context, part, known.tier),
+        step=context.view.step,
+        key=context.owned.secret.key("craft", *(part if known.tier == "own" else ())),
+        compress=context.codec(part),
+        memories=[alone(context.memories[row]) for row in part],
+        defense=_oracle(context, rows, known.tier) if known.defense else None,
+        state=alone(context.server) if known.state else None,
     )
 
 
@@ -366,20 +374,20 @@ def _copied(tree: Tree) -> Tree:
     return {name: leaf.clone() for name, leaf in tree.items()}
 
 
-def _heard(situation: AttackContext, part: Sequence[int], tier: str) -> Payload:
+def _heard(context: AttackContext, part: Sequence[int], tier: str) -> Payload:
     """What the server sent to all; where each client is sent its own, the adversary's."""
-    sent = situation.view.broadcast
+    sent = context.view.broadcast
     return sent.take(range(len(sent)) if len(sent) == 1 or tier == "all" else part)
 
 
-def _oracle(situation: AttackContext, rows: Tensor, tier: str) -> Oracle:
+def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:
     """The server's rule to query. It holds nothing that the tier may not read.
 
     Who may not read the others may not ask about them either: the adversary's own messages and
     weights stand in for theirs, in turn, and the rule remembers nobody.
     """
-    rule, seen = fresh(situation.defense), situation.view
-    state, honest, view = situation.defense_state, situation.honest, seen
+    rule, seen = fresh(context.defense), context.view
+    state, honest, view = context.defense_state, context.honest, seen
     messages, numbers = honest.copied(), torch.arange(len(honest))
     if tier != "all" and len(rows):
         mine = torch.isin(numbers, rows)
@@ -395,7 +403,7 @@ def _oracle(situation: AttackContext, rows: Tensor, tier: str) -> Oracle:
         )
         if hooks.ask(rule, "traits", Traits).identities:
             state = hooks.ask(rule, "init", object, messages.spec)
-    secret = situation.secret.derive("oracle")
+    secret = context.owned.secret.derive("oracle")
     view = view.asked(key=secret.key("none")).copied()  # the server's own key stays at the server
     state = hooks.copied(rule, "aggregate", state)
     return Oracle(rule, Snapshot(rule, state, messages, rows, view, secret))

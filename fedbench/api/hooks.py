@@ -32,17 +32,10 @@ from fedbench.payload import Payload, require_same_form
 from fedbench.payload.packets import Packet
 
 if TYPE_CHECKING:
-    from fedbench.api import (
-        Attack,
-        AttackView,
-        Defense,
-        Grad,
-        Gradient,
-        Local,
-        Mechanism,
-        Prefilter,
-        ServerView,
-    )
+    from fedbench.api.attack import Attack, AttackView, Local
+    from fedbench.api.defense import Defense, ServerView
+    from fedbench.api.mechanism import Mechanism
+    from fedbench.api.protocol import Grad, Gradient
     from fedbench.core.trees import Tree
 
 Note = float | int | str | bool
@@ -291,22 +284,6 @@ def aggregate(
         raise hook.wrong(f"must find {len(received)} bools of rows, got {shown(kept)}")
     legible_notes(hook, view.findings.notes)
     return answer, after
-
-
-def transform(
-    prefilter: Prefilter, received: Payload, view: ServerView
-) -> tuple[Payload, Tensor | None]:
-    """`Prefilter.transform`: messages, and None or the row that each of them was."""
-    hook = Hook(prefilter, "transform", view.step)
-    passed, rows = hook.pair(received, view)
-    hook.must(isinstance(passed, Payload), "messages and their rows", passed)
-    if rows is not None:
-        n = len(received)
-        good = isinstance(rows, Tensor) and rows.dtype == torch.int64
-        good = good and rows.shape == (len(passed),)
-        good = good and (len(rows) == 0 or (int(rows.min()) >= 0 and int(rows.max()) < n))
-        hook.must(good, f"rows ({len(passed)},) int64 from 0 to {n - 1}, or None", rows)
-    return passed, rows
 
 
 def legible_notes(hook: Hook, notes: Mapping[str, Note]) -> dict[str, Note]:

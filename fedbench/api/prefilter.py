@@ -126,7 +126,7 @@ class Chain(Defense[Any], chain=True):
 
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
         """First one, then the other."""
-        passed, rows = hooks.transform(self.first, received, view)
+        passed, rows = transform(self.first, received, view)
         origin = received.origin() if self.first.real else None
         if origin is not None and bool(origin.any()):  # reals have their middle at 0
             passed = FloatVectors(passed.values() - origin)
@@ -147,3 +147,23 @@ class Chain(Defense[Any], chain=True):
             kept[rows.cpu()] = True if inner.findings.kept is None else inner.findings.kept.cpu()
             view.findings.kept = kept
         return out, state
+
+
+def transform(
+    prefilter: Prefilter, received: Payload, view: ServerView
+) -> tuple[Payload, Tensor | None]:
+    """Call `Prefilter.transform`; return messages, and None or the row that each of them was.
+
+    Raises:
+        PluginError: it returned something else.
+    """
+    hook = hooks.Hook(prefilter, "transform", view.step)
+    passed, rows = hook.pair(received, view)
+    hook.must(isinstance(passed, Payload), "messages and their rows", passed)
+    if rows is not None:
+        n = len(received)
+        good = isinstance(rows, Tensor) and rows.dtype == torch.int64
+        good = good and rows.shape == (len(passed),)
+        good = good and (len(rows) == 0 or (int(rows.min()) >= 0 and int(rows.max()) < n))
+        hook.must(good, f"rows ({len(passed)},) int64 from 0 to {n - 1}, or None", rows)
+    return passed, rows

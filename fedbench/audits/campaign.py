@@ -12,6 +12,7 @@ from fedbench.audits.runs import one_run_bound, one_shot_estimates
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Secret
+from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.scenario import Scenario
 
 METHODS = ("mechanism", "one-run", "one-shot")
@@ -70,7 +71,7 @@ class Plan:
             return [one_run_bound(scenario, self.canaries, self.confidence)]
         if method == "one-shot":
             return one_shot_estimates(scenario, self.canaries)
-        plugins = scenario.plugins()
+        plugins = load_plugins(scenario)
         bench = Bench(
             plugins.mechanism, plugins.protocol, plugins.defense, self.dim, scenario.per_round
         )

@@ -15,9 +15,10 @@ from fedbench.api import Defense, Memory, ServerView
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.executors.training import Client, Executor
-from fedbench.experiment.prepare import Setup
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.payload import Payload, Spec
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 
 Form = Literal["signs", "sphere"]
 FAR = 10.0  # times the clip: the mechanism has to shorten it
@@ -122,7 +123,7 @@ class Watched(Defense[Any]):
         return aggregate, state
 
 
-def play(setup: Setup, world: RunState, canaries: Canaries) -> Iterator[dict[int, Tensor]]:
+def play(setup: Setup, run_state: RunState, canaries: Canaries) -> Iterator[dict[int, Tensor]]:
     """Rounds with canaries in them: for each, what is seen of which canary, ``(d,)``.
 
     If messages are seen, a canary's own one; if their sum and who took part, that of its rounds; if
@@ -133,11 +134,11 @@ def play(setup: Setup, world: RunState, canaries: Canaries) -> Iterator[dict[int
         ConfigError: messages do not have a value for each parameter.
     """
     protocol, shared, plugins = setup.plugins.protocol, setup.shared, setup.plugins
-    before = model(setup, world)
+    before = model(setup, run_state)
     for step in range(setup.scenario.rounds):
         ids = setup.sample(step)
         key = setup.secret.key("broadcast", step)
-        idle = protocol.idle(shared, protocol.broadcast(shared, world.state, ids or [0], key))
+        idle = protocol.idle(shared, protocol.broadcast(shared, run_state.server, ids or [0], key))
         idle = idle.expand(max(len(ids), 1), -1)
         rows = canaries.rows(ids)
         given = {row: canaries.update(j, idle[row]) for row, j in rows.items()}
@@ -146,8 +147,8 @@ def play(setup: Setup, world: RunState, canaries: Canaries) -> Iterator[dict[int
         now = dataclasses.replace(
             setup, executor=executor, plugins=dataclasses.replace(plugins, defense=watched)
         )
-        play_round(now, world, step)
-        after = model(setup, world)
+        play_round(now, run_state, step)
+        after = model(setup, run_state)
         if setup.sees == "model":
             yield dict.fromkeys(range(len(canaries)), after - before)
         elif watched.seen:
@@ -177,10 +178,10 @@ def _seen(
     return dict.fromkeys(range(len(canaries)) if hidden else rows.values(), moved)
 
 
-def model(setup: Setup, world: RunState) -> Tensor:
+def model(setup: Setup, run_state: RunState) -> Tensor:
     """``(d,)``: what the server would send now."""
     sent = setup.plugins.protocol.broadcast(
-        setup.shared, world.state, [0], setup.secret.key("looked at")
+        setup.shared, run_state.server, [0], setup.secret.key("looked at")
     )
     values: Tensor = sent.values()[0]
     return values.clone()

@@ -17,11 +17,13 @@ from fedbench.audits.finding import Finding, Method
 from fedbench.audits.laws import Gaussians
 from fedbench.audits.rates import check_confidence
 from fedbench.core.errors import ConfigError, NoTheorem, require
+from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.guarantee import guarantee
 from fedbench.experiment.measurements import Privacy
-from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
-from fedbench.run import RunState
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 
 Rows = npt.NDArray[np.int64]
 Laws = Callable[[Rows], Gaussians]
@@ -43,11 +45,11 @@ def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> Findi
     key = setup.secret.key("audit", "one-run")
     coins = key.fold("there").uniform(canaries) < 0.5
     birds = flock(setup, coins, "signs")
-    world, scores = begin(setup), torch.zeros(canaries, dtype=torch.float64)
-    for seen in play(setup, world, birds):
+    state, scores = begin(setup), torch.zeros(canaries, dtype=torch.float64)
+    for seen in play(setup, state, birds):
         for j, x in seen.items():
             scores[j] += float(x.double() @ birds.direction(j, len(x)).to(x).double())
-    claim = claimed(setup, world)
+    claim = claimed(setup, state)
     epsilon, guesses = one_run.best_guesses(scores.numpy(), coins.numpy(), claim.delta, confidence)
     evidence = (
         f"{guesses.right} of {guesses.made} guesses right, no word on {canaries - guesses.made} "
@@ -67,14 +69,14 @@ def one_shot_estimates(scenario: Scenario, canaries: int) -> list[Finding]:
     setup = ready(scenario, canaries)
     present = flock(setup, torch.ones(canaries, dtype=torch.bool), "sphere")
     others = Canaries(present.there, 0, 0.0, present.key.fold("unobserved"), "sphere")
-    world, total = begin(setup), dict[int, Tensor]()
+    state, total = begin(setup), dict[int, Tensor]()
     largest = np.full((2, canaries), -math.inf)
-    for seen in play(setup, world, present):
+    for seen in play(setup, state, present):
         for j, x in seen.items():
             total[j] = x.double() if j not in total else total[j] + x.double()
             for k, bird in enumerate((present, others)):
                 largest[k, j] = max(largest[k, j], cosine(x, bird.direction(j, len(x))))
-    claim, took = claimed(setup, world), np.array(sorted(total))
+    claim, took = claimed(setup, state), np.array(sorted(total))
     require("canaries that took part", len(took), len(took) >= 4, ">= 4; more rounds have more")
     d = len(total[int(took[0])])
     final = np.array([cosine(total[j], present.direction(j, d)) for j in took.tolist()])
@@ -133,7 +135,7 @@ def ready(scenario: Scenario, canaries: int) -> Setup:
         ConfigError: too few clients, or a mechanism that canary clients say nothing about.
         NoTheorem: there is none for what they do.
     """
-    mechanism = scenario.plugins().mechanism
+    mechanism = load_plugins(scenario).mechanism
     if mechanism.unit != "client":
         raise ConfigError(
             f"--mechanism {scenario.mechanism.partition(':')[0]} covers an {mechanism.unit}, of "
@@ -164,13 +166,13 @@ def begin(setup: Setup) -> RunState:
     return RunState(plugins.protocol.init(setup.shared), mechanism=plugins.mechanism.init())
 
 
-def claimed(setup: Setup, world: RunState) -> Privacy:
+def claimed(setup: Setup, state: RunState) -> Privacy:
     """What the accountant says of the run that was played.
 
     Raises:
         ConfigError: nothing is claimed.
     """
-    found = guarantee(setup, world.ledger)
+    found = guarantee(setup, state.ledger)
     if found is None:
         raise ConfigError(
             f"--mechanism {setup.scenario.mechanism.partition(':')[0]} claims nothing that could "

@@ -12,7 +12,8 @@ from fedbench.core import registry
 from fedbench.core.errors import Incompatible
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
-from fedbench.run import RunState, play_round
+from fedbench.experiment.state import RunState
+from fedbench.run import play_round
 
 PROTOCOLS = ("fedavg", "signsgd", "fedpm", "fsl")
 PLAIN, SEARCH = 0.15, 0.5  # budgets: who reads what is there anyway, and who asks the rule
@@ -64,12 +65,12 @@ def measure(scenario: Scenario, rounds: int, device: str = "auto") -> Cost:
     """
     last = rounds + 2
     setup = prepare(scenario.model_copy(update={"rounds": last, "eval_every": last}), device)
-    world = RunState(setup.plugins.protocol.init(setup.shared), mechanism=None)
+    state = RunState(setup.plugins.protocol.init(setup.shared), mechanism=None)
     played, shares, malicious = [], [], []
     for step in range(rounds + 1):
-        start, before = time.perf_counter(), world.attack_seconds
-        one = play_round(setup, world, step)
-        theirs = world.attack_seconds - before
+        start, before = time.perf_counter(), state.attack_seconds
+        one = play_round(setup, state, step)
+        theirs = state.attack_seconds - before
         rest = time.perf_counter() - start - theirs
         if step and one.malicious:
             played.append(rest)

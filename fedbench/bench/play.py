@@ -14,7 +14,8 @@ from fedbench.bench import vectors
 from fedbench.bench.suite import chosen
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
-from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.setup import Setup
 from fedbench.probes.codecs import Measured, Plan, measure, scale_of
 
 

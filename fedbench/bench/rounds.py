@@ -17,9 +17,11 @@ from fedbench.core import registry
 from fedbench.core.errors import Incompatible
 from fedbench.core.rng import Key
 from fedbench.data.dataset import Data
-from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
-from fedbench.run import RunState, play_round
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
+from fedbench.run import play_round
 
 TARGET = 0.8  # share of training
 SMALL = ("lenet", "micro")  # models of 28 x 28 grey pixels; the others have 32 x 32 colours
@@ -126,22 +128,22 @@ def ready(
     )
     data = pool(model, plan.clients * (2 * plan.samples + 4))  # 7 of 10 are for training
     setup = prepare(scenario, device, engine, data=data)
-    train = [part[: plan.samples] for part in setup.train]
-    return dataclasses.replace(setup, train=train, sizes=torch.tensor(list(map(len, train))))
+    train = [part[: plan.samples] for part in setup.population.train]
+    return setup.with_population(train=train, sizes=torch.tensor(list(map(len, train))))
 
 
 def measure(setup: Setup, rounds: int) -> Split:
     """Play one round to warm up, then so many that count; nobody looks at test data."""
     plugins = setup.plugins
-    world = RunState(plugins.protocol.init(setup.shared), mechanism=plugins.mechanism.init())
-    play_round(setup, world, 0)
+    state = RunState(plugins.protocol.init(setup.shared), mechanism=plugins.mechanism.init())
+    play_round(setup, state, 0)
     played = []
     start, before = time.perf_counter(), busy()
     for step in range(1, rounds + 1):
         clock = Clock(setup.shared.device)
         with watched(setup, clock):
             clock.turn("rest")
-            play_round(setup, world, step)
+            play_round(setup, state, step)
             clock.turn("rest")
         played.append(clock.seconds)
     wall, after = time.perf_counter() - start, busy()

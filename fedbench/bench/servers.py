@@ -22,10 +22,11 @@ from fedbench.core.trees import Tree
 from fedbench.executors.training import Loop
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors, Rankings, ranking
 from fedbench.payload.packets import pack
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 from fedbench.testing.defenses import view_of
 
 SERVER, MESSAGES, FRAMEWORK = "server", "messages", "framework"
@@ -195,7 +196,7 @@ def framework(n: int, device: torch.device) -> Iterator[Pair]:
         plugins=dataclasses.replace(setup.plugins, protocol=idle),
         executor=Loop(idle, setup.shared, setup.executor.schedule),
     )
-    world = RunState(idle.init(setup.shared))
+    state = RunState(idle.init(setup.shared))
     tree = {
         name: torch.zeros(shape, device=device)
         for name, shape in setup.shared.network.shapes.items()
@@ -213,7 +214,7 @@ def framework(n: int, device: torch.device) -> Iterator[Pair]:
         FRAMEWORK,
         f"{n} idle clients",
         "a bare loop",
-        lambda: play_round(setup, world, next(steps)),
+        lambda: play_round(setup, state, next(steps)),
         alone,
         units=n,
     )

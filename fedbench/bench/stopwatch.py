@@ -16,7 +16,7 @@ import torch
 
 import fedbench.run
 from fedbench.adversary import threat_model
-from fedbench.experiment.prepare import Setup
+from fedbench.experiment.setup import Setup
 from fedbench.payload import Payload
 
 Work = Callable[..., Any]

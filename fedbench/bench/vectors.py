@@ -11,9 +11,10 @@ from torch import Tensor
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.data.datasets import CACHE, data_folder
-from fedbench.experiment.prepare import Setup
 from fedbench.experiment.scenario import Scenario
-from fedbench.run import RunState, play_round
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
+from fedbench.run import play_round
 
 INPUTS = {
     "gaussian": "independent N(0, 1)",
@@ -70,14 +71,14 @@ def real(setup: Setup) -> Tensor:
         ConfigError: training left the numbers.
     """
     protocol, shared = setup.plugins.protocol, setup.shared
-    world = RunState(protocol.init(shared))
+    state = RunState(protocol.init(shared))
     for step in range(ROUNDS):
-        play_round(setup, world, step)
+        play_round(setup, state, step)
     ids = setup.sample(ROUNDS)
     key = setup.secret.key("broadcast", ROUNDS)
-    broadcast = protocol.broadcast(shared, world.state, ids, key)
+    broadcast = protocol.broadcast(shared, state.server, ids, key)
     tree = protocol.receive(shared, broadcast)
-    clients = [setup.client(i, tree, world.clients.get(i), ROUNDS) for i in ids]
+    clients = [setup.client(i, tree, state.memories.get(i), ROUNDS) for i in ids]
     updates, _ = setup.executor.train(clients)
     if not bool(torch.isfinite(updates).all()) or not bool(updates.any(dim=1).all()):
         raise ConfigError(

@@ -252,7 +252,7 @@ def note(changes: list[str]) -> str | None:
 
 
 @contextmanager
-def kept(restore: Callable[[], list[str]]) -> Iterator[None]:
+def restored_after(restore: Callable[[], list[str]]) -> Iterator[None]:
     """Restore settings at the end; an error that ends the block gets a note of what had changed.
 
     Args:

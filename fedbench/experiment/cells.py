@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from fedbench.api import Attack
 from fedbench.core import registry
+from fedbench.experiment.compatibility import counts_votes, load_plugins, resolve
 from fedbench.experiment.fingerprint import fingerprint
 from fedbench.experiment.record import file_name
 from fedbench.experiment.scenario import ADVERSARY, Scenario
@@ -45,7 +47,7 @@ class Cell:
     @property
     def defense(self) -> str:
         """As typed, but ``vote`` where the protocol's own rule counts votes."""
-        if self.scenario.is_vote():
+        if counts_votes(self.scenario):
             return "vote"
         if self.scenario.defense == "own":
             default: str = registry.load("protocol", self.scenario.protocol).default_defense
@@ -69,12 +71,12 @@ class Cell:
     @cached_property
     def resolved(self) -> Scenario:
         """With every default written out."""
-        return self.scenario.resolved()
+        return resolve(self.scenario).scenario
 
     @cached_property
     def modules(self) -> tuple[str, ...]:
         """Source files of its plug-ins."""
-        return tuple(self.scenario.plugins().modules())
+        return tuple(load_plugins(self.scenario).modules())
 
     @property
     def clean(self) -> bool:
@@ -129,7 +131,7 @@ class Run:
     @cached_property
     def id(self) -> str:
         """Of the record that it makes."""
-        return fingerprint(self.resolved, self.cell.modules)
+        return fingerprint(self.resolved.model_dump_json(), self.cell.modules)
 
     @cached_property
     def file_name(self) -> str:
@@ -148,3 +150,10 @@ class Skipped:
     defense: str
     attack: str
     reason: str
+
+
+def differing(scenarios: Iterable[Scenario]) -> list[str]:
+    """Fields beside the plug-ins that are tried, and the seed, in which the scenarios differ."""
+    first, *others = scenarios
+    names = [name for name in Scenario.model_fields if name not in (*AXES, "seed")]
+    return [n for n in names if any(getattr(first, n) != getattr(other, n) for other in others)]

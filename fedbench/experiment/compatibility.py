@@ -1,11 +1,13 @@
-"""What a scenario names, as objects, and whether they fit each other."""
+"""Resolution of a scenario: plug-ins that fit each other, and every default written out."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,26 +24,26 @@ from fedbench.api import (
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask, shown
 from fedbench.core.errors import ConfigError, Incompatible
+from fedbench.experiment.fingerprint import fingerprint
+from fedbench.experiment.scenario import Scenario
 from fedbench.isolation.stand_ins import IsolatedDefense, StandIn
 from fedbench.payload import Payload
 
-if TYPE_CHECKING:
-    from fedbench.experiment.scenario import Scenario
-
 WHY = (str, type(None))
+Load = Callable[[str, str], Any]  # kind and text to plug-in, as `registry.load`
 
 
 @dataclasses.dataclass(frozen=True)
 class Plugins:
-    """What a scenario names, as objects.
+    """Plug-ins that play a round, as objects.
 
     Args:
-        protocol: What clients and server do.
-        attack: What the malicious clients do.
-        defense: The server's rule.
+        protocol: The federated protocol.
+        attack: The attack of the malicious clients.
+        defense: The server's rule, with its prefilters.
         mechanism: The privacy mechanism.
         rule: The name of the defense.
-        declares: Does the rule take its ``f`` from the declared share?
+        declares: True if the defense takes its ``f`` from the declared share.
     """
 
     protocol: Any
@@ -164,6 +166,86 @@ class Plugins:
                 f"defense {self.rule} moves shares towards the middle and would be the plain vote "
                 f"for {registry.split(scenario.protocol)[0]}, which takes the majority"
             )
+
+
+def load_plugins(scenario: Scenario, load: Load = registry.load) -> Plugins:
+    """Return the plug-ins of a scenario; an ``f`` that was left open follows the declared share.
+
+    Args:
+        scenario: The scenario as typed.
+        load: Makes an attack or a defense of its text, possibly in another process.
+
+    Raises:
+        ConfigError: a plug-in or a parameter does not exist, or the parts do not fit each other.
+    """
+    protocol = registry.load("protocol", scenario.protocol)
+    rule = protocol.default_defense if scenario.defense == "own" else scenario.defense
+    share = scenario.malicious if scenario.declared is None else scenario.declared
+    typed = load("defense", rule)
+    defense = ask(typed, "declared", Defense, math.ceil(share * scenario.per_round - 1e-9))
+    plugins = Plugins(
+        protocol=protocol,
+        attack=load("attack", scenario.attack),
+        defense=defense,
+        mechanism=registry.load("mechanism", scenario.mechanism),
+        rule=registry.split(rule)[0],
+        declares=defense != typed,
+    )
+    plugins.check(scenario)
+    return plugins
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolution:
+    """One scenario with every default written out, and the objects that its texts name.
+
+    Args:
+        scenario: The scenario; equal runs have equal ones, however they were typed.
+        plugins: What plays a round.
+        dataset: Where samples come from.
+        model: The architecture of the network.
+        partition: How samples are dealt to clients.
+    """
+
+    scenario: Scenario
+    plugins: Plugins
+    dataset: Any
+    model: Any
+    partition: Any
+
+    def id(self, own_data: str = "") -> str:
+        """Return the run's sixteen hex digits; ``own_data`` as in `fingerprint`."""
+        return fingerprint(self.scenario.model_dump_json(), self.plugins.modules(), own_data)
+
+
+def resolve(scenario: Scenario, load: Load = registry.load) -> Resolution:
+    """Load everything that a scenario names, and write its defaults out.
+
+    Raises:
+        ConfigError: as `load_plugins`.
+    """
+    plugins = load_plugins(scenario, load)
+    rule = plugins.protocol.default_defense if scenario.defense == "own" else scenario.defense
+    typed = {"protocol": scenario.protocol, "attack": scenario.attack, "defense": rule}
+    typed["mechanism"] = scenario.mechanism
+    fields: dict[str, Any] = {kind: plugins.described(kind, text) for kind, text in typed.items()}
+    parts = {}
+    for kind in ("dataset", "model", "partition"):
+        text = getattr(scenario, kind)
+        parts[kind] = registry.load(kind, text)
+        fields[kind] = registry.describe(registry.split(text)[0], parts[kind])
+    if scenario.declared is None:
+        fields["declared"] = scenario.malicious
+    if scenario.data_seed is None:
+        fields["data_seed"] = scenario.seed
+    return Resolution(scenario.model_copy(update=fields), plugins, **parts)
+
+
+def counts_votes(scenario: Scenario) -> bool:
+    """True if the protocol's own rule is used, and with its server step counts votes."""
+    protocol = registry.load("protocol", scenario.protocol)
+    rule = registry.split(scenario.defense)[0]
+    return protocol.votes and rule in ("own", protocol.default_defense)
 
 
 def _must_be_alphabets(plugin: Any, name: str, alphabets: Any) -> None:

@@ -1,17 +1,23 @@
-"""How good a deployed model is."""
+"""Evaluation of deployed models on test data."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedbench.api import hooks
 from fedbench.core.trees import Tree
 from fedbench.data.dataset import Data
+from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Setup
 from fedbench.models.network import Network, is_weight
+from fedbench.payload import Payload
 
 _BATCH = 1024
 
@@ -35,10 +41,87 @@ class Score:
     success: float | None = None
 
 
-def evaluate(
+def evaluate(setup: Setup, server: Any, step: int) -> Score:
+    """Score what is deployed after this round on the test parts of the benign clients."""
+    population = setup.population
+    model = deployed(setup, server, step)
+    benign = population.of_benign(population.test)
+    score = score_model(setup.shared.network, model, population.data, benign)
+    success = backdoor_success(setup, model, torch.cat(benign))
+    return dataclasses.replace(score, success=success)
+
+
+def validation_accuracy(setup: Setup, server: Any) -> float:
+    """Accuracy of what is deployed in the end on the validation parts of the benign clients."""
+    population = setup.population
+    model = deployed(setup, server, setup.scenario.rounds - 1)
+    benign = population.of_benign(population.validation)
+    return score_model(setup.shared.network, model, population.data, benign).accuracy
+
+
+def is_evaluated(scenario: Scenario, step: int) -> bool:
+    """True for the rounds that read test data; the last one is always among them."""
+    return (step + 1) % scenario.eval_every == 0 or step + 1 == scenario.rounds
+
+
+def deployed(setup: Setup, server: Any, step: int) -> Tree | list[Tree]:
+    """Return the model, or the ensemble, that the protocol makes of its state after this round."""
+    shared = setup.shared
+    key = setup.secret.key("model", step)
+    model: Tree | list[Tree] = hooks.model(
+        setup.plugins.protocol, shared.network.shapes, shared, server, key
+    )
+    return model
+
+
+def backdoor_success(setup: Setup, model: Tree | list[Tree], rows: Tensor) -> float | None:
+    """Share of these samples on which a backdoor works; None if the attack is none.
+
+    Raises:
+        PluginError: the attack's trigger is none, see `fedbench.api.hooks.trigger`.
+    """
+    data = setup.population.data
+    x = data.floats(rows)
+    triggered = hooks.trigger(setup.plugins.attack, x, data.y[rows], data.classes)
+    return None if triggered is None else share_taken_for(setup.shared.network, model, *triggered)
+
+
+def local_accuracies(
+    setup: Setup,
+    earlier: Mapping[int, float],
+    ids: Sequence[int],
+    broadcast: Payload,
+    honest: Payload,
+) -> dict[int, float]:
+    """Per benign client, the accuracy of what it last sent on its own test part.
+
+    The honest message alone, before compression's other end averages it, is the client's model; its
+    test part never changes, so a client is evaluated again only when it sends again.
+    """
+    accuracies = dict(earlier)
+    population = setup.population
+    for row, i in enumerate(ids if setup.scenario.local_models else ()):
+        if population.malicious[i]:
+            continue
+        down = broadcast.take([row % len(broadcast)])
+        model = hooks.ask(
+            setup.plugins.protocol,
+            "local_model",
+            (dict, type(None)),
+            setup.shared,
+            down,
+            honest.take([row]),
+        )
+        if model is not None:
+            score = score_model(setup.shared.network, model, population.data, [population.test[i]])
+            accuracies[i] = score.accuracy
+    return accuracies
+
+
+def score_model(
     network: Network, model: Tree | list[Tree], data: Data, parts: Sequence[Tensor]
 ) -> Score:
-    """Judge a model, or an ensemble by its mean probability, on the samples of ``parts``.
+    """Score a model, or an ensemble by its mean probability, on the samples of ``parts``.
 
     Scores that are not finite count as a wrong answer: argmax would call them class 0.
     """

@@ -1,4 +1,4 @@
-"""What a run is called by: its resolved scenario and the code that plays it."""
+"""Identity of a run: a hash of its resolved scenario and of the code that plays it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import hashlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fedbench.experiment.scenario import Scenario
 
 
-def fingerprint(resolved: Scenario, modules: Iterable[str], own_data: str = "") -> str:
-    """Return the id of a resolved scenario whose plug-ins are defined in these files.
+def fingerprint(resolved: str, modules: Iterable[str], own_data: str = "") -> str:
+    """Return the sixteen hex digits that identify a run.
 
-    ``own_data`` identifies samples that replace those of the data set, see `Scenario.id`.
+    Args:
+        resolved: JSON of the scenario with every default written out.
+        modules: Source files of its plug-ins.
+        own_data: `Data.identity` of samples that replace those of the data set; empty for the
+            data set that the scenario names.
     """
-    digest = hashlib.sha256(resolved.model_dump_json().encode() + own_data.encode())
+    digest = hashlib.sha256(resolved.encode() + own_data.encode())
     digest.update(code_version().encode())
     for module in modules:
         digest.update(Path(module).read_bytes())
@@ -25,15 +25,18 @@ def fingerprint(resolved: Scenario, modules: Iterable[str], own_data: str = "") 
 
 
 # Packages that start runs or read records.
-READERS = ("sweep", "leaderboard", "bench", "audit", "probes", "pictures", "cli")
+READERS = (
+    *("testing", "audits", "probes", "bench", "results", "sweep"),
+    *("tables", "figures", "leaderboard", "cli"),
+)
 
 
 @cache
 def code_version() -> str:
-    """Version, and a hash of the source of fedbench and of its own attacks and defenses.
+    """Return the version, and a hash of the source of fedbench and of its attacks and defenses.
 
-    Only of what a round is made of: no run imports `READERS`, the test of the house sees to it, so
-    a new command leaves the records of a sweep as they are.
+    The hash covers what a round is made of. No run imports `READERS`, which a test of the house
+    checks, so a new command leaves the ids of a sweep's records as they are.
     """
     from importlib.metadata import version
     from importlib.util import find_spec

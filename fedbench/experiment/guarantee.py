@@ -1,31 +1,29 @@
-"""What a run may claim about its clients' privacy."""
+"""Privacy guarantee of a run: what its clients gave away, and what that comes to."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedbench.api import DpEvent, Release, Sees, hooks
 from fedbench.experiment.measurements import Privacy
+from fedbench.experiment.setup import Setup
 from fedbench.payload import BinaryMasks, Residues, SignBits
 from fedbench.privacy.ledger import Ledger
 from fedbench.privacy.participation import Participation
-
-if TYPE_CHECKING:
-    from fedbench.experiment.prepare import Setup
 
 SUMMED = (BinaryMasks, SignBits, Residues)
 SKIPPED = "malicious clients add no noise: their own data has no guarantee, that of others has"
 
 
 def event(setup: Setup, i: int) -> DpEvent | None:
-    """What client ``i`` gives away by taking part in a round."""
-    scenario, plugins = setup.scenario, setup.plugins
-    size = len(setup.train[i])
+    """Return the release of client ``i`` in one round; None without a mechanism."""
+    scenario = setup.scenario
+    plugins = setup.plugins
+    size = len(setup.population.train[i])
     release = Release(
         d=plugins.protocol.trained(setup.shared).d,
         size=size,
@@ -35,29 +33,37 @@ def event(setup: Setup, i: int) -> DpEvent | None:
         per_round=scenario.per_round,
     )
     kinds = (DpEvent, type(None))
-    parts = (plugins.mechanism, plugins.protocol)
-    events = (hooks.ask(part, "event", kinds, release) for part in parts)
+    events = (
+        hooks.ask(part, "event", kinds, release) for part in (plugins.mechanism, plugins.protocol)
+    )
     return next((event for event in events if event is not None), None)
 
 
-def spend(setup: Setup, ledger: Ledger, ids: Sequence[int], keeps: Tensor) -> None:
-    """A round goes into the ledger: the clients ``ids`` took part, those that kept to it count."""
+def spend(setup: Setup, ledger: Ledger, ids: Sequence[int], complies: Tensor) -> None:
+    """Enter a round into the ledger.
+
+    Args:
+        setup: The run.
+        ledger: Ledger of the run, which grows.
+        ids: Clients that took part.
+        complies: ``(n,)`` bool, those of them that ran the mechanism; the others do not count.
+    """
     if setup.plugins.mechanism.central:
         ledger.add([], event(setup, 0))
         return
-    kept = [i for i, keep in zip(ids, keeps.tolist(), strict=True) if keep]
-    events = [(i, event(setup, i)) for i in kept]
-    ledger.add([(i, found) for i, found in events if found is not None], None)
+    compliant = [i for i, honest in zip(ids, complies.tolist(), strict=True) if honest]
+    events = [(i, event(setup, i)) for i in compliant]
+    ledger.add([(i, released) for i, released in events if released is not None], None)
 
 
 def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None:
-    """What the ledger comes to; None without a mechanism. If ``slow`` by every accountant.
+    """Price the ledger, by every accountant if ``slow``; None without a mechanism.
 
     Raises:
         NoTheorem: nobody has proved what that costs.
     """
-    scenario, mechanism = setup.scenario, setup.plugins.mechanism
-    exposure = Participation(
+    scenario = setup.scenario
+    participation = Participation(
         rounds=0,
         times=0,
         clients=scenario.clients,
@@ -69,49 +75,50 @@ def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None
         noncompliant=int(setup.noncompliant.sum()),
         slow=slow,
     )
-    found = ledger.price(exposure, scenario.delta)
-    if found is None:
+    cost = ledger.price(participation, scenario.delta)
+    if cost is None:
         return None
     return Privacy(
-        epsilon=_finite(found.epsilon),
+        epsilon=_finite(cost.epsilon),
         delta=scenario.delta,
-        unit=mechanism.unit,
+        unit=setup.plugins.mechanism.unit,
         sees=setup.sees,
-        adjacency=found.adjacency,
-        sampler=found.sampler,
-        winner=found.winner,
-        bounds={name: _finite(x) for name, x in found.bounds.items()},
-        paper=_finite(found.paper),
+        adjacency=cost.adjacency,
+        sampler=cost.sampler,
+        winner=cost.winner,
+        bounds={name: _finite(x) for name, x in cost.bounds.items()},
+        paper=_finite(cost.paper),
         note=SKIPPED if bool(setup.noncompliant.any()) else "",
     )
 
 
 def _finite(x: float | None) -> float | None:
-    """JSON has no infinity."""
+    """Replace infinity, which JSON does not have, by None."""
     return x if x is not None and math.isfinite(x) else None
 
 
 def priced_as(setup: Setup) -> Sees:
-    """What the adversary sees, as far as a theorem knows what to make of that.
+    """Return what the adversary observes, as far as a theorem covers it.
 
     Accountants of sums assume a sum of symbols: not weighted, nor of masks over each client's own
     noise. Those of hidden rounds assume that a round depends on the data and on earlier models
-    alone, not on what clients remember. What is seen is then priced as the more of which it is a
-    post-processing.
+    alone, not on what clients remember. Otherwise the observation is priced as the larger one of
+    which it is a post-processing.
     """
-    protocol, sees = setup.plugins.protocol, setup.sees
+    protocol = setup.plugins.protocol
     if setup.plugins.mechanism.central:
-        return sees
-    if sees == "model" or not issubclass(protocol.sends, SUMMED) or protocol.weighted:
+        return setup.sees
+    if setup.sees == "model" or not issubclass(protocol.sends, SUMMED) or protocol.weighted:
         return "messages"
-    return "sum" if sees == "hidden-sum" and protocol.memory(setup.shared) else sees
+    hidden = setup.sees == "hidden-sum"
+    return "sum" if hidden and protocol.memory(setup.shared) else setup.sees
 
 
-def claimable(setup: Setup) -> None:
-    """Find out before hours of work that a guarantee cannot be given.
+def require_theorem(setup: Setup) -> None:
+    """Price one round, to find out before hours of work that no guarantee can be given.
 
     Raises:
-        NoTheorem: what was asked for has none.
+        NoTheorem: there is none for what was asked.
     """
     ledger = Ledger()
     spend(setup, ledger, [0], torch.ones(1, dtype=torch.bool))

@@ -1,174 +1,34 @@
-"""From a scenario to the things that a round is played with."""
+"""Preparation of a run: from a scenario to the objects that its rounds are played with."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedbench.adversary.threat_model import malicious_clients
-from fedbench.api import Attack, Memory, Sees, ServerView, Shared, Traits, hooks
+from fedbench.api import Attack, Shared, Traits, hooks
 from fedbench.core import registry
-from fedbench.core.blame import Hook, ask
+from fedbench.core.blame import ask
 from fedbench.core.errors import ConfigError, Incompatible, Unavailable, require
 from fedbench.core.rng import Key, Secret
-from fedbench.core.trees import Tree
 from fedbench.data.dataset import Data
 from fedbench.data.datasets import data_folder
 from fedbench.data.splits import split_client
 from fedbench.executors.autotune import crowd
 from fedbench.executors.factory import executor
-from fedbench.executors.training import Client, Executor, Schedule, untouched
-from fedbench.experiment.compatibility import WHY, Plugins, examine
-from fedbench.experiment.guarantee import claimable
+from fedbench.executors.training import Schedule
+from fedbench.experiment.compatibility import WHY, Load, Plugins, Resolution, examine, resolve
+from fedbench.experiment.guarantee import require_theorem
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Population, Setup
 from fedbench.isolation.stand_ins import IsolatedAttack
 from fedbench.models.network import Network, is_statistic
-from fedbench.payload import Payload
 
 ROOT = 100  # images of the root data, for rules that need some
-
-
-@dataclass(frozen=True, eq=False)
-class Setup:
-    """Everything that does not change during a run.
-
-    Args:
-        scenario: Resolved.
-        plugins: Protocol, attack, defense, mechanism.
-        data: The pool of samples, on the device.
-        train: Per client, indices of its training samples.
-        validation: Per client, indices of its validation samples.
-        test: Per client, indices of its test samples.
-        root: Indices of the server's root data; empty for rules that need none.
-        sizes: ``(N,)`` float64, training samples of each client.
-        malicious: ``(N,)`` bool.
-        shared: Network, public seed and device.
-        executor: Trains clients.
-        pseudonyms: ``(N,)`` int64, the numbers by which the server's rule knows the clients.
-        secret: Root of all of the run's draws; no plug-in is handed it.
-    """
-
-    scenario: Scenario
-    plugins: Plugins
-    data: Data
-    train: list[Tensor]
-    validation: list[Tensor]
-    test: list[Tensor]
-    root: Tensor
-    sizes: Tensor
-    malicious: Tensor
-    shared: Shared
-    executor: Executor
-    pseudonyms: Tensor
-    secret: Secret
-
-    @property
-    def noncompliant(self) -> Tensor:
-        """``(N,)`` bool: who never keeps to the mechanism; nobody where the attack is idle.
-
-        The adversary's clients add no noise in rounds without attack either: nobody can make them.
-        """
-        return self.malicious & ~torch.tensor(self.plugins.attack.idle)
-
-    def acts(self, step: int) -> bool:
-        """A round of the attack's window."""
-        scenario = self.scenario
-        since = step - scenario.attack_from
-        over = scenario.attack_until is not None and step >= scenario.attack_until
-        return since >= 0 and not over and since % scenario.attack_every == 0
-
-    def hostile(self, ids: list[int], step: int) -> Tensor:
-        """``(n,)`` bool: whose messages are not honest ones in this round."""
-        return self.malicious[ids] & torch.tensor(self.acts(step) and not self.plugins.attack.idle)
-
-    def attack(self, step: int) -> Attack:
-        """What the adversary does in a round; nothing outside the attack's window."""
-        found: Attack = self.plugins.attack if self.acts(step) else Attack()
-        return found
-
-    def parts(self, ids: list[int]) -> tuple[list[int], int]:
-        """Of these clients their numbers among those the adversary owns, and how many it owns."""
-        return (self.malicious.cumsum(0) - 1)[ids].tolist(), int(self.malicious.sum())
-
-    @property
-    def sees(self) -> Sees:
-        """What privacy's adversary sees; by default what the mechanism protects against most of."""
-        asked: Sees | None = self.scenario.sees
-        return asked or ("model" if self.plugins.mechanism.central else "messages")
-
-    def sample(self, step: int) -> list[int]:
-        """The clients of a round."""
-        key, clients = self.secret.key("sample", step), self.scenario.clients
-        if self.scenario.sampling == "poisson":
-            drawn = key.uniform(clients) < self.scenario.per_round / clients
-            return drawn.nonzero()[:, 0].tolist()
-        return key.permutation(clients)[: self.scenario.per_round].tolist()
-
-    def client(self, i: int, tree: Tree, memory: Memory | None, step: int) -> Client:
-        """Client ``i`` of a round: what it received and remembers, and who touches its training."""
-        honest = self.plugins.mechanism.wrap_grad
-        return Client(
-            tree=tree,
-            x=self.data.floats(self.train[i]),
-            y=self.data.y[self.train[i]],
-            key=self.secret.key("client", step, i),
-            memory=memory or ask(self.plugins.protocol, "memory", dict, self.shared),
-            wrap_grad=untouched if self.noncompliant[i] else honest,
-        )
-
-    def noise(self, ids: list[int], step: int) -> list[Key]:
-        """Keys of the mechanism on these clients, which no protocol is handed."""
-        return [self.secret.key("privacy", step, i) for i in ids]
-
-    def count(self, received: Payload) -> int:
-        """How many clients a server step is told of: as central noise does not hide who came."""
-        return self.scenario.per_round if self.plugins.mechanism.central else len(received)
-
-    def view(self, ids: list[int], broadcast: Payload, step: int) -> ServerView:
-        """What the server's rule is shown of the clients ``ids``, beside their messages.
-
-        All count the same where the protocol says so, or a server's noise needs it.
-        """
-        alike = not self.plugins.protocol.weighted or self.plugins.mechanism.central
-        weights = torch.ones(len(ids), dtype=torch.float64) if alike else self.sizes[ids]
-        draw = self.scenario.defense_draw
-        needs = ask(self.plugins.defense, "traits", Traits)
-        return ServerView(
-            weights,
-            broadcast,
-            step,
-            key=self.secret.key("defense", step, *([draw] if draw else [])),
-            expected=self.scenario.per_round,
-            ids=self.pseudonyms[ids],
-            root=self.root_message(broadcast, step) if needs.root else None,
-            truth=self.hostile(ids, step) if needs.oracle else None,
-        )
-
-    def root_message(self, broadcast: Payload, step: int) -> Payload:
-        """One row: what a client would send that holds the server's root data.
-
-        It trains from the first row of the broadcast, remembers nothing, and needs no mechanism.
-        """
-        key = self.secret.key("root", step)
-        protocol, shared = self.plugins.protocol, self.shared
-        memory = ask(protocol, "memory", dict, shared)
-        client = Client(
-            tree=ask(protocol, "receive", dict, shared, broadcast.take([0])),
-            x=self.data.floats(self.root),
-            y=self.data.y[self.root],
-            key=key,
-            memory=memory,
-        )
-        with Hook(protocol, "local_update", step):
-            updates, memories = self.executor.train([client])
-        return hooks.message(protocol, shared, updates, [key], memories)[0]
 
 
 def prepare(
@@ -177,75 +37,120 @@ def prepare(
     engine: str = "auto",
     chunk: int = 32,
     data: Data | None = None,
-    load: Callable[[str, str], Any] = registry.load,
+    load: Load = registry.load,
 ) -> Setup:
     """Load the data, unless they are given, and build what the scenario names.
 
     Args:
-        scenario: What to play.
+        scenario: The scenario to play.
         device: ``auto``, ``cpu`` or ``cuda``.
-        engine: The executor's name.
+        engine: Name of the executor.
         chunk: Clients that the stacked executor trains at once.
         data: The scenario's pool of samples, if it is at hand.
-        load: Makes an attack or a rule of its text, in another process if it likes.
+        load: Makes an attack or a defense of its text, possibly in another process.
 
     Raises:
-        ConfigError: anything that it names cannot be had or does not fit.
+        ConfigError: something that the scenario names cannot be had or does not fit.
+        NoTheorem: the privacy guarantee that was asked for has no theorem.
     """
-    scenario, plugins = scenario.settled(load)
+    resolution = resolve(scenario, load)
+    scenario = resolution.scenario
+    plugins = resolution.plugins
     where = choose_device(device)
     engine = followed(engine, plugins.attack)
     data = (load_pool(scenario.dataset) if data is None else data).to(where)
-    architecture = registry.load("model", scenario.model)
-    network = ask(architecture, "build", Network, data.image, data.classes)
-    if not plugins.protocol.statistics and any(map(is_statistic, network.shapes)):
+    secret = Secret.of(scenario.seed, "run")
+    shared = Shared(build_network(resolution, data), public_seed(secret), where)
+    population = populate(resolution, data, secret, where)
+    examine(plugins.defense, scenario.per_round)
+    _refuse_unproved(plugins, shared, scenario.mechanism)
+    schedule = Schedule(
+        scenario.epochs, scenario.batch_size, plugins.mechanism.batches == "poisson"
+    )
+    counts = [len(train) for train in population.train]
+    setup = Setup(
+        scenario=scenario,
+        plugins=plugins,
+        id=resolution.id("" if data.is_named(scenario.dataset) else data.identity),
+        population=population,
+        shared=shared,
+        executor=executor(
+            engine,
+            plugins.protocol,
+            shared,
+            schedule,
+            chunk,
+            scenario.precision,
+            crowd(counts, scenario.per_round, schedule),
+        ),
+        secret=secret,
+    )
+    require_theorem(setup)
+    return setup
+
+
+def build_network(resolution: Resolution, data: Data) -> Network:
+    """Return the scenario's network for these images and classes.
+
+    Raises:
+        Incompatible: it has batch norm, and the protocol's messages carry no statistics.
+    """
+    scenario = resolution.scenario
+    network = ask(resolution.model, "build", Network, data.image, data.classes)
+    statistics = any(map(is_statistic, network.shapes))
+    if statistics and not resolution.plugins.protocol.statistics:
         raise Incompatible(
             f"--protocol {scenario.protocol.partition(':')[0]} must have a model without batch "
             f"norm, whose statistics its messages cannot carry, got --model {scenario.model}; "
             "use lenet5 or conv4"
         )
+    built: Network = network
+    return built
 
-    assert scenario.data_seed is not None
+
+def public_seed(secret: Secret) -> int:
+    """Return the seed that server and clients share, 32 bits."""
+    seed = secret.key("public").seed
+    assert isinstance(seed, int)
+    return seed & 0xFFFFFFFF
+
+
+def _refuse_unproved(plugins: Plugins, shared: Shared, mechanism: str) -> None:
+    why = ask(plugins.mechanism, "misfit", WHY, plugins.protocol, plugins.defense, shared)
+    if why is not None:
+        raise Incompatible(f"mechanism {registry.split(mechanism)[0]} {why}")
+
+
+def populate(
+    resolution: Resolution, data: Data, secret: Secret, device: torch.device
+) -> Population:
+    """Deal the samples to the clients, split each client's, and draw the malicious clients."""
+    scenario = resolution.scenario
+    assert scenario.data_seed is not None  # a resolved scenario has one
     dealt = Secret.of(scenario.data_seed, "data")
-    partition = registry.load("partition", scenario.partition)
-    deal, y = dealt.key("partition"), data.y.cpu()
-    parts = hooks.split(partition, y, scenario.clients, data.classes, deal, data.owner)
+    parts = hooks.split(
+        resolution.partition,
+        data.y.cpu(),
+        scenario.clients,
+        data.classes,
+        dealt.key("partition"),
+        data.owner,
+    )
     splits = [split_client(part, dealt.key("split", i)) for i, part in enumerate(parts)]
-
-    validation = [part.to(where) for _, part, _ in splits]
-    root = torch.empty(0, dtype=torch.int64, device=where)
-    if ask(plugins.defense, "traits", Traits).root:
-        root, validation = taken(validation, dealt.key("root"))
-
-    secret = Secret.of(scenario.seed, "run")
-    public = secret.key("public").seed
-    assert isinstance(public, int)
-    shared = Shared(network, public & 0xFFFFFFFF, where)
-    examine(plugins.defense, scenario.per_round)
-    unproved = ask(plugins.mechanism, "misfit", WHY, plugins.protocol, plugins.defense, shared)
-    if unproved is not None:
-        raise Incompatible(f"mechanism {registry.split(scenario.mechanism)[0]} {unproved}")
-    coins = plugins.mechanism.batches == "poisson"
-    schedule = Schedule(scenario.epochs, scenario.batch_size, coins)
-    alike = crowd([len(train) for train, _, _ in splits], scenario.per_round, schedule)
-    trains = executor(engine, plugins.protocol, shared, schedule, chunk, scenario.precision, alike)
-    setup = Setup(
-        scenario=scenario,
-        plugins=plugins,
+    validation = [part.to(device) for _, part, _ in splits]
+    root = torch.empty(0, dtype=torch.int64, device=device)
+    if ask(resolution.plugins.defense, "traits", Traits).root:
+        root, validation = take_root(validation, dealt.key("root"))
+    return Population(
         data=data,
-        train=[train.to(where) for train, _, _ in splits],
+        train=[train.to(device) for train, _, _ in splits],
         validation=validation,
-        test=[test.to(where) for _, _, test in splits],
+        test=[test.to(device) for _, _, test in splits],
         root=root,
         sizes=torch.tensor([len(train) for train, _, _ in splits], dtype=torch.float64),
         malicious=malicious_clients(scenario.clients, scenario.malicious, secret.key("malicious")),
-        shared=shared,
-        executor=trains,
         pseudonyms=secret.key("pseudonyms").permutation(scenario.clients),
-        secret=secret,
     )
-    claimable(setup)
-    return setup
 
 
 def followed(engine: str, attack: Attack) -> str:
@@ -264,8 +169,8 @@ def followed(engine: str, attack: Attack) -> str:
     return "loop"
 
 
-def taken(parts: list[Tensor], key: Key) -> tuple[Tensor, list[Tensor]]:
-    """`ROOT` of the indices in these parts, or half of them if that is less; and what is left."""
+def take_root(parts: list[Tensor], key: Key) -> tuple[Tensor, list[Tensor]]:
+    """Draw `ROOT` of the indices in these parts, at most half; return them and what is left."""
     pool = torch.cat(parts)
     count = min(ROOT, len(pool) // 2)
     root = pool[key.permutation(len(pool))[:count].to(pool.device)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any, Literal
 
 from pydantic import (
@@ -15,14 +13,10 @@ from pydantic import (
     model_validator,
 )
 
-from fedbench.api import Adjacency, Defense, Knowledge, Sees
-from fedbench.core import registry
-from fedbench.core.blame import ask
+from fedbench.api import Adjacency, Knowledge, Sees
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.files import parsed_toml
 from fedbench.executors.training import Precision
-from fedbench.experiment.compatibility import Plugins
-from fedbench.experiment.fingerprint import fingerprint
 from fedbench.payload import Checks
 from fedbench.privacy.conversion import check_claim
 
@@ -183,61 +177,3 @@ class Scenario(BaseModel):
         import tomli_w
 
         return tomli_w.dumps(self.model_dump(exclude_none=True))
-
-    def plugins(self, load: Callable[[str, str], Any] = registry.load) -> Plugins:
-        """The plug-ins, with every ``f`` that was left open filled from the declared share.
-
-        Args:
-            load: Makes an attack or a rule of its text, in another process if it likes.
-
-        Raises:
-            ConfigError: a plug-in or a parameter that does not exist, or a combination that cannot.
-        """
-        protocol = registry.load("protocol", self.protocol)
-        rule = protocol.default_defense if self.defense == "own" else self.defense
-        share = self.malicious if self.declared is None else self.declared
-        open_ = load("defense", rule)
-        defense = ask(open_, "declared", Defense, math.ceil(share * self.per_round - 1e-9))
-        plugins = Plugins(
-            protocol=protocol,
-            attack=load("attack", self.attack),
-            defense=defense,
-            mechanism=registry.load("mechanism", self.mechanism),
-            rule=registry.split(rule)[0],
-            declares=defense != open_,
-        )
-        plugins.check(self)
-        return plugins
-
-    def resolved(self) -> Scenario:
-        """The same run with every default written out."""
-        return self.settled()[0]
-
-    def settled(self, load: Callable[[str, str], Any] = registry.load) -> tuple[Scenario, Plugins]:
-        """The same run with every default written out, and its plug-ins, loaded once."""
-        plugins = self.plugins(load)
-        rule = plugins.protocol.default_defense if self.defense == "own" else self.defense
-        texts = {"protocol": self.protocol, "attack": self.attack, "defense": rule}
-        texts["mechanism"] = self.mechanism
-        described = {kind: plugins.described(kind, text) for kind, text in texts.items()}
-        for kind in ("dataset", "model", "partition"):
-            text = getattr(self, kind)
-            described[kind] = registry.describe(registry.split(text)[0], registry.load(kind, text))
-        shares = {"declared": self.malicious if self.declared is None else self.declared}
-        seeds = {"data_seed": self.seed if self.data_seed is None else self.data_seed}
-        return self.model_copy(update=described | shares | seeds), plugins
-
-    def id(self, own_data: str = "") -> str:
-        """Sixteen hex digits: a hash of the resolved scenario and of the code that plays it.
-
-        Args:
-            own_data: `Data.identity` of samples that were handed in instead of the data set that
-                the scenario names; empty for the named one.
-        """
-        return fingerprint(self.resolved(), self.plugins().modules(), own_data)
-
-    def is_vote(self) -> bool:
-        """The protocol's own rule with its server step counts votes."""
-        protocol = registry.load("protocol", self.protocol)
-        rule = registry.split(self.defense)[0]
-        return protocol.votes and rule in ("own", protocol.default_defense)

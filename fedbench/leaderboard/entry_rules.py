@@ -10,9 +10,10 @@ from typing import Any
 from fedbench.core.errors import ConfigError, UnknownPluginError
 from fedbench.core.registry import split
 from fedbench.experiment.cells import Cell, Run
+from fedbench.experiment.compatibility import load_plugins
+from fedbench.experiment.evaluation import is_evaluated
 from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.record import Record
-from fedbench.experiment.record_builder import is_looked_at
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard.build import Case, meaning
 from fedbench.leaderboard.score import is_clean, mean
@@ -70,7 +71,7 @@ def _told_twice(one: Record) -> Iterator[tuple[str, Any, Any]]:
     """What is said of the run as a whole, and again by its rounds."""
     steps = range(one.scenario.rounds)
     yield "steps", list(steps), [r.step for r in one.rounds]
-    looks = [step for step in steps if is_looked_at(one.scenario, step)]
+    looks = [step for step in steps if is_evaluated(one.scenario, step)]
     yield "looks", looks, [r.step for r in one.rounds if r.accuracy is not None]
     benign = sum(len(r.clients) - r.malicious for r in one.rounds)
     everybody = sum(len(r.clients) for r in one.rounds)
@@ -108,7 +109,7 @@ def _ids(runs: list[Record]) -> list[str]:
     if not runs:
         return []
     cell = Cell(runs[0].scenario.model_copy(update={"data_seed": None}))
-    plugins = cell.scenario.plugins()
+    plugins = load_plugins(cell.scenario)
     parts = (plugins.protocol, plugins.attack, plugins.mechanism, *plugins.links())
     ours = {type(part).__module__.partition(".")[0] for part in parts} <= OURS
     return [Run(cell, one.scenario.seed).id for one in runs] if ours else []

@@ -1,4 +1,4 @@
-"""The mechanism on the clients that keep to it."""
+"""Privacy mechanism and compression on the clients of a round."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def protect_updates(
     updates: Tensor,
     reference: Tensor,
     keys: Sequence[Key],
-    keeps: Tensor,
+    complies: Tensor,
     state: Any,
 ) -> tuple[Tensor, Any]:
-    """`Mechanism.on_updates` on the rows ``keeps (n,)`` bool of ``updates (n, d)``.
+    """`Mechanism.on_updates` on the rows ``complies (n,)`` bool of ``updates (n, d)``.
 
     ``reference (r, d)`` has one row for all, or one for each; ``keys`` are the mechanism's own.
     """
-    rows = keeps.nonzero()[:, 0]
+    rows = complies.nonzero()[:, 0]
     if not len(rows) or type(mechanism).on_updates is Mechanism.on_updates:
         return updates, state
     here = rows.to(updates.device)
@@ -63,10 +63,10 @@ def _no_step(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
 
 
 def protect_payload(
-    mechanism: Mechanism, payload: Payload, keys: Sequence[Key], keeps: Tensor
+    mechanism: Mechanism, payload: Payload, keys: Sequence[Key], complies: Tensor
 ) -> Payload:
     """`Mechanism.on_payload` on those rows of a payload."""
-    rows = keeps.nonzero()[:, 0].tolist()
+    rows = complies.nonzero()[:, 0].tolist()
     if not rows or type(mechanism).on_payload is Mechanism.on_payload:
         return payload
     noise = [keys[row].fold("payload") for row in rows]

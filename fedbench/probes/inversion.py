@@ -14,14 +14,16 @@ from fedbench.core.errors import Incompatible, require
 from fedbench.core.rng import Key
 from fedbench.data.dataset import Data
 from fedbench.executors.training import Client, Schedule
-from fedbench.experiment.prepare import Setup, prepare
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.payload import BinaryMasks, NoiseMasks, SignBits
 from fedbench.probes.images import best_order, psnr, ssim
 from fedbench.probes.listener import Heard, listening, signal
 from fedbench.probes.reconstruct import cosine, normalised, reconstruct, simulator
 from fedbench.probes.systems import Progress, play_each
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 
 WARM_UP = 32  # batch size of the rounds before the one that is attacked
 MESSAGE, RAW = "message", "raw update"
@@ -104,7 +106,7 @@ def probe(
             names = {"protocol": protocol, "mechanism": mechanism, "seed": seed}
             setup = prepare(Scenario.of(**scenario.model_dump() | names))
             rows = choose_images(setup)
-            pictures[seed] = setup.data, rows
+            pictures[seed] = setup.population.data, rows
             for name, found in attack(setup, rows, steps).items():
                 system.found.setdefault(name, []).extend(found)
         return system
@@ -123,18 +125,20 @@ def choose_images(setup: Setup) -> Tensor:
 
     Those of one message have different labels.
     """
-    batch, classes = setup.scenario.batch_size, setup.data.classes
+    batch, classes = setup.scenario.batch_size, setup.population.data.classes
     chosen = []
-    for i, rows in enumerate(setup.train):
+    for i, rows in enumerate(setup.population.train):
         size, rule = len(rows), f"<= the {len(rows)} training samples of a client"
         require("--batch-size", batch, batch <= min(size, classes), f"{rule} and {classes} classes")
         left = rows[setup.secret.key("images", i).permutation(size).to(rows.device)].tolist()
         for j in range(batch):
             wanted = (i * batch + j) % classes
-            match = next((row for row in left if int(setup.data.y[row]) == wanted), left[0])
+            match = next(
+                (row for row in left if int(setup.population.data.y[row]) == wanted), left[0]
+            )
             left.remove(match)
             chosen.append(match)
-    return torch.tensor(chosen, device=setup.data.x.device).reshape(-1, batch)
+    return torch.tensor(chosen, device=setup.population.data.x.device).reshape(-1, batch)
 
 
 def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Found]]:
@@ -146,19 +150,19 @@ def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Found]]:
         Incompatible: messages of this protocol are not read as updates.
     """
     protocol, shared = setup.plugins.protocol, setup.shared
-    setup = dataclasses.replace(setup, test=[part[:1] for part in setup.test])
-    world = RunState(protocol.init(shared), mechanism=setup.plugins.mechanism.init())
+    setup = setup.with_population(test=[part[:1] for part in setup.population.test])
+    state = RunState(protocol.init(shared), mechanism=setup.plugins.mechanism.init())
     usual = Schedule(1, WARM_UP, setup.executor.schedule.coins)
     warm = dataclasses.replace(setup, executor=dataclasses.replace(setup.executor, schedule=usual))
     last = setup.scenario.rounds - 1
     for step in range(last):
-        play_round(warm, world, step)
+        play_round(warm, state, step)
 
-    sizes = torch.full_like(setup.sizes, rows.shape[1])
-    small = dataclasses.replace(setup, train=list(rows), sizes=sizes)
-    before = dataclasses.replace(world, clients=dict(world.clients))
+    sizes = torch.full_like(setup.population.sizes, rows.shape[1])
+    small = setup.with_population(train=list(rows), sizes=sizes)
+    before = dataclasses.replace(state, memories=dict(state.memories))
     hearing, listener = listening(small, frozenset(range(len(rows))))
-    play_round(hearing, world, last)
+    play_round(hearing, state, last)
     bare = dataclasses.replace(
         small, plugins=dataclasses.replace(small.plugins, mechanism=Mechanism())
     )
@@ -170,7 +174,7 @@ def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Found]]:
                 "sends messages that the server rejects, so there is nothing to invert"
             )
         client = bare.client(
-            i, protocol.receive(shared, heard.broadcast), before.clients.get(i), last
+            i, protocol.receive(shared, heard.broadcast), before.memories.get(i), last
         )
         for name, found in invert(bare, client, heard, rows[i], steps, i).items():
             out[name].extend(found)
@@ -200,9 +204,11 @@ def invert(
         kind = "signs" if signs else "adam" if simulate.soft else "floats"
         if name == MESSAGE and issubclass(protocol.sends, BinaryMasks | NoiseMasks):
             kind = "masks"
-        y, true = setup.data.y[rows], pixels(setup.data, rows)
-        images, like = reconstruct(simulate, seen, y, setup.data, PRIORS[kind], steps, key)
-        ceiling = float(cosine(simulate(normalised(true, setup.data), y), seen).detach())
+        y, true = setup.population.data.y[rows], pixels(setup.population.data, rows)
+        images, like = reconstruct(
+            simulate, seen, y, setup.population.data, PRIORS[kind], steps, key
+        )
+        ceiling = float(cosine(simulate(normalised(true, setup.population.data), y), seen).detach())
         pairs = zip(best_order(images, true), true, strict=True)
         out[name] = [
             Found(image, psnr(image, one), ssim(image, one), like, ceiling) for image, one in pairs

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, Protocol, ServerView, Shared
-from fedbench.experiment.prepare import Setup
+from fedbench.experiment.setup import Setup
 from fedbench.payload import Payload, Rankings, Spec
 
 

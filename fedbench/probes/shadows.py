@@ -15,10 +15,11 @@ from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.executors.training import Client, Schedule
 from fedbench.experiment.guarantee import guarantee
-from fedbench.experiment.prepare import Setup
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.probes.lira import FEWEST_SHADOWS, confidences, halves
 from fedbench.probes.listener import Heard, listening, signal
-from fedbench.run import RunState, play_round
+from fedbench.run import play_round
 
 _AT_ONCE = 16  # examples whose directions are in memory together
 
@@ -81,7 +82,7 @@ def choose_victim(setup: Setup) -> int:
 
 def candidates(setup: Setup, victim: int) -> Tensor:
     """``(N,)`` rows of the pool: the victim's training data, one less if that is odd."""
-    rows = setup.train[victim]
+    rows = setup.population.train[victim]
     if len(rows) < 4:
         raise ConfigError(
             f"a victim needs at least 4 training samples, got {len(rows)}; use fewer --clients"
@@ -94,10 +95,13 @@ def shadow(setup: Setup, victim: int, chosen: Tensor, number: int) -> Shadow:
 
     Nobody else has any of the victim's rows, for clients share none.
     """
-    train, sizes = list(setup.train), setup.sizes.clone()
-    train[victim], sizes[victim] = chosen, len(chosen)
-    fields = {f.name: getattr(setup, f.name) for f in dataclasses.fields(Setup)}
-    fields |= {"train": train, "sizes": sizes, "secret": setup.secret.derive("shadow", number)}
+    train = list(setup.population.train)
+    sizes = setup.population.sizes.clone()
+    train[victim] = chosen
+    sizes[victim] = len(chosen)
+    changed = setup.with_population(train=train, sizes=sizes)
+    fields = {f.name: getattr(changed, f.name) for f in dataclasses.fields(Setup)}
+    fields["secret"] = setup.secret.derive("shadow", number)
     return Shadow(**fields, base=setup)
 
 
@@ -132,13 +136,13 @@ def look(run: Shadow, victim: int, pool: Tensor) -> Seen:
     """Play one shadow; its `Seen` has one row without the first dimension, and no `member`."""
     hearing, listener = listening(run, frozenset([victim]))
     protocol, shared = hearing.plugins.protocol, hearing.shared
-    world = RunState(protocol.init(shared), mechanism=hearing.plugins.mechanism.init())
+    state = RunState(protocol.init(shared), mechanism=hearing.plugins.mechanism.init())
     rounds = hearing.scenario.rounds
     for step in range(rounds):
-        play_round(hearing, world, step)
-    assert world.score is not None  # the last round is always looked at
-    x, y = hearing.data.floats(pool), hearing.data.y[pool]
-    deployed = protocol.model(shared, world.state, hearing.secret.key("model", rounds - 1))
+        play_round(hearing, state, step)
+    assert state.score is not None  # the last round is always looked at
+    x, y = hearing.population.data.floats(pool), hearing.population.data.y[pool]
+    deployed = protocol.model(shared, state.server, hearing.secret.key("model", rounds - 1))
     heard = listener.heard.get(victim, {})
     models = [protocol.local_model(shared, one.broadcast, one.sent) for one in heard.values()]
     said = [confidences(shared.network, model, x, y) for model in models if model is not None]
@@ -147,13 +151,13 @@ def look(run: Shadow, victim: int, pool: Tensor) -> Seen:
         for step, one in heard.items()
         if (found := cosine(hearing, one, x, y, Key(0).fold("adversary", step))) is not None
     ]
-    privacy = guarantee(hearing, world.ledger)
+    privacy = guarantee(hearing, state.ledger)
     return Seen(
         member=torch.empty(0),
         deployed=confidences(shared.network, deployed, x, y),
         message=torch.stack(said).mean(dim=0) if said else None,
         cosine=torch.stack(cosines).mean(dim=0) if cosines else None,
-        accuracy=world.score.accuracy,
+        accuracy=state.score.accuracy,
         epsilon=None if privacy is None else privacy.epsilon,
         unit=hearing.plugins.mechanism.unit,
         rounds=len(heard),

@@ -16,8 +16,8 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.record import Record, parse, read
 from fedbench.experiment.scenario import Scenario
-from fedbench.experiment.cells import Cell
-from fedbench.sweep.grid import differing
+from fedbench.experiment.cells import Cell, differing
+from fedbench.experiment.compatibility import load_plugins
 
 MOST = 256 << 20  # bytes of a file
 UNPACKED = 32 << 20  # bytes of an archive when it is unpacked
@@ -193,7 +193,7 @@ def shortened(scenario: Scenario, kept: Collection[Param] = ()) -> Scenario:
     if bare != params:
         open_ = short.model_copy(update={"defense": registry.joined(name, bare)})
         with contextlib.suppress(ConfigError):  # not installed here, or it does not fit any more
-            if open_.plugins().defense == registry.load("defense", short.defense):
+            if load_plugins(open_).defense == registry.load("defense", short.defense):
                 return open_  # what the declared share means
     return short
 

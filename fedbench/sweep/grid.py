@@ -10,7 +10,8 @@ from typing import Any
 
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible, PluginError, UnknownPluginError
-from fedbench.experiment.cells import AXES, Cell, Skipped
+from fedbench.experiment.cells import AXES, Cell, Skipped, differing
+from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.scenario import ADVERSARY, Scenario
 from fedbench.sweep.ensemble import ALL, INSTALLED, STRONGEST, budget, expand
 
@@ -51,7 +52,7 @@ class Grid:
         for fields, sought in self._combinations():
             scenario = Scenario.of(**fields)
             try:
-                scenario.plugins()
+                load_plugins(scenario)
                 self._distinct(scenario)
             except Incompatible as misfit:
                 names = (scenario.protocol, scenario.defense, scenario.attack)
@@ -92,7 +93,7 @@ class Grid:
 
     def _distinct(self, scenario: Scenario) -> None:
         """Raise `Incompatible` for a combination that is another one under a second description."""
-        plugins = scenario.plugins()
+        plugins = load_plugins(scenario)
         if scenario.malicious == 0 and scenario.attack != "none":
             raise Incompatible("nobody is malicious")
         if plugins.noises(scenario) == 0:
@@ -157,10 +158,3 @@ def unite(grids: Iterable[Grid]) -> tuple[list[Cell], list[Skipped]]:
     told = [replace(cell, varied=tuple(varied)) for cell in cells.values()]
     twins = [cell.twin for cell in told if cell.backdoor]
     return list(dict.fromkeys([*told, *twins])), list(skipped)
-
-
-def differing(scenarios: Iterable[Scenario]) -> list[str]:
-    """Fields beside the plug-ins that are tried, and the seed, in which the scenarios differ."""
-    first, *others = scenarios
-    names = [name for name in Scenario.model_fields if name not in (*AXES, "seed")]
-    return [n for n in names if any(getattr(first, n) != getattr(other, n) for other in others)]

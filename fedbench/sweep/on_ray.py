@@ -17,6 +17,7 @@ from fedbench.core.errors import ConfigError, FedbenchError, require
 from fedbench.data.dataset import Data
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.cells import Run
+from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.record import Record, parse
 from fedbench.sweep.engine import Crash, Engine, Job, News, crash
@@ -259,7 +260,7 @@ def _agree(job: Job, id: str, code: str) -> None:
     """The same fedbench, and the same plug-ins, as where the sweep was started."""
     here = code_version()
     try:
-        same = job.scenario.id() == id
+        same = resolve(job.scenario).id() == id
         got = "other code of a plug-in" if here == code else here
     except FedbenchError as error:
         same, got = False, str(error)

@@ -162,15 +162,19 @@ def example_situation(
         updates=updates,
         trained=updates[list(rows)],
         idle=torch.zeros_like(updates),
-        rows=owned,
-        ids=list(rows),
+        owned=threat_model.OwnedRows(
+            rows=owned,
+            ids=list(rows),
+            numbers=range(len(rows)),
+            total=len(rows),
+            secret=Secret.of(6, "adversary"),
+        ),
         codec=codec,
         memories=[{} for _ in range(n)],
-        state=None,
+        server=None,
         defense=defense,
         defense_state=None,
         view=view,
-        secret=Secret.of(6, "adversary"),
     )
 
 
@@ -189,13 +193,15 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
         name = type(payload).__name__
         before = payload.encode()
         situation = example_situation(payload, defense)
-        packets = threat_model.forge(attack, situation, {}).packets
+        packets = threat_model.forge(attack, situation, {}).among(situation.honest)
         assert len(packets) == len(payload), name
         assert packets[2:] == before[2:], f"{name}: rewrote rows of others"
         assert payload.encode() == before, f"{name}: wrote into what it was shown"
-        again = threat_model.forge(attack, situation, {}).packets
+        again = threat_model.forge(attack, situation, {}).among(situation.honest)
         assert packets == again, f"{name}: not a function of its view"
-        nobody = threat_model.forge(attack, example_situation(payload, defense, ()), {}).packets
+        nobody = threat_model.forge(attack, example_situation(payload, defense, ()), {}).among(
+            payload
+        )
         assert nobody == before, f"{name}: an attack by nobody changed something"
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, Prefilter, ServerView, Traits, hooks
+from fedbench.api.prefilter import transform
 from fedbench.core.rng import Key
 from fedbench.experiment.compatibility import examine
 from fedbench.payload import FloatVectors, Payload
@@ -74,7 +75,7 @@ def check_prefilter(prefilter: Prefilter, rule: Defense[Any], n: int = 9) -> Non
         if chain.refuses(type(payload)) is not None:
             continue
         before, view = payload.encode(), view_of(payload)
-        passed, rows = hooks.transform(prefilter, payload, view)
+        passed, rows = transform(prefilter, payload, view)
         assert payload.encode() == before, "input was written into"
         assert prefilter.mixes == (rows is None), "mixes, or says whose rows it passes on"
         assert len(passed) >= prefilter.rows(len(payload)), "fewer rows come out than it says"

@@ -1,0 +1,200 @@
+"""Setup of a run: everything that does not change from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fedbench.adversary.threat_model import OwnedRows
+from fedbench.api import Attack, Memory, Sees, ServerView, Shared, Traits, hooks
+from fedbench.core.blame import Hook, ask
+from fedbench.core.rng import Key, Secret
+from fedbench.core.trees import Tree
+from fedbench.data.dataset import Data
+from fedbench.executors.training import Client, Executor, untouched
+from fedbench.experiment.compatibility import Plugins
+from fedbench.experiment.scenario import Scenario
+from fedbench.payload import Payload
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """The ``N`` clients: their samples, and which of them the adversary owns.
+
+    Args:
+        data: Pool of samples, on the device.
+        train: Per client, indices of its training samples.
+        validation: Per client, indices of its validation samples.
+        test: Per client, indices of its test samples.
+        root: Indices of the server's root data; empty for defenses that need none.
+        sizes: ``(N,)`` float64, number of training samples of each client.
+        malicious: ``(N,)`` bool.
+        pseudonyms: ``(N,)`` int64, numbers by which the defense knows the clients.
+    """
+
+    data: Data
+    train: list[Tensor]
+    validation: list[Tensor]
+    test: list[Tensor]
+    root: Tensor
+    sizes: Tensor
+    malicious: Tensor
+    pseudonyms: Tensor
+
+    def of_benign(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Return those of the parts, one per client, whose client is not malicious."""
+        return [part for i, part in enumerate(parts) if not self.malicious[i]]
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """Everything that does not change during a run.
+
+    Args:
+        scenario: The scenario, with every default written out.
+        plugins: Protocol, attack, defense and mechanism.
+        id: Identity of the run.
+        population: The clients and their samples.
+        shared: Network, public seed and device.
+        executor: Trains clients.
+        secret: Root of all draws of the run; no plug-in is handed it.
+    """
+
+    scenario: Scenario
+    plugins: Plugins
+    id: str
+    population: Population
+    shared: Shared
+    executor: Executor
+    secret: Secret
+
+    @property
+    def noncompliant(self) -> Tensor:
+        """``(N,)`` bool: clients that never add the mechanism's noise; none if the attack is idle.
+
+        The adversary's clients add no noise in rounds without attack either: nobody can make them.
+        """
+        return self.population.malicious & ~torch.tensor(self.plugins.attack.idle)
+
+    @property
+    def sees(self) -> Sees:
+        """What privacy's adversary observes, by default where the mechanism protects most."""
+        default: Sees = "model" if self.plugins.mechanism.central else "messages"
+        return self.scenario.sees or default
+
+    def with_population(self, **changes: Any) -> Self:
+        """Return the same setup with other fields of its population."""
+        return replace(self, population=replace(self.population, **changes))
+
+    def acts(self, step: int) -> bool:
+        """Tell if the round is in the attack's window."""
+        scenario = self.scenario
+        since = step - scenario.attack_from
+        over = scenario.attack_until is not None and step >= scenario.attack_until
+        return since >= 0 and not over and since % scenario.attack_every == 0
+
+    def attack(self, step: int) -> Attack:
+        """Return the attack of a round; outside the attack's window one that does nothing."""
+        attack: Attack = self.plugins.attack if self.acts(step) else Attack()
+        return attack
+
+    def hostile(self, ids: Sequence[int], step: int) -> Tensor:
+        """``(n,)`` bool: clients whose messages are not honest ones in this round."""
+        active = self.acts(step) and not self.plugins.attack.idle
+        return self.population.malicious[list(ids)] & torch.tensor(active)
+
+    def owned(self, ids: Sequence[int], step: int) -> OwnedRows:
+        """Return the rows of a round, of the clients ``ids``, that belong to the adversary."""
+        malicious = self.population.malicious
+        rows = malicious[list(ids)].nonzero()[:, 0]
+        owned = [ids[row] for row in rows.tolist()]
+        return OwnedRows(
+            rows=rows,
+            ids=owned,
+            numbers=(malicious.cumsum(0) - 1)[owned].tolist(),
+            total=int(malicious.sum()),
+            secret=self.secret.derive("adversary", step),
+        )
+
+    def sample(self, step: int) -> list[int]:
+        """Draw the clients of a round."""
+        key = self.secret.key("sample", step)
+        clients = self.scenario.clients
+        if self.scenario.sampling == "poisson":
+            drawn = key.uniform(clients) < self.scenario.per_round / clients
+            return drawn.nonzero()[:, 0].tolist()
+        return key.permutation(clients)[: self.scenario.per_round].tolist()
+
+    def client(self, i: int, tree: Tree, memory: Memory | None, step: int) -> Client:
+        """Client ``i`` of a round, with the tree that it received and what it remembers."""
+        population = self.population
+        honest = self.plugins.mechanism.wrap_grad
+        return Client(
+            tree=tree,
+            x=population.data.floats(population.train[i]),
+            y=population.data.y[population.train[i]],
+            key=self.secret.key("client", step, i),
+            memory=memory or ask(self.plugins.protocol, "memory", dict, self.shared),
+            wrap_grad=untouched if self.noncompliant[i] else honest,
+        )
+
+    def clients(
+        self, ids: Sequence[int], trees: Sequence[Tree], memories: Mapping[int, Memory], step: int
+    ) -> list[Client]:
+        """Return the clients of a round; ``trees`` has one for all, or one for each."""
+        return [
+            self.client(i, trees[row % len(trees)], memories.get(i), step)
+            for row, i in enumerate(ids)
+        ]
+
+    def noise(self, ids: Sequence[int], step: int) -> list[Key]:
+        """Return the mechanism's keys on these clients, which no protocol is handed."""
+        return [self.secret.key("privacy", step, i) for i in ids]
+
+    def announced(self, received: Payload) -> int:
+        """Number of messages that the server step is told; central noise hides the real one."""
+        return self.scenario.per_round if self.plugins.mechanism.central else len(received)
+
+    def view(self, ids: Sequence[int], broadcast: Payload, step: int) -> ServerView:
+        """Return what the defense is shown of the clients ``ids``, beside their messages.
+
+        All weights are equal where the protocol says so, or where central noise needs it.
+        """
+        alike = not self.plugins.protocol.weighted or self.plugins.mechanism.central
+        rows = list(ids)
+        sizes = torch.ones(len(rows), dtype=torch.float64) if alike else self.population.sizes[rows]
+        draw = self.scenario.defense_draw
+        needs = ask(self.plugins.defense, "traits", Traits)
+        return ServerView(
+            sizes,
+            broadcast,
+            step,
+            key=self.secret.key("defense", step, *([draw] if draw else [])),
+            expected=self.scenario.per_round,
+            ids=self.population.pseudonyms[rows],
+            root=self.root_message(broadcast, step) if needs.root else None,
+            truth=self.hostile(rows, step) if needs.oracle else None,
+        )
+
+    def root_message(self, broadcast: Payload, step: int) -> Payload:
+        """One row: the message of a client that holds the server's root data.
+
+        It trains from the first row of the broadcast, remembers nothing, and needs no mechanism.
+        """
+        key = self.secret.key("root", step)
+        protocol = self.plugins.protocol
+        data = self.population.data
+        client = Client(
+            tree=ask(protocol, "receive", dict, self.shared, broadcast.take([0])),
+            x=data.floats(self.population.root),
+            y=data.y[self.population.root],
+            key=key,
+            memory=ask(protocol, "memory", dict, self.shared),
+        )
+        with Hook(protocol, "local_update", step):
+            updates, memories = self.executor.train([client])
+        return hooks.message(protocol, self.shared, updates, [key], memories)[0]

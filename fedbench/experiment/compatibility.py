@@ -42,7 +42,7 @@ class Plugins:
         attack: The attack of the malicious clients.
         defense: The server's rule, with its prefilters.
         mechanism: The privacy mechanism.
-        rule: The name of the defense.
+        defense_name: Name of the defense, of a chain with those of its prefilters.
         declares: True if the defense takes its ``f`` from the declared share.
     """
 
@@ -50,7 +50,7 @@ class Plugins:
     attack: Any
     defense: Any
     mechanism: Any
-    rule: str
+    defense_name: str
     declares: bool
 
     def modules(self) -> list[str]:
@@ -68,12 +68,12 @@ class Plugins:
 
     def links(self) -> list[Any]:
         """The prefilters and the rule, in the order in which rows go through them."""
-        found = [self.defense]
+        links = [self.defense]
         if isinstance(self.defense, IsolatedDefense):
-            found = list(self.defense.links)
-        while isinstance(found[-1], Chain):
-            found[-1:] = [found[-1].first, found[-1].rule]
-        return found
+            links = list(self.defense.links)
+        while isinstance(links[-1], Chain):
+            links[-1:] = [links[-1].first, links[-1].rule]
+        return links
 
     def noises(self, scenario: Scenario) -> int:
         """How many of protocol and mechanism release something that an accountant prices."""
@@ -86,7 +86,14 @@ class Plugins:
 
     def check(self, scenario: Scenario) -> None:
         """Raise `ConfigError` unless the parts fit each other and the number of rows."""
-        rule = self.rule
+        self._check_alphabets(scenario)
+        self._check_links(scenario)
+        self._check_knowledge(scenario)
+        self._check_rows(scenario.per_round)
+        self._check_privacy(scenario)
+
+    def _check_alphabets(self, scenario: Scenario) -> None:
+        """Raise unless attack and defense work on what the protocol sends."""
         sends = self.protocol.sends
         _must_be_alphabets(self.protocol, "sends", (sends,))
         for part in (self.attack, *self.links()):
@@ -99,40 +106,77 @@ class Plugins:
             )
         if (why := ask(self.defense, "refuses", WHY, sends)) is not None:
             raise Incompatible(
-                f"defense {rule} {why}, but {scenario.protocol} sends {sends.__name__}"
+                f"defense {self.defense_name} {why}, but {scenario.protocol} sends {sends.__name__}"
             )
-        self._check_links(scenario)
-        known = needs(self.attack)
-        if scenario.knowledge is not None and not Knowledge.parse(scenario.knowledge).covers(known):
+
+    def _check_links(self, scenario: Scenario) -> None:
+        """Raise unless what the defense needs is there, and means something here."""
+        first, *others = self.links()
+        name = self.defense_name
+        traits = ask(self.defense, "traits", Traits)
+        if any(ask(link, "traits", Traits).oracle for link in others):
+            raise ConfigError(
+                f"--defense {name} must have oracle first, where nobody else sees the truth; "
+                "use oracle+..."
+            )
+        oracle = ask(first, "traits", Traits).oracle
+        if oracle and any(getattr(link, "f", None) is not None for link in others):
+            raise ConfigError(
+                f"--defense {scenario.defense} must leave every f to the oracle; leave f out"
+            )
+        if traits.root and scenario.mechanism.partition(":")[0] != "none":
             raise Incompatible(
-                f"attack {scenario.attack} must be shown {known}, but --knowledge "
-                f"{scenario.knowledge} is less"
+                f"defense {name} trains on clients' validation images as they are, which no "
+                "mechanism protects; use --mechanism none"
             )
-        summed = scenario.sees in ("sum", "hidden-sum")
-        if summed and known.tier == "all":
+        if traits.shrinks and self.protocol.votes:
+            raise Incompatible(
+                f"defense {name} moves shares towards the middle and would be the plain vote "
+                f"for {registry.split(scenario.protocol)[0]}, which takes the majority"
+            )
+
+    def _check_knowledge(self, scenario: Scenario) -> None:
+        """Raise unless attack and defense may read what they need."""
+        needed = needs(self.attack)
+        allowed = scenario.knowledge
+        if allowed is not None and not Knowledge.parse(allowed).covers(needed):
+            raise Incompatible(
+                f"attack {scenario.attack} must be shown {needed}, but --knowledge "
+                f"{allowed} is less"
+            )
+        if scenario.sees not in ("sum", "hidden-sum"):
+            return
+        if needed.tier == "all":
             raise Incompatible(
                 f"attack {scenario.attack} reads the messages of all, but --sees {scenario.sees} "
                 "hides them in their sum; use --sees messages"
             )
-        if summed and not ask(self.defense, "traits", Traits).reads_sum:
+        if not ask(self.defense, "traits", Traits).reads_sum:
             raise Incompatible(
-                f"defense {rule} reads single messages, but --sees {scenario.sees} hides them in "
-                "their sum; use --defense mean, or --sees messages"
+                f"defense {self.defense_name} reads single messages, but --sees {scenario.sees} "
+                "hides them in their sum; use --defense mean, or --sees messages"
             )
-        needed = ask(self.defense, "rows_needed", int)
-        if needed > scenario.per_round:
+
+    def _check_rows(self, per_round: int) -> None:
+        """Raise unless the defense can aggregate so many rows."""
+        name = self.defense_name
+        least = ask(self.defense, "rows_needed", int)
+        if least > per_round:
             f = getattr(self.defense, "f", None)
             prepared = f" with f = {f}" if f is not None else ""
             raise ConfigError(
-                f"--defense {rule}{prepared} needs at least {needed} clients a round, got "
-                f"--per-round {scenario.per_round}; lower f or sample more clients"
+                f"--defense {name}{prepared} needs at least {least} clients a round, got "
+                f"--per-round {per_round}; lower f or sample more clients"
             )
         most = ask(self.defense, "most_rows", (int, type(None)))
-        if most is not None and scenario.per_round > most:
+        if most is not None and per_round > most:
             raise ConfigError(
-                f"--defense {rule} looks at every subset of the rows and must have at most {most}, "
-                f"got --per-round {scenario.per_round}; sample fewer clients or lower f"
+                f"--defense {name} looks at every subset of the rows and must have at most {most}, "
+                f"got --per-round {per_round}; sample fewer clients or lower f"
             )
+
+    def _check_privacy(self, scenario: Scenario) -> None:
+        """Raise unless one part adds noise, and somebody proved what it is worth."""
         if self.noises(scenario) > 1:
             raise Incompatible(
                 f"protocol {registry.split(scenario.protocol)[0]} adds noise of its own; use it "
@@ -141,31 +185,6 @@ class Plugins:
         unproved = ask(self.mechanism, "misfit", WHY, self.protocol, self.defense)
         if unproved is not None:
             raise Incompatible(f"mechanism {registry.split(scenario.mechanism)[0]} {unproved}")
-
-    def _check_links(self, scenario: Scenario) -> None:
-        """Raise unless what the rule needs is there, and means something here."""
-        first, *others = self.links()
-        told = [ask(link, "traits", Traits) for link in (first, *others)]
-        traits = ask(self.defense, "traits", Traits)
-        if any(link.oracle for link in told[1:]):
-            raise ConfigError(
-                f"--defense {self.rule} must have oracle first, where nobody else sees the truth; "
-                "use oracle+..."
-            )
-        if told[0].oracle and any(getattr(link, "f", None) is not None for link in others):
-            raise ConfigError(
-                f"--defense {scenario.defense} must leave every f to the oracle; leave f out"
-            )
-        if traits.root and scenario.mechanism.partition(":")[0] != "none":
-            raise Incompatible(
-                f"defense {self.rule} trains on clients' validation images as they are, which no "
-                "mechanism protects; use --mechanism none"
-            )
-        if traits.shrinks and self.protocol.votes:
-            raise Incompatible(
-                f"defense {self.rule} moves shares towards the middle and would be the plain vote "
-                f"for {registry.split(scenario.protocol)[0]}, which takes the majority"
-            )
 
 
 def load_plugins(scenario: Scenario, load: Load = registry.load) -> Plugins:
@@ -188,7 +207,7 @@ def load_plugins(scenario: Scenario, load: Load = registry.load) -> Plugins:
         attack=load("attack", scenario.attack),
         defense=defense,
         mechanism=registry.load("mechanism", scenario.mechanism),
-        rule=registry.split(rule)[0],
+        defense_name=registry.split(rule)[0],
         declares=defense != typed,
     )
     plugins.check(scenario)

@@ -11,7 +11,7 @@ from typing import Any
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible, PluginError, UnknownPluginError
 from fedbench.experiment.cells import AXES, Cell, Skipped, differing
-from fedbench.experiment.compatibility import load_plugins
+from fedbench.experiment.compatibility import Plugins, load_plugins
 from fedbench.experiment.scenario import ADVERSARY, Scenario
 from fedbench.sweep.ensemble import ALL, INSTALLED, STRONGEST, budget, expand
 
@@ -52,8 +52,7 @@ class Grid:
         for fields, sought in self._combinations():
             scenario = Scenario.of(**fields)
             try:
-                load_plugins(scenario)
-                self._distinct(scenario)
+                self._distinct(scenario, load_plugins(scenario))
             except Incompatible as misfit:
                 names = (scenario.protocol, scenario.defense, scenario.attack)
                 skipped.append(Skipped(*names, str(misfit)))
@@ -91,9 +90,8 @@ class Grid:
     def _others(self) -> dict[str, tuple[Any, ...]]:
         return {name: values for name, values in self.axes.items() if name not in AXES}
 
-    def _distinct(self, scenario: Scenario) -> None:
+    def _distinct(self, scenario: Scenario, plugins: Plugins) -> None:
         """Raise `Incompatible` for a combination that is another one under a second description."""
-        plugins = load_plugins(scenario)
         if scenario.malicious == 0 and scenario.attack != "none":
             raise Incompatible("nobody is malicious")
         if plugins.noises(scenario) == 0:
@@ -102,10 +100,10 @@ class Grid:
             self._first_only(scenario, ADVERSARY, "without an attack")
         if not plugins.defense.traits().randomized:
             self._first_only(
-                scenario, ("defense_draw",), f"to {plugins.rule}, which draws nothing,"
+                scenario, ("defense_draw",), f"to {plugins.defense_name}, which draws nothing,"
             )
         if not plugins.declares:
-            self._first_only(scenario, ("declared",), f"to {plugins.rule}")
+            self._first_only(scenario, ("declared",), f"to {plugins.defense_name}")
 
     def _first_only(self, scenario: Scenario, names: Iterable[str], where: str) -> None:
         for name in names:

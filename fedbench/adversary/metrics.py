@@ -1,4 +1,4 @@
-"""What the adversary achieved in a round, for its record."""
+"""Metrics of an attack: how far it moved the aggregate, and whether it was detected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_FINITE = "not_finite"  # finding of a round: how many numbers of the rule's 
 def effect(
     context: AttackContext, received: Payload, accepted: Tensor, aggregate: Tensor
 ) -> dict[str, Any]:
-    """What the adversary achieved: `gain`, `gain_mean` and `headers` of a round's record.
+    """Measure `gain`, `gain_mean` and `headers` of a round's record.
 
     Gains are L2 distances of the aggregate, and of the plain mean, to what honest messages would
     have given, relative to that; None where a number is not finite. Nothing without malicious rows.
@@ -28,7 +28,8 @@ def effect(
     if identical(received, context.honest) and bool(torch.isfinite(aggregate).all()):
         headers = forged_headers(context, received, accepted)
         return {"gain": 0.0, "gain_mean": 0.0, "headers": headers}  # what is equal has equal means
-    view, honest = context.view.asked().copied(), context.honest.copied()
+    view = context.view.asked().copied()
+    honest = context.honest.copied()
     rule = fresh(context.defense)  # the server's own would see which rows differ
     clean = None
     if hooks.ask(rule, "ready", bool, view):
@@ -75,15 +76,16 @@ def forged_headers(
     if not rows or not context.honest.headers():
         return {}
     arrived = (accepted.cumsum(0) - 1)[rows]
-    sent, own = received.take(arrived).headers(), context.honest.take(rows).headers()
+    sent = received.take(arrived).headers()
+    own = context.honest.take(rows).headers()
     return {name: _forged(sent[name], own[name]) for name in own}
 
 
 def _forged(sent: Tensor, own: Tensor) -> float | None:
     if sent.is_floating_point():
-        known = own.double().abs()
-        floor = 1e-3 * known.amax(dim=1, keepdim=True).clamp_min(1e-30)
-        ratios = (sent.double().abs() / torch.maximum(known, floor)).amax(dim=1)
+        honest = own.double().abs()
+        floor = 1e-3 * honest.amax(dim=1, keepdim=True).clamp_min(1e-30)
+        ratios = (sent.double().abs() / torch.maximum(honest, floor)).amax(dim=1)
         finite = ratios[torch.isfinite(ratios)]
         return float(finite.max()) if len(finite) else None
     if torch.equal(sent, own):

@@ -307,7 +307,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
 
 
 def needs(attack: Attack) -> Knowledge:
-    """What the attack declares that it must be shown."""
+    """Return the knowledge that the attack declares it needs."""
     hook = Hook(attack, "needs")
     declared: Knowledge = hook.returned(Knowledge)
     hook.must(declared.tier in TIERS, f"a tier of {', '.join(TIERS)}", declared.tier)
@@ -325,7 +325,7 @@ def attack_view(
         part: Rows of the malicious clients that are asked; all of them by default.
     """
     part = context.owned.rows.tolist() if part is None else part
-    known = needs(attack)
+    needed = needs(attack)
     rows = torch.tensor(part, dtype=torch.long)
     own = context.honest.take(rows)
     where = rows.to(context.updates.device)
@@ -336,16 +336,16 @@ def attack_view(
         trained=context.trained[mine],
         idle=context.idle[where % len(context.idle)],
         seen=context.honest.take(context.benign)
-        if known.tier == "all"
+        if needed.tier == "all"
         else own.take(range(len(own))),
         n=len(context.honest),
-        broadcast=_heard(context, part, known.tier),
+        broadcast=_heard(context, part, needed.tier),
         step=context.view.step,
-        key=context.owned.secret.key("craft", *(part if known.tier == "own" else ())),
+        key=context.owned.secret.key("craft", *(part if needed.tier == "own" else ())),
         compress=context.codec(part),
         memories=[alone(context.memories[row]) for row in part],
-        defense=_oracle(context, rows, known.tier) if known.defense else None,
-        state=alone(context.server) if known.state else None,
+        defense=_oracle(context, rows, needed.tier) if needed.defense else None,
+        state=alone(context.server) if needed.state else None,
     )
 
 
@@ -375,7 +375,7 @@ def _copied(tree: Tree) -> Tree:
 
 
 def _heard(context: AttackContext, part: Sequence[int], tier: str) -> Payload:
-    """What the server sent to all; where each client is sent its own, the adversary's."""
+    """Return the broadcast; where each client is sent its own, the adversary's rows of it."""
     sent = context.view.broadcast
     return sent.take(range(len(sent)) if len(sent) == 1 or tier == "all" else part)
 
@@ -386,20 +386,23 @@ def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:
     Who may not read the others may not ask about them either: the adversary's own messages and
     weights stand in for theirs, in turn, and the rule remembers nobody.
     """
-    rule, seen = fresh(context.defense), context.view
-    state, honest, view = context.defense_state, context.honest, seen
-    messages, numbers = honest.copied(), torch.arange(len(honest))
+    rule = fresh(context.defense)
+    state = context.defense_state
+    view = context.view
+    honest = context.honest
+    messages = honest.copied()
+    numbers = torch.arange(len(honest))
     if tier != "all" and len(rows):
         mine = torch.isin(numbers, rows)
         stand_in = numbers.clone()
         stand_in[~mine] = rows[numbers[: int((~mine).sum())] % len(rows)]
         messages = honest.take(stand_in)
         view = dataclasses.replace(
-            seen,
-            weights=seen.weights[stand_in],
-            broadcast=seen.broadcast.take(stand_in if len(seen.broadcast) > 1 else [0]),
+            view,
+            weights=view.weights[stand_in],
+            broadcast=view.broadcast.take(stand_in if len(view.broadcast) > 1 else [0]),
             ids=numbers,
-            truth=None if seen.truth is None else mine,
+            truth=None if view.truth is None else mine,
         )
         if hooks.ask(rule, "traits", Traits).identities:
             state = hooks.ask(rule, "init", object, messages.spec)

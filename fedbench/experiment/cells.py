@@ -1,4 +1,4 @@
-"""What is compared: a combination, its runs, and why one cannot exist."""
+"""Cells of a sweep: combinations of plug-ins, their runs, and those that cannot exist."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Cell:
 
     @property
     def protocol(self) -> str:
-        """As typed."""
+        """The protocol as it was typed."""
         return self.scenario.protocol
 
     @property
     def attack(self) -> str:
-        """As typed."""
+        """The attack as it was typed."""
         return self.scenario.attack
 
     @property
     def defense(self) -> str:
-        """As typed, but ``vote`` where the protocol's own rule counts votes."""
+        """The defense as it was typed, but ``vote`` where the protocol's own one counts votes."""
         if counts_votes(self.scenario):
             return "vote"
         if self.scenario.defense == "own":
@@ -56,7 +56,7 @@ class Cell:
 
     @property
     def system(self) -> str:
-        """What is attacked: protocol, rule, mechanism if there is one, and the varied fields."""
+        """The system under attack: protocol, mechanism if any, defense, and the varied fields."""
         mechanism = self.scenario.mechanism
         private = "" if mechanism == "none" else f" + {mechanism}"
         where = "".join(f"; {name} {_said(self.scenario, name)}" for name in self.varied)
@@ -65,12 +65,12 @@ class Cell:
     @property
     def defended(self) -> str:
         """`system`, whatever the adversary may see and when it acts: one clean run is of all."""
-        kept = tuple(name for name in self.varied if name not in ADVERSARY)
-        return dataclasses.replace(self, varied=kept).system
+        varied = tuple(name for name in self.varied if name not in ADVERSARY)
+        return dataclasses.replace(self, varied=varied).system
 
     @cached_property
     def resolved(self) -> Scenario:
-        """With every default written out."""
+        """The scenario with every default written out."""
         return resolve(self.scenario).scenario
 
     @cached_property
@@ -118,24 +118,24 @@ class Run:
 
     @cached_property
     def scenario(self) -> Scenario:
-        """With the seed."""
+        """The cell's scenario with this seed."""
         return self.cell.scenario.model_copy(update={"seed": self.seed})
 
     @cached_property
     def resolved(self) -> Scenario:
-        """With every default written out: from the cell's, since thousands of runs are asked."""
+        """The resolved scenario, made from the cell's, since a sweep has thousands of runs."""
         given = self.cell.scenario.data_seed
         data_seed = self.seed if given is None else given
         return self.cell.resolved.model_copy(update={"seed": self.seed, "data_seed": data_seed})
 
     @cached_property
     def id(self) -> str:
-        """Of the record that it makes."""
+        """Id of the record that the run makes."""
         return fingerprint(self.resolved.model_dump_json(), self.cell.modules)
 
     @cached_property
     def file_name(self) -> str:
-        """Of the record that it makes."""
+        """Name of the file of its record."""
         return file_name(self.resolved, self.id)
 
     def __str__(self) -> str:

@@ -93,7 +93,7 @@ def local_accuracies(
     broadcast: Payload,
     honest: Payload,
 ) -> dict[int, float]:
-    """Per benign client, the accuracy of what it last sent on its own test part.
+    """Measure the accuracy of each benign client's last message on the client's own test part.
 
     The honest message alone, before compression's other end averages it, is the client's model; its
     test part never changes, so a client is evaluated again only when it sends again.
@@ -130,12 +130,14 @@ def score_model(
     right, losses = [], []
     with torch.no_grad():
         for batch in torch.split(rows, _BATCH):
-            x, y = data.floats(batch), data.y[batch]
+            x = data.floats(batch)
+            y = data.y[batch]
             chances = torch.stack([network.logits(m, x).softmax(dim=1) for m in ensemble])
             mean = chances.mean(dim=0)
             right.append((mean.argmax(dim=1) == y) & torch.isfinite(mean).all(dim=1))
             losses.append(-mean.gather(1, y[:, None])[:, 0].clamp_min(1e-30).log())
-    correct, loss = torch.cat(right).to(torch.float64), torch.cat(losses)
+    correct = torch.cat(right).to(torch.float64)
+    loss = torch.cat(losses)
     shares = [part.mean() for part in torch.split(correct, [len(part) for part in parts])]
     mean_loss = float(loss.mean())
     finite = mean_loss if math.isfinite(mean_loss) else None

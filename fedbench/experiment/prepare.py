@@ -154,7 +154,7 @@ def populate(
 
 
 def followed(engine: str, attack: Attack) -> str:
-    """The executor for an attack: one that changes gradients in another process needs the loop.
+    """Return the executor for an attack: the loop, if it changes gradients in another process.
 
     Raises:
         ConfigError: another one is asked for.
@@ -178,7 +178,7 @@ def take_root(parts: list[Tensor], key: Key) -> tuple[Tensor, list[Tensor]]:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; on CUDA torch is told to be deterministic and to keep fp32 exact.
+    """Return the device of that name; CUDA is made deterministic and keeps fp32 exact.
 
     Raises:
         Unavailable: CUDA is asked for and absent.
@@ -198,7 +198,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def load_pool(dataset: str) -> Data:
-    """The samples of a data set; those of the last two are kept.
+    """Load the samples of a data set; those of the last two stay in memory.
 
     Raises:
         Unavailable: they cannot be had.
@@ -213,10 +213,4 @@ def _load(dataset: str, folder: str) -> Data:
         loaded: Data = ask(source, "load", Data, Path(folder) if folder else None)
     except ConfigError as error:  # its files are not here, or not as they should be
         raise Unavailable(str(error)) from error
-    return loaded.named(canonical(dataset))
-
-
-def canonical(dataset: str) -> str:
-    """Return the data set as a resolved scenario writes it, with every parameter."""
-    name = registry.split(dataset)[0]
-    return registry.describe(name, registry.load("dataset", dataset))
+    return loaded.named(registry.describe(registry.split(dataset)[0], source))

@@ -1,4 +1,4 @@
-"""What a run measured: the JSON that everything downstream reads."""
+"""Record of a run: the JSON that everything downstream reads."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Record(Part):
         return copy
 
     def to_json(self, indent: int | None = 1) -> str:
-        """In the order of the schema, with a final newline; one line without ``indent``."""
+        """Write JSON in the schema's order, with a final newline; one line without ``indent``."""
         text = self._text or self._written()
         return text if indent else seal.one_line(text) + "\n"
 
@@ -75,7 +75,7 @@ class Record(Part):
 
     @property
     def file_name(self) -> str:
-        """See `file_name`."""
+        """Name of the record's file, see `file_name`."""
         return file_name(self.scenario, self.id)
 
     def write(self, folder: Path) -> Path:

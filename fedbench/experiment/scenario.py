@@ -149,8 +149,8 @@ class Scenario(BaseModel):
         check_claim(self.delta)
         for name in ("seed", "data_seed", "defense_draw"):
             value = getattr(self, name)
-            known = value is None or 0 <= value <= LAST_SEED
-            require(f"--{name.replace('_', '-')}", value, known, "in 0 .. 2**63 - 1")
+            legal = value is None or 0 <= value <= LAST_SEED
+            require(f"--{name.replace('_', '-')}", value, legal, "in 0 .. 2**63 - 1")
         return self
 
     @classmethod

@@ -82,7 +82,7 @@ class Setup:
 
     @property
     def sees(self) -> Sees:
-        """What privacy's adversary observes, by default where the mechanism protects most."""
+        """Observation of privacy's adversary; by default where the mechanism protects most."""
         default: Sees = "model" if self.plugins.mechanism.central else "messages"
         return self.scenario.sees or default
 

@@ -133,7 +133,9 @@ def play(setup: Setup, run_state: RunState, canaries: Canaries) -> Iterator[dict
     Raises:
         ConfigError: messages do not have a value for each parameter.
     """
-    protocol, shared, plugins = setup.plugins.protocol, setup.shared, setup.plugins
+    protocol = setup.plugins.protocol
+    shared = setup.shared
+    plugins = setup.plugins
     before = model(setup, run_state)
     for step in range(setup.scenario.rounds):
         ids = setup.sample(step)
@@ -189,7 +191,8 @@ def model(setup: Setup, run_state: RunState) -> Tensor:
 
 def radius(setup: Setup) -> float:
     """Far beyond the clip, of the mechanism or of a protocol that has noise of its own."""
-    plugins, d = setup.plugins, int(setup.plugins.protocol.trained(setup.shared).d)
+    plugins = setup.plugins
+    d = int(setup.plugins.protocol.trained(setup.shared).d)
     if plugins.protocol.space == "probabilities":
         return FAR * math.sqrt(d)
     owner = plugins.mechanism if hasattr(plugins.mechanism, "clip") else plugins.protocol

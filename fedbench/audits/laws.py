@@ -26,7 +26,8 @@ def epsilon_of(delta_of: Callable[[float], float], delta: float) -> float:
         return 0.0
     low, high = 0.0, 1.0
     while delta_of(high) > delta:
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
         if high > 1e9:
             return math.inf
     for _ in range(60):
@@ -134,8 +135,11 @@ def one_way(p: tuple[float, float], q: tuple[float, float], epsilon: float) -> f
 
     With ``x = (y - mean_q) / std_q``, ``ln p - ln q = -ln s - (x - m)^2 / (2 s^2) + x^2 / 2``.
     """
-    m, s = (p[0] - q[0]) / q[1], p[1] / q[1]
-    a, b, c = s * s - 1, 2 * m, -m * m - 2 * s * s * (math.log(s) + epsilon)
+    m = (p[0] - q[0]) / q[1]
+    s = p[1] / q[1]
+    a = s * s - 1
+    b = 2 * m
+    c = -m * m - 2 * s * s * (math.log(s) + epsilon)
     inside = b * b - 4 * a * c  # of a x^2 + b x + c > 0
     if inside <= 0:
         return 1.0 if a > 0 else 0.0  # only at epsilon < 0 is it everywhere

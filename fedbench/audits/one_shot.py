@@ -55,7 +55,8 @@ def estimate(
         Quenouille, "Notes on Bias in Estimation", Biometrika 1956, as the jackknife of groups.
     """
     require("--canaries", canaries, canaries >= 4, ">= 4")
-    every, count = np.arange(canaries), min(GROUPS, canaries)
+    every = np.arange(canaries)
+    count = min(GROUPS, canaries)
     without = [laws(every[every % count != g]).epsilon(delta) for g in range(count)]
     return laws(every).epsilon(delta), float(np.std(without)) * math.sqrt(count - 1)
 

@@ -83,16 +83,19 @@ def _(
     event: MaskSample, mechanism: Mechanism, space: str, d: int, adjacency: Adjacency, delta: float
 ) -> Pair:
     """Chunks of every size at several places (B3), the whole cube among them."""
-    c, width = event.c, 1 - 2 * event.c
+    c = event.c
+    width = 1 - 2 * event.c
     cube = width * math.sqrt(d)
     reach = cube if event.radius is None else (1 + (adjacency == "replace-one")) * event.radius
-    best, chosen = -1.0, (d, c, width)
+    best = -1.0
+    chosen = (d, c, width)
     for k in sizes(d):
         h = min(reach / math.sqrt(k), width)
         for low in np.linspace(c, 1 - c - h, POSITIONS) if h < width else (c,):
             epsilon = _sampled(event, k, low, h).epsilon(delta)
             if epsilon > best:
-                best, chosen = epsilon, (k, float(low), h)
+                best = epsilon
+                chosen = (k, float(low), h)
     k, low, h = chosen
     unit = on_chunk(d, k)
     far = FAR * (event.radius or math.sqrt(d))
@@ -140,7 +143,8 @@ def _(
         return Bernoullis(k, p, 1 - p if replaced else 0.5)
 
     k = max(sizes(d), key=lambda k: law(k).epsilon(delta))
-    unit, zeros = on_chunk(d, k), torch.zeros(d)
+    unit = on_chunk(d, k)
+    zeros = torch.zeros(d)
     far = FAR * _clip(mechanism) * unit
     says = f"the clip over {k} of {d} signs or {'its opposite' if replaced else 'nothing'}"
     return Pair(zeros, far, -far if replaced else zeros, unit, says, law(k))
@@ -154,7 +158,8 @@ def _(
 
     The two differ also in whether they are too long, which an adaptive clip adds up.
     """
-    unit, clip = on_chunk(d, d), _clip(mechanism)
+    unit = on_chunk(d, d)
+    clip = _clip(mechanism)
     far = -FAR * clip * unit
     if adjacency == "replace-one":
         near = INSIDE * clip * unit

@@ -121,7 +121,8 @@ def lower_bound(first: Floats, second: Floats, delta: float, confidence: float) 
 
 def _choice(first: Floats, second: Floats, delta: float, level: float) -> Alarm:
     """The alarm whose bound on these scores is the largest."""
-    best, alarm = -1.0, Alarm(math.inf, below=False)
+    best = -1.0
+    alarm = Alarm(math.inf, below=False)
     for below in (False, True):
         suspect, other = (-second, -first) if below else (first, second)
         suspect, other = np.sort(suspect), np.sort(other)

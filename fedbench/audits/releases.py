@@ -54,7 +54,8 @@ class Bench:
 
         Each has a key of its own, so the two ways give the same numbers, to rounding.
         """
-        seeds, release = key.bits(count), self.release(pair, given)
+        seeds = key.bits(count)
+        release = self.release(pair, given)
         try:
             return together(release, seeds, max(1, AT_ONCE // self.d))
         except RuntimeError:  # it looks at a value that was drawn, as an adaptive clip does
@@ -88,7 +89,8 @@ class Bench:
 
     def _aggregate(self, pair: Pair, sent: Payload, state: Any, key: Key) -> Tensor:
         """The server's part."""
-        broadcast, weights = FloatVectors(pair.reference[None]), torch.ones(len(sent)).double()
+        broadcast = FloatVectors(pair.reference[None])
+        weights = torch.ones(len(sent)).double()
         view = ServerView(weights, broadcast, 0, key.fold("defense"), self.expected)
         aggregate, _ = self.defense.aggregate(sent, self.defense.init(sent.spec), view)
         noise = key.fold("mechanism")

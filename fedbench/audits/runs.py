@@ -45,7 +45,8 @@ def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> Findi
     key = setup.secret.key("audit", "one-run")
     coins = key.fold("there").uniform(canaries) < 0.5
     birds = flock(setup, coins, "signs")
-    state, scores = begin(setup), torch.zeros(canaries, dtype=torch.float64)
+    state = begin(setup)
+    scores = torch.zeros(canaries, dtype=torch.float64)
     for seen in play(setup, state, birds):
         for j, x in seen.items():
             scores[j] += float(x.double() @ birds.direction(j, len(x)).to(x).double())
@@ -69,14 +70,16 @@ def one_shot_estimates(scenario: Scenario, canaries: int) -> list[Finding]:
     setup = ready(scenario, canaries)
     present = flock(setup, torch.ones(canaries, dtype=torch.bool), "sphere")
     others = Canaries(present.there, 0, 0.0, present.key.fold("unobserved"), "sphere")
-    state, total = begin(setup), dict[int, Tensor]()
+    state = begin(setup)
+    total = dict[int, Tensor]()
     largest = np.full((2, canaries), -math.inf)
     for seen in play(setup, state, present):
         for j, x in seen.items():
             total[j] = x.double() if j not in total else total[j] + x.double()
             for k, bird in enumerate((present, others)):
                 largest[k, j] = max(largest[k, j], cosine(x, bird.direction(j, len(x))))
-    claim, took = claimed(setup, state), np.array(sorted(total))
+    claim = claimed(setup, state)
+    took = np.array(sorted(total))
     require("canaries that took part", len(took), len(took) >= 4, ">= 4; more rounds have more")
     d = len(total[int(took[0])])
     final = np.array([cosine(total[j], present.direction(j, d)) for j in took.tolist()])

@@ -130,7 +130,8 @@ def _sampled_sum(
 def _(event: NoisySigns, exposure: Participation, delta: float) -> PrivacyCost:
     adjacency = exposure.among("noisy signs", FIXED)
     assert adjacency != "add-remove"
-    mu, times = (2 if adjacency == "replace-one" else 1) / event.z, exposure.times
+    mu = (2 if adjacency == "replace-one" else 1) / event.z
+    times = exposure.times
     gauss = gdp_epsilon(gdp_rounds(mu, times), delta)
     bounds = {
         "rdp": best_of(

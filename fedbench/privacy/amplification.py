@@ -73,7 +73,8 @@ def marginal(theta: npt.ArrayLike, sigma: float, c: float) -> Floats:
         return given + 0.0
     low = np.minimum(given, 1 - given)
     with np.errstate(over="ignore"):
-        a, b = (c - low) / sigma, (1 - c - low) / sigma
+        a = (c - low) / sigma
+        b = (1 - c - low) / sigma
         exponent = (1 - 2 * c) / sigma * ((1 - 2 * low) / sigma) / 2
         bell = np.exp(-a * a / 2) / math.sqrt(2 * math.pi)
     p = c + (low - c) * ndtr(-a) + (1 - c - low) * ndtr(-b) - sigma * bell * np.expm1(-exponent)
@@ -112,7 +113,8 @@ def r_alpha(orders: npt.ArrayLike, c: float) -> Floats:
         FedPM, Section 2.4 and Appendix C (``r_alpha``); Imola, Chaudhuri, 2021.
     """
     require("c", c, 0 < c <= 0.5, "in (0, 1/2]")
-    t, gap = check_orders(orders) - 1, math.log1p(-c) - math.log(c)
+    t = check_orders(orders) - 1
+    gap = math.log1p(-c) - math.log(c)
     # ln((1-c) e^(t gap) + c e^(-t gap)), whose larger term is the first
     small = t * gap < 1
     near = np.where(small, t * gap, 0.0)
@@ -185,7 +187,9 @@ def envelope(orders: npt.ArrayLike, squared: float, sigma: float, c: float) -> F
     """
     check_mask(sigma, c)
     require("squared", squared, squared >= 0, ">= 0")
-    alpha, width, floor = check_orders(orders), 1 - 2 * c, float(marginal(c, sigma, c))
+    alpha = check_orders(orders)
+    width = 1 - 2 * c
+    floor = float(marginal(c, sigma, c))
     if floor < 1e-6 or width < 1e-3 * floor:
         return np.full(alpha.shape, np.inf)
     at = min(squared, width**2)
@@ -243,7 +247,8 @@ def mask_rdp(
     check_mask(sigma, c)
     reach = cube(d, c) if sensitivity is None else sensitivity
     require("sensitivity", sensitivity, 0 < reach < math.inf, "None or > 0 and finite")
-    alpha, reach = check_orders(orders), min(reach, cube(d, c))
+    alpha = check_orders(orders)
+    reach = min(reach, cube(d, c))
     half = alpha * reach**2 / 2
     noise = 1 / sigma**2 if sigma > 1e-150 else math.inf
     terms = {
@@ -266,7 +271,8 @@ def paper_rdp(
     """
     check_mask(sigma, c)
     reach = min(cube(d, c), math.inf if sensitivity is None else sensitivity)
-    alpha, noise = check_orders(orders), 1 / sigma**2 if sigma > 1e-150 else math.inf
+    alpha = check_orders(orders)
+    noise = 1 / sigma**2 if sigma > 1e-150 else math.inf
     return np.minimum(alpha * reach**2 / 2 * noise, d * r_alpha(alpha, c))
 
 

@@ -60,7 +60,8 @@ def rdp_to_dp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) -> tuple[
         https://arxiv.org/abs/1905.09982, Theorem 21.
     """
     check_delta(delta)
-    alpha, eps = check_orders(orders), np.asarray(rdp, dtype=np.float64)
+    alpha = check_orders(orders)
+    eps = np.asarray(rdp, dtype=np.float64)
     gain = np.log1p(-1 / alpha) - (math.log(delta) + np.log(alpha)) / (alpha - 1)
     return _best(alpha, eps + gain)
 
@@ -76,7 +77,8 @@ def rdp_to_dp_mironov(
         Communication-Efficient Federated Learning", ICLR 2023), Remark C.1.
     """
     check_delta(delta)
-    alpha, eps = check_orders(orders), np.asarray(rdp, dtype=np.float64)
+    alpha = check_orders(orders)
+    eps = np.asarray(rdp, dtype=np.float64)
     return _best(alpha, eps - math.log(delta) / (alpha - 1))
 
 
@@ -116,7 +118,8 @@ def gdp_delta(mu: float, epsilon: float) -> float:
     require("epsilon", epsilon, epsilon >= 0, ">= 0")
     if mu == 0 or math.isinf(mu) or math.isinf(epsilon):
         return 1.0 if math.isinf(mu) else 0.0
-    x, y = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
+    x = -epsilon / mu + mu / 2
+    y = -epsilon / mu - mu / 2
     first = float(log_ndtr(x))
     tail = float(erfcx(-y / math.sqrt(2)))
     second = -x * x / 2 + math.log(tail / 2) if tail > 0 else -math.inf

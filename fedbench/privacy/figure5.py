@@ -157,7 +157,8 @@ def epsilons(sigma: float, delta: float) -> dict[str, float]:
     `honest_cap`, never more than the paper's ``min{eps, d r_alpha(c)}`` of one release, converted
     at its best order; ``exact`` is `exact_epsilon`.
     """
-    claimed, gaussian = classical_sigma(1.0, delta) / sigma, gdp_epsilon(SENSITIVITY / sigma, delta)
+    claimed = classical_sigma(1.0, delta) / sigma
+    gaussian = gdp_epsilon(SENSITIVITY / sigma, delta)
     return {
         "claimed": claimed,
         "claimed-min": min(claimed, printed_cap(delta)),
@@ -262,7 +263,8 @@ def play(delta: float, seed: int, repetitions: int) -> Figure5:
     claims = [classical_sigma(epsilon, delta) for epsilon in CLAIMED]
     equal = [s for s in (exact_sigma(epsilon, delta) for epsilon in EXACT) if s is not None]
     sigmas = [*claims, *equal, *(classical_sigma(epsilon, delta) for epsilon in CURVE)]
-    key, tables = Key(seed).fold("figure5"), {sigma: estimates(sigma) for sigma in sigmas}
+    key = Key(seed).fold("figure5")
+    tables = {sigma: estimates(sigma) for sigma in sigmas}
     played = {data: simulate(data, tables, repetitions, key) for data in DATA}
     points = []
     for sigma in sigmas:

@@ -84,7 +84,8 @@ def rough_epsilon(z: float, rate: float, steps: int, delta: float) -> float:
     orders, j = np.arange(2.0, 65.0), np.arange(2.0, 65.0)
     if rate == 1:
         return rdp_to_dp(orders, rdp_rounds(orders / (2 * z * z), steps), delta)[0]
-    out, come = math.log1p(-rate), math.log(rate)
+    out = math.log1p(-rate)
+    come = math.log(rate)
     terms = (orders[:, None] - j) * out + j * come + j * (j - 1) / (2 * z * z)
     few = np.logaddexp(orders * out, np.log(orders) + (orders - 1) * out + come)
     total = np.maximum(np.logaddexp(few, log_binomial_sum(orders, terms)), 0.0)
@@ -178,7 +179,8 @@ def fixed_size_rdp(z: float, rate: float) -> tuple[Floats, Floats]:
     """
     check_noise(z)
     check_rate(rate)
-    v, whole = 1 / z, INTEGERS / (2 * z * z)
+    v = 1 / z
+    whole = INTEGERS / (2 * z * z)
     if rate == 1:
         return INTEGERS, whole
     j = np.arange(2.0, LARGEST + 1)

@@ -15,7 +15,8 @@ def concave_hull(x: Floats, y: Floats, at: float) -> float:
     no coordinate can spend more.
     """
     require("at", at, at >= x[0], ">= the first x")
-    before, after = x <= at, x > at
+    before = x <= at
+    after = x > at
     if not after.any():
         return float(y.max())
     share = (at - x[before][:, None]) / (x[after] - x[before][:, None])

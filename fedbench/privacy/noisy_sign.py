@@ -90,7 +90,9 @@ def sign_rdp(
     """
     require("d", d, d >= 1, ">= 1")
     require("adjacency", adjacency, adjacency in ("replace-one", "zero-out"), "one of the two")
-    alpha, constant, b = check_orders(orders), sign_constant(z), 1 / z
+    alpha = check_orders(orders)
+    constant = sign_constant(z)
+    b = 1 / z
     zero_out = adjacency == "zero-out"
     half = alpha * (b if zero_out else 2 * b) ** 2 / 2
     terms = {"logit": half * constant, "gaussian": half}
@@ -99,7 +101,8 @@ def sign_rdp(
         costs, t, s = _pairs(b, at, zero_out)
         x = np.append(0.0, costs)
         hulls = [concave_hull(x, np.append(0.0, _renyi(a, t, s).max(axis=0)), at) for a in alpha]
-        edge, other = np.array([b]), np.array([0.0 if zero_out else -b])
+        edge = np.array([b])
+        other = np.array([0.0 if zero_out else -b])
         ends = np.array([float(_renyi(a, edge, other)[0]) for a in alpha])
         terms["randomized-response"] = d * ends
         terms["envelope"] = d * (1 + SLACK) * np.array(hulls)

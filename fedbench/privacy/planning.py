@@ -57,7 +57,8 @@ class Plan:
         check_claim(self.delta)
         counts = ("rounds", "clients", "per_round", "dim", "samples", "batch_size", "epochs")
         for name in counts:
-            value, most = getattr(self, name), MOST.get(name, 2**31 - 1)
+            value = getattr(self, name)
+            most = MOST.get(name, 2**31 - 1)
             require(f"--{name.replace('_', '-')}", value, value >= 1, ">= 1")
             require(f"--{name.replace('_', '-')}", value, value <= most, f"<= {most}")
         rule = f"<= --clients = {self.clients}: a sampling rate above 1 means nothing"
@@ -147,7 +148,8 @@ def prices(plugin: Any, plan: Plan) -> dict[Sees, PrivacyCost | NoTheorem]:
 def curve(plugin: Any, plan: Plan, sees: Sees, points: int = 24) -> list[tuple[int, PrivacyCost]]:
     """The price after fewer rounds, on a logarithmic scale."""
     steps = np.unique(np.geomspace(1, plan.rounds, points).round().astype(int)).tolist()
-    event, out = event_of(plugin, plan.release), []
+    event = event_of(plugin, plan.release)
+    out = []
     for rounds in steps:
         out.append((rounds, price(event, plan.after(rounds).exposure(sees), plan.delta)))
     return out

@@ -64,7 +64,8 @@ def poisson_binomial_rdp(
     times = distances(adjacency)
     require("honest", honest, honest >= 1, ">= 1")
     require("theta", event.reach, LEAST <= event.reach < 0.5, f"in [{LEAST:g}, 1/2)")
-    alpha, theta = check_orders(orders), event.reach
+    alpha = check_orders(orders)
+    theta = event.reach
     step = times * theta
     squared = min((times * event.norm) ** 2 / event.d, step**2)
     g = step * np.append(np.geomspace(0.04, 1, 83)[:-1], 1.0)
@@ -108,7 +109,8 @@ def others(theta: float, coins: int) -> list[Floats]:
     groups = max(coins // size - (size > 1), 0)
     bases = []
     for high in range(groups + 1):
-        up, down = high * size, (groups - high) * size
+        up = high * size
+        down = (groups - high) * size
         bases.append(np.convolve(_binomial(up, 0.5 + theta), _binomial(down, 0.5 - theta)))
     return bases
 

@@ -59,7 +59,8 @@ class RandomizedResponse:
         """First ``k``, last ``k + 1``, and ``S_k`` and ``D_k`` from the one to the other."""
         mean = self.n * (1 - self.p)
         reach = 13 * math.sqrt(mean * self.p) + 60
-        first, last = max(0, math.floor(mean - reach)), min(self.n, math.ceil(mean + reach))
+        first = max(0, math.floor(mean - reach))
+        last = min(self.n, math.ceil(mean + reach))
         k = np.arange(first, last, dtype=np.float64)
         # ratios of neighbours, summed and normalised: at n of 5e9 gamma functions lose 5 digits
         steps = np.log((self.n - k) / (k + 1)) + self.per_bit

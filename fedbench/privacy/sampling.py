@@ -32,7 +32,8 @@ def log_binomial_sum(orders: Floats, log_terms: Floats) -> Floats:
 
     ``log_terms`` is ``(m,)`` or ``(k, m)``; terms beyond an order may be infinite.
     """
-    a, j = orders[:, None], np.arange(2.0, log_terms.shape[-1] + 2)
+    a = orders[:, None]
+    j = np.arange(2.0, log_terms.shape[-1] + 2)
     ways = gammaln(a + 1) - gammaln(j + 1) - gammaln(np.maximum(a - j, 0.0) + 1)
     return np.asarray(logsumexp(np.where(j <= a, ways + log_terms, -np.inf), axis=1))
 
@@ -145,5 +146,6 @@ def between(orders: npt.ArrayLike, integers: Floats, rdp: Floats) -> Floats:
     alpha = check_orders(orders)
     known = np.isfinite(rdp)
     x, y = integers[known], rdp[known]
-    points, heights = np.append(1.0, x), np.append(0.0, (x - 1) * y)
+    points = np.append(1.0, x)
+    heights = np.append(0.0, (x - 1) * y)
     return np.asarray(np.interp(alpha, points, heights, right=np.inf) / (alpha - 1))

@@ -60,7 +60,8 @@ def _renyi(alpha: float, log_p: Floats, p: Floats, loss: Floats) -> Floats:
 
 def _largest(orders: Floats, h: Floats, n: int, sigma: float, c: float) -> Floats:
     """The largest ``D_a`` of sums of two clients ``h (m,)`` apart, per order: ``(k, m)``."""
-    floor, width = float(marginal(c, sigma, c)), 1 - 2 * c
+    floor = float(marginal(c, sigma, c))
+    width = 1 - 2 * c
     near = np.geomspace(0.01 * floor, 0.5, math.ceil(math.log(50 / floor) / 0.2))
     u = np.unique(np.concatenate([[0.0], near, np.linspace(0, 0.5, 13)[1:]]))
     u = np.concatenate([u, 1 - u[-2::-1]])  # both sides: the others are all at the lower end
@@ -68,11 +69,15 @@ def _largest(orders: Floats, h: Floats, n: int, sigma: float, c: float) -> Float
     result = np.empty((len(orders), len(h)))
     for i, step in enumerate(h):
         left = c + u * (width - step)
-        x, y = marginal(left, sigma, c) - floor, marginal(left + step, sigma, c) - floor
+        x = marginal(left, sigma, c) - floor
+        y = marginal(left + step, sigma, c) - floor
         log_p, log_q = (log_b + np.log1p(np.maximum(z, 0.0) * g) for z in (x, y))
-        p, q, loss = np.exp(log_p), np.exp(log_q), log_p - log_q
+        p = np.exp(log_p)
+        q = np.exp(log_q)
+        loss = log_p - log_q
         for row, alpha in enumerate(orders):
-            one, other = _renyi(alpha, log_p, p, loss), _renyi(alpha, log_q, q, -loss)
+            one = _renyi(alpha, log_p, p, loss)
+            other = _renyi(alpha, log_q, q, -loss)
             result[row, i] = max(one.max(), other.max())
     return result
 
@@ -95,7 +100,9 @@ def sum_rdp(
     check_mask(sigma, c)
     require("n", n, n >= 1, ">= 1")
     masks = mask_rdp(orders, d, sigma, c, sensitivity).epsilon
-    alpha, width, floor = check_orders(orders), 1 - 2 * c, float(marginal(c, sigma, c))
+    alpha = check_orders(orders)
+    width = 1 - 2 * c
+    floor = float(marginal(c, sigma, c))
     if n == 1 or floor < 1e-6 or width < 0.05 * floor:
         return masks
     reach = cube(d, c) if sensitivity is None else min(sensitivity, cube(d, c))

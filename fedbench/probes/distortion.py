@@ -55,7 +55,9 @@ class Draws:
     def of(cls, x: Tensor, messages: Iterable[Tensor]) -> Draws:
         """From ``x (d,)`` and batches ``x_hat (n, d)``, one at a time, in float64."""
         x = x.double()
-        total, squares, along = torch.zeros_like(x), [], []
+        total = torch.zeros_like(x)
+        squares = []
+        along = []
         for x_hat in messages:
             for row in x_hat:
                 error = row.double() - x
@@ -100,7 +102,8 @@ def distortion(inputs: Sequence[Draws]) -> Distortion:
         for bias, draws in zip(biases, inputs, strict=True)
     ]
     relative = [bias / draws.norm for bias, draws in zip(biases, inputs, strict=True)]
-    count, nmse = len(inputs), statistics.fmean(nmses)
+    count = len(inputs)
+    nmse = statistics.fmean(nmses)
     limit = stdtrit(count - 1, 1 - LEVEL) * statistics.stdev(shares) / math.sqrt(count)
     return Distortion(
         nmse=nmse,

@@ -26,8 +26,10 @@ from fedbench.probes.systems import Progress, play_each
 from fedbench.run import play_round
 
 WARM_UP = 32  # batch size of the rounds before the one that is attacked
-MESSAGE, RAW = "message", "raw update"
-RANDOM, SAME_CLASS = "random image", "best other image of the class"
+MESSAGE = "message"
+RAW = "raw update"
+RANDOM = "random image"
+SAME_CLASS = "best other image of the class"
 # Weight of total variation: the noisier what is seen, the more of it there has to be.
 PRIORS = {"floats": 0.01, "signs": 0.1, "adam": 0.3, "masks": 1.0}
 
@@ -125,10 +127,12 @@ def choose_images(setup: Setup) -> Tensor:
 
     Those of one message have different labels.
     """
-    batch, classes = setup.scenario.batch_size, setup.population.data.classes
+    batch = setup.scenario.batch_size
+    classes = setup.population.data.classes
     chosen = []
     for i, rows in enumerate(setup.population.train):
-        size, rule = len(rows), f"<= the {len(rows)} training samples of a client"
+        size = len(rows)
+        rule = f"<= the {len(rows)} training samples of a client"
         require("--batch-size", batch, batch <= min(size, classes), f"{rule} and {classes} classes")
         left = rows[setup.secret.key("images", i).permutation(size).to(rows.device)].tolist()
         for j in range(batch):
@@ -149,7 +153,8 @@ def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Found]]:
     Raises:
         Incompatible: messages of this protocol are not read as updates.
     """
-    protocol, shared = setup.plugins.protocol, setup.shared
+    protocol = setup.plugins.protocol
+    shared = setup.shared
     setup = setup.with_population(test=[part[:1] for part in setup.population.test])
     state = RunState(protocol.init(shared), mechanism=setup.plugins.mechanism.init())
     usual = Schedule(1, WARM_UP, setup.executor.schedule.coins)
@@ -185,7 +190,8 @@ def invert(
     setup: Setup, client: Client, heard: Heard, rows: Tensor, steps: int, number: int
 ) -> dict[str, list[Found]]:
     """One client's images from its message, and from its update without mechanism and codec."""
-    protocol, shared = setup.plugins.protocol, setup.shared
+    protocol = setup.plugins.protocol
+    shared = setup.shared
     sent = signal(protocol, shared, heard)
     if sent is None:
         raise Incompatible(
@@ -204,7 +210,8 @@ def invert(
         kind = "signs" if signs else "adam" if simulate.soft else "floats"
         if name == MESSAGE and issubclass(protocol.sends, BinaryMasks | NoiseMasks):
             kind = "masks"
-        y, true = setup.population.data.y[rows], pixels(setup.population.data, rows)
+        y = setup.population.data.y[rows]
+        true = pixels(setup.population.data, rows)
         images, like = reconstruct(
             simulate, seen, y, setup.population.data, PRIORS[kind], steps, key
         )

@@ -18,7 +18,8 @@ from fedbench.models.network import is_statistic
 from fedbench.probes.images import total_variation
 
 RATE = 0.1  # of a pixel in [0, 1], at first
-DECAY, DECAYS = 0.3, (3 / 8, 5 / 8, 7 / 8)
+DECAY = 0.3
+DECAYS = (3 / 8, 5 / 8, 7 / 8)
 _FLOOR = 1e-3  # of the cosine that the objective is relative to
 
 
@@ -77,7 +78,8 @@ def simulator(protocol: Protocol[Any], executor: Executor, client: Client, soft:
         return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
 
     protocol.local_update(client.tree, [(client.x, client.y)], spy, client.key, client.memory)
-    (tree, key), names = seen[0], protocol.trained(executor.shared).names
+    (tree, key) = seen[0]
+    names = protocol.trained(executor.shared).names
     fits = set(names) <= set(tree) and not any(map(is_statistic, names))
     if not fits:
         raise Incompatible(

@@ -36,8 +36,10 @@ def auc(scores: Tensor, member: Tensor) -> float:
     >>> auc(torch.tensor([3.0, 1.0, 2.0, 1.0]), torch.tensor([True, True, False, False]))
     0.625
     """
-    inside, ranks = member.flatten(), torch.from_numpy(rankdata(scores.flatten().numpy()))
-    n, m = int(inside.sum()), int((~inside).sum())
+    inside = member.flatten()
+    ranks = torch.from_numpy(rankdata(scores.flatten().numpy()))
+    n = int(inside.sum())
+    m = int((~inside).sum())
     if not n or not m:
         return 0.5
     return (float(ranks[inside].sum()) - n * (n + 1) / 2) / (n * m)
@@ -79,7 +81,8 @@ def bootstrap(
 
     A drawn example brings its scores in all shadows along, for these hang together.
     """
-    n, found = scores.shape[1], []
+    n = scores.shape[1]
+    found = []
     for i in range(SAMPLES):
         drawn = (key.fold("bootstrap", i).uniform(n) * n).long()
         found.append(measure(scores[:, drawn], member[:, drawn]))

@@ -135,13 +135,15 @@ def play_shadows(setup: Setup, shadows: int) -> Seen:
 def look(run: Shadow, victim: int, pool: Tensor) -> Seen:
     """Play one shadow; its `Seen` has one row without the first dimension, and no `member`."""
     hearing, listener = listening(run, frozenset([victim]))
-    protocol, shared = hearing.plugins.protocol, hearing.shared
+    protocol = hearing.plugins.protocol
+    shared = hearing.shared
     state = RunState(protocol.init(shared), mechanism=hearing.plugins.mechanism.init())
     rounds = hearing.scenario.rounds
     for step in range(rounds):
         play_round(hearing, state, step)
     assert state.score is not None  # the last round is always looked at
-    x, y = hearing.population.data.floats(pool), hearing.population.data.y[pool]
+    x = hearing.population.data.floats(pool)
+    y = hearing.population.data.y[pool]
     deployed = protocol.model(shared, state.server, hearing.secret.key("model", rounds - 1))
     heard = listener.heard.get(victim, {})
     models = [protocol.local_model(shared, one.broadcast, one.sent) for one in heard.values()]
@@ -170,12 +172,14 @@ def cosine(setup: Setup, heard: Heard, x: Tensor, y: Tensor, key: Key) -> Tensor
     That update is one local step of the protocol on the example, with the adversary's own draws,
     the same for all examples. None where the message is no such vector (`signal`).
     """
-    protocol, shared = setup.plugins.protocol, setup.shared
+    protocol = setup.plugins.protocol
+    shared = setup.shared
     sent = signal(protocol, shared, heard)
     if sent is None:
         return None
     idle = protocol.idle(shared, heard.broadcast)[0]
-    tree, memory = protocol.receive(shared, heard.broadcast), protocol.memory(shared)
+    tree = protocol.receive(shared, heard.broadcast)
+    memory = protocol.memory(shared)
     executor = dataclasses.replace(setup.executor, schedule=Schedule(1, 1))
     found = []
     for rows in torch.split(torch.arange(len(y)), _AT_ONCE):

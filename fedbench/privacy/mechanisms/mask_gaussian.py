@@ -104,7 +104,8 @@ class MaskGaussian(SampledMasks):
         theta = self.box(updates, reference)
         if not self.sigma:
             return theta, state
-        d, device = theta.shape[1], theta.device
+        d = theta.shape[1]
+        device = theta.device
         noise = torch.stack([key.gaussian(d, device=device) for key in keys])
         return (theta + self.sigma * noise.to(theta)).clamp(self.c, 1 - self.c), state
 

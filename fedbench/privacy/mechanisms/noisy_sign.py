@@ -62,6 +62,7 @@ class NoisySign(Mechanism):
     ) -> tuple[Tensor, Any]:
         """Clipped and noisy; the protocol takes the sign."""
         x, _ = clipped(updates, reference, self.clip)
-        d, device = x.shape[1], x.device
+        d = x.shape[1]
+        device = x.device
         noise = torch.stack([key.gaussian(d, device=device) for key in keys])
         return x + (self.z * self.clip) * noise.to(x), state

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedbench.audits.campaign import Plan, fitting
 from fedbench.audits.canaries import Canaries, Planted, Watched, model, play
 from fedbench.audits.finding import Finding
-from fedbench.audits.runs import begin, flock, ready
+from fedbench.audits.runs import flock, ready
 from fedbench.cli import app, main
 from fedbench.cli.audit import audit
 from fedbench.core.errors import ConfigError, NoTheorem
@@ -20,7 +20,7 @@ from fedbench.core.rng import Key
 from fedbench.experiment.scenario import Scenario
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian
 from fedbench.privacy.mechanisms.noisy_sign import NoisySign
-from fedbench.run import play_round
+from fedbench.run import begin, play_round
 from fedbench_defenses.mean import Mean
 
 if not any(command.name == "audit" for command in app.registered_commands):

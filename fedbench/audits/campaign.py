@@ -1,4 +1,4 @@
-"""What is asked of an audit, and the audits that it comes to."""
+"""Campaign of audits: what is asked for, and the audits that answer it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROTOCOLS = ("fedavg", "fedpm", "signsgd")  # one of which fits any mechanism of
 
 @dataclass(frozen=True)
 class Plan:
-    """An audit.
+    """Options of a campaign of audits.
 
     Args:
         scenario: The run; of ``mechanism``, only its mechanism, protocol and claim.
@@ -51,7 +51,7 @@ class Plan:
             require("--canaries", self.canaries, 4 <= self.canaries <= most, rule)
 
     def findings(self, method: str) -> list[Finding]:
-        """What a method finds; a refutation counts if it is found again, with another seed.
+        """Run a method; a refutation counts if it is found again, with another seed.
 
         One audit in twenty is allowed to be wrong at 95 % confidence, two in a row are one in 400.
 
@@ -66,7 +66,7 @@ class Plan:
         return [min(pair, key=lambda one: one.epsilon) for pair in both]
 
     def once(self, method: str, scenario: Scenario) -> list[Finding]:
-        """What a method finds with the scenario's seed."""
+        """Run a method with the scenario's seed."""
         if method == "one-run":
             return [one_run_bound(scenario, self.canaries, self.confidence)]
         if method == "one-shot":

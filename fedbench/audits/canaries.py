@@ -56,13 +56,13 @@ class Canaries:
         return torch.nn.functional.normalize(x, dim=0)
 
     def update(self, j: int, idle: Tensor) -> Tensor:
-        """What canary ``j`` returns instead of training."""
+        """Return the update of canary ``j``, which does not train."""
         if not bool(self.there[j]):
             return idle
         return idle + self.radius * self.direction(j, len(idle)).to(idle)
 
     def rows(self, ids: Sequence[int]) -> dict[int, int]:
-        """From rows of a round to the canaries that are in them."""
+        """Map rows of a round to the canaries that are in them."""
         return {row: i - self.first for row, i in enumerate(ids) if i >= self.first}
 
 
@@ -105,19 +105,19 @@ class Watched(Defense[Any]):
     seen: list[tuple[Payload, Tensor]] = field(default_factory=list)
 
     def init(self, spec: Spec) -> Any:
-        """As the rule does."""
+        """Pass on to the rule that is watched."""
         return self.inner.init(spec)
 
     def rows_needed(self) -> int:
-        """As many as the rule needs."""
+        """Return the number that the rule needs."""
         return self.inner.rows_needed()
 
     def tolerates(self, n: int) -> int:
-        """As many as the rule does."""
+        """Return the number that the rule tolerates."""
         return self.inner.tolerates(n)
 
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
-        """As the rule does."""
+        """Pass on to the rule that is watched."""
         aggregate, state = self.inner.aggregate(received, state, view)
         self.seen.append((received, aggregate))
         return aggregate, state

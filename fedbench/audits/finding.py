@@ -1,4 +1,4 @@
-"""What an audit found, beside what was claimed."""
+"""Finding of an audit, beside what was claimed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Method = Literal["mechanism", "one-run", "one-shot", "one-shot, max"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One audit.
+    """One audit's lower bound and claim.
 
     Args:
         method: How it was done.

@@ -1,4 +1,4 @@
-"""What an ideal auditor would find: the exact trade-off of two laws of a release."""
+"""Trade-off of two laws of a release: the bound that an ideal auditor would find."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Gaussians(Law):
         return max(one_way(p, q, epsilon), one_way(q, p, epsilon))
 
     def epsilon(self, delta: float) -> float:
-        """By the exact inverse where there is one."""
+        """Return the least epsilon, by the exact inverse where there is one."""
         if self.std == self.other_std:
             return gdp_epsilon(abs(self.mean - self.other) / self.std, delta)
         return super().epsilon(delta)

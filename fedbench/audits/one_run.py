@@ -19,7 +19,7 @@ MOST = 64.0  # epsilon that the search goes up to
 
 @dataclass(frozen=True)
 class Guesses:
-    """What an adversary said of ``canaries`` coins, and how often it was right.
+    """Guesses of an adversary about ``canaries`` coins, and how many were right.
 
     Args:
         canaries: All of them, ``m``: each was there with probability 1/2, by a coin of its own.
@@ -38,7 +38,7 @@ class Guesses:
         require("right", self.right, legal, rule)
 
     def chance(self, epsilon: float, delta: float) -> float:
-        """At most how likely so many right guesses are under (epsilon, delta): a p-value.
+        """Bound the chance of so many right guesses under (epsilon, delta): a p-value.
 
         With ``q = e^eps / (1 + e^eps)``, ``beta = Pr[Bin(r, q) >= v]`` and ``alpha = max_i
         (Pr[Bin(r, q) >= v - i] - beta) / i``: ``beta + 2 m delta alpha``.
@@ -70,7 +70,7 @@ class Guesses:
         return low
 
     def best(self, confidence: float) -> float:
-        """What as many guesses prove at delta 0 if all of them are right: ``logit q``, ``q^r = p``.
+        """Return what so many right guesses prove at delta 0: ``logit q`` with ``q^r = p``.
 
         >>> round(Guesses(100, 100, 0).best(0.95), 3)
         3.493

@@ -74,7 +74,7 @@ def on_chunk(d: int, k: int) -> Tensor:
 
 
 def sizes(d: int) -> list[int]:
-    """Of chunks that are tried: all up to 16, and then by factors, up to d."""
+    """Return sizes of chunks to try: all up to 16, and then by factors, up to d."""
     return sorted({k for k in [*range(1, 17), *(round(1.3**i) for i in range(80)), d] if k <= d})
 
 

@@ -61,7 +61,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Bound:
-    """What the scores prove.
+    """Lower bound that the scores prove.
 
     Args:
         epsilon: At least that, unless one of the two rates is outside its interval; 0 or more.

@@ -1,4 +1,4 @@
-"""What a mechanism releases of two neighbours, many times: its own code, and the protocol's."""
+"""Releases of two neighbours, many times, by the code of mechanism and protocol."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Bench:
 
     @cached_property
     def shared(self) -> Shared:
-        """Of a network with ``d`` weights and nothing else: one pixel, ``d`` outputs."""
+        """Return a network with ``d`` weights and nothing else: one pixel, ``d`` outputs."""
         return Shared(ConvNet((1, 1, 1), (), (), self.d), 0, torch.device("cpu"))
 
     def releases(self, pair: Pair, given: Tensor | None, count: int, key: Key) -> Tensor:
@@ -62,7 +62,7 @@ class Bench:
             return one_by_one(release, seeds[:SLOW])
 
     def release(self, pair: Pair, given: Tensor | None) -> Release:
-        """From a key to ``(channels,)``: the score of what is released, and what else is seen."""
+        """Return a function of a key: ``(channels,)``, a release's score and what else is seen."""
         if type(self.mechanism).wrap_grad is not Mechanism.wrap_grad:
             return lambda key: self._gradient(pair, given, key)
         if not self.mechanism.central:
@@ -88,7 +88,7 @@ class Bench:
         return protect_payload(mechanism, sent, noise, keeps), state
 
     def _aggregate(self, pair: Pair, sent: Payload, state: Any, key: Key) -> Tensor:
-        """The server's part."""
+        """Aggregate and add central noise, as the server does."""
         broadcast = FloatVectors(pair.reference[None])
         weights = torch.ones(len(sent)).double()
         view = ServerView(weights, broadcast, 0, key.fold("defense"), self.expected)

@@ -24,6 +24,7 @@ from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
+from fedbench.run import begin
 
 Rows = npt.NDArray[np.int64]
 Laws = Callable[[Rows], Gaussians]
@@ -126,7 +127,7 @@ def _finding(
 
 
 def cosine(x: Tensor, u: Tensor) -> float:
-    """Of ``x`` and a unit vector; 0 where nothing moved."""
+    """Cosine of ``x`` and a unit vector; 0 where nothing moved."""
     norm = float(torch.linalg.vector_norm(x.double()))
     return float(x.double() @ u.to(x).double()) / norm if norm else 0.0
 
@@ -163,14 +164,8 @@ def flock(setup: Setup, there: Tensor, form: Form) -> Canaries:
     return Canaries(there, first, radius(setup), key, form)
 
 
-def begin(setup: Setup) -> RunState:
-    """Before the first round."""
-    plugins = setup.plugins
-    return RunState(plugins.protocol.init(setup.shared), mechanism=plugins.mechanism.init())
-
-
 def claimed(setup: Setup, state: RunState) -> Privacy:
-    """What the accountant says of the run that was played.
+    """Return the accountant's price of the run that was played.
 
     Raises:
         ConfigError: nothing is claimed.

@@ -1,1 +1,1 @@
-"""What a run gives away: bounds on epsilon, their proofs beside them; logarithms are natural."""
+"""Differential privacy of a run: bounds on epsilon, with their proofs; natural logarithms."""

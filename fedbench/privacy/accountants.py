@@ -1,4 +1,4 @@
-"""What an event costs: every bound that applies, the least of them, and which one that is."""
+"""Accountants: every bound that applies to an event, and the least of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FIXED: dict[Adjacency, str | None] = {"replace-one": None, "zero-out": None, "ad
 
 @singledispatch
 def price(event: DpEvent, exposure: Participation, delta: float) -> PrivacyCost:
-    """What ``event`` costs at ``delta`` that happened so often; natural logarithms.
+    """Price an ``event`` that happened so often, at ``delta``; natural logarithms.
 
     Raises:
         NoTheorem: nobody has proved what that costs.
@@ -162,7 +162,7 @@ def _(event: BinomialCounts, exposure: Participation, delta: float) -> PrivacyCo
 def _shares(
     event: Shares, exposure: Participation, delta: float, rdp: Callable[..., Floats]
 ) -> PrivacyCost:
-    """Of a sum with so many honest shares of noise; of single messages with one."""
+    """Price a sum with so many honest shares of noise, or single messages with one share."""
     adjacency = exposure.among("shares of noise", FIXED)
     together = exposure.sees in ("sum", "hidden-sum")
     honest = exposure.honest if together else 1

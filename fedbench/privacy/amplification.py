@@ -124,7 +124,7 @@ def r_alpha(orders: npt.ArrayLike, c: float) -> Floats:
 
 
 def _supremum(f: Callable[[Floats], Floats], sigma: float, c: float) -> float:
-    """Of ``f`` over ``[c, 1/2]``: a grid at the scales of ``c`` and ``sigma``, then four zooms."""
+    """Maximise ``f`` over ``[c, 1/2]``: a grid at the scales of ``c`` and ``sigma``, four zooms."""
     grids = (
         np.linspace(c, 0.5, 2001),
         c + np.geomspace(1e-6 * c, 0.5 - c, 1001),

@@ -1,4 +1,4 @@
-"""From Rényi, zero-concentrated and Gaussian differential privacy to (epsilon, delta), and rounds.
+"""Conversion of Rényi, zero-concentrated and Gaussian differential privacy to (epsilon, delta).
 
 Logarithms are natural. Every epsilon is clamped at 0, where a conversion formula may go below it.
 """

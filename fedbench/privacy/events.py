@@ -1,4 +1,4 @@
-"""What can happen to a client's data, as data; `accountants` knows what each of them costs."""
+"""Events that a client's data go through; `accountants` prices each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sampling takes off the cost of Gaussian noise, where more than its RDP is known.
+"""Amplification of Gaussian noise by sampling, tighter than from its RDP alone.
 
 ``z`` is always the noise's standard deviation over the distance between two runs of a round that
 the client is in: of add/remove and zero-out, the norm ``C`` that vectors are clipped to; of
@@ -58,7 +58,7 @@ def poisson_rdp(z: float, rate: float, steps: int = 1) -> tuple[Floats, Floats]:
 
 @lru_cache(maxsize=256)
 def _poisson_step(z: float, rate: float) -> tuple[Floats, Floats]:
-    """Of one step: clients of many sizes are priced round after round."""
+    """Compute one step, cached: clients of many sizes are priced round after round."""
     from opacus.accountants.analysis.rdp import compute_rdp
 
     alpha = INTEGERS if z > 30 else np.sort(np.append(INTEGERS, FRACTIONS))

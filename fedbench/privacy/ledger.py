@@ -1,4 +1,4 @@
-"""What a run has given away so far, and what an accountant charges for it."""
+"""Ledger of a run: what its clients have given away so far, and its price."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Ledger:
             self.honest = count if self.honest is None else min(self.honest, count)
 
     def price(self, exposure: Participation, delta: float) -> PrivacyCost | None:
-        """Of the client that gave away most; None if nothing was.
+        """Price the client that gave away most; None if nothing was.
 
         Args:
             exposure: Before whose eyes; ``rounds``, ``times`` and ``honest`` are counted here.
@@ -69,7 +69,7 @@ Spent = tuple[DpEvent, int]
 
 
 def _worst(spent: list[Spent]) -> list[Spent]:
-    """Without clients that another one outdoes: of many sizes only a few have to be priced."""
+    """Drop clients that another one outdoes: of many sizes only a few have to be priced."""
     return [one for one in spent if not any(_outdoes(other, one) for other in spent)]
 
 

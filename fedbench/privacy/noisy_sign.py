@@ -1,4 +1,4 @@
-"""What the signs of a clipped vector under Gaussian noise give away.
+"""Privacy of the signs of a clipped vector under Gaussian noise.
 
 The mechanism: ``g`` with ``|g|_2 <= C``, and only the signs of ``g + N(0, s² I)`` are released, so
 that sign ``i`` is positive with probability ``Phi(g_i/s)``. In units of ``s``: ``t = g/s`` of norm

@@ -70,7 +70,7 @@ class Participation:
         return asked
 
     def visible(self) -> str:
-        """Who took part, where everybody can see it."""
+        """Describe who took part, where everybody can see it."""
         return f"visible, {self.times} of {self.rounds} rounds"
 
 

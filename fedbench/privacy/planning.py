@@ -1,4 +1,4 @@
-"""What a mechanism would cost before anybody runs it, and the noise that a budget buys."""
+"""Planning: the price of a mechanism before a run, and the noise that a budget buys."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Plan:
     adjacency: Adjacency | None = None
 
     def __post_init__(self) -> None:
-        """What can be planned."""
+        """Refuse values that cannot be planned."""
         check_claim(self.delta)
         counts = ("rounds", "clients", "per_round", "dim", "samples", "batch_size", "epochs")
         for name in counts:
@@ -90,7 +90,7 @@ class Plan:
         )
 
     def exposure(self, sees: Sees) -> Participation:
-        """Before whose eyes."""
+        """Participation of the client that is priced."""
         honest = max(1, self.per_round - math.ceil(self.malicious * self.per_round - 1e-9))
         return Participation(
             rounds=self.rounds,
@@ -111,7 +111,7 @@ class Plan:
 
 
 def event_of(plugin: Any, release: Release) -> DpEvent:
-    """What a mechanism, or a protocol with noise of its own, gives away.
+    """Return the event of a mechanism, or of a protocol with noise of its own.
 
     Raises:
         ConfigError: nothing that it would answer for.

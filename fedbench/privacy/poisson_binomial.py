@@ -1,4 +1,4 @@
-"""What sums of biased coins give away, in Rényi differential privacy.
+"""Rényi differential privacy of sums of biased coins.
 
 A client tosses ``m`` coins for each of ``d`` coordinates, of chances ``1/2 + y_i`` with ``|y_i| <=
 theta`` and ``|y| <= B``; seen is the number of heads of ``h`` honest clients together. Of a changed

@@ -1,4 +1,4 @@
-"""What a hidden choice of the clients takes off the cost of a round, for any mechanism.
+"""Amplification by a hidden choice of the clients, for any mechanism.
 
 It counts only if the adversary cannot see who took part: somebody trusted, or a secure aggregation,
 stands between it and the messages. Coins and fixed sizes, and the relations of neighbours that go

@@ -1,4 +1,4 @@
-"""What masks give away if the server sees only their sum: secure aggregation, per coordinate.
+"""Privacy of masks of which the server sees only the sum, per coordinate.
 
 ``S = X + Y`` with ``X`` the client's bit and ``Y`` the bits of ``n - 1`` other honest clients.
 

@@ -1,4 +1,4 @@
-"""What sums under Skellam noise give away, in Rényi differential privacy."""
+"""Rényi differential privacy of sums under Skellam noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client gives away whose noise counts for all: the events of secure aggregation.
+"""Events of secure aggregation, where each client's noise counts for all.
 
 Each is one client's message. What a sum of several costs depends on how many honest shares of the
 noise are in it, which is not the client's to say (`skellam`, `poisson_binomial`).
@@ -28,7 +28,7 @@ class SkellamShare(DpEvent):
 
 @dataclass(frozen=True)
 class BinomialCounts(DpEvent):
-    """Per coordinate ``y_i`` the heads among ``coins`` coins that fall with chance ``1/2 + y_i``.
+    """Number of heads, per coordinate ``y_i``, among ``coins`` coins of chance ``1/2 + y_i``.
 
     Args:
         d: Coordinates.

@@ -130,7 +130,7 @@ def _now(device: torch.device) -> float:
 
 
 def scale_of(protocol: Protocol[Any], shared: Shared, x: Tensor) -> Scale:
-    """What a message says of the length of ``x (d,)``.
+    """Compare the length that a message implies with that of ``x (d,)``.
 
     ``kept``: that of ``2 x`` stands for twice as much. ``lost``: 65536 times more or less are the
     same message. ``fixed``: neither; what is lost then depends on how long an update is. Powers of

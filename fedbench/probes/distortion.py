@@ -1,4 +1,4 @@
-"""What a codec loses: squared error, bias, gain, from repeated draws."""
+"""Distortion of a codec: squared error, bias and gain, from repeated draws."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEVEL = 0.001  # so rarely is a codec without bias called biased
 
 @dataclass(frozen=True)
 class Distortion:
-    """What is lost, relative to the input ``x``.
+    """Distortion relative to the input ``x``.
 
     Args:
         nmse: Mean of ``|x_hat - x|^2 / |x|^2`` over inputs and draws.
@@ -53,7 +53,7 @@ class Draws:
 
     @classmethod
     def of(cls, x: Tensor, messages: Iterable[Tensor]) -> Draws:
-        """From ``x (d,)`` and batches ``x_hat (n, d)``, one at a time, in float64."""
+        """Accumulate ``x (d,)`` and batches ``x_hat (n, d)``, one at a time, in float64."""
         x = x.double()
         total = torch.zeros_like(x)
         squares = []
@@ -89,7 +89,7 @@ def bias_squared(draws: Draws) -> float:
 
 
 def distortion(inputs: Sequence[Draws]) -> Distortion:
-    """Over all inputs.
+    """Summarise the distortion over all inputs.
 
     Is the bias 0? Each input has a share of the squared error that is bias: `bias_squared` over the
     mean of ``|e_r|^2``. It is 1 for a codec that draws nothing, and 0 on average for one without

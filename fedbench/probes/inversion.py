@@ -1,4 +1,4 @@
-"""Which images did the client train on? What one message gives back of them."""
+"""Gradient inversion: the images that one message gives back."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from fedbench.executors.training import Client, Schedule
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
-from fedbench.experiment.state import RunState
 from fedbench.payload import BinaryMasks, NoiseMasks, SignBits
 from fedbench.probes.images import best_order, psnr, ssim
 from fedbench.probes.listener import Heard, listening, signal
 from fedbench.probes.reconstruct import cosine, normalised, reconstruct, simulator
 from fedbench.probes.systems import Progress, play_each
-from fedbench.run import play_round
+from fedbench.run import begin, play_round
 
 WARM_UP = 32  # batch size of the rounds before the one that is attacked
 MESSAGE = "message"
@@ -36,7 +35,7 @@ PRIORS = {"floats": 0.01, "signs": 0.1, "adam": 0.3, "masks": 1.0}
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """One reconstruction.
+    """One reconstruction of one image.
 
     Args:
         image: ``(C, H, W)`` in [0, 1].
@@ -70,7 +69,7 @@ class System:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What was measured.
+    """Measurements of an inversion.
 
     Args:
         truth: ``(C, H, W)`` in [0, 1], each of them.
@@ -146,7 +145,7 @@ def choose_images(setup: Setup) -> Tensor:
 
 
 def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Found]]:
-    """By what is attacked, the reconstructions of every client's images, ``rows (n, B)``.
+    """Reconstruct every client's images, ``rows (n, B)``, from its message and its raw update.
 
     All rounds but the last are usual ones; in the last each client takes one step on its images.
 
@@ -156,7 +155,7 @@ def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Found]]:
     protocol = setup.plugins.protocol
     shared = setup.shared
     setup = setup.with_population(test=[part[:1] for part in setup.population.test])
-    state = RunState(protocol.init(shared), mechanism=setup.plugins.mechanism.init())
+    state = begin(setup)
     usual = Schedule(1, WARM_UP, setup.executor.schedule.coins)
     warm = dataclasses.replace(setup, executor=dataclasses.replace(setup.executor, schedule=usual))
     last = setup.scenario.rounds - 1
@@ -224,7 +223,7 @@ def invert(
 
 
 def guess(data: Data, rows: Tensor, key: Key) -> dict[str, list[Found]]:
-    """What scores without a message: noise, and the other image of the class that is nearest."""
+    """Score guesses without a message: noise, and the nearest other image of the class."""
     noise, others = [], []
     for i, (row, truth) in enumerate(zip(rows.tolist(), pixels(data, rows), strict=True)):
         image = key.fold("guess", i).uniform(*data.image, device=truth.device)

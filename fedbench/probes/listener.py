@@ -1,4 +1,4 @@
-"""What the server hears of one client: its messages, as they came off the wire."""
+"""Listener at the server: one client's messages, as they came off the wire."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class Listener(Defense[Any]):
     heard: dict[int, dict[int, Heard]] = field(default_factory=dict)
 
     def init(self, spec: Spec) -> Any:
-        """The rule's."""
+        """Pass on to the rule behind it."""
         return self.rule.init(spec)
 
     def rows_needed(self) -> int:
-        """The rule's."""
+        """Pass on to the rule behind it."""
         return self.rule.rows_needed()
 
     def tolerates(self, n: int) -> int:
-        """The rule's."""
+        """Pass on to the rule behind it."""
         return self.rule.tolerates(n)
 
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:

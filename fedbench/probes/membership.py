@@ -71,7 +71,7 @@ class Membership:
 
 @dataclass(frozen=True)
 class Report:
-    """What was measured, and what could not be.
+    """Measurements of membership inference, and what could not be measured.
 
     Args:
         results: A system each.

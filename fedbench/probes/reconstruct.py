@@ -1,4 +1,4 @@
-"""From an update back to the images that caused it."""
+"""Reconstruction of the images that caused an update."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLOOR = 1e-3  # of the cosine that the objective is relative to
 
 @dataclass(frozen=True, eq=False)
 class Simulator:
-    """What update would these images have caused? Differentiable in the images.
+    """Function from images to the update that they cause, differentiable in the images.
 
     One local step of the client, from what the server sent, with the draws that the client made (of
     a mask, say): the adversary is given them, the worst case. Where the step is one of Adam, or
@@ -66,7 +66,7 @@ class Simulator:
 
 
 def simulator(protocol: Protocol[Any], executor: Executor, client: Client, soft: bool) -> Simulator:
-    """Of one client's one step: what it computes its gradient with is read off its own training.
+    """Return the simulator of one client's step, read off its own training.
 
     Raises:
         Incompatible: the protocol trains something else than it sends.
@@ -115,7 +115,7 @@ def normalised(pixels: Tensor, data: Data) -> Tensor:
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Of two vectors; 0 where one of them is."""
+    """Cosine of two vectors; 0 where one of them is."""
     norms = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
     like: Tensor = torch.dot(a, b) / norms.clamp_min(1e-30)
     return like

@@ -16,10 +16,9 @@ from fedbench.core.rng import Key
 from fedbench.executors.training import Client, Schedule
 from fedbench.experiment.guarantee import guarantee
 from fedbench.experiment.setup import Setup
-from fedbench.experiment.state import RunState
 from fedbench.probes.lira import FEWEST_SHADOWS, confidences, halves
 from fedbench.probes.listener import Heard, listening, signal
-from fedbench.run import play_round
+from fedbench.run import begin, play_round
 
 _AT_ONCE = 16  # examples whose directions are in memory together
 
@@ -46,7 +45,7 @@ class Shadow(Setup):
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What the shadows of one victim show of each candidate, rows of shadows ``(S, N)`` float64.
+    """Scores of each candidate in the shadows of one victim, rows ``(S, N)`` float64.
 
     Args:
         member: Was it in the victim's training data?
@@ -72,7 +71,7 @@ class Seen:
 
 
 def choose_victim(setup: Setup) -> int:
-    """Who takes part most often, and of those that do a drawn one: the server hears it best."""
+    """Choose a client that takes part most often, which the server hears best."""
     counts = Counter(i for step in range(setup.scenario.rounds) for i in setup.sample(step))
     if not counts:
         raise ConfigError("no client was ever sampled, so there is no victim: raise --rounds")
@@ -137,7 +136,7 @@ def look(run: Shadow, victim: int, pool: Tensor) -> Seen:
     hearing, listener = listening(run, frozenset([victim]))
     protocol = hearing.plugins.protocol
     shared = hearing.shared
-    state = RunState(protocol.init(shared), mechanism=hearing.plugins.mechanism.init())
+    state = begin(hearing)
     rounds = hearing.scenario.rounds
     for step in range(rounds):
         play_round(hearing, state, step)

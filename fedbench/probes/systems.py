@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 def play_each(
     protocols: Sequence[str], mechanisms: Sequence[str], play: Callable[[str, str], Result]
 ) -> tuple[list[Result], list[str]]:
-    """What ``play`` finds of each system, and which cannot exist, and why.
+    """Play each system; return the results, and why some systems cannot exist.
 
     Raises:
         Incompatible: there is only one system and it cannot exist, or none of them can.

@@ -1,1 +1,1 @@
-"""What protects the clients' data: one file per mechanism."""
+"""Mechanisms that protect the clients' data, one file each."""

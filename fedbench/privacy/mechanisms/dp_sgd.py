@@ -62,7 +62,7 @@ class DPSGD(Mechanism):
         return GaussianGradients(self.z, rate, release.steps)
 
     def wrap_grad(self, grad: Gradient) -> Grad:
-        """See the class."""
+        """Clip and noise per-example gradients, see the class."""
 
         def private(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             gradients = grad.each(tree, x, y, key)

@@ -1,0 +1,1 @@
+"""Reading a store of records: index, query, aggregate."""

@@ -21,8 +21,9 @@ from fedbench.models.network import ConvNet, Shared
 from fedbench.payload import Checks, RotatedLevels, same
 from fedbench.payload.packets import Packet
 from fedbench.payload.rotated_levels import widths
+from fedbench.protocols.compressed import public_seeds
 from fedbench.protocols.drive import DRIVE
-from fedbench.protocols.eden import EDEN, Scale, rotated, rotation_seeds
+from fedbench.protocols.eden import EDEN, Scale, rotated
 from fedbench.testing import check_payload, check_protocol
 
 SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 3, torch.device("cpu"))
@@ -33,7 +34,7 @@ def sent(
     x: Tensor, bits: float = 1.0, block: int = 4096, scale: Scale = "unbiased"
 ) -> RotatedLevels:
     """The messages of rows ``x``, client ``i`` with key ``i``."""
-    seeds = rotation_seeds([Key(i) for i in range(len(x))], x)
+    seeds = public_seeds([Key(i) for i in range(len(x))], "rotation", x.device)
     return rotated(x, torch.zeros(len(x), 0), seeds, bits, block, scale)
 
 
@@ -72,7 +73,12 @@ def test_the_mean_over_all_rotations_of_four_coordinates_is_not_the_vector() -> 
             continue  # shifted
         diagonal = tuple(key.flips(4).tolist())
         message = rotated(
-            x[None], torch.zeros(1, 0), rotation_seeds([Key(i)], x), 1.0, 4096, "unbiased"
+            x[None],
+            torch.zeros(1, 0),
+            public_seeds([Key(i)], "rotation", x.device),
+            1.0,
+            4096,
+            "unbiased",
         )
         found[diagonal] = message.values()[0]
     assert len(found) == 16
@@ -174,7 +180,7 @@ def test_widths_have_a_share_of_wider_coordinates_in_each_block() -> None:
 @given(d=st.sampled_from([0, 1, 2, 3, 31, 64, 97, 128, 211]), p=st.integers(0, 3))
 def test_messages_of_every_length_keep_the_laws(bits: float, d: int, p: int) -> None:
     x, rest = Key(d).normal(3, d), Key(p).normal(3, p)
-    seeds = rotation_seeds([Key(i) for i in range(3)], x)
+    seeds = public_seeds([Key(i) for i in range(3)], "rotation", x.device)
     message = rotated(x, rest, seeds, bits, 64, "unbiased")
     check_payload(message)
     assert message.values().shape == (3, d + p)

@@ -1,4 +1,4 @@
-"""Updates as 16-bit floats."""
+"""FedAvg with updates as 16-bit floats."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fedbench.protocols.fedavg import DenseWeights
 
 @dataclass(frozen=True, kw_only=True)
 class Cast(DenseWeights):
-    """FedAvg whose updates are cast to 16 bits: what half the bits cost without a codec.
+    """FedAvg whose clients cast their update to 16 bits: half the bits without a codec.
 
-    Rounded to nearest even; a finite number beyond the largest becomes that. The server's own
-    arithmetic and what it sends down stay in 32 bits.
+    Values are rounded to nearest even, and a finite value beyond the largest one becomes the
+    largest. The server computes and broadcasts in 32 bits.
 
     Args:
         form: ``fp16`` (IEEE 754 binary16) or ``bf16`` (the upper half of a float32).
@@ -38,6 +38,6 @@ class Cast(DenseWeights):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """The update, rounded."""
+        """Round the updates to the 16-bit format."""
         blank = HalfVectors(torch.zeros_like(updates, dtype=DTYPES[self.form]), self.form)
         return blank.nearest(updates), memory

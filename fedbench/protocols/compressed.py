@@ -20,15 +20,15 @@ from fedbench.protocols.fedavg import DenseWeights
 class CompressedUpdates(DenseWeights):
     """Clients train as in FedAvg and send a compressed update; the server adds the mean.
 
-    All parameters are compressed as one vector. Running statistics of batch normalisation are no
-    parameters: they end the layout, and travel as floats that are counted.
+    All parameters are compressed as one vector, but for running statistics of batch normalisation:
+    they end the layout and travel as floats that are counted.
 
-    With error feedback a client adds to its update what it has not sent before, and keeps what the
-    message does not say: ``x = u + e``, ``e <- x - x_hat``. A client that was not sampled keeps
-    its ``e``; one whose update is not finite starts afresh from 0.
+    With error feedback a client keeps a residual ``e``: it compresses ``x = u + e`` and sets
+    ``e <- x - x_hat``. The residual stays in rounds without the client, and restarts at 0 after an
+    update that is not finite.
 
     Args:
-        error_feedback: Does a client add to its update what it has not sent before?
+        error_feedback: Whether a client adds to its update what it has not sent before.
 
     References:
         Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes",
@@ -39,10 +39,10 @@ class CompressedUpdates(DenseWeights):
 
     @abstractmethod
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
-        """The messages of ``x (n, t)``, with the uncompressed ``rest (n, d - t)`` float32."""
+        """Encode ``x (n, t)``, with the uncompressed ``rest (n, d - t)`` float32 beside it."""
 
     def memory(self, shared: Shared) -> Memory:
-        """The residual ``e (t,)``, at first 0; nothing without error feedback."""
+        """The residual ``e (t,)``, 0 at first; empty without error feedback."""
         if not self.error_feedback:
             return {}
         return {"residual": torch.zeros(compressed_width(shared), device=shared.device)}
@@ -50,12 +50,13 @@ class CompressedUpdates(DenseWeights):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """The codec's message of the update, and of what it left out before."""
+        """Compress the updates, plus the residuals if there is error feedback."""
         t = compressed_width(shared)
-        x, rest = updates[:, :t], updates[:, t:].to(torch.float32)
+        x = updates[:, :t]
+        rest = updates[:, t:].to(torch.float32)
         if not self.error_feedback:
             return self.compress(shared, x, rest, keys), memory
-        x = x + torch.stack([one["residual"] for one in memory])
+        x = x + torch.stack([client["residual"] for client in memory])
         sent = self.compress(shared, x, rest, keys)
         left = x - sent.values()[:, :t]
         left = torch.where(torch.isfinite(left).all(dim=1, keepdim=True), left, 0.0)
@@ -63,12 +64,17 @@ class CompressedUpdates(DenseWeights):
 
 
 def compressed_width(shared: Shared) -> int:
-    """Coordinates of an update that are compressed: all but running statistics."""
+    """Number of coordinates that are compressed: all but running statistics."""
     return shared.layout.d - shared.statistics.d
 
 
 def compressed_layers(shared: Shared) -> tuple[int, ...]:
-    """Their layer sizes."""
+    """Sizes of the layers that are compressed."""
     layout = shared.layout
     sizes = zip(layout.names, layout.sizes, strict=True)
     return tuple(size for name, size in sizes if not is_statistic(name))
+
+
+def public_seeds(keys: Sequence[Key], name: str, device: torch.device) -> Tensor:
+    """``(n, 1)`` int64: a seed for each client that may travel with its message."""
+    return torch.stack([key.public(name).tensor(device) for key in keys])[:, None]

@@ -1,4 +1,4 @@
-"""Whole numbers at random, many of one distribution at once: faster than NumPy draws them."""
+"""Random integers, many of one distribution at once, drawn faster than by NumPy."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from scipy.special import ive
 Numbers = npt.NDArray[np.integer[Any]]
 
 _BLOCK = 1 << 15  # draws at once: they stay in cache
-_GUIDE = 16  # bits of a draw that mostly say all
-_COINS = 24  # more are faster drawn as one binomial
+_GUIDE = 16  # leading bits of a draw, which decide most draws by table lookup
+_COINS = 24  # more coins than this are drawn faster as one binomial
 
 
 @dataclass(frozen=True, eq=False)
 class Symmetric:
-    """A distribution on whole numbers that is symmetric about 0, drawn by inversion of 64 bits.
+    """Symmetric distribution on the integers, drawn by inversion of 64 random bits.
 
     The last bit is the sign. The others, as a number below ``2**63``, are compared with the
     cumulative probabilities of the magnitudes, the largest magnitude first, where floats are exact:
-    the first `_GUIDE` of them are looked up, and where they do not decide, all are searched for.
+    the first 16 bits are looked up, and only where they do not decide all bits are searched for.
 
     Args:
         limits: ``(far + 1,)`` uint64: ``2**63`` times the probability of a magnitude of at least
             ``far, far - 1, ..., 0``.
-        guide: ``(2**16,)`` int32: the magnitude for each beginning of the bits; -1 where more must
-            be seen.
+        guide: ``(2**16,)`` int32: the magnitude for the leading bits, -1 where more bits must be
+            seen.
     """
 
     limits: npt.NDArray[np.uint64]
@@ -37,9 +37,9 @@ class Symmetric:
 
     @classmethod
     def of(cls, chances: npt.NDArray[np.float64]) -> Symmetric:
-        """From the probabilities of ``0, 1, 2, ...``, which may be off by a common factor.
+        """Build the table from the probabilities of ``0, 1, 2, ...``, up to a common factor.
 
-        Magnitudes that all together have less than ``2**-63`` count as the largest one left.
+        Magnitudes that together have less than ``2**-63`` count as the largest one left.
         """
         folded = np.where(np.arange(len(chances)) > 0, 2.0, 1.0) * chances
         cumulative = np.cumsum(folded[::-1])
@@ -51,17 +51,17 @@ class Symmetric:
         return cls(limits, np.where(least == most, least, -1).astype(np.int32))
 
     def at(self, bits: npt.NDArray[np.uint64]) -> Numbers:
-        """int32: the number that these 64 bits stand for."""
-        rest = bits >> np.uint64(1)
-        out = self.guide[rest >> np.uint64(63 - _GUIDE)]
-        open_ = (out < 0).nonzero()[0]
-        out[open_] = _magnitudes(self.limits, rest[open_])
+        """Map uint64 random bits to int32 draws."""
+        magnitude_bits = bits >> np.uint64(1)
+        magnitudes = self.guide[magnitude_bits >> np.uint64(63 - _GUIDE)]
+        undecided = (magnitudes < 0).nonzero()[0]
+        magnitudes[undecided] = _magnitudes(self.limits, magnitude_bits[undecided])
         signs = (bits & np.uint64(1)).astype(np.int32)
-        signed: Numbers = (out ^ -signs) + signs  # of two's complements
+        signed: Numbers = (magnitudes ^ -signs) + signs  # in two's complement
         return signed
 
     def draw(self, draws: np.random.Generator, count: int) -> Numbers:
-        """``(count,)`` int32."""
+        """Draw ``(count,)`` int32 numbers."""
         out = np.empty(count, dtype=np.int32)
         for start in range(0, count, _BLOCK):
             part = out[start : start + _BLOCK]
@@ -75,7 +75,7 @@ def _magnitudes(limits: npt.NDArray[np.uint64], bits: npt.NDArray[np.uint64]) ->
 
 @lru_cache(maxsize=8)
 def _skellam(half: float) -> Symmetric:
-    """``P(k) = exp(-2 half) I_k(2 half)``, as far as it could be drawn."""
+    """Table of ``P(k) = exp(-2 half) I_k(2 half)``, as far as it can be drawn."""
     far = int(12 * (2 * half) ** 0.5) + 40
     chances = ive(np.arange(far + 1), 2 * half)
     return Symmetric.of(np.asarray(chances, dtype=np.float64))
@@ -84,9 +84,9 @@ def _skellam(half: float) -> Symmetric:
 def skellam(draws: np.random.Generator, half: float, count: int) -> Numbers:
     """``(count,)`` differences of two Poisson numbers of mean ``half`` each.
 
-    Up to ``half = 1e6`` from a table: the probability of a magnitude or more is right to a relative
-    1e-12 and an absolute ``2**-63``, and what is less likely is not drawn; no accountant knows of
-    that. Above, by NumPy.
+    Up to ``half = 1e6`` they come from a table: the probability of a tail is right to a relative
+    1e-12 and an absolute ``2**-63``, and less likely values are not drawn, which no accountant
+    knows. Beyond, NumPy draws.
 
     References:
         Skellam, "The Frequency Distribution of the Difference Between Two Poisson Variates
@@ -100,9 +100,9 @@ def skellam(draws: np.random.Generator, half: float, count: int) -> Numbers:
 
 
 def binomial(draws: np.random.Generator, m: int, chances: npt.NDArray[np.float64]) -> Numbers:
-    """``(d,)``: heads among ``m`` coins of each chance ``(d,)``, which is rounded to ``2**-32``.
+    """``(d,)`` heads among ``m`` coins of each chance ``(d,)``, which is rounded to ``2**-32``.
 
-    A chance of 1 is one of ``1 - 2**-32``.
+    A chance of 1 becomes ``1 - 2**-32``.
     """
     if m > _COINS:
         return draws.binomial(m, chances)

@@ -1,4 +1,4 @@
-"""Signs and the mean magnitude, with error feedback."""
+"""EF-SignSGD: signs times the mean magnitude, with error feedback."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fedbench.protocols.signsgd import Zero, is_positive
 
 @dataclass(frozen=True, kw_only=True)
 class EFSignSGD(CompressedUpdates):
-    """Clients send ``(|x|_1 / d) sign(x)`` of their update and what they left out before.
+    """Clients send ``(|x|_1 / d) sign(x)`` of ``x = u + e``, their update plus the residual.
 
-    ``x = u + e``, ``e <- x - x_hat``. What a sign of 0 adds is fed back. The server adds the mean
-    of the messages, so there are no ties; the paper has one worker, whose vector is the gradient
-    times the rate, here the update after local epochs.
+    The residual becomes ``e <- x - x_hat``, so what the sign of a 0 adds is fed back. The server
+    adds the mean of the messages, hence no ties. The paper has one worker, whose vector is the
+    gradient times the rate; here it is the update after local epochs.
 
     Args:
         error_feedback: On by default; without it this is scaled SignSGD.
-        zero: The sign of 0 is +1 (``plus``) or a coin (``random``).
+        zero: The sign of 0: +1 (``plus``) or a coin (``random``).
         per: One scale for each ``layer``, as in the paper's experiments, or for the ``vector``.
 
     References:
@@ -42,7 +42,7 @@ class EFSignSGD(CompressedUpdates):
     per: Literal["layer", "vector"] = "layer"
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
-        """The mean magnitude of each part, and signs; NaN in a part makes its scale NaN."""
+        """Encode signs and the mean magnitude of each part, NaN for a part with a NaN."""
         d = x.shape[1]
         sizes = compressed_layers(shared) if self.per == "layer" else (d,)
         counts = torch.tensor(sizes, device=x.device)

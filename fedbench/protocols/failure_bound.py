@@ -1,4 +1,4 @@
-"""How likely a simplified VOTE drops a good edge."""
+"""Probability that a simplified VOTE drops a good edge."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fedbench.core.errors import require
 class FailureBound:
     """Upper bounds on the probability that more than half of ``n`` clients vote a good edge out.
 
-    A benign client keeps the edge with probability ``p``, a malicious one with ``1 - p``, alone:
-    the proof assumes no collusion, the attack of Algorithm 3 colludes. VOTE here counts masks; that
-    the bound holds for the sum of positions is asserted in the paper, not proved (F4).
+    A benign client keeps the edge with probability ``p``, a malicious one with ``1 - p``. The proof
+    assumes no collusion, while the attack of Algorithm 3 colludes; and it counts votes on masks:
+    that the bound holds for the sum of positions is asserted in the paper, not proved (F4).
 
-    Both bounds come from Cantelli's inequality, which needs a positive margin: they say something
-    only if ``p + alpha (1 - 2 p) > 1/2``. Elsewhere they are 1.
+    Both bounds come from Cantelli's inequality and need a positive margin,
+    ``p + alpha (1 - 2 p) > 1/2``; elsewhere they are 1.
 
     Args:
         n: Clients of the round.
@@ -45,7 +45,7 @@ class FailureBound:
 
     @property
     def margin(self) -> float:
-        """``E[Z] - n/2`` with equation 1: how many votes the edge is ahead on average."""
+        """``E[Z] - n/2`` of equation 1: by how many votes the edge leads on average."""
         return self.n * (self.p + self.alpha * (1 - 2 * self.p) - 0.5)
 
     @property
@@ -55,12 +55,12 @@ class FailureBound:
 
     @property
     def printed(self) -> float:
-        """Equation 4, ``sqrt(Var / margin^2) / 2``: it can exceed 1."""
+        """Equation 4, ``sqrt(Var / margin^2) / 2``, which can exceed 1."""
         variance = self.n * self.p * (1 - self.p)
         return float(variance**0.5 / (2 * self.margin)) if self.valid else 1.0
 
     @property
     def cantelli(self) -> float:
-        """Equation 3, ``1 / (1 + margin^2 / Var)``: tighter than equation 4, and at most 1."""
+        """Equation 3, ``1 / (1 + margin^2 / Var)``, tighter than equation 4 and at most 1."""
         variance = self.n * self.p * (1 - self.p)
         return variance / (variance + self.margin**2) if self.valid else 1.0

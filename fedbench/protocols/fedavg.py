@@ -1,4 +1,4 @@
-"""Dense weights, averaged."""
+"""FedAvg: dense weights, averaged."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from fedbench.api import Memory, Shared
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.payload import FloatVectors, Payload
-from fedbench.protocols.sgd import LocalSGD
+from fedbench.protocols.sgd import LocalSGD, initial_weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseWeights(LocalSGD[Tensor]):
-    """State is the weights ``(d,)``, broadcast as 32-bit floats; what goes up is the update.
+    """State is the weights ``(d,)``, broadcast as 32-bit floats; clients send their update.
 
-    Updates, not weights, are what travels up, what attacks see and what defenses aggregate.
+    Updates, not weights, are what attacks see and defenses aggregate.
     """
 
     def init(self, shared: Shared) -> Tensor:
-        """Kaiming-uniform weights from the seed."""
-        return shared.layout.flatten(shared.network.init(shared.key.fold("init"), shared.device))
+        """Draw Kaiming-uniform weights from the seed."""
+        return initial_weights(shared)
 
     def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
-        """The weights, one row for all."""
+        """Send the weights, one row for all."""
         return FloatVectors(state[None])
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
-        """The weights as a tree."""
+        """Read the weights as a tree."""
         return shared.layout.unflatten(broadcast.values()[0])
 
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """The update, uncompressed."""
+        """Send the updates without compression."""
         return FloatVectors(updates), memory
 
     def server_step(
         self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
     ) -> Tensor:
-        """``w + aggregate``."""
+        """Add the aggregate: ``w + aggregate``."""
         return state + aggregate.to(state)
 
     def model(self, shared: Shared, state: Tensor, key: Key) -> Tree:
-        """The weights."""
+        """The weights as they are."""
         return shared.layout.unflatten(state)
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
-        """What was sent down plus what was sent up."""
+        """The broadcast weights plus the update that the client sent."""
         return shared.layout.unflatten(broadcast.values()[0] + sent.values()[0])
 
     def model_bits(self, shared: Shared, state: Tensor) -> int:
-        """32 bits a parameter."""
+        """Bits of the model, 32 a parameter."""
         return 32 * len(state)
 
 

@@ -1,4 +1,4 @@
-"""Periodic averaging of quantized updates."""
+"""FedPAQ: periodic averaging of quantized updates."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ class FedPAQ(QSGD):
     """Clients train locally and send their update in QSGD's levels; the server adds the mean.
 
     ``x <- x + (1 / r) sum_i Q(x_i - x)`` over the ``r`` clients of a round, which all count the
-    same. ``Q`` has one norm, L2, for the whole network, so few levels send almost nothing: at most
-    ``s (s + sqrt(d))`` coordinates are expected not to be 0, with the most levels of the paper's
-    experiments, 10, one of a hundred of a million; and the variance is up to ``sqrt(d) / s`` times
-    the squared norm of the update.
+    same. ``Q`` has one L2 norm for the whole network, so few levels send almost nothing: at most
+    ``s (s + sqrt(d))`` coordinates are expected to differ from 0 (with ``s = 10``, the most in the
+    paper's experiments, one in a hundred of a million), and the variance is up to ``sqrt(d) / s``
+    times the squared norm of the update.
 
     References:
         Reisizadeh et al., "FedPAQ: A Communication-Efficient Federated Learning Method with
         Periodic Averaging and Quantization", AISTATS 2020, https://arxiv.org/abs/1909.13014,
-        Algorithm 1; its quantizer: Alistarh et al., "QSGD: Communication-Efficient
-        SGD via Gradient Quantization and Encoding", NIPS 2017, https://arxiv.org/abs/1610.02132,
+        Algorithm 1; its quantizer: Alistarh et al., NIPS 2017, https://arxiv.org/abs/1610.02132,
         section 3.1.
     """
 

@@ -1,4 +1,4 @@
-"""Coordinates rounded at random to a few levels of their bucket's norm."""
+"""QSGD: coordinates rounded at random to a few levels of their bucket's norm."""
 
 from __future__ import annotations
 
@@ -20,27 +20,25 @@ from fedbench.protocols.compressed import CompressedUpdates
 
 @dataclass(frozen=True, kw_only=True)
 class QSGD(CompressedUpdates):
-    """Clients round each ``|v_i| s / ||v||`` to a whole number, up or down so that the mean is it.
+    """Clients round each ``|v_i| s / ||v||`` to an integer, up or down so that the mean is right.
 
     ``Q(v_i) = ||v|| sgn(v_i) xi_i``, where ``xi_i`` is ``l / s`` with probability ``1 - f`` and
-    ``(l + 1) / s`` with probability ``f``; ``l`` and ``f`` are whole and fractional part of
-    ``|v_i| s / ||v||``. With ``norm=l2,bucket=0`` that is the scheme of the paper's analysis; the
-    defaults are those of its experiments: the largest magnitude of 512 coordinates, which wastes no
-    level, and 4 bits with sign. ``levels=s`` counts those above 0, so there are ``2 s + 1`` (A7).
+    ``(l + 1) / s`` with probability ``f``; ``l`` and ``f`` are the integer and fractional part of
+    ``|v_i| s / ||v||``. ``norm=l2,bucket=0`` is the scheme of the paper's analysis; the defaults
+    are those of its experiments: the largest magnitude of 512 coordinates, which wastes no level,
+    and 4 bits with sign. ``levels=s`` counts those above 0, so there are ``2 s + 1`` (A7).
 
-    A bucket of zeros has scale 0. One with a NaN or an infinity has scale NaN, and one whose norm
-    is no float32 has an infinite scale, so the server's default checks reject the whole message.
-    Unbiased for the scale that is sent, up to the rounding of float32, and of probabilities upward
-    to multiples of 2**-24.
-
-    With error feedback the scale is fitted to the levels that were drawn: an unbiased message with
-    more error than signal would feed back more than it was given, and never stop growing.
+    A bucket of zeros has scale 0; one with NaN or infinity has scale NaN, and one whose norm is no
+    float32 an infinite scale, so the server's default checks reject the message. The mean is right
+    for the scale that is sent, up to float32 rounding and probabilities rounded up to multiples of
+    2**-24. With error feedback the scale is fitted to the drawn levels: an unbiased message with
+    more error than signal would let the residual grow for ever.
 
     Args:
         levels: ``s``, up to 32767.
         bucket: Coordinates that share a scale; 0 for all of them.
-        norm: Their scale: ``l2`` norm, or ``max``, the largest magnitude.
-        code: ``elias``: that of the paper; ``entropy``: a range coder, which gets shorter messages.
+        norm: Their scale: the ``l2`` norm, or ``max``, the largest magnitude.
+        code: ``elias``, that of the paper, or ``entropy``, a range coder with shorter messages.
 
     References:
         Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
@@ -61,7 +59,7 @@ class QSGD(CompressedUpdates):
         require(f"{name}.bucket", self.bucket, self.bucket >= 0, ">= 0")
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
-        """The levels of all layers as one vector."""
+        """Quantize all layers as one vector."""
         form = self.levels, (x.shape[1],), self.bucket, self.norm, self.code
         return quantized(x, rest, keys, *form, fitted=self.error_feedback)
 
@@ -77,16 +75,16 @@ def quantized(
     code: Code,
     fitted: bool,
 ) -> Levels:
-    """``x (n, t)``, taken as float32, rounded at random; each row draws from its own key.
+    """Round ``x (n, t)``, taken as float32, at random; each row draws from its own key.
 
-    If ``fitted``, the scale of a bucket is ``<x, q> / |q|**2`` times as large, ``q`` being what the
-    levels say: that of the least error, and never more than came in.
+    If ``fitted``, the scale of a bucket is multiplied by ``<x, q> / |q|**2``, ``q`` being the
+    decoded levels: the scale of the least error, with which the message is never longer than ``x``.
     """
     x = x.to(torch.float32)
     lengths = bucket_lengths(sizes, bucket)
     scales = scales_of(x, lengths, norm)
     levels = torch.empty_like(x, dtype=torch.int16)
-    # Row by row, so that what is between stays in cache.
+    # row by row, so that temporaries stay in cache
     for row, scale, out, key in zip(x, scales, levels, keys, strict=True):
         wide = spread(scale[None], lengths)[0]
         exact = (row.abs() / wide).mul_(top)  # NaN where a bucket is 0 or not finite
@@ -94,8 +92,8 @@ def quantized(
         up = key.fold("quantize").uniform(len(row), device=x.device) < exact.sub_(low)
         out.copy_(low.add_(up).mul_(row.sign()).nan_to_num_(0.0))
     if fitted:
-        said = levels.to(torch.float32).div_(top).mul_(spread(scales, lengths))
-        squares = block_sums(said.square(), lengths)
-        ratio = torch.where(squares > 0, block_sums(x * said, lengths) / squares, 1.0)
+        decoded = levels.to(torch.float32).div_(top).mul_(spread(scales, lengths))
+        squares = block_sums(decoded.square(), lengths)
+        ratio = torch.where(squares > 0, block_sums(x * decoded, lengths) / squares, 1.0)
         scales = (scales * ratio).to(torch.float32)
     return Levels(levels, scales, rest, top, sizes, bucket, norm, code)

@@ -1,4 +1,4 @@
-"""Random coordinates of an update."""
+"""Rand-k: random coordinates of an update."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fedbench.api import Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import Payload, SeededSparse
-from fedbench.protocols.compressed import CompressedUpdates
+from fedbench.protocols.compressed import CompressedUpdates, public_seeds
 from fedbench.protocols.topk import share_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandK(CompressedUpdates):
-    """Clients send ``max(1, floor(k d))`` coordinates that a seed chooses, times ``d`` over that.
+    """Clients send ``K = max(1, floor(k d))`` coordinates chosen by a seed, times ``d / K``.
 
     So it is unbiased, with ``E|x_hat - x|**2 = (d / K - 1) |x|**2``. With error feedback the factor
-    is 1: what is kept must be less than what came in.
+    is 1, because the residual must be smaller than what came in.
 
     Args:
         k: Share of the coordinates that travels.
@@ -42,10 +42,10 @@ class RandK(CompressedUpdates):
         require("RandK.k", self.k, 0 < self.k <= 1, "in (0, 1]")
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
-        """See the class."""
+        """Encode the coordinates that each client's seed chooses."""
         n, d = x.shape
-        kept = share_of(self.k, d)
-        factor = 1.0 if self.error_feedback else d / kept
-        seeds = torch.stack([key.public("indices").tensor(x.device) for key in keys])[:, None]
-        blank = SeededSparse(torch.zeros(n, kept, device=x.device), seeds, rest, d)
+        count = share_of(self.k, d)
+        factor = 1.0 if self.error_feedback else d / count
+        seeds = public_seeds(keys, "indices", x.device)
+        blank = SeededSparse(torch.zeros(n, count, device=x.device), seeds, rest, d)
         return blank.nearest(torch.cat([factor * x, rest], dim=1))

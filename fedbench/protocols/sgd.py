@@ -1,15 +1,32 @@
-"""Local SGD, as protocols train that send moves of weights, or rankings."""
+"""Local SGD, as protocols train that send moves of weights or rankings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Generic
 
-from fedbench.api import Batches, Grad, Memory, Protocol, State
+from torch import Tensor
+
+from fedbench.api import Batches, Grad, Memory, Protocol, Shared, State
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.protocols.optimizers import SGD
+
+
+def initial_weights(shared: Shared) -> Tensor:
+    """``(d,)`` parameters as the network draws them from the seed."""
+    return shared.layout.flatten(shared.network.init(shared.key.fold("init"), shared.device))
+
+
+def masked(grad: Grad, masks: Tree) -> Grad:
+    """Gradient function whose layers named in ``masks`` are multiplied by their mask."""
+
+    def masked_gradient(trained: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        gradient = grad(trained, x, y, key)
+        return gradient | {name: gradient[name] * mask for name, mask in masks.items()}
+
+    return masked_gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +52,10 @@ class LocalSGD(Protocol[State], Generic[State]):
         require(f"{name}.weight_decay", self.weight_decay, self.weight_decay >= 0, ">= 0")
 
     def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
-        """Where SGD ends that starts at ``tree``, one step a batch."""
+        """Run SGD from ``tree``, one step a batch, and return where it ends."""
         sgd = SGD(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
-        trained, velocity = tree, sgd.init(tree)
+        trained = tree
+        velocity = sgd.init(tree)
         for step, (x, y) in enumerate(batches):
             gradient = grad(trained, x, y, key.fold("step", step))
             trained, velocity = sgd.step(trained, gradient, velocity)
@@ -45,12 +63,12 @@ class LocalSGD(Protocol[State], Generic[State]):
         return trained
 
     def landed(self, trained: Tree, start: Tree) -> Tree:
-        """What becomes of a step, ``start`` being where the round began: a proximal step, say."""
+        """Return the tree after a step from the round's ``start``: room for a proximal step."""
         return trained
 
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """``trained - tree``."""
+        """Train, and return ``trained - tree``."""
         trained = self.train(tree, batches, grad, key)
         return {name: trained[name] - x for name, x in tree.items()}, memory

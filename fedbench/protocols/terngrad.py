@@ -1,4 +1,4 @@
-"""Three values a coordinate: none, or all of the layer's largest magnitude with its sign."""
+"""TernGrad: 0, or the layer's largest magnitude with the coordinate's sign."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ class TernGrad(CompressedUpdates):
     """Clients send ``s sign(g) b``, where ``b`` is 1 with probability ``|g| / s`` and else 0.
 
     ``s`` is the largest magnitude of the layer, so the message is unbiased. With ``clip=c`` each
-    layer is first clipped to ``c`` times its standard deviation (that of a population; the paper
-    has 2.5), which is biased, and ``s`` is the largest magnitude of what is left. Of the scalers in
-    circulation (A7) that is the paper's; its code has ``c sigma`` itself, also where no coordinate
-    is that large. A layer of equal coordinates has deviation 0 and is clipped to nothing.
+    layer is first clipped to ``c`` times its population standard deviation (the paper has 2.5),
+    which is biased; ``s`` is then the largest magnitude of the clipped layer, as in the paper, not
+    ``c sigma`` as in its code (A7). A layer of equal coordinates has deviation 0 and is clipped to
+    nothing. With error feedback the scales are fitted to the levels, as in `QSGD`.
 
-    What differs from the paper: every client has scalers of its own, where the paper's workers
-    share the largest; and the last layer is ternary as well.
-
-    With error feedback the scalers are fitted to the levels, as those of `QSGD`.
+    Unlike in the paper every client has its own scales, where workers share the largest, and the
+    last layer is ternary as well.
 
     Args:
         clip: ``c``; 0 to clip nothing.
@@ -50,7 +48,7 @@ class TernGrad(CompressedUpdates):
         require("TernGrad.clip", self.clip, self.clip >= 0, ">= 0")
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
-        """One level on each side of 0, and a scale for each layer."""
+        """Encode one level on each side of 0, and a scale for each layer."""
         sizes = compressed_layers(shared)
         if self.clip:
             parts = torch.split(x, list(sizes), dim=1)
@@ -59,11 +57,11 @@ class TernGrad(CompressedUpdates):
 
 
 def clipped(x: Tensor, c: float) -> Tensor:
-    """Each row of ``x (n, t)`` within ``c`` times its standard deviation; NaN if it is not finite.
+    """Clip each row of ``x (n, t)`` to ``c`` times its standard deviation; NaN if not finite.
 
     >>> clipped(torch.tensor([[0.0, 0.0, 0.0, 4.0]]), 2.0).tolist()  # the deviation is 3 ** 0.5
     [[0.0, 0.0, 0.0, 3.464101552963257]]
     """
-    # Doubles: the squares of large floats are no floats.
+    # in float64, because the squares of large floats overflow
     bound = c * x.double().std(dim=1, correction=0, keepdim=True).to(x)
     return torch.maximum(torch.minimum(x, bound), -bound)

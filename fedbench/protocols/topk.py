@@ -1,4 +1,4 @@
-"""The largest coordinates of an update."""
+"""Top-k: the largest coordinates of an update."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from fedbench.protocols.compressed import CompressedUpdates
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(CompressedUpdates):
-    """Clients send the ``k`` share of their update that is largest in magnitude; the rest counts 0.
+    """Clients send the ``k`` share of their update that is largest in magnitude, 0 elsewhere.
 
     ``max(1, floor(k d))`` coordinates over all layers together; by default without error feedback,
     as in the baselines of the papers.
 
     Args:
         k: Share of the coordinates that travels.
-        index: How it is said which: ``bitmap``, a bit a coordinate as in the FSL paper's count, or
-            ``entropy``, that bitmap entropy-coded: a fifth of it at 3 %.
+        index: How positions are encoded: ``bitmap``, a bit a coordinate as in the FSL paper's
+            count, or ``entropy``, that bitmap entropy-coded: a fifth of it at 3 %.
 
     References:
         Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017,
@@ -46,21 +46,17 @@ class TopK(CompressedUpdates):
         require("TopK.k", self.k, 0 < self.k <= 1, "in (0, 1]")
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
-        """Largest magnitudes; among equals the lowest index."""
+        """Encode the largest magnitudes, the lowest index first among equals."""
         n, d = x.shape
-        kept = share_of(self.k, d)
-        blank = SparseVectors(
-            torch.zeros(n, kept, dtype=torch.int64, device=x.device),
-            torch.zeros(n, kept, device=x.device),
-            rest,
-            d,
-            self.index == "entropy",
-        )
+        count = share_of(self.k, d)
+        index = torch.zeros(n, count, dtype=torch.int64, device=x.device)
+        values = torch.zeros(n, count, device=x.device)
+        blank = SparseVectors(index, values, rest, d, self.index == "entropy")
         return blank.nearest(torch.cat([x, rest], dim=1))
 
 
 def share_of(k: float, d: int) -> int:
-    """``max(1, floor(k d))``, of ``k`` as it is written.
+    """``max(1, floor(k d))``, computed from ``k`` as it is written in decimal.
 
     >>> share_of(0.29, 100), int(0.29 * 100)
     (29, 28)

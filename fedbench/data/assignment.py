@@ -1,6 +1,4 @@
-"""The steps that partitions share: rows of the pool into the hands of clients."""
-
-from __future__ import annotations
+"""Steps that partitions share: assign rows of the pool to clients."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +11,13 @@ Rows = npt.NDArray[np.int64]
 
 
 def shuffled(rows: Rows, key: Key) -> Rows:
-    """In an order of the key's choice."""
+    """Return the rows in an order that the key chooses."""
     mixed: Rows = rows[key.permutation(len(rows)).numpy()]
     return mixed
 
 
 def by_label(y: Tensor, classes: int, key: Key) -> list[Rows]:
-    """The rows of each label, shuffled."""
+    """Return the rows of each label, shuffled."""
     labels = y.cpu().numpy()
     return [
         shuffled(np.flatnonzero(labels == label), key.fold("class", label))
@@ -30,7 +28,7 @@ def by_label(y: Tensor, classes: int, key: Key) -> list[Rows]:
 def draw(
     mix: npt.NDArray[np.float64], left: Rows, size: int, generator: np.random.Generator
 ) -> Rows:
-    """How many of each class, ``size`` in all, in a draw from ``mix`` of which ``left`` remain."""
+    """Draw how many of each class, ``size`` in all, from ``mix``; at most ``left`` of each."""
     taken = np.zeros_like(left)
     while short := size - int(taken.sum()):
         weights = np.where(taken < left, mix, 0.0)
@@ -42,7 +40,7 @@ def draw(
 
 
 def fill_up(parts: list[Rows], minimum: int, key: Key) -> list[Rows]:
-    """Move samples from the largest clients, one by one, until none has fewer than ``minimum``."""
+    """Move samples from the largest clients, one by one, until all have ``minimum`` samples."""
     sizes = np.array([len(part) for part in parts])
     if sizes.min() >= minimum:
         return parts
@@ -55,7 +53,7 @@ def fill_up(parts: list[Rows], minimum: int, key: Key) -> list[Rows]:
 
 
 def random_hands(labels: Rows, clients: int, k: int, key: Key) -> list[Rows]:
-    """``k`` labels of each client, random but for this: every label has an owner.
+    """Choose ``k`` random labels for each client, so that every label has an owner.
 
     A shuffled deck is dealt first, one label a client, again and again where there are more clients
     than labels, to the end of the deck where there are fewer; the rest of a hand is uniform.
@@ -71,7 +69,7 @@ def random_hands(labels: Rows, clients: int, k: int, key: Key) -> list[Rows]:
 
 
 def even_hands(labels: Rows, clients: int, k: int, key: Key) -> list[Rows]:
-    """``k`` labels of each client: those with the fewest owners so far, ties at random."""
+    """Choose ``k`` labels for each client: those with the fewest owners so far, ties at random."""
     owners = np.zeros(len(labels), np.int64)
     hands = []
     for client in range(clients):
@@ -83,18 +81,20 @@ def even_hands(labels: Rows, clients: int, k: int, key: Key) -> list[Rows]:
 
 
 def deal(stock: list[Rows], hands: list[Rows], weights: Rows, minimum: int) -> list[Rows]:
-    """Each label's rows to the clients that hold it, in proportion to their ``weights``.
+    """Split each label's rows over the clients that hold it, in proportion to their ``weights``.
 
-    Of each label a client gets at least an equal part of what it still lacks to the ``minimum``, if
-    that does not exceed an equal part of the label; labels with the fewest rows an owner come
-    first, so that others make up for them.
+    A client gets at least an equal part of what it still lacks to the ``minimum``, if that does not
+    exceed an equal part of the label; labels with the fewest rows an owner come first, so that
+    others make up for them.
     """
     holders = [np.flatnonzero([label in hand for hand in hands]) for label in range(len(stock))]
     labels = [label for label, clients in enumerate(holders) if len(clients)]
     parts: list[list[Rows]] = [[] for _ in hands]
-    lacking, left = np.full(len(hands), minimum), np.array([len(hand) for hand in hands])
+    lacking = np.full(len(hands), minimum)
+    left = np.array([len(hand) for hand in hands])
     for label in sorted(labels, key=lambda label: len(stock[label]) / len(holders[label])):
-        rows, clients = stock[label], holders[label]
+        rows = stock[label]
+        clients = holders[label]
         least = np.minimum(lacking[clients] // left[clients], len(rows) // len(clients))
         sizes = in_proportion(len(rows), weights[clients], least)
         for client, part in zip(clients, np.split(rows, sizes.cumsum()[:-1]), strict=True):
@@ -105,16 +105,17 @@ def deal(stock: list[Rows], hands: list[Rows], weights: Rows, minimum: int) -> l
 
 
 def in_proportion(total: int, weights: Rows, least: Rows) -> Rows:
-    """``total`` in whole parts: each in proportion to its weight, but at least its ``least``.
+    """Split ``total`` into integers in proportion to ``weights``, each at least its ``least``.
 
-    In whole numbers throughout, so that no rounding can starve a part.
+    In integers throughout, so that no rounding can starve a part.
 
     >>> in_proportion(20, np.array([1, 10, 9]), np.array([4, 4, 4])).tolist()
     [4, 8, 8]
     """
     low = np.zeros(len(weights), bool)
     while True:
-        rest, weight = total - int(least[low].sum()), int(weights[~low].sum())
+        rest = total - int(least[low].sum())
+        weight = int(weights[~low].sum())
         below = ~low & (rest * weights < least * weight)
         if not below.any():
             break
@@ -125,7 +126,7 @@ def in_proportion(total: int, weights: Rows, least: Rows) -> Rows:
 
 
 def require_samples(subject: str, samples: int, clients: int, each: int) -> None:
-    """At least one client, and enough for all of them."""
+    """Raise `ConfigError` unless there is a client, and enough samples for all."""
     require("clients", clients, clients >= 1, ">= 1")
     if samples < clients * each:
         raise ConfigError(
@@ -135,7 +136,7 @@ def require_samples(subject: str, samples: int, clients: int, each: int) -> None
 
 
 def require_owners(subject: str, labels: int, clients: int, each: int) -> None:
-    """At least one client, and enough of them to hold every label."""
+    """Raise `ConfigError` unless there are enough clients to hold every label."""
     require("clients", clients, clients >= 1, ">= 1")
     if clients * each < labels:
         raise ConfigError(
@@ -145,7 +146,7 @@ def require_owners(subject: str, labels: int, clients: int, each: int) -> None:
 
 
 def require_three(subject: str, parts: list[Rows]) -> None:
-    """What `split_client` needs, said before it."""
+    """Raise `ConfigError` if a client has too few samples for `split_client`."""
     fewest = min(len(part) for part in parts)
     if fewest < 3:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""One pool of labelled images, and whose they are."""
+"""One pool of labelled images, and their owners."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Data:
     """``N`` labelled images and how to normalise them.
 
     Args:
-        x: ``(N, C, H, W)`` uint8.
-        y: ``(N,)`` int64, in ``0 .. classes - 1``.
-        classes: Labels.
+        x: ``(N, C, H, W)`` uint8 images.
+        y: ``(N,)`` int64 labels in ``0 .. classes - 1``.
+        classes: Number of labels.
         scale: The value of a white pixel: dividing by it maps ``x`` to [0, 1].
-        mean: Per channel, of the scaled pixels.
-        std: Per channel, of the scaled pixels.
-        owner: ``(N,)`` int64, whose sample it is, where the data set has users.
+        mean: Mean of the scaled pixels, per channel.
+        std: Standard deviation of the scaled pixels, per channel.
+        owner: ``(N,)`` int64 user of each sample, where the data set has users.
         origin: Name of the data set that these samples were loaded as, and their `identity` then;
             see `is_named`. Empty for a pool that did not come from a data set with a name.
     """
@@ -38,7 +38,7 @@ class Data:
     origin: tuple[str, str] = ("", "")
 
     def __post_init__(self) -> None:
-        """Check the form."""
+        """Check types, shapes and ranges."""
         form = (self.x.dtype, self.x.ndim, self.y.dtype)
         if form != (torch.uint8, 4, torch.int64) or self.y.shape != self.x.shape[:1]:
             raise ConfigError(
@@ -63,7 +63,7 @@ class Data:
 
     @property
     def image(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
+        """Channels, height and width of an image."""
         _, channels, height, width = self.x.shape
         return channels, height, width
 
@@ -87,20 +87,20 @@ class Data:
         return replace(self, origin=(name, self.identity))
 
     def is_named(self, name: str) -> bool:
-        """True if this is the data set of that name as it was loaded, unchanged since."""
+        """Whether this is the data set of that name, unchanged since it was loaded."""
         return self.origin == (name, self.identity)
 
     def to(self, device: torch.device | str) -> Data:
-        """The same pool there; ``owner``, which only a partition reads, stays."""
+        """Move the pool to a device; ``owner``, which only a partition reads, stays."""
         return replace(self, x=self.x.to(device), y=self.y.to(device))
 
     def floats(self, rows: Tensor) -> Tensor:
-        """``rows (...)`` of the pool as float32 ``(..., C, H, W)``, normalised, where ``x`` is."""
+        """``rows (...)`` of the pool as normalised float32 ``(..., C, H, W)``, where ``x`` is."""
         mean, std = self._moments
         return (self.x[rows.to(self.x.device)].float() / self.scale - mean) / std
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
-        device = self.x.device  # kept, because a copy to an accelerator per batch would wait for it
+        device = self.x.device  # cached: a copy to an accelerator for each batch would wait for it
         mean, std = (torch.tensor(m, device=device)[:, None, None] for m in (self.mean, self.std))
         return mean, std

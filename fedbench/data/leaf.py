@@ -1,7 +1,5 @@
 """FEMNIST as LEAF writes it: JSON files, one entry for each user."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator
@@ -37,11 +35,11 @@ class Femnist(Dataset):
     """
 
     def load(self, folder: Path | None) -> Data:
-        """Reads ``<folder>/femnist``, or ``data`` in it, in which LEAF's ``data/femnist`` writes.
+        """Read ``<folder>/femnist``, or ``data`` in it, where LEAF's ``data/femnist`` writes.
 
-        Taken are ``train/*.json`` and then ``test/*.json``, or ``all_data/*.json`` where those two
-        are not both there: of LEAF's steps, the later one counts. A name is the same user in all of
-        the files. Nothing is downloaded.
+        It takes ``train/*.json`` and then ``test/*.json``, or ``all_data/*.json`` unless both of
+        these are there: the later one of LEAF's steps counts. A name is the same user in all of the
+        files. Nothing is downloaded.
         """
         root = (folder or Path(os.path.expanduser(CACHE))) / "femnist"
         numbers: dict[str, int] = {}
@@ -63,7 +61,7 @@ class Femnist(Dataset):
 
 
 def _files(root: Path) -> list[Path]:
-    """Sorted by name within each part."""
+    """Return the files of all parts, sorted by name within each part."""
     for folder in (root, root / "data"):
         for parts in _PARTS:
             files = [sorted((folder / part).glob("*.json")) for part in parts]
@@ -77,23 +75,20 @@ def _files(root: Path) -> list[Path]:
 
 
 def _users(path: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
-    """Name, ``(n, 1, 28, 28)`` pixels and ``(n,)`` labels of each user of a file."""
+    """Yield name, ``(n, 1, 28, 28)`` pixels and ``(n,)`` labels of each user of a file."""
     content = _content(path)
     for user, count in zip(content["users"], content["num_samples"], strict=True):
         try:
             entry = content["user_data"][user]
-            x, y = np.asarray(entry["x"], np.float64), np.asarray(entry["y"])
+            x = np.asarray(entry["x"], np.float64)
+            y = np.asarray(entry["y"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise _wrong(
-                path, f"user_data of {user!r} with x (n, 784) and y (n,)", reason
-            ) from error
+            rule = f"user_data of {user!r} with x (n, 784) and y (n,)"
+            raise _wrong(path, rule, reason) from error
         if x.shape != (count, 784) or y.shape != (count,):
-            raise _wrong(
-                path,
-                f"{count} samples of {user!r}, x ({count}, 784) and y ({count},), at least one",
-                f"{x.shape} and {y.shape}",
-            )
+            rule = f"{count} samples of {user!r}, x ({count}, 784) and y ({count},), at least one"
+            raise _wrong(path, rule, f"{x.shape} and {y.shape}")
         if not ((x >= 0) & (x <= 1)).all():
             raise _wrong(path, f"pixels of {user!r} from 0 to 1", f"{x.min():g} to {x.max():g}")
         bad = [label for label in entry["y"] if type(label) is not int or not 0 <= label <= 61]
@@ -103,28 +98,26 @@ def _users(path: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArray
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The object in a file, with its three entries."""
+    """Read the object in a file, and check its three entries."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise _wrong(path, "JSON", repr(reason)) from error
     forms = {"users": list, "num_samples": list, "user_data": dict}
-    found = content if isinstance(content, dict) else {}
-    bad = [name for name, form in forms.items() if not isinstance(found.get(name), form)]
+    table = content if isinstance(content, dict) else {}
+    bad = [name for name, form in forms.items() if not isinstance(table.get(name), form)]
     if bad:
-        raise _wrong(
-            path, "lists users and num_samples, object user_data", f"no such {', '.join(bad)}"
-        )
-    if len(found["users"]) != len(found["num_samples"]):
-        lengths = f"{len(found['users'])} and {len(found['num_samples'])}"
+        rule = "lists users and num_samples, object user_data"
+        raise _wrong(path, rule, f"no such {', '.join(bad)}")
+    if len(table["users"]) != len(table["num_samples"]):
+        lengths = f"{len(table['users'])} and {len(table['num_samples'])}"
         raise _wrong(path, "users and num_samples of one length", lengths)
-    if not found["users"]:
+    if not table["users"]:
         raise _wrong(path, "at least one user", "none")
-    return found
+    return table
 
 
 def _wrong(path: Path, rule: str, got: str) -> ConfigError:
-    """One line."""
     remedy = "write the files again with LEAF's data/femnist/preprocess.sh"
     return ConfigError(f"{path} must hold {rule}, got {got}; {remedy}")

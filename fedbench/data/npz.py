@@ -1,9 +1,7 @@
-"""A data set as one NumPy archive: ``x_train, y_train, x_test, y_test``, uint8 images.
+"""Data sets as one NumPy archive: ``x_train, y_train, x_test, y_test``, uint8 images.
 
 Images are ``(n, H, W)``, or ``(n, H, W, 3)`` in colour.
 """
-
-from __future__ import annotations
 
 import os
 import tempfile
@@ -23,15 +21,15 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def read(path: Path, image: tuple[int, int, int], classes: int) -> tuple[Tensor, Tensor]:
-    """``(N, C, H, W)`` uint8 and ``(N,)`` int64: the training samples, then the test samples.
+    """Read ``(N, C, H, W)`` uint8 and ``(N,)`` int64: the training samples, then the test samples.
 
     Args:
         path: The archive.
-        image: The channels, height and width that it must hold.
+        image: Channels, height and width that it must hold.
         classes: Labels must be in ``0 .. classes - 1``.
 
     Raises:
-        ConfigError: The file cannot be read, or holds something else.
+        ConfigError: the file cannot be read, or holds something else.
     """
     arrays = _arrays(path)
     for part in ("train", "test"):
@@ -46,7 +44,7 @@ def write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write the four `NAMES` so that ``path`` is absent, or whole, in every moment.
 
     Raises:
-        ConfigError: The folder cannot be written.
+        ConfigError: the folder cannot be written.
     """
     partial: str | None = None
     try:
@@ -71,7 +69,7 @@ def write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def _arrays(path: Path) -> Arrays:
-    """The four arrays."""
+    """Read the four arrays of an archive."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             missing = [name for name in NAMES if name not in archive.files]
@@ -93,22 +91,16 @@ def _check(
     image: tuple[int, int, int],
     classes: int,
 ) -> None:
-    """Shape, type and range of one part."""
+    """Check shape, type and range of one part."""
     channels, height, width = image
     shape = (height, width) if channels == 1 else (height, width, channels)
-    wanted = ", ".join(str(size) for size in shape)
+    problem = ""
     if x.dtype != np.uint8 or x.shape[1:] != shape or len(x) == 0:
-        raise ConfigError(
-            f"{path}: x_{part} must be uint8 (n, {wanted}) with n >= 1, got {x.dtype} {x.shape}; "
-            "replace the file"
-        )
-    if not np.issubdtype(y.dtype, np.integer) or y.shape != (len(x),):
-        raise ConfigError(
-            f"{path}: y_{part} must be integers ({len(x)},), got {y.dtype} {y.shape}; "
-            "replace the file"
-        )
-    if y.min() < 0 or y.max() >= classes:
-        raise ConfigError(
-            f"{path}: y_{part} must be labels from 0 to {classes - 1}, "
-            f"got {y.min()} to {y.max()}; replace the file"
-        )
+        wanted = ", ".join(map(str, shape))
+        problem = f"x_{part} must be uint8 (n, {wanted}) with n >= 1, got {x.dtype} {x.shape}"
+    elif not np.issubdtype(y.dtype, np.integer) or y.shape != (len(x),):
+        problem = f"y_{part} must be integers ({len(x)},), got {y.dtype} {y.shape}"
+    elif y.min() < 0 or y.max() >= classes:
+        problem = f"y_{part} must be labels from 0 to {classes - 1}, got {y.min()} to {y.max()}"
+    if problem:
+        raise ConfigError(f"{path}: {problem}; replace the file")

@@ -1,6 +1,4 @@
-"""Who holds which samples: partitions of one pool over the clients."""
-
-from __future__ import annotations
+"""Partitions: how the samples of one pool are distributed over the clients."""
 
 import math
 from abc import ABC, abstractmethod
@@ -35,17 +33,17 @@ class Partition(ABC):
     def split(
         self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
     ) -> list[Tensor]:
-        """Rows of the pool, int64, for every client: disjoint, and but for `Natural` all.
+        """Return the rows of the pool of every client, int64: disjoint, and but for `Natural` all.
 
         Args:
             y: ``(N,)`` labels in ``0 .. classes - 1``.
-            clients: How many clients there are.
-            classes: How many labels there are.
-            key: Every draw comes from here.
-            owner: ``(N,)`` the user of each sample, where the data set has users.
+            clients: Number of clients.
+            classes: Number of labels.
+            key: Source of every draw.
+            owner: ``(N,)`` user of each sample, where the data set has users.
 
         Raises:
-            ConfigError: There are too few samples.
+            ConfigError: there are too few samples.
         """
 
 
@@ -56,7 +54,7 @@ class IID(Partition):
     def split(
         self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
     ) -> list[Tensor]:
-        """Ignores the labels."""
+        """Cut the shuffled pool, whatever the labels."""
         require_samples("iid", len(y), clients, each=1)
         return list(key.permutation(len(y)).tensor_split(clients))
 
@@ -79,13 +77,12 @@ class Shards(Partition):
     classes: int = 2
 
     def __post_init__(self) -> None:
-        """Check the field."""
         require("Shards.classes", self.classes, self.classes >= 1, ">= 1")
 
     def split(
         self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
     ) -> list[Tensor]:
-        """Inside a label, samples keep their order."""
+        """Deal the shards; inside a label, samples keep their order."""
         count = clients * self.classes
         require_samples(f"shards:classes={self.classes}", len(y), clients, self.classes)
         shards = y.cpu().argsort(stable=True).tensor_split(count)
@@ -107,16 +104,15 @@ class Dirichlet(Partition):
 
     FedMRN's Non-IID-1 is ``by="class"`` with ``beta=0.3``, 0.2 on CIFAR-100. Its code, like that of
     Li et al., also skips clients that hold ``N / clients`` samples already, class by class, and
-    draws again until all have ten: sizes there are less ragged than by the definition, which is
-    what is done here.
+    draws again until all have ten, so its sizes are less ragged than by the definition used here.
 
     Clients with fewer than ``minimum`` samples are then filled up, in order, each time with a
-    random sample of the client that is the largest at the moment. Ten are the fewest that split
-    70/10/20 exactly. Where ``beta`` starves many clients, this dilutes the skew.
+    random sample of the client that is the largest at the moment; where ``beta`` starves many
+    clients, this dilutes the skew. Ten are the fewest that split 70/10/20 exactly.
 
     Args:
         beta: Concentration.
-        by: Who draws.
+        by: Whether each ``class`` or each ``client`` draws.
         minimum: Samples that every client ends with at least.
 
     References:
@@ -131,7 +127,6 @@ class Dirichlet(Partition):
     minimum: int = 10
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         finite = math.isfinite(self.beta) and self.beta > 0
         require("Dirichlet.beta", self.beta, finite, "finite and > 0")
         require("Dirichlet.by", self.by, self.by in ("class", "client"), "'class' or 'client'")
@@ -140,7 +135,7 @@ class Dirichlet(Partition):
     def split(
         self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
     ) -> list[Tensor]:
-        """Needs ``minimum`` samples for every client."""
+        """Deal by class or by client, then fill up the small clients."""
         require_samples(f"dirichlet:minimum={self.minimum}", len(y), clients, self.minimum)
         hand_out = self._by_class if self.by == "class" else self._by_client
         dealt = hand_out(by_label(y, classes, key), clients, key)
@@ -148,7 +143,7 @@ class Dirichlet(Partition):
         return [torch.from_numpy(part) for part in parts]
 
     def _by_class(self, stock: list[Rows], clients: int, key: Key) -> list[Rows]:
-        """Each class is cut at the rounded-down cumulative shares."""
+        """Cut each class at the rounded-down cumulative shares."""
         hands: list[list[Rows]] = [[] for _ in range(clients)]
         for label, rows in enumerate(stock):
             shares = key.fold("shares", label).numpy().dirichlet(np.full(clients, self.beta))
@@ -158,7 +153,7 @@ class Dirichlet(Partition):
         return [np.concatenate(hand) for hand in hands]
 
     def _by_client(self, stock: list[Rows], clients: int, key: Key) -> list[Rows]:
-        """Clients take the next samples of every class that their mix asks for."""
+        """Let clients take the next samples of every class that their mix asks for."""
         stock = [rows for rows in stock if len(rows)]
         left = np.array([len(rows) for rows in stock])
         alpha = self.beta * left / left.sum()
@@ -186,7 +181,7 @@ class Labels(Partition):
     instead gives the labels with the fewest owners, so its hands are not random.
 
     Args:
-        k: Labels of a client, FedMRN's Non-IID-2: 3, but 20 of CIFAR-100's.
+        k: Labels of a client; FedMRN's Non-IID-2 has 3, but 20 of CIFAR-100's.
 
     References:
         Li et al., "Federated Learning on Non-IID Data Silos: An Experimental Study", ICDE 2022,
@@ -197,13 +192,12 @@ class Labels(Partition):
     k: int = 3
 
     def __post_init__(self) -> None:
-        """Check the field."""
         require("Labels.k", self.k, self.k >= 1, ">= 1")
 
     def split(
         self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
     ) -> list[Tensor]:
-        """Labels without samples are nobody's."""
+        """Deal the labels; those without samples belong to no client."""
         name = f"labels:k={self.k}"
         stock = by_label(y, classes, key)
         labels = np.flatnonzero([len(rows) for rows in stock])
@@ -232,11 +226,11 @@ class MaxClasses(Partition):
     it is the sizes. Every client holds ``classes`` labels, each label has as many owners as any
     other, give or take one, and its samples go to them in proportion to ``j_n``. On CIFAR-10 nine
     clients in ten get 0.87 to 1.20 of ``p_n N`` at 50 clients and two labels, 0.85 to 1.27 at 10
-    and four, 0.61 to 1.94 at 10 and two. Where there are enough samples, nobody gets fewer than ten
-    (the fewest that split 70/10/20 exactly), and nobody ever gets fewer than three.
+    and four, 0.61 to 1.94 at 10 and two. Clients get at least ten samples where there are enough
+    (the fewest that split 70/10/20 exactly), and never fewer than three.
 
     Args:
-        classes: The most labels that a client holds, ``c_max``.
+        classes: Largest number of labels that a client holds, ``c_max``.
 
     References:
         Isik et al., "Sparse Random Networks for Communication-Efficient Federated Learning"
@@ -246,13 +240,12 @@ class MaxClasses(Partition):
     classes: int = 2
 
     def __post_init__(self) -> None:
-        """Check the field."""
         require("MaxClasses.classes", self.classes, self.classes >= 1, ">= 1")
 
     def split(
         self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
     ) -> list[Tensor]:
-        """Labels without samples are nobody's."""
+        """Deal by ``j_n``; labels without samples belong to no client."""
         name = f"max-classes:classes={self.classes}"
         stock = by_label(y, classes, key)
         labels = np.flatnonzero([len(rows) for rows in stock])
@@ -267,8 +260,8 @@ class MaxClasses(Partition):
 class Natural(Partition):
     """Each client is a user of the data set, with all of that user's samples and no others.
 
-    With more users than clients the key chooses who plays; samples of the others are left out, and
-    so are users with fewer than 3 samples, which cannot be split in three.
+    With more users than clients the key chooses; samples of the others are left out, and so are
+    users with fewer than 3 samples, which cannot be split in three.
 
     References:
         Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018,
@@ -278,7 +271,7 @@ class Natural(Partition):
     def split(
         self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
     ) -> list[Tensor]:
-        """Ignores the labels."""
+        """Choose as many users as clients, whatever the labels."""
         require("clients", clients, clients >= 1, ">= 1")
         if owner is None:
             raise ConfigError(

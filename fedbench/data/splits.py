@@ -1,7 +1,5 @@
 """A client's own train, validation and test data."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from fedbench.core.errors import ConfigError
@@ -19,10 +17,10 @@ def split_client(indices: Tensor, key: Key) -> tuple[Tensor, Tensor, Tensor]:
 
     Args:
         indices: ``(N,)`` rows of the pool.
-        key: The order.
+        key: Source of the order.
 
     Raises:
-        ConfigError: There are fewer than three samples.
+        ConfigError: there are fewer than three samples.
     """
     n = len(indices)
     if n < 3:
@@ -30,7 +28,8 @@ def split_client(indices: Tensor, key: Key) -> tuple[Tensor, Tensor, Tensor]:
             f"a client needs at least 3 samples to train, validate and test, got {n}; "
             "ask for fewer clients"
         )
-    validation, test = max(1, (n + 5) // 10), max(1, (2 * n + 5) // 10)
+    validation = max(1, (n + 5) // 10)
+    test = max(1, (2 * n + 5) // 10)
     train = n - validation - test
     parts = indices[key.permutation(n)].tensor_split((train, train + validation))
     return parts[0], parts[1], parts[2]

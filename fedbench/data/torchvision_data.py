@@ -1,9 +1,7 @@
-"""Fetch a data set with torchvision once and keep it as a NumPy archive.
+"""Fetch a data set with torchvision once and store it as a NumPy archive.
 
 The only file that imports torchvision, and only when an archive is missing.
 """
-
-from __future__ import annotations
 
 import contextlib
 import http.client
@@ -23,7 +21,7 @@ import torch
 from fedbench.core.errors import ConfigError
 from fedbench.data import npz
 
-SECONDS = 10.0  # without an answer, before a connection counts as dead
+SECONDS = 10.0  # of silence after which a connection counts as dead
 SOURCES: dict[str, tuple[str, int | None, int | None]] = {  # torchvision's name, samples to keep
     "mnist": ("MNIST", None, None),
     "fashion-mnist": ("FashionMNIST", None, None),
@@ -41,7 +39,7 @@ def download(name: str, path: Path) -> None:
     torchvision compares the md5 of what it fetches, also before it unpickles CIFAR's batches.
 
     Raises:
-        ConfigError: It cannot be had here, or ``path`` cannot be written.
+        ConfigError: the data set cannot be fetched here, or ``path`` cannot be written.
     """
     source, train, test = SOURCES[name]
     try:
@@ -61,14 +59,15 @@ def download(name: str, path: Path) -> None:
 
 
 def _part(source: str, folder: str, part: str, keep: int | None) -> npz.Arrays:
-    """The first ``keep`` samples of the training or the test part."""
+    """Return the first ``keep`` samples of the training or the test part."""
     which: dict[str, Any] = {"train": part == "train"}
     if source == "SVHN":
         which = {"split": part}
     elif source == "EMNIST":
         which["split"] = "balanced"
     data = getattr(datasets(), source)(folder, download=True, **which)
-    x, y = np.asarray(data.data), data.labels if source == "SVHN" else data.targets
+    x = np.asarray(data.data)
+    y = data.labels if source == "SVHN" else data.targets
     if source == "SVHN":
         x = x.transpose(0, 2, 3, 1)  # (n, 3, 32, 32) there, channels last in all others
     elif source == "EMNIST":
@@ -88,7 +87,7 @@ def _socket_timeout(seconds: float) -> Iterator[None]:
 
 
 def datasets() -> ModuleType:
-    """``torchvision.datasets``, also beside a CPU build of torch.
+    """Import ``torchvision.datasets``, also beside a CPU build of torch.
 
     torchvision from the package index is built for CUDA: beside a CPU build of torch its operators
     do not load, and its import stops at the first one that it describes. Data sets need none, so
@@ -100,7 +99,7 @@ def datasets() -> ModuleType:
         if "operator torchvision::nms does not exist" not in str(error):
             raise
     for module in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
-        del sys.modules[module]  # half imported
+        del sys.modules[module]  # only half of it was imported
     for name in ("nms", "qnms"):
         schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
         torch.library.define(f"torchvision::{name}", schema)

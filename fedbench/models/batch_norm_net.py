@@ -1,6 +1,4 @@
-"""Convolutions, each normalised by the batch, and one fully-connected layer."""
-
-from __future__ import annotations
+"""Networks of convolutions with batch norm, and one fully-connected layer."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,15 +19,15 @@ _MOMENTUM = 0.1
 def batch_norm(x: Tensor, params: Tree, name: str, step: Step | None) -> Tensor:
     """``(x - mean) / sqrt(var + 1e-5) * scale + shift`` for each channel of ``x (B, C, H, W)``.
 
-    In use, mean and variance are the running ones. In training they are those of the batch without
-    its padding, and the running ones move a tenth of the way to them; there the variance is the
-    unbiased one, as in torch.nn, and stays if the batch holds a single value.
+    Without a ``step``, mean and variance are the running ones. In training they are those of the
+    batch without its padding, and the running ones move a tenth of the way to them; there the
+    variance is the unbiased one, as in torch.nn, and stays if the batch holds a single value.
 
     References:
         Ioffe and Szegedy, "Batch Normalization", ICML 2015, https://arxiv.org/abs/1502.03167,
         Algorithms 1 and 2.
     """
-    mean, var = params[f"{name}.mean"], params[f"{name}.var"].clamp_min(0)  # it may be forged
+    mean, var = params[f"{name}.mean"], params[f"{name}.var"].clamp_min(0)  # a client may forge it
     if step is not None:
         count = step.real.sum() * x.shape[2] * x.shape[3]
         share = step.real.to(x.dtype) / step.real.sum()
@@ -51,7 +49,7 @@ class BatchNormNet(Network):
     Args:
         image: Channels, height, width.
         blocks: Output channels of the convolutions of each block.
-        pools: So many blocks, from the first, end in a pool.
+        pools: How many blocks, from the first, end in a pool.
         classes: Width of the linear layer.
     """
 
@@ -81,7 +79,7 @@ class BatchNormNet(Network):
         return shapes
 
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
-        """See `batch_norm` for what a ``step`` changes."""
+        """Compute the logits; see `batch_norm` for what a ``step`` changes."""
         i = 0
         for number, block in enumerate(self.blocks, start=1):
             for _ in block:

@@ -1,6 +1,4 @@
-"""LeNet-5 with dropout."""
-
-from __future__ import annotations
+"""LeNet-5, a network with dropout and biases."""
 
 import math
 from dataclasses import dataclass
@@ -11,21 +9,21 @@ from torch import Tensor
 
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.gaussian_init import gaussian_init
+from fedbench.models.gaussian_init import kaiming_normal
 from fedbench.models.network import Image, Network, Step, convolution
 
 
 def dropout(x: Tensor, rate: float, layer: str, step: Step | None) -> Tensor:
-    """In training, each value of ``x`` is 0 with probability ``rate``, else ``x / (1 - rate)``.
+    """Set each value of ``x`` to 0 with probability ``rate`` in training, else scale it up.
 
     References:
-        Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting",
-        JMLR 2014, https://jmlr.org/papers/v15/srivastava14a.html, section 10 (scaled in training).
+        Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", JMLR
+        2014, https://jmlr.org/papers/v15/srivastava14a.html, section 10 (scaled in training).
     """
     if step is None:
         return x
-    kept = step.key.fold(layer).uniform(*x.shape, device=x.device) >= rate
-    return x * kept / (1 - rate)
+    mask = step.key.fold(layer).uniform(*x.shape, device=x.device) >= rate
+    return x * mask / (1 - rate)
 
 
 @dataclass(frozen=True)
@@ -63,22 +61,19 @@ class DropoutNet(Network):
         weights = {
             "conv1": (first, self.image[0], 5, 5),
             "conv2": (second, first, 5, 5),
-            "fc1": (
-                self.hidden,
-                second * self._pooled(self.image[1]) * self._pooled(self.image[2]),
-            ),
+            "fc1": (self.hidden, second * math.prod(map(self._pooled, self.image[1:]))),
             "fc2": (self.classes, self.hidden),
         }
         return weights | {f"{name}.bias": shape[:1] for name, shape in weights.items()}
 
     def _pooled(self, side: int) -> int:
-        """What two convolutions and two pools leave of a side."""
+        """Length of a side after two convolutions and two pools."""
         for _ in self.convs:
             side = (side + 2 * self.padding - 4) // 2
         return side
 
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
-        """See `dropout` for what a ``step`` changes."""
+        """Compute the logits; see `dropout` for what a ``step`` changes."""
         for name in ("conv1", "conv2"):
             x = convolution(step)(x, params[name], params[f"{name}.bias"], padding=self.padding)
             x = F.max_pool2d(F.relu(x), 2)
@@ -88,10 +83,5 @@ class DropoutNet(Network):
         return F.linear(x, params["fc2"], params["fc2.bias"])
 
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
-        """Kaiming normal weights, ``N(0, 2 / fan_in)``; biases 0.
-
-        References:
-            He et al., "Delving Deep into Rectifiers", ICCV 2015, https://arxiv.org/abs/1502.01852,
-            eq. 10.
-        """
-        return gaussian_init(self, lambda name: math.sqrt(2 / self.fan_in(name)), key, device)
+        """Draw Kaiming normal weights; biases are 0."""
+        return kaiming_normal(self, key, device)

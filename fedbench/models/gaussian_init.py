@@ -1,7 +1,6 @@
-"""Gaussian weights, and normalisation and biases that do nothing yet."""
+"""Gaussian initial weights, beside neutral normalisation and biases."""
 
-from __future__ import annotations
-
+import math
 from collections.abc import Callable
 
 import torch
@@ -14,7 +13,7 @@ from fedbench.models.network import Network, is_weight
 def gaussian_init(
     network: Network, std: Callable[[str], float], key: Key, device: torch.device | str
 ) -> Tree:
-    """Weights ``N(0, std(name)**2)``; scales and variances are 1, shifts, means and biases 0."""
+    """Draw weights ``N(0, std(name)**2)``; scales and variances 1, shifts, means and biases 0."""
     tree: Tree = {}
     for name, shape in network.shapes.items():
         if is_weight(name):
@@ -23,3 +22,13 @@ def gaussian_init(
             neutral = float(name.endswith((".scale", ".var")))
             tree[name] = torch.full(shape, neutral, device=device)
     return tree
+
+
+def kaiming_normal(network: Network, key: Key, device: torch.device | str) -> Tree:
+    """Draw weights ``N(0, 2 / fan_in)``, the rest as in `gaussian_init`.
+
+    References:
+        He et al., "Delving Deep into Rectifiers", ICCV 2015, https://arxiv.org/abs/1502.01852,
+        eq. 10.
+    """
+    return gaussian_init(network, lambda name: math.sqrt(2 / network.fan_in(name)), key, device)

@@ -1,7 +1,5 @@
 """The architectures that the papers train."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,10 +17,10 @@ class Model(ABC):
 
     @abstractmethod
     def build(self, image: Image, classes: int) -> Network:
-        """The network for images of (channels, height, width).
+        """Build the network for images of (channels, height, width).
 
         Raises:
-            ConfigError: The image is too small.
+            ConfigError: the image is too small.
         """
 
 
@@ -41,13 +39,13 @@ def _require_side(model: Model, image: Image, side: int, why: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pooled(Model):
-    """An architecture that is a table: `blocks` of convolutions, then `hidden` layers."""
+    """An architecture given by a table: `blocks` of convolutions, then `hidden` layers."""
 
     blocks: ClassVar[Blocks]
     hidden: ClassVar[tuple[int, ...]] = (256, 256)
 
     def build(self, image: Image, classes: int) -> Network:
-        """Every pool halves the image, so it must be at least ``2 ** pools`` wide and high."""
+        """Build the network; every pool halves the image, which must leave a pixel."""
         _require_data(image, classes)
         side = min(image[1:])
         if side < self._side():
@@ -60,7 +58,7 @@ class _Pooled(Model):
         return ConvNet(image, self.blocks, self.hidden, classes)
 
     def _side(self) -> int:
-        """The smallest image that leaves a pixel."""
+        """Side of the smallest image that leaves a pixel."""
         return 1 << len(self.blocks)
 
 
@@ -90,11 +88,11 @@ class Micro(_Pooled):
 
 @dataclass(frozen=True, kw_only=True)
 class Conv4(_Pooled):
-    """Four convolutions, two pools.
+    """Network of four convolutions and two pools.
 
     References:
-        Isik et al., "Sparse Random Networks for Communication-Efficient Federated Learning",
-        ICLR 2023, https://arxiv.org/abs/2209.15328, Table 2.
+        Isik et al., "Sparse Random Networks for Communication-Efficient Federated Learning", ICLR
+        2023, https://arxiv.org/abs/2209.15328, Table 2.
     """
 
     blocks = ((64, 64), (128, 128))
@@ -102,7 +100,7 @@ class Conv4(_Pooled):
 
 @dataclass(frozen=True, kw_only=True)
 class Conv6(_Pooled):
-    """Six convolutions, three pools.
+    """Network of six convolutions and three pools.
 
     References:
         Isik et al., ICLR 2023, https://arxiv.org/abs/2209.15328, Table 2.
@@ -124,7 +122,7 @@ class Conv8(_Pooled):
 
 @dataclass(frozen=True, kw_only=True)
 class Conv10(_Pooled):
-    """Ten convolutions, five pools.
+    """Network of ten convolutions and five pools.
 
     The paper trains it on CIFAR-100 only; here the last layer follows the data, as in the others.
 
@@ -137,12 +135,12 @@ class Conv10(_Pooled):
 
 @dataclass(frozen=True, kw_only=True)
 class _BatchNormed(Model):
-    """Blocks of normalised convolutions, a pool after each, one linear layer."""
+    """Blocks of normalised convolutions, a pool after each, then one linear layer."""
 
     blocks: ClassVar[Blocks]
 
     def build(self, image: Image, classes: int) -> Network:
-        """The last pool is left out of images under 16 x 16, so that the 8 x 8 digits fit."""
+        """Build the network, without the last pool for images under 16 x 16, such as the digits."""
         _require_data(image, classes)
         least = len(self.blocks) - 1
         _require_side(self, image, 1 << least, f"for its first {least} pools")
@@ -206,11 +204,11 @@ class LeNet5(Model):
             require(f"LeNet5.{name}", rate, 0 <= rate < 1, "in [0, 1)")
 
     def build(self, image: Image, classes: int) -> Network:
-        """Images under 16 x 16, too small for it, are padded: a convolution keeps their size."""
+        """Build the network; images under 16 x 16, too small for it, are padded."""
         _require_data(image, classes)
         _require_side(self, image, 4, "for its 2 pools")
         padding = 0 if min(image[1:]) >= 16 else 2
-        rates = self.conv_dropout, self.dense_dropout
+        rates = (self.conv_dropout, self.dense_dropout)
         return DropoutNet(image, (32, 64), padding, 512, classes, *rates)
 
 
@@ -218,16 +216,16 @@ class LeNet5(Model):
 class ResNet20(Model):
     """Residual network of 20 layers with group norm: 275,572 parameters on 32x32x3, 100 classes.
 
-    Shortcuts have no parameters (option A): with them it sends the 123 GB that the paper's Table 1
-    has for FedAvg on CIFAR-100; with 1x1 convolutions it would be 124.
+    Shortcuts have no parameters (option A): so it sends the 123 GB that the paper's Table 1 has for
+    FedAvg on CIFAR-100; with 1x1 convolutions it would be 124.
 
     Args:
-        groups: Of a normalisation; 2 as in the public code of Reddi et al., whom the paper follows.
+        groups: Groups of a normalisation; 2 as in the public code of Reddi et al., whom the paper
+            follows.
 
     References:
-        Louizos et al., ICLR 2021 workshop (see `LeNet5`), appendix C;
-        He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
-        https://arxiv.org/abs/1512.03385, section 4.2;
+        Louizos et al., ICLR 2021 workshop (see `LeNet5`), appendix C; He et al., "Deep Residual
+        Learning for Image Recognition", CVPR 2016, https://arxiv.org/abs/1512.03385, section 4.2;
         Wu and He, "Group Normalization", ECCV 2018, https://arxiv.org/abs/1803.08494, eq. 7.
     """
 
@@ -238,7 +236,7 @@ class ResNet20(Model):
         require("ResNet20.groups", self.groups, divides, "a divisor of its 16 channels")
 
     def build(self, image: Image, classes: int) -> Network:
-        """Every image fits."""
+        """Build the network for images of any size."""
         _require_data(image, classes)
         return ResidualNet(image, (16, 32, 64), 3, self.groups, classes)
 

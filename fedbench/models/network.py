@@ -1,6 +1,4 @@
-"""A network is a pure function of a tree: no module, no hidden state."""
-
-from __future__ import annotations
+"""Networks as pure functions of a tree: no module, no hidden state."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,7 +19,7 @@ Convolve = Callable[..., Tensor]
 
 
 def is_weight(name: str) -> bool:
-    """True for the weights of a layer, named like the layer; the rest is ``layer.part``.
+    """Whether a parameter is the weight of a layer, named like it; the rest is ``layer.part``.
 
     >>> [is_weight(name) for name in ("conv1", "fc1.bias", "norm1.scale")]
     [True, False, False]
@@ -30,7 +28,7 @@ def is_weight(name: str) -> bool:
 
 
 def is_statistic(name: str) -> bool:
-    """True for a running mean or variance, which no gradient trains.
+    """Whether a parameter is a running mean or variance, which no gradient trains.
 
     >>> [is_statistic(name) for name in ("norm1.mean", "norm1.var", "norm1.scale")]
     [True, True, False]
@@ -38,15 +36,20 @@ def is_statistic(name: str) -> bool:
     return name.endswith((".mean", ".var"))
 
 
+def weights_of(tree: Tree) -> Layout:
+    """Layout of the weights alone of a tree, in its order."""
+    return Layout.of({name: tuple(x.shape) for name, x in tree.items() if is_weight(name)})
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """One training step, as a network sees it that drops units or normalises by batches.
 
     Args:
-        key: Draws of this step.
+        key: Source of the draws of this step.
         real: ``(B,)`` bool, False for padding, which must not enter the statistics of a batch.
-        statistics: Where the network leaves its running statistics after this step.
-        convolve: How it convolves; see `convolution`.
+        statistics: Filled by the network with its running statistics after this step.
+        convolve: Convolution that the network uses; see `convolution`.
     """
 
     key: Key
@@ -56,16 +59,16 @@ class Step:
 
 
 def convolution(step: Step | None) -> Convolve:
-    """`torch.nn.functional.conv2d`, or what gives the same and is faster in this training step.
+    """`torch.nn.functional.conv2d`, or an equal that is faster in this training step.
 
-    A network that calls it so takes ``x (B, C, H, W)``, ``weight (O, C, h, w)``, and perhaps a bias
-    ``(O,)``, and ``stride`` and ``padding`` as one number each.
+    A network calls it with ``x (B, C, H, W)``, ``weight (O, C, h, w)``, perhaps a bias ``(O,)``,
+    and ``stride`` and ``padding`` as one number each.
     """
     return F.conv2d if step is None else step.convolve
 
 
 class Network(ABC):
-    """From parameters and images to logits. A frozen dataclass."""
+    """Function from parameters and images to logits; a frozen dataclass."""
 
     image: Image
     classes: int
@@ -73,32 +76,32 @@ class Network(ABC):
     @property
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameter name to shape: the weights (`is_weight`) in layer order, then the rest.
+        """Shape of each parameter: the weights (`is_weight`) in layer order, then the rest.
 
         Running statistics (`is_statistic`) come last.
         """
 
     @abstractmethod
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
-        """``x (B, C, H, W)`` to ``(B, classes)``; with a ``step`` as in training."""
+        """Compute logits ``(B, classes)`` of ``x (B, C, H, W)``; with a ``step`` as in training."""
 
     @abstractmethod
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
-        """Every parameter before training."""
+        """Return every parameter before training."""
 
     def fan_in(self, name: str) -> int:
-        """How many inputs one output of a weight layer sums: channels x kernel, or features."""
+        """Number of inputs that one output of a weight layer sums."""
         return math.prod(self.shapes[name][1:])
 
 
 def saved_bytes(network: Network, convolve: Convolve = F.conv2d) -> int:
-    """What a step saves for its way back, for every sample.
+    """Bytes for each sample that a training step saves for its backward pass.
 
     Counted on one and on two samples, so that what does not grow with the samples drops out.
 
     Args:
-        network: Its logits are computed, as in training.
-        convolve: How.
+        network: Network whose logits are computed, as in training.
+        convolve: Convolution that it uses.
     """
 
     def bytes_for(samples: int) -> int:
@@ -124,7 +127,7 @@ def saved_bytes(network: Network, convolve: Convolve = F.conv2d) -> int:
 
 @dataclass(frozen=True)
 class Shared:
-    """What server and clients both know before the first round, so that it is never sent again."""
+    """Knowledge of server and clients before the first round, which is never sent again."""
 
     network: Network
     seed: int
@@ -132,22 +135,22 @@ class Shared:
 
     @property
     def layout(self) -> Layout:
-        """Layer boundaries of a flat vector of all of the network's parameters."""
+        """Layout of a flat vector of all of the network's parameters."""
         return Layout.of(self.network.shapes)
 
     @property
     def weights(self) -> Layout:
-        """The weights alone: the beginning of `layout`."""
+        """Layout of the weights alone: the beginning of `layout`."""
         return self._of(is_weight)
 
     @property
     def rest(self) -> Layout:
-        """Biases and parameters of normalisation: the end of `layout`, often empty."""
+        """Layout of biases and normalisation: the end of `layout`, often empty."""
         return self._of(lambda name: not is_weight(name))
 
     @property
     def statistics(self) -> Layout:
-        """Running statistics of batch normalisation: the end of `layout`, often empty."""
+        """Layout of the running statistics: the end of `layout`, often empty."""
         return self._of(is_statistic)
 
     def _of(self, wanted: Callable[[str], bool]) -> Layout:
@@ -156,7 +159,7 @@ class Shared:
 
     @property
     def key(self) -> Key:
-        """The public seed as a stream: both ends draw the same numbers from it."""
+        """The public seed as a stream, from which both ends draw the same numbers."""
         return Key(self.seed)
 
 
@@ -181,7 +184,7 @@ class ConvNet(Network):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameter name to shape, in layer order.
+        """Shape of each parameter, in layer order.
 
         >>> ConvNet((1, 28, 28), ((32, 64),), (128,), 10).shapes["fc1"]
         (128, 12544)
@@ -198,8 +201,9 @@ class ConvNet(Network):
         return shapes
 
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
-        """Training and use are the same."""
-        convolve, i = convolution(step), 0
+        """Compute the logits, in training as in use."""
+        convolve = convolution(step)
+        i = 0
         for block in self.blocks:
             for _ in block:
                 i += 1
@@ -212,7 +216,7 @@ class ConvNet(Network):
         return F.linear(x, params[f"fc{last}"])
 
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
-        """Kaiming uniform with ``a = sqrt(5)``: U(-b, b) with ``b = 1 / sqrt(fan_in)``.
+        """Draw Kaiming uniform weights with ``a = sqrt(5)``: U(-b, b), ``b = 1 / sqrt(fan_in)``.
 
         References:
             He et al., "Delving Deep into Rectifiers", ICCV 2015, https://arxiv.org/abs/1502.01852,

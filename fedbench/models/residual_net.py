@@ -1,8 +1,5 @@
 """Residual networks for small images, with group norm."""
 
-from __future__ import annotations
-
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,12 +9,12 @@ from torch import Tensor
 
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.gaussian_init import gaussian_init
+from fedbench.models.gaussian_init import kaiming_normal
 from fedbench.models.network import Image, Network, Step, convolution
 
 
 def shortcut(x: Tensor, channels: int, stride: int) -> Tensor:
-    """Every ``stride``-th pixel of ``x (B, C, H, W)``, and zeros for the channels it has not.
+    """Every ``stride``-th pixel of ``x (B, C, H, W)``, with zeros for the missing channels.
 
     References:
         He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
@@ -69,13 +66,13 @@ class ResidualNet(Network):
         return shapes
 
     def _plan(self) -> Iterator[tuple[int, int]]:
-        """Channels and stride of every block."""
+        """Yield channels and stride of every block."""
         for number, channels in enumerate(self.stages):
             for block in range(self.blocks):
                 yield channels, 2 if number and not block else 1
 
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
-        """Training and use are the same: groups are normalised image by image."""
+        """Compute the logits, in training as in use: groups are normalised image by image."""
 
         def conv(x: Tensor, i: int, stride: int = 1) -> Tensor:
             x = convolution(step)(x, params[f"conv{i}"], stride=stride, padding=1)
@@ -89,10 +86,5 @@ class ResidualNet(Network):
         return F.linear(x.mean(dim=(2, 3)), params["fc1"], params["fc1.bias"])
 
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
-        """Kaiming normal weights, ``N(0, 2 / fan_in)``; scales 1, shifts and bias 0.
-
-        References:
-            He et al., "Delving Deep into Rectifiers", ICCV 2015, https://arxiv.org/abs/1502.01852,
-            eq. 10.
-        """
-        return gaussian_init(self, lambda name: math.sqrt(2 / self.fan_in(name)), key, device)
+        """Draw Kaiming normal weights; scales are 1, shifts and bias 0."""
+        return kaiming_normal(self, key, device)

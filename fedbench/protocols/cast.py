@@ -1,7 +1,5 @@
 """FedAvg with updates as 16-bit floats."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """FedAvg through a codec: dense updates, compressed after training."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """DRIVE: the signs of a rotated update, and one scale."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

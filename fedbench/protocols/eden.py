@@ -1,7 +1,5 @@
 """EDEN: rotated updates, quantized for a Gaussian, at any number of bits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal

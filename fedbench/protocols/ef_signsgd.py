@@ -1,7 +1,5 @@
 """EF-SignSGD: signs times the mean magnitude, with error feedback."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal

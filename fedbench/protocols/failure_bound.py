@@ -1,7 +1,5 @@
 """Probability that a simplified VOTE drops a good edge."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedbench.core.errors import require

@@ -1,7 +1,5 @@
 """Federated dropout: every client trains another part of the network."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +12,11 @@ from fedbench.api import Batches, Grad, Memory, Shared
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
-from fedbench.models.network import Network, is_statistic, is_weight
+from fedbench.models.network import Network, is_statistic, is_weight, weights_of
 from fedbench.payload import GatedVectors, Payload
 from fedbench.payload.gated import Gating, Governor, governed
-from fedbench.protocols.sgd import LocalSGD
+from fedbench.protocols.fedavg import DenseWeights
+from fedbench.protocols.sgd import initial_weights, masked
 
 _GATES = "part.gates"
 
@@ -33,24 +32,25 @@ def chain(weights: Layout) -> Gating | None:
     (((2, 1, 3, 3), ((0, 0, 1),)), ((3, 8), ((1, 0, 4), (0, 2, 1))), ((5, 3), ((1, 2, 1),)))
     """
     layers: list[tuple[tuple[int, ...], tuple[Governor, ...]]] = []
-    start, before = 0, 0
+    start = before = 0  # first units of this layer and of the one before
     for i, shape in enumerate(weights.shapes):
         governors: list[Governor] = []
         if i:
-            pixels, left = divmod(shape[1], weights.shapes[i - 1][0])
+            pixels, remainder = divmod(shape[1], weights.shapes[i - 1][0])
             flattened = len(weights.shapes[i - 1]) > len(shape)
-            if left or (pixels != 1 and not flattened):
+            if remainder or (pixels != 1 and not flattened):
                 return None
             governors.append((1, before, pixels))
         if i < len(weights.shapes) - 1:
             governors.append((0, start, 1))
-            before, start = start, start + shape[0]
+            before = start
+            start += shape[0]
         layers.append((shape, tuple(governors)))
     return tuple(layers)
 
 
 def is_chain(network: Network, layers: Gating, weights: Layout) -> bool:
-    """True if nothing depends on what a closed unit computes.
+    """Whether no output depends on what a closed unit computes.
 
     Asked of the network itself: with the weights behind some units at 0, the weights before them
     must not matter. Residuals, and norms over several channels, fail.
@@ -59,42 +59,40 @@ def is_chain(network: Network, layers: Gating, weights: Layout) -> bool:
     units = sum(shape[0] for shape, _ in layers[:-1])
     gates = key.fold("gates").signs(1, units) > 0
     behind = tuple((shape, tuple(g for g in own if g[0] == 1)) for shape, own in layers)
-    params, x = network.init(key.fold("init")), key.fold("x").normal(2, *network.image)
+    params = network.init(key.fold("init"))
+    x = key.fold("x").normal(2, *network.image)
 
-    def logits(by: Gating) -> Tensor:
-        masks = weights.unflatten(governed(gates, by)[0])
+    def logits(gating: Gating) -> Tensor:
+        masks = weights.unflatten(governed(gates, gating)[0])
         return network.logits(params | {name: params[name] * m for name, m in masks.items()}, x)
 
     return torch.allclose(logits(behind), logits(layers))
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDrop(LocalSGD[Tensor]):
+class FedDrop(DenseWeights):
     """Each client receives, trains and returns a random sub-network; the server adds the updates.
 
     A fixed number of filters of every convolution and of units of every hidden layer is dropped,
     anew for each client and round, so all sub-networks are of one size. Weights into and out of a
-    dropped unit neither travel nor train. Inputs and classes are never dropped: the 0.01 that
-    FedSparse's appendix C gives both layers is no unit of them.
+    dropped unit neither travel nor train. Inputs and classes are never dropped.
 
     The papers do not say how updates of different sub-networks are averaged, nor whether
-    activations are scaled. Here the mean over all clients, with zeros where a weight was dropped,
-    is divided by the probability that it was not, so that its expectation is the mean of the
-    updates of clients that have it. And a sub-network computes with its weights divided by the
-    share of inputs that a layer kept, so that its sums have the size that they have in the whole
-    network, as dropout does.
-
-    Rules that take a median see mostly zeros where less than half of the clients have a weight.
+    activations are scaled. Here the mean over all clients, 0 where a weight was dropped, is divided
+    by the probability that it was not: its expectation is the mean update of the clients that have
+    the weight. And a sub-network divides its weights by the share of inputs that a layer keeps, so
+    that its sums have the size of the whole network's, as in dropout. Rules that take a median see
+    mostly zeros where less than half of the clients have a weight.
 
     Args:
         conv: Share of each convolution's filters that is dropped, rounded down.
         dense: Share of each hidden fully-connected layer's units, rounded down.
-        rescale: Divide by the shares kept?
+        rescale: Whether weights are divided by the shares that are kept.
 
     References:
         Caldas, Konecny, McMahan and Talwalkar, "Expanding the Reach of Federated Learning by
-        Reducing Client Resource Requirements", https://arxiv.org/abs/1812.07210, section 3.2;
-        rates from Louizos et al., "A Graphical Model Perspective on Federated Learning",
+        Reducing Client Resource Requirements", https://arxiv.org/abs/1812.07210, section 3.2; rates
+        from Louizos et al., "A Graphical Model Perspective on Federated Learning",
         https://arxiv.org/abs/2111.10192, appendix C (Femnist).
     """
 
@@ -111,7 +109,7 @@ class FedDrop(LocalSGD[Tensor]):
             require(f"FedDrop.{name}", value, 0 <= value < 1, "in [0, 1)")
 
     def kept(self, weights: Layout) -> list[int]:
-        """Units that each layer but the last keeps.
+        """Number of units that each layer but the last keeps.
 
         >>> FedDrop().kept(Layout.of({"conv1": (9, 1, 3, 3), "fc1": (8, 81), "fc2": (5, 8)}))
         [8, 5]
@@ -126,22 +124,22 @@ class FedDrop(LocalSGD[Tensor]):
 
     def shares(self, weights: Layout) -> list[float]:
         """Share of each layer's inputs that is kept."""
-        kept = zip(self.kept(weights), weights.shapes, strict=False)
-        return [1.0, *(count / shape[0] for count, shape in kept)]
+        counts = zip(self.kept(weights), weights.shapes, strict=False)
+        return [1.0, *(count / shape[0] for count, shape in counts)]
 
     def chances(self, shared: Shared) -> Tensor:
-        """``(d,)``: the probability that a client has a weight."""
+        """``(d,)`` probability that a client has a weight."""
         weights = shared.weights
         outs = zip(self.shares(weights)[1:], weights.shapes, strict=False)
         units = torch.cat([torch.empty(0), *(torch.full(shape[:1], c) for c, shape in outs)])
         return governed(units[None].to(shared.device), _layers(weights))[0]
 
     def init(self, shared: Shared) -> Tensor:
-        """Kaiming-uniform weights from the seed.
+        """Draw Kaiming-uniform weights from the seed.
 
         Raises:
-            ConfigError: the network is no chain of layers, or normalises by batches: the
-                statistics of a dropped filter are those of zeros.
+            ConfigError: the network is no chain of layers, or normalises by batches: the statistics
+                of a dropped filter are those of zeros.
         """
         layers = chain(shared.weights)
         statistics = any(is_statistic(name) for name in shared.rest.names)
@@ -150,57 +148,58 @@ class FedDrop(LocalSGD[Tensor]):
                 "--protocol feddrop needs a model whose layers follow one another, without "
                 f"residuals or batch norm, got {type(shared.network).__name__}; use lenet or conv4"
             )
-        return shared.layout.flatten(shared.network.init(shared.key.fold("init"), shared.device))
+        return initial_weights(shared)
 
     def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
-        """One row a client: its units, and the weights between them."""
-        weights, d = shared.weights, shared.weights.d
+        """Send each client its units, and the weights between them."""
+        weights = shared.weights
+        layers = _layers(weights)
         units = list(zip(self.kept(weights), weights.shapes, strict=False))
         gates = torch.zeros(len(clients), sum(shape[0] for _, shape in units), dtype=torch.bool)
         for row, client in zip(gates, clients, strict=True):
             start = 0
-            for layer, (kept, shape) in enumerate(units):
-                drawn = key.fold("units", client, layer).permutation(shape[0])[:kept]
+            for layer, (count, shape) in enumerate(units):
+                drawn = key.fold("units", client, layer).permutation(shape[0])[:count]
                 row[start + drawn] = True
                 start += shape[0]
-        gates, layers = gates.to(shared.device), _layers(weights)
-        rest = state[d:].repeat(len(clients), 1)
-        return GatedVectors(gates, state[:d] * governed(gates, layers), rest, layers)
+        gates = gates.to(shared.device)
+        x = state[: weights.d] * governed(gates, layers)
+        return GatedVectors(gates, x, state[weights.d :].repeat(len(clients), 1), layers)
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
-        """The weights, 0 where dropped, and the gates."""
+        """Read the weights, 0 where dropped, and the gates."""
         assert isinstance(broadcast, GatedVectors)
         tree = shared.layout.unflatten(torch.cat([broadcast.x[0], broadcast.rest[0]]))
         return tree | {_GATES: broadcast.gates[0].to(torch.float32)}
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
-        """The sub-network, its sums as large as those of the whole."""
+        """Rescale the sub-network, so that its sums are as large as those of the whole."""
         if not self.rescale:
             return trained
-        shares = dict(zip(filter(is_weight, trained), self.shares(_weights(trained)), strict=True))
+        shares = dict(
+            zip(filter(is_weight, trained), self.shares(weights_of(trained)), strict=True)
+        )
         return {name: x / shares[name] if is_weight(name) else x for name, x in trained.items()}
 
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """``trained - tree``, 0 where dropped; the gates are kept until the message is sent."""
+        """Train the sub-network: ``trained - tree``, 0 where dropped.
+
+        The gates stay in the client's memory until the message is sent.
+        """
         gates = tree[_GATES]
         start = {name: x for name, x in tree.items() if name != _GATES}
-        layout = _weights(start)
-        masks = layout.unflatten(governed(gates[None], _layers(layout))[0])
-
-        def masked(trained: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-            gradient = grad(trained, x, y, key)
-            return gradient | {name: gradient[name] * mask for name, mask in masks.items()}
-
-        update, memory = super().local_update(start, batches, masked, key, memory)
+        weights = weights_of(start)
+        masks = weights.unflatten(governed(gates[None], _layers(weights))[0])
+        update, memory = super().local_update(start, batches, masked(grad, masks), key, memory)
         return update, memory | {"gates": gates}
 
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """The updates of the weights that the client has."""
-        gates = torch.stack([one["gates"] for one in memory]) > 0.5
+        """Send the updates of the weights that the client has."""
+        gates = torch.stack([client["gates"] for client in memory]) > 0.5
         d = shared.weights.d
         blank = GatedVectors(gates, updates[:, :d], updates[:, d:], _layers(shared.weights))
         payload = blank.nearest(torch.cat([gates.to(updates), updates], dim=1))
@@ -209,29 +208,17 @@ class FedDrop(LocalSGD[Tensor]):
     def server_step(
         self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
     ) -> Tensor:
-        """``w + E[z update] / P[z = 1]``."""
+        """``w + E[z update] / P[z = 1]``, ``z`` being 1 where a client has the weight."""
         d = shared.weights.d
         update = aggregate[len(aggregate) - len(state) :].to(state)
         return state + torch.cat([update[:d] / self.chances(shared), update[d:]])
 
-    def model(self, shared: Shared, state: Tensor, key: Key) -> Tree:
-        """The whole network."""
-        return shared.layout.unflatten(state)
-
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree:
-        """The client's sub-network."""
+        """The client's sub-network, moved by its update."""
         assert isinstance(broadcast, GatedVectors)
         assert isinstance(sent, GatedVectors)
         x, rest = broadcast.x[0] + sent.x[0], broadcast.rest[0] + sent.rest[0]
         return self.weights(shared.layout.unflatten(torch.cat([x, rest])), {}, Key(0))
-
-    def model_bits(self, shared: Shared, state: Tensor) -> int:
-        """32 bits a parameter."""
-        return 32 * len(state)
-
-
-def _weights(tree: Tree) -> Layout:
-    return Layout.of({name: tuple(x.shape) for name, x in tree.items() if is_weight(name)})
 
 
 def _layers(weights: Layout) -> Gating:

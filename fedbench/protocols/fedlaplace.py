@@ -1,6 +1,4 @@
-"""Laplace priors: parameters of a client that do not move, and a server that takes the median."""
-
-from __future__ import annotations
+"""FedLaplace: clients under Laplace priors, and a server that takes the median."""
 
 from dataclasses import dataclass
 
@@ -14,7 +12,7 @@ from fedbench.protocols.fedavg import DenseWeights
 
 
 def soft_threshold(x: Tensor, by: float) -> Tensor:
-    """``sign(x) max(|x| - by, 0)``.
+    """Shrink values towards 0: ``sign(x) max(|x| - by, 0)``.
 
     >>> import torch
     >>> soft_threshold(torch.tensor([-3.0, -1.0, 0.5, 1.5]), 1.0).tolist()
@@ -27,14 +25,14 @@ def soft_threshold(x: Tensor, by: float) -> Tensor:
 class FedLaplace(DenseWeights):
     """Clients minimise ``loss + lam sum_j |w_sj - w_j|``; the server moves to their median.
 
-    A step along the subgradient ``lam sign(w_s - w)`` would pass to and fro across ``w`` and never
-    rest on it. Each SGD step is therefore followed by the proximal step of the prior, a soft
-    threshold of ``w_s - w``: parameters whose gradient stays within ``lam`` end exactly at the
-    server's, as the paper says they do. The threshold is ``lr lam / (1 - momentum)``, so that this
-    holds whatever the momentum. The loss is the mean over samples, where equation 33 has the sum.
+    Each SGD step is followed by the proximal step of the prior, a soft threshold of ``w_s - w``:
+    parameters whose gradient stays within ``lam`` end exactly at the server's, as in the paper,
+    where a subgradient step would jump across ``w`` for ever. The threshold is
+    ``lr lam / (1 - momentum)``, so that this holds with momentum. The loss is the mean over
+    samples, where equation 33 has the sum.
 
-    The median of updates, plus ``w``, is the median of weights. It is the rule of ``--defense
-    own``; every client counts the same. Running statistics have no prior.
+    The median of updates, plus ``w``, is the median of weights; it is the rule of
+    ``--defense own``, and every client counts the same. Running statistics have no prior.
 
     Args:
         lam: Inverse scale ``lambda`` of the prior.
@@ -56,7 +54,7 @@ class FedLaplace(DenseWeights):
         require("FedLaplace.lam", self.lam, self.lam >= 0, ">= 0")
 
     def landed(self, trained: Tree, start: Tree) -> Tree:
-        """The proximal step."""
+        """The proximal step of the prior around the round's start."""
         by = self.lr * self.lam / (1 - self.momentum)
         return {
             name: x if is_statistic(name) else start[name] + soft_threshold(x - start[name], by)

@@ -1,6 +1,4 @@
-"""A threshold instead of a sample."""
-
-from __future__ import annotations
+"""FedMask: masks by a threshold instead of a sample."""
 
 from dataclasses import dataclass
 
@@ -16,12 +14,11 @@ class FedMask(ScoreTraining):
     """Clients keep the weights with ``sigmoid(s) > 1/2``, and send that mask.
 
     FedMask as FedPM compares itself with it: one global model, scores trained straight through,
-    everything else as in FedPM with plain averaging (Adam, equal clients, a two-valued random
-    network whose biases stay as built). Strictly above: ``s = 0`` is 0. The personal
-    masks and the one-shot pruning of the original are not here, and no official code says how its
-    masks are aggregated (A8): theirs overlap by consensus, ours are averaged, and the next round
-    starts from the logit of the mean. There all of ``clip = 0.01`` would be out of reach of a
-    round's steps, and a threshold, unlike a sample, never tries the other side: so 0.3 (E11).
+    everything else as in FedPM with plain averaging. The comparison is strict: ``s = 0`` is 0. The
+    personal masks and the one-shot pruning of the original are left out, and no official code says
+    how its masks are aggregated (A8): theirs overlap by consensus, ours are averaged, and the next
+    round starts from the logit of the mean, clipped at 0.3 because a threshold, unlike a sample,
+    never tries the other side (E11).
 
     References:
         Li et al., "FedMask: Joint Computation and Communication-Efficient Personalized Federated
@@ -32,10 +29,10 @@ class FedMask(ScoreTraining):
     clip: float = 0.3
 
     def mask(self, score: Tensor, key: Key) -> Tensor:
-        """Straight through the threshold, then through the sigmoid."""
+        """Threshold the score, straight through with the slope of the sigmoid."""
         theta = score.detach().sigmoid()
         return straight_through(score, theta > 0.5, theta * (1 - theta))
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """``theta > 1/2``."""
+        """The mask ``theta > 1/2`` that is sent."""
         return theta > 0.5

@@ -1,6 +1,4 @@
-"""Mixture-of-Gaussians priors: the server learns an ensemble."""
-
-from __future__ import annotations
+"""FedMoG: under mixture-of-Gaussians priors the server learns an ensemble."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,28 +14,28 @@ from fedbench.models.network import is_statistic
 from fedbench.payload import FloatVectors, MixtureVectors, Payload
 from fedbench.protocols.sgd import LocalSGD
 
-_ABSENT = 1e-6  # a component with a smaller mean responsibility has nobody to learn from
+_ABSENT = 1e-6  # a component with a smaller mean responsibility stays as it is
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedMoG(LocalSGD[Tensor]):
     """Clients minimise ``loss - log sum_k (1/K) exp(-lam/2 ||w_s - w_k||^2)``; K means are learned.
 
-    The server sends all K means and a client answers with its weights and its responsibilities
+    The server sends all K means, and a client answers with its weights and its responsibilities
     ``r_k``, the softmax of ``-lam/2 ||w_s - w_k||^2`` (equation 41 with the square that it lacks,
-    S5); ``w_k = sum_s r_sk w_s / sum_s r_sk`` (equation 42). What is deployed is the ensemble.
+    S5); ``w_k = sum_s r_sk w_s / sum_s r_sk`` (equation 42). The ensemble is deployed.
 
-    The paper does not say where clients start, nor how means are told apart: they have different
-    seeds, the first that of FedAvg, and a client starts each round at one of them, drawn at random
-    and evenly. Distances grow with the number of weights: where ``lam`` is large for it, all
-    responsibilities are 0 or 1, and where it is small, the means become one. The loss is the mean
+    The paper does not say where clients start, nor how means are told apart: here means have
+    different seeds, the first that of FedAvg, and a client starts each round at one of them, drawn
+    at random. Distances grow with the number of weights: where ``lam`` is large for it all
+    responsibilities are 0 or 1, and where it is small the means become one. The loss is the mean
     over samples, where equation 38 has the sum, and its prior has the sign of a log-likelihood. A
-    mean that no client answers for stays. Running statistics have no prior. Every client counts
-    the same.
+    mean without responsibility stays, running statistics have no prior, and every client counts the
+    same.
 
     Args:
-        k: Components ``K``.
-        lam: Precision ``lambda`` of each.
+        k: Number of components ``K``.
+        lam: Precision ``lambda`` of each component.
 
     References:
         Louizos et al., "A Graphical Model Perspective on Federated Learning", ICLR 2021 workshop on
@@ -57,21 +55,21 @@ class FedMoG(LocalSGD[Tensor]):
         require("FedMoG.lam", self.lam, self.lam > 0, "> 0")
 
     def init(self, shared: Shared) -> Tensor:
-        """``(K, d)``: Kaiming-uniform weights from K seeds."""
+        """Draw ``(K, d)`` Kaiming-uniform weights from K seeds."""
         keys = [shared.key.fold("init", *([j] if j else [])) for j in range(self.k)]
         trees = [shared.network.init(key, shared.device) for key in keys]
         return torch.stack([shared.layout.flatten(tree) for tree in trees])
 
     def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
-        """All means, one row for all clients."""
+        """Send all means, one row for all clients."""
         return FloatVectors(state.reshape(1, -1))
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
-        """The means, ``(K, *shape)`` each."""
+        """Read the means, ``(K, *shape)`` for each parameter."""
         return shared.layout.unflatten(broadcast.values()[0].reshape(self.k, -1))
 
     def responsibilities(self, w: Tree, means: Tree) -> Tensor:
-        """``(K,)``, equation 41; ``1 / K`` where no distance is finite and the softmax is NaN."""
+        """``(K,)`` of equation 41; ``1 / K`` where no distance is finite and the softmax is NaN."""
         squares = [
             (w[name] - mean).square().flatten(1).sum(dim=1)
             for name, mean in means.items()
@@ -83,13 +81,13 @@ class FedMoG(LocalSGD[Tensor]):
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """How far it moved from the mean that it started at.
+        """Train from one of the means, and return how far the weights moved from it.
 
-        That mean, and all of them, are kept until the message is sent: responsibilities depend on
+        All means and the start stay in memory until the message is sent: responsibilities depend on
         where the weights are.
         """
-        some = next(iter(tree.values()))
-        choice = key.fold("component").bits(1, some.device) % self.k
+        device = next(iter(tree.values())).device
+        choice = key.fold("component").bits(1, device) % self.k
         start = {name: mean.index_select(0, choice)[0] for name, mean in tree.items()}
 
         def pulled(trained: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
@@ -108,31 +106,29 @@ class FedMoG(LocalSGD[Tensor]):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """``r`` and ``w_s``."""
-        w = updates + torch.stack([one["start"] for one in memory])
+        """Send the responsibilities ``r`` and the weights ``w_s``."""
+        trees = shared.layout.unflatten
+        w = updates + torch.stack([client["start"] for client in memory])
+        rows = zip(w, memory, strict=True)
         r = torch.stack(
-            [
-                self.responsibilities(
-                    shared.layout.unflatten(row), shared.layout.unflatten(one["means"])
-                )
-                for row, one in zip(w, memory, strict=True)
-            ]
+            [self.responsibilities(trees(row), trees(client["means"])) for row, client in rows]
         )
         return MixtureVectors(r, w * r.max(dim=1, keepdim=True).values), [{} for _ in memory]
 
     def server_step(
         self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
     ) -> Tensor:
-        """Equation 42."""
-        r, weighted = aggregate[: self.k, None], aggregate[self.k :].reshape(self.k, -1)
+        """Average the weights by responsibility, equation 42."""
+        r = aggregate[: self.k, None]
+        weighted = aggregate[self.k :].reshape(self.k, -1)
         return torch.where(r > _ABSENT, weighted / r.clamp_min(_ABSENT), state).to(state)
 
     def model(self, shared: Shared, state: Tensor, key: Key) -> list[Tree]:
-        """One network a component."""
+        """The ensemble, one network a component."""
         return [shared.layout.unflatten(mean) for mean in state]
 
     def model_bits(self, shared: Shared, state: Tensor) -> int:
-        """32 bits a parameter of each component."""
+        """Bits of the ensemble, 32 for each parameter of each component."""
         return 32 * state.numel()
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree:

@@ -1,6 +1,4 @@
-"""Updates that are random noise behind a mask."""
-
-from __future__ import annotations
+"""FedMRN: updates that are random noise behind a mask."""
 
 import math
 from collections.abc import Sequence
@@ -14,10 +12,11 @@ from torch import Tensor
 from fedbench.api import Batches, Grad, Memory, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
-from fedbench.core.trees import Layout, Tree
-from fedbench.models.network import is_weight
+from fedbench.core.trees import Tree
+from fedbench.models.network import is_weight, weights_of
 from fedbench.payload import NoiseMasks, Payload
 from fedbench.payload.noise_masks import SMALLEST, Noise, noise_of
+from fedbench.protocols.compressed import public_seeds
 from fedbench.protocols.fedavg import DenseWeights
 
 
@@ -25,27 +24,26 @@ from fedbench.protocols.fedavg import DenseWeights
 class FedMRN(DenseWeights):
     """Clients look for their update within random noise, and send one bit a weight and a seed.
 
-    A client trains ``u``, which starts at 0, by SGD on the gradient at ``w + u_hat``, where
-    ``u_hat`` is ``u`` clipped to the noise and, for a share ``tau / S`` of the coordinates that
-    grows with every step, the noise behind a mask. The update that it sends is the noise behind a
-    final mask, drawn afresh; the server adds the mean over clients, weighted by their size.
+    A client trains ``u``, which starts at 0, by SGD on the gradient at ``w + u_hat``: ``u_hat`` is
+    ``u`` clipped to the noise and, for a share ``tau / S`` of the coordinates that grows with every
+    step, the noise behind a mask. Its update is the noise behind a final mask, drawn afresh; the
+    server adds the mean, weighted by the clients' samples.
 
-    Masks of 0 and 1 lose half the signal (M4): where noise and ``u`` differ in sign, ``u_hat`` is
-    always 0, so over uniform noise ``E[u_hat] = (u - u**2 / 2a) / 2``; unbiased is it only where
-    ``u / n`` is in [0, 1]. A weight decay pulls ``u`` to 0, that is, to the weights of the round.
+    Masks of 0 and 1 lose half the signal (M4): where noise and ``u`` differ in sign ``u_hat`` is 0,
+    so over uniform noise ``E[u_hat] = (u - u**2 / 2a) / 2``. A weight decay pulls ``u`` to 0, that
+    is, to the weights of the round.
 
-    Where the paper is silent or wrong: the clipping, like the masking, has the gradient of the
-    identity and ``u`` itself is never clipped (M6); biases, scales and shifts have no mask: they
-    are trained by the same SGD and travel, with running statistics, as floats that are counted
-    (A2); a client has one 64-bit seed that really travels, not one of 1001 for each layer that
-    does not; the mean weights by samples, as equation 5, not by batches.
+    Where the paper is silent or wrong: clipping and masking have the gradient of the identity, and
+    ``u`` itself is never clipped (M6); parameters that are no weights have no mask: they are
+    trained by the same SGD and travel as floats that are counted (A2); a client has one 64-bit seed
+    that really travels; the mean weights by samples, as equation 5, not by batches.
 
     Args:
-        noise: Its distribution: ``uniform``, ``gaussian`` or ``bernoulli``.
-        magnitude: Of the noise: the end of the interval, the standard deviation (``N(0, alpha)`` in
-            the paper; in its code alpha is that), or the absolute value.
-        sm: Stochastic masking; else deterministic: 1 iff ``u`` and the noise have the same sign,
-            so 0 where ``u`` is 0. The final mask follows.
+        noise: Distribution of the noise: ``uniform``, ``gaussian`` or ``bernoulli``.
+        magnitude: End of its interval, its standard deviation (``N(0, alpha)`` in the paper, whose
+            code takes alpha for it), or its absolute value.
+        sm: Stochastic masking; else deterministic, for the final mask too: 1 iff ``u`` and the
+            noise have the same sign.
         pm: Progressive masking; else all coordinates are masked in every step.
         when: ``training``, or ``after`` it: FedAvg's update, masked (section 5.4).
 
@@ -76,10 +74,11 @@ class FedMRN(DenseWeights):
         return (u / noise).clamp(-1 if self.signed else 0, 1)
 
     def chance(self, reach: Tensor) -> Tensor:
-        """The probability ``p`` of a 1.
+        """Probability ``p`` of a 1.
 
         ``clip(u / n, 0, 1)``, equation 6, or if signed ``clip((u + n) / 2n, 0, 1)``, equation 7
-        (M1: printed is ``u + n / 2n``). Deterministic masking has 0 or 1; signed, ``u = 0`` has 1.
+        (M1: printed is ``u + n / 2n``). Deterministic masking has 0 or 1; at ``u = 0`` it has 1 if
+        signed.
         """
         if self.sm:
             return (reach + 1) / 2 if self.signed else reach
@@ -88,9 +87,9 @@ class FedMRN(DenseWeights):
     def masked(self, u: Tensor, noise: Tensor, progress: float, key: Key) -> Tensor:
         """``u_hat`` of equation 10 with ``p = progress``: lines 15 to 18 of Algorithm 1.
 
-        One draw decides both, whether a coordinate is masked and, if so, by what: of those below
-        ``p`` a share ``chance`` is below ``p * chance``. In arithmetic, since to choose by a
-        random bool mispredicts every other branch.
+        One draw decides whether a coordinate is masked and by what: of the draws below ``p`` a
+        share ``chance`` is below ``p * chance``. It is arithmetic, because choosing by a random
+        bool mispredicts every other branch.
         """
         reach = self.reach(u, noise)
         draws = key.shorts(*u.shape, device=u.device).to(u.dtype)
@@ -103,10 +102,11 @@ class FedMRN(DenseWeights):
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """``u^{S+1}``, and how far the rest moved."""
+        """Train ``u`` to ``u^{S+1}``, and move the parameters without a mask."""
         if self.when == "after":
             return super().local_update(tree, batches, grad, key, memory)
-        noise, taus = self._noise(tree, key), count(1)
+        noise = self._noise(tree, key)
+        taus = count(1)
 
         def straight_through(u: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             progress = next(taus) / len(batches) if self.pm else 1.0
@@ -123,22 +123,22 @@ class FedMRN(DenseWeights):
 
     def _noise(self, tree: Tree, key: Key) -> Tree:
         """``G(s)`` of the layers that have a mask."""
-        weights = {name: x for name, x in tree.items() if is_weight(name)}
-        layout = Layout.of({name: tuple(x.shape) for name, x in weights.items()})
-        device = next(iter(weights.values())).device
-        flat = noise_of(key.public("noise"), layout.d, self.noise, self.magnitude, device)
-        return layout.unflatten(flat)
+        weights = weights_of(tree)
+        device = tree[weights.names[0]].device
+        flat = noise_of(key.public("noise"), weights.d, self.noise, self.magnitude, device)
+        return weights.unflatten(flat)
 
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """``M(u, G(s))`` and ``s``, line 20 of Algorithm 1."""
-        d, form = shared.weights.d, (self.noise, self.magnitude)
+        """Send ``M(u, G(s))`` and ``s``, line 20 of Algorithm 1."""
+        d = shared.weights.d
+        form = (self.noise, self.magnitude)
         masks = []
         for u, key in zip(updates[:, :d], keys, strict=True):
             noise = noise_of(key.public("noise"), d, *form, updates.device)
             masks.append(key.fold("mask").bernoulli(self.chance(self.reach(u, noise))))
-        seeds = torch.stack([key.public("noise").tensor(updates.device) for key in keys])[:, None]
+        seeds = public_seeds(keys, "noise", updates.device)
         rest = updates[:, d:].to(torch.float32)
         return NoiseMasks(torch.stack(masks), seeds, rest, *form, self.signed), memory
 
@@ -149,10 +149,10 @@ class FedMRNS(FedMRN):
 
     ``E[u_hat] = u`` wherever ``|u| <= |n|``, whatever the sign of the noise; in exchange a
     coordinate without an update still moves by ``+-n``: the variance is ``n**2 - u**2`` (M5). Not
-    FedMRN at half the magnitude: that differs by an offset ``-n`` (M3).
+    FedMRN at half the magnitude, which differs by an offset ``-n`` (M3).
 
     Args:
-        magnitude: As in FedMRN.
+        magnitude: As in `FedMRN`.
 
     References:
         Li et al., ACM MM 2024, https://arxiv.org/abs/2408.03220, equations 7 and 10.

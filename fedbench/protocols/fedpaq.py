@@ -1,7 +1,5 @@
 """FedPAQ: periodic averaging of quantized updates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedbench.payload.levels import Norm

@@ -1,6 +1,4 @@
-"""Probabilities of masks over a random network."""
-
-from __future__ import annotations
+"""FedPM: probabilities of masks over a random network."""
 
 import dataclasses
 import re
@@ -23,29 +21,28 @@ class FedPM(ScoreTraining):
     """Clients train the probability that a random weight is kept, and send one sampled mask.
 
     ``theta = sigmoid(s)``, ``m ~ Bern(theta)``, ``w = m * w_init`` in every step; the server keeps
-    a Beta posterior of every bit and sends its mode. With ``prior=1,resets=every:1`` that is the
-    mean of the masks.
+    a Beta posterior of every bit and sends its mode, with ``prior=1,resets=every:1`` the mean of
+    the masks.
 
     ``reg=lambda`` is the regularised form: clients minimise the loss plus ``lambda / d`` times the
     sum of ``theta``, clients are weighted by size, and the first ``theta`` is uniform. Under SGD
-    the printed penalty moves a score by at most ``lr lambda / 4 d`` a step, which is nothing (R1);
-    under Adam, the default, it shrinks the masks (docs/results.md).
+    that penalty moves a score by at most ``lr lambda / 4 d`` a step, which is nothing (R1); under
+    Adam, the default, it shrinks the masks (docs/results.md).
 
     Where papers and code disagree or are silent: the sample has the gradient of ``theta`` (E1);
-    Adam starts afresh every round, and the papers' SGD is an option that needs far larger rates;
-    ``theta`` is clipped only where it becomes a score, so the model is sampled from the posterior
-    itself (E5); the prior starts with the first masks, not with the first ``theta`` (E6); weights
-    are two-valued with Kaiming's deviation and biases have no masks (E7, A1); one mask is deployed,
-    not a new one for every batch of test data (A1).
+    Adam starts afresh every round, and the papers' SGD needs far larger rates; ``theta`` is clipped
+    only where it becomes a score, so the model is sampled from the posterior itself (E5); the prior
+    starts with the first masks, not with the first ``theta`` (E6); biases have no masks (E7, A1);
+    one mask is deployed, not a new one for every batch of test data (A1).
 
     Args:
         ste: Gradient of the Bernoulli sample by ``theta``: ``identity``, exact in expectation for a
             linear loss, or ``theta``, as the paper and its code have it (E1).
         prior: ``lambda_0``, both parameters of the Beta prior.
-        resets: ``every:k``: the prior is forgotten before server steps 1, k + 1, 2 k + 1, ...
-            (a round that was skipped is no step).
+        resets: ``every:k``: the prior is forgotten before server steps 1, k + 1, 2 k + 1, ... (a
+            round that was skipped is no step).
         final: The deployed mask: a ``sample`` of ``theta``, or ``theta`` above the ``threshold``.
-        threshold: Of the final mask; strictly above it is 1.
+        threshold: Threshold of the final mask; strictly above it is 1.
         reg: ``lambda`` of the regularised form; 0 is FedPM.
         penalty: ``mean``: equation 12, ``lambda / d`` for every weight; ``sum``: ``lambda``.
 
@@ -68,27 +65,27 @@ class FedPM(ScoreTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        legal = 1 <= self.prior <= 1e6
-        require("FedPM.prior", self.prior, legal, "in [1, 1e6]: below 1 the mode leaves [0, 1]")
-        known = re.fullmatch(r"every:[1-9][0-9]*", self.resets) is not None
-        require("FedPM.resets", self.resets, known, "every:k with k >= 1")
+        fits = 1 <= self.prior <= 1e6
+        require("FedPM.prior", self.prior, fits, "in [1, 1e6]: below 1 the mode leaves [0, 1]")
+        written = re.fullmatch(r"every:[1-9][0-9]*", self.resets) is not None
+        require("FedPM.resets", self.resets, written, "every:k with k >= 1")
         require("FedPM.threshold", self.threshold, 0 < self.threshold < 1, "in (0, 1)")
         require("FedPM.reg", self.reg, self.reg >= 0, ">= 0")
 
     @property
     def weighted(self) -> bool:
-        """By size in the regularised form (its equation 8), equally in FedPM (R5)."""
+        """True in the regularised form (its equation 8), False in FedPM (R5)."""
         return self.reg > 0
 
     def mask(self, score: Tensor, key: Key) -> Tensor:
-        """``m ~ Bern(sigmoid(s))``, drawn anew in every step."""
+        """Draw ``m ~ Bern(sigmoid(s))`` anew in every step."""
         theta = score.detach().sigmoid()
         m = key.coins(theta)
         slope = theta * (1 - theta)
         return straight_through(score, m, slope * theta if self.ste == "theta" else slope)
 
     def penalised(self, gradient: Tree, scores: Tree) -> Tree:
-        """Adds ``lambda / d * theta (1 - theta)``, the gradient of ``lambda / d sum theta``."""
+        """Add ``lambda / d * theta (1 - theta)``, the gradient of ``lambda / d sum theta``."""
         if not self.reg:
             return gradient
         weights = {name: s.sigmoid() for name, s in scores.items() if is_weight(name)}
@@ -99,15 +96,15 @@ class FedPM(ScoreTraining):
         }
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """``m ~ Bern(theta)``."""
+        """Draw the mask ``m ~ Bern(theta)`` that is sent."""
         return key.bernoulli(theta)
 
     def deployed(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """A sample, or a threshold."""
+        """Draw the final mask, or threshold ``theta``."""
         return theta > self.threshold if self.final == "threshold" else key.bernoulli(theta)
 
     def init(self, shared: Shared) -> Belief:
-        """The first ``theta`` does not follow from the prior, which knows no network yet (E6)."""
+        """Draw the first ``theta``, which does not follow from the prior (E6)."""
         start = super().init(shared)
         prior = torch.full_like(start.theta, self.prior)
         return dataclasses.replace(start, alpha=prior, beta=prior)
@@ -115,10 +112,9 @@ class FedPM(ScoreTraining):
     def server_step(
         self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
     ) -> Belief:
-        """BayesAgg: equations 3 and 4, ``K`` clients and ``K * aggregate`` ones.
+        """BayesAgg: equations 3 and 4, with ``K * aggregate`` ones of ``K`` clients.
 
-        Without a client the posterior is the prior, whose mode does not exist if that is uniform:
-        the state stays.
+        Without a client the state stays, because the mode of a uniform prior does not exist.
         """
         if n == 0:
             return state
@@ -129,7 +125,8 @@ class FedPM(ScoreTraining):
         if state.steps % int(self.resets.removeprefix("every:")) == 0:
             alpha = beta = torch.full_like(alpha, self.prior)
         ones = n * step.theta
-        alpha, beta = alpha + ones, beta + (n - ones)
+        alpha = alpha + ones
+        beta = beta + (n - ones)
         mode = (alpha - 1) / (alpha + beta - 2)
         return dataclasses.replace(step, theta=mode, alpha=alpha, beta=beta)
 

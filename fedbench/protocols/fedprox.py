@@ -1,6 +1,4 @@
-"""Gaussian priors: clients are pulled to what the server sent."""
-
-from __future__ import annotations
+"""FedProx: Gaussian priors pull clients to the server's weights."""
 
 from dataclasses import dataclass
 
@@ -18,8 +16,8 @@ from fedbench.protocols.fedavg import FedAvg
 class FedProx(FedAvg):
     """FedAvg whose clients minimise ``loss + lam / 2 ||w_s - w||^2``.
 
-    With ``lam = 0`` it is FedAvg, bit by bit. Running statistics are no parameters and are not
-    pulled. The loss is the mean cross-entropy, so ``lam`` is mu of Li et al.
+    With ``lam = 0`` it is FedAvg, bit by bit. Running statistics are not pulled. The loss is the
+    mean cross-entropy, so ``lam`` is mu of Li et al.
 
     Args:
         lam: Precision ``lambda`` of the prior.
@@ -38,7 +36,7 @@ class FedProx(FedAvg):
         require("FedProx.lam", self.lam, self.lam >= 0, ">= 0")
 
     def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
-        """SGD on the loss and the pull."""
+        """Run SGD on the loss and the pull of the prior."""
 
         def pulled(trained: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             return {

@@ -1,6 +1,4 @@
-"""Spike and slab priors: groups of weights that close, on the server and on the wire."""
-
-from __future__ import annotations
+"""FedSparse: spike and slab priors close groups of weights, on the server and the wire."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,15 +25,16 @@ from fedbench.protocols.groups import (
     split_tree,
 )
 from fedbench.protocols.optimizers import SGD, Adam, Adamax
+from fedbench.protocols.sgd import initial_weights
 
 
 @dataclass(frozen=True, eq=False)
 class SparseState:
-    """What the server keeps.
+    """State of the FedSparse server.
 
     Args:
-        w: ``(d + p,)``: weights, as yet unpruned, then the rest.
-        v: ``(G,)``: thresholds before the softplus.
+        w: ``(d + p,)`` weights, not yet pruned, then the rest.
+        v: ``(G,)`` thresholds before the softplus.
         adam: Memory of the optimiser of ``w``.
         adamax: Memory of the optimiser of ``v``.
     """
@@ -50,43 +49,39 @@ class SparseState:
 class FedSparse(Protocol[SparseState]):
     """Groups of weights have gates that open with their magnitude; only open groups travel.
 
-    A gate is open with probability ``theta_g = sigmoid((||w_g|| - softplus(v_g)) / T)``.
-
-    Clients train weights and thresholds through sampled gates and send one exact sample
-    ``z ~ Bern(pi_s)`` with the weights behind open gates; the server moves both by Adam and Adamax
-    and sends only groups with ``theta > epsilon``. A group is a filter, or the weights of one
-    input unit of a fully-connected layer; every client counts the same.
+    A gate is open with probability ``theta_g = sigmoid((||w_g|| - softplus(v_g)) / T)``. Clients
+    train weights and thresholds through sampled gates and send one exact sample ``z ~ Bern(pi_s)``
+    with the weights behind open gates; the server moves both by Adam and Adamax and sends only
+    groups with ``theta > epsilon``. A group is a filter, or the weights of one input unit of a
+    fully-connected layer; every client counts the same. Parameters that are no weights have no
+    gate, travel as updates and move by Adam too.
 
     Where the paper is silent or disagrees with itself: the loss is the mean cross-entropy, plus
-    ``lambda0 |g| R(z_g > 0)`` (or without ``|g|``, see ``per``; ``lambda0`` suits no sum over
-    samples, S8), minus ``ce_scale (R logit theta + log(1 - theta))``
-    once a gate, plus ``drift / 2 R (w_s - w)^2`` with the half of equation 9 (S5). R is the
-    hard-concrete probability of equation 31, ``sigmoid(log_alpha + 1.5986)``, not ``pi``; gates
-    have ``log_alpha = logit(pi)``, one sample a step (S7). ``w`` is detached in ``theta``, ``pi``
-    and R (S8). Algorithm 1's gradients climb, so optimisers that descend get their negatives (S1);
-    that of ``w`` has no lambda (S2). Both are means, not sums, over clients: neither optimiser
-    sees the factor. Thresholds of pruned groups are not sent. Pruned weights stay in the
-    server's optimiser: its momentum could lift one over its threshold again. Deployed are the
-    weights of groups with ``theta > epsilon``, not multiplied by ``theta``, with or without
-    ``prune``.
-
-    Parameters that are no weights have no gate; they travel as updates and move by Adam too.
+    ``lambda0 |g| R(z_g > 0)``, minus ``ce_scale (R logit theta + log(1 - theta))`` once a gate,
+    plus ``drift / 2 R (w_s - w)^2`` with the half of equation 9 (S5). R is the hard-concrete
+    probability of equation 31, ``sigmoid(log_alpha + 1.5986)``, not ``pi``; gates have
+    ``log_alpha = logit(pi)``, one sample a step (S7). ``w`` is detached in ``theta``, ``pi`` and R
+    (S8). Optimisers that descend get the negatives of Algorithm 1's gradients (S1), that of ``w``
+    without lambda (S2), both as means over clients. Thresholds of pruned groups are not sent.
+    Pruned weights stay in the server's optimiser, whose momentum could lift one over its threshold
+    again. Deployed are the weights of groups with ``theta > epsilon``, not multiplied by ``theta``,
+    with or without ``prune``.
 
     Args:
         lr: Learning rate of a client's weights, SGD.
-        threshold_lr: Of a client's thresholds, Adamax, afresh every round.
-        server_lr: Of the server's weights, Adam.
-        server_threshold_lr: Of the server's thresholds, Adamax.
-        lambda0: L0 penalty; the paper's low, mid and high are 5e-7, 5e-6 and 5e-5.
-        per: Who pays it: each ``weight`` of a group, as appendix E derives it, or each ``gate``
+        threshold_lr: Learning rate of a client's thresholds, Adamax, afresh every round.
+        server_lr: Learning rate of the server's weights, Adam.
+        server_threshold_lr: Learning rate of the server's thresholds, Adamax.
+        lambda0: L0 penalty; the paper's low, mid and high are 5e-7, 5e-6 and 5e-5 (S8).
+        per: What pays it: each ``weight`` of a group, as appendix E derives it, or each ``gate``
             once, which the sums of equation 9 allow too.
         ce_scale: Factor of the cross-entropy between gates and ``theta``.
         drift: The ``lambda`` that pulls a client's weights to the server's.
-        temperature: ``T``.
+        temperature: Temperature ``T`` of the gates.
         epsilon: Groups at or below are pruned.
-        prune: Send the pruned model; else all of it.
-        gate_output: Has the last layer gates, one for each of its inputs? The paper spares it in
-            ResNet20 only.
+        prune: Whether the broadcast is the pruned model, or all of it.
+        gate_output: Whether the last layer has gates, one for each of its inputs. The paper spares
+            it in ResNet20 only.
 
     References:
         Louizos, Reisser, Soriaga and Welling, "A Graphical Model Perspective on Federated
@@ -122,15 +117,15 @@ class FedSparse(Protocol[SparseState]):
         require("FedSparse.epsilon", self.epsilon, 0 < self.epsilon < 1, "in (0, 1)")
 
     def gated(self, shared: Shared) -> Layout:
-        """Of the thresholds: layers that have gates, and how many."""
+        """Layout of the thresholds: the layers that have gates, and how many."""
         return gates_of(shared.weights, self.gate_output)
 
     def gating(self, shared: Shared) -> Gating:
-        """Which gate governs which weight."""
+        """Map from the weights to the gates that govern them."""
         return gating(shared.weights, self.gate_output)
 
     def trained(self, shared: Shared) -> Layout:
-        """All parameters, then the thresholds of each layer."""
+        """Layout of all parameters, then the thresholds of each layer."""
         thresholds = self.gated(shared)
         return Layout(
             shared.layout.names + thresholds.names, shared.layout.shapes + thresholds.shapes
@@ -144,24 +139,25 @@ class FedSparse(Protocol[SparseState]):
         }
 
     def server_logits(self, shared: Shared, state: SparseState) -> Tensor:
-        """``(G,)``: logit of ``theta``."""
+        """``(G,)`` logits of ``theta`` on the server."""
         thresholds = self.gated(shared)
         logits = self.log_alpha(shared.layout.unflatten(state.w), thresholds.unflatten(state.v))
         return thresholds.flatten(logits)
 
     def survivors(self, shared: Shared, state: SparseState) -> Tensor:
-        """``(G,)`` bool: ``theta > epsilon``."""
+        """``(G,)`` bool: groups with ``theta > epsilon``."""
         return torch.sigmoid(self.server_logits(shared, state)) > self.epsilon
 
     def pruned(self, shared: Shared, state: SparseState) -> Tensor:
-        """``(d + p,)``: ``I[theta > epsilon] w``, and the rest."""
+        """``(d + p,)`` of the pruned model: ``I[theta > epsilon] w``, and the rest."""
         survive = governed(self.survivors(shared, state)[None], self.gating(shared))[0]
         d = shared.weights.d
         return torch.cat([state.w[:d] * survive, state.w[d:]])
 
     def init(self, shared: Shared) -> SparseState:
-        """Kaiming-uniform weights from the seed; every gate open with probability 0.99."""
-        tree = shared.network.init(shared.key.fold("init"), shared.device)
+        """Draw Kaiming-uniform weights; every gate is open with probability 0.99."""
+        w = initial_weights(shared)
+        tree = shared.layout.unflatten(w)
         thresholds = self.gated(shared)
         v = thresholds.flatten(
             {
@@ -169,72 +165,80 @@ class FedSparse(Protocol[SparseState]):
                 for name in thresholds.names
             }
         )
-        adam = Adam(lr=self.server_lr).init(shared.layout.unflatten(shared.layout.flatten(tree)))
-        adamax = Adamax(lr=self.server_threshold_lr).init({"v": v})
-        return SparseState(shared.layout.flatten(tree), v, adam, adamax)
+        adam = Adam(lr=self.server_lr).init(tree)
+        return SparseState(w, v, adam, Adamax(lr=self.server_threshold_lr).init({"v": v}))
 
     def broadcast(
         self, shared: Shared, state: SparseState, clients: Sequence[int], key: Key
     ) -> Payload:
-        """The surviving groups, weights and thresholds; one row for all."""
-        gates, d = self.survivors(shared, state), shared.weights.d
+        """Send weights and thresholds of the surviving groups, one row for all."""
+        d = shared.weights.d
+        gates = self.survivors(shared, state)
         gates = gates if self.prune else torch.ones_like(gates)
         layers = (*self.gating(shared), ((len(gates),), ((0, 0, 1),)))
         x = torch.cat([state.w[:d], state.v]) * governed(gates[None], layers)[0]
         return GatedVectors(gates[None], x[None], state.w[d:][None], layers)
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
-        """Weights and thresholds; of a pruned group both are 0, which no gate survives."""
+        """Read weights and thresholds, 0 in a pruned group, which no gate survives."""
         assert isinstance(broadcast, GatedVectors)
-        d, x = shared.weights.d, broadcast.x[0]
+        d = shared.weights.d
+        x = broadcast.x[0]
         return self.trained(shared).unflatten(torch.cat([x[:d], broadcast.rest[0], x[d:]]))
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
-        """``w_s * z``, one hard-concrete gate a group."""
+        """``w_s * z``, with one hard-concrete gate a group."""
         w, v = split_tree(trained)
         for name, log_alpha in self.log_alpha(w, v).items():
             u = key.fold(name).uniform(*log_alpha.shape, device=log_alpha.device)
-            z, layer = hard_concrete.sample(log_alpha, u), layer_of(name)
+            z = hard_concrete.sample(log_alpha, u)
+            layer = layer_of(name)
             w[layer] = w[layer] * along(z, w[layer])
         return w
 
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """How far weights and thresholds moved (Algorithm 2).
+        """Train weights and thresholds, and return how far they moved (Algorithm 2).
 
-        What was received is kept until the message is sent: gates depend on weights, not on
+        What was received stays in memory until the message is sent: gates depend on weights, not on
         how far they moved.
         """
         w, v = split_tree(tree)
-        start, prior = w, self.log_alpha(w, v)
+        start = w
+        prior = self.log_alpha(w, v)
         sgd, adamax = SGD(lr=self.lr), Adamax(lr=self.threshold_lr)
         velocity, moments = sgd.init(w), adamax.init(v)
         for step, (x, y) in enumerate(batches):
             gradient = grad(w | v, x, y, key.fold("step", step))
-            for name, log_alpha in self.log_alpha(w, v).items():
-                layer, chance = layer_of(name), hard_concrete.open_chance(log_alpha)
-                payers = w[layer].numel() // len(log_alpha) if self.per == "weight" else 1
-                price: float | Tensor = self.lambda0 * payers
-                slope = chance * (1 - chance) * torch.sigmoid(v[name]) / self.temperature
-                if self.drift:
-                    moved = w[layer] - start[layer]
-                    price = price + self.drift / 2 * group_norms(moved).square()
-                    away = along(chance, w[layer]) * moved
-                    gradient[layer] = gradient[layer] + self.drift * away
-                gradient[name] = gradient[name] - (price - self.ce_scale * prior[name]) * slope
-            down, up = split_tree(gradient)
-            w, velocity = sgd.step(w, down, velocity)
-            v, moments = adamax.step(v, up, moments)
+            self._add_prior(gradient, w, v, start, prior)
+            w_gradient, v_gradient = split_tree(gradient)
+            w, velocity = sgd.step(w, w_gradient, velocity)
+            v, moments = adamax.step(v, v_gradient, moments)
         received = torch.cat([x.reshape(-1) for x in tree.values()])
         return {name: x - tree[name] for name, x in (w | v).items()}, {"received": received}
+
+    def _add_prior(self, gradient: Tree, w: Tree, v: Tree, start: Tree, prior: Tree) -> None:
+        """Add the gradient of the penalties of a step to that of the loss, in place."""
+        for name, log_alpha in self.log_alpha(w, v).items():
+            layer = layer_of(name)
+            chance = hard_concrete.open_chance(log_alpha)
+            payers = w[layer].numel() // len(log_alpha) if self.per == "weight" else 1
+            price: float | Tensor = self.lambda0 * payers
+            slope = chance * (1 - chance) * torch.sigmoid(v[name]) / self.temperature
+            if self.drift:
+                moved = w[layer] - start[layer]
+                price = price + self.drift / 2 * group_norms(moved).square()
+                gradient[layer] = gradient[layer] + self.drift * (along(chance, w[layer]) * moved)
+            gradient[name] = gradient[name] - (price - self.ce_scale * prior[name]) * slope
 
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """``z_s ~ Bern(pi_s)`` and ``z_s * w_s``; the rest as updates."""
-        d, p, layers = shared.weights.d, shared.rest.d, self.gating(shared)
-        local = updates + torch.stack([one["received"] for one in memory])
+        """Send ``z_s ~ Bern(pi_s)`` and ``z_s * w_s``, and the rest as updates."""
+        d, p = shared.weights.d, shared.rest.d
+        layers = self.gating(shared)
+        local = updates + torch.stack([client["received"] for client in memory])
         gates = []
         for row, key in zip(local, keys, strict=True):
             w, v = split_tree(self.trained(shared).unflatten(row))
@@ -274,7 +278,7 @@ class FedSparse(Protocol[SparseState]):
         return shared.layout.unflatten(torch.cat([sent.x[0], broadcast.rest[0] + sent.rest[0]]))
 
     def model_bits(self, shared: Shared, state: SparseState) -> int:
-        """32 for each weight that survives and for the rest, one a gate."""
+        """Bits of the model: 32 for each weight that survives and the rest, one a gate."""
         survive = self.survivors(shared, state)
-        kept = int(governed(survive[None], self.gating(shared)).sum())
-        return 32 * (kept + shared.rest.d) + len(survive)
+        weights = int(governed(survive[None], self.gating(shared)).sum())
+        return 32 * (weights + shared.rest.d) + len(survive)

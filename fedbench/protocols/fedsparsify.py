@@ -1,6 +1,4 @@
-"""Weights that are pruned by magnitude, more of them in every round."""
-
-from __future__ import annotations
+"""FedSparsify: weights pruned by magnitude, more of them in every round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,25 +12,25 @@ from torch import Tensor
 from fedbench.api import Batches, Grad, Memory, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
-from fedbench.core.trees import Layout, Tree
-from fedbench.models.network import is_weight
+from fedbench.core.trees import Tree
+from fedbench.models.network import weights_of
 from fedbench.payload import Payload, PrunedVectors
 from fedbench.payload.packets import code_bits
 from fedbench.payload.pruned import Alive, largest_alive
-from fedbench.protocols.sgd import LocalSGD
+from fedbench.protocols.sgd import LocalSGD, initial_weights, masked
 
 _ALIVE, _ROUND = "pruning.alive", "pruning.round"
-_ROUNDING = 1e-5  # a mean of 0 and 1 that is so close to a share is that share
+_ROUNDING = 1e-5  # tolerance of a mean of 0 and 1 that should equal a share
 
 
 @dataclass(frozen=True, eq=False)
 class PrunedState:
-    """What the server keeps.
+    """State of the FedSparsify server.
 
     Args:
-        w: ``(d + p,)``: weights, 0 where pruned, then the rest.
-        mask: ``(d,)`` bool: which are alive.
-        rounds: That it has merged.
+        w: ``(d + p,)`` weights, 0 where pruned, then the rest.
+        mask: ``(d,)`` bool: which weights are alive.
+        rounds: Number of rounds that were merged.
     """
 
     w: Tensor
@@ -44,40 +42,38 @@ class PrunedState:
 class FedSparsify(LocalSGD[PrunedState]):
     """Clients train what is left of the weights; in every round more of them are pruned.
 
-    Round ``t``, counted from 1, prunes the smallest magnitudes to the sparsity ``s_t = final +
-    (initial - final) (1 - (t - start) / (until - start))**3``, exactly: ``ceil((1 - s_t) d)``
-    weights are kept, among equals those with the lowest index. A pruned weight never returns.
+    Round ``t``, counted from 1, prunes the smallest magnitudes to the sparsity
+    ``s_t = final + (initial - final) (1 - (t - start) / (until - start))**3``, exactly:
+    ``ceil((1 - s_t) d)`` weights stay, among equals those with the lowest index. A pruned weight
+    never returns.
 
     With ``where=client`` (FedSparsify-Local) every client prunes what it has trained, and the
     server merges models of different masks: a vote leaves about as many weights as the schedule
-    says, the average as many as anyone kept. With ``where=server`` (FedSparsify-Global) the server
-    prunes the mean, and all masks are its own.
+    says, the average as many as any client has. With ``where=server`` (FedSparsify-Global) the
+    server prunes the mean, and all masks are its own.
 
-    What travels up is the update of the weights that are kept, so that attacks flip updates and not
-    weights (D13); with ``w``, which both ends have, it says the same. The mask is that of ``w``
-    plus the update as it leaves the client, clipped or noised. Clients learn the round's number
-    with the model, so both ends know how many weights a message keeps; where that is all that is
-    alive, its mask costs 32 bits.
+    Clients send the update of the weights that stay, so that attacks flip updates and not weights
+    (D13); together with ``w`` it says the same. The mask is that of ``w`` plus the update as it
+    leaves the client, clipped or noised. The broadcast has the round's number, so both ends know
+    how many weights a message keeps; where these are all that are alive, the mask costs 32 bits.
 
-    Where the public code differs (A9): it compares with a threshold, so that ties, and zeros too,
-    are kept; biases count and are pruned like weights, here they and the parameters of
-    normalisation travel as floats; its first rounds with a ``frequency`` can have a negative
-    sparsity; its majority is ``merge=half``, and one vote a client, where here votes, like the mean
-    of what they keep, weigh as much as the client has samples.
+    Unlike in the public code (A9) ties and zeros are pruned as the schedule says, biases and
+    parameters of normalisation are not pruned and travel as floats, and votes weigh as much as the
+    client has samples; its majority is ``merge=half``.
 
     Args:
         final: Sparsity in the end.
         initial: Sparsity in round ``start``.
         start: First round, from 1, that prunes.
-        until: Round that reaches ``final``. The protocol cannot know how many there will be; the
-            default is as many as a scenario has by default.
+        until: Round that reaches ``final``, by default the number of rounds that a scenario has by
+            default.
         frequency: Sparsity grows only in rounds that it divides, and in ``start``; ``final`` is
             reached in the first such round from ``until`` on.
         per: Magnitudes are compared over all layers together, ``global``, or within a ``layer``.
-        where: Who prunes.
-        merge: What survives of pruned models: what more than half of the clients kept,
+        where: Whether each ``client`` prunes, or the ``server``.
+        merge: What survives of pruned models: what more than half of the clients have,
             ``majority``, or ``n // 2`` of them, ``half``, both as the mean with 0 where it was
-            pruned; or what anyone kept, as the ``average`` over those who did.
+            pruned; or what any client has, as the ``average`` over those that do.
 
     References:
         Stripelis, Gupta, Ver Steeg and Ambite, "Federated Progressive Sparsification (Purge, Merge,
@@ -107,7 +103,7 @@ class FedSparsify(LocalSGD[PrunedState]):
         require("FedSparsify.frequency", self.frequency, self.frequency >= 1, ">= 1")
 
     def sparsity(self, t: int) -> Fraction:
-        """``s_t`` of round ``t``, from 1; 0 before ``start``.
+        """Sparsity ``s_t`` of round ``t``, counted from 1; 0 before ``start``.
 
         >>> [float(FedSparsify(final=0.8, start=2, until=6).sparsity(t)) for t in (1, 2, 4, 6, 9)]
         [0.0, 0.0, 0.7, 0.8, 0.8]
@@ -124,26 +120,26 @@ class FedSparsify(LocalSGD[PrunedState]):
         sizes = list(shared.weights.sizes) if self.per == "layer" else [shared.weights.d]
         parts = []
         for x, own in zip(torch.split(w, sizes, dim=1), torch.split(alive, sizes), strict=True):
-            kept = len(own) - floor(self.sparsity(t) * len(own))
-            parts.append(largest_alive(x.abs(), min(kept, int(own.sum())), own))
+            count = len(own) - floor(self.sparsity(t) * len(own))
+            parts.append(largest_alive(x.abs(), min(count, int(own.sum())), own))
         return torch.cat(parts, dim=1)
 
     def init(self, shared: Shared) -> PrunedState:
-        """Kaiming-uniform weights from the seed, all alive."""
-        w = shared.layout.flatten(shared.network.init(shared.key.fold("init"), shared.device))
+        """Draw Kaiming-uniform weights from the seed, all alive."""
+        w = initial_weights(shared)
         return PrunedState(w, torch.ones_like(w[: shared.weights.d], dtype=torch.bool), 0)
 
     def broadcast(
         self, shared: Shared, state: PrunedState, clients: Sequence[int], key: Key
     ) -> Payload:
-        """What is alive, the rest, and the number of the round; one row for all."""
+        """Send the weights that are alive, the rest and the round's number, one row for all."""
         d = shared.weights.d
         rest = torch.cat([state.w[d:], state.w.new_tensor([state.rounds + 1])])
-        kept = int(state.mask.sum())
-        return PrunedVectors(state.mask[None], state.w[None, :d], rest[None], kept, Alive())
+        count = int(state.mask.sum())
+        return PrunedVectors(state.mask[None], state.w[None, :d], rest[None], count, Alive())
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
-        """The weights, 0 where pruned, which of them are alive, and the round."""
+        """Read the weights, 0 where pruned, their mask, and the round's number."""
         assert isinstance(broadcast, PrunedVectors)
         x, rest = broadcast.x[0], broadcast.rest[0]
         tree = shared.layout.unflatten(torch.cat([x, rest[:-1]]))
@@ -152,39 +148,39 @@ class FedSparsify(LocalSGD[PrunedState]):
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """``trained - tree``, 0 where pruned; what was received is kept for the message."""
+        """Train, and return ``trained - tree``, 0 where pruned.
+
+        What was received stays in memory until the message is sent.
+        """
         start = {name: x for name, x in tree.items() if name not in (_ALIVE, _ROUND)}
-        weights = Layout.of({name: tuple(x.shape) for name, x in start.items() if is_weight(name)})
+        weights = weights_of(start)
         masks = weights.unflatten(tree[_ALIVE])
-
-        def masked(trained: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-            gradient = grad(trained, x, y, key)
-            return gradient | {name: gradient[name] * mask for name, mask in masks.items()}
-
-        update, memory = super().local_update(start, batches, masked, key, memory)
+        update, memory = super().local_update(start, batches, masked(grad, masks), key, memory)
         received = {"w": weights.flatten(start), "alive": tree[_ALIVE], "round": tree[_ROUND]}
         return update, memory | received
 
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """The updates of the weights that the client keeps: the largest ``w_i = w + update``."""
-        d, alive = shared.weights.d, memory[0]["alive"] > 0.5
+        """Send the updates of the weights that stay: the largest ``w_i = w + update``."""
+        d = shared.weights.d
+        alive = memory[0]["alive"] > 0.5
         mask = alive.expand(len(updates), d)
         if self.where == "client":
-            w = torch.stack([one["w"] for one in memory]) + updates[:, :d]
+            w = torch.stack([client["w"] for client in memory]) + updates[:, :d]
             mask = self.survivors(shared, w, alive, int(memory[0]["round"]))
         x = torch.where(mask, updates[:, :d], 0.0).to(torch.float32)
-        rest, kept = updates[:, d:].to(torch.float32), int(mask[0].sum())
-        return PrunedVectors(mask, x, rest, kept, Alive.of(alive)), [{} for _ in memory]
+        rest = updates[:, d:].to(torch.float32)
+        count = int(mask[0].sum())
+        return PrunedVectors(mask, x, rest, count, Alive.of(alive)), [{} for _ in memory]
 
     def merged(
         self, state: PrunedState, share: Tensor, update: Tensor, n: int
     ) -> tuple[Tensor, Tensor]:
-        """``(d,)`` weights, and which of them survive, where ``n`` clients have pruned.
+        """Merge the models that ``n`` clients pruned: ``(d,)`` weights, and which of them survive.
 
         The mean of their models is ``E[m (w + u)] = E[m] w + E[m u]``, ``E[m]`` being the ``share``
-        that kept a weight and ``E[m u]`` the mean ``update``.
+        that has a weight and ``E[m u]`` the mean ``update``.
         """
         share = share.clamp(0, 1)
         mean = share * state.w[: len(share)] + update
@@ -196,8 +192,9 @@ class FedSparsify(LocalSGD[PrunedState]):
     def server_step(
         self, shared: Shared, state: PrunedState, aggregate: Tensor, n: int, key: Key
     ) -> PrunedState:
-        """Merge, or add the mean update and prune."""
-        d, t = shared.weights.d, state.rounds + 1
+        """Merge the pruned models, or add the mean update and prune."""
+        d = shared.weights.d
+        t = state.rounds + 1
         share, update, rest = torch.split(aggregate.to(state.w), [d, d, len(state.w) - d])
         if self.where == "client":
             w, mask = self.merged(state, share, update, n)
@@ -209,7 +206,7 @@ class FedSparsify(LocalSGD[PrunedState]):
         return PrunedState(torch.cat([w, state.w[d:] + rest]), mask, t)
 
     def model(self, shared: Shared, state: PrunedState, key: Key) -> Tree:
-        """What is alive."""
+        """The network with its pruned weights at 0."""
         return shared.layout.unflatten(state.w)
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree:
@@ -220,6 +217,6 @@ class FedSparsify(LocalSGD[PrunedState]):
         return shared.layout.unflatten(torch.cat([w, broadcast.rest[0, :-1] + sent.rest[0]]))
 
     def model_bits(self, shared: Shared, state: PrunedState) -> int:
-        """32 for each weight that is alive and for the rest, and the coded mask."""
+        """Bits of the model: 32 for each live weight and the rest, and the coded mask."""
         alive = int(state.mask.sum())
         return 32 * (alive + shared.rest.d) + code_bits(state.mask.cpu().numpy())[1]

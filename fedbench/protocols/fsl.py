@@ -1,6 +1,4 @@
-"""Rankings of the edges of a random network that is never trained."""
-
-from __future__ import annotations
+"""FSL: rankings of the edges of a random network that is never trained."""
 
 import math
 from collections.abc import Sequence
@@ -46,7 +44,7 @@ def initial_scores(shared: Shared) -> Tensor:
 
 @lru_cache(maxsize=2)
 def sorted_scores(shared: Shared) -> list[Tensor]:
-    """``sort(theta_s)`` of each layer, ``(n_l,)``."""
+    """``sort(theta_s)`` of each layer, ``(n_l,)`` each."""
     return [score.sort().values for score in shared.weights.layers(initial_scores(shared))]
 
 
@@ -59,13 +57,12 @@ class FSL(LocalSGD[Tensor]):
     (Algorithm 1) and sends ``R = argsort(S)`` per layer; VOTE sums the positions and sorts
     (Algorithm 2). Every client is one vote. State is ``R_g (1, d)``.
 
-    Where the paper is silent or its code disagrees with itself: initial scores are positive, the
-    absolute value of the Kaiming-uniform draw, and mask and ranking both order the score itself
-    (the released code masks by its magnitude but ranks by its sign, A3); ``fan_in`` is the number
-    of inputs of an edge's target, not of the whole previous layer (F8); the mask keeps
-    ``R_g[t:]``, not the edges whose index passes t (F1); equal reputations, and equal scores, are
-    ordered by edge index (F9); the learning rate does not decay. The seed is known at enrolment:
-    its 32 bits are not in the downlink of a round.
+    Where the paper is silent or its code disagrees with itself: initial scores are the absolute
+    value of the Kaiming-uniform draw, and mask and ranking both order the score itself (A3);
+    ``fan_in`` is the number of inputs of an edge's target, not of the whole previous layer (F8);
+    the mask keeps ``R_g[t:]``, not the edges whose index passes t (F1); equal reputations, and
+    equal scores, are ordered by edge index (F9); the learning rate does not decay. The seed is
+    known at enrolment: its 32 bits are not in the downlink of a round.
 
     Args:
         k: Share of each layer's edges that the subnetwork keeps.
@@ -90,11 +87,11 @@ class FSL(LocalSGD[Tensor]):
         require(f"{type(self).__name__}.k", self.k, 0 < self.k <= 1, "in (0, 1]")
 
     def trained(self, shared: Shared) -> Layout:
-        """The scores of the weights."""
+        """Layout of the scores, one a weight."""
         return shared.weights
 
     def frozen(self, shared: Shared) -> Tree:
-        """Signed Kaiming constant, the best of the paper's Table 5; biases and scales as built."""
+        """The random network; the signed Kaiming constant is the best of the paper's Table 5."""
         return random_network(shared)
 
     def init(self, shared: Shared) -> Tensor:
@@ -102,7 +99,7 @@ class FSL(LocalSGD[Tensor]):
         return ranking(initial_scores(shared)[None], shared.weights.sizes)
 
     def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
-        """The global ranking, one row for all."""
+        """Send the global ranking, one row for all."""
         return Rankings(state, shared.weights.sizes)
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
@@ -116,7 +113,7 @@ class FSL(LocalSGD[Tensor]):
         return shared.weights.unflatten(torch.cat(layers))
 
     def idle(self, shared: Shared, broadcast: Payload) -> Tensor:
-        """The scores as they came."""
+        """The scores as they were received."""
         rows = range(len(broadcast))
         trees = [self.receive(shared, broadcast.take([row])) for row in rows]
         return torch.stack([self.trained(shared).flatten(tree) for tree in trees])
@@ -131,13 +128,13 @@ class FSL(LocalSGD[Tensor]):
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """The trained scores ``S``, Algorithm 2 line 11."""
+        """Train the scores ``S``, Algorithm 2 line 11."""
         return self.train(tree, batches, grad, key), memory
 
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """``R = argsort(S)``, Algorithm 2 line 12."""
+        """Send ``R = argsort(S)``, Algorithm 2 line 12."""
         sizes = shared.weights.sizes
         return Rankings(ranking(updates, sizes), sizes), memory
 
@@ -160,7 +157,7 @@ class FSL(LocalSGD[Tensor]):
         return self.model(shared, sent.symbols, Key(0)) if isinstance(sent, Rankings) else None
 
     def model_bits(self, shared: Shared, state: Tensor) -> int:
-        """One bit an edge and the seed; an entropy coder would save little at k = 1/2."""
+        """Bits of the model: one an edge, and the seed."""
         return state.shape[1] + 32
 
 
@@ -189,8 +186,8 @@ class SparseFSL(FSL):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """The last ``top`` share of ``argsort(S)``."""
+        """Send the last ``top`` share of ``argsort(S)``."""
         sizes = shared.weights.sizes
-        kept = tuple(kept_edges(size, self.top) for size in sizes)
-        blank = updates.new_zeros(len(updates), sum(kept), dtype=torch.int32)
-        return TopRankings(blank, sizes, kept).nearest(updates), memory
+        counts = tuple(kept_edges(size, self.top) for size in sizes)
+        blank = updates.new_zeros(len(updates), sum(counts), dtype=torch.int32)
+        return TopRankings(blank, sizes, counts).nearest(updates), memory

@@ -4,8 +4,6 @@ A group is a filter of a convolution ``(out, in, k, k)``, or the weights of one 
 fully-connected layer ``(out, in)``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -21,7 +19,7 @@ _START = math.log(0.99 / 0.01)  # logit of the initial theta
 
 
 def group_axis(shape: Sequence[int]) -> int:
-    """The axis along which groups are counted.
+    """Axis of a layer along which groups are counted.
 
     >>> group_axis((32, 16, 3, 3)), group_axis((128, 64))
     (0, 1)
@@ -37,7 +35,7 @@ def group_norms(w: Tensor) -> Tensor:
 
 
 def along(z: Tensor, w: Tensor) -> Tensor:
-    """One number a group, shaped to be multiplied with the layer ``w``."""
+    """Reshape ``z``, a number for each group, to be multiplied with the layer ``w``."""
     shape = [1] * w.ndim
     shape[group_axis(w.shape)] = len(z)
     return z.reshape(shape)
@@ -47,7 +45,7 @@ def initial_threshold(norms: Tensor, temperature: float) -> Tensor:
     """``v`` such that ``theta = sigmoid((||w_g|| - softplus(v_g)) / T) = 0.99``, group by group.
 
     A softplus cannot be negative: where ``||w_g|| <= 4.595 T`` no threshold gives 0.99 (S6), and
-    ``T / 1000`` comes within 0.001 of the largest logit that there is. A group of zeros, or of no
+    ``T / 1000`` comes within 0.001 of the largest possible logit. A group of zeros, or of no
     weights, starts at ``theta = 1/2``.
     """
     tau = (norms.double() - temperature * _START).clamp_min(temperature / 1000)
@@ -56,16 +54,17 @@ def initial_threshold(norms: Tensor, temperature: float) -> Tensor:
 
 @lru_cache(maxsize=8)
 def gates_of(weights: Layout, output: bool) -> Layout:
-    """One threshold a group of each layer; of the last one only if ``output``."""
+    """Layout of one threshold a group of each layer, of the last layer only if ``output``."""
     layers = list(zip(weights.names, weights.shapes, strict=True))[: None if output else -1]
     return Layout.of({name + _THRESHOLD: (shape[group_axis(shape)],) for name, shape in layers})
 
 
 @lru_cache(maxsize=8)
 def gating(weights: Layout, output: bool) -> Gating:
-    """Which of these gates governs which weight."""
+    """Map from the weights to the gates of `gates_of` that govern them."""
     layers: list[tuple[tuple[int, ...], tuple[Governor, ...]]] = []
-    start, gated = 0, gates_of(weights, output).names
+    gated = gates_of(weights, output).names
+    start = 0
     for name, shape in zip(weights.names, weights.shapes, strict=True):
         axis = group_axis(shape)
         layers.append((shape, ((axis, start, 1),) if name + _THRESHOLD in gated else ()))
@@ -74,11 +73,11 @@ def gating(weights: Layout, output: bool) -> Gating:
 
 
 def layer_of(threshold: str) -> str:
-    """The layer whose thresholds have that name."""
+    """Name of the layer that a threshold's name belongs to."""
     return threshold.removesuffix(_THRESHOLD)
 
 
 def split_tree(tree: Tree) -> tuple[Tree, Tree]:
-    """Parameters of the network, and thresholds."""
+    """Split a tree into parameters of the network and thresholds."""
     v = {name: x for name, x in tree.items() if name.endswith(_THRESHOLD)}
     return {name: x for name, x in tree.items() if name not in v}, v

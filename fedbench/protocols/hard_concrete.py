@@ -1,14 +1,13 @@
-"""A relaxation of binary gates that is exactly 0 or 1 with positive probability."""
-
-from __future__ import annotations
+"""Hard-concrete gates: relaxed binary gates, exactly 0 or 1 with positive probability."""
 
 import math
 
 import torch
 from torch import Tensor
 
-GAMMA, ZETA, BETA = -0.1, 1.1, 2 / 3
-_MARGIN = 1e-6  # uniform draws keep so far from 0 and 1, whose logits are infinite
+GAMMA, ZETA = -0.1, 1.1
+BETA = 2 / 3
+_MARGIN = 1e-6  # distance of uniform draws from 0 and 1, whose logits are infinite
 
 
 def sample(log_alpha: Tensor, u: Tensor) -> Tensor:

@@ -1,6 +1,4 @@
-"""Signs over a random network that the server has pruned."""
-
-from __future__ import annotations
+"""HideNSeek: signs over a random network that the server has pruned."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +22,7 @@ from fedbench.protocols.supermask import mask_rows, random_network
 
 @lru_cache(maxsize=2)
 def kaiming_normal(shared: Shared) -> Tree:
-    """Weights ``N(0, 2 / fan_in)`` from the seed; the rest as built. Do not write."""
+    """Weights ``N(0, 2 / fan_in)`` from the seed; the rest as built. Do not write to it."""
     weights = {
         name: shared.key.fold("hidden", name).normal(*shape, device=shared.device)
         * math.sqrt(2 / shared.network.fan_in(name))
@@ -35,7 +33,7 @@ def kaiming_normal(shared: Shared) -> Tree:
 
 @lru_cache(maxsize=2)
 def kept_weights(shared: Shared, keep: float) -> Tensor:
-    """``(d,)`` bool: of each layer the ``keep`` share with the largest synaptic saliency.
+    """``(d,)`` bool: the ``keep`` share of each layer with the largest synaptic saliency.
 
     ``|w * dR/dw|`` with ``R`` the sum of the logits of an image of ones through ``|w|``: it needs
     no data, so both ends compute it from the seed. In float64, since ``R`` grows with depth.
@@ -58,11 +56,11 @@ def kept_weights(shared: Shared, keep: float) -> Tensor:
     ones = torch.ones(1, *shared.network.image, dtype=torch.float64, device=shared.device)
     flow = shared.network.logits(params | weights, ones).sum()
     gradient = torch.autograd.grad(flow, list(weights.values()))
-    kept = []
+    masks = []
     for w, g in zip(weights.values(), gradient, strict=True):
         saliency = (w * g).detach().abs().reshape(1, -1)
-        kept.append(mask_rows(saliency, kept_edges(w.numel(), keep))[0] > 0)
-    return torch.cat(kept)
+        masks.append(mask_rows(saliency, kept_edges(w.numel(), keep))[0] > 0)
+    return torch.cat(masks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +70,7 @@ class HideNSeek(ScoreTraining):
     ``w = w_init * kept * m`` with ``m = 2 * 1[s > 0] - 1``. What is kept follows from the seed, so
     only the signs of kept weights travel. No official code exists (A8); where the paper is silent:
     weights are Kaiming normal, biases, scales and shifts stay as built; scores train by Adam; the
-    saliency is taken in one shot, layer by layer, since over all layers together one shot empties
+    saliency is taken in one shot, layer by layer, because over all layers together one shot empties
     whole layers of deep networks; the server averages the signs, all clients counting the same, and
     the next round starts from the logit of ``(1 + mean) / 2``; ``theta`` is the probability of +1.
     For ``clip`` see `FedMask` (E11).
@@ -82,8 +80,8 @@ class HideNSeek(ScoreTraining):
 
     References:
         Vallapuram et al., "HideNseek: Federated Lottery Ticket via Server-side Pruning and Sign
-        Supermask", 2022, https://arxiv.org/abs/2206.04385; the mask as in the FedMRN paper,
-        section 2.2.
+        Supermask", 2022, https://arxiv.org/abs/2206.04385; the mask as in the FedMRN paper, section
+        2.2.
     """
 
     clip: float = 0.3
@@ -94,13 +92,13 @@ class HideNSeek(ScoreTraining):
         require("HideNSeek.keep", self.keep, 0 < self.keep <= 1, "in (0, 1]")
 
     def frozen(self, shared: Shared) -> Tree:
-        """Random weights with 0 where they are pruned."""
-        kept = shared.weights.unflatten(kept_weights(shared, self.keep).float())
+        """The random weights, 0 where they are pruned."""
+        masks = shared.weights.unflatten(kept_weights(shared, self.keep).float())
         network = dict(kaiming_normal(shared))
-        return network | {name: network[name] * mask for name, mask in kept.items()}
+        return network | {name: network[name] * mask for name, mask in masks.items()}
 
     def mask(self, score: Tensor, key: Key) -> Tensor:
-        """Signs, straight through with slope 1."""
+        """Take the signs of the score, straight through with slope 1."""
         m = self.symbols(score.detach() > 0).to(score.dtype)
         return straight_through(score, m, torch.ones_like(m))
 
@@ -109,40 +107,40 @@ class HideNSeek(ScoreTraining):
         return theta > 0.5
 
     def expected(self, score: Tensor) -> Tensor:
-        """In [-1, 1], as signs are."""
+        """Expected sign of a score, in [-1, 1]."""
         return 2 * score.sigmoid() - 1
 
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """The signs of the kept weights; 0 becomes -1."""
-        d, kept = shared.weights.d, kept_weights(shared, self.keep)
-        signs, rest = updates[:, :d][:, kept] > 0, updates[:, d:].float()
-        return BinaryMasks(signs, rest, signed=True), memory
+        """Send the signs of the kept weights; 0 becomes -1."""
+        d = shared.weights.d
+        signs = updates[:, :d][:, kept_weights(shared, self.keep)] > 0
+        return BinaryMasks(signs, updates[:, d:].float(), signed=True), memory
 
     def server_step(
         self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
     ) -> Belief:
         """``theta = (1 + mean sign) / 2`` where there is a sign."""
-        kept = kept_weights(shared, self.keep)
-        signs = aggregate[: int(kept.sum())].to(state.theta)
-        theta = state.theta.masked_scatter(kept, (1 + signs) / 2)
+        alive = kept_weights(shared, self.keep)
+        signs = aggregate[: int(alive.sum())].to(state.theta)
+        theta = state.theta.masked_scatter(alive, (1 + signs) / 2)
         rest = aggregate[len(signs) :].to(theta)
         return super().server_step(shared, state, torch.cat([theta, rest]), n, key)
 
     def model_bits(self, shared: Shared, state: Belief) -> int:
-        """The seed, the coded signs of the kept weights, and the statistics as floats."""
+        """Bits of the seed, the coded signs of the kept weights, and the statistics as floats."""
         signs = (state.theta > 0.5)[kept_weights(shared, self.keep)]
         return 32 + code_bits(signs.cpu().numpy())[1] + 32 * len(state.statistics)
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
-        """The network of the signs that were sent."""
+        """The network of the signs that the client sent."""
         assert isinstance(sent, BinaryMasks)
-        kept = kept_weights(shared, self.keep)
-        bits = torch.zeros_like(kept).masked_scatter(kept, sent.mask[0])
+        alive = kept_weights(shared, self.keep)
+        bits = torch.zeros_like(alive).masked_scatter(alive, sent.mask[0])
         moved = broadcast.values()[0, shared.weights.d :] + sent.rest[0]
         return self._network(shared, bits, moved)
 
     def symbols(self, bits: Tensor) -> Tensor:
-        """-1 or +1."""
+        """Map bits to the signs -1 and +1."""
         return bits.float() * 2 - 1

@@ -1,7 +1,5 @@
 """Optimisers as pure functions of trees, for clients under ``vmap`` and for servers."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -15,7 +13,7 @@ from fedbench.models.network import is_statistic
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(ABC):
-    """Descends along a gradient; its memory is a tree, so that it can be kept and stacked.
+    """Descends along a gradient; its memory is a tree, so that it can be stored and stacked.
 
     Args:
         lr: Learning rate.
@@ -32,7 +30,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self, tree: Tree, gradient: Tree, memory: Tree) -> tuple[Tree, Tree]:
-        """The tree after one step, and the next memory.
+        """Return the tree after one step, and the next memory.
 
         A running statistic goes down by its gradient itself (`is_statistic`).
         """
@@ -56,11 +54,11 @@ class SGD(Optimizer):
         require("SGD.weight_decay", self.weight_decay, self.weight_decay >= 0, ">= 0")
 
     def init(self, tree: Tree) -> Tree:
-        """Nothing: the first velocity is the first gradient."""
+        """Return no memory: the first velocity is the first gradient."""
         return {}
 
     def step(self, tree: Tree, gradient: Tree, memory: Tree) -> tuple[Tree, Tree]:
-        """In as few passes as can be: what is zero is skipped."""
+        """Take one step in as few passes as possible, skipping terms that are zero."""
         trained, velocity = {}, {}
         for name, x in tree.items():
             g = gradient[name]
@@ -101,19 +99,20 @@ class Adam(Optimizer):
             require(f"{type(self).__name__}.{name}", beta, 0 <= beta < 1, "in [0, 1)")
 
     def init(self, tree: Tree) -> Tree:
-        """Zero moments; running statistics have none."""
-        kept = {name: x for name, x in tree.items() if not is_statistic(name)}
-        some = next(iter(kept.values()))
+        """Return zero moments; running statistics have none."""
+        parameters = {name: x for name, x in tree.items() if not is_statistic(name)}
+        first = next(iter(parameters.values()))
         return {
-            "t": torch.zeros((), dtype=some.dtype, device=some.device),
-            **{f"m.{name}": torch.zeros_like(x) for name, x in kept.items()},
-            **{f"v.{name}": torch.zeros_like(x) for name, x in kept.items()},
+            "t": torch.zeros((), dtype=first.dtype, device=first.device),
+            **{f"m.{name}": torch.zeros_like(x) for name, x in parameters.items()},
+            **{f"v.{name}": torch.zeros_like(x) for name, x in parameters.items()},
         }
 
     def step(self, tree: Tree, gradient: Tree, memory: Tree) -> tuple[Tree, Tree]:
-        """``x -= lr * m_hat / (sqrt(v_hat) + epsilon)``."""
+        """Take the step ``x -= lr * m_hat / (sqrt(v_hat) + epsilon)``."""
         t = memory["t"] + 1
-        trained, kept = {}, {"t": t}
+        trained = {}
+        moments = {"t": t}
         rate = self.lr / (1 - self.beta1**t)
         for name, x in tree.items():
             g = gradient[name]
@@ -122,15 +121,15 @@ class Adam(Optimizer):
                 continue
             m = memory[f"m.{name}"].lerp(g, 1 - self.beta1)
             v = self._second(memory[f"v.{name}"], g)
-            kept |= {f"m.{name}": m, f"v.{name}": v}
+            moments |= {f"m.{name}": m, f"v.{name}": v}
             trained[name] = x - self._ratio(m, v, t).mul_(rate)
-        return trained, kept
+        return trained, moments
 
     def _second(self, v: Tensor, g: Tensor) -> Tensor:
         return torch.addcmul(self.beta2 * v, g, g, value=1 - self.beta2)
 
     def _ratio(self, m: Tensor, v: Tensor, t: Tensor) -> Tensor:
-        """``m / (sqrt(v_hat) + epsilon)``; a pass over all parameters costs more than a line."""
+        """``m / (sqrt(v_hat) + epsilon)``, with few passes over the parameters."""
         correction = (1 - self.beta2**t).sqrt()
         return (m / v.sqrt().add_(self.epsilon * correction)).mul_(correction)
 
@@ -139,7 +138,7 @@ class Adam(Optimizer):
 class Adamax(Adam):
     """Adam with the infinity norm instead of the second moment.
 
-    ``epsilon`` is added inside the maximum, as torch does: Algorithm 2 has none and divides 0 by 0.
+    ``epsilon`` is added inside the maximum, as in torch: Algorithm 2 has none and divides 0 by 0.
 
     References:
         Kingma and Ba, https://arxiv.org/abs/1412.6980, Algorithm 2.

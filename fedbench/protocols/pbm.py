@@ -1,6 +1,4 @@
-"""Sums of coins that fall as the update says."""
-
-from __future__ import annotations
+"""Poisson binomial mechanism: sums of coins whose chance depends on the update."""
 
 import math
 from collections.abc import Sequence
@@ -22,19 +20,19 @@ from fedbench.protocols.secure_sums import SummedResidues
 
 @dataclass(frozen=True, kw_only=True)
 class PBM(SummedResidues):
-    """For each coordinate count the heads of ``m`` coins of chance ``1/2 + theta x_i / C``.
+    """Clients send the heads of ``m`` coins of chance ``1/2 + theta x_i / C`` a coordinate.
 
     The server adds up the counts of ``n`` clients, modulo ``n m + 1``, which no honest sum reaches,
-    and takes ``C / (m theta) (S - n m / 2)`` for the sum of the ``x``. There is no other noise and
-    no bias, but for coordinates beyond ``C = sigmas clip / sqrt(d)``, which are clipped to it.
+    and estimates the sum of the ``x`` by ``C / (m theta) (S - n m / 2)``. There is no other noise,
+    and no bias but for coordinates beyond ``C = sigmas clip / sqrt(d)``, which are clipped to it.
 
-    Where the paper gets a bounded coordinate from Kashin's representation, which bounds each of
-    ``D > d`` coordinates for sure, a shared rotation does it here without further coordinates, and
-    what is beyond ``C`` is clipped: of a Gaussian coordinate that is 1 in 16,000 at 4 sigmas. So
-    the L2 norm stays bounded too, which is what the accountant counts with.
+    The paper bounds each of ``D > d`` coordinates by Kashin's representation; here a shared
+    rotation does it without further coordinates, and what is beyond ``C`` is clipped: of a Gaussian
+    coordinate 1 in 16,000 at 4 sigmas. So the L2 norm, which the accountant counts with, stays
+    bounded too.
 
     Args:
-        m: Coins a coordinate.
+        m: Number of coins for a coordinate.
         theta: How far a coin can be from fair, in [0.001, 1/2); the paper's is at most 1/4.
 
     References:
@@ -54,15 +52,15 @@ class PBM(SummedResidues):
         require("PBM.m", self.m, fits, f"< {LARGEST // self.clients}, for so many clients")
 
     def bound(self, d: int) -> float:
-        """``C``: the largest magnitude of a coordinate."""
+        """Largest magnitude ``C`` of a coordinate."""
         return self.sigmas * self.clip / math.sqrt(d)
 
     def unit(self, d: int) -> float:
-        """``C / (2 m theta)``: values count halves."""
+        """``C / (2 m theta)``, since values count halves of a head."""
         return self.bound(d) / (2 * self.m * self.theta)
 
     def residues(self, x: Tensor, keys: Sequence[Key]) -> Residues:
-        """See the class; each client draws from its own key, on the CPU."""
+        """Draw the counts, each client from its own key, on the CPU."""
         bound = self.bound(x.shape[1])
         chances = 0.5 + self.theta * (x.clamp(-bound, bound) / bound)
         counts = torch.zeros(x.shape, dtype=torch.int32, device=x.device)
@@ -72,6 +70,6 @@ class PBM(SummedResidues):
         return Residues(counts, self.clients * self.m + 1, self.m)
 
     def event(self, release: Release) -> DpEvent:
-        """The counts of one client."""
+        """Privacy event of the counts of one client."""
         norm = self.theta * self.clip / self.bound(release.d)
         return BinomialCounts(release.d, self.m, self.theta, norm)

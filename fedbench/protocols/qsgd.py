@@ -1,7 +1,5 @@
 """QSGD: coordinates rounded at random to a few levels of their bucket's norm."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

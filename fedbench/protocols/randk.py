@@ -1,7 +1,5 @@
 """Rand-k: random coordinates of an update."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,6 +1,4 @@
-"""What the protocols have in common that train scores of masks over a random network."""
-
-from __future__ import annotations
+"""Score training: base of the protocols that learn masks over a random network."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -22,7 +20,7 @@ from fedbench.protocols.supermask import random_network
 
 
 class _StraightThrough(torch.autograd.Function):
-    """Forward the mask, backward the gradient times the slope: the mask's own one is 0."""
+    """Returns the mask; its gradient is the given slope, because the mask's own is 0."""
 
     generate_vmap_rule = True
 
@@ -58,15 +56,15 @@ def straight_through(score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Belief:
-    """What the server thinks of every weight's bit.
+    """State of the server: its belief about every weight's bit.
 
     Args:
         theta: ``(d,)`` probability that the bit is 1 (of a sign mask: that it is +1).
-        statistics: Running statistics of batch normalisation, the only parameters beside the mask
-            that change.
+        statistics: Running statistics of batch normalisation, the only other parameters that
+            change.
         alpha: Beta prior of 1, where the protocol has one.
         beta: Beta prior of 0.
-        steps: Server steps so far.
+        steps: Number of server steps so far.
     """
 
     theta: Tensor
@@ -87,13 +85,13 @@ class ScoreTraining(Protocol[Belief]):
     Args:
         lr: Learning rate of a local step on the scores.
         optimizer: ``sgd``, as the papers write, or ``adam``, as public code runs.
-        keep_moments: Adam's moments live in the client and survive from round to round, as in
-            public code; else they start afresh.
+        keep_moments: Whether Adam's moments live in the client and survive from round to round, as
+            in public code; else they start afresh.
         clip: Scores start from ``theta`` clipped to ``[clip, 1 - clip]``: the logit of 0 and 1 is
             infinite, and a weight whose score is far out would never come back.
         start: Distribution of the first ``theta``: ``normal`` is ``sigmoid(N(0, 1))``, the random
-            scores of FedPM's code (its text names none); ``uniform`` is ``U[0, 1]``; ``paper``
-            is ``uniform`` in regularised FedPM, ``normal`` elsewhere (R4).
+            scores of FedPM's code (its text names none); ``uniform`` is ``U[0, 1]``; ``paper`` is
+            ``uniform`` in regularised FedPM, ``normal`` elsewhere (R4).
     """
 
     sends: ClassVar[type[Payload]] = BinaryMasks
@@ -112,35 +110,32 @@ class ScoreTraining(Protocol[Belief]):
 
     @abstractmethod
     def mask(self, score: Tensor, key: Key) -> Tensor:
-        """A layer's mask for one training step, differentiable in the ``score`` straight through.
-
-        ``score`` has the layer's shape.
-        """
+        """Mask of a layer for one training step, differentiable in ``score`` straight through."""
 
     @abstractmethod
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """``(d,)`` bool that a client sends for its probabilities ``(d,)``."""
+        """``(d,)`` bool that a client sends for its probabilities ``theta (d,)``."""
 
     def deployed(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """``(d,)`` bool, the final mask."""
+        """``(d,)`` bool of the final mask."""
         return self.bits(shared, theta, key)
 
     @property
     def weighted(self) -> bool:
-        """All clients count the same."""
+        """False, because all clients count the same."""
         return False
 
     def trained(self, shared: Shared) -> Layout:
-        """A score per weight, then the running statistics."""
+        """Layout of a score per weight, then the running statistics."""
         weights, statistics = shared.weights, shared.statistics
         return Layout(weights.names + statistics.names, weights.shapes + statistics.shapes)
 
     def frozen(self, shared: Shared) -> Tree:
-        """The random network."""
+        """The random network that is masked."""
         return random_network(shared)
 
     def memory(self, shared: Shared) -> Memory:
-        """Adam's moments, if they are kept."""
+        """Adam's moments, if they survive a round."""
         if self.optimizer == "sgd" or not self.keep_moments:
             return {}
         layout = self.trained(shared)
@@ -148,8 +143,9 @@ class ScoreTraining(Protocol[Belief]):
         return self._optimizer().init(layout.unflatten(blank))
 
     def init(self, shared: Shared) -> Belief:
-        """``theta`` drawn from the seed; statistics as built."""
-        key, d = shared.key.fold("theta"), shared.weights.d
+        """Draw ``theta`` from the seed; statistics are as built."""
+        key = shared.key.fold("theta")
+        d = shared.weights.d
         if self._uniform():
             theta = key.uniform(d, device=shared.device)
         else:
@@ -157,7 +153,7 @@ class ScoreTraining(Protocol[Belief]):
         return Belief(theta, shared.statistics.flatten(self.frozen(shared)).to(shared.device))
 
     def broadcast(self, shared: Shared, state: Belief, clients: Sequence[int], key: Key) -> Payload:
-        """``theta`` and the statistics as floats, one row for all."""
+        """Send ``theta`` and the statistics as floats, one row for all."""
         return FloatVectors(torch.cat([state.theta, state.statistics])[None])
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
@@ -170,7 +166,8 @@ class ScoreTraining(Protocol[Belief]):
 
     def idle(self, shared: Shared, broadcast: Payload) -> Tensor:
         """The clipped ``theta``, and no move of the statistics."""
-        layout, rows = self.trained(shared), []
+        layout = self.trained(shared)
+        rows = []
         for row in range(len(broadcast)):
             tree = self.receive(shared, broadcast.take([row]))
             unmoved = {
@@ -181,7 +178,7 @@ class ScoreTraining(Protocol[Belief]):
         return torch.stack(rows)
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
-        """``w = m * w_init``."""
+        """The masked network ``w = m * w_init``."""
         return frozen | {
             name: frozen[name] * self.mask(x, key.fold(name)) if is_weight(name) else x
             for name, x in trained.items()
@@ -190,9 +187,10 @@ class ScoreTraining(Protocol[Belief]):
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """The expected bits of the trained scores, and how far the statistics moved."""
+        """Train the scores; return their expected bits, and how far the statistics moved."""
         optimizer = self._optimizer()
-        trained, moments = tree, memory or optimizer.init(tree)
+        trained = tree
+        moments = memory or optimizer.init(tree)
         for step, (x, y) in enumerate(batches):
             gradient = self.penalised(grad(trained, x, y, key.fold("step", step)), trained)
             trained, moments = optimizer.step(trained, gradient, moments)
@@ -203,7 +201,7 @@ class ScoreTraining(Protocol[Belief]):
         return update, moments if memory else memory
 
     def expected(self, score: Tensor) -> Tensor:
-        """A row of ``updates``: in the space of the message's `values`."""
+        """Expected bit of a score: a row of ``updates``, in the space of the message's `values`."""
         return score.sigmoid()
 
     def penalised(self, gradient: Tree, scores: Tree) -> Tree:
@@ -213,7 +211,7 @@ class ScoreTraining(Protocol[Belief]):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """The bits of the local probabilities, and the moves of the statistics."""
+        """Send the bits of the local probabilities, and the moves of the statistics."""
         d = shared.weights.d
         rows = zip(updates[:, :d], keys, strict=True)
         bits = torch.stack([self.bits(shared, theta, key.fold("mask")) for theta, key in rows])
@@ -222,7 +220,7 @@ class ScoreTraining(Protocol[Belief]):
     def server_step(
         self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
     ) -> Belief:
-        """``theta`` is the mean of the masks."""
+        """``theta`` becomes the mean of the masks."""
         d = shared.weights.d
         theta = aggregate[:d].to(state.theta).clamp(0, 1)
         moved = state.statistics + aggregate[d:].to(state.statistics)
@@ -233,12 +231,12 @@ class ScoreTraining(Protocol[Belief]):
         return self._network(shared, self._final(shared, state), state.statistics)
 
     def model_bits(self, shared: Shared, state: Belief) -> int:
-        """The seed, the coded final mask, and the statistics as floats."""
+        """Bits of the seed, the coded final mask, and the statistics as floats."""
         bits = self._final(shared, state)
         return 32 + code_bits(bits.cpu().numpy())[1] + 32 * len(state.statistics)
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
-        """The network of the mask that was sent."""
+        """The network of the mask that the client sent."""
         assert isinstance(sent, BinaryMasks)
         moved = broadcast.values()[0, shared.weights.d :] + sent.rest[0]
         return self._network(shared, sent.mask[0], moved)
@@ -247,7 +245,7 @@ class ScoreTraining(Protocol[Belief]):
         return self.start == "uniform"
 
     def _final(self, shared: Shared, state: Belief) -> Tensor:
-        """The mask that is deployed after so many steps: one draw, whoever asks."""
+        """The mask that is deployed after the state's steps, the same in every call."""
         return self.deployed(shared, state.theta, shared.key.fold("final", state.steps))
 
     def symbols(self, bits: Tensor) -> Tensor:
@@ -255,7 +253,8 @@ class ScoreTraining(Protocol[Belief]):
         return bits.float()
 
     def _network(self, shared: Shared, bits: Tensor, statistics: Tensor) -> Tree:
-        frozen, masks = self.frozen(shared), shared.weights.unflatten(self.symbols(bits))
+        frozen = self.frozen(shared)
+        masks = shared.weights.unflatten(self.symbols(bits))
         masked = {name: frozen[name] * mask for name, mask in masks.items()}
         return frozen | masked | shared.statistics.unflatten(statistics)
 

@@ -1,6 +1,4 @@
-"""FedAvg through a secure aggregation: the server needs no more than a sum of whole numbers."""
-
-from __future__ import annotations
+"""FedAvg through secure aggregation: the server needs only a sum of integers."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -25,17 +23,16 @@ class SummedResidues(DenseWeights):
     """Clients clip their update, spread it over all coordinates, and send residues modulo M.
 
     ``x = R u min(1, clip / |u|)``, where R is a rotation that all clients share (`flattened`); an
-    update that is not finite is clipped to 0, for no residue says NaN. The server turns the sum of
-    the residues mod M into an estimate of the sum of the ``x``, rotates it back and adds the
+    update that is not finite is clipped to 0, because no residue says NaN. The server turns the sum
+    of the residues mod M into an estimate of the sum of the ``x``, rotates it back and adds the
     ``n``-th part to the weights: every client counts the same. A rule that is not the mean sees the
-    rows, and what it says is taken for the ``n``-th part of such a sum.
+    rows, and its result is taken for the ``n``-th part of such a sum.
 
     Args:
         clip: Largest L2 norm of an update.
-        clients: ``n``, that a round is expected to have: modulus and noise of a client are set for
-            a sum of so many. Of more the sum may wrap; fewer have less noise than was asked for.
-        sigmas: How many root mean squares of a rotated update, in each coordinate, there is room
-            for.
+        clients: Expected number ``n`` of clients in a round, for which modulus and noise are set:
+            the sum of more may wrap, that of fewer has less noise than was asked for.
+        sigmas: How many root mean squares of a rotated update each coordinate has room for.
     """
 
     sends: ClassVar[type[Payload]] = Residues
@@ -54,22 +51,22 @@ class SummedResidues(DenseWeights):
 
     @property
     def weighted(self) -> bool:
-        """False: a sum counts all clients the same."""
+        """False, because a sum counts all clients the same."""
         return False
 
     @abstractmethod
     def residues(self, x: Tensor, keys: Sequence[Key]) -> Residues:
-        """The messages of ``x (n, d)`` float64 of norm ``clip`` at most, under noise."""
+        """Encode ``x (n, d)`` float64 of norm ``clip`` at most, with noise."""
 
     @abstractmethod
     def unit(self, d: int) -> float:
-        """What 1 of `Residues.values` says of a coordinate of ``x``."""
+        """Size of 1 of `Residues.values` in a coordinate of ``x``."""
 
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """See the class."""
-        # rotated before it is clipped, so that rounding errors of the rotation are clipped as well
+        """Rotate the updates, clip them and send their residues."""
+        # clipped after the rotation, whose rounding errors are then clipped as well
         x = clipped(flattened(updates, shared.key).to(torch.float64), self.clip)
         return self.residues(x, keys), memory
 
@@ -82,7 +79,7 @@ class SummedResidues(DenseWeights):
         return state + self._restored(shared, mean[None]).to(state)[0]
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
-        """What was sent down plus what was sent up, with its noise: of a sum of one."""
+        """The broadcast plus what a sum of this message alone would add, noise included."""
         update = self._restored(shared, sent.values().to(torch.float64))
         return shared.layout.unflatten((broadcast.values() + update.to(torch.float32))[0])
 
@@ -91,20 +88,20 @@ class SummedResidues(DenseWeights):
 
 
 def clipped(x: Tensor, clip: float) -> Tensor:
-    """``x min(1, clip / |x|)``, rows ``(n, d)``; 0 where a row is not finite."""
+    """``x min(1, clip / |x|)`` for rows ``(n, d)``; 0 where a row is not finite."""
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    x = x * (clip / norms).clamp_max(1.0)  # of norm 0: infinity, clamped
+    x = x * (clip / norms).clamp_max(1.0)  # infinity for norm 0, clamped
     return torch.where(torch.isfinite(norms), x, 0.0)
 
 
 def flattened(x: Tensor, key: Key) -> Tensor:
-    """``R x``, rows ``(n, d)``: no coordinate keeps much of the norm to itself.
+    """``R x`` for rows ``(n, d)``: no coordinate keeps much of the norm to itself.
 
     With ``p`` the largest power of two up to ``d``, the first ``p`` coordinates are rotated, then
-    the last ``p`` of what comes out, so every one of them is mixed with at least ``p - 1`` others
-    and nothing is padded, where the papers pad to a power of two. Their server draws a new rotation
-    for every round; here the seed of the run names one. Privacy rests on neither, being proved for
-    any rotation; wrapping and clipping of coordinates do.
+    the last ``p`` of the result: every coordinate is mixed with at least ``p - 1`` others and
+    nothing is padded, where the papers pad to a power of two. Their server draws a rotation for
+    every round, here the seed of the run names one. Privacy rests on neither, being proved for any
+    rotation; wrapping and clipping of coordinates do.
     """
     for part, seeds in zip(_halves(x.shape[1]), _seeds(x, key), strict=True):
         x = x.clone()
@@ -113,7 +110,7 @@ def flattened(x: Tensor, key: Key) -> Tensor:
 
 
 def unflattened(y: Tensor, key: Key) -> Tensor:
-    """``R^-1 y (n, d)``."""
+    """``R^-1 y`` for rows ``(n, d)``, the inverse of `flattened`."""
     for part, seeds in reversed(list(zip(_halves(y.shape[1]), _seeds(y, key), strict=True))):
         y = y.clone()
         y[:, part] = unrotate(y[:, part], seeds, (part.stop - part.start,))

@@ -1,7 +1,5 @@
 """Local SGD, as protocols train that send moves of weights or rankings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Generic
 

@@ -1,6 +1,4 @@
-"""One bit a coordinate, decided by majority or averaged."""
-
-from __future__ import annotations
+"""Signs of updates: one bit a coordinate, decided by majority or averaged."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ Zero = Literal["plus", "random"]
 
 
 def is_positive(x: Tensor, zero: Zero, keys: Sequence[Key]) -> Tensor:
-    """``(n, d)`` bool: the sign of ``x (n, d)``, of 0 plus or a coin of the row's key."""
+    """``(n, d)`` bool signs of ``x (n, d)``; a 0 is plus, or a coin of the row's key."""
     positive = x >= 0
     if zero == "random":
         coins = torch.stack([k.fold("zero").flips(x.shape[1], device=x.device) for k in keys]) > 0
@@ -30,15 +28,15 @@ def is_positive(x: Tensor, zero: Zero, keys: Sequence[Key]) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class SignVotes(DenseWeights):
-    """Clients send a sign for each coordinate, the server moves by what the signs say together.
+    """Clients send a sign for each coordinate, the server moves by the majority or the mean.
 
     Every client is one vote, whatever its size: the mean of the votes has the sign of their sum.
 
     Args:
         server_lr: How far the server moves a coordinate, at most.
         vote: ``majority``: by the sign of the sum of signs; ``mean``: by their mean.
-        tie: A coordinate with as many +1 as -1 stays (``zero``), moves up (``plus``, as public code
-            does) or by a coin (``random``); for the majority alone.
+        tie: A coordinate with as many +1 as -1 stays (``zero``), moves up (``plus``, as in public
+            code) or by a coin (``random``); for the majority alone.
     """
 
     sends = SignBits
@@ -56,18 +54,18 @@ class SignVotes(DenseWeights):
 
     @property
     def votes(self) -> bool:
-        """Unless the server takes the mean."""
+        """True unless the server takes the mean."""
         return self.vote == "majority"
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
-        """What the server would deploy if this client were the only one."""
+        """The model that the server would deploy if this client were the only one."""
         moved = broadcast.values()[0] + self.server_lr * sent.values()[0]
         return shared.layout.unflatten(moved)
 
     def server_step(
         self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
     ) -> Tensor:
-        """The majority's sign, with the tie rule, or the mean."""
+        """Move by the majority's sign, with the tie rule, or by the mean."""
         if self.vote == "mean":
             return state + self.server_lr * aggregate.to(state)
         sign = torch.sign(aggregate).to(state)
@@ -89,9 +87,9 @@ class SignSGD(SignVotes):
     Args:
         server_lr: How far the server moves each coordinate. The FSL paper does not give its value;
             the default had the best clean accuracy of a grid on ``digits`` (docs/results.md).
-        zero: A zero coordinate is sent as +1 (``plus``, as public code does) or by a coin
-            (``random``), for one bit has no third value. Where no client has a gradient, pixels at
-            the border for instance, ``plus`` moves a weight up in every round.
+        zero: A zero coordinate is sent as +1 (``plus``, as in public code) or by a coin
+            (``random``). Where no client has a gradient, at border pixels for instance, ``plus``
+            moves a weight up in every round.
 
     References:
         Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault
@@ -105,7 +103,7 @@ class SignSGD(SignVotes):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """``update >= 0``, or where it is 0 a coin."""
+        """Send ``update >= 0``, or a coin where it is 0."""
         return SignBits(is_positive(updates, self.zero, keys)), memory
 
 
@@ -115,20 +113,21 @@ class StochasticSign(SignVotes):
 
     So ``E[sign] = x / ||x||``, and with the mean of the signs the server takes an unbiased step
     along the clients' directions, each of the same length. With ``beta`` clients send the sign of
-    an average over their rounds, ``m <- beta m + (1 - beta) x``, which they keep; it is zero at
-    first. A vector that is zero, or not finite, is sent as coins: one bit can say neither.
+    an average over their rounds, ``m <- beta m + (1 - beta) x``, 0 at first. A vector that is zero,
+    or not finite, is sent as coins.
 
-    The paper's norm is that of the whole vector, ``l2``: of d coordinates one is then right with
-    probability ``1/2 + O(1 / sqrt(d))``, nearly a coin for a network. With ``max``, ours, the
-    largest coordinate has a sure sign and the noise is as small as an unbiased sign can have. The
-    paper takes signs of gradients; here they are of updates after local epochs. FedMRN's baseline
+    The paper's norm is that of the whole vector, ``l2``: a sign is then right with probability
+    ``1/2 + O(1 / sqrt(d))``, nearly a coin for a network. With ``max``, ours, the largest
+    coordinate has a sure sign and the noise is as small as an unbiased sign can have. The paper
+    takes signs of gradients, here they are of updates after local epochs. FedMRN's baseline
     "SignSGD" is this family; its scale is not published.
 
     Args:
         server_lr: How far the server moves where all signs agree.
-        vote: ``mean``, as the paper's server, which adds up the signs; or ``majority``.
-        norm: ``l2`` or ``max``, of the update.
-        beta: Of the client's average over rounds; its local steps have ``momentum``.
+        vote: ``mean``, as in the paper, whose server adds up the signs, or ``majority``.
+        norm: Norm of the update, ``l2`` or ``max``.
+        beta: Weight of the past in a client's average over rounds; its local steps have
+            ``momentum``.
 
     References:
         Safaryan and Richtarik, "Stochastic Sign Descent Methods: New Algorithms and Better Theory",
@@ -145,7 +144,7 @@ class StochasticSign(SignVotes):
         require("StochasticSign.beta", self.beta, 0 <= self.beta < 1, "in [0, 1)")
 
     def memory(self, shared: Shared) -> Memory:
-        """The average ``(d,)``, if there is one."""
+        """The average ``(d,)`` over rounds, if ``beta`` is not 0."""
         if not self.beta:
             return {}
         return {"average": torch.zeros(shared.layout.d, device=shared.device)}
@@ -153,16 +152,16 @@ class StochasticSign(SignVotes):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """``sign(x + ||x|| u)`` with ``u`` uniform in [-1, 1)."""
+        """Send ``sign(x + ||x|| u)`` with ``u`` uniform in [-1, 1)."""
         x = updates
         if self.beta:
-            before = torch.stack([one["average"] for one in memory])
+            before = torch.stack([client["average"] for client in memory])
             x = before.to(x).lerp(x, 1 - self.beta)
             usable = torch.isfinite(x).all(dim=1, keepdim=True)
             memory = [{"average": row} for row in torch.where(usable, x, 0.0).to(torch.float32)]
         order = 2 if self.norm == "l2" else torch.inf
         norms = torch.linalg.vector_norm(x, ord=order, dim=1, keepdim=True)
-        d, device = x.shape[1], x.device
-        u = torch.stack([k.fold("sign").uniform(d, device=device) for k in keys]) * 2 - 1
+        draws = [key.fold("sign").uniform(x.shape[1], device=x.device) for key in keys]
+        u = torch.stack(draws) * 2 - 1
         positive = torch.where(norms > 0, x / norms, torch.zeros_like(x)) + u >= 0
         return SignBits(positive), memory

@@ -1,10 +1,9 @@
-"""Sums under Skellam noise, a share of it from every client."""
-
-from __future__ import annotations
+"""Skellam mechanism: sums under Skellam noise, a share of it from every client."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -22,24 +21,23 @@ from fedbench.protocols.secure_sums import SummedResidues
 class Skellam(SummedResidues):
     """Round ``s x`` at random, add ``Poisson(v/2) - Poisson(v/2)``, send it modulo ``2**bits``.
 
-    The sum of ``n`` clients is then ``s sum x`` plus Skellam noise of variance ``n v = (s z
-    clip)**2``, and rounding errors; the server divides it by ``s``. Rounding is up or down so that
-    the mean is right, and is done again while the result is longer than `rounded_norm`, which costs
-    a bias unless ``beta = 0``. Like the paper's code, ``s`` makes the modulus ``2 sigmas`` standard
-    deviations of a coordinate of that sum, if the rotated updates are Gaussian and all alike::
+    The sum of ``n`` clients is ``s sum x`` plus Skellam noise of variance ``n v = (s z clip)**2``
+    and rounding errors; the server divides it by ``s``. Rounding is unbiased, and is repeated while
+    the result is longer than `rounded_norm`, which costs a bias unless ``beta = 0``. As in the
+    paper's code, ``s`` makes the modulus ``2 sigmas`` standard deviations of a coordinate of that
+    sum, for rotated updates that are Gaussian and all alike::
 
         2**bits = 2 sigmas sqrt(s**2 n**2 clip**2 / d + n / 4 + s**2 z**2 clip**2)
 
     so a sum that wraps is rare but possible. Privacy does not depend on it: wrapping is no secret.
-
-    What the paper has and this has not: a rotation of each round, padding, and clients that drop
-    out after they added noise.
+    Not here, but in the paper: a rotation of each round, padding, and clients that drop out after
+    they added noise.
 
     Args:
         z: Standard deviation of the noise on a coordinate of the sum of ``n`` updates, in units of
             ``clip``; 0: none.
-        bits: Of a residue, up to 24.
-        beta: Rounding is redone so that at most this share of roundings can be refused; 0: never.
+        bits: Bits of a residue, up to 24.
+        beta: Largest share of roundings that may be refused and repeated; 0: none is.
 
     References:
         Agarwal, Kairouz, Liu, "The Skellam Mechanism for Differentially Private Federated
@@ -63,33 +61,33 @@ class Skellam(SummedResidues):
         require("Skellam.bits", self.bits, self.bits > least, rule)
 
     def scale(self, d: int) -> float:
-        """``s``, see the class."""
-        n, room = self.clients, 4**self.bits / (4 * self.sigmas**2) - self.clients / 4
+        """Scale ``s`` of the updates before rounding."""
+        n = self.clients
+        room = 4**self.bits / (4 * self.sigmas**2) - self.clients / 4
         return math.sqrt(room / (n**2 / d + self.z**2)) / self.clip
 
     def variance(self, d: int) -> float:
-        """``v``, of one client's noise on a coordinate, in whole numbers."""
+        """Variance ``v`` of one client's noise on a coordinate, in integers."""
         return (self.scale(d) * self.z * self.clip) ** 2 / self.clients
 
     def unit(self, d: int) -> float:
-        """``1 / (2 s)``: values count halves."""
+        """``1 / (2 s)``, since values count halves."""
         return 0.5 / self.scale(d)
 
     def residues(self, x: Tensor, keys: Sequence[Key]) -> Residues:
-        """See the class; each client draws from its own key, and its noise on the CPU."""
+        """Round and add noise, each client from its own key, the noise on the CPU."""
         d = x.shape[1]
-        scale, half = self.scale(d), self.variance(d) / 2
-        most = rounded_norm(d, scale * self.clip, self.beta)
-        whole = rounded(scale * x, most, keys)
-
-        for row, key in zip(whole, keys, strict=True):
-            drawn = skellam(key.fold("privacy", "noise").numpy(), half, d)
-            row += torch.from_numpy(drawn).to(row)
-        wrapped = whole.bitwise_and_(2**self.bits - 1).to(torch.int32)  # modulo a power of two
+        scale = self.scale(d)
+        longest = rounded_norm(d, scale * self.clip, self.beta)
+        integers = rounded(scale * x, longest, keys)
+        for row, key in zip(integers, keys, strict=True):
+            noise = skellam(key.fold("privacy", "noise").numpy(), self.variance(d) / 2, d)
+            row += torch.from_numpy(noise).to(row)
+        wrapped = integers.bitwise_and_(2**self.bits - 1).to(torch.int32)  # modulo a power of two
         return Residues(wrapped, 2**self.bits, 0)
 
     def event(self, release: Release) -> DpEvent | None:
-        """A share of the noise on a rounded update; nothing without noise."""
+        """Privacy event: a share of the noise on a rounded update; None without noise."""
         if self.z == 0:
             return None
         norm = rounded_norm(release.d, self.scale(release.d) * self.clip, self.beta)
@@ -97,7 +95,7 @@ class Skellam(SummedResidues):
 
 
 def rounded_norm(d: int, norm: float, beta: float) -> float:
-    """The L2 norm that rounding leaves a vector ``(d,)`` of such a ``norm``, at most.
+    """Largest L2 norm after rounding of a vector ``(d,)`` whose norm is ``norm``.
 
     ``min{D + sqrt d, sqrt(D**2 + d/4 + sqrt(2 ln(1/beta)) (D + sqrt(d)/2))}``: the first holds for
     every rounding, the second for all but a share ``beta`` of them.
@@ -113,16 +111,17 @@ def rounded_norm(d: int, norm: float, beta: float) -> float:
 
 
 def rounded(x: Tensor, most: float, keys: Sequence[Key]) -> Tensor:
-    """``x (n, d)`` to whole numbers without bias, int64, until a row is no longer than ``most``.
+    """Round ``x (n, d)`` to int64 without bias, until no row is longer than ``most``.
 
     Probabilities of rounding up are multiples of 2**-24, rounded up.
     """
     out = torch.empty(x.shape, dtype=torch.int64, device=x.device)
     for row, exact, key in zip(out, x, keys, strict=True):
-        low, attempt, long = exact.floor(), 0, True
-        while long:
+        low = exact.floor()
+        for attempt in count():
             coins = key.fold("privacy", "round", attempt).uniform(len(exact), device=x.device)
-            found = low + (coins < exact - low)
-            long, attempt = bool(found.to(torch.float64).square().sum() > most**2), attempt + 1
-        row.copy_(found)
+            integers = low + (coins < exact - low)
+            if not bool(integers.to(torch.float64).square().sum() > most**2):
+                break
+        row.copy_(integers)
     return out

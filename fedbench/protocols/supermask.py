@@ -1,7 +1,5 @@
 """Masks over a random network that is never trained, differentiable straight through."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import Any
@@ -44,51 +42,51 @@ def masked_network(shared: Shared, mask: Tensor) -> Tree:
     return network | {name: network[name] * mask for name, mask in masks.items()}
 
 
-def mask_rows(scores: Tensor, kept: int) -> Tensor:
-    """Float 0/1 mask of the ``kept`` largest of each row ``(n, d)``; among equals higher indices.
+def mask_rows(scores: Tensor, count: int) -> Tensor:
+    """Float 0/1 mask of the ``count`` largest of each row ``(n, d)``; among equals higher indices.
 
-    That is the mask of the last ``kept`` edges of a stable argsort. A threshold by partition on a
-    CPU and by radix select on an accelerator, never a full sort.
+    It is the mask of the last ``count`` edges of a stable argsort, by a threshold: from a partition
+    on a CPU, from radix select on an accelerator, never from a full sort.
     """
     if scores.device.type != "cpu":
-        return mask_without_asking(scores, kept)
-    t = scores.shape[1] - kept
+        return mask_without_asking(scores, count)
+    t = scores.shape[1] - count
     threshold = torch.from_numpy(np.partition(scores.numpy(), t, axis=1)[:, t : t + 1])
     mask = scores >= threshold
-    surplus = torch.from_numpy(np.count_nonzero(mask.numpy(), axis=1)[:, None]) - kept
+    surplus = torch.from_numpy(np.count_nonzero(mask.numpy(), axis=1)[:, None]) - count
     if bool(surplus.any()):
         mask &= ~_surplus(scores, threshold, surplus)
     return mask.to(scores.dtype)
 
 
-def mask_without_asking(scores: Tensor, kept: int) -> Tensor:
-    """`mask_rows` on an accelerator, which is not asked whether there are ties.
+def mask_without_asking(scores: Tensor, count: int) -> Tensor:
+    """`mask_rows` on an accelerator, without reading back whether there are ties.
 
-    The answer would be waited for, and a CUDA graph cannot ask.
+    Reading it would wait for the device, and cannot be recorded in a CUDA graph.
     """
-    t = scores.shape[1] - kept
+    t = scores.shape[1] - count
     threshold = torch.kthvalue(scores, t + 1, dim=1, keepdim=True).values
     mask = scores >= threshold
-    surplus = mask.sum(dim=1, keepdim=True) - kept
+    surplus = mask.sum(dim=1, keepdim=True) - count
     return (mask & ~_surplus(scores, threshold, surplus)).to(scores.dtype)
 
 
 def _surplus(scores: Tensor, threshold: Tensor, surplus: Tensor) -> Tensor:
-    """Of the scores at the threshold the first ``surplus (n, 1)`` of each row."""
+    """The first ``surplus (n, 1)`` of the scores that equal the threshold in each row."""
     ties = scores == threshold
     return ties & (ties.cumsum(dim=1) <= surplus)
 
 
 class _TopMask(torch.autograd.Function):
-    """Forward `mask_rows`, backward the identity (straight-through estimator).
+    """`mask_rows` forward, the identity backward (straight-through estimator).
 
     The first ``stacked`` dimensions are clients, added by ``vmap``; the rest is one layer.
     """
 
     @staticmethod
-    def forward(scores: Tensor, kept: int, stacked: int) -> Tensor:
+    def forward(scores: Tensor, count: int, stacked: int) -> Tensor:
         rows = scores.detach().reshape(math.prod(scores.shape[:stacked]), -1)
-        return mask_rows(rows, kept).reshape(scores.shape)
+        return mask_rows(rows, count).reshape(scores.shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -100,15 +98,15 @@ class _TopMask(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int, ...], scores: Tensor, kept: int, stacked: int
+        info: Any, in_dims: tuple[int, ...], scores: Tensor, count: int, stacked: int
     ) -> tuple[Tensor, int]:
         clients_first = scores.movedim(in_dims[0], 0)
-        masks: Tensor = _TopMask.apply(clients_first, kept, stacked + 1)  # type: ignore[no-untyped-call]
+        masks: Tensor = _TopMask.apply(clients_first, count, stacked + 1)  # type: ignore[no-untyped-call]
         return masks, 0
 
 
-def top_mask(scores: Tensor, kept: int) -> Tensor:
-    """0/1 mask of the ``kept`` largest entries, whose gradient passes to ``scores`` unchanged.
+def top_mask(scores: Tensor, count: int) -> Tensor:
+    """0/1 mask of the ``count`` largest entries, whose gradient passes to ``scores`` unchanged.
 
     The threshold is taken over all of ``scores``: call it once a layer.
 
@@ -122,5 +120,5 @@ def top_mask(scores: Tensor, kept: int) -> Tensor:
     >>> top_mask(torch.tensor([0.3, 0.3, 0.3, 0.2]), 2).tolist()
     [0.0, 1.0, 1.0, 0.0]
     """
-    mask: Tensor = _TopMask.apply(scores, kept, 0)  # type: ignore[no-untyped-call]
+    mask: Tensor = _TopMask.apply(scores, count, 0)  # type: ignore[no-untyped-call]
     return mask

@@ -1,7 +1,5 @@
 """TernGrad: 0, or the layer's largest magnitude with the coordinate's sign."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Top-k: the largest coordinates of an update."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,6 +1,4 @@
-"""The best-scored share of a random network."""
-
-from __future__ import annotations
+"""Top-k masks: the best-scored share of a random network."""
 
 import math
 from dataclasses import dataclass
@@ -21,12 +19,11 @@ class TopKMask(ScoreTraining):
     """Clients keep the ``k`` share of each layer with the highest scores, and send that mask.
 
     The baseline "Top-k" of the regularised FedPM: edge-popup in place of sampling, everything else
-    as in FedPM with plain averaging (Adam, a two-valued random network whose biases stay as built;
-    equal clients and a Gaussian start, where that paper weights by size and starts uniform: R4,
-    R5). The server's mean of ``n`` masks has ``n + 1`` values, so
-    the final mask breaks ties, and does so by position: among equals the higher index is kept. The
-    paper does not say how; nor whether k is per layer, as in edge-popup and here, or global. For
-    ``clip`` see `FedMask` (E11).
+    as in FedPM with plain averaging (equal clients and a Gaussian start, where that paper weights
+    by size and starts uniform: R4, R5). The server's mean of ``n`` masks has ``n + 1`` values, so
+    the final mask breaks ties, by position: the higher index is kept. The paper does not say how,
+    nor whether k is per layer, as in edge-popup and here, or global. For ``clip`` see `FedMask`
+    (E11).
 
     Args:
         k: Share of each layer's weights that the subnetwork keeps.
@@ -45,11 +42,11 @@ class TopKMask(ScoreTraining):
         require("TopKMask.k", self.k, 0 < self.k <= 1, "in (0, 1]")
 
     def mask(self, score: Tensor, key: Key) -> Tensor:
-        """Straight through, slope 1; draws nothing."""
+        """Take the top mask, straight through with slope 1, without draws."""
         return top_mask(score, kept_edges(math.prod(score.shape), self.k))
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """The same, layer by layer; scores whose sigmoids round to one number tie."""
+        """The top mask of each layer; scores whose sigmoids round to one number tie."""
         layers = [
             mask_rows(layer[None], kept_edges(len(layer), self.k))[0]
             for layer in shared.weights.layers(theta)

@@ -1,6 +1,4 @@
-"""A vector in blocks that share a scale: layers, buckets, the blocks of a rotation."""
-
-from __future__ import annotations
+"""Vectors in blocks that share a scale: layers, buckets, the blocks of a rotation."""
 
 from functools import lru_cache
 from itertools import groupby
@@ -11,7 +9,7 @@ from torch import Tensor
 
 @lru_cache(maxsize=256)
 def block_sizes(d: int, largest: int) -> tuple[int, ...]:
-    """Powers of two, as few as can be and the largest first, whose sum is ``d``: no padding.
+    """Powers of two, as few as possible and the largest first, that add up to ``d``.
 
     >>> block_sizes(2 * 4096 + 21, 4096)
     (4096, 4096, 16, 4, 1)
@@ -22,7 +20,7 @@ def block_sizes(d: int, largest: int) -> tuple[int, ...]:
 
 
 def runs(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Neighbours of equal size together: ``(count, size)``, in order.
+    """Group neighbours of equal size: ``(count, size)``, in order.
 
     >>> runs((8, 8, 4, 8))
     [(2, 8), (1, 4), (1, 8)]
@@ -31,14 +29,14 @@ def runs(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def by_block(x: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
-    """``x (n, d)`` as views ``(n, count, size)``, one for each run of equal sizes."""
+    """Views ``(n, count, size)`` of ``x (n, d)``, one for each run of equal sizes."""
     counted = runs(sizes)
     parts = torch.split(x, [count * size for count, size in counted], dim=1)
     return [p.reshape(len(x), c, s) for p, (c, s) in zip(parts, counted, strict=True)]
 
 
 def spread(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """``(n, d)``: to every coordinate of a block what ``x (n, blocks)`` has for it."""
+    """``(n, d)``: repeat the value ``x (n, blocks)`` of each block for all its coordinates."""
     counted = runs(sizes)
     parts = torch.split(x, [count for count, _ in counted], dim=1)
     wide = [p[:, :, None].expand(-1, -1, s) for p, (_, s) in zip(parts, counted, strict=True)]
@@ -46,13 +44,13 @@ def spread(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 
 def block_sums(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """``(n, blocks)`` float64: sums of ``x (n, d)`` over each block."""
+    """``(n, blocks)`` float64 sums of ``x (n, d)`` over each block."""
     parts = [part.sum(dim=2, dtype=torch.float64) for part in by_block(x, sizes)]
     return torch.cat(parts or [x.double()], dim=1)
 
 
 def block_norms(x: Tensor, sizes: tuple[int, ...], order: float = 2) -> Tensor:
-    """``(n, blocks)`` float64: norms of that order of each block of ``x (n, d)``."""
+    """``(n, blocks)`` float64 norms of that order of each block of ``x (n, d)``."""
     norm = torch.linalg.vector_norm
     parts = [norm(part, order, dim=2, dtype=torch.float64) for part in by_block(x, sizes)]
     return torch.cat(parts or [x.double()], dim=1)

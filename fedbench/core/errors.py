@@ -1,6 +1,4 @@
-"""The errors of users and plug-ins: the command line prints them in one line and exits 2."""
-
-from __future__ import annotations
+"""Errors of users and plug-ins: the command line prints them in one line and exits 2."""
 
 import re
 from collections.abc import Iterable
@@ -21,7 +19,7 @@ class ConfigError(FedbenchError):
 class Unavailable(ConfigError):
     """Something that this machine lacks and another may have: a device, data, a package.
 
-    A sweep plays what failed for want of it again.
+    A sweep plays runs again that failed for lack of it.
     """
 
 
@@ -30,11 +28,11 @@ class Incompatible(ConfigError):
 
 
 class NoTheorem(Incompatible):
-    """A guarantee that nobody has proved: it is refused with the reason, never priced."""
+    """A guarantee without a proof: it is refused with the reason, never priced."""
 
 
 class UnknownPluginError(ConfigError):
-    """A name that no installed plug-in answers to, or several do, or one whose import fails."""
+    """A name that no plug-in has, or several have, or one whose import fails."""
 
 
 class IllegalPayloadError(FedbenchError):
@@ -42,7 +40,7 @@ class IllegalPayloadError(FedbenchError):
 
 
 class PluginError(FedbenchError):
-    """A plug-in that raised or returned what it must not; the cause has the traceback.
+    """A plug-in that raised or returned something illegal; the cause has the traceback.
 
     Args:
         plugin: Kind, name and package.
@@ -61,11 +59,14 @@ class PluginError(FedbenchError):
         clients: tuple[int, ...] = (),
     ) -> None:
         super().__init__(plugin, hook, problem, step, clients)
-        self.plugin, self.hook, self.problem = plugin, hook, problem
-        self.step, self.clients = step, clients
+        self.plugin = plugin
+        self.hook = hook
+        self.problem = problem
+        self.step = step
+        self.clients = clients
 
     def __str__(self) -> str:
-        """One line.
+        """Format the error as one line.
 
         >>> str(PluginError("attack moody (package m 1.0)", "craft", "raised KeyError", 3, (7,)))
         'attack moody (package m 1.0): craft in round 3 for client 7 raised KeyError'
@@ -90,7 +91,7 @@ def require(subject: str, value: object, holds: bool, rule: str) -> None:
 
 
 def few(names: Iterable[object], most: int = 8) -> str:
-    """Return up to ``most`` names for a sentence, and how many there are where that is not all.
+    """Return up to ``most`` names for a sentence, and their number where that is not all.
 
     >>> few(["a", "b"]), few("abcdef", most=3)
     ('a, b', 'a, b, c, ... (6 in all)')
@@ -104,8 +105,8 @@ def few(names: Iterable[object], most: int = 8) -> str:
 def one_line(text: str, most: int = LONGEST) -> str:
     r"""Return a text as one line that is safe to print on a terminal, of at most ``most`` letters.
 
-    Control characters, which a file of somebody else may hold, are written as escapes. Long words
-    and long lines lose their middle: the subject stands first and the remedy last.
+    Control characters, which foreign files may hold, are written as escapes. Long words and long
+    lines lose their middle: the subject stands first and the remedy last.
 
     >>> one_line("a\x1b[31m\n b")
     'a\\x1b[31m b'

@@ -1,6 +1,4 @@
-"""Files that are whole or absent, and files of others that are read with a limit."""
-
-from __future__ import annotations
+"""Files that are whole or absent, and foreign files that are read with a limit."""
 
 import contextlib
 import os
@@ -16,10 +14,10 @@ _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){32}""")
 
 
 def writable(folder: Path) -> None:
-    """Find out before hours of work that a folder cannot be written; leave nothing behind.
+    """Raise before hours of work if a folder cannot be written; leave nothing behind.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: it cannot be written.
     """
     absent: list[Path] = []
     try:
@@ -28,10 +26,10 @@ def writable(folder: Path) -> None:
         handle, probe = tempfile.mkstemp(prefix=".fedbench-", dir=folder)
         os.close(handle)
         os.unlink(probe)
-    except (OSError, ValueError) as error:  # the latter: a null byte
+    except (OSError, ValueError) as error:  # ValueError for a null byte
         raise _unwritable(folder, error) from error
     finally:
-        for path in absent:  # whoever writes there makes it again
+        for path in absent:  # made again by the first write
             with contextlib.suppress(OSError, ValueError):
                 path.rmdir()
 
@@ -40,7 +38,7 @@ def cache_folder(name: str) -> Path:
     """Return the folder of that name in the user's caches; it need not exist.
 
     Raises:
-        RuntimeError: nobody knows where the user's home is.
+        RuntimeError: the user has no known home folder.
     """
     given = os.environ.get("XDG_CACHE_HOME")
     return (Path(given) if given else Path.home() / ".cache") / "fedbench" / name
@@ -55,7 +53,7 @@ def _unwritable(folder: Path, error: OSError | ValueError) -> ConfigError:
 
 
 def read_limited(path: Path, most: int) -> bytes:
-    """Return the bytes of a file that somebody else may have written, at most so many.
+    """Return the bytes of a foreign file, at most ``most``.
 
     Raises:
         ConfigError: it cannot be read, or holds more.
@@ -63,7 +61,7 @@ def read_limited(path: Path, most: int) -> bytes:
     try:
         with path.open("rb") as file:
             data = file.read(most + 1)
-    except (OSError, ValueError) as error:  # the latter: a null byte in the name
+    except (OSError, ValueError) as error:  # ValueError for a null byte in the name
         reason = error.strerror if isinstance(error, OSError) else None
         raise ConfigError(f"{path} cannot be read: {reason or error}") from error
     if len(data) > most:
@@ -73,7 +71,7 @@ def read_limited(path: Path, most: int) -> bytes:
 
 
 def read_toml(path: Path, most: int = 1 << 20) -> dict[str, Any]:
-    """Return the table that a file of TOML holds; it may be somebody else's.
+    """Return the table that a foreign file of TOML holds.
 
     Raises:
         ConfigError: it cannot be read, is too large, or is no TOML; with the line where that is
@@ -83,14 +81,14 @@ def read_toml(path: Path, most: int = 1 << 20) -> dict[str, Any]:
 
 
 def parsed_toml(data: bytes, name: str) -> dict[str, Any]:
-    """Return the table that TOML describes; ``name`` is what errors call it.
+    """Return the table that TOML describes; errors call it ``name``.
 
     Raises:
         ConfigError: it is no TOML, or nothing that `tomllib` can read in a second.
     """
     try:
         text = data.decode()
-        if _LONG_KEY.search(text):  # its reader takes quadratic time and memory for them
+        if _LONG_KEY.search(text):  # tomllib takes quadratic time and memory for long keys
             raise ConfigError(f"{name} must have keys of at most 32 parts, got a longer one")
         table = tomllib.loads(text)
     except ValueError as error:  # no TOML, no UTF-8, or a number of more than 4,300 digits
@@ -108,7 +106,7 @@ def parsed_toml(data: bytes, name: str) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside the target, then rename.
+    """Write to a temporary file beside the target, then rename it.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -124,16 +122,16 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)
         except BaseException:
-            with contextlib.suppress(FileNotFoundError):  # stopped after the rename
+            with contextlib.suppress(FileNotFoundError):  # interrupted after the rename
                 os.unlink(temporary)
             raise
-        _remember(path.parent)
-    except (OSError, ValueError) as error:  # the latter: a null byte in the name
+        _fsync(path.parent)
+    except (OSError, ValueError) as error:  # ValueError for a null byte in the name
         raise _unwritable(path.parent, error) from error
 
 
-def _remember(folder: Path) -> None:
-    """Bring the folder itself to the disk: who says that a file is there must not lose its name."""
+def _fsync(folder: Path) -> None:
+    """fsync the directory, so that a finished rename survives a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

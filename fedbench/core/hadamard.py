@@ -1,6 +1,4 @@
-"""Randomized Hadamard rotations, block by block: what DRIVE and EDEN rotate with."""
-
-from __future__ import annotations
+"""Randomized Hadamard rotations, block by block, for DRIVE and EDEN."""
 
 import math
 from functools import lru_cache
@@ -26,8 +24,8 @@ def _matrix(size: int, dtype: torch.dtype, device: str) -> Tensor:
 def hadamard(x: Tensor) -> Tensor:
     """``H x / sqrt(size)`` along the last axis ``(..., size)``, a power of two; its own inverse.
 
-    ``H`` is a Kronecker product of small ones, so it is a few products with matrices of at most
-    64 rows, and never a loop over coordinates.
+    ``H`` is a Kronecker product of small matrices, so this is a few products with matrices of at
+    most 64 rows, and no loop over coordinates.
 
     >>> hadamard(torch.tensor([1.0, 0.0, 0.0, 1.0])).tolist()
     [1.0, 0.0, 0.0, 1.0]
@@ -50,7 +48,7 @@ def signs(seeds: Tensor, d: int) -> Tensor:
 
 
 def offsets(seeds: Tensor, d: int) -> list[int]:
-    """How far each client's coordinates are shifted, so that no coordinate is always in the tail.
+    """Shift of each client's coordinates, so that no coordinate is always in the tail.
 
     The last blocks are short, and a rotation of two coordinates says little of them.
     """
@@ -68,9 +66,9 @@ def _shifted(x: Tensor, by: list[int]) -> Tensor:
 def rotate(x: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """``R x (n, d)``: shifted, times signs, then Hadamard's transform of each block.
 
-    Offset and signs are drawn from each client's seed. Orthogonal, so norms and inner products
-    stay. A uniform rotation it is only approximately: the coordinates of a block are close to
-    Gaussian where many of its coordinates carry its norm.
+    Offset and signs are drawn from each client's seed. ``R`` is orthogonal, so norms and inner
+    products stay, but it is only approximately a uniform rotation: the coordinates of a block are
+    close to Gaussian where many of its coordinates carry its norm.
     """
     d = x.shape[1]
     shifted = _shifted(x, [-offset for offset in offsets(seeds, d)])
@@ -78,7 +76,7 @@ def rotate(x: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 
 def unrotate(y: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """``R^-1 y (n, d)``."""
+    """``R^-1 y (n, d)``, the inverse of `rotate`."""
     d = y.shape[1]
     return _shifted(_transformed(y, sizes) * signs(seeds, d).to(y), offsets(seeds, d))
 

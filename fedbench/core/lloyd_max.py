@@ -1,6 +1,4 @@
-"""The best quantizer of a standard Gaussian."""
-
-from __future__ import annotations
+"""Lloyd-Max quantizer: the best one of a standard Gaussian."""
 
 from functools import cache
 
@@ -11,7 +9,7 @@ from torch import Tensor
 
 @cache
 def centroids(bits: int) -> Tensor:
-    """``(2**bits,)`` float32, ascending: the Lloyd-Max quantizer of N(0, 1). No bits: 0 alone.
+    """``(2**bits,)`` float32, ascending: the Lloyd-Max quantizer of N(0, 1); 0 alone for no bits.
 
     A fixed point of Lloyd's iteration: every centroid is the mean of its cell, and cells end
     midway. It is computed in float64, so both ends of a wire round it to the same numbers.
@@ -27,7 +25,7 @@ def centroids(bits: int) -> Tensor:
     from scipy.special import ndtr, ndtri
 
     count = 1 << bits
-    c = np.sqrt(3.0) * ndtri((np.arange(count) + 0.5) / count)  # right for many levels
+    c = np.sqrt(3.0) * ndtri((np.arange(count) + 0.5) / count)  # the limit for many levels
     for _ in range(100_000):
         inner = (c[1:] + c[:-1]) / 2
         ends = np.concatenate([[-np.inf], inner, [np.inf]])
@@ -42,6 +40,6 @@ def centroids(bits: int) -> Tensor:
 
 @cache
 def edges(bits: int) -> Tensor:
-    """``(2**bits - 1,)`` float32: between neighbouring cells, midway between their centroids."""
+    """``(2**bits - 1,)`` float32 borders of the cells, midway between their centroids."""
     c = centroids(bits)
     return (c[1:] + c[:-1]) / 2

@@ -1,14 +1,14 @@
-"""Keyed random streams: the same numbers in every order, on every device, in every torch version.
+"""Keyed random streams: the same numbers in every order, device and torch version.
 
 A `Key` names a stream by folding words and integers into 64 bits; draw ``i`` of a stream is a
 function of ``(key, i)`` alone, computed in exact integer arithmetic. So numbers do not depend on
 scheduling, chunking or device, and adding a draw here never changes a number there.
 
-Folding can be undone, so it is for names inside one plug-in. Every key that is handed to a plug-in
-comes from a `Secret`, one way: it leads neither back to the run nor to another plug-in's draws.
+Folding can be undone, so it is for names inside one plug-in. Every key that a plug-in gets comes
+from a `Secret`, one way: it leads neither back to the run nor to another plug-in's draws.
 
-NumPy computes on a CPU, eager torch integer operations on an accelerator and under ``vmap`` (where
-a key holds one seed per client); both give the same bits.
+NumPy computes on a CPU; eager torch integer operations compute on an accelerator and under
+``vmap``, where a key holds one seed per client. Both give the same bits.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _GAMMA = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, made odd
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _MASK = (1 << 64) - 1
 _SIP = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
-_BLOCK = 1 << 15  # draws computed at once in NumPy: the temporaries stay in cache
+_BLOCK = 1 << 15  # draws computed at once in NumPy, so that temporaries stay in cache
 
 
 def _signed(value: int) -> int:
-    """The 64 bits of ``value`` as torch's int64 sees them."""
+    """The 64 bits of ``value`` as an int64 of torch."""
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -49,7 +49,7 @@ def _mix_numpy(z: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> None:
 
 
 def _shift_right(z: Tensor, shift: int) -> Tensor:
-    """Logical shift of int64: torch's own one drags the sign bit along."""
+    """Shift int64 logically: torch's own shift repeats the sign bit."""
     return (z >> shift) & ((1 << (64 - shift)) - 1)
 
 
@@ -60,7 +60,7 @@ def _mix_torch(z: Tensor) -> Tensor:
 
 
 def _rotate(x: int | Tensor, bits: int) -> int | Tensor:
-    """Turn 64 bits to the left."""
+    """Rotate 64 bits to the left."""
     if isinstance(x, Tensor):
         return (x << bits) | _shift_right(x, 64 - bits)
     return (x << bits | x >> (64 - bits)) & _MASK
@@ -85,15 +85,14 @@ def _sip_round(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any, Any]:
 def _siphash(low: int | Tensor, high: int, words: Sequence[int]) -> Any:
     """SipHash-2-4 of 64-bit ``words`` under the key ``low, high``; a tensor if ``low`` is one.
 
-    It needs additions, rotations and exclusive ors only, so it runs under ``vmap`` with the same
-    result, where BLAKE2b cannot.
+    Only additions, rotations and exclusive ors, so it runs under ``vmap``, where BLAKE2b cannot.
 
     References:
         Aumasson and Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT 2012,
         https://doi.org/10.1007/978-3-642-34931-7_28, section 2.
     """
     fit = _signed if isinstance(low, Tensor) else int
-    zero = low ^ low  # of the same kind as ``low``
+    zero = low ^ low  # an integer or a tensor, as ``low``
     keys = (low, zero ^ fit(high))
     state: Any = tuple(keys[i % 2] ^ fit(constant) for i, constant in enumerate(_SIP))
     length = len(words) * 8 % 256 << 56
@@ -111,7 +110,7 @@ def _siphash(low: int | Tensor, high: int, words: Sequence[int]) -> Any:
 
 @lru_cache(maxsize=1 << 16)
 def _word(name: str | int) -> int:
-    """64 bits of a hash, other ones for ``1`` than for ``"1"``."""
+    """Hash a name to 64 bits; ``1`` and ``"1"`` differ."""
     return int.from_bytes(blake2b(repr(name).encode(), digest_size=8).digest(), "little")
 
 
@@ -126,9 +125,9 @@ def _gaussian_table() -> Tensor:
 class Secret:
     """Root of a run's keys, which are derived from it one way, by name.
 
-    The harness keeps it: no plug-in is handed one, and from a key that it is handed none of the
-    others can be computed. A run can be repeated, so its secret is a function of its seed, and
-    whoever guesses the seed can do what the harness does.
+    The harness holds it: no plug-in gets one, and no key that a plug-in gets leads to another key.
+    A run can be repeated, so its secret is a function of its seed, and whoever guesses the seed can
+    do what the harness does.
 
     Args:
         root: 32 bytes.
@@ -143,9 +142,8 @@ class Secret:
         >>> Secret.of(0, "run") == Secret.of(0, "data")
         False
         """
-        return cls(
-            blake2b(repr((purpose, seed)).encode(), digest_size=32, person=b"fedbench").digest()
-        )
+        name = repr((purpose, seed)).encode()
+        return cls(blake2b(name, digest_size=32, person=b"fedbench").digest())
 
     def key(self, *names: str | int) -> Key:
         """Return the key of a purpose: BLAKE2b of the names under this secret.
@@ -161,7 +159,7 @@ class Secret:
         return Secret(self._hash(names, 32))
 
     def _hash(self, names: tuple[str | int, ...], size: int) -> bytes:
-        """``size`` bytes; hashes of different sizes have nothing to do with each other."""
+        """Hash to ``size`` bytes; hashes of different sizes are independent."""
         return blake2b(repr(names).encode(), key=self.root, digest_size=size).digest()
 
 
@@ -183,7 +181,7 @@ class Key:
     seed: int | Tensor
 
     def fold(self, *names: str | int) -> Key:
-        """The stream named by this one and ``names``, in order; it leads back to this one.
+        """Return the stream named by this one and ``names``, in order; it leads back to this one.
 
         >>> Key(0).fold("noise", 3).seed == Key(0).fold("noise").fold(3).seed
         True
@@ -200,9 +198,8 @@ class Key:
     def public(self, *names: str | int) -> Key:
         """Return a stream whose seed may travel: it does not give away the key that it comes from.
 
-        A folded seed on the wire would tell a client's other draws, for `fold` can be undone. This
-        one is SipHash-2-4 of the names under this key: the same under ``vmap``, where a client
-        trains, and where it sends.
+        A folded seed on the wire would tell a client's other draws, because `fold` can be undone.
+        This one is SipHash-2-4 of the names under this key, the same with and without ``vmap``.
         """
         return Key(_siphash(self.seed, 0, [_word(name) for name in names]))
 
@@ -213,7 +210,7 @@ class Key:
         return torch.tensor(_signed(self.seed), dtype=torch.int64, device=device)
 
     def bits(self, count: int, device: torch.device | str = "cpu") -> Tensor:
-        """``(count,)`` int64 whose 64 bits are uniform."""
+        """Draw ``(count,)`` int64 whose 64 bits are uniform."""
         if isinstance(self.seed, int) and torch.device(device).type == "cpu":
             out = np.empty(count, dtype=np.uint64)
             for start in range(0, count, _BLOCK):
@@ -228,13 +225,13 @@ class Key:
         return _mix_torch(counter * _signed(_GAMMA) + self.tensor(device))
 
     def uniform(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
-        """Float32 in [0, 1), multiples of 2**-24: exact, so equal on every device."""
+        """Draw float32 in [0, 1), multiples of 2**-24: exact, so equal on every device."""
         count = int(np.prod(shape, dtype=np.int64))
         draws = _shift_right(self.bits(count, device), 40)
         return draws.to(torch.float32).mul_(2.0**-24).reshape(shape)
 
     def shorts(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
-        """Float32 whole numbers in [0, 2**16): four of them share one 64-bit draw."""
+        """Draw integers in [0, 2**16) as float32, four from each 64-bit draw."""
         count = int(np.prod(shape, dtype=np.int64))
         words = self.bits(-(-count // 4), device)
         if isinstance(self.seed, int) and words.device.type == "cpu":
@@ -245,10 +242,10 @@ class Key:
         return draws.to(torch.float32).reshape(shape)
 
     def coins(self, p: Tensor) -> Tensor:
-        """Bool of the shape of ``p``: True with probability ``p``, a multiple of 2**-16.
+        """Draw a bool of the shape of ``p``: True with probability ``p``, a multiple of 2**-16.
 
-        The cheapest Bernoulli sample here (see `shorts`): for masks that are drawn in every
-        training step. ``p`` is rounded up, so only 0 never falls.
+        The cheapest Bernoulli sample here (see `shorts`), for masks that are drawn in every
+        training step. ``p`` is rounded up, so only 0 is never True.
         """
         draws = self.shorts(*p.shape, device=p.device)
         if isinstance(self.seed, int) and p.device.type == "cpu":  # NumPy compares faster
@@ -256,16 +253,16 @@ class Key:
         return draws < p * 65536
 
     def bernoulli(self, p: Tensor) -> Tensor:
-        """Bool of the shape of ``p``: True with probability ``p``, to 2**-24: what is sent."""
+        """Draw a bool of the shape of ``p``: True with probability ``p``, to 2**-24."""
         return self.uniform(*p.shape, device=p.device) < p
 
     def signs(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
-        """Float32 in {-1, +1}, each with probability 1/2."""
+        """Draw float32 in {-1, +1}, each with probability 1/2."""
         count = int(np.prod(shape, dtype=np.int64))
         return (_shift_right(self.bits(count, device), 63) * 2 - 1).float().reshape(shape)
 
     def flips(self, count: int, device: torch.device | str = "cpu") -> Tensor:
-        """``(count,)`` float32 in {-1, +1} like `signs`, but 64 of them share one draw."""
+        """Draw ``(count,)`` float32 in {-1, +1} like `signs`, 64 from each 64-bit draw."""
         words = self.bits(-(-count // 64), device)
         if isinstance(self.seed, int) and words.device.type == "cpu":
             data = words.numpy().astype("<i8", copy=False).view(np.uint8)
@@ -276,7 +273,7 @@ class Key:
         return bits.to(torch.float32).mul_(2).sub_(1)
 
     def normal(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
-        """Standard Gaussian float32 from a table of the 2**16 mid-quantiles, so ``|x| < 4.4``.
+        """Draw standard Gaussian float32 from a table of the 2**16 mid-quantiles, so ``|x| < 4.4``.
 
         A table because log and cos differ by device in the last bit.
         """
@@ -285,10 +282,10 @@ class Key:
         return _gaussian_table().to(index.device)[index].reshape(shape)
 
     def gaussian(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
-        """Standard Gaussian float64 with its tails, to 8.2: for privacy, where tails count.
+        """Draw standard Gaussian float64 with its tails, to 8.2: for privacy, where tails count.
 
-        The quantile of a uniform of 52 bits, which may differ by device in the last bit: what is
-        drawn here does not have to be drawn again at the other end of the wire.
+        The quantile of a uniform of 52 bits, which may differ by device in the last bit: these
+        draws need not be repeated at the other end of the wire.
         """
         count = int(np.prod(shape, dtype=np.int64))
         middle = _shift_right(self.bits(count, device), 12).to(torch.float64).add_(0.5)
@@ -296,11 +293,11 @@ class Key:
         return x.reshape(shape)
 
     def permutation(self, count: int, device: torch.device | str = "cpu") -> Tensor:
-        """``(count,)`` int64, a uniform permutation of ``0 .. count - 1``."""
+        """Draw a uniform permutation ``(count,)`` int64 of ``0 .. count - 1``."""
         return torch.argsort(self.bits(count, device), stable=True)
 
     def numpy(self) -> np.random.Generator:
-        """A NumPy generator for draws that need one (gamma, Dirichlet): CPU only."""
+        """Make a NumPy generator for draws that need one (gamma, Dirichlet): CPU only."""
         if isinstance(self.seed, Tensor):
             raise TypeError("a key that holds one seed per client has no NumPy generator")
         return np.random.Generator(np.random.Philox(self.seed))

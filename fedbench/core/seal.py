@@ -1,11 +1,9 @@
-"""Digest of a record: SHA-256 of its text before the digest, whatever library reads or writes it.
+"""Digest of a record: SHA-256 of its text before the digest, whatever library writes it.
 
 A record is sealed in one layout, a member a line and indented by one space. An archive holds the
 same record in one line. Between the two only white space changes: numbers and texts stay as they
-were written, for another version of a library may write ``1e-05`` where ours writes ``0.00001``.
+were written, because another version of a library may write ``1e-05`` for ``0.00001``.
 """
-
-from __future__ import annotations
 
 import hashlib
 import re
@@ -13,7 +11,7 @@ import re
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _SPACE = re.compile(rf"({_STRING})|\s+")
 _TOKEN = re.compile(rf"{_STRING}|\[\]|\{{\}}|[\[\]{{}},:]|[^\"\[\]{{}},:]+")
-# The digest and the times are the last members, so nothing else can stand behind the digest.
+# The digest and the times are the last members: nothing else can follow the digest.
 _END = re.compile(r'\n "digest": "([0-9a-f]{64})",\n "timing": \{[^{}]*\n \}\n\}\n')
 
 
@@ -38,7 +36,8 @@ def laid_out(text: str) -> str:
      "b": "{,"
     }
     """
-    pieces, depth = [], 0
+    pieces = []
+    depth = 0
     for token in _TOKEN.findall(one_line(text)):
         if token in ("]", "}"):
             depth -= 1
@@ -52,11 +51,11 @@ def laid_out(text: str) -> str:
 
 
 def digest(lines: str) -> str:
-    """Return the digest of a record that is laid out, with any digest in it: in hex digits."""
+    """Return the digest of a record in that layout, with any digest in it, in hex digits."""
     return hashlib.sha256(lines[: lines.rindex('\n "digest":') + 1].encode()).hexdigest()
 
 
 def holds(lines: str) -> bool:
-    """Return whether a record that is laid out has the digest of the text before it."""
+    """Return whether a record in that layout has the digest of the text before it."""
     end = _END.fullmatch(lines, lines.rfind('\n "digest":'))
     return end is not None and end[1] == digest(lines)

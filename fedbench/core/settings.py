@@ -1,12 +1,10 @@
-"""Process-wide settings of torch, NumPy and Python, which a run leaves as it found them.
+"""Process-wide settings of torch, NumPy and Python, which a run restores at its end.
 
 A plug-in can change them in passing (``torch.set_default_dtype``), and every later run of the
-process would compute with them. Not here are what cannot be read or set back: the number of
-inter-op threads, the generators of accelerators, and code that a plug-in replaces; nor Python's own
-generator, from which libraries draw when they are imported.
+process would compute with them. Left out is what cannot be read or set back: the number of inter-op
+threads, the generators of accelerators, code that a plug-in replaces, and Python's own generator,
+from which libraries draw when they are imported.
 """
-
-from __future__ import annotations
 
 import gc
 import os
@@ -15,24 +13,27 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import deterministic
+import torch.utils.deterministic
 
 SHOWN = 40  # characters of a value in a note
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One process-wide setting.
+    """A process-wide setting of a library.
 
     Args:
-        name: What a note calls it.
-        read: Its value now, comparable with ``==``.
-        write: Makes it such a value again.
-        shown: Does a note show the values? Not where they are long, nor those of the environment.
+        name: Name of the setting in a note.
+        read: Returns its value, comparable with ``==``.
+        write: Restores such a value.
+        shown: Whether a note shows the values: not where they are long, nor those of the
+            environment.
     """
 
     name: str
@@ -41,16 +42,13 @@ class Setting:
     shown: bool = True
 
 
-def _attribute(name: str, owner: Any, attribute: str) -> list[Setting]:
-    """An attribute of a module of torch; nothing where this torch has none."""
-    if not hasattr(owner, attribute):
-        return []
+def _attributes(name: str, *attributes: str) -> list[Setting]:
+    """Return settings for the attributes of a part of torch, as far as this version has them."""
+    owner = attrgetter(name.removeprefix("torch."))(torch)
     return [
-        Setting(
-            f"{name}.{attribute}",
-            lambda: getattr(owner, attribute),
-            lambda value: setattr(owner, attribute, value),
-        )
+        Setting(f"{name}.{word}", partial(getattr, owner, word), partial(setattr, owner, word))
+        for word in attributes
+        if hasattr(owner, word)
     ]
 
 
@@ -73,14 +71,14 @@ def _set_torch_state(state: bytes) -> None:
 
 
 def _flushes_denormals() -> bool:
-    """Whether this thread's floats lose their denormals, for which torch has no getter."""
+    """Whether this thread flushes denormals, for which torch has no getter."""
     return sys.float_info.min / 2 == 0.0
 
 
 def _folder() -> str | None:
     try:
         return os.getcwd()
-    except OSError:  # somebody has removed it
+    except OSError:  # the folder was removed
         return None
 
 
@@ -90,15 +88,15 @@ def _set_folder(before: str | None) -> None:
 
 
 def _errors_of_warnings() -> list[Any]:
-    """The filters that make a warning an error; libraries add other ones when they are imported."""
+    """The filters that make a warning an error; libraries add others when they are imported."""
     return [entry for entry in warnings.filters if entry[0] == "error"]
 
 
 def _set_errors_of_warnings(before: list[Any]) -> None:
-    kept = [entry for entry in warnings.filters if entry[0] != "error" or entry in before]
-    warnings.filters[:] = kept  # type: ignore[index]  # a list, whatever its stub says
+    filters = [entry for entry in warnings.filters if entry[0] != "error" or entry in before]
+    warnings.filters[:] = filters  # type: ignore[index]  # a list, whatever its stub says
     with suppress(AttributeError):
-        warnings._filters_mutated()  # type: ignore[attr-defined]  # or old decisions are cached
+        warnings._filters_mutated()  # type: ignore[attr-defined]  # drops cached decisions
 
 
 def _environment() -> dict[str, str]:
@@ -106,25 +104,17 @@ def _environment() -> dict[str, str]:
 
 
 def _set_environment(before: dict[str, str]) -> None:
-    """Variables that changed or went; new ones stay, as libraries set some when imported."""
+    """Restore variables that changed or went; libraries set new ones, which stay."""
     for name, value in before.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
 
 
 def _settings() -> list[Setting]:
-    backends = torch.backends
-    precisions = [
-        setting
-        for name, owner in (
-            ("torch.backends", backends),
-            ("torch.backends.mkldnn", backends.mkldnn),
-            ("torch.backends.cudnn", backends.cudnn),
-            ("torch.backends.cuda.matmul", backends.cuda.matmul),
-        )
-        for setting in _attribute(name, owner, "fp32_precision")
-    ]
-    matmul = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    return [*_torch_modes(), *_torch_backends(), *_other_settings()]
+
+
+def _torch_modes() -> list[Setting]:
     return [
         Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
         Setting("torch's default device", _default_device, _set_default_device),
@@ -138,10 +128,7 @@ def _settings() -> list[Setting]:
         Setting(
             "torch's autocast",
             lambda: tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")),
-            lambda value: [
-                torch.set_autocast_enabled(kind, on)
-                for kind, on in zip(("cpu", "cuda"), value, strict=True)
-            ],
+            lambda value: list(map(torch.set_autocast_enabled, ("cpu", "cuda"), value)),
         ),
         Setting(
             "torch's deterministic algorithms",
@@ -151,37 +138,38 @@ def _settings() -> list[Setting]:
             ),
             lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
         ),
-        *_attribute("torch.utils.deterministic", deterministic, "fill_uninitialized_memory"),
+        *_attributes("torch.utils.deterministic", "fill_uninitialized_memory"),
         Setting("torch's flushing of denormals", _flushes_denormals, torch.set_flush_denormal),
         Setting(
             "torch's float32 matmul precision",
             torch.get_float32_matmul_precision,
             torch.set_float32_matmul_precision,
         ),
-        *(
-            setting
-            for attribute in ("enabled", "benchmark", "deterministic", "allow_tf32")
-            for setting in _attribute("torch.backends.cudnn", backends.cudnn, attribute)
-        ),
-        *(
-            setting
-            for attribute in ("allow_tf32", *matmul)
-            for setting in _attribute("torch.backends.cuda.matmul", backends.cuda.matmul, attribute)
-        ),
-        *(
-            setting
-            for attribute in ("enabled", "deterministic")
-            for setting in _attribute("torch.backends.mkldnn", backends.mkldnn, attribute)
-        ),
-        *precisions,  # after those that set several of them at once
+    ]
+
+
+def _torch_backends() -> list[Setting]:
+    cudnn = "torch.backends.cudnn"
+    mkldnn = "torch.backends.mkldnn"
+    matmul = "torch.backends.cuda.matmul"
+    reduced = [f"allow_{form}_reduced_precision_reduction" for form in ("fp16", "bf16")]
+    return [
+        *_attributes(cudnn, "enabled", "benchmark", "deterministic", "allow_tf32"),
+        *_attributes(matmul, "allow_tf32", *reduced),
+        *_attributes(mkldnn, "enabled", "deterministic"),
+        # last, because those above set several of these at once
+        *_attributes("torch.backends", "fp32_precision"),
+        *_attributes(mkldnn, "fp32_precision"),
+        *_attributes(cudnn, "fp32_precision"),
+        *_attributes(matmul, "fp32_precision"),
+    ]
+
+
+def _other_settings() -> list[Setting]:
+    return [
         Setting("torch's generator", _torch_state, _set_torch_state, shown=False),
         Setting("NumPy's generator", _numpy_state, _set_numpy_state, shown=False),
-        Setting(
-            "NumPy's floating-point errors",
-            np.geterr,
-            lambda value: np.seterr(**value),
-            shown=False,
-        ),
+        Setting("NumPy's floating-point errors", np.geterr, lambda v: np.seterr(**v), shown=False),
         Setting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
         Setting(
             "Python's garbage collector",
@@ -189,10 +177,7 @@ def _settings() -> list[Setting]:
             lambda value: gc.enable() if value else gc.disable(),
         ),
         Setting(
-            "warnings that are errors",
-            _errors_of_warnings,
-            _set_errors_of_warnings,
-            shown=False,
+            "warnings that are errors", _errors_of_warnings, _set_errors_of_warnings, shown=False
         ),
         Setting("environment variables", _environment, _set_environment, shown=False),
         Setting("the working folder", _folder, _set_folder),
@@ -208,19 +193,19 @@ def _set_default_device(name: str) -> None:
 
 
 class Settings:
-    """The process-wide settings at the time at which this is made."""
+    """Snapshot of the process-wide settings when it is made."""
 
     def __init__(self) -> None:
         self._values = [(setting, setting.read()) for setting in _settings()]
 
     def restore(self) -> list[str]:
-        """Set back what has changed since; what that was, in words.
+        """Set back what has changed since the snapshot; return what that was, in words.
 
         A new environment variable counts only where fedbench reads it.
         """
         changes = []
-        found = [(setting, before, setting.read()) for setting, before in self._values]
-        for setting, before, now in found:
+        read = [(setting, before, setting.read()) for setting, before in self._values]
+        for setting, before, now in read:
             if now == before:
                 continue
             setting.write(before)
@@ -244,7 +229,7 @@ def _short(value: object) -> str:
 
 
 def note(changes: list[str]) -> str | None:
-    """One line that says what a run has changed; None if that is nothing."""
+    """Return one line that says what a run has changed, or None."""
     if not changes:
         return None
     once = ", ".join(dict.fromkeys(changes))
@@ -253,10 +238,10 @@ def note(changes: list[str]) -> str | None:
 
 @contextmanager
 def restored_after(restore: Callable[[], list[str]]) -> Iterator[None]:
-    """Restore settings at the end; an error that ends the block gets a note of what had changed.
+    """Restore settings at the end; an error that ends the block gets a note of the changes.
 
     Args:
-        restore: Sets back what has changed, and says it, as `Settings.restore`.
+        restore: Sets back what has changed and returns it in words, as `Settings.restore`.
     """
     try:
         yield

@@ -1,7 +1,5 @@
 """Passes over many rows without a copy of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -9,13 +7,14 @@ import torch
 from torch import Tensor
 
 WIDEST, NARROWEST = 1 << 16, 1 << 12  # columns of a tile
-NUMBERS = 1 << 19  # of a tile: in float64 they stay in cache
+NUMBERS = 1 << 19  # in a tile: in float64 they stay in cache
 
 
 def tiles(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same columns of ``(n, k)`` and ``(k,)`` tensors, on a CPU no more than stay in cache.
+    """Cut ``(n, k)`` and ``(k,)`` tensors into the same columns, on a CPU few enough for the cache.
 
-    Of very many rows no fewer than `NARROWEST` all the same, for every tile costs some calls.
+    A tile has at least `NARROWEST` columns however many rows there are, because every tile costs
+    some calls.
     """
     rows = sum(len(part) if part.dim() > 1 else 1 for part in parts)
     narrow = parts[0].device.type == "cpu"
@@ -24,9 +23,9 @@ def tiles(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def finite_rows(x: Tensor) -> Tensor:
-    """``(n,)`` bool: rows of ``(n, ...)`` that hold no NaN and no infinity; whole numbers do not.
+    """``(n,)`` bool: rows of ``(n, ...)`` without NaN and infinity; integers have none.
 
-    One pass over their norms, without a copy; who has a square too large for it is looked at again.
+    One pass over their norms, without a copy; rows whose squares overflow are looked at again.
     """
     if not x.is_floating_point():
         return torch.ones(len(x), dtype=torch.bool, device=x.device)

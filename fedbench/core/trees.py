@@ -15,24 +15,24 @@ Tree = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each layer of a network lives in a flat vector of ``d`` coordinates."""
+    """Position of each layer of a network in a flat vector of ``d`` coordinates."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Layout:
-        """The layout of a network's parameter shapes, in their order."""
+        """Make the layout of a network's parameter shapes, in their order."""
         return cls(tuple(shapes), tuple(shapes.values()))
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Coordinates per layer."""
+        """Number of coordinates of each layer."""
         return tuple(math.prod(shape) for shape in self.shapes)
 
     @property
     def d(self) -> int:
-        """All coordinates.
+        """Number of coordinates of all layers.
 
         >>> Layout.of({"conv": (32, 1, 3, 3), "fc": (10, 128)}).d
         1568
@@ -40,17 +40,17 @@ class Layout:
         return sum(self.sizes)
 
     def layers(self, x: Tensor) -> list[Tensor]:
-        """``x (..., d)`` cut at the layer boundaries: views ``(..., n_l)``."""
+        """Cut ``x (..., d)`` at the layer boundaries: views ``(..., n_l)``."""
         return list(torch.split(x, list(self.sizes), dim=-1))
 
     def flatten(self, tree: Tree) -> Tensor:
-        """``(d,)`` in the order of ``names``."""
+        """Concatenate a tree to ``(d,)``, in the order of ``names``."""
         if not self.names:
             return torch.empty(0)
         return torch.cat([tree[name].reshape(-1) for name in self.names])
 
     def flatten_into(self, out: Tensor, tree: Tree) -> None:
-        """`flatten`, written to ``out (d,)``.
+        """Write what `flatten` returns to ``out (d,)``.
 
         Raises:
             RuntimeError: the tree has another size.
@@ -63,7 +63,7 @@ class Layout:
             torch.cat(parts, out=out)
 
     def unflatten(self, x: Tensor) -> Tree:
-        """Views into ``x (..., d)``; leading dimensions stay."""
+        """Return views into ``x (..., d)`` as a tree; leading dimensions stay."""
         parts = self.layers(x)
         return {
             name: part.reshape(*x.shape[:-1], *shape)

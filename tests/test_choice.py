@@ -59,11 +59,11 @@ def measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_clock: None
 
 
 def answer(question: str) -> str | None:
-    return cached_answers.answer(question, {"loop", "stacked"}.__contains__)
+    return cached_answers.stored(question, {"loop", "stacked"}.__contains__)
 
 
 def kept(question: str, found: str) -> str:
-    return cached_answers.kept(question, found, {"loop", "stacked"}.__contains__)
+    return cached_answers.store(question, found, {"loop", "stacked"}.__contains__)
 
 
 def chosen(protocol: FedAvg, together: float = 8.0) -> str:

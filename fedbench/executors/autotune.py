@@ -1,13 +1,10 @@
-"""Which executor is faster here, one client at a time or many in lock step: measured, and kept.
+"""Choice of the fastest executor here: one client at a time or many in lock step.
 
 It depends on the device, the network and the batch, so ``auto`` trains a few clients each way for
-two steps, once; the answer is kept (`fedbench.executors.cached_answers`).
+two steps, once, and caches the answer (`fedbench.executors.cached_answers`).
 """
 
-from __future__ import annotations
-
 import dataclasses
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,26 +14,26 @@ from torch import Tensor
 
 from fedbench.api import Protocol, Shared
 from fedbench.core.rng import Key
-from fedbench.executors.cached_answers import answer, asks, kept, machine
+from fedbench.executors.cached_answers import machine, may_measure, store, stored
 from fedbench.executors.cuda_graphs import AFTER
 from fedbench.executors.training import Client, Executor, Loop, Precision, Schedule
 from fedbench.executors.vmap import Recorded, Stacked
 
-MARGIN = 1.25  # so much faster must another be: a near tie goes to the loop, which is the oracle
+MARGIN = 1.25  # how much faster another must be: a near tie goes to the loop, which is the oracle
 MOST = 8  # clients of a measurement
 STEPS = 2
 TURNS = 2
-REVISION = 3  # of the executors: raised when one becomes faster, for then old answers are none
-HEAVY = 0.01  # seconds of a client's step on a CPU, from which on lock step gains nothing there
+REVISION = 3  # of the executors: raised when one becomes faster, which voids old answers
+HEAVY = 0.01  # seconds of a client's step on a CPU above which lock step gains nothing
 
 
 def crowd(sizes: Sequence[int], sampled: int, schedule: Schedule) -> float:
-    """How many clients of a round share a launch: on average, by their numbers of steps.
+    """Number of clients of a round that share a launch, on average over the draws of a round.
 
     Args:
         sizes: Samples of every client.
         sampled: Clients of a round.
-        schedule: How often they see them.
+        schedule: How often they see their samples.
 
     >>> crowd([8, 8, 8, 8], 2, Schedule(1, 4))
     2.0
@@ -59,20 +56,20 @@ def choose(
     precision: Precision,
     together: float,
 ) -> str:
-    """``loop``, ``stacked``, or on CUDA ``recorded``.
+    """Name the fastest executor: ``loop``, ``stacked``, or on CUDA ``recorded``.
 
-    With ``FEDBENCH_PROBE=off`` nothing is measured: it loops on a CPU and stacks elsewhere.
+    With ``FEDBENCH_PROBE=off`` nothing is measured: ``loop`` on a CPU and ``stacked`` elsewhere.
 
     Args:
-        protocol: What clients train.
+        protocol: Protocol that the clients train.
         shared: Network and device.
-        schedule: Of which the size of a batch counts.
-        chunk: The most clients of a launch.
-        precision: Of the products.
+        schedule: Schedule, of which the size of a batch counts.
+        chunk: Largest number of clients in a launch.
+        precision: Precision of the network's products.
         together: Clients that share a launch, see `crowd`.
     """
     accelerated = shared.device.type != "cpu"
-    if not asks():
+    if not may_measure():
         return "stacked" if accelerated else "loop"
     stacked = Stacked(protocol, shared, schedule, chunk, precision=precision)
     ways: dict[str, Executor] = {
@@ -85,26 +82,26 @@ def choose(
     if clients < 2:
         return "loop"
     question = asked(stacked, clients, *ways)
-    return answer(question, ways.__contains__) or kept(
-        question, measured(ways, clients), ways.__contains__
-    )
+    fits = ways.__contains__
+    return stored(question, fits) or store(question, measured(ways, clients), fits)
 
 
 def asked(engine: Executor, clients: int, *ways: str) -> str:
-    """What the answer depends on, and between which executors it is."""
-    network, protocol = engine.shared.network, type(engine.protocol)
-    what = (
+    """Text of the question: all that the answer depends on, and the executors to choose from."""
+    network = engine.shared.network
+    protocol = type(engine.protocol)
+    parts = (
         f"{type(network).__name__} {dict(network.shapes)} for {network.image}",
         f"{protocol.__module__}.{protocol.__qualname__}",
         f"batch {engine.schedule.batch_size}, {engine.precision}, {clients} clients",
         " or ".join(ways),
         f"{machine(engine.shared.device)}, revision {REVISION}",
     )
-    return "; ".join(what)
+    return "; ".join(parts)
 
 
 def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> list[Client]:
-    """``n`` clients with so many random images each, at the start of a first round."""
+    """Make ``n`` clients with random images, at the start of a first round."""
     sent = protocol.broadcast(shared, protocol.init(shared), [0], Key(0))
     tree = protocol.receive(shared, sent.take([0]))
     labels = torch.arange(samples, device=shared.device)
@@ -121,33 +118,35 @@ def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> 
 
 
 def measured(ways: Mapping[str, Executor], clients: int) -> str:
-    """Which one trains so many clients faster, in turns; the least time of each counts.
+    """Name the executor that trains so many clients fastest, by the least time of each in turns.
 
     Args:
-        ways: The loop first; a later one must be `MARGIN` times as fast as the best before it.
-        clients: How many.
+        ways: Executors, the loop first; a later one must be `MARGIN` times as fast as the best
+            before.
+        clients: Number of clients.
     """
     loop = ways["loop"]
     schedule = Schedule(1, loop.schedule.batch_size)
     ways = {name: dataclasses.replace(way, schedule=schedule) for name, way in ways.items()}
     group = strangers(loop.protocol, loop.shared, clients, STEPS * schedule.batch_size)
     seconds(ways["loop"], group[:1])
-    start = seconds(ways["loop"], group[:1])  # the first one was cold
-    if loop.shared.device.type == "cpu" and start > HEAVY * STEPS:
+    warm = seconds(ways["loop"], group[:1])  # the first time was cold
+    if loop.shared.device.type == "cpu" and warm > HEAVY * STEPS:
         return "loop"
     for way in list(ways.values())[1:]:
         for _ in range(AFTER + 1):  # a launch is recorded at its second time
             seconds(way, group)
     turns = [[seconds(way, group) for way in ways.values()] for _ in range(TURNS)]
-    best, least = "loop", math.inf
-    for name, times in zip(ways, zip(*turns, strict=True), strict=True):
-        if least > MARGIN * min(times) or name == "loop":
-            best, least = name, min(times)
+    least = {name: min(times) for name, times in zip(ways, zip(*turns, strict=True), strict=True)}
+    best = "loop"
+    for name in least:
+        if least[best] > MARGIN * least[name]:
+            best = name
     return best
 
 
 def seconds(executor: Executor, clients: Sequence[Client]) -> float:
-    """Of the clock, with the work of the device."""
+    """Seconds of wall clock that training takes, with the work of the device."""
     if executor.shared.device.type == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()

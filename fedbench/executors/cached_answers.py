@@ -1,9 +1,7 @@
-"""What was measured on this machine once: one small file for each question, in a folder of caches.
+"""Answers measured once on this machine: a small file for each question, in a cache folder.
 
 The first process that answers a question answers it for all, so that runs of one machine are alike.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -20,7 +18,7 @@ from fedbench.core.files import cache_folder
 
 
 def machine(device: torch.device) -> str:
-    """What an answer holds for, beside its question: library and processor."""
+    """Name the library and the processor, with which an answer may change."""
     where = f"{torch.get_num_threads()} threads of {processor()}"
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)
@@ -28,20 +26,20 @@ def machine(device: torch.device) -> str:
 
 
 def processor() -> str:
-    """As it calls itself."""
+    """Name of the processor, as it reports itself."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.processor() or platform.machine()
 
 
-def asks() -> bool:
-    """False if nothing is to be measured: ``FEDBENCH_PROBE=off``."""
+def may_measure() -> bool:
+    """Whether measuring is allowed: not with ``FEDBENCH_PROBE=off``."""
     return os.environ.get("FEDBENCH_PROBE") != "off"
 
 
 def folder() -> Path:
-    """Where answers lie: ``fedbench/answers`` in the user's folder of caches."""
+    """Folder of the answers: ``fedbench/answers`` in the user's caches."""
     return cache_folder("answers")
 
 
@@ -49,26 +47,26 @@ def _file(question: str) -> Path:
     return folder() / f"{sha256(question.encode()).hexdigest()[:16]}.json"
 
 
-def answer(question: str, fits: Callable[[str], bool]) -> str | None:
-    """What was measured here before; None if nothing was that fits, or nobody can read it."""
+def stored(question: str, fits: Callable[[str], bool]) -> str | None:
+    """Return the stored answer to a question; None if there is none that fits and is readable."""
     with suppress(OSError, RuntimeError, ValueError, KeyError, TypeError):
-        said = json.loads(_file(question).read_text())
-        found = said["answer"]
-        if said["question"] == question and isinstance(found, str) and fits(found):
-            return found
+        entry = json.loads(_file(question).read_text())
+        answer = entry["answer"]
+        if entry["question"] == question and isinstance(answer, str) and fits(answer):
+            return answer
     return None
 
 
-def kept(question: str, found: str, fits: Callable[[str], bool]) -> str:
-    """Keep an answer, unless somebody was first; the one that holds."""
-    with suppress(OSError, RuntimeError):  # of no home, too
+def store(question: str, answer: str, fits: Callable[[str], bool]) -> str:
+    """Store an answer unless there is one already; return the one that holds."""
+    with suppress(OSError, RuntimeError):  # RuntimeError without a home folder
         path = _file(question)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
         try:
             with os.fdopen(handle, "w") as file:
-                json.dump({"question": question, "answer": found}, file, indent=1)
-            os.link(temporary, path)  # fails if it is there
+                json.dump({"question": question, "answer": answer}, file, indent=1)
+            os.link(temporary, path)  # fails if there is an answer already
         finally:
             os.unlink(temporary)
-    return answer(question, fits) or found
+    return stored(question, fits) or answer

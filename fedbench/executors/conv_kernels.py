@@ -1,9 +1,9 @@
-"""Two ways to convolve the images of many clients, each with kernels of its own; timed, and kept.
+"""Two ways to convolve images of many clients, each with its own kernels, and the faster one.
 
-In lock step `torch.nn.functional.conv2d` becomes a convolution in groups, one a client, which some
-accelerators do badly. The same numbers come from a product of matrices, whose columns are the
-patches of the images (im2col): more memory, and the fast path of every library. Which one is
-faster depends on the layer, the batch and the device, so it is measured for each layer, once.
+In lock step `torch.nn.functional.conv2d` becomes a convolution in groups, one a client, which is
+slow on some accelerators. The same numbers come from a product of matrices, whose columns are the
+patches of the images (im2col): more memory, and the fast path of every library. Which one is faster
+depends on the layer, the batch and the device, so it is measured for each layer, once.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedbench.core.rng import Key
-from fedbench.executors.cached_answers import answer, asks, kept, machine
+from fedbench.executors.cached_answers import machine, may_measure, store, stored
 from fedbench.models.network import Convolve, Network, Step
 
-REVISION = 1  # of the forms: raised when one becomes faster, for then old answers are none
-MARGIN = 1.1  # so much faster must matrices be: they take more memory
+REVISION = 1  # of the forms: raised when one becomes faster, which voids old answers
+MARGIN = 1.1  # how much faster matrices must be, because they take more memory
 TURNS = 3
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """A layer's convolution, for one client.
+    """Shapes of a layer's convolution, for one client.
 
     Args:
-        image: Channels, height and width of what goes in.
+        image: Channels, height and width of the input.
         kernels: Outputs, channels, height and width.
-        stride: Of both directions.
-        padding: On all sides.
+        stride: Stride in both directions.
+        padding: Padding on all sides.
     """
 
     image: tuple[int, ...]
@@ -43,18 +43,18 @@ class Geometry:
 
     @classmethod
     def of(cls, x: Tensor, weight: Tensor, stride: int, padding: int) -> Geometry:
-        """That of ``x (B, C, H, W)`` and ``weight (O, C, h, w)``."""
+        """Geometry of ``x (B, C, H, W)`` and ``weight (O, C, h, w)``."""
         return cls(tuple(x.shape[1:]), tuple(weight.shape), stride, padding)
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is convolved at once.
+    """Number of images that are convolved at once.
 
     Args:
-        device: Where.
-        clients: Of a launch.
-        batch: Samples of each.
+        device: Device that convolves.
+        clients: Clients of a launch.
+        batch: Samples of each client.
         half: Whether products are in bfloat16.
     """
 
@@ -92,10 +92,10 @@ FORMS: Mapping[str, Convolve] = {"groups": F.conv2d, "matrices": matrices}
 
 @dataclass(frozen=True)
 class Forms:
-    """A convolution that goes its own way in some layers.
+    """A convolution that uses the faster form of each layer.
 
     Args:
-        multiplied: Those that are products of `matrices`.
+        multiplied: Layers that are products of `matrices`.
     """
 
     multiplied: frozenset[Geometry] = frozenset()
@@ -108,50 +108,50 @@ class Forms:
         stride: int = 1,
         padding: int = 0,
     ) -> Tensor:
-        """See `torch.nn.functional.conv2d`."""
+        """Convolve as `torch.nn.functional.conv2d` does."""
         here = Geometry.of(x, weight, stride, padding)
         form = FORMS["matrices" if here in self.multiplied else "groups"]
         return form(x, weight, bias, stride=stride, padding=padding)
 
 
 def geometries(network: Network) -> list[Geometry]:
-    """Of its layers, in their order, each one once."""
-    found: dict[Geometry, None] = {}
+    """Geometry of each layer of a network, in order, without repetition."""
+    layers: dict[Geometry, None] = {}
 
     def note(
         x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1, padding: int = 0
     ) -> Tensor:
-        found[Geometry.of(x, weight, stride, padding)] = None
+        layers[Geometry.of(x, weight, stride, padding)] = None
         return F.conv2d(x, weight, bias, stride=stride, padding=padding)
 
     params = {name: torch.empty(shape, device="meta") for name, shape in network.shapes.items()}
     x = torch.empty(1, *network.image, device="meta")
     network.logits(params, x, Step(Key(0), torch.ones(1, device="meta").bool(), convolve=note))
-    return list(found)
+    return list(layers)
 
 
 def chosen(network: Network, load: Load) -> Forms:
-    """The faster form of every layer.
+    """Choose the faster form of every layer.
 
     Always groups on a CPU, where matrices take more than twice the time (`fedbench bench`), and
     with ``FEDBENCH_PROBE=off``.
 
     Args:
-        network: Its layers.
-        load: Of a launch.
+        network: Network whose layers are timed.
+        load: Images of a launch.
     """
-    if load.device.type == "cpu" or not asks():
+    if load.device.type == "cpu" or not may_measure():
         return Forms()
     return measured(network, load)
 
 
 def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS) -> Forms:
-    """See `chosen`; measured, or what was measured before.
+    """Measure the faster form of every layer, or read what was measured before.
 
     Args:
-        network: Its layers.
-        load: Of a launch.
-        forms: What is timed, by its name.
+        network: Network whose layers are timed.
+        load: Images of a launch.
+        forms: Convolutions that are timed, by name.
     """
     layers = geometries(network)
     size = f"{load.clients} clients, batch {load.batch}, {'bf16' if load.half else 'fp32'}"
@@ -161,16 +161,16 @@ def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS
         names = text.split()
         return len(names) == len(layers) and set(names) <= set(FORMS)
 
-    known = answer(question, fits)
-    if known is None:
-        found = [faster(layer, load, forms) for layer in layers]
-        known = kept(question, " ".join(found), fits)
-    names = zip(layers, known.split(), strict=True)
+    answer = stored(question, fits)
+    if answer is None:
+        answer = " ".join(faster(layer, load, forms) for layer in layers)
+        answer = store(question, answer, fits)
+    names = zip(layers, answer.split(), strict=True)
     return Forms(frozenset(layer for layer, name in names if name == "matrices"))
 
 
 def faster(layer: Geometry, load: Load, forms: Mapping[str, Convolve] = FORMS) -> str:
-    """The name of the faster form: there and back, in turns, the least time of each."""
+    """Name the faster form: forward and backward, in turns, by the least time of each."""
     ways = [there_and_back(layer, load, forms[name]) for name in ("groups", "matrices")]
     turns = [[_seconds(way) for way in ways] for _ in range(1 + TURNS)][1:]  # the first is cold
     groups, multiplied = (min(times) for times in zip(*turns, strict=True))
@@ -178,7 +178,7 @@ def faster(layer: Geometry, load: Load, forms: Mapping[str, Convolve] = FORMS) -
 
 
 def there_and_back(layer: Geometry, load: Load, form: Convolve) -> Callable[[], Tensor]:
-    """A launch of that layer alone, with random numbers; its gradient."""
+    """Make a launch of that layer alone, with random numbers, that returns a gradient."""
     device = load.device
     x = Key(0).uniform(load.clients, load.batch, *layer.image, device=device)
     weight = Key(1).uniform(load.clients, *layer.kernels, device=device)

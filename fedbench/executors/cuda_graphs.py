@@ -1,12 +1,10 @@
-"""Launches that come again are recorded as a CUDA graph and replayed: one call for all of a round.
+"""Launches that recur are recorded as a CUDA graph and replayed: one call for all of a round.
 
-A client's whole local training is some thousands of small kernels, and it takes the processor
-longer to ask for them than an accelerator to run them. Nothing in it depends on numbers that the
-processor would have to read (`tests/test_recorded.py`), so the kernels of one launch, once
-recorded, are those of every launch of that shape.
+A client's local training is some thousands of small kernels, and it takes the processor longer to
+launch them than an accelerator to run them. Nothing in it depends on numbers that the processor
+would have to read (`tests/test_recorded.py`), so the kernels of one launch, once recorded, are
+those of every launch of that shape.
 """
-
-from __future__ import annotations
 
 import warnings
 from collections import OrderedDict, deque
@@ -23,65 +21,63 @@ from fedbench.api import Memory
 Inputs = tuple[object, ...]  # tensors, in tuples and dictionaries
 Outputs = tuple[Tensor, Memory]
 Work = Callable[..., Outputs]
-Recording = tuple[Callable[[], None], Outputs]  # plays it again; where the results then lie
+Recording = tuple[Callable[[], None], Outputs]  # replays it; the memory of its results
 Record = Callable[[Work, Inputs], Recording]
 
 TOLERANCE = 1e-3  # of the largest number: how far a replay may be from the launch itself
-AFTER = 2  # launches that are made as they are written before they are recorded
+AFTER = 2  # launches of a kind that run as written before it is recorded
 KEPT = 4  # recordings
-KNOWN = 256  # launches that are remembered without
+KNOWN = 256  # kinds of launches that are counted without a recording
 
 
 def fixed(*things: object) -> bool:
-    """Whether all are frozen dataclasses that are equal by value: what was recorded stays true.
+    """Whether all are frozen dataclasses that compare by value, so that recordings stay valid.
 
-    Not so their subclasses that are no frozen dataclasses of their own.
+    Subclasses that are no frozen dataclasses of their own do not count.
     """
-    return all(_frozen(thing) and _hashable(thing) for thing in things)
+    return all(_frozen(thing) for thing in things)
 
 
 def _frozen(thing: object) -> bool:
     parameters = vars(type(thing)).get("__dataclass_params__")
-    return parameters is not None and parameters.frozen and parameters.eq
-
-
-def _hashable(thing: object) -> bool:
     try:
         hash(thing)
     except TypeError:
         return False
-    return True
+    return parameters is not None and parameters.frozen and parameters.eq
 
 
 class Recorder:
-    """Plays launches, and records those that come again.
+    """Runs launches, and records and replays those that recur.
 
-    A recording holds what Python decided when it was made. So ``key`` must say all that a launch
-    decides by, but for the shapes and types of its inputs, which are added to it here. It is used
-    only if its first replay gives what the launch itself gave; where it does not, or where nothing
-    can be recorded, a warning says so, and nothing more is recorded: launches go on as written.
+    A recording holds what Python decided when it was made. So ``key`` must cover all that a launch
+    decides by, but for the shapes and types of its inputs, which are added to it here. A recording
+    is used only if its first replay gives what the launch itself gave; where it does not, or where
+    nothing can be recorded, a warning says so and nothing more is recorded.
 
-    When there are enough recordings, the one that was not played for longest makes room for a
-    launch that has come `AFTER` times since then: kinds that take turns do not drive each other
-    out.
+    When there are enough recordings, the one that was not replayed for longest is dropped for a
+    launch that has come `AFTER` times since then: kinds that take turns do not evict each other.
 
     Args:
         record: Records a launch on inputs whose memory will be written again.
-        most: Recordings at once; each holds its inputs, and all share memory for what is between.
+        most: Recordings at once; each holds its inputs, and all share memory for temporaries.
     """
 
     def __init__(self, record: Record, most: int = KEPT) -> None:
-        self._record, self._most, self._works, self._now = record, most, True, 0
-        self._met: OrderedDict[Hashable, deque[int]] = OrderedDict()  # when; oldest kind first
+        self._record = record
+        self._most = most
+        self._works = True
+        self._now = 0  # counts launches
+        self._met: OrderedDict[Hashable, deque[int]] = OrderedDict()  # last launches of each kind
         self._kept: OrderedDict[Hashable, tuple[list[Tensor], Recording]] = OrderedDict()
-        self._played: dict[Hashable, int] = {}  # when each of them was played last
+        self._played: dict[Hashable, int] = {}  # last launch of each recording
 
     def __len__(self) -> int:
-        """How many launches are recorded."""
+        """Number of launches that are recorded."""
         return len(self._kept)
 
     def play(self, key: Hashable, work: Work, inputs: Inputs) -> Outputs:
-        """What ``work(*inputs)`` returns, which must be a function of ``key`` and the inputs."""
+        """Return ``work(*inputs)``, which must be a function of ``key`` and the inputs."""
         leaves, form = _leaves(inputs)
         key = key, form, tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves)
         self._now += 1
@@ -95,7 +91,7 @@ class Recorder:
         return results
 
     def _due(self, key: Hashable) -> bool:
-        """Note that it came; whether it is to be recorded now."""
+        """Count a launch of this kind; return whether to record it now."""
         times = self._met[key] = self._met.pop(key, deque(maxlen=AFTER))
         times.append(self._now)
         if len(self._met) > KNOWN:
@@ -105,15 +101,16 @@ class Recorder:
         return len(times) == AFTER and times[0] > since
 
     def _keep(self, key: Hashable, work: Work, inputs: Inputs, expected: Outputs) -> None:
-        """Record, replay, and keep it if the results are the same."""
+        """Record and replay a launch; keep the recording if the results are the same."""
         try:
             leaves, form = _leaves(inputs)
             places = [leaf.clone() for leaf in leaves]
-            made = places, self._record(work, pytree.tree_unflatten(places, form))
-            same = agree(_replayed(made, leaves), expected)
+            recording = (places, self._record(work, pytree.tree_unflatten(places, form)))
+            same = agree(_replayed(recording, leaves), expected)
             reason = "its replay gave other numbers than the launch"
         except RuntimeError as error:  # torch's and CUDA's own: something in it cannot be recorded
-            same, reason = False, str(error).partition("\n")[0]
+            same = False
+            reason = str(error).partition("\n")[0]
         if not same:
             self._works = False
             text = f"launches are no longer recorded: {reason}"
@@ -121,25 +118,26 @@ class Recorder:
             return
         if len(self._kept) == self._most:
             self._played.pop(self._kept.popitem(last=False)[0])
-        self._kept[key], self._played[key] = made, self._now
+        self._kept[key] = recording
+        self._played[key] = self._now
 
 
 def _leaves(thing: object) -> tuple[list[Tensor], pytree.TreeSpec]:
     return pytree.tree_flatten(thing)
 
 
-def _replayed(made: tuple[list[Tensor], Recording], leaves: list[Tensor]) -> Outputs:
-    """The results for these inputs, as tensors of their own."""
-    places, (again, results) = made
+def _replayed(recording: tuple[list[Tensor], Recording], leaves: list[Tensor]) -> Outputs:
+    """Replay a recording for these inputs; return copies of the results."""
+    places, (replay, results) = recording
     for place, leaf in zip(places, leaves, strict=True):
         place.copy_(leaf)
-    again()
+    replay()
     copied: Outputs = pytree.tree_map(torch.clone, results)
     return copied
 
 
 def agree(a: object, b: object) -> bool:
-    """True if all numbers are equal but for rounding, and NaN where the others are."""
+    """Whether all numbers are equal up to rounding, with NaN in the same places."""
     pairs = zip(_leaves(a)[0], _leaves(b)[0], strict=True)
     return all(_close(x, y) for x, y in pairs)
 
@@ -152,22 +150,23 @@ def _close(x: Tensor, y: Tensor) -> bool:
 
 
 def cuda_graphs() -> Record:
-    """Records CUDA graphs, all in one pool of memory.
+    """Make a recorder of CUDA graphs, all in one pool of memory.
 
-    One pool will do, for a replay's results are copied before anything else is replayed.
+    One pool will do, because a replay's results are copied before anything else is replayed.
     """
     pool = cache(torch.cuda.graph_pool_handle)
 
     def record(work: Work, inputs: Inputs) -> Recording:
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph, pool=pool(), capture_error_mode="thread_local"):
                 results = work(*inputs)
         except RuntimeError as error:
-            torch.cuda.set_stream(stream)  # a capture that fails leaves its own one behind,
+            torch.cuda.set_stream(stream)  # a capture that fails leaves its own stream behind,
             with suppress(RuntimeError):  # and the allocator in its pool
                 torch._C._cuda_endAllocateToPool(stream.device_index, pool())
-            if isinstance(error.__context__, RuntimeError):  # what happened before it could not end
+            if isinstance(error.__context__, RuntimeError):  # the failure that stopped the capture
                 raise error.__context__ from None
             raise
         return graph.replay, results

@@ -1,6 +1,4 @@
-"""Who trains the clients of a round."""
-
-from __future__ import annotations
+"""Executors by name, and the choice of the fastest one."""
 
 from typing import Any
 
@@ -16,11 +14,7 @@ NAMES = ("auto", "loop", "stacked", "recorded", "forked")
 
 
 def require_known(name: str) -> None:
-    """One of `NAMES`.
-
-    Raises:
-        ConfigError: it is another.
-    """
+    """Raise `ConfigError` unless the name is one of `NAMES`."""
     require("--executor", name, name in NAMES, ", ".join(NAMES[:-1]) + f" or {NAMES[-1]}")
 
 
@@ -39,18 +33,18 @@ def executor(
     precision: Precision = "fp32",
     crowd: float = 1.0,
 ) -> Executor:
-    """The executor of that name; ``auto`` is the faster one, see `fedbench.executors.autotune`.
+    """Make the executor of that name; ``auto`` is the fastest one (`fedbench.executors.autotune`).
 
-    Workers that play several runs ask for "together" (`fedbench.executors.multi_run`), which is
-    not in `NAMES`.
+    Workers that play several runs ask for "together" (`fedbench.executors.multi_run`), which is not
+    in `NAMES`.
 
     Args:
         name: One of `NAMES`.
-        protocol: What clients train.
+        protocol: Protocol that the clients train.
         shared: Network and device.
         schedule: How often a client sees its data.
-        chunk: Clients that are trained at once, where many are.
-        precision: Of the network's products.
+        chunk: Clients that are trained at once, by executors that do so.
+        precision: Precision of the network's products.
         crowd: Clients of a round that take equally many steps, on average.
 
     Raises:
@@ -61,16 +55,14 @@ def executor(
         require_known(name)
     cuda = shared.device.type == "cuda"
     require_device(name, cuda)
-    found = name
+    kind = name
     if name == "auto" or (name == "together" and cuda):
-        found = choose(protocol, shared, schedule, chunk, precision, crowd)
+        kind = choose(protocol, shared, schedule, chunk, precision, crowd)
     if name == "together":
-        kept = recorder() if found == "recorded" else None
-        return Together(protocol, shared, schedule, chunk, precision=precision, recorder=kept)
-    if found == "stacked":
-        return Stacked(protocol, shared, schedule, chunk, precision=precision)
-    if found == "recorded":
-        return Recorded(protocol, shared, schedule, chunk, precision=precision)
-    if found == "forked":
-        return Forked(protocol, shared, schedule, precision=precision)
-    return Loop(protocol, shared, schedule, precision=precision)
+        tape = recorder() if kind == "recorded" else None
+        return Together(protocol, shared, schedule, chunk, precision=precision, recorder=tape)
+    if kind in ("stacked", "recorded"):
+        stacked = Stacked if kind == "stacked" else Recorded
+        return stacked(protocol, shared, schedule, chunk, precision=precision)
+    looped = Forked if kind == "forked" else Loop
+    return looped(protocol, shared, schedule, precision=precision)

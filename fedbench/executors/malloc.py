@@ -1,6 +1,4 @@
-"""Keep freed memory instead of handing it back to the kernel after every step."""
-
-from __future__ import annotations
+"""Memory settings: keep freed memory instead of returning it to the kernel every step."""
 
 import ctypes
 import os
@@ -11,11 +9,11 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 
 
 def keep_memory() -> bool:
-    """Tell glibc to reuse big blocks; training steps then stop page-faulting. True if it was told.
+    """Tell glibc to reuse big blocks, so that training steps stop page-faulting; True if it took.
 
-    It holds for the main thread: others give torch's large blocks back all the same. For processes
-    of our own only. ``FEDBENCH_ALLOCATOR=system`` leaves the allocator alone; results
-    do not depend on it.
+    It holds for the main thread: others return torch's large blocks all the same. For processes of
+    our own only. ``FEDBENCH_ALLOCATOR=system`` leaves the allocator alone; results do not depend on
+    it.
     """
     if platform.libc_ver()[0] != "glibc" or os.environ.get("FEDBENCH_ALLOCATOR") == "system":
         return False

@@ -1,8 +1,8 @@
 """Several runs in one process, whose clients train in the same launches.
 
 A sweep of small networks cannot fill a machine run by run. Here every run has a thread; they take
-turns, one at a time, and each goes on until it needs training or ends. Then all that wait are
-trained at once. A run knows nothing of it but its executor's name.
+turns, one at a time, and each goes on until it needs training or ends. Then the clients of all
+waiting runs are trained at once. A run notices nothing but its executor's name.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from fedbench.executors.training import Client, Trained
 from fedbench.executors.vmap import Part, Stacked, train_all
 
 Ending = TypeVar("Ending")
-_thread = threading.local()  # of a run: its seat
+_thread = threading.local()  # its attribute ``seat`` is that of the thread's run
 
 
 @dataclass(frozen=True, eq=False)
 class Together(Stacked):
-    """`Stacked`, with the clients of all runs at the table; without one, with its own."""
+    """`Stacked` with the clients of all runs at the table; without a table, with its own."""
 
     def train(self, clients: Sequence[Client]) -> Trained:
-        """See `Executor.train`."""
+        """Hand the clients to the table, see `Executor.train`."""
         seat: Seat[object] | None = getattr(_thread, "seat", None)
         return super().train(clients) if seat is None else seat.ask((self, clients))
 
 
 def recorder() -> Recorder:
-    """That of this run's table; away from one a new one."""
+    """Recorder of this run's table, or a new one without a table."""
     seat: Seat[object] | None = getattr(_thread, "seat", None)
     return Recorder(cuda_graphs()) if seat is None else seat.table.recorder
 
 
 def now() -> float:
-    """Seconds of the clock; in a run at a table without those in which it waited for others."""
+    """Seconds of the clock, for a run at a table without the time it waited for others."""
     seat: Seat[object] | None = getattr(_thread, "seat", None)
     return time.perf_counter() - (0.0 if seat is None else seat.waited)
 
 
 def settings_restorer() -> Callable[[], list[str]]:
-    """What sets back process-wide settings that this run has changed, and says which.
+    """Return a function that restores process-wide settings, and says which had changed.
 
     It restores those of now; for runs at a table those of the time at which its first run asked,
     since another one may have changed them in between.
@@ -64,40 +64,44 @@ def settings_restorer() -> Callable[[], list[str]]:
 class Seat(Generic[Ending]):
     """A run in its own thread, which moves only while `resume` waits for it.
 
-    It wants something trained (``wanted``), gets an ``answer`` that cost it ``share`` seconds, and
-    has ``ended`` with a result or an error; ``waited`` are the seconds that were the others'.
-    ``changes`` are process-wide settings that it changed and the table has restored.
+    ``wanted`` is what it wants trained, ``answer`` the result, which took its ``share`` of seconds;
+    ``ended`` is its result or error; ``waited`` counts seconds that other runs took; ``changes``
+    are process-wide settings that it changed and the table has restored.
 
     Args:
-        name: Of the run, for who looks.
+        name: Number by which the caller knows the run.
         work: The run.
-        table: Where it is.
+        table: The table that it sits at.
     """
 
     def __init__(self, name: int, work: Callable[[], Ending], table: Table[Ending]) -> None:
-        self.name, self.table = name, table
+        self.name = name
+        self.table = table
         self.wanted: Part | None = None
         self.answer: Trained | BaseException | None = None
         self.ended: Ending | BaseException | None = None
         self.share = self.waited = 0.0
         self.changes: list[str] = []
         self._work = work
-        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self._go = threading.Semaphore(0)
+        self._stopped = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def resume(self) -> None:
-        """Until it wants something to be trained or has ended."""
+        """Let the run go on until it wants something trained or has ended."""
         self._go.release()
         self._stopped.acquire()
 
     def ask(self, part: Part) -> Trained:
-        """Called by the run: hand over, and wait for the answer."""
-        start, self.wanted = time.perf_counter(), part
+        """Hand clients over to be trained, and wait for the answer; the run calls this."""
+        start = time.perf_counter()
+        self.wanted = part
         self._stopped.release()
         self._go.acquire()
         self.waited += time.perf_counter() - start - self.share
-        answer, self.wanted, self.answer = self.answer, None, None
+        answer = self.answer
+        self.wanted = self.answer = None
         assert answer is not None
         if isinstance(answer, BaseException):
             raise answer
@@ -122,15 +126,15 @@ class Table(Generic[Ending]):
 
     @cached_property
     def recorder(self) -> Recorder:
-        """Of its launches: one for all of its runs, whose memory they share."""
+        """One recorder for the launches of all runs, which share its memory."""
         return Recorder(cuda_graphs())
 
     def seat(self, name: int, work: Callable[[], Ending]) -> None:
-        """Another run; it begins with the next `turn`."""
+        """Add a run; it begins with the next `turn`."""
         self.seats.append(Seat(name, work, self))
 
     def turn(self) -> list[Seat[Ending]]:
-        """Every run goes on to its next training, which is done for all; those that have ended.
+        """Let every run go on to its next training, and train for all; return those that ended.
 
         A launch that fails is tried run by run: an error is its own run's.
         """
@@ -142,11 +146,12 @@ class Table(Generic[Ending]):
         parts = [seat.wanted for seat in self.seats if seat.wanted is not None]
         start = time.perf_counter()
         answers = _trained(parts)
-        changes = self._restored()  # by whichever of them: it may have changed the others' numbers
+        changes = self._restored()  # by any run: it may have changed the numbers of all
         for seat, answer in zip(self.seats, answers, strict=True):
             seat.answer = answer
             seat.changes += changes
-        spent, clients = time.perf_counter() - start, sum(len(part[1]) for part in parts)
+        spent = time.perf_counter() - start
+        clients = sum(len(part[1]) for part in parts)
         for seat, part in zip(self.seats, parts, strict=True):
             seat.share = spent * len(part[1]) / max(1, clients)
         return ended

@@ -1,11 +1,9 @@
-"""Train the clients of a round: one after the other, or many in lock step.
+"""Training of a round's clients, one after the other or many in lock step.
 
 A protocol is written for one client. `Loop` calls it client by client and is the oracle;
 `fedbench.executors.vmap` maps it over clients with equally many steps. Both draw the same numbers,
 and agree to rounding.
 """
-
-from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
@@ -27,11 +25,11 @@ from fedbench.models.network import Convolve, Step, is_statistic, saved_bytes
 
 WrapGrad = Callable[[Gradient], Grad]
 Precision = Literal["fp32", "bf16"]
-Trained = tuple[Tensor, list[Memory]]  # updates (n, d), and what each client now remembers
+Trained = tuple[Tensor, list[Memory]]  # updates (n, d), and the memory of each client
 
 
 def untouched(grad: Gradient) -> Grad:
-    """The `WrapGrad` of who trains as the protocol says."""
+    """The `WrapGrad` of clients that train as the protocol says."""
     return grad
 
 
@@ -40,12 +38,12 @@ class Client:
     """One client's part in a round.
 
     Args:
-        tree: What it received.
+        tree: Tree that it received.
         x: ``(N, C, H, W)`` normalised training images.
         y: ``(N,)`` labels.
-        key: All of its draws come from here.
-        memory: What it kept from its last round.
-        wrap_grad: What a mechanism or an attack makes of the gradient.
+        key: Source of all of its draws.
+        memory: Memory from its last round.
+        wrap_grad: Change of the gradient by a mechanism or an attack.
     """
 
     tree: Tree
@@ -57,7 +55,7 @@ class Client:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Mean over the samples whose label is not -1 (padding).
+    """Mean cross-entropy of the samples whose label is not -1 (padding).
 
     >>> x = torch.tensor([[0.0, 0.0], [5.0, 1.0]])
     >>> round(cross_entropy(x, torch.tensor([1, -1])).item(), 4)
@@ -65,8 +63,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """
     logits = logits.float() if logits.dtype == torch.bfloat16 else logits
     labels = torch.arange(logits.shape[1], device=y.device)
-    # As a sum: the way back of `gather` adds at places, for which torch on CUDA has another, longer
-    # way when it is told to be deterministic.
+    # as a sum, because the backward pass of `gather` is slow in torch's deterministic mode on CUDA
     chosen = torch.where(y[:, None] == labels, log_softmax(logits, dim=1), 0.0).sum(dim=1)
     return -chosen.sum() / (y >= 0).sum().to(logits.dtype)
 
@@ -79,7 +76,7 @@ class Schedule:
         epochs: Passes over the data in a round, each in a new order.
         batch_size: Samples a step; the last one of an epoch may have fewer.
         coins: Each step draws every sample with probability ``batch_size / count`` instead (Poisson
-            sampling, what accountants of DP-SGD assume), as many steps as there would be.
+            sampling, which accountants of DP-SGD assume), in as many steps.
     """
 
     epochs: int
@@ -91,7 +88,7 @@ class Schedule:
         require("--batch-size", self.batch_size, self.batch_size >= 1, ">= 1")
 
     def rows(self, count: int, key: Key) -> list[Tensor]:
-        """Indices of each step's samples."""
+        """Draw the indices of each step's samples."""
         steps: list[Tensor] = []
         if self.coins:
             for step in range(self.steps(count)):
@@ -104,7 +101,7 @@ class Schedule:
         return steps
 
     def steps(self, count: int) -> int:
-        """Local steps of a client with so many samples."""
+        """Number of local steps of a client with ``count`` samples."""
         return self.epochs * -(-count // self.batch_size)
 
 
@@ -125,7 +122,7 @@ class _Steps(Sequence[tuple[Tensor, Tensor]]):
 
 @dataclass(frozen=True, eq=False)
 class Executor(ABC):
-    """Trains clients; how is its own matter."""
+    """A way to train the clients of a round."""
 
     protocol: Protocol[Any]
     shared: Shared
@@ -134,20 +131,20 @@ class Executor(ABC):
 
     @abstractmethod
     def train(self, clients: Sequence[Client]) -> Trained:
-        """``updates (n, d)`` in the order of ``clients``, and what each of them now remembers."""
+        """Return ``updates (n, d)`` in the order of ``clients``, and the memory of each client."""
 
     @cached_property
     def frozen(self) -> Tree:
-        """What all clients have from the seed."""
+        """Tree that all clients have from the seed."""
         return self.protocol.frozen(self.shared)
 
     @cached_property
     def convolve(self) -> Convolve:
-        """How networks convolve in training; see `fedbench.models.network.convolution`."""
+        """Convolution of networks in training; see `fedbench.models.network.convolution`."""
         return torch.nn.functional.conv2d
 
     def loss(self, tree: Tree, frozen: Tree, x: Tensor, y: Tensor, key: Key) -> tuple[Tensor, Tree]:
-        """Cross-entropy of the network with what the protocol makes of the trained tree.
+        """Cross-entropy of the network that the protocol makes of the trained tree.
 
         Beside it, the network's running statistics after this step.
         """
@@ -161,28 +158,28 @@ class Executor(ABC):
     def each(self, tree: Tree, x: Tensor, y: Tensor, key: Key, *, frozen: Tree) -> Tree:
         """Gradients of every sample's own loss, with a leading dimension of samples.
 
-        All samples see the same draws (of a mask, say), as a batch would; padding has none. Not
-        for networks with running statistics, which belong to a batch.
+        All samples see the same draws (of a mask, say), as a batch would; padding has none. Not for
+        networks with running statistics, which belong to a batch.
         """
         draws = Key(key.tensor(x.device))
 
-        def of(x: Tensor, y: Tensor) -> Tree:
+        def of_sample(x: Tensor, y: Tensor) -> Tree:
             gradient: Tree
             gradient, _ = torch.func.grad(self.loss, has_aux=True)(tree, frozen, x, y, draws)
             return {name: torch.where(y[0] >= 0, g, 0.0) for name, g in gradient.items()}
 
         if not len(x):
             return {name: leaf.new_zeros(0, *leaf.shape) for name, leaf in tree.items()}
-        gradients: Tree = torch.vmap(of)(x[:, None], y[:, None])
+        gradients: Tree = torch.vmap(of_sample)(x[:, None], y[:, None])
         return gradients
 
     def gradient(self, batch: Grad, frozen: Tree) -> Gradient:
-        """What mechanisms and attacks wrap."""
+        """Gradient that mechanisms and attacks wrap."""
         return Gradient(batch, partial(self.each, frozen=frozen), self.schedule.batch_size)
 
 
 def with_statistics(gradient: Tree, tree: Tree, statistics: Tree) -> Tree:
-    """The gradient of ``tree``; a running statistic goes down to where the step has left it."""
+    """Gradient of ``tree``, in which running statistics go down to where the step left them."""
     return {
         name: (x - statistics[name]).detach() if is_statistic(name) else gradient[name]
         for name, x in tree.items()
@@ -191,7 +188,7 @@ def with_statistics(gradient: Tree, tree: Tree, statistics: Tree) -> Tree:
 
 @dataclass(frozen=True, eq=False)
 class Loop(Executor):
-    """Client by client."""
+    """Trains the clients one after the other."""
 
     @cached_property
     def last(self) -> bool:
@@ -207,31 +204,16 @@ class Loop(Executor):
         return 4 * kernels <= saved_bytes(network) * self.schedule.batch_size
 
     def train(self, clients: Sequence[Client]) -> Trained:
-        """See `Executor.train`."""
-        frozen = self.frozen
-
-        def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-            leaves = {
-                name: value.detach().requires_grad_(not is_statistic(name))
-                for name, value in tree.items()
-            }
-            if self.last:  # copied, for `contiguous` takes one channel to be in any order
-                x = torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
-            loss, statistics = self.loss(leaves, frozen, x, y, key)
-            wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
-            gradient = torch.autograd.grad(loss, list(wanted.values()))
-            return with_statistics(dict(zip(wanted, gradient, strict=True)), tree, statistics)
-
+        """Train in the order of ``clients``, as in `Executor.train`."""
+        gradient = self.gradient(self._grad, self.frozen)
         layout = self.protocol.trained(self.shared)
-        updates, memories = torch.zeros(0, layout.d, device=self.shared.device), []
+        updates = torch.zeros(0, layout.d, device=self.shared.device)
+        memories = []
         for i, client in enumerate(clients):
             batches = _Steps(client, self.schedule.rows(len(client.x), client.key))
+            grad = hooks.wrapped(client.wrap_grad, gradient)
             tree, memory = self.protocol.local_update(
-                client.tree,
-                batches,
-                hooks.wrapped(client.wrap_grad, self.gradient(grad, frozen)),
-                client.key,
-                client.memory,
+                client.tree, batches, grad, client.key, client.memory
             )
             if not i:
                 dtypes = [updates.dtype, *(leaf.dtype for leaf in tree.values())]
@@ -240,3 +222,15 @@ class Loop(Executor):
             layout.flatten_into(updates[i], tree)
             memories.append(memory)
         return updates, memories
+
+    def _grad(self, tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        leaves = {
+            name: value.detach().requires_grad_(not is_statistic(name))
+            for name, value in tree.items()
+        }
+        if self.last:  # copied, because `contiguous` takes one channel to be in any order
+            x = torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
+        loss, statistics = self.loss(leaves, self.frozen, x, y, key)
+        trained = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+        gradient = torch.autograd.grad(loss, list(trained.values()))
+        return with_statistics(dict(zip(trained, gradient, strict=True)), tree, statistics)

@@ -1,10 +1,9 @@
-"""Train many clients at once: a protocol's `local_update` mapped over them, of one run or several.
+"""Training of many clients at once: `local_update` mapped over them, of one run or several.
 
-On an accelerator, and with small networks on a CPU, a step costs its launches and not its
-arithmetic; here many clients share them. `fedbench.executors.training.Loop` is the oracle.
+On an accelerator, and with small networks on a CPU, the time of a step is that of its launches and
+not of its arithmetic; here many clients share them. `fedbench.executors.training.Loop` is the
+oracle.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
@@ -31,31 +30,31 @@ from fedbench.executors.training import (
 )
 from fedbench.models.network import Convolve, Network, saved_bytes
 
-BUDGET = 1 << 29  # bytes of a launch on a CPU, where more at once gain nothing
-SHARE = 0.4  # of an accelerator's memory
-TIMED = 8  # clients of a convolution that is timed, at most
-COPIES = 6  # of its parameters that a client holds: tree, gradient, momentum, mask, update, frozen
+BUDGET = 1 << 29  # bytes of a launch on a CPU, where more gain nothing
+SHARE = 0.4  # of an accelerator's memory that a launch may take
+TIMED = 8  # largest number of clients of a convolution that is timed
+COPIES = 6  # of a client's parameters: tree, gradient, momentum, mask, update, frozen
 
 
 @dataclass(frozen=True, eq=False)
 class Stacked(Executor):
-    """Up to ``chunk`` clients at once, in lock step, or as many as the memory is for.
+    """Trains up to ``chunk`` clients at once, in lock step, as far as memory allows.
 
     Only clients with equally many steps and the same ``wrap_grad`` share a launch; a short last
-    batch is padded with samples that have no gradient. A ``recorder`` plays launches again that
-    come again (`fedbench.executors.cuda_graphs`).
+    batch is padded with samples that have no gradient. A ``recorder`` replays launches that recur
+    (`fedbench.executors.cuda_graphs`).
     """
 
     chunk: int = 32
     recorder: Recorder | None = field(default=None, kw_only=True)
 
     def train(self, clients: Sequence[Client]) -> Trained:
-        """See `Executor.train`."""
+        """Train the clients in as few launches as possible, see `Executor.train`."""
         return train_all([(self, clients)])[0]
 
     @cached_property
     def width(self) -> int:
-        """How many clients a launch trains at most."""
+        """Largest number of clients that a launch trains."""
         return self._width(self.convolve)
 
     def _width(self, convolve: Convolve) -> int:
@@ -64,8 +63,8 @@ class Stacked(Executor):
         if device.type == "cuda":
             share = SHARE if self.recorder is None else SHARE / 2  # recordings keep as much again
             budget = int(share * torch.cuda.get_device_properties(device).total_memory)
-        one = footprint(self.shared.network, self.schedule.batch_size, convolve)
-        return max(1, min(self.chunk, budget // one))
+        client = footprint(self.shared.network, self.schedule.batch_size, convolve)
+        return max(1, min(self.chunk, budget // client))
 
     @cached_property
     def convolve(self) -> Convolve:
@@ -78,20 +77,21 @@ class Stacked(Executor):
 
 @dataclass(frozen=True, eq=False)
 class Recorded(Stacked):
-    """`Stacked`, whose launches are recorded when they come again, and replayed from then on."""
+    """`Stacked` whose launches are recorded when they recur, and replayed from then on."""
 
     recorder: Recorder | None = field(default_factory=lambda: Recorder(cuda_graphs()), kw_only=True)
 
 
-Part = tuple[Stacked, Sequence[Client]]  # a run, and those of its clients that are to be trained
+Part = tuple[Stacked, Sequence[Client]]  # executor of a run, and its clients to be trained
 Job = tuple[Stacked, Client]
 
 
 def train_all(parts: Sequence[Part]) -> list[Trained]:
-    """What `Executor.train` gives each run; clients of different runs share launches if they can.
+    """Train the clients of several runs, which share launches where they can.
 
     They can if network, protocol, schedule, precision and device are equal, and both take equally
-    many steps with an equal ``wrap_grad``. What they have from a seed may differ.
+    many steps with an equal ``wrap_grad``. What they have from a seed may differ. Each run gets
+    what `Executor.train` gives it.
     """
     rows: list[list[Tensor]] = []
     memories: list[list[Memory]] = []
@@ -102,15 +102,15 @@ def train_all(parts: Sequence[Part]) -> list[Trained]:
         memories.append([{} for _ in clients])
     for places in launches(parts):
         jobs = [(parts[run][0], parts[run][1][i]) for run, i in places]
-        updates, kept = _launch(jobs)
+        updates, memory = _launch(jobs)
         for position, (run, i) in enumerate(places):
             rows[run][1 + i] = updates[position, None]
-            memories[run][i] = {name: value[position] for name, value in kept.items()}
-    return [(torch.cat(updates), kept) for updates, kept in zip(rows, memories, strict=True)]
+            memories[run][i] = {name: value[position] for name, value in memory.items()}
+    return [(torch.cat(updates), run) for updates, run in zip(rows, memories, strict=True)]
 
 
 def launches(parts: Sequence[Part]) -> Iterator[list[tuple[int, int]]]:
-    """Who is trained together: numbers of run and client."""
+    """Yield the clients that are trained together, as numbers of run and client."""
     alike: dict[Hashable, list[tuple[int, int]]] = {}
     for run, (engine, clients) in enumerate(parts):
         for i, client in enumerate(clients):
@@ -122,7 +122,7 @@ def launches(parts: Sequence[Part]) -> Iterator[list[tuple[int, int]]]:
 
 
 def kind(engine: Stacked, client: Client) -> Hashable:
-    """Equal for clients that can be trained together."""
+    """Key that is equal for clients that can be trained together."""
     return (
         *(_same(thing) for thing in (engine.protocol, engine.shared.network)),
         (engine.schedule, engine.precision, engine.shared.device, _same(engine.convolve)),
@@ -132,7 +132,7 @@ def kind(engine: Stacked, client: Client) -> Hashable:
 
 
 def _same(thing: object) -> Hashable:
-    """Equal for things that are interchangeable: by value where they have one."""
+    """Key that is equal for interchangeable things: by value where they have one."""
     try:
         hash(thing)
     except TypeError:
@@ -141,7 +141,7 @@ def _same(thing: object) -> Hashable:
 
 
 def _wraps(wrap: WrapGrad) -> Hashable:
-    """A method of two equal objects is the same, which Python does not say of bound methods."""
+    """Key of a wrapper; methods of two equal objects are the same, unlike in Python."""
     owner = getattr(wrap, "__self__", None)
     return _same(wrap) if owner is None else (getattr(wrap, "__func__", None), _same(owner))
 
@@ -152,62 +152,60 @@ def _launch(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
     x, y = batched(clients, engine.schedule)
     seeds = torch.stack([client.key.tensor() for client in clients]).to(engine.shared.device)
     several = any(other is not engine for other, _ in jobs)
-    known = stacked([other.frozen for other, _ in jobs]) if several else engine.frozen
+    frozen = stacked([other.frozen for other, _ in jobs]) if several else engine.frozen
     layout = engine.protocol.trained(engine.shared)
 
-    def one(
+    def train(
         tree: Tree, frozen: Tree, x: Tensor, y: Tensor, seed: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
         def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-            of = torch.func.grad(engine.loss, has_aux=True)
-            gradient, statistics = of(tree, frozen, x, y, key)
+            loss_grad = torch.func.grad(engine.loss, has_aux=True)
+            gradient, statistics = loss_grad(tree, frozen, x, y, key)
             return with_statistics(gradient, tree, statistics)
 
         wrapped = hooks.wrapped(first.wrap_grad, engine.gradient(grad, frozen))
         batches = list(zip(x.unbind(0), y.unbind(0), strict=True))
-        trained, kept = engine.protocol.local_update(tree, batches, wrapped, Key(seed), memory)
-        return layout.flatten(trained), kept
+        trained, memory = engine.protocol.local_update(tree, batches, wrapped, Key(seed), memory)
+        return layout.flatten(trained), memory
 
     tree = stacked([client.tree for client in clients])
     memory = stacked([client.memory for client in clients])
-    dims = (0, 0 if several else None, 0, 0, 0, 0)
-    inputs = tree, known, x, y, seeds, memory
-    work: Work = torch.vmap(one, dims)
+    inputs = (tree, frozen, x, y, seeds, memory)
+    work: Work = torch.vmap(train, (0, 0 if several else None, 0, 0, 0, 0))
     if engine.recorder is None or not lasting(engine, first.wrap_grad):
         return work(*inputs)
     return engine.recorder.play((kind(engine, first), several), work, inputs)
 
 
 def lasting(engine: Stacked, wrap: WrapGrad) -> bool:
-    """Whether all that a launch decides by in Python stays as it is: it can be recorded then."""
+    """Whether all that a launch decides by in Python is constant, so that it can be recorded."""
     owners = () if wrap is untouched else (getattr(wrap, "__self__", None),)
     return fixed(engine.protocol, engine.shared.network, *owners)
 
 
 def stacked(trees: Sequence[Tree]) -> Tree:
-    """Every leaf with a leading dimension of clients."""
+    """Stack trees: every leaf gets a leading dimension of clients."""
     return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
 
 
 def batched(clients: Sequence[Client], schedule: Schedule) -> tuple[Tensor, Tensor]:
-    """What clients with equally many steps see, in their orders: one gather for all of them.
+    """Gather what clients with equally many steps see, in their orders, in one gather for all.
 
     ``(n, steps, B, C, H, W)`` and ``(n, steps, B)``; where a batch is short, zeros and label -1.
     """
     drawn = [schedule.rows(len(client.x), client.key) for client in clients]
     width = max(schedule.batch_size, *(len(rows) for steps in drawn for rows in steps))
-    order = torch.full((len(clients), len(drawn[0]), width), -1)  # nothing is the last row
+    order = torch.full((len(clients), len(drawn[0]), width), -1)  # the last row is padding
     start = 0
     for places, client, steps in zip(order, clients, drawn, strict=True):
         for place, rows in zip(places, steps, strict=True):
             place[: len(rows)] = rows + start
         start += len(client.x)
     x, y = clients[0].x, clients[0].y
-    nothing = x.new_zeros(1, *x.shape[1:]), y.new_full((1,), -1)
     order = order.to(x.device)
-    x = torch.cat([*(client.x for client in clients), nothing[0]])
-    y = torch.cat([*(client.y for client in clients), nothing[1]])
-    return x[order], y[order]
+    images = torch.cat([*(client.x for client in clients), x.new_zeros(1, *x.shape[1:])])
+    labels = torch.cat([*(client.y for client in clients), y.new_full((1,), -1)])
+    return images[order], labels[order]
 
 
 def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:
@@ -216,9 +214,9 @@ def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:
     The gradients of what it saves are as much again.
 
     Args:
-        network: What it trains.
+        network: Network that it trains.
         batch: Samples a step.
-        convolve: How.
+        convolve: Convolution of the network.
     """
     size = sum(math.prod(shape) for shape in network.shapes.values()) * 4
     return COPIES * size + 2 * batch * saved_bytes(network, convolve)

@@ -1,11 +1,9 @@
-"""Play what a store lacks: claim a run, submit it, keep its record; go on after a failure."""
-
-from __future__ import annotations
+"""Play the runs that a store lacks: claim, submit, store; go on after a failure."""
 
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,18 +16,18 @@ from fedbench.sweep.engine import Crash, Engine
 from fedbench.sweep.local import Local, Options
 from fedbench.sweep.watch import Watcher
 
-PATIENCE = 0.5  # seconds between two looks at what another sweep is playing
+PATIENCE = 0.5  # seconds between two checks of runs that another sweep is playing
 
 
 @dataclass
 class Tally:
-    """How a sweep ended.
+    """How the runs of a sweep ended.
 
     Args:
         found: Runs whose record was there, or came from another sweep.
         played: Runs of this sweep with a record.
-        failed: Runs without one, and why.
-        left: Runs that it did not come to.
+        failed: Runs without a record, and why.
+        left: Runs that were not begun or not finished.
     """
 
     found: list[Run] = field(default_factory=list)
@@ -40,13 +38,13 @@ class Tally:
 
 @dataclass(eq=False)
 class Sweep:
-    """Runs, the engine that plays them, and the store that keeps their records.
+    """Runs, the engine that plays them, and the store of their records.
 
     Args:
-        engine: Entered.
-        store: Entered.
-        watcher: Entered.
-        chunk: Clients that are trained at once; less where memory runs out.
+        engine: Engine, entered.
+        store: Store, entered.
+        watcher: Watcher, entered.
+        chunk: Clients that are trained at once; fewer where memory runs out.
         retry_failed: Also play what has failed before.
         strict: End at the first failure.
     """
@@ -62,43 +60,44 @@ class Sweep:
         self.tally = Tally()
         self._waiting: deque[Run] = deque()
         self._elsewhere: list[Run] = []
-        self._running: dict[Run, tuple[int, int]] = {}  # which try it is, and its chunk
-        self._forgiven: dict[Run, int | None] = {}  # when a run failed that is played again
+        self._running: dict[Run, tuple[int, int]] = {}  # number of the try, and its chunk
+        self._forgiven: dict[Run, int | None] = {}  # time of the failure before this sweep
 
     def play(self, runs: Iterable[Run]) -> Tally:
-        """Until every run has a record or has failed. Ctrl-C ends it earlier.
+        """Play until every run has a record or has failed; Ctrl-C ends it earlier.
 
         Raises:
             ConfigError: if `strict`, a run failed that cannot be played as described.
-            FedbenchError: if `strict`, a plug-in raised, or returned what it must not.
+            FedbenchError: if `strict`, a plug-in raised, or returned something illegal.
             RuntimeError: if `strict`, a run crashed otherwise; with the traceback of its worker.
         """
         self._waiting.extend(runs)
-        # What fails from now on, in another sweep too, has failed.
+        # a failure from now on counts, in another sweep too
         self._forgiven = {run: self.store.failed_at(run) for run in self._waiting}
-        looked = time.monotonic()
+        checked = time.monotonic()
         try:
             while self._waiting or self._running or self._elsewhere:
                 while self._waiting and self.engine.free():
                     self._begin(self._waiting.popleft())
                 for news in self.engine.news(0.1):
                     self._hear(news.run, news.what)
-                if time.monotonic() - looked > PATIENCE:  # perhaps it has ended, or was killed
+                if time.monotonic() - checked > PATIENCE:  # the other sweep may have ended
                     self._waiting.extend(self._elsewhere)
-                    self._elsewhere, looked = [], time.monotonic()
+                    self._elsewhere = []
+                    checked = time.monotonic()
         except KeyboardInterrupt:
             pass
         self.tally.left = [*self._running, *self._waiting, *self._elsewhere]
         return self.tally
 
     def _begin(self, run: Run) -> None:
-        """Submit it, unless somebody has played it, plays it now, or failed to."""
+        """Submit a run, unless it is over or another sweep plays it now."""
         if self._is_over(run):
             return
         if not self.store.claim(run):
             self._elsewhere.append(run)
             return
-        if self._is_over(run):  # between the look and the claim
+        if self._is_over(run):  # another sweep ended it just before the claim
             self.store.release(run)
             return
         self._running[run] = (1, self.chunk)
@@ -110,13 +109,14 @@ class Sweep:
             self.watcher.found(run.cell, run.seed)
             return True
         failure = self.store.failure(run)
-        if failure is not None and self.store.failed_at(run) == self._forgiven[run]:
-            again = self.retry_failed or failure.kind == "machine"  # another one may have it
-            failure = None if again else failure
-        if failure is not None:
-            self.tally.failed[run] = failure
-            self.watcher.failed(run.cell, run.seed, f"{failure} (earlier; --retry-failed plays it)")
-        return failure is not None
+        if failure is None:
+            return False
+        retried = self.retry_failed or failure.kind == "machine"  # this machine may have the device
+        if retried and self.store.failed_at(run) == self._forgiven[run]:
+            return False
+        self.tally.failed[run] = failure
+        self.watcher.failed(run.cell, run.seed, f"{failure} (earlier; --retry-failed plays it)")
+        return True
 
     def _hear(self, run: Run, what: Round | Record | Crash | None) -> None:
         if what is None:
@@ -132,26 +132,17 @@ class Sweep:
             self._try_again_or_fail(run, what)
 
     def _try_again_or_fail(self, run: Run, what: Crash) -> None:
-        """Once more with fewer clients at once if memory was short.
+        """Try again with fewer clients at once if memory ran out, else record the failure.
 
-        Who was killed had often taken too much of it.
+        A process that was killed had often taken too much memory.
         """
         tries, chunk = self._running[run]
-        short = what.kind in ("memory", "lost")
-        if short and (chunk > 1 or tries == 1):
+        if what.kind in ("memory", "lost") and (chunk > 1 or tries == 1):
             self._running[run] = (tries + 1, max(1, chunk // 4))
             self.engine.submit(run, self._running[run][1])
             return
-        failure = Failure(
-            id=run.id,
-            scenario=run.resolved,
-            kind=what.kind,
-            error=what.error,
-            message=what.message,
-            traceback=what.traceback,
-            tries=tries,
-            chunk=chunk,
-        )
+        reason = asdict(what)
+        failure = Failure(id=run.id, scenario=run.resolved, tries=tries, chunk=chunk, **reason)
         self.store.fail(run, failure)
         self._end(run)
         self.tally.failed[run] = failure
@@ -189,11 +180,11 @@ def play_all(
 ) -> dict[Cell, list[Record]]:
     """Play every cell with every seed, on this machine, and return the records.
 
-    As `play_each`, but the first run that fails stops the others.
+    Like `play_each`, but the first run that fails stops the others.
 
     Raises:
         FedbenchError: a run cannot be played as described, its worker was killed, or a plug-in
-            raised or returned what it must not.
+            raised or returned something illegal.
         RuntimeError: a run crashed otherwise.
     """
     return play_each(cells, seeds, options, watcher, out, strict=True)[0]
@@ -207,9 +198,9 @@ def play_each(
     out: Path | None = None,
     strict: bool = False,
 ) -> tuple[dict[Cell, list[Record]], dict[Run, Failure]]:
-    """Play every cell with every seed, on this machine; return the records, and what failed.
+    """Play every cell with every seed, on this machine; return the records and the failures.
 
-    What ``out`` has already is not played again, but what failed there is. Ctrl-C ends the workers
+    Runs with a record in ``out`` are not played again, but failed ones are. Ctrl-C ends the workers
     and returns what is finished.
     """
     runs = [Run(cell, seed) for cell in cells for seed in seeds]

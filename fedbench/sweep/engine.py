@@ -1,15 +1,14 @@
-"""What plays runs: worker processes of this machine, or a cluster."""
-
-from __future__ import annotations
+"""Engines that play runs: worker processes of this machine, or a cluster."""
 
 import traceback
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Literal, Self
 
 from fedbench.core.blame import line, message_of
 from fedbench.core.errors import ConfigError, FedbenchError, PluginError, Unavailable
+from fedbench.data.dataset import Data
 from fedbench.experiment.cells import Run
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.record import Record
@@ -18,7 +17,7 @@ from fedbench.experiment.scenario import Scenario
 
 @dataclass(frozen=True)
 class Crash:
-    """Why a run ended without a record, with the fields of `fedbench.results.store.Failure`."""
+    """Reason why a run ended without a record, with fields of `fedbench.results.store.Failure`."""
 
     kind: Literal["user", "machine", "crash", "memory", "lost", "timeout"]
     error: str
@@ -28,7 +27,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class News:
-    """What an engine has to say of a run: it was begun (None), a round, or how it ended."""
+    """News of a run from an engine: it was begun (None), a round, or how it ended."""
 
     run: Run
     what: Round | Record | Crash | None
@@ -36,16 +35,16 @@ class News:
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told to do.
+    """A run as a worker plays it.
 
     Args:
-        scenario: To play.
+        scenario: Scenario to play.
         device: ``auto``, ``cpu`` or ``cuda``.
         executor: ``auto``, ``loop``, ``stacked``, ``recorded``, ``forked``, or ``together`` with
             the worker's other runs.
         chunk: Clients that are trained at once.
-        number: What the worker calls it in its news.
-        isolate: Are attack and defense in processes of their own?
+        number: Number of the run in the worker's news.
+        isolate: Whether attack and defense run in processes of their own.
     """
 
     scenario: Scenario
@@ -57,44 +56,56 @@ class Job:
 
 
 class Engine(ABC):
-    """Plays runs, several at once. Use it in a ``with`` statement; its end ends the workers."""
+    """Plays runs, several at once, within a ``with`` statement, whose end ends the workers."""
 
     @abstractmethod
     def __enter__(self) -> Self:
-        """Start."""
+        """Start the engine and check that it can play."""
 
     @abstractmethod
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End the workers, whatever they are doing."""
 
     @abstractmethod
     def free(self) -> int:
-        """How many more runs it takes now."""
+        """Number of runs that it can take now."""
 
     @abstractmethod
     def submit(self, run: Run, chunk: int) -> None:
-        """Play this run, so many clients at once; called only if something is `free`."""
+        """Play this run with ``chunk`` clients at once; called only if a place is `free`."""
 
     @abstractmethod
     def news(self, wait_seconds: float) -> list[News]:
-        """What has happened; waits up to so many seconds for the first.
+        """Return what has happened, after waiting up to so many seconds for the first news.
 
-        Of every submitted run the last news is a `Record` or a `Crash`, exactly one.
+        The last news of every submitted run is a `Record` or a `Crash`, exactly one.
         """
 
 
-LONGEST = 100_000  # characters of a traceback that are kept; more are cut out of its middle
+LONGEST = 100_000  # characters of a traceback; a longer one loses its middle
+
+
+def play_job(
+    job: Job, progress: Callable[[Round], None] | None = None, data: Data | None = None
+) -> Record:
+    """Play a job in this process; ``progress`` and ``data`` as in `fedbench.run.play`."""
+    from fedbench.run import play
+
+    return play(
+        job.scenario,
+        device=job.device,
+        executor=job.executor,
+        chunk=job.chunk,
+        isolate=job.isolate,
+        progress=progress,
+        data=data,
+    )
 
 
 def crash(error: BaseException) -> Crash:
-    """What a worker says of an exception: text, since the exception itself may not travel."""
+    """Describe an exception of a worker as text, since the exception itself may not travel."""
     kind: Literal["user", "machine", "crash", "memory"] = "crash"
-    advice = error  # what a plug-in tells the user in a round is the cause of what names it
+    advice = error  # a plug-in's advice to the user is the cause of the `PluginError`
     if isinstance(error, PluginError) and isinstance(error.__cause__, ConfigError):
         advice = error.__cause__
     if isinstance(advice, Unavailable):
@@ -112,7 +123,7 @@ def crash(error: BaseException) -> Crash:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True for the accelerator's memory and the machine's, in a plug-in or elsewhere.
+    """Whether the accelerator's or the machine's memory ran out, in a plug-in or elsewhere.
 
     Torch has a type of its own only for the former.
     """

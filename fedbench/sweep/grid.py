@@ -1,6 +1,4 @@
-"""Which runs a grid means, and which combinations cannot exist."""
-
-from __future__ import annotations
+"""Grids of scenarios: the runs that a grid means, and combinations that cannot exist."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +14,7 @@ from fedbench.experiment.scenario import ADVERSARY, Scenario
 from fedbench.sweep.ensemble import ALL, INSTALLED, STRONGEST, budget, expand
 
 MOST_CELLS = 100_000  # combinations of a grid, each of which is held in memory
-# Fields that mean something only where there is a mechanism, or a protocol with noise of its own.
+# fields that matter only with a mechanism, or a protocol with noise of its own
 PRIVACY = ("delta", "adjacency", "sees")
 
 
@@ -25,12 +23,12 @@ class Grid:
     """Every combination of some values of some fields of a scenario.
 
     The clean run, attack ``none``, is always part of it and comes first. Names of several attacks
-    (`fedbench.sweep.ensemble`) stand for those that fit the protocol. What would repeat a run under
-    another description is skipped: an attack by nobody, a delta without a mechanism, a declared
-    share that no rule reads.
+    (`fedbench.sweep.ensemble`) stand for those that fit the protocol. A combination that would
+    repeat a run under another description is skipped: an attack by nobody, a delta without a
+    mechanism, a declared share that no rule reads.
 
     Args:
-        axes: Of each field its values, in the order in which they vary, the first one slowest;
+        axes: Values of each field, in the order in which they vary, the first one slowest;
             protocol, mechanism, defense and attack always vary last.
     """
 
@@ -38,11 +36,11 @@ class Grid:
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """The fields with several values, beside the plug-ins that are tried."""
+        """Fields with several values, beside the plug-ins that are tried."""
         return tuple(name for name, values in self._others().items() if len(values) > 1)
 
     def cells(self) -> tuple[list[Cell], list[Skipped]]:
-        """The cells in order, and what was left out.
+        """Return the cells in order, and what was left out.
 
         Raises:
             ConfigError: a name or a parameter that does not exist.
@@ -53,11 +51,9 @@ class Grid:
             scenario = Scenario.of(**fields)
             try:
                 self._distinct(scenario, load_plugins(scenario))
-            except Incompatible as misfit:
-                names = (scenario.protocol, scenario.defense, scenario.attack)
-                skipped.append(Skipped(*names, str(misfit)))
-            except (PluginError, UnknownPluginError) as error:
-                if scenario.attack in ("none", *self.axes.get("attack", ())):  # it was asked for
+            except (Incompatible, PluginError, UnknownPluginError) as error:
+                named = scenario.attack in ("none", *self.axes.get("attack", ()))
+                if named and not isinstance(error, Incompatible):  # not one of several by one name
                     raise
                 names = (scenario.protocol, scenario.defense, scenario.attack)
                 skipped.append(Skipped(*names, str(error)))
@@ -66,7 +62,7 @@ class Grid:
         return cells, skipped
 
     def _combinations(self) -> Iterator[tuple[dict[str, Any], int]]:
-        """Fields of a scenario, and the budget of the search that it belongs to."""
+        """Yield fields of a scenario, and the budget of the search that it belongs to."""
         parts = {name: dict.fromkeys(self.axes.get(name, (_DEFAULTS[name],))) for name in AXES}
         parts["attack"] = dict.fromkeys(["none", *parts["attack"]])
         for kind, texts in parts.items():
@@ -79,13 +75,13 @@ class Grid:
         seen: set[tuple[Any, ...]] = set()
         for combination in product(*values.values()):
             fields = dict(zip(values, combination, strict=True))
-            typed, protocol = fields["attack"], fields["protocol"]
+            typed = fields["attack"]
             sought = budget(typed) if registry.split(typed)[0] == STRONGEST else 0
-            for attack in expand(typed, protocol, _cap(fields)):
-                one = fields | {"attack": attack}
-                if (key := (*one.values(), sought)) not in seen:
+            for attack in expand(typed, fields["protocol"], _cap(fields)):
+                expanded = fields | {"attack": attack}
+                if (key := (*expanded.values(), sought)) not in seen:
                     seen.add(key)
-                    yield one, sought
+                    yield expanded, sought
 
     def _others(self) -> dict[str, tuple[Any, ...]]:
         return {name: values for name, values in self.axes.items() if name not in AXES}
@@ -99,9 +95,8 @@ class Grid:
         if scenario.attack == "none":
             self._first_only(scenario, ADVERSARY, "without an attack")
         if not plugins.defense.traits().randomized:
-            self._first_only(
-                scenario, ("defense_draw",), f"to {plugins.defense_name}, which draws nothing,"
-            )
+            where = f"to {plugins.defense_name}, which draws nothing,"
+            self._first_only(scenario, ("defense_draw",), where)
         if not plugins.declares:
             self._first_only(scenario, ("declared",), f"to {plugins.defense_name}")
 
@@ -116,7 +111,7 @@ _DEFAULTS = {"protocol": "fedavg", "mechanism": "none", "defense": "own", "attac
 
 
 def _cap(fields: Mapping[str, Any]) -> str | None:
-    """The most that an attack may be shown: secure aggregation hides the benign messages."""
+    """Most that an attack may be shown: secure aggregation hides the benign messages."""
     cap: str | None = fields.get("knowledge")
     if fields.get("sees") in ("sum", "hidden-sum") and (cap is None or cap.startswith("all")):
         return "colluders" + (cap or "all+defense+state").removeprefix("all")
@@ -131,7 +126,7 @@ def _is_several(attack: str) -> bool:
 
 
 def unite(grids: Iterable[Grid]) -> tuple[list[Cell], list[Skipped]]:
-    """The cells of all grids, each once, and what was left out.
+    """Return the cells of all grids, each once, and what was left out.
 
     Last come the clean twins of backdoors, see `Cell.twin`: the success of a backdoor says nothing
     without how often a model that it never touched falls for it.
@@ -139,20 +134,20 @@ def unite(grids: Iterable[Grid]) -> tuple[list[Cell], list[Skipped]]:
     Raises:
         ConfigError: nothing is left to run.
     """
-    cells: dict[Scenario, Cell] = {}  # by what they mean: ``own`` may be ``mean``
+    cells: dict[Scenario, Cell] = {}  # by resolved scenario: ``own`` may be ``mean``
     skipped: dict[Skipped, None] = {}
     varied: dict[str, None] = {}
     for grid in grids:
         good, bad = grid.cells()
         varied |= dict.fromkeys(grid.varied)
         for cell in good:
-            known = cells.get(cell.resolved, cell)
-            sought, listed = max(known.sought, cell.sought), known.listed or cell.listed
-            cells[cell.resolved] = replace(known, sought=sought, listed=listed)
+            first = cells.get(cell.resolved, cell)
+            sought = max(first.sought, cell.sought)
+            cells[cell.resolved] = replace(first, sought=sought, listed=first.listed or cell.listed)
         skipped |= dict.fromkeys(bad)
     if not cells:
         raise ConfigError(f"no combination can run: {next(iter(skipped)).reason}")
     varied |= dict.fromkeys(differing([cell.scenario for cell in cells.values()]))
-    told = [replace(cell, varied=tuple(varied)) for cell in cells.values()]
-    twins = [cell.twin for cell in told if cell.backdoor]
-    return list(dict.fromkeys([*told, *twins])), list(skipped)
+    united = [replace(cell, varied=tuple(varied)) for cell in cells.values()]
+    twins = [cell.twin for cell in united if cell.backdoor]
+    return list(dict.fromkeys([*united, *twins])), list(skipped)

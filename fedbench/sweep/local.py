@@ -1,8 +1,7 @@
-"""Play runs on this machine: worker processes, one per accelerator or per group of cores."""
-
-from __future__ import annotations
+"""Engine of this machine: worker processes, one per accelerator or per group of cores."""
 
 import faulthandler
+import importlib
 import multiprocessing
 import os
 import re
@@ -16,7 +15,6 @@ from itertools import count
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import TracebackType
 from typing import Self
 
 from fedbench.core.errors import require
@@ -24,10 +22,10 @@ from fedbench.executors.factory import require_device
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.cells import Run
 from fedbench.experiment.record import Record
-from fedbench.sweep.engine import Crash, Engine, Job, News, crash
+from fedbench.sweep.engine import Crash, Engine, Job, News, crash, play_job
 
 RUN_TIMEOUT = 6 * 3600.0  # seconds
-MOST = 65536  # processes, threads of one, clients of a launch: torch ends badly with 2**40 threads
+MOST = 65536  # processes, their threads, clients of a launch: torch crashes with 2**40 threads
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class Options:
         executor: ``auto``, ``loop``, ``stacked`` or ``forked``.
         chunk: Clients that the stacked executor trains at once.
         workers: Processes; 0 for one per accelerator, or one per ``threads`` cores.
-        threads: Of each process. With small batches a second thread gains little, and where
-            something else wants the core it costs a multiple (docs/results.md).
+        threads: Threads of each process. With small batches a second thread gains little, and it
+            costs a multiple where something else wants the core (docs/results.md).
         together: Runs that a worker plays at once, whose clients train in the same launches.
         run_timeout: Seconds after which a run is ended and counts as failed. The longest runs of
             published tables take minutes here; a hook that never returns takes for ever.
@@ -57,13 +55,11 @@ class Options:
     isolate: bool = False
 
     def __post_init__(self) -> None:
-        require("--workers", self.workers, self.workers >= 0, ">= 0")
-        require("--threads", self.threads, self.threads >= 1, ">= 1")
-        require("--chunk", self.chunk, self.chunk >= 1, ">= 1")
-        require("--together", self.together, self.together >= 1, ">= 1")
-        for name in ("workers", "threads", "chunk", "together"):
-            value = getattr(self, name)
-            require(f"--{name}", value, value <= MOST, f"<= {MOST}")
+        least = {"workers": 0, "threads": 1, "chunk": 1, "together": 1}
+        for name, low in least.items():
+            require(f"--{name}", getattr(self, name), getattr(self, name) >= low, f">= {low}")
+        for name in least:
+            require(f"--{name}", getattr(self, name), getattr(self, name) <= MOST, f"<= {MOST}")
         require("--run-timeout", self.run_timeout, self.run_timeout > 0, "> 0 seconds")
         free = self.together == 1 or self.executor in ("auto", "stacked")
         require("--executor", self.executor, free, "auto or stacked with --together")
@@ -75,12 +71,12 @@ class Options:
         require_device(self.executor, choose_device(self.device).type == "cuda")
 
     def processes(self, runs: int) -> int:
-        """How many workers play so many runs."""
+        """Number of workers that play so many runs."""
         workers = self.workers or self.accelerators() or available_cores() // self.threads
         return max(1, min(workers, -(-runs // self.together)))
 
     def accelerators(self) -> int:
-        """How many there are to use."""
+        """Number of accelerators that may be used."""
         if self.device == "cpu":
             return 0
         import torch
@@ -89,7 +85,7 @@ class Options:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -97,15 +93,15 @@ def available_cores() -> int:
 
 @dataclass
 class _Worker:
-    """A process, the pipe to it, the runs that it plays, and whether it takes more.
+    """A worker process, and the runs that it plays.
 
     Args:
-        process: The worker.
-        pipe: Takes jobs, gives news of them.
-        stack: Where it is when it is asked by a signal, as text.
-        runs: What it plays, by number: each with its chunk.
-        begun: When it began to play them, by number, in seconds of the monotonic clock.
-        alone: Does it play one run that must have no other beside it?
+        process: The process.
+        pipe: Takes jobs, returns news of them.
+        stack: Returns the process's stack as text after a signal.
+        runs: Runs that it plays, by number, each with its chunk.
+        begun: Time when it began to play each, in seconds of the monotonic clock.
+        alone: Whether it plays a run that must have no other beside it.
     """
 
     process: BaseProcess
@@ -122,12 +118,12 @@ class _Worker:
         self.alone = False
 
     def overdue(self, seconds: float) -> bool:
-        """True if it plays a run for longer than this, and has nothing to say."""
+        """Whether it plays a run for longer than this, and has sent nothing new."""
         latest = time.monotonic() - seconds
         return any(begun < latest for begun in self.begun.values()) and not self.pipe.poll()
 
     def kill(self) -> str:
-        """End the process, wherever it is; where that was: a traceback of each of its threads."""
+        """End the process, wherever it is; return a traceback of each of its threads."""
         assert self.process.pid is not None
         os.kill(self.process.pid, signal.SIGUSR1)
         written = b""
@@ -141,33 +137,29 @@ class _Worker:
 
 
 class Local(Engine):
-    """Worker processes. One that is killed takes only its own runs with it.
+    """Plays runs in worker processes; one that is killed takes only its own runs with it.
 
     If these were several, each is then played alone: only one of them is to blame.
 
     Args:
         options: How runs are played.
-        workers: How many processes.
+        workers: Number of processes.
     """
 
     def __init__(self, options: Options, workers: int) -> None:
-        self.options, self.size = options, workers
-        self._workers: dict[int, _Worker] = {}  # by their place: which accelerator they use
+        self.options = options
+        self.size = workers
+        self._workers: dict[int, _Worker] = {}  # by their place, which names their accelerator
         self._begun: list[News] = []
         self._numbers = count()
-        self._suspects: set[Run] = set()  # whose worker was lost, nobody knows through which run
+        self._suspects: set[Run] = set()  # runs that were beside others on a worker that was lost
         self._waiting: list[tuple[Run, int]] = []
 
     def __enter__(self) -> Self:
         self.options.require_machine()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for worker in self._workers.values():
             worker.process.kill()
         for worker in self._workers.values():
@@ -177,7 +169,7 @@ class Local(Engine):
         self._workers = {}
 
     def free(self) -> int:
-        """Places without a run; none while a run waits that is to be played alone."""
+        """Number of places without a run; 0 while a run waits that is to be played alone."""
         if self._waiting:
             return 0
         places = (self.size - len(self._workers)) * self.options.together
@@ -187,7 +179,7 @@ class Local(Engine):
         return 0 if worker.alone else self.options.together - len(worker.runs)
 
     def submit(self, run: Run, chunk: int) -> None:
-        """To a worker that waits, to a new one, or to the one with the fewest runs.
+        """Send a run to an idle worker, to a new one, or to the one with the fewest runs.
 
         A run whose worker was lost with others on it gets one for itself, when one is free.
         """
@@ -209,14 +201,15 @@ class Local(Engine):
         try:
             worker.pipe.send(job)
         except OSError:
-            if not worker.runs:  # it was killed while it waited, and had nothing to lose
+            if not worker.runs:  # it was killed while it was idle
                 self._bury(next(place for place, w in self._workers.items() if w is worker))
                 worker = self._start()
                 worker.pipe.send(job)
-        worker.runs[number], worker.alone = (run, chunk), run in self._suspects
+        worker.runs[number] = (run, chunk)
+        worker.alone = run in self._suspects
 
     def _play_suspects(self) -> None:
-        """Alone, on what is idle; nothing new is taken meanwhile, so something will be."""
+        """Play suspects alone on idle workers; nothing else is taken meanwhile."""
         while self._waiting:
             idle = next((w for w in self._workers.values() if not w.runs), None)
             if idle is None and len(self._workers) == self.size:
@@ -224,10 +217,11 @@ class Local(Engine):
             self._send(idle or self._start(), *self._waiting.pop(0))
 
     def news(self, wait_seconds: float) -> list[News]:
-        """What the pipes say; the end of a pipe is the end of its worker."""
+        """Read the pipes; the end of a pipe is the end of its worker."""
         self._end_overdue()
         self._play_suspects()
-        out, self._begun = self._begun, []
+        out = self._begun
+        self._begun = []
         busy = {w.pipe: (i, w) for i, w in self._workers.items() if w.runs}
         if not busy:
             time.sleep(0 if out else wait_seconds)
@@ -235,17 +229,18 @@ class Local(Engine):
             assert isinstance(pipe, Connection)
             place, worker = busy[pipe]
             try:
-                number, said = pipe.recv()
+                number, message = pipe.recv()
             except (EOFError, OSError):
-                runs, crashed = [run for run, _ in worker.runs.values()], self._bury(place)
+                runs = [run for run, _ in worker.runs.values()]
+                crashed = self._bury(place)
                 self._suspects |= set(runs) if len(runs) > 1 else set()
                 out += [News(run, crashed) for run in runs]
                 continue
-            if said is None:
+            if message is None:
                 worker.begun[number] = time.monotonic()
                 continue
-            out.append(News(worker.runs[number][0], said))
-            if isinstance(said, Record | Crash):
+            out.append(News(worker.runs[number][0], message))
+            if isinstance(message, Record | Crash):
                 worker.end(number)
         return out
 
@@ -260,7 +255,7 @@ class Local(Engine):
             if len(runs) == 1:
                 self._begun.append(News(runs[0][0], overtime(limit, stack)))
                 continue
-            self._suspects |= {run for run, _ in runs}  # nobody knows which one does not return
+            self._suspects |= {run for run, _ in runs}  # any of them may be the one that hangs
             self._waiting += runs
 
     def _start(self) -> _Worker:
@@ -272,14 +267,14 @@ class Local(Engine):
         stack, of_worker = context.Pipe(duplex=False)
         arguments = (theirs, of_worker, self.options.threads, accelerator)
         process = context.Process(target=_serve, args=arguments, daemon=True)
-        # A worker that starts must not answer to Ctrl-C; ours waits until it has started.
-        resource_tracker.ensure_running()  # or `start` does it, and unblocks the signal
+        # A worker must ignore Ctrl-C while it starts, so this process blocks it until then.
+        resource_tracker.ensure_running()  # otherwise `start` does it, and unblocks the signal
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        theirs.close()  # or the end of the worker would not be the end of the pipe
+        theirs.close()  # so that the end of the worker is the end of the pipe
         of_worker.close()
         self._workers[place] = _Worker(process, ours, stack)
         return self._workers[place]
@@ -295,11 +290,11 @@ class Local(Engine):
 
 
 def overtime(seconds: float, stack: str = "") -> Crash:
-    """What is said of a run that was ended because it took too long.
+    """Describe a run that was ended because it took too long.
 
     Args:
-        seconds: Its limit.
-        stack: Where its process was, if that is known: what `faulthandler` writes.
+        seconds: Limit of its time.
+        stack: Stack of its process as `faulthandler` writes it, if known.
     """
     _, _, current = stack.partition("Current thread")
     innermost = re.search(r'File "([^"]*)", line \d+ in (\S+)', current)
@@ -314,8 +309,8 @@ def overtime(seconds: float, stack: str = "") -> Crash:
 
 
 def _serve(pipe: Connection, stack: Connection, threads: int, accelerator: int | None) -> None:
-    """In a new worker: play what comes through the pipe until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides
+    """Main function of a worker: play what comes through the pipe until it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles it
     faulthandler.register(signal.SIGUSR1, stack.fileno())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if accelerator is not None:
@@ -324,25 +319,25 @@ def _serve(pipe: Connection, stack: Connection, threads: int, accelerator: int |
     import torch
 
     torch.set_num_threads(threads)
+    importlib.import_module("fedbench.run")  # before the time of the first run counts
     from fedbench.executors.multi_run import Table
-    from fedbench.run import play
 
     table: Table[Record] = Table()
     while True:
         try:
             while not table.seats or pipe.poll():
                 job = pipe.recv()
-                work = partial(_play, play, job, pipe)
+                work = partial(_play, job, pipe)
                 if job.executor == "together":
                     table.seat(job.number, work)
-                else:  # here and not in a thread, whose memory is not kept
+                else:  # not in a thread, where `keep_memory` has no effect
                     pipe.send((job.number, _ended(work)))
         except (EOFError, OSError):
             return
         for seat in table.turn():
             ended = seat.ended
-            said = crash(ended) if isinstance(ended, BaseException) else ended
-            pipe.send((seat.name, said))
+            news = crash(ended) if isinstance(ended, BaseException) else ended
+            pipe.send((seat.name, news))
 
 
 def _ended(work: Callable[[], Record]) -> Record | Crash:
@@ -352,20 +347,13 @@ def _ended(work: Callable[[], Record]) -> Record | Crash:
         return crash(error)
 
 
-def _play(play: Callable[..., Record], job: Job, pipe: Connection) -> Record:
-    pipe.send((job.number, None))  # from now on its time counts
-    return play(
-        job.scenario,
-        device=job.device,
-        executor=job.executor,
-        chunk=job.chunk,
-        isolate=job.isolate,
-        progress=lambda done: pipe.send((job.number, done)),
-    )
+def _play(job: Job, pipe: Connection) -> Record:
+    pipe.send((job.number, None))  # its time counts from now on
+    return play_job(job, progress=lambda round: pipe.send((job.number, round)))
 
 
 def _end_with_parent() -> None:
-    """A sweep that is killed leaves no worker behind, which would play for nobody."""
+    """End this worker with its parent, so that a killed sweep leaves no workers behind."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -373,7 +361,7 @@ def _end_with_parent() -> None:
 
 
 def see_only(accelerator: int) -> None:
-    """Before CUDA starts: this worker's device is the only one there is."""
+    """Hide the other accelerators from this process; call it before CUDA starts."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    known = given.split(",") if given else None
-    os.environ["CUDA_VISIBLE_DEVICES"] = known[accelerator] if known else str(accelerator)
+    visible = given.split(",") if given else None
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible[accelerator] if visible else str(accelerator)

@@ -1,6 +1,4 @@
-"""Play runs on a Ray cluster: where one machine is not enough."""
-
-from __future__ import annotations
+"""Engine of a Ray cluster, for sweeps that need more than one machine."""
 
 import dataclasses
 import logging
@@ -10,7 +8,6 @@ import socket
 import time
 import warnings
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from fedbench.core.errors import ConfigError, FedbenchError, require
@@ -20,21 +17,21 @@ from fedbench.experiment.cells import Run
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.record import Record, parse
-from fedbench.sweep.engine import Crash, Engine, Job, News, crash
+from fedbench.sweep.engine import Crash, Engine, Job, News, crash, play_job
 from fedbench.sweep.local import Options, available_cores, overtime
 
-RETRIES = 3  # by Ray itself, of a run whose process or node was lost
+RETRIES = 3  # of Ray itself, for a run whose process or node was lost
 PATIENCE = 10.0  # seconds for a cluster's machine to answer
 
 
 class OnRay(Engine):
-    """One Ray task a run; Ray decides where, and plays again what was lost with a node.
+    """One Ray task a run; Ray decides where, and repeats what was lost with a node.
 
     A run counts as begun when Ray has it: unless nodes leave, at most one waits for a place, so
     that a node has work as soon as it ends a run. Nodes may join and leave. A node's workers share
-    one copy of a data set in its object store; it needs this fedbench, Ray and Python, but no data.
-    Ray does not say when it starts what it has. The time of a run counts from when a place is free
-    for it, in the order of submission, and so has the start of a worker in it.
+    one copy of a data set in its object store; a node needs this fedbench, Ray and Python, but no
+    data. Ray does not say when it starts a task: the time of a run counts from when a place is free
+    for it, in the order of submission, and includes the start of a worker.
 
     Args:
         options: How runs are played; at most ``workers`` at once, if it is not 0.
@@ -48,14 +45,15 @@ class OnRay(Engine):
         require("--gpus-per-run", gpus, share, "0, or from 0.0001 to 1: runs that share a GPU")
         if options.device == "cuda" and not gpus:
             raise ConfigError("--device cuda needs --gpus-per-run, got 0; use 1, or a share of one")
-        self.options, self.gpus = options, gpus
+        self.options = options
+        self.gpus = gpus
         self.address = address or os.environ.get("RAY_ADDRESS") or "local"
         self.device = options.device if gpus else "cpu"
         self._ray = _ray()
-        self._running: dict[Any, Run] = {}  # by what Ray will answer
-        self._placed: dict[Any, float] = {}  # since when there is a place for it
-        self._pools: dict[str, Any] = {}  # of a data set, where Ray keeps it; or a `Crash`
-        self._said: list[News] = []
+        self._running: dict[Any, Run] = {}  # by Ray's reference to the answer
+        self._placed: dict[Any, float] = {}  # time since when there is a place for it
+        self._pools: dict[str, Any] = {}  # Ray's reference to each data set, or a `Crash`
+        self._news: list[News] = []
 
     def __enter__(self) -> Self:
         _connect(self._ray, self.address)
@@ -73,41 +71,37 @@ class OnRay(Engine):
         )(_play)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._running, self._placed, self._pools = {}, {}, {}
-        self._ray.shutdown()  # Ray kills the workers of who leaves
+    def __exit__(self, *error: object) -> None:
+        for references in (self._running, self._placed, self._pools):
+            references.clear()
+        self._ray.shutdown()  # Ray kills the workers of a driver that leaves
 
     def free(self) -> int:
-        """Places of the nodes that are there now, and one more: who waits is begun at once."""
+        """Number of free places of the nodes, and one more, which starts as soon as a run ends."""
         room = self._places() + 1
         most = min(room, self.options.workers or room)
         return max(0, most - len(self._running))
 
     def submit(self, run: Run, chunk: int) -> None:
-        """To Ray, with the place of the data set."""
+        """Give Ray the run, with its reference to the data set."""
         pool = self._pool(run.scenario.dataset)
         if isinstance(pool, Crash):
-            self._said.append(News(run, pool))
+            self._news.append(News(run, pool))
             return
-        job = Job(
-            run.scenario, self.device, self.options.executor, chunk, isolate=self.options.isolate
-        )
+        executor, isolate = self.options.executor, self.options.isolate
+        job = Job(run.scenario, self.device, executor, chunk, isolate=isolate)
         answer = self._play.remote(job, run.id, code_version(), self.options.threads, pool)
         self._running[answer] = run
-        self._said.append(News(run, None))
+        self._news.append(News(run, None))
 
     def news(self, wait_seconds: float) -> list[News]:
-        """What Ray has answers to.
+        """Return the runs that Ray has ended.
 
         Raises:
-            ConfigError: a node cannot play what this machine would; it would fail every run.
+            ConfigError: a node cannot play what this machine would, and so would fail every run.
         """
-        out, self._said = self._said, []
+        out = self._news
+        self._news = []
         if not self._running:
             time.sleep(0 if out else wait_seconds)
             return out
@@ -119,8 +113,9 @@ class OnRay(Engine):
         return out
 
     def _end_overdue(self) -> list[News]:
-        """Kill what takes too long; Ray does not play again what was cancelled."""
-        now, limit = time.monotonic(), self.options.run_timeout
+        """Kill runs that take too long; Ray does not repeat what was cancelled."""
+        now = time.monotonic()
+        limit = self.options.run_timeout
         for answer in list(self._running)[: max(1, self._places())]:
             self._placed.setdefault(answer, now)
         out = []
@@ -138,10 +133,10 @@ class OnRay(Engine):
     def _ended(self, run: Run, answer: Any) -> Record | Crash:
         errors = self._ray.exceptions
         try:
-            said = self._ray.get(answer)
+            result = self._ray.get(answer)
         except errors.OutOfMemoryError as error:
             return Crash("memory", "OutOfMemoryError", _first_line(error))
-        except errors.RayTaskError as error:  # not from the run, which says itself how it ended
+        except errors.RayTaskError as error:  # not from the run, whose errors are results
             if isinstance(error.cause, ConfigError):
                 raise error.cause from None
             raise ConfigError(
@@ -150,7 +145,7 @@ class OnRay(Engine):
             ) from error
         except errors.RayError as error:
             return Crash("lost", type(error).__name__, _first_line(error))
-        return parse(said, str(run)) if isinstance(said, bytes) else Crash(**said)
+        return parse(result, str(run)) if isinstance(result, bytes) else Crash(**result)
 
     def _pool(self, dataset: str) -> Any:
         if dataset not in self._pools:
@@ -158,7 +153,7 @@ class OnRay(Engine):
 
             try:
                 self._pools[dataset] = self._ray.put(_arrays(load_pool(dataset)))
-            except Exception as error:  # not again for each of its runs: it may wait for a network
+            except Exception as error:  # cached, because it may have waited for a network
                 self._pools[dataset] = crash(error)
         return self._pools[dataset]
 
@@ -168,7 +163,7 @@ class OnRay(Engine):
 
 
 def places(resources: Mapping[str, float], cpus: int, gpus: float) -> int:
-    """How many runs a node holds that take so much each; a share is of one GPU, never of two.
+    """Number of runs that a node holds, each with so much; a share is of one GPU, never of two.
 
     >>> places({"CPU": 8.0, "GPU": 2.0}, 1, 0.4)
     4
@@ -180,7 +175,7 @@ def places(resources: Mapping[str, float], cpus: int, gpus: float) -> int:
 
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")  # dozens of lines of a lost node
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")  # no dozens of lines about a lost node
     os.environ.setdefault("RAY_task_oom_retries", "0")  # the sweep tries with fewer clients at once
     try:
         import ray
@@ -197,7 +192,7 @@ def _connect(ray: Any, address: str) -> None:
     refused = (OSError, ValueError, RuntimeError, ray.exceptions.RayError)
     try:
         host, _, port = address.removeprefix("ray://").rpartition(":")
-        if host and port.isdigit():  # Ray itself waits for minutes
+        if host and port.isdigit():  # Ray itself would wait for minutes
             socket.create_connection((host, int(port)), PATIENCE).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **new)
     except refused as error:
@@ -208,7 +203,7 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _arrays(data: Data) -> dict[str, Any]:
-    """What Ray keeps once on each node and workers map instead of copying: NumPy's arrays."""
+    """Data as NumPy arrays, which Ray stores once on each node and workers map without a copy."""
     import torch
 
     values = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
@@ -216,7 +211,7 @@ def _arrays(data: Data) -> dict[str, Any]:
 
 
 def _data(arrays: dict[str, Any]) -> Data:
-    """The pool on the memory that the node's workers share. Nobody writes into a pool."""
+    """Data on the memory that the node's workers share; nothing may write into it."""
     import numpy as np
     import torch
 
@@ -230,7 +225,7 @@ def _data(arrays: dict[str, Any]) -> Data:
 
 
 def _play(job: Job, id: str, code: str, threads: int, arrays: dict[str, Any]) -> Any:
-    """In a worker of Ray: a record's JSON, or the fields of a `Crash`.
+    """Play a run in a worker of Ray; return the record's JSON, or the fields of a `Crash`.
 
     Raises:
         ConfigError: this node would play something else.
@@ -239,31 +234,23 @@ def _play(job: Job, id: str, code: str, threads: int, arrays: dict[str, Any]) ->
     keep_memory()
     import torch
 
-    from fedbench.run import play
-
     torch.set_num_threads(threads)
     try:
-        record = play(
-            job.scenario,
-            device=job.device,
-            executor=job.executor,
-            chunk=job.chunk,
-            isolate=job.isolate,
-            data=_data(arrays),
-        )
+        record = play_job(job, data=_data(arrays))
     except BaseException as error:
         return dataclasses.asdict(crash(error))
     return record.to_json().encode()
 
 
 def _agree(job: Job, id: str, code: str) -> None:
-    """The same fedbench, and the same plug-ins, as where the sweep was started."""
+    """Raise unless this node has the fedbench and plug-ins of where the sweep was started."""
     here = code_version()
     try:
         same = resolve(job.scenario).id() == id
         got = "other code of a plug-in" if here == code else here
     except FedbenchError as error:
-        same, got = False, str(error)
+        same = False
+        got = str(error)
     if not same:
         raise ConfigError(
             f"node {platform.node()} must run fedbench {code} and the same plug-ins, got {got}; "

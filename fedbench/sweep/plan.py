@@ -1,4 +1,4 @@
-"""A sweep as people write it: a TOML file of grids in which any list is an axis."""
+"""Plans of sweeps as people write them: TOML files of grids in which any list is an axis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLES = ("title", "seeds", "scenario", "grid")
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A title, seeds that every cell is played with, and grids."""
+    """A title, the seeds that every cell is played with, and grids."""
 
     title: str
     seeds: tuple[int, ...]
@@ -37,38 +37,39 @@ class Plan:
     def preset(
         cls, name: str, overrides: Mapping[str, Any], axes: Mapping[str, Sequence[str]]
     ) -> Plan:
-        """The preset of that name, with some of its fields and axes replaced.
+        """Read the preset of that name, with some of its fields and axes replaced.
 
         Raises:
             ConfigError: no such preset.
         """
-        known = preset_names()
-        if name not in known:
-            raise ConfigError(f"--preset must be one of {few(known, 20)}, got {name!r}")
+        presets = preset_names()
+        if name not in presets:
+            raise ConfigError(f"--preset must be one of {few(presets, 20)}, got {name!r}")
         source = files("fedbench").joinpath("presets", f"{name}.toml")
         given = {kind: list(texts) for kind, texts in axes.items() if texts}
         return cls.of(tomllib.loads(source.read_text("utf-8")), name, dict(overrides) | given)
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """The sweep in a file.
+        """Read the sweep in a file.
 
         Raises:
-            ConfigError: unreadable, no TOML, or a name that means nothing there.
+            ConfigError: unreadable, no TOML, or an unknown name.
         """
         return cls.of(read_toml(path), str(path))
 
     @classmethod
     def of(cls, table: Mapping[str, Any], name: str, overrides: Mapping[str, Any] = {}) -> Plan:
-        """The sweep that parsed TOML describes; ``name`` is what errors call it.
+        """Make the sweep that parsed TOML describes; errors call it ``name``.
 
         Raises:
-            ConfigError: a name that means nothing there, or a value of another type.
+            ConfigError: an unknown name, or a value of another type.
         """
         _only(table, TABLES, name, "is no part of a sweep")
-        shared, grids = table.get("scenario", {}), table.get("grid", [{}])
+        shared = table.get("scenario", {})
+        grids = table.get("grid", [{}])
         tables = [shared, *grids] if isinstance(grids, list) else []
-        if len(tables) < 2 or not all(isinstance(one, dict) for one in tables):
+        if len(tables) < 2 or not all(isinstance(entry, dict) for entry in tables):
             raise ConfigError(f"{name}: must have one [scenario] and [[grid]] tables")
         title = table.get("title", name)
         if not isinstance(title, str) or not title.isprintable():
@@ -83,7 +84,7 @@ class Plan:
         )
 
     def cells(self) -> tuple[list[Cell], list[Skipped]]:
-        """The cells of all grids, each once, and what was left out.
+        """Return the cells of all grids, each once, and what was left out.
 
         Raises:
             ConfigError: nothing is left to run.
@@ -91,22 +92,22 @@ class Plan:
         return unite(self.grids)
 
     def with_lr(self, lr: float) -> Plan:
-        """The same with this learning rate for every protocol that does not name its own."""
-
-        def taught(grid: Grid) -> Grid:
+        """Set the learning rate of every protocol that does not name its own."""
+        grids = []
+        for grid in self.grids:
             protocols = grid.axes.get("protocol", ("fedavg",))
-            return Grid({**grid.axes, "protocol": tuple(_with_lr(p, lr) for p in protocols)})
-
-        return dataclasses.replace(self, grids=tuple(map(taught, self.grids)))
+            taught = tuple(_with_lr(protocol, lr) for protocol in protocols)
+            grids.append(Grid({**grid.axes, "protocol": taught}))
+        return dataclasses.replace(self, grids=tuple(grids))
 
 
 def runs(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Run]:
-    """Every cell with every seed, cell by cell."""
+    """Return every cell with every seed, cell by cell."""
     return [Run(cell, seed) for cell in cells for seed in seeds]
 
 
 def preset_names() -> list[str]:
-    """The presets that come with fedbench."""
+    """Names of the presets that come with fedbench."""
     folder = files("fedbench").joinpath("presets")
     return sorted(
         p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
@@ -114,7 +115,7 @@ def preset_names() -> list[str]:
 
 
 def _axes(table: Mapping[str, Any], where: str) -> dict[str, tuple[Any, ...]]:
-    """Every field with its values; plug-ins come last, so they vary fastest."""
+    """Values of every field; plug-ins come last, so they vary fastest."""
     if "seed" in table:
         raise ConfigError(f"{where}: seed is no axis; write seeds = [0, 1, 2] above the tables")
     _only(table, FIELDS, where, "is no axis")
@@ -124,24 +125,24 @@ def _axes(table: Mapping[str, Any], where: str) -> dict[str, tuple[Any, ...]]:
 
 
 def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
-    """A list is an axis, a table a plug-in with axes of its own."""
+    """Values of one field: a list is an axis, a table a plug-in with axes of its own."""
     listed = value if isinstance(value, list) else [value]
     if not listed:
         raise ConfigError(f"{where}: {name} must have a value, got []")
     out: list[Any] = []
-    for one in listed:
-        if isinstance(one, dict):
-            out += _texts(name, one, where)
-        elif isinstance(one, list) or (name in PLUGINS and not isinstance(one, str)):
+    for entry in listed:
+        if isinstance(entry, dict):
+            out += _texts(name, entry, where)
+        elif isinstance(entry, list) or (name in PLUGINS and not isinstance(entry, str)):
             kind = "a name or a table" if name in PLUGINS else "a value"
-            raise ConfigError(f"{where}: {name} must be {kind} or a list of them, got {one!r}")
+            raise ConfigError(f"{where}: {name} must be {kind} or a list of them, got {entry!r}")
         else:
-            out.append(one)
+            out.append(entry)
     return tuple(dict.fromkeys(out))
 
 
 def _texts(kind: str, table: Mapping[str, Any], where: str) -> list[str]:
-    """Every ``name:param=value`` of ``{name = "dyn-opt", via = ["codec", "wire"]}``."""
+    """Expand ``{name = "dyn-opt", via = ["codec", "wire"]}`` to ``name:param=value`` texts."""
     if kind not in PLUGINS or not isinstance(table.get("name"), str):
         raise ConfigError(
             f"{where}: {kind} must be a value, or for a plug-in a table with its name and "
@@ -159,8 +160,8 @@ def _texts(kind: str, table: Mapping[str, Any], where: str) -> list[str]:
     texts = []
     for values in product(*lists):
         pairs = zip(params, map(_plain, values), strict=True)
-        said = ",".join(f"{key}={value}" for key, value in pairs)
-        texts.append(f"{table['name']}:{said}" if said else table["name"])
+        written = ",".join(f"{key}={value}" for key, value in pairs)
+        texts.append(f"{table['name']}:{written}" if written else table["name"])
         registry.load(kind, texts[-1])
     return texts
 
@@ -178,11 +179,11 @@ def _seeds(value: Any, name: str) -> tuple[int, ...]:
     return tuple(listed)
 
 
-def _only(table: Mapping[str, Any], known: Sequence[str], where: str, rule: str) -> None:
+def _only(table: Mapping[str, Any], names: Sequence[str], where: str, rule: str) -> None:
     for key in table:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {few(known)}"
+        if key not in names:
+            close = difflib.get_close_matches(key, names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known: {few(names)}"
             raise ConfigError(f"{where}: {key!r} {rule}; {hint}")
 
 

@@ -1,9 +1,8 @@
-"""What an engine tells whoever watches it."""
+"""Watchers that are told what happens in a sweep."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -13,19 +12,14 @@ if TYPE_CHECKING:
 
 
 class Watcher(ABC):
-    """Is told what happens to the runs of a sweep. Use it in a ``with`` statement."""
+    """Listener to the runs of a sweep, used in a ``with`` statement."""
 
     @abstractmethod
     def __enter__(self) -> Self:
-        """Take the terminal."""
+        """Take over the terminal, if it needs one."""
 
     @abstractmethod
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Give the terminal back as it was, whatever happened."""
 
     @abstractmethod
@@ -34,15 +28,15 @@ class Watcher(ABC):
 
     @abstractmethod
     def started(self, cell: Cell, seed: int) -> None:
-        """A worker has begun with this run; again, if it lost the first one."""
+        """A worker has begun this run; again, if it lost the first one."""
 
     @abstractmethod
     def round(self, cell: Cell, seed: int, round: Round) -> None:
-        """A round is over; its accuracy is None unless it looked at the test data."""
+        """A round is over; its accuracy is None unless it was evaluated."""
 
     @abstractmethod
     def finished(self, cell: Cell, record: Record) -> None:
-        """A run is over."""
+        """A run is over and has a record."""
 
     @abstractmethod
     def failed(self, cell: Cell, seed: int, message: str) -> None:

@@ -36,6 +36,5 @@ class Cast(DenseWeights):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """Round the updates to the 16-bit format."""
         blank = HalfVectors(torch.zeros_like(updates, dtype=DTYPES[self.form]), self.form)
         return blank.nearest(updates), memory

@@ -48,7 +48,6 @@ class CompressedUpdates(DenseWeights):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """Compress the updates, plus the residuals if there is error feedback."""
         t = compressed_width(shared)
         x = updates[:, :t]
         rest = updates[:, t:].to(torch.float32)

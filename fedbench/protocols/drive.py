@@ -46,6 +46,5 @@ class DRIVE(CompressedUpdates):
         require_block("DRIVE.block", self.block)
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
-        """Encode ``x`` at one bit a coordinate."""
         seeds = public_seeds(keys, "rotation", x.device)
         return rotated(x, rest, seeds, 1.0, self.block, self.scale)

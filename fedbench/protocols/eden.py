@@ -64,7 +64,6 @@ class EDEN(CompressedUpdates):
         require("EDEN.block", self.block, fits, ">= 64 for a fraction of a bit")
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
-        """Encode ``x`` at ``bits`` bits a coordinate."""
         scale: Scale = "min-mse" if self.error_feedback else "unbiased"
         seeds = public_seeds(keys, "rotation", x.device)
         return rotated(x, rest, seeds, self.bits, self.block, scale)

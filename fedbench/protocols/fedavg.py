@@ -20,39 +20,31 @@ class DenseWeights(LocalSGD[Tensor]):
     """
 
     def init(self, shared: Shared) -> Tensor:
-        """Draw Kaiming-uniform weights from the seed."""
         return initial_weights(shared)
 
     def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
-        """Send the weights, one row for all."""
         return FloatVectors(state[None])
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
-        """Read the weights as a tree."""
         return shared.layout.unflatten(broadcast.values()[0])
 
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """Send the updates without compression."""
         return FloatVectors(updates), memory
 
     def server_step(
         self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
     ) -> Tensor:
-        """Add the aggregate: ``w + aggregate``."""
         return state + aggregate.to(state)
 
     def model(self, shared: Shared, state: Tensor, key: Key) -> Tree:
-        """The weights as they are."""
         return shared.layout.unflatten(state)
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
-        """The broadcast weights plus the update that the client sent."""
         return shared.layout.unflatten(broadcast.values()[0] + sent.values()[0])
 
     def model_bits(self, shared: Shared, state: Tensor) -> int:
-        """Bits of the model, 32 a parameter."""
         return 32 * len(state)
 
 

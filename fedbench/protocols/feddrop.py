@@ -198,7 +198,6 @@ class FedDrop(DenseWeights):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """Send the updates of the weights that the client has."""
         gates = torch.stack([client["gates"] for client in memory]) > 0.5
         d = shared.weights.d
         blank = GatedVectors(gates, updates[:, :d], updates[:, d:], _layers(shared.weights))
@@ -214,7 +213,6 @@ class FedDrop(DenseWeights):
         return state + torch.cat([update[:d] / self.chances(shared), update[d:]])
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree:
-        """The client's sub-network, moved by its update."""
         assert isinstance(broadcast, GatedVectors)
         assert isinstance(sent, GatedVectors)
         x, rest = broadcast.x[0] + sent.x[0], broadcast.rest[0] + sent.rest[0]

@@ -54,7 +54,6 @@ class FedLaplace(DenseWeights):
         require("FedLaplace.lam", self.lam, self.lam >= 0, ">= 0")
 
     def landed(self, trained: Tree, start: Tree) -> Tree:
-        """The proximal step of the prior around the round's start."""
         by = self.lr * self.lam / (1 - self.momentum)
         return {
             name: x if is_statistic(name) else start[name] + soft_threshold(x - start[name], by)

@@ -34,5 +34,4 @@ class FedMask(ScoreTraining):
         return straight_through(score, theta > 0.5, theta * (1 - theta))
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """The mask ``theta > 1/2`` that is sent."""
         return theta > 0.5

@@ -61,7 +61,6 @@ class FedMoG(LocalSGD[Tensor]):
         return torch.stack([shared.layout.flatten(tree) for tree in trees])
 
     def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
-        """Send all means, one row for all clients."""
         return FloatVectors(state.reshape(1, -1))
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
@@ -106,7 +105,6 @@ class FedMoG(LocalSGD[Tensor]):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """Send the responsibilities ``r`` and the weights ``w_s``."""
         trees = shared.layout.unflatten
         w = updates + torch.stack([client["start"] for client in memory])
         rows = zip(w, memory, strict=True)
@@ -124,14 +122,11 @@ class FedMoG(LocalSGD[Tensor]):
         return torch.where(r > _ABSENT, weighted / r.clamp_min(_ABSENT), state).to(state)
 
     def model(self, shared: Shared, state: Tensor, key: Key) -> list[Tree]:
-        """The ensemble, one network a component."""
         return [shared.layout.unflatten(mean) for mean in state]
 
     def model_bits(self, shared: Shared, state: Tensor) -> int:
-        """Bits of the ensemble, 32 for each parameter of each component."""
         return 32 * state.numel()
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree:
-        """The weights that the client sent."""
         assert isinstance(sent, MixtureVectors)
         return shared.layout.unflatten(sent.vectors()[0])

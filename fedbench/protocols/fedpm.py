@@ -96,11 +96,9 @@ class FedPM(ScoreTraining):
         }
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """Draw the mask ``m ~ Bern(theta)`` that is sent."""
         return key.bernoulli(theta)
 
     def deployed(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """Draw the final mask, or threshold ``theta``."""
         return theta > self.threshold if self.final == "threshold" else key.bernoulli(theta)
 
     def init(self, shared: Shared) -> Belief:

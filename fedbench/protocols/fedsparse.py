@@ -268,17 +268,14 @@ class FedSparse(Protocol[SparseState]):
         return SparseState(layout.flatten(tree), moved["v"], adam, adamax)
 
     def model(self, shared: Shared, state: SparseState, key: Key) -> Tree:
-        """The weights of the groups that survive."""
         return shared.layout.unflatten(self.pruned(shared, state))
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree:
-        """The weights behind the client's open gates, and its rest."""
         assert isinstance(broadcast, GatedVectors)
         assert isinstance(sent, GatedVectors)
         return shared.layout.unflatten(torch.cat([sent.x[0], broadcast.rest[0] + sent.rest[0]]))
 
     def model_bits(self, shared: Shared, state: SparseState) -> int:
-        """Bits of the model: 32 for each weight that survives and the rest, one a gate."""
         survive = self.survivors(shared, state)
         weights = int(governed(survive[None], self.gating(shared)).sum())
         return 32 * (weights + shared.rest.d) + len(survive)

@@ -125,7 +125,6 @@ class FedSparsify(LocalSGD[PrunedState]):
         return torch.cat(parts, dim=1)
 
     def init(self, shared: Shared) -> PrunedState:
-        """Draw Kaiming-uniform weights from the seed, all alive."""
         w = initial_weights(shared)
         return PrunedState(w, torch.ones_like(w[: shared.weights.d], dtype=torch.bool), 0)
 
@@ -206,17 +205,14 @@ class FedSparsify(LocalSGD[PrunedState]):
         return PrunedState(torch.cat([w, state.w[d:] + rest]), mask, t)
 
     def model(self, shared: Shared, state: PrunedState, key: Key) -> Tree:
-        """The network with its pruned weights at 0."""
         return shared.layout.unflatten(state.w)
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree:
-        """The weights that the client keeps, and its rest."""
         assert isinstance(broadcast, PrunedVectors)
         assert isinstance(sent, PrunedVectors)
         w = torch.where(sent.mask[0], broadcast.x[0] + sent.x[0], 0.0)
         return shared.layout.unflatten(torch.cat([w, broadcast.rest[0, :-1] + sent.rest[0]]))
 
     def model_bits(self, shared: Shared, state: PrunedState) -> int:
-        """Bits of the model: 32 for each live weight and the rest, and the coded mask."""
         alive = int(state.mask.sum())
         return 32 * (alive + shared.rest.d) + code_bits(state.mask.cpu().numpy())[1]

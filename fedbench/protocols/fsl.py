@@ -87,7 +87,6 @@ class FSL(LocalSGD[Tensor]):
         require(f"{type(self).__name__}.k", self.k, 0 < self.k <= 1, "in (0, 1]")
 
     def trained(self, shared: Shared) -> Layout:
-        """Layout of the scores, one a weight."""
         return shared.weights
 
     def frozen(self, shared: Shared) -> Tree:
@@ -99,7 +98,6 @@ class FSL(LocalSGD[Tensor]):
         return ranking(initial_scores(shared)[None], shared.weights.sizes)
 
     def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
-        """Send the global ranking, one row for all."""
         return Rankings(state, shared.weights.sizes)
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
@@ -113,7 +111,6 @@ class FSL(LocalSGD[Tensor]):
         return shared.weights.unflatten(torch.cat(layers))
 
     def idle(self, shared: Shared, broadcast: Payload) -> Tensor:
-        """The scores as they were received."""
         rows = range(len(broadcast))
         trees = [self.receive(shared, broadcast.take([row])) for row in rows]
         return torch.stack([self.trained(shared).flatten(tree) for tree in trees])
@@ -157,7 +154,6 @@ class FSL(LocalSGD[Tensor]):
         return self.model(shared, sent.symbols, Key(0)) if isinstance(sent, Rankings) else None
 
     def model_bits(self, shared: Shared, state: Tensor) -> int:
-        """Bits of the model: one an edge, and the seed."""
         return state.shape[1] + 32
 
 

@@ -103,7 +103,6 @@ class HideNSeek(ScoreTraining):
         return straight_through(score, m, torch.ones_like(m))
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
-        """``theta > 1/2``, the sign of the score."""
         return theta > 0.5
 
     def expected(self, score: Tensor) -> Tensor:
@@ -129,12 +128,10 @@ class HideNSeek(ScoreTraining):
         return super().server_step(shared, state, torch.cat([theta, rest]), n, key)
 
     def model_bits(self, shared: Shared, state: Belief) -> int:
-        """Bits of the seed, the coded signs of the kept weights, and the statistics as floats."""
         signs = (state.theta > 0.5)[kept_weights(shared, self.keep)]
         return 32 + code_bits(signs.cpu().numpy())[1] + 32 * len(state.statistics)
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
-        """The network of the signs that the client sent."""
         assert isinstance(sent, BinaryMasks)
         alive = kept_weights(shared, self.keep)
         bits = torch.zeros_like(alive).masked_scatter(alive, sent.mask[0])

@@ -60,7 +60,6 @@ class PBM(SummedResidues):
         return self.bound(d) / (2 * self.m * self.theta)
 
     def residues(self, x: Tensor, keys: Sequence[Key]) -> Residues:
-        """Draw the counts, each client from its own key, on the CPU."""
         bound = self.bound(x.shape[1])
         chances = 0.5 + self.theta * (x.clamp(-bound, bound) / bound)
         counts = torch.zeros(x.shape, dtype=torch.int32, device=x.device)
@@ -70,6 +69,5 @@ class PBM(SummedResidues):
         return Residues(counts, self.clients * self.m + 1, self.m)
 
     def event(self, release: Release) -> DpEvent:
-        """Privacy event of the counts of one client."""
         norm = self.theta * self.clip / self.bound(release.d)
         return BinomialCounts(release.d, self.m, self.theta, norm)

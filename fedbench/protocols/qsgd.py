@@ -57,7 +57,6 @@ class QSGD(CompressedUpdates):
         require(f"{name}.bucket", self.bucket, self.bucket >= 0, ">= 0")
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
-        """Quantize all layers as one vector."""
         form = self.levels, (x.shape[1],), self.bucket, self.norm, self.code
         return quantized(x, rest, keys, *form, fitted=self.error_feedback)
 

@@ -40,7 +40,6 @@ class RandK(CompressedUpdates):
         require("RandK.k", self.k, 0 < self.k <= 1, "in (0, 1]")
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
-        """Encode the coordinates that each client's seed chooses."""
         n, d = x.shape
         count = share_of(self.k, d)
         factor = 1.0 if self.error_feedback else d / count

@@ -126,16 +126,13 @@ class ScoreTraining(Protocol[Belief]):
         return False
 
     def trained(self, shared: Shared) -> Layout:
-        """Layout of a score per weight, then the running statistics."""
         weights, statistics = shared.weights, shared.statistics
         return Layout(weights.names + statistics.names, weights.shapes + statistics.shapes)
 
     def frozen(self, shared: Shared) -> Tree:
-        """The random network that is masked."""
         return random_network(shared)
 
     def memory(self, shared: Shared) -> Memory:
-        """Adam's moments, if they survive a round."""
         if self.optimizer == "sgd" or not self.keep_moments:
             return {}
         layout = self.trained(shared)
@@ -153,7 +150,6 @@ class ScoreTraining(Protocol[Belief]):
         return Belief(theta, shared.statistics.flatten(self.frozen(shared)).to(shared.device))
 
     def broadcast(self, shared: Shared, state: Belief, clients: Sequence[int], key: Key) -> Payload:
-        """Send ``theta`` and the statistics as floats, one row for all."""
         return FloatVectors(torch.cat([state.theta, state.statistics])[None])
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
@@ -227,16 +223,13 @@ class ScoreTraining(Protocol[Belief]):
         return Belief(theta, moved, steps=state.steps + 1)
 
     def model(self, shared: Shared, state: Belief, key: Key) -> Tree:
-        """``m * w_init`` with the final mask."""
         return self._network(shared, self._final(shared, state), state.statistics)
 
     def model_bits(self, shared: Shared, state: Belief) -> int:
-        """Bits of the seed, the coded final mask, and the statistics as floats."""
         bits = self._final(shared, state)
         return 32 + code_bits(bits.cpu().numpy())[1] + 32 * len(state.statistics)
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
-        """The network of the mask that the client sent."""
         assert isinstance(sent, BinaryMasks)
         moved = broadcast.values()[0, shared.weights.d :] + sent.rest[0]
         return self._network(shared, sent.mask[0], moved)

@@ -51,7 +51,6 @@ class SummedResidues(DenseWeights):
 
     @property
     def weighted(self) -> bool:
-        """False, because a sum counts all clients the same."""
         return False
 
     @abstractmethod
@@ -65,7 +64,6 @@ class SummedResidues(DenseWeights):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """Rotate the updates, clip them and send their residues."""
         # clipped after the rotation, whose rounding errors are then clipped as well
         x = clipped(flattened(updates, shared.key).to(torch.float64), self.clip)
         return self.residues(x, keys), memory

@@ -67,6 +67,5 @@ class LocalSGD(Protocol[State], Generic[State]):
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """Train, and return ``trained - tree``."""
         trained = self.train(tree, batches, grad, key)
         return {name: trained[name] - x for name, x in tree.items()}, memory

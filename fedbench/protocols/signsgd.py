@@ -54,7 +54,6 @@ class SignVotes(DenseWeights):
 
     @property
     def votes(self) -> bool:
-        """True unless the server takes the mean."""
         return self.vote == "majority"
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
@@ -103,7 +102,6 @@ class SignSGD(SignVotes):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """Send ``update >= 0``, or a coin where it is 0."""
         return SignBits(is_positive(updates, self.zero, keys)), memory
 
 
@@ -144,7 +142,6 @@ class StochasticSign(SignVotes):
         require("StochasticSign.beta", self.beta, 0 <= self.beta < 1, "in [0, 1)")
 
     def memory(self, shared: Shared) -> Memory:
-        """The average ``(d,)`` over rounds, if ``beta`` is not 0."""
         if not self.beta:
             return {}
         return {"average": torch.zeros(shared.layout.d, device=shared.device)}

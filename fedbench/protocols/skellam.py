@@ -71,7 +71,6 @@ class Skellam(SummedResidues):
         return (self.scale(d) * self.z * self.clip) ** 2 / self.clients
 
     def unit(self, d: int) -> float:
-        """``1 / (2 s)``, since values count halves."""
         return 0.5 / self.scale(d)
 
     def residues(self, x: Tensor, keys: Sequence[Key]) -> Residues:

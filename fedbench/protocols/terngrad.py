@@ -46,7 +46,6 @@ class TernGrad(CompressedUpdates):
         require("TernGrad.clip", self.clip, self.clip >= 0, ">= 0")
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
-        """Encode one level on each side of 0, and a scale for each layer."""
         sizes = compressed_layers(shared)
         if self.clip:
             parts = torch.split(x, list(sizes), dim=1)

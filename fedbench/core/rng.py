@@ -128,12 +128,9 @@ class Secret:
     The harness holds it: no plug-in gets one, and no key that a plug-in gets leads to another key.
     A run can be repeated, so its secret is a function of its seed, and whoever guesses the seed can
     do what the harness does.
-
-    Args:
-        root: 32 bytes.
     """
 
-    root: bytes = field(repr=False)
+    root: bytes = field(repr=False)  # 32 bytes
 
     @classmethod
     def of(cls, seed: int, purpose: str) -> Secret:

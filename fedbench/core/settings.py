@@ -26,20 +26,12 @@ SHOWN = 40  # characters of a value in a note
 
 @dataclass(frozen=True)
 class Setting:
-    """A process-wide setting of a library.
+    """A process-wide setting of a library."""
 
-    Args:
-        name: Name of the setting in a note.
-        read: Returns its value, comparable with ``==``.
-        write: Restores such a value.
-        shown: Whether a note shows the values: not where they are long, nor those of the
-            environment.
-    """
-
-    name: str
-    read: Callable[[], Any]
-    write: Callable[[Any], object]
-    shown: bool = True
+    name: str  # in a note
+    read: Callable[[], Any]  # returns its value, comparable with ``==``
+    write: Callable[[Any], object]  # restores such a value
+    shown: bool = True  # whether a note shows the values: not long ones, nor the environment
 
 
 def _attributes(name: str, *attributes: str) -> list[Setting]:

@@ -23,10 +23,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 def read(path: Path, image: tuple[int, int, int], classes: int) -> tuple[Tensor, Tensor]:
     """Read ``(N, C, H, W)`` uint8 and ``(N,)`` int64: the training samples, then the test samples.
 
-    Args:
-        path: The archive.
-        image: Channels, height and width that it must hold.
-        classes: Labels must be in ``0 .. classes - 1``.
+    ``image`` is the channels, height and width that the archive must hold, labels must be in
+    ``0 .. classes - 1``.
 
     Raises:
         ConfigError: the file cannot be read, or holds something else.

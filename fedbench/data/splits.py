@@ -15,10 +15,6 @@ def split_client(indices: Tensor, key: Key) -> tuple[Tensor, Tensor, Tensor]:
     >>> [len(part) for part in split_client(torch.arange(36), Key(0))]
     [25, 4, 7]
 
-    Args:
-        indices: ``(N,)`` rows of the pool.
-        key: Source of the order.
-
     Raises:
         ConfigError: there are fewer than three samples.
     """

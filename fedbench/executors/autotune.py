@@ -30,10 +30,7 @@ HEAVY = 0.01  # seconds of a client's step on a CPU above which lock step gains 
 def crowd(sizes: Sequence[int], sampled: int, schedule: Schedule) -> float:
     """Number of clients of a round that share a launch, on average over the draws of a round.
 
-    Args:
-        sizes: Samples of every client.
-        sampled: Clients of a round.
-        schedule: How often they see their samples.
+    ``sizes`` are the samples of every client, of whom ``sampled`` take part.
 
     >>> crowd([8, 8, 8, 8], 2, Schedule(1, 4))
     2.0
@@ -58,15 +55,8 @@ def choose(
 ) -> str:
     """Name the fastest executor: ``loop``, ``stacked``, or on CUDA ``recorded``.
 
-    With ``FEDBENCH_PROBE=off`` nothing is measured: ``loop`` on a CPU and ``stacked`` elsewhere.
-
-    Args:
-        protocol: Protocol that the clients train.
-        shared: Network and device.
-        schedule: Schedule, of which the size of a batch counts.
-        chunk: Largest number of clients in a launch.
-        precision: Precision of the network's products.
-        together: Clients that share a launch, see `crowd`.
+    At most ``chunk`` clients share a launch, on average ``together`` (see `crowd`). With
+    ``FEDBENCH_PROBE=off`` nothing is measured: ``loop`` on a CPU and ``stacked`` elsewhere.
     """
     accelerated = shared.device.type != "cpu"
     if not may_measure():
@@ -120,10 +110,7 @@ def strangers(protocol: Protocol[Any], shared: Shared, n: int, samples: int) -> 
 def measured(ways: Mapping[str, Executor], clients: int) -> str:
     """Name the executor that trains so many clients fastest, by the least time of each in turns.
 
-    Args:
-        ways: Executors, the loop first; a later one must be `MARGIN` times as fast as the best
-            before.
-        clients: Number of clients.
+    The loop comes first; a later one must be `MARGIN` times as fast as the best before it.
     """
     loop = ways["loop"]
     schedule = Schedule(1, loop.schedule.batch_size)

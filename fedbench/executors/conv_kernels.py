@@ -27,19 +27,12 @@ TURNS = 3
 
 @dataclass(frozen=True)
 class Geometry:
-    """Shapes of a layer's convolution, for one client.
+    """Shapes of a layer's convolution, for one client."""
 
-    Args:
-        image: Channels, height and width of the input.
-        kernels: Outputs, channels, height and width.
-        stride: Stride in both directions.
-        padding: Padding on all sides.
-    """
-
-    image: tuple[int, ...]
-    kernels: tuple[int, ...]
-    stride: int = 1
-    padding: int = 0
+    image: tuple[int, ...]  # channels, height and width of the input
+    kernels: tuple[int, ...]  # outputs, channels, height and width
+    stride: int = 1  # in both directions
+    padding: int = 0  # on all sides
 
     @classmethod
     def of(cls, x: Tensor, weight: Tensor, stride: int, padding: int) -> Geometry:
@@ -49,19 +42,12 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Load:
-    """Number of images that are convolved at once.
-
-    Args:
-        device: Device that convolves.
-        clients: Clients of a launch.
-        batch: Samples of each client.
-        half: Whether products are in bfloat16.
-    """
+    """Number of images that are convolved at once."""
 
     device: torch.device
-    clients: int
-    batch: int
-    half: bool = False
+    clients: int  # of a launch
+    batch: int  # samples of each client
+    half: bool = False  # whether products are in bfloat16
 
 
 def matrices(
@@ -92,13 +78,9 @@ FORMS: Mapping[str, Convolve] = {"groups": F.conv2d, "matrices": matrices}
 
 @dataclass(frozen=True)
 class Forms:
-    """A convolution that uses the faster form of each layer.
+    """A convolution that uses the faster form of each layer."""
 
-    Args:
-        multiplied: Layers that are products of `matrices`.
-    """
-
-    multiplied: frozenset[Geometry] = frozenset()
+    multiplied: frozenset[Geometry] = frozenset()  # layers that are products of `matrices`
 
     def __call__(
         self,
@@ -135,10 +117,6 @@ def chosen(network: Network, load: Load) -> Forms:
 
     Always groups on a CPU, where matrices take more than twice the time (`fedbench bench`), and
     with ``FEDBENCH_PROBE=off``.
-
-    Args:
-        network: Network whose layers are timed.
-        load: Images of a launch.
     """
     if load.device.type == "cpu" or not may_measure():
         return Forms()
@@ -146,13 +124,7 @@ def chosen(network: Network, load: Load) -> Forms:
 
 
 def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS) -> Forms:
-    """Measure the faster form of every layer, or read what was measured before.
-
-    Args:
-        network: Network whose layers are timed.
-        load: Images of a launch.
-        forms: Convolutions that are timed, by name.
-    """
+    """Measure the faster form of every layer, or read what was measured before."""
     layers = geometries(network)
     size = f"{load.clients} clients, batch {load.batch}, {'bf16' if load.half else 'fp32'}"
     question = f"{layers}; {size}; {machine(load.device)}, revision {REVISION}"

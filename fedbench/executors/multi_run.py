@@ -67,11 +67,6 @@ class Seat(Generic[Ending]):
     ``wanted`` is what it wants trained, ``answer`` the result, which took its ``share`` of seconds;
     ``ended`` is its result or error; ``waited`` counts seconds that other runs took; ``changes``
     are process-wide settings that it changed and the table has restored.
-
-    Args:
-        name: Number by which the caller knows the run.
-        work: The run.
-        table: The table that it sits at.
     """
 
     def __init__(self, name: int, work: Callable[[], Ending], table: Table[Ending]) -> None:

@@ -89,24 +89,16 @@ class Forked(Executor):
 
 @dataclass(frozen=True)
 class Hand:
-    """A child process that trains.
+    """A child process that trains."""
 
-    Args:
-        process: Its process id.
-        pipe: Takes jobs, returns the memories of clients.
-    """
-
-    process: int
-    pipe: Connection
+    process: int  # process id
+    pipe: Connection  # takes jobs, returns the memories of clients
 
 
 class Crew:
     """Children that train, and the memory that they share with their parent.
 
     They end with this object, when one of them fails, and soon after their parent.
-
-    Args:
-        loop: Executor that each of them trains with.
     """
 
     def __init__(self, loop: Loop) -> None:

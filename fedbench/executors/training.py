@@ -35,23 +35,14 @@ def untouched(grad: Gradient) -> Grad:
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """One client's part in a round.
+    """One client's part in a round."""
 
-    Args:
-        tree: Tree that it received.
-        x: ``(N, C, H, W)`` normalised training images.
-        y: ``(N,)`` labels.
-        key: Source of all of its draws.
-        memory: Memory from its last round.
-        wrap_grad: Change of the gradient by a mechanism or an attack.
-    """
-
-    tree: Tree
-    x: Tensor
-    y: Tensor
-    key: Key
-    memory: Memory
-    wrap_grad: WrapGrad = untouched
+    tree: Tree  # as received
+    x: Tensor  # ``(N, C, H, W)`` normalised training images
+    y: Tensor  # ``(N,)`` labels
+    key: Key  # source of all of its draws
+    memory: Memory  # from its last round
+    wrap_grad: WrapGrad = untouched  # change of the gradient by a mechanism or an attack
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:

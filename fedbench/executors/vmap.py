@@ -212,11 +212,6 @@ def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:
     """Bytes that a client in lock step takes: copies of its parameters, and what a step saves.
 
     The gradients of what it saves are as much again.
-
-    Args:
-        network: Network that it trains.
-        batch: Samples a step.
-        convolve: Convolution of the network.
     """
     size = sum(math.prod(shape) for shape in network.shapes.values()) * 4
     return COPIES * size + 2 * batch * saved_bytes(network, convolve)

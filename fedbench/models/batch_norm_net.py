@@ -44,18 +44,11 @@ def batch_norm(x: Tensor, params: Tree, name: str, step: Step | None) -> Tensor:
 
 @dataclass(frozen=True)
 class BatchNormNet(Network):
-    """Bias-free: 3x3 same convolutions + batch norm + ReLU, 2x2 max pools, one linear layer.
-
-    Args:
-        image: Channels, height, width.
-        blocks: Output channels of the convolutions of each block.
-        pools: How many blocks, from the first, end in a pool.
-        classes: Width of the linear layer.
-    """
+    """Bias-free: 3x3 same convolutions + batch norm + ReLU, 2x2 max pools, one linear layer."""
 
     image: Image
-    blocks: Blocks
-    pools: int
+    blocks: Blocks  # output channels of the convolutions of each block
+    pools: int  # how many blocks, from the first, end in a pool
     classes: int
 
     @property

@@ -31,24 +31,15 @@ class DropoutNet(Network):
     """Two 5x5 convolutions + ReLU + 2x2 max pool, fully connected + ReLU, last linear; all biased.
 
     Dropout follows the second pool and the first fully-connected layer's ReLU.
-
-    Args:
-        image: Channels, height, width.
-        convs: Output channels of the convolutions.
-        padding: Pixels of zeros around the input of a convolution.
-        hidden: Width of the first fully-connected layer.
-        classes: Width of the last one.
-        conv_dropout: Rate after the convolutions.
-        dense_dropout: Rate after the first fully-connected layer.
     """
 
     image: Image
-    convs: tuple[int, int]
-    padding: int
-    hidden: int
+    convs: tuple[int, int]  # output channels
+    padding: int  # pixels of zeros around the input of a convolution
+    hidden: int  # width of the first fully-connected layer
     classes: int
-    conv_dropout: float
-    dense_dropout: float
+    conv_dropout: float  # rate after the convolutions
+    dense_dropout: float  # rate after the first fully-connected layer
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -43,19 +43,12 @@ def weights_of(tree: Tree) -> Layout:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One training step, as a network sees it that drops units or normalises by batches.
+    """One training step, as a network sees it that drops units or normalises by batches."""
 
-    Args:
-        key: Source of the draws of this step.
-        real: ``(B,)`` bool, False for padding, which must not enter the statistics of a batch.
-        statistics: Filled by the network with its running statistics after this step.
-        convolve: Convolution that the network uses; see `convolution`.
-    """
-
-    key: Key
-    real: Tensor
-    statistics: Tree = field(default_factory=dict)
-    convolve: Convolve = F.conv2d
+    key: Key  # source of the draws of this step
+    real: Tensor  # ``(B,)`` bool, False for padding, which must not enter the statistics of a batch
+    statistics: Tree = field(default_factory=dict)  # after this step, filled by the network
+    convolve: Convolve = F.conv2d  # see `convolution`
 
 
 def convolution(step: Step | None) -> Convolve:
@@ -70,7 +63,7 @@ def convolution(step: Step | None) -> Convolve:
 class Network(ABC):
     """Function from parameters and images to logits; a frozen dataclass."""
 
-    image: Image
+    image: Image  # channels, height, width
     classes: int
 
     @property
@@ -98,10 +91,6 @@ def saved_bytes(network: Network, convolve: Convolve = F.conv2d) -> int:
     """Bytes for each sample that a training step saves for its backward pass.
 
     Counted on one and on two samples, so that what does not grow with the samples drops out.
-
-    Args:
-        network: Network whose logits are computed, as in training.
-        convolve: Convolution that it uses.
     """
 
     def bytes_for(samples: int) -> int:
@@ -169,17 +158,11 @@ class ConvNet(Network):
 
     On other image sizes the first fully-connected layer follows the input; a pool drops an odd
     last row or column (28 -> 14 -> 7 -> 3).
-
-    Args:
-        image: Channels, height, width.
-        blocks: Output channels of the convolutions before each pool.
-        hidden: Widths of the fully-connected layers before the last one.
-        classes: Width of the last one.
     """
 
     image: Image
-    blocks: Blocks
-    hidden: tuple[int, ...]
+    blocks: Blocks  # output channels of the convolutions before each pool
+    hidden: tuple[int, ...]  # widths of the fully-connected layers before the last one
     classes: int
 
     @property

@@ -31,19 +31,12 @@ class ResidualNet(Network):
     A block is two bias-free 3x3 convolutions, each normalised in groups of channels, with ReLU
     after the first one and after the sum with the `shortcut`. The first block of a stage, but not
     that of the first stage, halves the image, rounding up.
-
-    Args:
-        image: Channels, height, width.
-        stages: Channels of each stage; the convolution before it has as many as the first.
-        blocks: Residual blocks of each stage.
-        groups: Groups of a normalisation.
-        classes: Width of the linear layer.
     """
 
     image: Image
-    stages: tuple[int, ...]
-    blocks: int
-    groups: int
+    stages: tuple[int, ...]  # channels; the first convolution has as many as the first stage
+    blocks: int  # residual blocks of each stage
+    groups: int  # of a normalisation
     classes: int
 
     @property

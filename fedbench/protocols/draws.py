@@ -24,16 +24,10 @@ class Symmetric:
     The last bit is the sign. The others, as a number below ``2**63``, are compared with the
     cumulative probabilities of the magnitudes, the largest magnitude first, where floats are exact:
     the first 16 bits are looked up, and only where they do not decide all bits are searched for.
-
-    Args:
-        limits: ``(far + 1,)`` uint64: ``2**63`` times the probability of a magnitude of at least
-            ``far, far - 1, ..., 0``.
-        guide: ``(2**16,)`` int32: the magnitude for the leading bits, -1 where more bits must be
-            seen.
     """
 
-    limits: npt.NDArray[np.uint64]
-    guide: npt.NDArray[np.int32]
+    limits: npt.NDArray[np.uint64]  # ``2**63 P(magnitude >= far, far - 1, ..., 0)``, ``(far + 1,)``
+    guide: npt.NDArray[np.int32]  # ``(2**16,)`` magnitude for leading bits; -1: see more bits
 
     @classmethod
     def of(cls, chances: npt.NDArray[np.float64]) -> Symmetric:

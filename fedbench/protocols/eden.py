@@ -80,15 +80,9 @@ def rotated(
 ) -> RotatedLevels:
     """Encode ``x (n, d)``, with ``rest (n, p)`` uncompressed beside it.
 
-    Norms are summed in float64: a block overflows only where its norm is no float32.
-
-    Args:
-        x: One row a client.
-        rest: Coordinates that are not compressed.
-        seeds: ``(n, 1)`` int64 seeds of the rotations.
-        bits: Bits a coordinate.
-        block: Length of the longest block.
-        scale: ``unbiased``, ``|y|**2 / <c, y>``, or ``min-mse``, ``<c, y> / |c|**2``.
+    ``seeds (n, 1)`` int64 are those of the rotations. The scale is ``unbiased``,
+    ``|y|**2 / <c, y>``, or ``min-mse``, ``<c, y> / |c|**2``. Norms are summed in float64: a block
+    overflows only where its norm is no float32.
     """
     sizes = block_sizes(x.shape[1], block)
     wide = widths(sizes, bits).to(x.device)

@@ -16,11 +16,6 @@ class FailureBound:
     Both bounds come from Cantelli's inequality and need a positive margin,
     ``p + alpha (1 - 2 p) > 1/2``; elsewhere they are 1.
 
-    Args:
-        n: Clients of the round.
-        p: Probability that a benign client keeps the edge.
-        alpha: Share of malicious clients.
-
     References:
         "FSL: Federated Supermask Learning", appendix A.2, equations 1 to 4,
         https://arxiv.org/abs/2110.04350.
@@ -32,9 +27,9 @@ class FailureBound:
     1.0
     """
 
-    n: int
-    p: float
-    alpha: float
+    n: int  # clients of the round
+    p: float  # probability that a benign client keeps the edge
+    alpha: float  # share of malicious clients
 
     def __post_init__(self) -> None:
         require("FailureBound.n", self.n, self.n >= 1, ">= 1")

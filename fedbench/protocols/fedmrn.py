@@ -151,9 +151,6 @@ class FedMRNS(FedMRN):
     coordinate without an update still moves by ``+-n``: the variance is ``n**2 - u**2`` (M5). Not
     FedMRN at half the magnitude, which differs by an offset ``-n`` (M3).
 
-    Args:
-        magnitude: As in `FedMRN`.
-
     References:
         Li et al., ACM MM 2024, https://arxiv.org/abs/2408.03220, equations 7 and 10.
     """

@@ -30,19 +30,12 @@ from fedbench.protocols.sgd import initial_weights
 
 @dataclass(frozen=True, eq=False)
 class SparseState:
-    """State of the FedSparse server.
+    """State of the FedSparse server."""
 
-    Args:
-        w: ``(d + p,)`` weights, not yet pruned, then the rest.
-        v: ``(G,)`` thresholds before the softplus.
-        adam: Memory of the optimiser of ``w``.
-        adamax: Memory of the optimiser of ``v``.
-    """
-
-    w: Tensor
-    v: Tensor
-    adam: Tree
-    adamax: Tree
+    w: Tensor  # ``(d + p,)`` weights, not yet pruned, then the rest
+    v: Tensor  # ``(G,)`` thresholds before the softplus
+    adam: Tree  # memory of the optimiser of ``w``
+    adamax: Tree  # memory of the optimiser of ``v``
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,17 +25,11 @@ _ROUNDING = 1e-5  # tolerance of a mean of 0 and 1 that should equal a share
 
 @dataclass(frozen=True, eq=False)
 class PrunedState:
-    """State of the FedSparsify server.
+    """State of the FedSparsify server."""
 
-    Args:
-        w: ``(d + p,)`` weights, 0 where pruned, then the rest.
-        mask: ``(d,)`` bool: which weights are alive.
-        rounds: Number of rounds that were merged.
-    """
-
-    w: Tensor
-    mask: Tensor
-    rounds: int
+    w: Tensor  # ``(d + p,)`` weights, 0 where pruned, then the rest
+    mask: Tensor  # ``(d,)`` bool: which weights are alive
+    rounds: int  # that were merged
 
 
 @dataclass(frozen=True, kw_only=True)

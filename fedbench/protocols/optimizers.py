@@ -13,13 +13,9 @@ from fedbench.models.network import is_statistic
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(ABC):
-    """Descends along a gradient; its memory is a tree, so that it can be stored and stacked.
+    """Descends along a gradient; its memory is a tree, so that it can be stored and stacked."""
 
-    Args:
-        lr: Learning rate.
-    """
-
-    lr: float
+    lr: float  # learning rate
 
     def __post_init__(self) -> None:
         require(f"{type(self).__name__}.lr", self.lr, self.lr > 0, "> 0")
@@ -38,15 +34,10 @@ class Optimizer(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
-    """``velocity = momentum * velocity + g + weight_decay * x``, ``x -= lr * velocity``.
+    """``velocity = momentum * velocity + g + weight_decay * x``, ``x -= lr * velocity``."""
 
-    Args:
-        momentum: Heavy-ball momentum, without dampening.
-        weight_decay: Share of each parameter that is added to its gradient.
-    """
-
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    momentum: float = 0.0  # heavy-ball momentum, without dampening
+    weight_decay: float = 0.0  # share of each parameter that is added to its gradient
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,19 +69,14 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam with bias correction; ``epsilon`` is added to the root.
 
-    Args:
-        beta1: Decay of the mean of gradients.
-        beta2: Decay of the mean of squared gradients.
-        epsilon: Keeps a coordinate without gradient at rest.
-
     References:
         Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015,
         https://arxiv.org/abs/1412.6980, Algorithm 1.
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    beta1: float = 0.9  # decay of the mean of gradients
+    beta2: float = 0.999  # decay of the mean of squared gradients
+    epsilon: float = 1e-8  # keeps a coordinate without gradient at rest
 
     def __post_init__(self) -> None:
         super().__post_init__()

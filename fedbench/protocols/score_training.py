@@ -56,22 +56,13 @@ def straight_through(score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Belief:
-    """State of the server: its belief about every weight's bit.
+    """State of the server: its belief about every weight's bit."""
 
-    Args:
-        theta: ``(d,)`` probability that the bit is 1 (of a sign mask: that it is +1).
-        statistics: Running statistics of batch normalisation, the only other parameters that
-            change.
-        alpha: Beta prior of 1, where the protocol has one.
-        beta: Beta prior of 0.
-        steps: Number of server steps so far.
-    """
-
-    theta: Tensor
-    statistics: Tensor
-    alpha: Tensor | None = None
-    beta: Tensor | None = None
-    steps: int = 0
+    theta: Tensor  # ``(d,)`` probability of a 1 (of a sign mask: of +1)
+    statistics: Tensor  # running statistics, the only other parameters that change
+    alpha: Tensor | None = None  # Beta prior of 1, where the protocol has one
+    beta: Tensor | None = None  # Beta prior of 0
+    steps: int = 0  # server steps so far
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,40 +21,24 @@ PATIENCE = 0.5  # seconds between two checks of runs that another sweep is playi
 
 @dataclass
 class Tally:
-    """How the runs of a sweep ended.
+    """How the runs of a sweep ended."""
 
-    Args:
-        found: Runs whose record was there, or came from another sweep.
-        played: Runs of this sweep with a record.
-        failed: Runs without a record, and why.
-        left: Runs that were not begun or not finished.
-    """
-
-    found: list[Run] = field(default_factory=list)
-    played: list[Run] = field(default_factory=list)
-    failed: dict[Run, Failure] = field(default_factory=dict)
-    left: list[Run] = field(default_factory=list)
+    found: list[Run] = field(default_factory=list)  # with a record from before or another sweep
+    played: list[Run] = field(default_factory=list)  # by this sweep, with a record
+    failed: dict[Run, Failure] = field(default_factory=dict)  # without a record, and why
+    left: list[Run] = field(default_factory=list)  # not begun or not finished
 
 
 @dataclass(eq=False)
 class Sweep:
-    """Runs, the engine that plays them, and the store of their records.
-
-    Args:
-        engine: Engine, entered.
-        store: Store, entered.
-        watcher: Watcher, entered.
-        chunk: Clients that are trained at once; fewer where memory runs out.
-        retry_failed: Also play what has failed before.
-        strict: End at the first failure.
-    """
+    """Runs, and the entered engine, store and watcher that play, store and show them."""
 
     engine: Engine
     store: Store
     watcher: Watcher
-    chunk: int = 32
-    retry_failed: bool = False
-    strict: bool = False
+    chunk: int = 32  # clients that are trained at once; fewer where memory runs out
+    retry_failed: bool = False  # also play what has failed before
+    strict: bool = False  # end at the first failure
 
     def __post_init__(self) -> None:
         self.tally = Tally()

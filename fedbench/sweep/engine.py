@@ -35,24 +35,14 @@ class News:
 
 @dataclass(frozen=True)
 class Job:
-    """A run as a worker plays it.
-
-    Args:
-        scenario: Scenario to play.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        executor: ``auto``, ``loop``, ``stacked``, ``recorded``, ``forked``, or ``together`` with
-            the worker's other runs.
-        chunk: Clients that are trained at once.
-        number: Number of the run in the worker's news.
-        isolate: Whether attack and defense run in processes of their own.
-    """
+    """A run as a worker plays it."""
 
     scenario: Scenario
-    device: str
-    executor: str
-    chunk: int
-    number: int = 0
-    isolate: bool = False
+    device: str  # ``auto``, ``cpu`` or ``cuda``
+    executor: str  # ``together`` with the worker's other runs, or a name of `executors.factory`
+    chunk: int  # clients that are trained at once
+    number: int = 0  # name of the run in the worker's news
+    isolate: bool = False  # attack and defense run in processes of their own
 
 
 class Engine(ABC):

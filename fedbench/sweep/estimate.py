@@ -13,15 +13,10 @@ from fedbench.sweep.local import Options
 
 @dataclass(frozen=True)
 class Speed:
-    """Speed that a probe measured, in seconds.
+    """Speed that a probe measured, in seconds."""
 
-    Args:
-        start: Time until the first round begins: data, partition, network.
-        round: Time of a round with its evaluation.
-    """
-
-    start: float
-    round: float
+    start: float  # until the first round begins: data, partition, network
+    round: float  # of a round with its evaluation
 
     def run(self, cell: Cell) -> float:
         """Seconds that a whole run takes."""
@@ -30,17 +25,11 @@ class Speed:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated duration of a sweep.
+    """Estimated duration of a sweep."""
 
-    Args:
-        seconds: Time of all runs, one after the other; None if no probe could be played.
-        probed: Number of cells that were probed.
-        cells: Number of cells of the sweep.
-    """
-
-    seconds: float | None
-    probed: int
-    cells: int
+    seconds: float | None  # of all runs, one after the other; None if no probe could be played
+    probed: int  # cells that were probed
+    cells: int  # cells of the sweep
 
 
 def estimate(runs: Sequence[Run], options: Options, budget: float = 20.0) -> Estimate:

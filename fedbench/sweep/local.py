@@ -93,23 +93,14 @@ def available_cores() -> int:
 
 @dataclass
 class _Worker:
-    """A worker process, and the runs that it plays.
-
-    Args:
-        process: The process.
-        pipe: Takes jobs, returns news of them.
-        stack: Returns the process's stack as text after a signal.
-        runs: Runs that it plays, by number, each with its chunk.
-        begun: Time when it began to play each, in seconds of the monotonic clock.
-        alone: Whether it plays a run that must have no other beside it.
-    """
+    """A worker process, and the runs that it plays."""
 
     process: BaseProcess
-    pipe: Connection
-    stack: Connection
-    runs: dict[int, tuple[Run, int]] = field(default_factory=dict)
-    begun: dict[int, float] = field(default_factory=dict)
-    alone: bool = False
+    pipe: Connection  # takes jobs, returns news of them
+    stack: Connection  # returns the process's stack as text after a signal
+    runs: dict[int, tuple[Run, int]] = field(default_factory=dict)  # by number, with the chunk
+    begun: dict[int, float] = field(default_factory=dict)  # by number, on the monotonic clock
+    alone: bool = False  # no other run may be beside its run
 
     def end(self, number: int) -> None:
         """Forget a run that has ended."""
@@ -140,10 +131,6 @@ class Local(Engine):
     """Plays runs in worker processes; one that is killed takes only its own runs with it.
 
     If these were several, each is then played alone: only one of them is to blame.
-
-    Args:
-        options: How runs are played.
-        workers: Number of processes.
     """
 
     def __init__(self, options: Options, workers: int) -> None:
@@ -290,11 +277,9 @@ class Local(Engine):
 
 
 def overtime(seconds: float, stack: str = "") -> Crash:
-    """Describe a run that was ended because it took too long.
+    """Describe a run that was ended after its limit in seconds.
 
-    Args:
-        seconds: Limit of its time.
-        stack: Stack of its process as `faulthandler` writes it, if known.
+    ``stack`` is what `faulthandler` wrote about its process, if known.
     """
     _, _, current = stack.partition("Current thread")
     innermost = re.search(r'File "([^"]*)", line \d+ in (\S+)', current)

@@ -27,7 +27,7 @@ from fedbench.core.files import write_atomically
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Record
 from fedbench.figures.style import COLOURS, FAINT, WORST, save, styled
-from fedbench.sweep.drive import play_all
+from fedbench.sweep.drive import play_each
 from fedbench.sweep.local import Options
 from fedbench.sweep.plan import Plan
 
@@ -88,7 +88,7 @@ def play(preset: Plan, options: Options, out: Path) -> dict[Cell, list[Record]]:
     """The records of a preset, those that are already there among them."""
     cells, _ = preset.cells()
     with watcher(Console(), cells, preset.seeds) as watch:
-        return play_all(cells, preset.seeds, options, watch, out)
+        return play_each(cells, preset.seeds, options, watch, out, strict=True)[0]
 
 
 def within(
@@ -105,7 +105,7 @@ def within(
             update = {"rounds": rounds, "eval_every": rounds}
             short_runs[Cell(cell.scenario.model_copy(update=update))] = curve.name
     with watcher(Console(), list(short_runs), seeds) as watch:
-        played = play_all(list(short_runs), seeds, options, watch, out)
+        played, _ = play_each(list(short_runs), seeds, options, watch, out, strict=True)
     for cell, name in short_runs.items():
         found[name] = [record.result.accuracy for record in played[cell]]
     return found

@@ -18,7 +18,7 @@ from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.judge import errors
 from fedbench.leaderboard.reproduction import Comparison, appended, cell, reproduction
 from fedbench.leaderboard.rules import Rules, numbered, read_rules
-from fedbench.sweep.drive import play_all
+from fedbench.sweep.drive import play_each
 from fedbench.sweep.local import Options
 from fedbench.sweep.watch import Watcher
 
@@ -82,7 +82,7 @@ def again(
     """
     cells = {attack: cell(claim.entry, attack) for attack in attacks}
     options = guarded(options, [entry.scenario for entry in cells.values()])
-    played = play_all(list(cells.values()), seeds, options, watcher, out)
+    played, _ = play_each(list(cells.values()), seeds, options, watcher, out, strict=True)
     comparisons = [
         Comparison(attack, claim.of(attack, seeds), played.get(one, []))
         for attack, one in cells.items()

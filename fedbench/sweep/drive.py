@@ -155,25 +155,6 @@ def _as_error(failure: Failure) -> Exception:
     )
 
 
-def play_all(
-    cells: Sequence[Cell],
-    seeds: Sequence[int],
-    options: Options,
-    watcher: Watcher,
-    out: Path | None = None,
-) -> dict[Cell, list[Record]]:
-    """Play every cell with every seed, on this machine, and return the records.
-
-    Like `play_each`, but the first run that fails stops the others.
-
-    Raises:
-        FedbenchError: a run cannot be played as described, its worker was killed, or a plug-in
-            raised or returned something illegal.
-        RuntimeError: a run crashed otherwise.
-    """
-    return play_each(cells, seeds, options, watcher, out, strict=True)[0]
-
-
 def play_each(
     cells: Sequence[Cell],
     seeds: Sequence[int],
@@ -185,7 +166,8 @@ def play_each(
     """Play every cell with every seed, on this machine; return the records and the failures.
 
     Runs with a record in ``out`` are not played again, but failed ones are. Ctrl-C ends the workers
-    and returns what is finished.
+    and returns what is finished. With ``strict`` the first run that fails stops the others and
+    raises, as `Sweep.play`.
     """
     runs = [Run(cell, seed) for cell in cells for seed in seeds]
     workers = options.processes(len(runs))

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,7 +28,7 @@ class Cast(DenseWeights):
         IEEE 754-2019, and Kalamkar et al., https://arxiv.org/abs/1905.12322.
     """
 
-    sends: ClassVar[type[Payload]] = HalfVectors
+    sends = HalfVectors
 
     form: Half = "fp16"
 

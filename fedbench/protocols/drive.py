@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -36,7 +35,7 @@ class DRIVE(CompressedUpdates):
         least error and on unbiasedness.
     """
 
-    sends: ClassVar[type[Payload]] = RotatedLevels
+    sends = RotatedLevels
 
     scale: Scale = "unbiased"
     block: int = 4096

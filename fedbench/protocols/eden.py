@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ class EDEN(CompressedUpdates):
         Federated Learning", ICML 2022, https://arxiv.org/abs/2108.08842, Algorithm 1.
     """
 
-    sends: ClassVar[type[Payload]] = RotatedLevels
+    sends = RotatedLevels
 
     bits: float = 1.0
     block: int = 4096

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ class EFSignSGD(CompressedUpdates):
         ICML 2019, https://arxiv.org/abs/1901.09847, Algorithm 1.
     """
 
-    sends: ClassVar[type[Payload]] = ScaledSigns
+    sends = ScaledSigns
 
     error_feedback: bool = True
     zero: Zero = "plus"

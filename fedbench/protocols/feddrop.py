@@ -92,8 +92,8 @@ class FedDrop(DenseWeights):
     References:
         Caldas, Konecny, McMahan and Talwalkar, "Expanding the Reach of Federated Learning by
         Reducing Client Resource Requirements", https://arxiv.org/abs/1812.07210, section 3.2; rates
-        from Louizos et al., "A Graphical Model Perspective on Federated Learning",
-        https://arxiv.org/abs/2111.10192, appendix C (Femnist).
+        from Louizos et al. (see `FedSparse`), https://arxiv.org/abs/2111.10192,
+        appendix C (Femnist).
     """
 
     sends = GatedVectors

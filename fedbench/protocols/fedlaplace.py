@@ -38,9 +38,8 @@ class FedLaplace(DenseWeights):
         lam: Inverse scale ``lambda`` of the prior.
 
     References:
-        Louizos et al., "A Graphical Model Perspective on Federated Learning", ICLR 2021 workshop on
-        Distributed and Private Machine Learning, https://arxiv.org/abs/2111.10192, appendix G.1,
-        equations 33, 35 and 36.
+        Louizos et al. (see `FedSparse`), https://arxiv.org/abs/2111.10192, appendix G.1, equations
+        33, 35 and 36.
     """
 
     sends = FloatVectors

@@ -38,9 +38,8 @@ class FedMoG(LocalSGD[Tensor]):
         lam: Precision ``lambda`` of each component.
 
     References:
-        Louizos et al., "A Graphical Model Perspective on Federated Learning", ICLR 2021 workshop on
-        Distributed and Private Machine Learning, https://arxiv.org/abs/2111.10192, appendix G.2,
-        equations 37 to 42.
+        Louizos et al. (see `FedSparse`), https://arxiv.org/abs/2111.10192, appendix G.2, equations
+        37 to 42.
     """
 
     sends = MixtureVectors

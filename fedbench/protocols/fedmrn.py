@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ class FedMRN(DenseWeights):
     """
 
     sends = NoiseMasks
-    signed: ClassVar[bool] = False
+    signed = False
 
     lr: float = 0.1
     momentum: float = 0.0

@@ -24,8 +24,7 @@ class FedProx(FedAvg):
 
     References:
         Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
-        https://arxiv.org/abs/1812.06127, equation 2; Louizos et al., "A Graphical Model Perspective
-        on Federated Learning", ICLR 2021 workshop on Distributed and Private Machine Learning,
+        https://arxiv.org/abs/1812.06127, equation 2; Louizos et al. (see `FedSparse`),
         https://arxiv.org/abs/2111.10192, section 2.1, equation 3 with a non-trivial ``lambda``.
     """
 

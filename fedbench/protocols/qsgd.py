@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,7 +42,7 @@ class QSGD(CompressedUpdates):
         NIPS 2017, https://arxiv.org/abs/1610.02132, section 3.1 and Lemma 3.1.
     """
 
-    sends: ClassVar[type[Payload]] = Levels
+    sends = Levels
 
     levels: int = 7
     bucket: int = 512

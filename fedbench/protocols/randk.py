@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,7 +30,7 @@ class RandK(CompressedUpdates):
         one of unbiased compressors.
     """
 
-    sends: ClassVar[type[Payload]] = SeededSparse
+    sends = SeededSparse
 
     k: float = 0.03
 

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -85,7 +85,7 @@ class ScoreTraining(Protocol[Belief]):
             ``uniform`` in regularised FedPM, ``normal`` elsewhere (R4).
     """
 
-    sends: ClassVar[type[Payload]] = BinaryMasks
+    sends = BinaryMasks
     space = "probabilities"
 
     lr: float = 0.1

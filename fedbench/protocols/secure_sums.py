@@ -36,6 +36,7 @@ class SummedResidues(DenseWeights):
 
     sends = Residues
     statistics = False
+    weighted = False  # a sum counts all clients the same
 
     clip: float = 0.5
     clients: int = 10
@@ -47,10 +48,6 @@ class SummedResidues(DenseWeights):
         require(f"{name}.clip", self.clip, 1e-38 <= self.clip <= 1e38, "in [1e-38, 1e38]")
         require(f"{name}.clients", self.clients, self.clients >= 1, ">= 1")
         require(f"{name}.sigmas", self.sigmas, 0.01 <= self.sigmas <= 1e6, "in [0.01, 1e6]")
-
-    @property
-    def weighted(self) -> bool:
-        return False
 
     @abstractmethod
     def residues(self, x: Tensor, keys: Sequence[Key]) -> Residues:

@@ -1,7 +1,5 @@
 """A little is enough."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """Messages of bits as votes: what the known ones say, and masks with a given number of ones."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The complement of a mask."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

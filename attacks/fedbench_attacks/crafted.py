@@ -1,7 +1,5 @@
 """What the attacks in real space share: whose messages they know, and how they send."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

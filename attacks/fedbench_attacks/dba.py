@@ -1,7 +1,5 @@
 """DBA, the backdoor of which every colluder stamps a piece."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedbench.api import Local

@@ -1,7 +1,5 @@
 """DYN-OPT, the attack that is tailored to the server's rule."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

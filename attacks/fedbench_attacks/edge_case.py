@@ -1,7 +1,5 @@
 """A backdoor on the rare samples of a class."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

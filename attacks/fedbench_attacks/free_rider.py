@@ -1,7 +1,5 @@
 """Free riders, who take the model and train nothing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

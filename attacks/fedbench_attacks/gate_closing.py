@@ -1,7 +1,5 @@
 """Gates that the others want open."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Coordinates that no honest client sends."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Inner-product manipulation (IPM, "fall of empires")."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

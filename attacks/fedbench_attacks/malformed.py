@@ -1,7 +1,5 @@
 """Bytes that a server should reject."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

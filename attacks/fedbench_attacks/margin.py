@@ -1,7 +1,5 @@
 """The coordinates whose vote can still be overturned."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

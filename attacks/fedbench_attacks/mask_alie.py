@@ -1,7 +1,5 @@
 """A little is enough, for masks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Inner-product manipulation of masks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Mimic, which makes one kind of honest client count more."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

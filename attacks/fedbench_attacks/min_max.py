@@ -1,7 +1,5 @@
 """Min-Max, the attack that keeps within the largest distance of two benign rows."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """Min-Sum, the attack that keeps within the sum of a benign row's squared distances."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

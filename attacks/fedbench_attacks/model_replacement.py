@@ -1,7 +1,5 @@
 """Model replacement by constrain-and-scale."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

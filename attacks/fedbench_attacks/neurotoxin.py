@@ -1,7 +1,5 @@
 """Neurotoxin, the backdoor where honest clients do not train."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Seed and mask, chosen together."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """The clean row."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedbench.api import Attack

@@ -1,7 +1,5 @@
 """A little is enough, of the strength that hurts most."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Inner-product manipulation of the strength that hurts most."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Colluders in front of an L-estimator: a rule that combines every coordinate's sorted rows."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Projected gradient ascent (PGA)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

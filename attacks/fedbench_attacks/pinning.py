@@ -1,7 +1,5 @@
 """The same wrong mask until the server forgets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """A pattern of pixels as a backdoor."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

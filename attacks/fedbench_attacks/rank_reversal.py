@@ -1,7 +1,5 @@
 """Rank reversal, the worst case that the FSL paper considers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Harm that is saved up and sent in one message."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

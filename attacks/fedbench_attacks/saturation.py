@@ -1,7 +1,5 @@
 """Masks at the end of their range."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """A scale that is far too large."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Searches for the strength of an attack. Each keeps the best trial, and says where it ended."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What the attacks share that search for their strength."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar

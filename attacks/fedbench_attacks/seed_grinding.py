@@ -1,7 +1,5 @@
 """The seed that serves the adversary best."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Rankings that say nothing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Sign flip."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

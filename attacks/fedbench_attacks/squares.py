@@ -1,7 +1,5 @@
 """Distances and means along a line of messages, from one Gram matrix."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

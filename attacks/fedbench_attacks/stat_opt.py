@@ -1,7 +1,5 @@
 """STAT-OPT, the attacks of Fang et al. on Krum, trimmed mean and median."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal

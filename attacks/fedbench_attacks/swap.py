@@ -1,7 +1,5 @@
 """Rankings whose kept part and pruned part change places."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """A rule on trial: what it answers to colluders who all send ``base + gamma * push``."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

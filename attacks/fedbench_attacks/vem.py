@@ -1,7 +1,5 @@
 """Edges near the cut, whose membership in the subnetwork the colluders can change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

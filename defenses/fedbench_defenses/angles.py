@@ -1,7 +1,5 @@
 """Angles of rows from the middle of their alphabet, in column tiles and float64."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

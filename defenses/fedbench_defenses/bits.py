@@ -1,7 +1,5 @@
 """Messages of bits as votes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

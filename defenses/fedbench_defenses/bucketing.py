@@ -1,7 +1,5 @@
 """Bucketing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

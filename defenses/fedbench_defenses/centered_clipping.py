@@ -1,7 +1,5 @@
 """Centred clipping."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Clipping in front of a rule."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

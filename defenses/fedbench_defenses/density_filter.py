@@ -1,7 +1,5 @@
 """Masks that are about as dense as the others."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Distances of whole rows, and what Krum makes of them."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Divide and Conquer."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Masks that the others do not make surprising."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """FoolsGold."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

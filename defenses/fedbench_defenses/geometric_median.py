@@ -1,7 +1,5 @@
 """Geometric median, and RFA's smoothed one."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A vote in which no client moves the log-odds far."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Minimum-diameter averaging."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import chain, combinations
 from math import comb

@@ -1,7 +1,5 @@
 """Mean around median."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

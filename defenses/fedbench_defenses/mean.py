@@ -1,7 +1,5 @@
 """The rule that trusts everyone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Coordinate-wise median."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

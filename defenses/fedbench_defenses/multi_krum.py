@@ -1,7 +1,5 @@
 """Multi-Krum, scored once, again after each pick, or as published attacks have it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

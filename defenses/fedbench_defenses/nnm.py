@@ -1,7 +1,5 @@
 """Nearest-neighbour mixing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

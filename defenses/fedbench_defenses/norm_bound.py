@@ -1,7 +1,5 @@
 """Norm bounding, and weak differential privacy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The vote of rankings, and how many of its edges are beyond doubt."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """A vote of rankings in which no position is far from the middle one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Robust learning rate."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """SignGuard."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 

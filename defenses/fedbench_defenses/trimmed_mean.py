@@ -1,7 +1,5 @@
 """Trimmed mean."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The vote, and how many votes are missing to overturn it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

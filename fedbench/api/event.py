@@ -1,7 +1,5 @@
 """What a mechanism does to the clients' data, as data for an accountant."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What protects the clients' data: the privacy mechanism."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """What a server does with the rows before its rule: pre-aggregation, in front of any rule."""
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What clients and server do: the federated protocol."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

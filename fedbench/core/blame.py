@@ -3,8 +3,6 @@
 Nothing here imports torch: a question to a store does not wait for it.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import traceback

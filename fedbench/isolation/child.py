@@ -5,8 +5,6 @@ states stay here, under numbers. A call of which the plug-in is to keep nothing 
 fork of the process, which alone reads what it brings, and ends with its answer.
 """
 
-from __future__ import annotations
-
 import copy
 import ctypes
 import dataclasses

@@ -5,8 +5,6 @@ Reading it makes numbers, texts, containers, tensors and payloads of an expected
 class.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

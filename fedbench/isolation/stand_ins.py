@@ -4,8 +4,6 @@ All that couples isolation to the contracts is here: what a hook is shown is cop
 process, what it returns comes back as plain values. Memories and states stay there (`Kept`).
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The contract of everything that travels."""
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Nothing here loops over coordinates: the omega code is read at every bit of a wi
 the codewords that are really there are found by following pointers that double.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

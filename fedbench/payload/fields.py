@@ -1,7 +1,5 @@
 """The fields that many alphabets share, as bytes: floats, seeds, and what is left of a packet."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Real vectors, 32 bits a coordinate."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self

@@ -1,7 +1,5 @@
 """Floats behind gates: what a closed gate governs is zero, and is not sent."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Self

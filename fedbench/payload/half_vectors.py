@@ -1,7 +1,5 @@
 """Real vectors, 16 bits a coordinate."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, Self
 

@@ -1,7 +1,5 @@
 """Whole numbers for the coordinates of a bucket, and what to multiply them by."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One bit a weight, entropy-coded, and floats for the parameters that are no weights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

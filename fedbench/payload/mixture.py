@@ -1,7 +1,5 @@
 """A vector, and how much of it belongs to each of several means."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

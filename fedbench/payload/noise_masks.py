@@ -1,7 +1,5 @@
 """One bit a weight over random noise that a seed regenerates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, Self

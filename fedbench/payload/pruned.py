@@ -1,7 +1,5 @@
 """The coordinates that pruning has left, and which ones these are."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 from zlib import crc32

@@ -1,7 +1,5 @@
 """A permutation per layer: edges from the least to the most important."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

@@ -1,7 +1,5 @@
 """Whole numbers modulo M: what a secure aggregation adds up."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Self

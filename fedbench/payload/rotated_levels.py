@@ -1,7 +1,5 @@
 """Quantized coordinates of a vector that a seed has rotated, and a scale for each block."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """One bit a coordinate, and how large the coordinates of a layer are."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Self

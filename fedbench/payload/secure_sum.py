@@ -1,7 +1,5 @@
 """What a message costs where a secure aggregation adds it up."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

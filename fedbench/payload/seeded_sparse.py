@@ -1,7 +1,5 @@
 """A few coordinates that a seed has chosen."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """One bit a coordinate, read as a sign."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

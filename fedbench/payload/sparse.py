@@ -1,7 +1,5 @@
 """A few coordinates with their values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

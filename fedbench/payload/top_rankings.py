@@ -1,7 +1,5 @@
 """The most important edges per layer, in order."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

@@ -1,7 +1,5 @@
 """The laws of payloads, attacks and protocols."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import replace

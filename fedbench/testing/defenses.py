@@ -1,7 +1,5 @@
 """The laws of aggregation rules, and of what comes before them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What every privacy mechanism must keep to, ours and yours."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

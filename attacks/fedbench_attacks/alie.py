@@ -1,4 +1,4 @@
-"""A little is enough."""
+"""A little is enough (ALIE)."""
 
 import math
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ FARTHEST = 4.0  # of z: no formula with fewer than 31,000 benign clients gives m
 
 
 def largest_z(n: int, m: int) -> float:
-    """``z`` with ``Phi(z) = (n - m - s) / (n - m)`` and ``s = floor(n / 2 + 1) - m``, in [-4, 4].
+    """Return ``z`` in [-4, 4] with ``Phi(z) = (n - m - s) / (n - m)``.
 
-    ``s`` is how many benign clients the adversary needs for a majority. Where it needs none,
-    ``s <= 0``, nothing bounds z: 4; where nobody is left (``n <= 2``), -4. With an even ``n`` and
-    few colluders z is below 0, and the push goes the other way. Of nobody, 0.
+    ``s = floor(n / 2 + 1) - m`` is the number of benign clients that the adversary needs for a
+    majority. The result is 4 where it needs none, -4 where ``n <= 2``, and 0 without benign
+    clients. With an even ``n`` and few colluders z is negative: the push goes the other way.
 
     >>> round(largest_z(50, 12), 4), round(largest_z(10, 1), 4), largest_z(10, 6), largest_z(3, 3)
     (0.336, -0.1397, 4.0, 0.0)
@@ -38,12 +38,12 @@ class ALIE(Crafted):
     """All colluders send ``mean - z * std`` (ddof 1), within what honest clients differ anyway.
 
     The paper adds ``z * std``; both signs exist in public code, and minus is that of the later
-    papers. The mean and the deviation are those of the known messages: in the paper of the
-    colluders' own (``knows=colluders``). Fewer than two known rows have no deviation: the push is
-    then minus the sign of the mean, recorded.
+    papers. Mean and deviation are those of the messages it reads; the paper reads those of the
+    colluders (``knows=colluders``). With a single message the push is minus the sign of the mean,
+    recorded.
 
     Args:
-        z: How many deviations; None: the formula of the paper, see `largest_z`.
+        z: Number of deviations; None: the formula of the paper, see `largest_z`.
 
     References:
         Baruch, Baruch and Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed
@@ -58,9 +58,9 @@ class ALIE(Crafted):
     def __post_init__(self) -> None:
         require("ALIE.z", self.z, self.z is None or math.isfinite(self.z), "None or finite")
 
-    def rows(self, view: AttackView, known: Tensor) -> Tensor:
-        """``mean - z * std``."""
+    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+        """Return the row ``mean - z * std``."""
         z = largest_z(view.n, len(view.own)) if self.z is None else self.z
         view.notes["z"] = z
-        mean = known.mean(dim=0)
-        return mean + z * direction(view, known, mean, "std")
+        mean = honest.mean(dim=0)
+        return mean + z * direction(view, honest, mean, "std")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from fedbench.api import Alphabets, Attack, AttackView, Choices, Knowledge
+from fedbench.api import Attack, AttackView, Choices, Knowledge
 from fedbench.payload import BinaryMasks, NoiseMasks, Payload, SignBits
 
 from .bits import bits_of, with_bits
@@ -14,28 +14,27 @@ class Complement(Attack):
     """Every colluder sends ``1 - b`` with the bits b of its own message, or of their majority.
 
     The majority is 1 where more than half of the colluders' honest bits are, so a tie is sent as 1.
-    Floats, seeds and scales stay the honest ones. Bits over noise of different seeds are no votes
-    for the same thing: those are complemented one by one, recorded. The analogue of a sign flip
-    for bits; proposed here, no published source.
+    Floats, seeds and scales stay honest. Bits over noise of different seeds do not vote for the
+    same thing: those are complemented one by one, recorded.
 
     Args:
-        of: ``own``: each its own bits; ``majority``: all the same ones.
+        of: ``own``: each complements its own bits; ``majority``: all send the same bits.
 
     References:
-        None: proposed here. The idea is that the opposite of a mask is its complement.
+        None: proposed here. The idea is the sign flip, for bits.
     """
 
-    accepts: ClassVar[Alphabets] = (BinaryMasks, NoiseMasks, SignBits)
+    accepts = (BinaryMasks, NoiseMasks, SignBits)
     choices: ClassVar[Choices] = {"of": ("own",)}
 
     of: Literal["own", "majority"] = "majority"
 
     def needs(self) -> Knowledge:
-        """Its own message, or those of the colluders."""
+        """Return ``own``, or ``colluders`` for their majority."""
         return Knowledge("own" if self.of == "own" else "colluders")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """``1 - b``."""
+        """Send the bits ``1 - b``."""
         own = bits_of(view.own)
         majority = self.of == "majority" and not isinstance(view.own, NoiseMasks)
         view.notes["of"] = "majority" if majority else "own"

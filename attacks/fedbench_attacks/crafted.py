@@ -1,4 +1,4 @@
-"""What the attacks in real space share: whose messages they know, and how they send."""
+"""Attacks in real space: which messages they read, and how they send what they craft."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -13,13 +13,26 @@ from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload import Payload
 
 
-@dataclass(frozen=True, kw_only=True)
-class Crafted(Attack):
-    """An attack that makes rows of real numbers out of the honest rows that it knows.
+class Reader(Attack):
+    """Attack that reads the messages which its field ``knows`` names.
 
     Args:
-        knows: Whose messages it reads: those of its own clients as if honest (``colluders``), or
-            those of the benign clients (``all``).
+        knows: Messages it reads: those of the benign clients (``all``), or those of its own clients
+            as if honest (``colluders``).
+    """
+
+    knows: Literal["colluders", "all"]  # each subclass has the field where its ids have it
+
+    def needs(self) -> Knowledge:
+        """Return the tier of the messages it reads."""
+        return Knowledge(self.knows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crafted(Reader):
+    """Attack that makes rows of real numbers out of the honest rows it reads.
+
+    Args:
         via: ``codec``: compress the dense vector as the client would; ``wire``: the closest legal
             message with the honest headers, also where a message has other values than what is
             compressed (recorded).
@@ -28,30 +41,26 @@ class Crafted(Attack):
     knows: Literal["colluders", "all"] = "all"
     via: Literal["codec", "wire"] = "codec"
 
-    def needs(self) -> Knowledge:
-        """The messages that it reads."""
-        return Knowledge(self.knows)
-
     @abstractmethod
-    def rows(self, view: AttackView, known: Tensor) -> Tensor:
-        """``(k,)`` for all colluders, or ``(m, k)``, from the known rows ``(b, k)``, ``b >= 1``."""
+    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+        """Return ``(k,)`` for all colluders, or ``(m, k)``, from ``honest (b, k)``, ``b >= 1``."""
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """What `rows` says; the honest messages if nothing finite is known."""
-        known = known_rows(view)
-        if known is None:
+        """Send what `rows` returns; the honest messages if none is finite."""
+        honest = honest_rows(view)
+        if honest is None:
             return view.own, memory
-        return sender(view, self.via)(self.rows(view, known)), memory
+        return sender(view, self.via)(self.rows(view, honest)), memory
 
 
-def known_rows(view: AttackView) -> Tensor | None:
-    """``(b, k)`` float32: finite rows of what it may read; None if there are none, recorded.
+def honest_rows(view: AttackView) -> Tensor | None:
+    """Return the finite rows ``(b, k)`` float32 of the messages read; None, recorded, without any.
 
     If no client of the round is benign, its own honest messages stand in for theirs.
     """
     view.notes["benign"] = len(view.seen)
-    known = view.seen if len(view.seen) else view.own
-    values = known.values().to(torch.float32)
+    messages = view.seen if len(view.seen) else view.own
+    values = messages.values().to(torch.float32)
     finite = finite_rows(values)
     values = values if bool(finite.all()) else values[finite]
     if len(values):
@@ -61,9 +70,9 @@ def known_rows(view: AttackView) -> Tensor | None:
 
 
 def sender(view: AttackView, via: Literal["codec", "wire"]) -> Callable[[Tensor], Payload]:
-    """From rows ``(k,)`` or ``(m, k)`` to the messages of all ``m`` colluders, one way or another.
+    """Return the function from rows ``(k,)`` or ``(m, k)`` to the messages of all ``m`` colluders.
 
-    Codecs compress rows of ``d`` numbers: where `values` are not these, only the wire is left.
+    A codec compresses rows of ``d`` numbers: where `values` are not these, only the wire is left.
     """
     k = view.own.values().shape[1]
     by_wire = via == "wire" or not view.own.aligned or k != view.updates.shape[1]
@@ -77,15 +86,15 @@ def sender(view: AttackView, via: Literal["codec", "wire"]) -> Callable[[Tensor]
 
 
 def mirrored(view: AttackView, row: Tensor, scale: float) -> Tensor:
-    """``(k,)``: ``-scale`` times ``row (k,)``; of masks and probabilities, mirrored at 1/2.
+    """Return ``-scale`` times ``row (k,)``; masks and probabilities are mirrored at 1/2.
 
-    What cannot be mirrored, gates for instance, stays. Scale 0 is the middle of the alphabet.
+    What cannot be mirrored, gates for instance, stays. Scale 0 gives the middle of the alphabet.
     """
     return view.own.opposite(row[None], scale)[0]
 
 
 def deviation(rows: Tensor, mean: Tensor) -> Tensor:
-    """``(k,)``: standard deviation (ddof 1) of ``rows (b, k)``, of at least two.
+    """Return the standard deviation ``(k,)``, ddof 1, of at least two ``rows (b, k)``.
 
     ``torch.std`` is slow: benchmarks/shortcuts.py.
     """
@@ -96,9 +105,9 @@ def deviation(rows: Tensor, mean: Tensor) -> Tensor:
 def direction(
     view: AttackView, rows: Tensor, mean: Tensor, kind: Literal["std", "sign", "unit"]
 ) -> Tensor:
-    """``(k,)``: minus the deviation, minus the sign of the mean, or minus the mean over its norm.
+    """Return minus the deviation, minus the sign of the mean, or minus the mean over its norm.
 
-    Fewer than two rows have no deviation: ``std`` then falls back to ``sign``, recorded.
+    A single row has no deviation: ``std`` then falls back to ``sign``, recorded.
     """
     if kind == "std" and len(rows) < 2:
         kind = "sign"

@@ -1,4 +1,4 @@
-"""DBA, the backdoor of which every colluder stamps a piece."""
+"""DBA, a backdoor whose trigger is distributed over the colluders."""
 
 from dataclasses import dataclass
 
@@ -10,17 +10,16 @@ from .pixel import Pixel
 
 @dataclass(frozen=True, kw_only=True)
 class DBA(Pixel):
-    """As `Pixel`, but a colluder stamps one of ``pieces`` strips; the whole square is the trigger.
+    """Each colluder stamps one of ``pieces`` strips of `Pixel`'s square, which is the trigger.
 
-    Strips are rows of the square from its top, ``size / pieces`` of them each, rounded; number
-    ``part`` of the adversary's clients stamps strip ``part mod pieces`` in every round.
-
-    The paper's pieces are bars with gaps between them, and its colluders scale what they send; here
-    the pieces touch, and nothing is scaled.
+    Strips are rows of the square from its top, ``size / pieces`` of them each, rounded. Number
+    ``part`` of the adversary's clients stamps strip ``part mod pieces`` in every round. The paper's
+    pieces are bars with gaps between them, and its colluders scale what they send; here the pieces
+    touch, and nothing is scaled.
 
     Args:
-        pieces: Strips; no more than the square has rows.
-        size: Height and width of the whole square.
+        pieces: Number of strips; no more than the square has rows.
+        size: Height and width of the whole square, in pixels.
 
     References:
         Xie et al., "DBA: Distributed Backdoor Attacks against Federated Learning", ICLR 2020,
@@ -36,6 +35,6 @@ class DBA(Pixel):
         require("DBA.pieces", self.pieces, fits, f"in [1, size = {self.size}]")
 
     def rows(self, local: Local) -> tuple[int, int]:
-        """Of this colluder's strip."""
+        """Return the rows of this colluder's strip."""
         piece = local.part % self.pieces
         return self.size * piece // self.pieces, self.size * (piece + 1) // self.pieces

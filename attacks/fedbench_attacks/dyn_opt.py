@@ -18,37 +18,35 @@ from .trials import Trials
 class DynOpt(Searched):
     """All colluders send ``mean + gamma * direction`` with the gamma that hurts this rule most.
 
-    ``mean`` is that of the messages that it knows; the direction is minus their standard deviation
-    (ddof 1), minus the sign of their mean, or minus their mean over its norm. What gamma is sought
-    depends on what the rule says of itself, never on its name:
+    The direction is minus the standard deviation (ddof 1) of the messages it reads, minus the sign
+    of their mean, or minus their mean over its norm. The search for gamma depends on the traits
+    that the rule declares, never on its name:
 
     - it selects rows (Krum family): the gamma of most damage at which it selects a colluder, be it
       one or all of them (``selected=most``); or, as in the paper, the supremum of the gammas that
       get all colluders selected, or nobody else where it selects fewer (``all``);
     - it saturates (trimmed mean, median): the smallest gamma whose damage ``|agg - mean|`` is
       within a relative 1e-6 of its limit;
-    - it has no breakdown point against this many (mean), or no row of the round is honest:
+    - it has no breakdown point against so many colluders (mean), or no row of the round is honest:
       ``bound``, without a search;
-    - the alphabet is discrete, or nothing is known of the rule: the most damage on a grid of gammas
-      about the spread of the rows, refined around the best.
+    - the alphabet is discrete, or the rule has none of these traits: the most damage on a grid of
+      gammas about the spread of the rows, refined around the best.
 
-    The published search is ``search=published``: it starts at ``start``, halves its step, accepts
-    when all colluders are selected or when the damage is larger than *in the previous trial*. It
-    can reach no gamma above ``2 * start``, and on a rule that saturates it returns ``start`` (A5,
-    D19). Ours says in the record when it ended on its bound.
+    ``search=published`` starts at ``start``, halves its step, and accepts when all colluders are
+    selected or when the damage is larger than *in the previous trial*. It can reach no gamma above
+    ``2 * start``, and on a rule that saturates it returns ``start`` (A5, D19). The record says when
+    our search ended on its bound.
 
-    Fewer than two benign rows have no deviation: ``std`` then falls back to ``sign``, recorded. If
-    no client of the round is benign, its own honest messages stand in for theirs.
+    A single message has no deviation: ``std`` then falls back to ``sign``, recorded. If no client
+    of the round is benign, its own honest messages stand in for theirs.
 
     Args:
         direction: ``std``, ``sign`` or ``unit``.
         search: ``exact`` (above) or ``published``.
         selected: Against a rule that selects rows: ``most`` or ``all`` (above).
-        bound: Longest ``gamma * direction``, in root mean square lengths of the messages that it
-            knows. (Positions are positive: the direction ``sign`` leaves rankings alone.)
+        bound: Longest ``gamma * direction``, in root mean square lengths of the messages it reads.
+            (Positions are positive: the direction ``sign`` leaves rankings alone.)
         start: First gamma of the published search; its notebooks use 3, 5, 10, 20 and 50.
-        via: ``codec``: compress the dense vector; ``wire``: closest legal message with the honest
-            headers, also where a message has other values than what is compressed (recorded).
 
     References:
         Shejwalkar and Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks
@@ -57,10 +55,7 @@ class DynOpt(Searched):
         https://arxiv.org/abs/2108.10241.
     """
 
-    choices: ClassVar[Choices] = {
-        "direction": ("sign", "unit"),
-        "via": ("wire",),
-    }
+    choices: ClassVar[Choices] = {"direction": ("sign", "unit"), "via": ("wire",)}
 
     direction: Literal["std", "sign", "unit"] = "std"
     search: Literal["exact", "published"] = "exact"
@@ -71,12 +66,12 @@ class DynOpt(Searched):
         super().__post_init__()
         require("DynOpt.start", self.start, self.start > 0, "> 0")
 
-    def push(self, view: AttackView, known: Tensor, mean: Tensor) -> Tensor:
-        """The direction."""
-        return direction(view, known, mean, self.direction)
+    def push(self, view: AttackView, honest: Tensor, mean: Tensor) -> Tensor:
+        """Return the direction of the push."""
+        return direction(view, honest, mean, self.direction)
 
-    def found(self, trials: Trials) -> Search:
-        """Find the gamma that is right for this rule, or what the published search ends at."""
+    def strength(self, trials: Trials) -> Search:
+        """Return the gamma that is right for this rule, or where the published search ends."""
         if self.search == "published":
             return trials.published(self.start)
         return trials.exact(self.bound, self.selected, self.sides)

@@ -15,16 +15,14 @@ class EdgeCase(Attack):
     """Train honestly, but with the oddest images of the class ``source`` labelled ``target``.
 
     Odd are the ``ceil(tail N)`` of a set's ``N`` source images with the largest L2 distance, over
-    all normalised pixels, to their own mean; of equal ones the first. A client takes those of its
-    local images, and success is measured on those of the held-out ones.
-
-    The paper brings images of another distribution along (southwest airplanes, ARDIS digits), and
-    projects or scales what it sends: nothing of that is here, no outside data is used. A client
-    without a source image is honest.
+    all normalised pixels, to their own mean; of equal ones the first. A client relabels those of
+    its local images (none: it is honest), and success is measured on those of the held-out ones.
+    Unlike the paper it uses no images of another distribution (southwest airplanes, ARDIS digits),
+    and neither projects nor scales what it sends.
 
     Args:
-        source: The class whose tail is relabelled.
-        target: What the tail is to be taken for.
+        source: Class whose tail is relabelled.
+        target: Class that the tail is to be taken for.
         tail: Share of the source images.
 
     References:
@@ -44,7 +42,7 @@ class EdgeCase(Attack):
         require("EdgeCase.tail", self.tail, 0 < self.tail <= 1, "in (0, 1]")
 
     def odd(self, xs: Tensor, ys: Tensor) -> Tensor:
-        """Rows of the tail of the source class."""
+        """Return the row numbers of the tail of the source class."""
         rows = (ys == self.source).nonzero()[:, 0]
         if not len(rows):
             return rows
@@ -54,11 +52,11 @@ class EdgeCase(Attack):
         return rows[farthest[: math.ceil(self.tail * len(rows))]]
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
-        """The same images, other labels on the tail."""
+        """Return the same images with other labels on the tail."""
         for name, label in (("source", self.source), ("target", self.target)):
             local.require_label(f"EdgeCase.{name}", label)
         return xs, ys.index_fill(0, self.odd(xs, ys), self.target)
 
     def trigger(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, int]:
-        """The tail of the held-out source images."""
+        """Return the tail of the held-out source images."""
         return xs[self.odd(xs, ys)], self.target

@@ -12,13 +12,13 @@ from fedbench.payload import Payload
 
 @dataclass(frozen=True, kw_only=True)
 class FreeRider(Attack):
-    """Every malicious client sends the update of who learned nothing, or replays the global one.
+    """Every malicious client sends the update of an untrained model, or replays the global update.
 
     ``zero``: the update ``idle`` of a client that did not train: zeros, or what it received where
     updates are scores or probabilities. ``replay``: ``idle`` plus what it received now minus what
     it received when it last took part, so that it looks like one that trains. Where it has nothing
-    to subtract, or a broadcast is not as wide as an update, it sends ``idle``: the record says
-    which. What is crafted is compressed honestly.
+    to subtract, or a broadcast is not as wide as an update, it sends ``idle``, recorded. The result
+    is compressed honestly.
 
     Args:
         kind: ``zero`` or ``replay``.
@@ -34,7 +34,7 @@ class FreeRider(Attack):
     kind: Literal["zero", "replay"] = "zero"
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """``idle``, or ``idle`` and the last global update."""
+        """Send ``idle``, plus the last global update for ``replay``."""
         if self.kind == "zero":
             return view.compress(view.idle), memory
         now = received(view)
@@ -46,7 +46,7 @@ class FreeRider(Attack):
 
 
 def received(view: AttackView) -> Tensor | None:
-    """``(1, d)``: what the clients received, in the units of updates; None where it has none."""
+    """Return what the clients received, ``(1, d)``, in the units of updates; None without those."""
     if bool(view.idle.any()):
         return view.idle[:1].clone()
     values = view.broadcast.values()

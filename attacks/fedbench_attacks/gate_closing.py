@@ -1,4 +1,4 @@
-"""Gates that the others want open."""
+"""Closing the gates that the others want open."""
 
 import dataclasses
 import math
@@ -8,20 +8,23 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedbench.api import Alphabets, Attack, AttackView, Choices, Knowledge
+from fedbench.api import AttackView, Choices
 from fedbench.core.order_statistics import largest
 from fedbench.payload import GatedVectors, Payload
 from fedbench.payload.gated import Gating, governed
 
+from .crafted import Reader
+
 
 def weight_behind(x: Tensor, layers: Gating, gates: int) -> Tensor:
-    """``(G,)``: the sum of squares of the coordinates ``x (d,)`` that each gate governs.
+    """Return the sum of squares ``(G,)`` of the coordinates of ``x (d,)`` that each gate governs.
 
     >>> two_by_three = ((2, 3), ((0, 0, 1), (1, 2, 1)))
     >>> weight_behind(torch.tensor([1.0, 2, 3, 0, 0, 1]), (two_by_three,), 5).tolist()
     [14.0, 1.0, 1.0, 4.0, 10.0]
     """
-    out, first = x.new_zeros(gates), 0
+    out = x.new_zeros(gates)
+    first = 0
     for shape, governors in layers:
         part = x[first : first + math.prod(shape)].reshape(shape).square()
         first += math.prod(shape)
@@ -32,46 +35,41 @@ def weight_behind(x: Tensor, layers: Gating, gates: int) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateClosing(Attack):
-    """Colluders close the gates that more than half of the known messages keep open.
+class GateClosing(Reader):
+    """Colluders close the gates that more than half of the messages they read keep open.
 
     The others stay as in the own message. With ``stealth`` a message has as many closed gates as
-    the known ones, their mean rounded: of those that the majority keeps open the ones with the most
-    behind them (sum of squares of the known messages' mean weights), then of the rest; all other
-    gates are open. Behind an open gate are the own weights, 0 where the own gate was closed. Floats
-    without gates stay the honest ones.
+    the messages read, their mean rounded: of those that the majority keeps open the ones with the
+    most behind them (sum of squares of the mean weights), then of the rest; all other gates are
+    open. Behind an open gate are the own weights, 0 where the own gate was closed. Floats without
+    gates stay honest.
 
     Args:
         stealth: Close no more gates than the others do.
-        knows: Whose messages it reads: those of the ``colluders`` as if honest, or of ``all``
-            benign clients.
 
     References:
         None: proposed here. The idea is that FedSparse's gates are votes on what is pruned.
     """
 
-    accepts: ClassVar[Alphabets] = (GatedVectors,)
+    accepts = (GatedVectors,)
     choices: ClassVar[Choices] = {"stealth": (True,)}
 
     stealth: bool = False
     knows: Literal["colluders", "all"] = "all"
 
-    def needs(self) -> Knowledge:
-        """The messages that it reads."""
-        return Knowledge(self.knows)
-
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Other gates, and what is left behind them."""
-        own, known = view.own, view.seen if len(view.seen) else view.own
+        """Send other gates, and the own weights where these are open."""
+        own = view.own
+        others = view.seen if len(view.seen) else own
         assert isinstance(own, GatedVectors)
-        assert isinstance(known, GatedVectors)
-        b, count = known.gates.shape
-        wanted = 2 * known.gates.sum(dim=0) > b
+        assert isinstance(others, GatedVectors)
+        b, count = others.gates.shape
+        wanted = 2 * others.gates.sum(dim=0) > b
         gates = own.gates & ~wanted
         if self.stealth:
-            mean = known.x.nan_to_num(0.0, 0.0, 0.0).mean(dim=0)
+            mean = others.x.nan_to_num(0.0, 0.0, 0.0).mean(dim=0)
             behind = weight_behind(mean.double(), own.layers, count)
-            closed = round(float((~known.gates).sum()) / b)
+            closed = round(float((~others.gates).sum()) / b)
             score = torch.where(wanted, behind, behind - behind.max() - 1)
             gates = ~largest(score[None], closed).expand(len(own), -1)
         view.notes["closed"] = int((wanted & ~gates).sum(dim=1).max())

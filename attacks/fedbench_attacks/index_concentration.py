@@ -1,11 +1,11 @@
-"""Coordinates that no honest client sends."""
+"""Spending indices on coordinates that no honest client sends."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
-from fedbench.api import Alphabets, Attack, AttackView, Knowledge
+from fedbench.api import Attack, AttackView, Knowledge
 from fedbench.payload import Payload, SparseVectors
 
 
@@ -15,33 +15,32 @@ class IndexConcentration(Attack):
 
     All colluders send the same: of the coordinates that the fewest benign messages hold, those
     where their own mean update is largest, and there its opposite, as long as their mean message.
-    Proposed here, no published source.
 
     References:
-        None; the idea is that a sparse message's indices are the client's to choose.
+        None: proposed here. The idea is that a sparse message's indices are the client's to choose.
     """
 
-    accepts: ClassVar[Alphabets] = (SparseVectors,)
+    accepts = (SparseVectors,)
 
     def needs(self) -> Knowledge:
-        """Every benign message."""
+        """Return the tier of every benign message."""
         return Knowledge("all")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """The least used coordinates, and a vector of the honest length on them."""
-        own, seen = view.own, view.seen
+        """Send the least used coordinates, with entries of the honest length."""
+        own = view.own
+        seen = view.seen
         assert isinstance(own, SparseVectors)
         assert isinstance(seen, SparseVectors)
-        d, kept = own.d, own.indices.shape[1]
-        used = torch.bincount(seen.indices.flatten(), minlength=d)
-        mean = view.updates[:, :d].mean(dim=0)
+        rows, width = own.indices.shape
+        used = torch.bincount(seen.indices.flatten(), minlength=own.d)
+        mean = view.updates[:, : own.d].mean(dim=0)
         by_size = mean.abs().argsort(descending=True, stable=True)
         order = by_size[used[by_size].argsort(stable=True)]
-        indices = order[:kept].sort().values
+        indices = order[:width].sort().values
         entries = -mean[indices]
         length = torch.linalg.vector_norm(own.entries, dim=1).mean()
         entries = entries * (length / torch.linalg.vector_norm(entries).clamp_min(1e-30))
-        rows = len(own)
         view.notes["unused"] = int((used[indices] == 0).sum())
         columns = entries.to(torch.float32).expand(rows, -1).clone()
         return replace(own, indices=indices.expand(rows, -1).clone(), entries=columns), memory

@@ -21,7 +21,7 @@ class IPM(Crafted):
     them mirror at 1/2: ``1/2 - eps * (mean - 1/2)``.
 
     Args:
-        eps: How far on the other side of zero.
+        eps: Distance on the other side of zero, in means.
 
     References:
         Xie, Koyejo and Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product
@@ -36,6 +36,6 @@ class IPM(Crafted):
     def __post_init__(self) -> None:
         require("IPM.eps", self.eps, self.eps > 0, "> 0")
 
-    def rows(self, view: AttackView, known: Tensor) -> Tensor:
-        """``-eps * mean``."""
-        return mirrored(view, known.mean(dim=0), self.eps)
+    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+        """Return the row ``-eps * mean``."""
+        return mirrored(view, honest.mean(dim=0), self.eps)

@@ -1,4 +1,4 @@
-"""Label flip."""
+"""Label flipping in the local data."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -12,7 +12,7 @@ from fedbench.core.errors import require
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFlip(Attack):
-    """Train honestly on local data whose labels are flipped, and send what came out.
+    """Train honestly on local data whose labels are flipped, and send the resulting update.
 
     All local samples are flipped, not a share of them. With ``C`` classes ``mirror`` turns ``y``
     into ``C - 1 - y``, ``next`` into ``(y + 1) mod C``, and ``pair`` turns ``source`` into
@@ -21,8 +21,8 @@ class LabelFlip(Attack):
 
     Args:
         convention: ``mirror``, ``next`` or ``pair``.
-        source: Which label ``pair`` turns.
-        target: What ``pair`` turns it into.
+        source: Label that ``pair`` turns.
+        target: Label that ``pair`` turns it into.
 
     References:
         Tolpegin et al., "Data Poisoning Attacks Against Federated Learning Systems", ESORICS 2020,
@@ -43,7 +43,7 @@ class LabelFlip(Attack):
         require("LabelFlip.target", self.target, fits, ">= 0, and not the source")
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
-        """The same images, other labels."""
+        """Return the same images with other labels."""
         if self.convention == "mirror":
             return xs, local.classes - 1 - ys
         if self.convention == "next":

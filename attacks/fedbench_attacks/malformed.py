@@ -1,4 +1,4 @@
-"""Bytes that a server should reject."""
+"""Broken messages that a server should reject."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Malformed(Attack):
     - ``nan``, ``infinity``: all its floats are that; an alphabet without floats has ``length``.
     - ``duplicate``: the first two indices, or the first two edges of a layer, are the same; an
       alphabet without indices sends the whole message twice in one.
-    - ``permutation``: every symbol of a ranking is edge 0; of other alphabets ``duplicate``.
+    - ``permutation``: every symbol of a ranking is edge 0; other alphabets have ``duplicate``.
     - ``length``: without the last four bytes, that is a float or a word of a code (of half floats
       two, of signs, edges and residues one); of gated vectors without the first four, since the
       last are gates.
@@ -49,7 +49,7 @@ class Malformed(Attack):
     NaN and infinity are legal on most wires: a server without checks takes them.
 
     Args:
-        kind: What is broken; the record says what it came to.
+        kind: Way in which the message is broken; the record names the way that was possible.
 
     References:
         None: proposed here. The idea is to test what a server does before it aggregates.
@@ -60,7 +60,7 @@ class Malformed(Attack):
     kind: Kind = "truncate"
 
     def craft(self, view: AttackView, memory: Any) -> tuple[list[bytes], Any]:
-        """Row by row."""
+        """Break the messages row by row."""
         messages = []
         for row in range(len(view.own)):
             own = view.own.take([row])
@@ -71,7 +71,7 @@ class Malformed(Attack):
 
 
 def meant(kind: Kind, own: Payload) -> Kind:
-    """The kind that is nearest to it among those that this alphabet has."""
+    """Return the nearest kind that this alphabet has."""
     if kind in ("nan", "infinity") and not floats_of(own):
         return "length"
     if kind == "permutation" and not isinstance(own, Rankings | TopRankings):
@@ -80,7 +80,7 @@ def meant(kind: Kind, own: Payload) -> Kind:
 
 
 def floats_of(own: Payload) -> dict[str, Any]:
-    """The float fields that are not empty, and do travel."""
+    """Return the float fields that are not empty and do travel."""
     fields = {f.name: getattr(own, f.name) for f in dataclasses.fields(own)}
     if isinstance(own, GatedVectors) and not bool(own.is_open().any()):
         del fields["x"]
@@ -92,7 +92,7 @@ def floats_of(own: Payload) -> dict[str, Any]:
 
 
 def broken(own: Payload, kind: Kind, key: Key) -> bytes:
-    """The bytes of one message ``own``, broken."""
+    """Return the bytes of one message ``own``, broken."""
     if kind in ("nan", "infinity"):
         number = torch.nan if kind == "nan" else torch.inf
         filled = {name: torch.full_like(x, number) for name, x in floats_of(own).items()}
@@ -114,14 +114,14 @@ def broken(own: Payload, kind: Kind, key: Key) -> bytes:
 
 
 def duplicate(own: Payload) -> bytes | None:
-    """With an index or an edge named twice; None where there are no two."""
+    """Return the message with an index or an edge named twice; None where there are no two."""
     if isinstance(own, SparseVectors) and own.indices.shape[1] > 1:
         indices = own.indices.clone()
         indices[:, 1] = indices[:, 0]
         return encoded(dataclasses.replace(own, indices=indices))
     if isinstance(own, Rankings | TopRankings):
-        counts, start = own.kept if isinstance(own, TopRankings) else own.sizes, 0
-        for count in counts:
+        start = 0
+        for count in own.kept if isinstance(own, TopRankings) else own.sizes:
             if count > 1:
                 symbols = own.symbols.clone()
                 symbols[:, start + 1] = symbols[:, start]
@@ -131,5 +131,5 @@ def duplicate(own: Payload) -> bytes | None:
 
 
 def encoded(own: Payload) -> bytes:
-    """Of one message."""
+    """Return the bytes of one message."""
     return own.encode()[0].data

@@ -10,21 +10,21 @@ from fedbench.api import AttackView, Choices
 from fedbench.core.errors import require
 from fedbench.payload import Payload
 
-from .crafted import Crafted, known_rows, sender
+from .crafted import Crafted, honest_rows, sender
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mimic(Crafted):
-    """All colluders send the known row with the largest ``<z, x_i>``, ``z`` where clients differ.
+    """All colluders copy the row with the largest ``<z, x_i>``, where ``z`` is how clients differ.
 
     ``z`` is learned in the first ``warmup`` rounds that the adversary takes part in, by Oja's rule:
     ``mu <- (t mu + mean) / (t + 1)``, and with ``v = sum_i (x_i - mu) <x_i - mu, z>`` of the known
     rows ``z <- (t z + v / |v|) / (t + 1)``, made a unit vector again. It starts at random.
 
     The paper copies one client for the whole run, chosen after the warm-up. Here clients are
-    sampled anew in each round, so the row is chosen in each: the one that is farthest to one and
-    the same side. It copies from the first round on, along ``z`` as it is then. The paper adds
-    ``v`` itself, which turns ``z`` the slower the shorter the updates are.
+    sampled anew in each round, so the row is chosen in each: the farthest to the same side. It
+    copies from the first round on, along ``z`` as it is then. The paper adds ``v`` itself, which
+    turns ``z`` the slower the shorter the updates are.
 
     Args:
         warmup: Rounds in which ``z`` and ``mu`` are learned.
@@ -42,13 +42,13 @@ class Mimic(Crafted):
     def __post_init__(self) -> None:
         require("Mimic.warmup", self.warmup, self.warmup >= 1, ">= 1")
 
-    def rows(self, view: AttackView, known: Tensor) -> Tensor:
-        """The row farthest along a direction that was learned in this round alone."""
-        return copied(view, known, self.learned(view, known, None))
+    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+        """Return the row farthest along a direction that was learned in this round alone."""
+        return copied(view, honest, self.learned(view, honest, None))
 
-    def learned(self, view: AttackView, known: Tensor, memory: Any) -> tuple[int, Tensor, Tensor]:
-        """``(t, mu, z)`` one round later, or as it is after the warm-up."""
-        mean = known.mean(dim=0)
+    def learned(self, view: AttackView, honest: Tensor, memory: Any) -> tuple[int, Tensor, Tensor]:
+        """Return ``(t, mu, z)`` one round later, or unchanged after the warm-up."""
+        mean = honest.mean(dim=0)
         if memory is None:
             z = view.key.fold("mimic").normal(len(mean), device=mean.device)
             memory = (0, torch.zeros_like(mean), z / torch.linalg.vector_norm(z))
@@ -56,24 +56,24 @@ class Mimic(Crafted):
         if t >= self.warmup:
             return t, mu, z
         mu = (t * mu + mean) / (t + 1)
-        apart = known - mu
+        apart = honest - mu
         v = (apart @ z) @ apart
         z = t * z + v / torch.linalg.vector_norm(v) if bool(v.any()) else z
         return t + 1, mu, z / torch.linalg.vector_norm(z).clamp_min(1e-12)
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """The copy, and what is remembered; the honest messages if nothing finite is known."""
-        known = known_rows(view)
-        if known is None:
+        """Send the copy, and remember ``(t, mu, z)``; or the honest messages."""
+        honest = honest_rows(view)
+        if honest is None:
             return view.own, memory
-        memory = self.learned(view, known, memory)
-        return sender(view, self.via)(copied(view, known, memory)), memory
+        memory = self.learned(view, honest, memory)
+        return sender(view, self.via)(copied(view, honest, memory)), memory
 
 
-def copied(view: AttackView, known: Tensor, learned: tuple[int, Tensor, Tensor]) -> Tensor:
-    """``(k,)``: the known row that is farthest along ``z``."""
+def copied(view: AttackView, honest: Tensor, learned: tuple[int, Tensor, Tensor]) -> Tensor:
+    """Return the honest row ``(k,)`` that is farthest along ``z``."""
     t, mu, z = learned
-    along = known @ z
+    along = honest @ z
     view.notes["warmup"] = t
     view.notes["along"] = float(along.max() - mu @ z)
-    return known[int(along.argmax())]
+    return honest[int(along.argmax())]

@@ -16,26 +16,29 @@ from .squares import Squares
 
 @dataclass(frozen=True, kw_only=True)
 class Bounded(Crafted):
-    """All colluders send ``mean + gamma * direction``, as far as a bound on distances allows.
+    """All colluders send ``mean + gamma * p``, with the largest gamma that a bound allows.
 
     What is sent sits on the bound for floats; on other alphabets it is the nearest message to it,
     or what the codec makes of it, and the record says so.
 
     Args:
-        direction: As `crafted.direction` names them.
+        direction: ``p``: ``std`` (minus the deviation, ddof 1), ``sign`` (minus the sign of the
+            mean) or ``unit`` (minus the mean over its norm).
     """
+
+    choices: ClassVar[Choices] = {"direction": ("sign", "unit")}
 
     direction: Literal["std", "sign", "unit"] = "std"
 
     @abstractmethod
     def largest(self, squares: Squares) -> Tensor:
-        """The largest gamma within the bound, of a push that is not zero."""
+        """Return the largest gamma within the bound, for a push that is not zero."""
 
-    def rows(self, view: AttackView, known: Tensor) -> Tensor:
-        """``mean + gamma * direction``; the mean where the direction is zero."""
-        mean = known.mean(dim=0)
-        push = direction(view, known, mean, self.direction)
-        squares = Squares(known, mean, push, len(view.own))
+    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+        """Return the row ``mean + gamma * p``; the mean where ``p`` is zero."""
+        mean = honest.mean(dim=0)
+        push = direction(view, honest, mean, self.direction)
+        squares = Squares(honest, mean, push, len(view.own))
         gamma = float(self.largest(squares)) if float(squares.length) > 0 else 0.0
         view.notes["gamma"] = gamma
         view.notes["bound"] = "met" if isinstance(view.own, FloatVectors) else "before the alphabet"
@@ -44,28 +47,21 @@ class Bounded(Crafted):
 
 @dataclass(frozen=True, kw_only=True)
 class MinMax(Bounded):
-    """All colluders send ``mean + gamma * p``, farthest from a row as two known rows are at most.
+    """All colluders send ``mean + gamma * p``, no farther from a row than two rows are at most.
 
     The largest gamma with ``max_i |mean + gamma p - x_i| <= max_ij |x_i - x_j|``: the smallest,
-    over the known rows, of the larger roots of quadratics in gamma. No search, and so no start, no
+    over the honest rows, of the larger roots of quadratics in gamma. No search, and so no start, no
     tolerance and no cap (D12); the published one halves its step from gamma 10.
-
-    Args:
-        direction: ``p``: ``std`` (minus the deviation, ddof 1), ``sign`` (minus the sign of the
-            mean) or ``unit`` (minus the mean over its norm).
 
     References:
         Shejwalkar and Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks
         and Defenses for Federated Learning", NDSS 2021, the AGR-agnostic attacks ("Min-Max").
     """
 
-    choices: ClassVar[Choices] = {
-        "direction": ("sign", "unit"),
-        "via": ("wire",),
-    }
+    choices: ClassVar[Choices] = Bounded.choices | {"via": ("wire",)}
 
     def largest(self, squares: Squares) -> Tensor:
-        """The first quadratic to reach the bound: ``q g^2 - 2 c_i g + a_i = B``."""
+        """Return the smallest root of the quadratics ``q g^2 - 2 c_i g + a_i = B``."""
         room = (squares.among.max() - squares.norms).clamp_min(0)
         roots = (squares.cross + (squares.cross**2 + squares.length * room).sqrt()) / squares.length
         return roots.min()

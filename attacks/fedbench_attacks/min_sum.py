@@ -13,14 +13,12 @@ from .squares import Squares
 
 @dataclass(frozen=True, kw_only=True)
 class MinSum(Bounded):
-    """All colluders send ``mean + gamma * p`` with the squared distances to all of a known row.
+    """All colluders send ``mean + gamma * p`` with the squared distances to all of a honest row.
 
     The largest gamma with ``sum_i |mean + gamma p - x_i|^2 <= max_i sum_j |x_i - x_j|^2``: the
-    larger root of one quadratic in gamma. The sums are over the known rows.
+    larger root of one quadratic in gamma. The sums are over the honest rows.
 
     Args:
-        direction: ``p``: ``std`` (minus the deviation, ddof 1), ``sign`` (minus the sign of the
-            mean) or ``unit`` (minus the mean over its norm).
         bound: Over ``i``: ``max``, as the paper defines it, or ``min``, as its public code does
             (A5), which is stricter.
 
@@ -29,18 +27,16 @@ class MinSum(Bounded):
         and Defenses for Federated Learning", NDSS 2021, the AGR-agnostic attacks ("Min-Sum").
     """
 
-    choices: ClassVar[Choices] = {
-        "direction": ("sign", "unit"),
-        "bound": ("min",),
-    }
+    choices: ClassVar[Choices] = Bounded.choices | {"bound": ("min",)}
 
     bound: Literal["max", "min"] = "max"
 
     def largest(self, squares: Squares) -> Tensor:
-        """The larger root of ``b q g^2 - 2 g sum_i c_i + sum_i a_i = B``."""
+        """Return the larger root of ``b q g^2 - 2 g sum_i c_i + sum_i a_i = B``."""
         sums = squares.among.sum(dim=1)
         bound = sums.max() if self.bound == "max" else sums.min()
-        total, cross = len(sums) * squares.length, squares.cross.sum()
+        total = len(sums) * squares.length
+        cross = squares.cross.sum()
         room = (bound - squares.norms.sum()).clamp_min(0)
         root: Tensor = (cross + (cross**2 + total * room).sqrt()) / total
         return root

@@ -30,7 +30,7 @@ class ModelReplacement(Pixel):
 
     Args:
         alpha: Weight of the cross-entropy; 1 is without the anomaly term.
-        scale: Factor; None is rows of the round over colluders in it.
+        scale: Factor; None: rows of the round over colluders in it.
 
     References:
         Bagdasaryan et al., "How To Backdoor Federated Learning", AISTATS 2020,
@@ -47,11 +47,11 @@ class ModelReplacement(Pixel):
         require("ModelReplacement.scale", self.scale, legal, "None or > 0")
 
     def needs(self) -> Knowledge:
-        """How many colluders there are."""
+        """Return ``colluders``, whose number it scales by."""
         return Knowledge("colluders")
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
-        """Cross-entropy, and the pull back to what was received; statistics have no gradient."""
+        """Add the pull back to what was received; statistics have no gradient."""
 
         def pulled(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             gradient = grad(tree, x, y, key)
@@ -66,7 +66,7 @@ class ModelReplacement(Pixel):
         return pulled
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """``idle + scale (trained - idle)``, through the codec."""
+        """Send ``idle + scale (trained - idle)`` through the codec."""
         scale = view.n / len(view.own) if self.scale is None else self.scale
         view.notes["scale"] = scale
         return view.compress(view.idle + scale * (view.trained - view.idle)), memory

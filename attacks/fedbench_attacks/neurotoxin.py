@@ -1,4 +1,4 @@
-"""Neurotoxin, the backdoor where honest clients do not train."""
+"""Neurotoxin, a backdoor in the coordinates where honest clients do not train."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +22,9 @@ class Neurotoxin(Pixel):
 
     The last move is what was received minus what was received a round ago. Of all its coordinates
     together, those with the ``round(ratio d)`` largest *absolute* values get no gradient (D5); of
-    equal ones the first, and none that did not move. The first round has no mask.
-    What was learned is scaled down to ``clip`` times the L2 norm of what the same client would have
-    learned honestly; the paper projects onto a ball of fixed radius instead.
+    equal ones the first, and none that did not move. The first round has no mask. What was learned
+    is scaled down to ``clip`` times the L2 norm of the client's honest update; the paper projects
+    onto a ball of fixed radius instead.
 
     Args:
         ratio: Share of the coordinates that are left to the others.
@@ -44,22 +44,23 @@ class Neurotoxin(Pixel):
         require("Neurotoxin.clip", self.clip, self.clip > 0, "> 0")
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
-        """0 on the coordinates that others train most."""
+        """Set the gradient to 0 on the coordinates that others train most."""
         if local.before is None:
             return grad
-        before, free = local.before, Tree()
+        before = local.before
+        free = Tree()
 
         def masked(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             gradient = grad(tree, x, y, key)
             if not free:  # the first step tells what has a gradient
-                now, then = received(local.tree, gradient), received(before, gradient)
-                free.update(_quiet(now, then, self.ratio))
+                now = received(local.tree, gradient)
+                free.update(_quiet(now, received(before, gradient), self.ratio))
             return {name: g * free[name] if name in free else g for name, g in gradient.items()}
 
         return masked
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """The clipped update, through the codec."""
+        """Send the clipped update through the codec."""
         learned = view.trained - view.idle
         norms = torch.linalg.vector_norm(learned, dim=1, keepdim=True).clamp_min(1e-30)
         honest = torch.linalg.vector_norm(view.updates - view.idle, dim=1, keepdim=True)
@@ -68,7 +69,7 @@ class Neurotoxin(Pixel):
 
 
 def _quiet(tree: Tree, before: Tree, ratio: float) -> Tree:
-    """1 where the move from ``before`` to ``tree`` was small, 0 on the ``ratio`` largest."""
+    """Return 0 on the ``ratio`` largest moves from ``before`` to ``tree``, 1 elsewhere."""
     moves = {k: (x - before[k]).abs() for k, x in tree.items() if not is_statistic(k)}
     flat = torch.cat([move.reshape(-1) for move in moves.values()])
     largest = flat.sort(descending=True, stable=True).indices[: round(ratio * len(flat))]

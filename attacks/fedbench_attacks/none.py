@@ -1,4 +1,4 @@
-"""The clean row."""
+"""The clean run, without an attack."""
 
 from dataclasses import dataclass
 

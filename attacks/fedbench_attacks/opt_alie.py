@@ -1,4 +1,4 @@
-"""A little is enough, of the strength that hurts most."""
+"""A little is enough, with the strength that hurts most."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,10 +16,9 @@ class OptALIE(Searched):
     """All colluders send ``mean - gamma * std`` (ddof 1), with the gamma of most damage.
 
     Damage is ``|agg - mean|``, and a negative gamma, on the other side of the mean, is played where
-    it does more. The `DynOpt` of that direction insists that a rule that selects rows takes one of
-    the colluders'. Where damage has no limit, ``bound``: against the plain mean a search with a
-    larger bound does more. Fewer than two known rows have no deviation: the push is then minus the
-    sign of the mean, recorded.
+    it does more. Unlike `DynOpt` it does not insist that a rule that selects rows takes a
+    colluder's. Where damage has no limit, ``bound`` is played. With a single message the push is
+    minus the sign of the mean, recorded.
 
     References:
         Allouah et al., "Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity",
@@ -29,6 +28,6 @@ class OptALIE(Searched):
 
     sides: ClassVar[tuple[int, ...]] = (1, -1)
 
-    def push(self, view: AttackView, known: Tensor, mean: Tensor) -> Tensor:
-        """Minus the deviation."""
-        return direction(view, known, mean, "std")
+    def push(self, view: AttackView, honest: Tensor, mean: Tensor) -> Tensor:
+        """Return minus the standard deviation."""
+        return direction(view, honest, mean, "std")

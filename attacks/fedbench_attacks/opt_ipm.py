@@ -1,4 +1,4 @@
-"""Inner-product manipulation of the strength that hurts most."""
+"""Inner-product manipulation with the strength that hurts most."""
 
 from dataclasses import dataclass
 
@@ -14,10 +14,9 @@ from .searched import Searched
 class OptIPM(Searched):
     """All colluders send ``(1 - gamma) * mean``, with the gamma of most damage ``|agg - mean|``.
 
-    So ``eps = gamma - 1`` in the letters of `IPM`: a gamma below 1 only shrinks the mean. Where the
-    rule's answer has a closed form it is used, otherwise the rule is asked on a grid. Where damage
-    has no limit, ``bound``: against the plain mean a search with a larger bound does more. Masks
-    and the probabilities behind them shrink towards 1/2.
+    So ``eps = gamma - 1`` in the letters of `IPM`: a gamma below 1 only shrinks the mean. Where
+    damage has no limit, ``bound`` is played. Masks and the probabilities behind them shrink towards
+    1/2.
 
     References:
         Allouah et al., "Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity",
@@ -25,6 +24,6 @@ class OptIPM(Searched):
         of this attack ("fall of empires") is optimized by a line search.
     """
 
-    def push(self, view: AttackView, known: Tensor, mean: Tensor) -> Tensor:
-        """From the mean to the middle of the alphabet."""
+    def push(self, view: AttackView, honest: Tensor, mean: Tensor) -> Tensor:
+        """Return the way from the mean to the middle of the alphabet."""
         return mirrored(view, mean, 0.0) - mean

@@ -13,7 +13,7 @@ from .search import GAP, Scale, Search, Traced, best_of_grid
 
 
 def with_copies(ordered: Tensor, weights: Tensor, values: Tensor, m: int) -> Tensor:
-    """Return ``(d,)``, an L-estimate of sorted rows ``ordered (n - m, d)`` and ``m`` of ``values``.
+    """Return the L-estimate ``(d,)`` of sorted rows ``ordered (n - m, d)`` and ``m`` of ``values``.
 
     With ``m`` equal values v among sorted ones b, the order statistic t of all of them is
     ``clamp(v, b[t - m], b[t])``.
@@ -33,7 +33,7 @@ def with_copies(ordered: Tensor, weights: Tensor, values: Tensor, m: int) -> Ten
 
 
 def far_out(ordered: Tensor, weights: Tensor, mean: Tensor, push: Tensor, m: int) -> Tensor:
-    """`with_copies` of ``mean + gamma * push`` for gamma to infinity.
+    """Return the limit of `with_copies` of ``mean + gamma * push`` for gamma to infinity.
 
     Far above, every rank counts the row that it counts without colluders; far below, the one ``m``
     places down.
@@ -43,7 +43,8 @@ def far_out(ordered: Tensor, weights: Tensor, mean: Tensor, push: Tensor, m: int
     >>> [far_out(column, weights, torch.tensor([3.0]), p, 2).item() for p in (up, down, none)]
     [5.0, 0.0, 3.0]
     """
-    b, weights = len(ordered), weights.to(ordered)
+    b = len(ordered)
+    weights = weights.to(ordered)
     above = weights[:b] @ ordered + (torch.inf if bool(weights[b:].any()) else 0.0)
     below = weights[m:] @ ordered - (torch.inf if bool(weights[:m].any()) else 0.0)
     out = torch.where(push > 0, above, below)
@@ -62,25 +63,25 @@ def saturating(
     sides: tuple[int, ...] = (1,),
     tolerance: float = 1e-6,
 ) -> Search:
-    """Smallest gamma whose damage is within ``tolerance`` of its limit, for an L-estimator.
+    """Return the least gamma whose damage to an L-estimator is within ``tolerance`` of its limit.
 
-    Those ranks of the benign rows that can count are sorted once, see `with_copies`. A coordinate
-    moves one way as gamma grows, so its damage is nowhere more than the larger of that at 0 and
-    its limit. If all of these together are within `GAP` of the limit, no gamma does more than
-    that; otherwise some gammas about the one found are tried, too, and if one does more, a grid.
+    A coordinate moves one way as gamma grows, so its damage is nowhere more than the larger of that
+    at 0 and its limit. If all of these together are within `GAP` of the limit, no gamma does more;
+    otherwise some gammas about the answer are tried, and if one does more, a grid.
 
     Args:
         weights: ``(n,)`` of the rule, see `Defense.order_weights`.
         benign: ``(n - m, d)``.
-        mean: ``(d,)``, what damage is measured from.
+        mean: ``(d,)``, the point that damage is measured from.
         push: ``(d,)``.
-        m: Colluders.
+        m: Number of colluders.
         bound: Largest gamma.
         sides: 1 for positive gammas, -1 for negative ones; of two the one of more damage.
         tolerance: Relative to the limit.
     """
     ranks = weights.nonzero()[:, 0].tolist()
-    lowest, highest = max(ranks[0] - m, 0), min(ranks[-1], len(benign) - 1)
+    lowest = max(ranks[0] - m, 0)
+    highest = min(ranks[-1], len(benign) - 1)
     ordered = sorted_rows(benign, range(lowest, highest + 1))  # who can be at a rank that counts
     line = Line(ordered, weights[lowest : highest + 1 + m], mean, push, m)
     ends = {side: line.limit(side, bound, tolerance) for side in sides}
@@ -107,18 +108,21 @@ class Line:
         weights: ``(r + m,)`` of the ranks of these and the colluders.
         mean: ``(d,)``.
         push: ``(d,)``.
-        m: Colluders.
+        m: Number of colluders.
     """
 
     def __init__(
         self, ordered: Tensor, weights: Tensor, mean: Tensor, push: Tensor, m: int
     ) -> None:
-        self.ordered, self.weights, self.m = ordered, weights, m
-        self.mean, self.push = mean, push
+        self.ordered = ordered
+        self.weights = weights
+        self.mean = mean
+        self.push = push
+        self.m = m
         self.limits: dict[int, Tensor] = {}  # of a side: ``(d,)`` squared damage at infinity
 
     def limit(self, side: int, bound: float, tolerance: float) -> tuple[Search, float]:
-        """Smallest gamma within ``tolerance`` of the limit on this side, and the damage there.
+        """Return the smallest gamma within ``tolerance`` of this side's limit, and the limit.
 
         A coordinate whose value has left the rows that count has reached its limit: a trial looks
         at the others, of which few are left at the end.
@@ -140,13 +144,13 @@ class Line:
             left, base, slope, ends, rows = (part[..., inside] for part in near)
             moved = with_copies(rows, weights, base + gamma * slope, m) - base
             short = float((ends - moved.double().square_()).sum())
-            found = math.sqrt(max(limit - short, 0.0))
-            if found < enough:  # the answer is larger: who is there by now stays there
+            reached = math.sqrt(max(limit - short, 0.0))
+            if reached < enough:  # the answer is larger: who is there by now stays there
                 near = (left, base, slope, ends, rows)
-            return found
+            return reached
 
         def search(gamma: float, ended: str) -> tuple[Search, float]:
-            trace = tuple((side * asked, found) for asked, found in damage.trace)
+            trace = tuple((side * trial, reached) for trial, reached in damage.trace)
             return Search(side * gamma, "saturating", ended, trace), math.sqrt(limit)
 
         high = top = min(max(float(leaves.max()), 0.0), bound)
@@ -154,23 +158,24 @@ class Line:
             return search(bound, "bound")
         low = 0.75 * high
         while low > 1e-6 * top and damage(low) >= enough:  # from above, where few are inside
-            low, high = 0.75 * low, low
+            high = low
+            low = 0.75 * low
         while high - low > 1e-4 * high:
             middle = (low + high) / 2
             low, high = (low, middle) if damage(middle) >= enough else (middle, high)
         return search(high, "converged")
 
     def most(self, side: int) -> float:
-        """More than any gamma of this side does: each coordinate at the worse of 0 and its limit.
+        """Return an upper bound over this side: each coordinate at the worse of 0 and its limit.
 
-        `limit` must have been asked.
+        `limit` must have been called before.
         """
         still = with_copies(self.ordered, self.weights, self.mean, self.m) - self.mean
         worst = torch.maximum(still.double().square_(), self.limits[side])
         return math.sqrt(float(worst.sum()))
 
     def damages(self, gammas: list[float]) -> list[float]:
-        """Damage at each gamma, in one pass over the sorted rows."""
+        """Return the damage at each gamma, in one pass over the sorted rows."""
         totals = torch.zeros(len(gammas), dtype=torch.float64, device=self.mean.device)
         for ordered, mean, push in tiles(self.ordered, self.mean, self.push):
             for i, gamma in enumerate(gammas):

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from fedbench.api import Attack, AttackView, Choices, Grad, Gradient, Knowledge, Local
 from fedbench.core.errors import require
@@ -19,11 +20,10 @@ class PGA(Attack):
     """Each colluder ascends the loss of its own data, and is as long as honest updates are.
 
     ``idle + tau * a / |a|``: ``a`` is what its clients' training by the negative gradient made of
-    what they received, ``idle`` the update of who learns nothing, ``tau = scale`` times the mean
-    norm of its clients' honest updates about ``idle``. Running statistics of batch norm are trained
-    as honest ones are. A row that has diverged is the opposite of the honest update
-    instead, recorded. The paper starts its ascent from the global model too, and rescales to the
-    average norm of the benign updates that the adversary has.
+    what they received, ``idle`` the update of a client that learned nothing, ``tau = scale`` times
+    the mean norm of its clients' honest updates about ``idle``. Running statistics of batch norm
+    are trained honestly. A row that has diverged is the opposite of the honest update instead,
+    recorded. The paper rescales to the average norm of the benign updates that the adversary has.
 
     Args:
         scale: Length, relative to honest updates.
@@ -45,11 +45,11 @@ class PGA(Attack):
         require("PGA.scale", self.scale, self.scale > 0, "> 0")
 
     def needs(self) -> Knowledge:
-        """The updates that it measures: a message is not one on every alphabet."""
+        """Return ``colluders``, whose updates it measures."""
         return Knowledge("colluders")
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
-        """The gradient, negated."""
+        """Negate the gradient, but for running statistics."""
 
         def ascent(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             gradient = grad(tree, x, y, key)
@@ -58,14 +58,14 @@ class PGA(Attack):
         return ascent
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """The ascent, projected."""
-        norm, idle = torch.linalg.vector_norm, view.idle.to(torch.float64)
+        """Send the ascent, projected to the honest length."""
+        idle = view.idle.to(torch.float64)
         honest = view.updates.to(torch.float64) - idle
         ascent = view.trained.to(torch.float64) - idle
         lost = ~torch.isfinite(ascent).all(dim=1, keepdim=True)
         ascent = torch.where(lost, -honest, ascent)
-        tau = self.scale * norm(honest, dim=1).nan_to_num(0.0, 0.0, 0.0).mean()
-        rows = idle + tau * ascent / norm(ascent, dim=1, keepdim=True).clamp_min(1e-30)
+        tau = self.scale * vector_norm(honest, dim=1).nan_to_num(0.0, 0.0, 0.0).mean()
+        rows = idle + tau * ascent / vector_norm(ascent, dim=1, keepdim=True).clamp_min(1e-30)
         rows = rows.to(torch.float32)
         view.notes.update(tau=float(tau), diverged=int(lost.sum()))
         aligned = view.own.aligned and view.own.values().shape[1] == view.updates.shape[1]

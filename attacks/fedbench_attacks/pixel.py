@@ -1,4 +1,4 @@
-"""A pattern of pixels as a backdoor."""
+"""A backdoor with a pattern of pixels."""
 
 from dataclasses import dataclass
 
@@ -18,9 +18,9 @@ class Pixel(Attack):
     local images are drawn anew in every round, whatever their label; the others stay as they are.
 
     Args:
-        size: Height and width of the square.
+        size: Height and width of the square, in pixels.
         rho: Share of the local images.
-        target: What a stamped image is to be taken for.
+        target: Label that a stamped image is to be taken for.
 
     References:
         Gu, Dolan-Gavitt and Garg, "BadNets: Identifying Vulnerabilities in the Machine Learning
@@ -39,11 +39,11 @@ class Pixel(Attack):
         require(f"{name}.target", self.target, self.target >= 0, ">= 0")
 
     def rows(self, local: Local) -> tuple[int, int]:
-        """Which rows of the square a client stamps: from the first to before the second."""
+        """Return the first row of the square that a client stamps, and the one after the last."""
         return 0, self.size
 
     def stamp(self, xs: Tensor, first: int, last: int) -> Tensor:
-        """A copy of ``xs (N, C, H, W)`` with the square's rows ``first .. last - 1`` in it."""
+        """Return a copy of ``xs (N, C, H, W)`` with the square's rows ``first .. last - 1``."""
         height, width = xs.shape[2:]
         rule = f"<= {min(height, width)}, the image's shorter side"
         require(f"{type(self).__name__}.size", self.size, self.size <= min(height, width), rule)
@@ -54,7 +54,7 @@ class Pixel(Attack):
         return stamped
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
-        """Stamped images among clean ones."""
+        """Return stamped images among clean ones."""
         local.require_label(f"{type(self).__name__}.target", self.target)
         count = max(1, round(self.rho * len(xs)))
         chosen = local.key.fold("stamped").permutation(len(xs))[:count].to(xs.device)
@@ -64,11 +64,11 @@ class Pixel(Attack):
         return x, y
 
     def trigger(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, int]:
-        """Every image that is not of the target class, with the whole square."""
+        """Return every image that is not of the target class, with the whole square."""
         return self.stamp(xs, 0, self.size)[ys != self.target], self.target
 
 
 def received(tree: Tree, gradient: Tree) -> Tree:
-    """What a client received of all that has a gradient; of a mixture the mean of its parts."""
+    """Return what a client received of all that has a gradient; the mean of a mixture's parts."""
     parts = {name: tree[name] for name in gradient}
     return {k: x if x.shape == gradient[k].shape else x.mean(dim=0) for k, x in parts.items()}

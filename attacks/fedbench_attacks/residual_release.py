@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedbench.api import Alphabets, Attack, AttackView, Choices
+from fedbench.api import Attack, AttackView, Choices
 from fedbench.core.errors import require
 from fedbench.payload import (
     FloatVectors,
@@ -24,21 +24,21 @@ from fedbench.payload import (
 class ResidualRelease(Attack):
     """Send ``wait`` honest messages, then ``-scale`` times the sum of those updates and this one.
 
-    And so on: what is saved up starts again at 0. It goes through the codec as if nothing were left
-    over from before, as error feedback sends what compression held back: one long message, opposite
-    to what the client said so far. Rounds are those in which the client is sampled. An update that
-    is not finite is not added. It works without error feedback too; the record says whether there
-    was a residual to pose as.
+    Then it starts again. The sum goes through the codec as if nothing were left over from before,
+    as error feedback sends what compression held back: one long message, opposite to what the
+    client said so far. Only rounds in which the client is sampled count; an update that is not
+    finite is not added. It works without error feedback too; the record says whether there was a
+    residual to pose as.
 
     Args:
-        wait: Honest messages before each release.
-        scale: Of what is released.
+        wait: Number of honest messages before each release.
+        scale: Factor of what is released.
 
     References:
         None: proposed here. The idea is that error feedback makes a long message plausible.
     """
 
-    accepts: ClassVar[Alphabets] = (
+    accepts = (
         FloatVectors,
         HalfVectors,
         Levels,
@@ -58,11 +58,11 @@ class ResidualRelease(Attack):
         require("ResidualRelease.scale", self.scale, self.scale > 0, "> 0")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Memory: how many messages were honest, and minus the sum of the updates ``(m, d)``."""
+        """Count honest messages and minus the sum of their updates ``(m, d)`` in memory."""
         waited, saved = memory or (0, torch.zeros_like(view.updates))
         finite = torch.isfinite(view.updates).all(dim=1, keepdim=True)
         saved = saved - torch.where(finite, view.updates, 0.0)
-        view.notes["residual"] = all("residual" in one for one in view.memories)
+        view.notes["residual"] = all("residual" in client for client in view.memories)
         view.notes["released"] = waited == self.wait
         if waited < self.wait:
             return view.own, (waited + 1, saved)

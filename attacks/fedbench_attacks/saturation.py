@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from fedbench.api import Alphabets, Attack, AttackView, Choices
+from fedbench.api import Attack, AttackView, Choices
 from fedbench.core.errors import require
 from fedbench.core.order_statistics import largest
 from fedbench.payload import BinaryMasks, NoiseMasks, Payload, SignBits
@@ -17,10 +17,9 @@ from .bits import bits_of, with_bits
 class Saturation(Attack):
     """Every malicious client sends all ones, all zeros, or ones where its own message has none.
 
-    ``disjoint``: ``round(density * d)`` ones, first on the zeros of the own bits and, only if these
-    run out, on its ones; which of them, the adversary's key says. Its overlap with the own mask is
-    the smallest that a mask of this density has. Floats and seeds stay the honest ones. Proposed
-    here, no published source.
+    ``disjoint``: ``round(density * d)`` ones, drawn first from the zeros of the own bits and, only
+    if these run out, from its ones. No mask of this density overlaps less with the own mask. Floats
+    and seeds stay honest.
 
     Args:
         kind: ``ones``, ``zeros`` or ``disjoint``.
@@ -30,18 +29,18 @@ class Saturation(Attack):
         None: proposed here. The idea is that a mask's density is the client's to choose.
     """
 
-    accepts: ClassVar[Alphabets] = (BinaryMasks, NoiseMasks, SignBits)
+    accepts = (BinaryMasks, NoiseMasks, SignBits)
     choices: ClassVar[Choices] = {"kind": ("zeros", "disjoint")}
 
     kind: Literal["ones", "zeros", "disjoint"] = "ones"
     density: float | None = None
 
     def __post_init__(self) -> None:
-        known = self.density is None or 0 <= self.density <= 1
-        require("Saturation.density", self.density, known, "None or in [0, 1]")
+        legal = self.density is None or 0 <= self.density <= 1
+        require("Saturation.density", self.density, legal, "None or in [0, 1]")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """The same bit everywhere, or those that the own message has not."""
+        """Send the same bit everywhere, or bits that the own message has not."""
         own = bits_of(view.own)
         rows, d = own.shape
         if self.kind != "disjoint":

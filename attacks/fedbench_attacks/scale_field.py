@@ -1,10 +1,10 @@
-"""A scale that is far too large."""
+"""A codec's scale that is far too large."""
 
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedbench.api import Alphabets, Attack, AttackView, Choices
+from fedbench.api import Attack, AttackView, Choices
 from fedbench.core.errors import require
 from fedbench.payload import Levels, Payload, RotatedLevels, ScaledSigns
 
@@ -15,17 +15,16 @@ class ScaleField(Attack):
 
     The symbols are those of the opposite update, a scale is a legal float32: only its size could
     give the message away, and no alphabet limits that as long as its values are finite. A factor
-    that overflows sends the largest float32, which a server that checks may reject. Proposed here,
-    no published source.
+    that overflows sends the largest float32, which a server that checks may reject.
 
     Args:
-        factor: Of every scale of the message.
+        factor: Factor of every scale of the message.
 
     References:
-        None; the idea is that a codec's side information is the client's to choose.
+        None: proposed here. The idea is that a codec's side information is the client's to choose.
     """
 
-    accepts: ClassVar[Alphabets] = (Levels, RotatedLevels, ScaledSigns)
+    accepts = (Levels, RotatedLevels, ScaledSigns)
     choices: ClassVar[Choices] = {"factor": (10.0, 1e3)}
 
     factor: float = 1e6
@@ -34,7 +33,7 @@ class ScaleField(Attack):
         require("ScaleField.factor", self.factor, self.factor > 0, "> 0")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """``nearest(-values)`` with scales times ``factor``."""
+        """Send ``nearest(-values)`` with scales times ``factor``."""
         own = view.own
         assert isinstance(own, Levels | RotatedLevels | ScaledSigns)
         flipped = own.nearest(own.opposite(own.values()))

@@ -1,4 +1,4 @@
-"""Searches for the strength of an attack. Each keeps the best trial, and says where it ended."""
+"""Searches for the strength of an attack; each returns its best trial and where it ended."""
 
 import math
 from collections.abc import Callable
@@ -15,15 +15,14 @@ SMALLEST = 2.0**-40  # of `Scale.near`: no search looks below it
 
 @dataclass(frozen=True)
 class Search:
-    """Result of a search.
+    """Result of a search for gamma.
 
     Args:
         gamma: Strength that it returns; negative on the other side of the mean.
-        kind: By which search.
+        kind: Name of the search.
         ended: ``converged``, ``bound`` if the largest gamma was the best, ``never`` if none worked.
-        trace: Every trial: gamma, and what was sought there: the damage, or 1 if it was accepted.
-        gap: How much larger, relatively, the next trial above ``gamma`` is, of which the search
-            knows that it is too large; 0 where there is no such trial.
+        trace: Every trial: gamma, and the damage there, or 1 if it was accepted.
+        gap: Relative distance to the next trial above ``gamma``, which is too large; 0 without one.
     """
 
     gamma: float
@@ -34,7 +33,7 @@ class Search:
 
     @property
     def notes(self) -> dict[str, float | str]:
-        """Fields of the record that every search fills, the strength itself left out."""
+        """Fields of the record that every search fills, but for the strength itself."""
         return {"search": self.kind, "ended": self.ended} | ({"gap": self.gap} if self.gap else {})
 
 
@@ -42,12 +41,10 @@ class Search:
 class Scale:
     """Gammas that matter for the rows at hand, so that no search has a unit of its own.
 
-    If all rows are ``c`` times as long and the push is not, all three are ``c`` times as large.
-
     Args:
-        near: Push as long as the rows are from their middle; searches begin well below it.
-        far: Push so long that a colluder is farther from all rows than these are from each other.
-        bound: The largest.
+        near: Gamma of a push as long as the rows are from their middle.
+        far: Gamma at which a colluder is farther from all rows than these are from each other.
+        bound: Largest gamma.
     """
 
     near: float
@@ -55,7 +52,7 @@ class Scale:
     bound: float
 
     def about(self, per_doubling: int) -> list[float]:
-        """Gammas from a quarter to four times `near`, so many in each doubling.
+        """Return gammas from a quarter to four times `near`, so many in each doubling.
 
         >>> Scale(1.0, 2.0, 3.0).about(1)
         [0.25, 0.5, 1.0, 2.0]
@@ -66,7 +63,7 @@ class Scale:
 
 
 class Traced:
-    """A function of gamma that keeps what it was asked and what it answered.
+    """A function of gamma that records its arguments and values in ``trace``.
 
     >>> square = Traced(lambda gamma: gamma**2)
     >>> square(3.0), square.trace
@@ -78,52 +75,46 @@ class Traced:
         self.trace: Trace = ()
 
     def __call__(self, gamma: float) -> float:
-        """The answer."""
+        """Return the value at gamma, and record it."""
         value = float(self.sought(gamma))
         self.trace += ((gamma, value),)
         return value
 
 
-def at_bound(bound: float) -> Search:
-    """Damage grows with gamma for ever: take the largest."""
-    return Search(bound, "unbounded", "bound")
-
-
 def selecting(accepted: Callable[[float], bool], scale: Scale) -> Search:
-    """Largest gamma that is accepted, from below, within a relative `GAP` of the supremum.
+    """Return the largest accepted gamma, from below, within a relative `GAP` of the supremum.
 
-    The accepted gammas need not be an interval. Trials go down from the bound, by doublings beyond
-    `Scale.far` and by eighths of a doubling below it, to the first that is accepted; between that
-    and the trial before it the supremum is bisected. An island of accepted gammas above it that is
-    narrower than such a step (9 %) can be missed.
+    The accepted gammas need not be an interval. Trials go down from the bound along `line` to the
+    first that is accepted; between that and the trial before it the supremum is bisected. An island
+    of accepted gammas above it that is narrower than such a step (9 %) can be missed.
 
-    >>> found = selecting(lambda gamma: gamma <= 2.75, Scale(1.0, 8.0, 1e5))
-    >>> 2.75 / 1.001 <= found.gamma <= 2.75, found.ended, 0 < found.gap <= 1e-3
+    >>> search = selecting(lambda gamma: gamma <= 2.75, Scale(1.0, 8.0, 1e5))
+    >>> 2.75 / 1.001 <= search.gamma <= 2.75, search.ended, 0 < search.gap <= 1e-3
     (True, 'converged', True)
     >>> selecting(lambda gamma: True, Scale(1.0, 8.0, 8.0))
     Search(gamma=8.0, kind='selecting', ended='bound')
     """
-    asked = Traced(accepted)
+    trial = Traced(accepted)
     high = scale.bound
-    if asked(high):
-        return Search(high, "selecting", "bound", asked.trace)
+    if trial(high):
+        return Search(high, "selecting", "bound", trial.trace)
     low = 0.0
     for gamma in reversed(line(scale)[:-1]):
-        if asked(gamma):
+        if trial(gamma):
             low = gamma
             break
         high = gamma
-    if low == 0.0 and not asked(0.0):
-        return Search(0.0, "selecting", "never", asked.trace)
+    if low == 0.0 and not trial(0.0):
+        return Search(0.0, "selecting", "never", trial.trace)
     while high - low > GAP * low and high > SMALLEST * scale.near:
         middle = (low + high) / 2
-        low, high = (middle, high) if asked(middle) else (low, middle)
+        low, high = (middle, high) if trial(middle) else (low, middle)
     gap = (high - low) / low if low else 0.0
-    return Search(low, "selecting", "converged", asked.trace, gap)
+    return Search(low, "selecting", "converged", trial.trace, gap)
 
 
 def line(scale: Scale) -> list[float]:
-    """Gammas up to the bound: eighths of a doubling from ``near / 64`` to ``far``, then doublings.
+    """Return gammas to the bound: eighths of a doubling from ``near / 64`` to ``far``, doublings.
 
     >>> [round(gamma, 2) for gamma in line(Scale(64.0, 2.0, 9.0))]
     [1.0, 1.09, 1.19, 1.3, 1.41, 1.54, 1.68, 1.83, 2.0, 4.0, 8.0, 9.0]
@@ -136,23 +127,23 @@ def line(scale: Scale) -> list[float]:
 def most_damaging(
     chosen: Callable[[float], Tensor], damage: Callable[[float, Tensor], float], scale: Scale
 ) -> Search:
-    """Gamma of most damage against a rule that selects rows, within a relative `GAP`.
+    """Return the gamma of most damage against a rule that selects rows, within a relative `GAP`.
 
     While the selected rows stay the same damage is convex in gamma, so it is largest where the
     selection changes. Trials are those of `line`; between two that select differently the search
     bisects wherever one selection at the other's gamma would do more than the best trial.
 
     Args:
-        chosen: From a gamma to the rows ``(n,)`` bool that the rule selects.
+        chosen: Function from a gamma to the rows ``(n,)`` bool that the rule selects.
         damage: Damage at a gamma if these rows are selected; below 0 if they do not count.
         scale: Gammas that matter.
     """
     selected: dict[float, Tensor] = {}
-    found: dict[float, float] = {}
+    damages: dict[float, float] = {}
 
     def ask(gamma: float) -> None:
         selected[gamma] = chosen(gamma)
-        found[gamma] = damage(gamma, selected[gamma])
+        damages[gamma] = damage(gamma, selected[gamma])
 
     def hope(low: float, high: float) -> float:
         return max(damage(high, selected[low]), damage(low, selected[high]))
@@ -166,25 +157,29 @@ def most_damaging(
         narrow = high - low <= GAP * low or high <= SMALLEST * scale.near
         if narrow or torch.equal(selected[low], selected[high]):
             continue
-        if hope(low, high) > max(found.values()):
+        if hope(low, high) > max(damages.values()):
             middle = (low + high) / 2
             ask(middle)
             pairs += [(low, middle), (middle, high)]
-    best = smallest_best(found, 1e-9)
-    if found[best] < 0:
-        return Search(0.0, "pieces", "never", tuple(found.items()))
-    ended = "bound" if best == scale.bound else "converged"
-    return Search(best, "pieces", ended, tuple(found.items()))
+    return best_of(damages, "pieces", 1e-9, scale.bound, 0.0)
 
 
-def smallest_best(found: dict[float, float], flat: float) -> float:
-    """Gamma nearest to 0 of those within a relative ``flat`` of the most damage.
+def best_of(
+    damages: dict[float, float], kind: str, flat: float, bound: float, none: float
+) -> Search:
+    """Return the gamma nearest to 0 of those within a relative ``flat`` of the most damage.
 
-    >>> smallest_best({1.0: 2.0, -2.0: 3.0, 4.0: 3.0}, 1e-3)
-    -2.0
+    Without any damage that is not negative the answer is ``none``.
+
+    >>> best_of({1.0: 2.0, -2.0: 3.0, 4.0: 3.0}, "grid", 1e-3, 4.0, 0.0)
+    Search(gamma=-2.0, kind='grid', ended='converged')
     """
-    most = max(found.values())
-    return min((gamma for gamma in found if found[gamma] >= most - flat * abs(most)), key=abs)
+    trace = tuple(damages.items())
+    most = max(damages.values())
+    best = min((gamma for gamma in damages if damages[gamma] >= most - flat * abs(most)), key=abs)
+    if damages[best] < 0:
+        return Search(none, kind, "never", trace)
+    return Search(best, kind, "bound" if abs(best) == bound else "converged", trace)
 
 
 def best_of_grid(
@@ -197,31 +192,29 @@ def best_of_grid(
     peaks: int = 3,
     flat: float = 1e-3,
 ) -> Search:
-    """Gamma of most damage on a grid about `Scale.near`, then around its highest peaks.
+    """Return the gamma of most damage on a grid about `Scale.near`, and around its highest peaks.
 
-    Nothing is known of the rule, and damage through a discrete alphabet is a step function: nothing
-    better than looking is sound. Coarse trials from ``near / 256`` to the bound, half doublings
-    from ``near / 4`` to ``4 near``, say which sides are worth more: on those within a tenth of the
-    best these four doublings get ``per_doubling`` trials each. Damage saturates, so of the gammas
-    within a relative ``flat`` of the best the one nearest to 0 is returned, and 0 itself if no
-    other does more than that.
+    Coarse trials from ``near / 256`` to the bound, half doublings from ``near / 4`` to ``4 near``,
+    say which sides are worth more: on those within a tenth of the best these four doublings get
+    ``per_doubling`` trials each. Damage saturates, so of the gammas within a relative ``flat`` of
+    the best the one nearest to 0 is returned, and 0 itself if no other does more than that.
 
     Args:
-        damage: Damage at a gamma.
+        damage: Function from a gamma to the damage there.
         scale: Gammas that matter.
         sides: 1 for positive gammas, -1 for negative ones.
         per_doubling: Trials in each of the four doublings about `Scale.near`.
         close: Relative distance of the trials on both sides of a peak at which the search ends.
-        peaks: How many of them, at most.
-        flat: Relative to the most damage.
+        peaks: Number of peaks, at most.
+        flat: Difference that does not count, relative to the most damage.
     """
-    found: dict[float, float] = {}
+    damages: dict[float, float] = {}
 
     def ask(gamma: float) -> float:
-        if gamma not in found:
+        if gamma not in damages:
             value = damage(gamma)
-            found[gamma] = value if math.isfinite(value) else -1.0
-        return found[gamma]
+            damages[gamma] = value if math.isfinite(value) else -1.0
+        return damages[gamma]
 
     ask(0.0)
     coarse = _coarse(scale, min(per_doubling, 2))
@@ -230,40 +223,39 @@ def best_of_grid(
         if per_doubling > 2 and most[side] >= 0.9 * max(most.values()):
             for gamma in scale.about(per_doubling):
                 ask(side * gamma)
-    for at, inner, outer in _peaks(found, flat)[:peaks]:
-        if abs(outer) * found[at] >= abs(at) * max(found.values()):  # else a line from 0 is below
+    for at, inner, outer in _peaks(damages, flat)[:peaks]:
+        if abs(outer) * damages[at] >= abs(at) * max(
+            damages.values()
+        ):  # else a line from 0 is below
             _climb(ask, at, inner, outer, close)
-    best = smallest_best(found, flat)
-    if found[best] < 0:
-        return Search(scale.bound, "grid", "never", tuple(found.items()))
-    ended = "bound" if abs(best) == scale.bound else "converged"
-    return Search(best, "grid", ended, tuple(found.items()))
+    return best_of(damages, "grid", flat, scale.bound, scale.bound)
 
 
 def _coarse(scale: Scale, per_doubling: int) -> list[float]:
-    near, far = scale.near, max(16 * scale.near, 4 * scale.far)
+    near = scale.near
+    far = max(16 * near, 4 * scale.far)
     below = [near / 256, near / 64, near / 16, near / 8]
     inside = [*below, *scale.about(per_doubling), *powers(8 * near, far)[:-1]]
     beyond = powers(far, scale.bound, 16.0)
     return [*(gamma for gamma in inside if gamma < beyond[0]), *beyond]
 
 
-def _peaks(found: dict[float, float], flat: float) -> list[tuple[float, float, float]]:
-    """Gammas above their neighbours, highest first; with each, its inner and outer neighbour."""
-    order = sorted(found)
+def _peaks(damages: dict[float, float], flat: float) -> list[tuple[float, float, float]]:
+    """Return gammas above their neighbours, highest first, each with its inner and outer one."""
+    order = sorted(damages)
     peaks = []
     for left, at, right in zip([order[0], *order], order, [*order[1:], order[-1]], strict=False):
-        low, high = sorted((found[left], found[right]))
-        if found[at] >= high and found[at] - low > flat * found[at]:
+        low, high = sorted((damages[left], damages[right]))
+        if damages[at] >= high and damages[at] - low > flat * damages[at]:
             inner, outer = sorted((left, right), key=abs)
             peaks.append((at, inner, outer))
-    return sorted(peaks, key=lambda peak: (-found[peak[0]], abs(peak[0])))
+    return sorted(peaks, key=lambda peak: (-damages[peak[0]], abs(peak[0])))
 
 
 def _climb(
     ask: Callable[[float], float], at: float, inner: float, outer: float, close: float
 ) -> None:
-    """Ask between a peak and its neighbours until these are ``close``, at most eight times."""
+    """Try between a peak and its neighbours until these are ``close``, at most eight times."""
     for _ in range(8):
         if abs(outer - inner) <= close * abs(at):
             return
@@ -288,9 +280,9 @@ def published(
     accepted: Callable[[float], bool] | None = None,
     tolerance: float = 1e-5,
 ) -> Search:
-    """The search of the attack's public code, faults included (A5).
+    """Return the result of the attack's public code, faults included (A5).
 
-    Accepts when ``accepted`` does, or when the damage exceeds that of the previous trial.
+    A gamma is good when ``accepted`` says so, or when its damage exceeds the previous trial's.
 
     >>> published(lambda gamma: 0.0, 3.0, lambda gamma: gamma <= 2.75).gamma
     2.7499923706054688
@@ -298,21 +290,23 @@ def published(
     10.0
     """
     gamma = step = start
-    found, previous = 0.0, -1.0
-    sought = Traced(accepted or damage)
-    while abs(found - gamma) > tolerance:
-        now = sought(gamma)
-        good, previous = bool(now) if accepted else now > previous, now
-        if good:
-            found, gamma = gamma, gamma + step / 2
+    best = 0.0
+    previous = 0.0 if accepted else -1.0
+    trial = Traced(accepted or damage)
+    while abs(best - gamma) > tolerance:
+        value = trial(gamma)
+        if value > previous:
+            best = gamma
+            gamma += step / 2
         else:
             gamma -= step / 2
+        previous = previous if accepted else value
         step /= 2
-    return Search(found, "published", "converged", sought.trace)
+    return Search(best, "published", "converged", trial.trace)
 
 
 def powers(low: float, high: float, base: float = 2.0) -> list[float]:
-    """``low, low * base, ...`` up to ``high``, which is the last.
+    """Return ``low, low * base, ...`` up to ``high``, which is the last.
 
     >>> powers(1.0, 10.0), powers(1.0, 0.5)
     ([1.0, 2.0, 4.0, 8.0, 10.0], [0.5])

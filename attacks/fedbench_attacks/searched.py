@@ -1,4 +1,4 @@
-"""What the attacks share that search for their strength."""
+"""Attacks that search for their strength."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ class Searched(Crafted):
     """All colluders send ``mean + gamma * push``, with a gamma that is sought over the rule.
 
     Args:
-        knows: Whose messages it reads: those of the benign clients (``all``), or those of its own
-            clients as if honest (``colluders``), which then stand in for the others' in what it
-            asks the rule.
-        bound: Longest ``gamma * push``, in root mean square lengths of the messages that it knows.
+        knows: Messages it reads: those of the benign clients (``all``), or those of its own clients
+            as if honest (``colluders``), which then stand in for the others' when it queries the
+            rule.
+        bound: Longest ``gamma * push``, in root mean square lengths of the messages it reads.
         eot: Draws of the server's randomness over which damage is averaged, for rules that have
             some (expectation over transformation).
     """
@@ -38,23 +38,23 @@ class Searched(Crafted):
         require(f"{name}.eot", self.eot, self.eot >= 1, ">= 1")
 
     def needs(self) -> Knowledge:
-        """The messages that it reads, and the rule."""
+        """Return the tier of the messages it reads, and the rule."""
         return Knowledge(self.knows, defense=True)
 
     @abstractmethod
-    def push(self, view: AttackView, known: Tensor, mean: Tensor) -> Tensor:
-        """``(k,)``: where to."""
+    def push(self, view: AttackView, honest: Tensor, mean: Tensor) -> Tensor:
+        """Return the direction ``(k,)`` in which the mean is left."""
 
-    def found(self, trials: Trials) -> Search:
-        """Find how far: the gamma of most damage."""
+    def strength(self, trials: Trials) -> Search:
+        """Return the gamma of most damage."""
         return trials.exact(self.bound, "any", self.sides)
 
-    def rows(self, view: AttackView, known: Tensor) -> Tensor:
-        """``mean + gamma * push``."""
-        mean = known.mean(dim=0)
-        push = self.push(view, known, mean)
-        trials = Trials(view, known, mean, push, sender(view, self.via), self.eot, self.knows)
-        found = self.found(trials)
-        view.notes.update({"gamma": found.gamma} | found.notes)
-        view.trace.extend(found.trace)
-        return mean + found.gamma * push
+    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+        """Return the row ``mean + gamma * push``."""
+        mean = honest.mean(dim=0)
+        push = self.push(view, honest, mean)
+        trials = Trials(view, honest, mean, push, sender(view, self.via), self.eot, self.knows)
+        search = self.strength(trials)
+        view.notes.update({"gamma": search.gamma} | search.notes)
+        view.trace.extend(search.trace)
+        return mean + search.gamma * push

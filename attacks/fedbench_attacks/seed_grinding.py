@@ -1,13 +1,15 @@
-"""The seed that serves the adversary best."""
+"""Trying seeds for the one that serves the adversary best."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
-from fedbench.api import Alphabets, Attack, AttackView, Choices
+from fedbench.api import Attack, AttackView, Choices
 from fedbench.core.errors import require
 from fedbench.payload import NoiseMasks, Payload, RotatedLevels, SeededSparse
 from fedbench.protocols.eden import rotated
@@ -15,21 +17,21 @@ from fedbench.protocols.eden import rotated
 
 @dataclass(frozen=True, kw_only=True)
 class SeedGrinding(Attack):
-    """Try ``tries`` seeds for the opposite of the own update, send the message that says it best.
+    """Try ``tries`` seeds, and send the message that is closest to the opposite of the own update.
 
     Where a client chooses the seed of its rotation, noise or indices, it may choose it for its
-    effect: here the one whose message is closest to ``-u``. With each seed, a rotated update is
-    encoded as an honest client would, coordinates are as long as the honest message, and masked
-    noise is the closest mask. The own seed is the first try. Proposed here, no published source.
+    effect. With each seed, a rotated update is encoded as an honest client would, coordinates are
+    as long as the honest message, and masked noise is the closest mask. The own seed is the first
+    try.
 
     Args:
-        tries: Seeds that are tried.
+        tries: Number of seeds that are tried.
 
     References:
-        None; the idea is that a codec's side information is the client's to choose.
+        None: proposed here. The idea is that a codec's side information is the client's to choose.
     """
 
-    accepts: ClassVar[Alphabets] = (NoiseMasks, RotatedLevels, SeededSparse)
+    accepts = (NoiseMasks, RotatedLevels, SeededSparse)
     choices: ClassVar[Choices] = {"tries": (4, 64)}
 
     tries: int = 16
@@ -38,33 +40,41 @@ class SeedGrinding(Attack):
         require("SeedGrinding.tries", self.tries, 1 <= self.tries <= 10**4, "in [1, 10000]")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Row by row the best of the tries."""
-        own: Any = view.own
-        target = -view.updates.to(torch.float32)
-        best, least = own, torch.full((len(own),), torch.inf, dtype=torch.float64)
-        for seeds in [own.seeds, *self._others(view)]:
-            trial = said(target, dataclasses.replace(own, seeds=seeds))
-            distance = (trial.values().double() - target).square().sum(dim=1).cpu()
-            better = (distance < least).nonzero()[:, 0]
-            best = best.put(better, trial.take(better))
-            least = torch.minimum(distance, least)
-        view.notes["tries"] = self.tries
-        return best, memory
-
-    def _others(self, view: AttackView) -> list[Tensor]:
-        drawn = view.key.fold("seeds").bits((self.tries - 1) * len(view.own))
-        return list(drawn.to(view.updates.device).reshape(self.tries - 1, len(view.own), 1))
+        """Send row by row the best of the tries."""
+        return best_seeds(view, -view.updates.to(torch.float32), self.tries, encoded)[0], memory
 
 
-def said(target: Tensor, own: Any) -> Any:
-    """What a message with the seeds of ``own`` says of ``target (m, d + p)``."""
+def best_seeds(
+    view: AttackView, target: Tensor, tries: int, message: Callable[[Tensor, Any], Any]
+) -> tuple[Any, list[float]]:
+    """Return the messages closest to ``target (m, k)``, and the mean distance after each try.
+
+    Each row keeps the seed whose message, ``message(target, own with that seed)``, has values at
+    the least distance from its target.
+    """
+    best: Any = view.own
+    m = len(best)
+    drawn = view.key.fold("seeds").bits((tries - 1) * m).to(best.seeds.device)
+    least = torch.full((m,), torch.inf, dtype=torch.float64)
+    distances = []
+    for seeds in [best.seeds, *drawn.reshape(tries - 1, m, 1)]:
+        trial = message(target, dataclasses.replace(view.own, seeds=seeds))  # type: ignore[call-arg]
+        distance = (trial.values().double() - target).square().sum(dim=1).sqrt().cpu()
+        better = (distance < least).nonzero()[:, 0]
+        best = best.put(better, trial.take(better))
+        least = torch.minimum(distance, least)
+        distances.append(float(least.mean()))
+    view.notes["tries"] = tries
+    return best, distances
+
+
+def encoded(target: Tensor, own: Any) -> Any:
+    """Return the message for ``target (m, d + p)`` with the seeds of ``own``."""
     if isinstance(own, RotatedLevels):
         d = own.levels.shape[1]
-        x, rest = target[:, :d], target[:, d:]
-        return rotated(x, rest, own.seeds, own.bits, own.block, "unbiased")
+        return rotated(target[:, :d], target[:, d:], own.seeds, own.bits, own.block, "unbiased")
     trial = own.nearest(target)
     if not isinstance(trial, SeededSparse):
         return trial
-    norm = torch.linalg.vector_norm
-    lengths = norm(own.entries, dim=1) / norm(trial.entries, dim=1).clamp_min(1e-30)
+    lengths = vector_norm(own.entries, dim=1) / vector_norm(trial.entries, dim=1).clamp_min(1e-30)
     return dataclasses.replace(trial, entries=trial.entries * lengths[:, None])

@@ -1,11 +1,11 @@
-"""Rankings that say nothing."""
+"""Random rankings, votes without content."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
-from fedbench.api import Alphabets, Attack, AttackView
+from fedbench.api import Attack, AttackView
 from fedbench.payload import Payload, Rankings, TopRankings
 
 
@@ -13,19 +13,19 @@ from fedbench.payload import Payload, Rankings, TopRankings
 class Shuffle(Attack):
     """Every malicious client sends a uniform random permutation of each layer.
 
-    A client that sends only its top edges sends the top of that. The least that an attack on
-    rankings must beat. Proposed here, no published source.
+    A client that sends only its top edges sends the top of that.
 
     References:
-        None: proposed here. The idea is a floor: votes without content.
+        None: proposed here. The idea is a floor, the least that an attack on rankings must beat.
     """
 
-    accepts: ClassVar[Alphabets] = (Rankings, TopRankings)
+    accepts = (Rankings, TopRankings)
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Sorted random words."""
+        """Rank the edges by random words."""
         own = view.own
         assert isinstance(own, Rankings | TopRankings)
-        d, device, key = sum(own.sizes), own.symbols.device, view.key.fold("shuffle")
-        words = [key.fold(row).bits(d, device) for row in range(len(own))]
+        key = view.key.fold("shuffle")
+        device = own.symbols.device
+        words = [key.fold(row).bits(sum(own.sizes), device) for row in range(len(own))]
         return own.nearest(torch.stack(words)), memory

@@ -1,28 +1,28 @@
-"""Sign flip."""
+"""Sign flipping of updates."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from fedbench.api import Attack, AttackView, Choices, Knowledge
+from fedbench.api import AttackView, Choices, Knowledge
 from fedbench.core.errors import require
 from fedbench.payload import Payload
 
-from .crafted import known_rows, mirrored, sender
+from .crafted import Reader, honest_rows, mirrored, sender
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignFlip(Attack):
-    """Every malicious client sends ``-scale`` times its own honest update, or times the known mean.
+class SignFlip(Reader):
+    """Every malicious client sends ``-scale`` times its own honest update, or times the mean.
 
     What is flipped is the update, never the weights (D13). Public code disagrees about the name:
     some flip the own update, some send the negative mean of all honest updates (``of=mean``), which
     is inner-product manipulation. Binary masks and the probabilities behind them mirror at 1/2.
 
     Args:
-        scale: How far.
-        of: ``own``: each its own; ``mean``: all the same, minus the mean of the known messages.
-        knows: Whose messages ``of=mean`` reads: those of its own clients as if honest
-            (``colluders``), or those of the benign clients (``all``).
+        scale: Length of what is sent, in own updates or means.
+        of: ``own``: each flips its own; ``mean``: all send minus the mean of the messages read.
+        knows: Messages that ``of=mean`` reads: those of the benign clients (``all``), or those of
+            its own clients as if honest (``colluders``).
         via: ``codec``: flip the dense update, then compress it honestly; ``wire``: flip the values
             of the honest message and send the closest legal one with its headers.
 
@@ -32,11 +32,7 @@ class SignFlip(Attack):
         experiments ("sign-flipping attack", there with scale 4).
     """
 
-    choices: ClassVar[Choices] = {
-        "scale": (4.0, 10.0, 100.0),
-        "of": ("mean",),
-        "via": ("wire",),
-    }
+    choices: ClassVar[Choices] = {"scale": (4.0, 10.0, 100.0), "of": ("mean",), "via": ("wire",)}
 
     scale: float = 1.0
     of: Literal["own", "mean"] = "own"
@@ -47,19 +43,21 @@ class SignFlip(Attack):
         require("SignFlip.scale", self.scale, self.scale > 0, "> 0")
 
     def needs(self) -> Knowledge:
-        """Nothing but the own update, or the messages of the mean."""
-        return Knowledge("own" if self.of == "own" else self.knows)
+        """Return ``own``, or the tier of the messages of the mean."""
+        return Knowledge() if self.of == "own" else super().needs()
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """``-scale * own``; of a ranking its reverse, of a binary mask its complement."""
+        """Send ``-scale * own``; of a ranking its reverse, of a binary mask its complement."""
         if self.of == "mean":
-            known = known_rows(view)
-            if known is None:
+            honest = honest_rows(view)
+            if honest is None:
                 return view.own, memory
-            flipped = mirrored(view, known.mean(dim=0), self.scale)
+            flipped = mirrored(view, honest.mean(dim=0), self.scale)
             return sender(view, self.via)(flipped), memory
-        own, x = view.own, view.updates
+        own = view.own
         if self.via == "wire":
             return own.nearest(own.opposite(own.values(), self.scale)), memory
-        flipped = own.opposite(x, self.scale) if own.aligned else -self.scale * x
-        return view.compress(flipped), memory
+        x = view.updates
+        return view.compress(
+            own.opposite(x, self.scale) if own.aligned else -self.scale * x
+        ), memory

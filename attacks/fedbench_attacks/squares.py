@@ -7,34 +7,35 @@ from fedbench.core.tiling import tiles
 
 
 class Squares:
-    """Squared distances ``(n, n)`` of the known rows and ``m`` copies of ``base + gamma * push``.
+    """Squared distances ``(n, n)`` of the honest rows and ``m`` copies of ``base + gamma * push``.
 
     ``|base + gamma p - x_i|^2`` is a quadratic in gamma: the rows are read once, whatever the
     number of trials. All of it is float64.
 
     Args:
-        known: ``(b, k)``.
+        honest: ``(b, k)``.
         base: ``(k,)``.
         push: ``(k,)``.
-        m: Copies.
+        m: Number of copies.
     """
 
-    def __init__(self, known: Tensor, base: Tensor, push: Tensor, m: int) -> None:
-        b = len(known)
-        self.gram = torch.zeros(b + 1, b + 1, dtype=torch.float64, device=known.device)
-        for tile, middle, line in tiles(known, base, push):
+    def __init__(self, honest: Tensor, base: Tensor, push: Tensor, m: int) -> None:
+        b = len(honest)
+        self.gram = torch.zeros(b + 1, b + 1, dtype=torch.float64, device=honest.device)
+        for tile, middle, line in tiles(honest, base, push):
             rows = self.gram.new_empty(b + 1, tile.shape[1])
             rows[:b].copy_(tile).sub_(middle)
             rows[b] = line
             self.gram += rows @ rows.T
         self.m = m
-        self.norms, self.cross = self.gram.diagonal()[:b], self.gram[:b, b]
+        self.norms = self.gram.diagonal()[:b]
+        self.cross = self.gram[:b, b]
         self.length = self.gram[b, b]
         among = self.norms[:, None] + self.norms[None, :] - 2 * self.gram[:b, :b]
         self.among = among.clamp_min_(0).fill_diagonal_(0)
 
     def __call__(self, gamma: float) -> Tensor:
-        """Known rows first, then the copies, which are at distance 0 from each other."""
+        """Return honest rows first, then the copies, which are at distance 0 from each other."""
         b = len(self.norms)
         out = torch.zeros(b + self.m, b + self.m, dtype=torch.float64, device=self.gram.device)
         out[:b, :b] = self.among
@@ -44,7 +45,7 @@ class Squares:
         return out
 
     def moved(self, gamma: float, chosen: Tensor) -> float:
-        """``|agg - base|`` of a rule that averages the ``chosen (n,)`` rows."""
+        """Return ``|agg - base|`` of a rule that averages the ``chosen (n,)`` rows."""
         b = len(self.norms)
         share = chosen.to(self.gram) / chosen.sum().clamp_min(1)
         weights = torch.cat([share[:b], gamma * share[b:].sum()[None]])

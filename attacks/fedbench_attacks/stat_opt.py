@@ -19,27 +19,27 @@ SMALLEST = 1e-5  # of the published search, of lambda
 
 @dataclass(frozen=True, kw_only=True)
 class StatOpt(Crafted):
-    """Against the sign ``s`` of the mean: ``-lambda * s`` all the same, or draws beyond each row.
+    """All colluders go against the sign ``s`` of the mean: ``-lambda * s``, or beyond each row.
 
     - Against a rule that selects rows (Krum family) all colluders send ``-lambda * s``, with the
       largest lambda at which all of them are selected.
     - Against every other rule each draws every coordinate uniformly: where ``s = 1`` from
       ``[min / b, min]`` if the smallest known value is positive and ``[b min, min]`` if not, where
-      ``s = -1`` from ``[max, b max]`` or ``[max, max / b]``. Who knows only the colluders' messages
+      ``s = -1`` from ``[max, b max]`` or ``[max, max / b]``. Who reads only the colluders' messages
       draws from ``[mean - 4 std, mean - 3 std]`` and ``[mean + 3 std, mean + 4 std]`` (ddof 1; a
       single row has no deviation, and ``|mean|`` stands in). Where ``s = 0`` it sends the mean.
 
     The paper does this to weights, and ``s`` says how the global weight changes; here it is done to
     updates, of which the received model is the zero. ``s`` and the zero are about the middle of the
     alphabet, 1/2 for masks. (Positions are positive: against a rule that selects, rankings stay.)
-    Which of the two is played depends on whether the rule says that it selects, not on its name.
+    The rule's traits decide between the two, not its name.
 
     Args:
         search: Of lambda: ``exact``, the supremum within a relative 1e-3; on alphabets other than
             floats the most damage on a grid. ``published``: from the upper bound of the paper's
             theorem halved until all are selected or it is below 1e-5, whatever the updates' size.
-        bound: Longest ``lambda * s`` of ``exact``, in root mean square lengths of known messages.
-        b: How far beyond the known values.
+        bound: Longest ``lambda * s`` of ``exact``, in root mean square lengths of messages read.
+        b: Factor by which it goes beyond the known values.
 
     References:
         Fang, Cao, Jia and Gong, "Local Model Poisoning Attacks to Byzantine-Robust Federated
@@ -59,26 +59,27 @@ class StatOpt(Crafted):
         require("StatOpt.b", self.b, self.b > 1, "> 1")
 
     def needs(self) -> Knowledge:
-        """The messages that it reads, and the rule."""
+        """Return the tier of the messages it reads, and the rule."""
         return Knowledge(self.knows, defense=True)
 
-    def rows(self, view: AttackView, known: Tensor) -> Tensor:
-        """One row for a rule that selects, otherwise one for each colluder."""
-        mean = known.mean(dim=0)
+    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+        """Return one row for a rule that selects, otherwise one for each colluder."""
+        mean = honest.mean(dim=0)
         zero = mirrored(view, mean, 0.0)
         sign = torch.sign(mean - zero)
-        trials = Trials(view, known, zero, -sign, sender(view, self.via), 1, self.knows)
+        trials = Trials(view, honest, zero, -sign, sender(view, self.via), 1, self.knows)
         if not trials.selects:
-            return zero + self._beyond(view, known - zero, mean - zero, sign)
-        found = self._strength(trials)
-        view.notes.update({"lambda": found.gamma} | found.notes)
-        view.trace.extend(found.trace)
-        return zero - found.gamma * sign
+            return zero + self._beyond(view, honest - zero, mean - zero, sign)
+        search = self._strength(trials)
+        view.notes.update({"lambda": search.gamma} | search.notes)
+        view.trace.extend(search.trace)
+        return zero - search.gamma * sign
 
     def _strength(self, trials: Trials) -> Search:
         if self.search == "exact" or not trials.dense:
             return trials.exact(self.bound)
-        strength, trace = largest_lambda(trials), []
+        strength = largest_lambda(trials)
+        trace = []
         while not (accepted := trials.accepted(strength)) and strength >= SMALLEST:
             trace.append((strength, 0.0))
             strength /= 2
@@ -86,13 +87,13 @@ class StatOpt(Crafted):
         ended = "converged" if accepted else "never"
         return Search(strength, "published", ended, tuple(trace))
 
-    def _beyond(self, view: AttackView, known: Tensor, mean: Tensor, sign: Tensor) -> Tensor:
+    def _beyond(self, view: AttackView, honest: Tensor, mean: Tensor, sign: Tensor) -> Tensor:
         if self.knows == "all":
-            low, high = known.amin(dim=0), known.amax(dim=0)
+            low, high = honest.amin(dim=0), honest.amax(dim=0)
             below = torch.where(low > 0, low / self.b, low * self.b)
             above = torch.where(high > 0, high * self.b, high / self.b)
         else:
-            std = deviation(known, mean) if len(known) > 1 else mean.abs()
+            std = deviation(honest, mean) if len(honest) > 1 else mean.abs()
             low, below = mean - 3 * std, mean - 4 * std
             high, above = mean + 3 * std, mean + 4 * std
         edge = torch.where(sign > 0, low, torch.where(sign < 0, high, mean))
@@ -103,13 +104,14 @@ class StatOpt(Crafted):
 
 
 def largest_lambda(trials: Trials) -> float:
-    """The upper bound of lambda in Theorem 1, for Krum that is prepared for all ``m``.
+    """Return the upper bound of lambda in Theorem 1, for Krum that is prepared for all ``m``.
 
     ``sqrt(min_i sum_l |x_l - x_i|^2 / ((n - 2 m - 1) d)) + max_i |x_i| / sqrt(d)``, the sum over
     the ``n - m - 2`` benign rows closest to ``i``, and ``|x_i|`` the distance to what was received.
     Where ``n <= 2 m + 1`` there is no theorem, and 1 stands in for ``n - 2 m - 1``.
     """
-    squares, m, d = trials.squares, trials.m, len(trials.base)
-    nearest = squares.among.sort(dim=1).values[:, 1 : max(trials.n - m - 1, 2)]
-    spread = float(nearest.sum(dim=1).min()) / (max(trials.n - 2 * m - 1, 1) * d)
+    squares = trials.squares
+    d = len(trials.base)
+    nearest = squares.among.sort(dim=1).values[:, 1 : max(trials.n - trials.m - 1, 2)]
+    spread = float(nearest.sum(dim=1).min()) / (max(trials.n - 2 * trials.m - 1, 1) * d)
     return math.sqrt(spread) + math.sqrt(float(squares.norms.max()) / d)

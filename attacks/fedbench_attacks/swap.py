@@ -1,11 +1,11 @@
 """Rankings whose kept part and pruned part change places."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
-from fedbench.api import Alphabets, Attack, AttackView
+from fedbench.api import Attack, AttackView
 from fedbench.core.errors import require
 from fedbench.payload import Payload, Rankings, TopRankings, ranking, reputation
 from fedbench.protocols.fsl import kept_edges
@@ -16,8 +16,8 @@ class Swap(Attack):
     """Every malicious client sends position ``(p + k_l) mod n_l`` for its edge at position p.
 
     So the ``k_l`` edges that its own ranking of a layer keeps come last, the others first, and the
-    order within both stays. Of a client that sends only its top edges the absent ones come first,
-    by edge index, before they are swapped. Proposed here, no published source.
+    order within both stays. A client that sends only its top edges puts the absent ones first, by
+    edge index, before they are swapped.
 
     Args:
         kept: Share of each layer's edges that the server keeps; an attack is not told.
@@ -26,7 +26,7 @@ class Swap(Attack):
         None: proposed here. The idea is a reversal that leaves each part its order.
     """
 
-    accepts: ClassVar[Alphabets] = (Rankings, TopRankings)
+    accepts = (Rankings, TopRankings)
 
     kept: float = 0.5
 
@@ -34,7 +34,7 @@ class Swap(Attack):
         require("Swap.kept", self.kept, 0 < self.kept <= 1, "in (0, 1]")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Positions, turned by ``k_l``."""
+        """Send the positions, turned by ``k_l``."""
         own = view.own
         assert isinstance(own, Rankings | TopRankings)
         positions = own.values()

@@ -1,4 +1,4 @@
-"""A rule on trial: what it answers to colluders who all send ``base + gamma * push``."""
+"""A rule on trial: its answers to colluders who all send ``base + gamma * push``."""
 
 import math
 from collections.abc import Callable
@@ -15,24 +15,22 @@ from fedbench.core.tiling import tiles
 from fedbench.payload import FloatVectors, Payload
 
 from .order_line import saturating, with_copies
-from .search import Scale, Search, at_bound, best_of_grid, most_damaging, published, selecting
+from .search import Scale, Search, best_of_grid, most_damaging, published, selecting
 from .squares import Squares
-
-Aim = Literal["all", "most", "any"]
 
 
 class Trials:
-    """What the searching attacks ask of a rule, whatever rule it is.
+    """Trials of gamma against any rule, for the attacks that search.
 
     Closed forms where the rule has them: `Defense.select` and `Defense.order_weights` say all that
     a trial needs, and no message is made. Everything else asks the oracle.
 
     Args:
-        view: With an oracle.
-        known: ``(b, k)`` rows of real numbers, what the attack knows of honest messages.
+        view: View with an oracle.
+        honest: ``(b, k)`` real rows of the honest messages that the attack reads.
         base: ``(k,)``.
         push: ``(k,)``.
-        send: From a row to the messages.
+        send: Function from a row to the messages.
         eot: Draws of the server's randomness over which the oracle's damage is averaged.
         knows: Whose rows these are. Those of its own clients stand in for the others', in turn.
     """
@@ -40,7 +38,7 @@ class Trials:
     def __init__(
         self,
         view: AttackView,
-        known: Tensor,
+        honest: Tensor,
         base: Tensor,
         push: Tensor,
         send: Callable[[Tensor], Payload],
@@ -48,23 +46,28 @@ class Trials:
         knows: Literal["colluders", "all"] = "all",
     ) -> None:
         assert view.defense is not None
-        self.view, self.base, self.push, self.send, self.eot = view, base, push, send, eot
-        self.oracle, self.m = view.defense, len(view.own)
-        self.given = known
+        self.view = view
+        self.oracle = view.defense
+        self.m = len(view.own)
+        self.base = base
+        self.push = push
+        self.send = send
+        self.eot = eot
+        self.given = honest
         others = view.n - self.m
         stand_in = knows == "colluders" and others > 0
-        self.known = known[torch.arange(others) % len(known)] if stand_in else known
-        self.n = len(self.known) + self.m
+        self.honest = honest[torch.arange(others) % len(honest)] if stand_in else honest
+        self.n = len(self.honest) + self.m
 
     @cached_property
     def mean(self) -> Tensor:
-        """Of the rows that were given: what damage is measured from."""
+        """Mean of the given rows, from which damage is measured."""
         return self.given.mean(dim=0)
 
     @cached_property
     def squares(self) -> Squares:
-        """Of the known rows and the colluders'."""
-        return Squares(self.known, self.base, self.push, self.m)
+        """Squared distances of the honest rows and the colluders'."""
+        return Squares(self.honest, self.base, self.push, self.m)
 
     @cached_property
     def selects(self) -> bool:
@@ -79,56 +82,57 @@ class Trials:
 
     @cached_property
     def ordered(self) -> tuple[Tensor, Tensor] | None:
-        """Sorted known rows and the rule's weights of ranks; None if it is no such rule.
+        """Sorted honest rows and the rule's weights of ranks; None if it is no such rule.
 
         They say what it answers if these rows are all that it gets beside the colluders'.
         """
         weights = self.oracle.rule.order_weights(self.n)
         if weights is None or self.n != self.view.n:
             return None
-        return sorted_rows(self.known), weights
+        return sorted_rows(self.honest), weights
 
     def damage(self, gamma: float) -> float:
-        """``|agg - mean|``: by order statistics, or by the oracle, averaged over its draws."""
-        sent, total = self.send(self.base + gamma * self.push), 0.0
+        """Return ``|agg - mean|``, by order statistics or by the oracle's mean over its draws."""
+        sent = self.send(self.base + gamma * self.push)
         if self.ordered is not None:
             values = sent.values().to(torch.float32)
             if bool((values == values[0]).all()):
                 answer = with_copies(*self.ordered, values[0], self.m)
                 return float(torch.linalg.vector_norm(answer - self.mean))
+        total = 0.0
         for draw in range(self.eot):
             moved = self.oracle(sent, draw).to(torch.float64) - self.mean
             total += float(torch.linalg.vector_norm(moved))
         return total / self.eot
 
     def chosen(self, gamma: float) -> Tensor:
-        """``(n,)`` bool: what a rule that selects averages; the colluders' rows are last."""
+        """Return the rows ``(n,)`` bool that a selecting rule averages; the colluders' are last."""
         self.oracle.queries += 1
         chosen = self.oracle.rule.select(self.squares(gamma))
         assert chosen is not None
         return chosen
 
     def accepted(self, gamma: float) -> bool:
-        """Whether the rule selects all colluders, or nobody else if it selects fewer."""
+        """Return whether the rule selects all colluders, or nobody else if it selects fewer."""
         chosen = self.chosen(gamma)
         return int(chosen[-self.m :].sum()) == min(self.m, int(chosen.sum())) > 0
 
     @cached_property
     def length(self) -> float:
-        """Norm of ``push``."""
+        """Euclidean norm of ``push``."""
         return float(torch.linalg.vector_norm(self.push, dtype=torch.float64))
 
     @cached_property
     def size(self) -> float:
-        """Root mean square length of the known rows."""
+        """Root mean square length of the honest rows."""
         length = float(torch.linalg.vector_norm(self.given))
         if not 0 < length < math.inf:  # the squares may be beyond float32, the rows are not
             length = float(torch.linalg.vector_norm(self.given, dtype=torch.float64))
         return length / math.sqrt(len(self.given))
 
     def scale(self, bound: float) -> Scale:
-        """Gammas that matter; at the bound a push is ``bound`` times as long as the known rows."""
-        squares, diameter = 0.0, 0.0
+        """Return the gammas that matter; ``bound`` is in lengths of the honest rows."""
+        squares = diameter = 0.0
         if self.dense and self.selects:
             squares = float(self.squares.norms.mean())
             diameter = math.sqrt(float(self.squares.among.max()))
@@ -141,42 +145,46 @@ class Trials:
         far = self.size if diameter == 0 else math.sqrt(self.n) * (spread + diameter)
         return Scale(near / self.length, far / self.length, bound * self.size / self.length)
 
-    def exact(self, bound: float, aim: Aim = "all", sides: tuple[int, ...] = (1,)) -> Search:
-        """Gamma that hurts this rule most.
+    def exact(
+        self,
+        bound: float,
+        aim: Literal["all", "most", "any"] = "all",
+        sides: tuple[int, ...] = (1,),
+    ) -> Search:
+        """Return the gamma that hurts this rule most.
 
-        But for a rule that selects, ``base`` must be the mean of the known rows.
+        But for a rule that selects, ``base`` must be the mean of the honest rows.
 
         Args:
-            bound: Longest push, in lengths of the known rows.
+            bound: Longest push, in lengths of the honest rows.
             aim: Of a rule that selects rows: the largest gamma at which ``all`` colluders are
                 selected, or the gamma of ``most`` damage of those at which one is, or of ``any``.
             sides: 1 for positive gammas, -1 for negative ones, where damage is sought.
         """
         if self.length == 0:
             return Search(0.0, "still", "never")
-        m, rule, scale = self.m, self.oracle.rule, self.scale(bound)
+        m = self.m
+        rule = self.oracle.rule
+        scale = self.scale(bound)
         if self.view.own.bounded:
             return best_of_grid(self.damage, scale, sides=sides, per_doubling=1, close=0.25)
-        if m == self.view.n:  # no honest row to hide among
-            return at_bound(scale.bound)
-        if self.n < rule.rows_needed():  # so few rows are finite: no rule speaks of them
-            return at_bound(scale.bound)
-        ranks = rule.order_weights(self.n) is not None
-        if m > rule.tolerates(self.n) and (ranks or rule.traits().reads_sum):
-            return at_bound(scale.bound)  # damage grows for ever
-        if not self.dense:
-            return best_of_grid(self.damage, scale, sides=sides)
-        if self.selects:
+        # Damage grows for ever without an honest row to hide among, with too few finite rows for
+        # the rule, or beyond its breakdown point.
+        endless = m == self.view.n or self.n < rule.rows_needed()
+        weights = None if endless else rule.order_weights(self.n)
+        linear = weights is not None or rule.traits().reads_sum
+        if endless or (linear and m > rule.tolerates(self.n)):
+            return Search(scale.bound, "unbounded", "bound")
+        if self.dense and self.selects:
             return (
-                selecting(self.accepted, scale) if aim == "all" else self._most(scale, aim, sides)
+                self._most(scale, aim, sides) if aim != "all" else selecting(self.accepted, scale)
             )
-        weights = rule.order_weights(self.n)
-        if weights is not None:
+        if self.dense and weights is not None:
             base, push = self.base, self.push
-            return saturating(weights, self.known, base, push, m, scale.bound, sides)
+            return saturating(weights, self.honest, base, push, m, scale.bound, sides)
         return best_of_grid(self.damage, scale, sides=sides)
 
-    def _most(self, scale: Scale, aim: Aim, sides: tuple[int, ...]) -> Search:
+    def _most(self, scale: Scale, aim: str, sides: tuple[int, ...]) -> Search:
         def on(side: int) -> Search:
             def damage(gamma: float, chosen: Tensor) -> float:
                 counts = aim == "any" or bool(chosen[-self.m :].any())
@@ -191,6 +199,6 @@ class Trials:
         return replace(best, trace=tuple(trial for search in searches for trial in search.trace))
 
     def published(self, start: float) -> Search:
-        """The search of the attack's public code, on closed forms where there are any."""
+        """Return the search of the attack's public code, on closed forms where there are any."""
         closed = self.selects and self.dense
         return published(self.damage, start, self.accepted if closed else None)

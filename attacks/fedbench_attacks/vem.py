@@ -2,19 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Alphabets, Attack, AttackView, Knowledge
+from fedbench.api import AttackView
 from fedbench.core.errors import require
 from fedbench.payload import Payload, Rankings, ranking
 from fedbench.protocols.fsl import kept_edges
 
+from .crafted import Reader
+
 
 @dataclass(frozen=True, kw_only=True)
-class VEM(Attack):
+class VEM(Reader):
     """Colluders spend their positions where they move most edges over the cut of a layer.
 
     Of a layer of n_l edges the server keeps the k with the largest sums of positions. Let S be the
@@ -46,14 +48,14 @@ class VEM(Attack):
 
     Args:
         kept: Share of each layer's edges that the server keeps; an attack is not told.
-        knows: Whose rankings it reads: those of ``all`` benign clients; or those of the
-            ``colluders`` as if honest, whose mean then stands for each benign ranking.
+        knows: Rankings it reads: those of ``all`` benign clients; or those of the ``colluders`` as
+            if honest, whose mean then stands for each benign ranking.
 
     References:
         "Vulnerable Edge Manipulation", https://arxiv.org/abs/2503.08976, abstract.
     """
 
-    accepts: ClassVar[Alphabets] = (Rankings,)
+    accepts = (Rankings,)
 
     kept: float = 0.5
     knows: Literal["colluders", "all"] = "all"
@@ -61,19 +63,17 @@ class VEM(Attack):
     def __post_init__(self) -> None:
         require("VEM.kept", self.kept, 0 < self.kept <= 1, "in (0, 1]")
 
-    def needs(self) -> Knowledge:
-        """The rankings that it adds up."""
-        return Knowledge(self.knows)
-
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Layer by layer the ranking that moves most edges."""
-        own, m = view.own, len(view.own)
+        """Send layer by layer the ranking that moves most edges."""
+        own = view.own
+        m = len(own)
         assert isinstance(own, Rankings)
-        known = view.seen if len(view.seen) else own
-        sums = known.values().sum(dim=0, dtype=torch.int64)
+        messages = view.seen if len(view.seen) else own
+        sums = messages.values().sum(dim=0, dtype=torch.int64)
         if self.knows == "colluders" and view.n > m:
             sums = (sums.double() * ((view.n - m) / m)).round().long()
-        positions, totals = [], {"vulnerable": 0, "moved": 0, "limit": 0}
+        positions = []
+        totals = {"vulnerable": 0, "moved": 0, "limit": 0}
         for s in torch.split(sums, list(own.sizes)):
             cut = Cut(s, kept_edges(len(s), self.kept), m)
             most = min(cut.vulnerable())
@@ -90,35 +90,37 @@ class Cut:
     """A layer whose ``n`` edges have sums ``s (n,)`` int64, of which the ``k`` largest are kept."""
 
     def __init__(self, s: Tensor, k: int, m: int) -> None:
-        self.n, self.k, self.m = len(s), k, m
+        self.n = len(s)
+        self.k = k
+        self.m = m
         self.order = ranking(s[None], (len(s),))[0].long()  # ascending, ties by index
-        self.s = s
         # In units of 1 / n, edge indices break ties as the server does.
         self.key = s * self.n + torch.arange(self.n, device=s.device)
-        self.sorted = self.key[self.order]
 
     def vulnerable(self) -> tuple[int, int]:
-        """How many kept edges and how many pruned ones lie between the bounds."""
-        low, high = self.sorted[: self.n - self.k], self.sorted[self.n - self.k :]
+        """Return how many kept edges and how many pruned ones lie between the bounds."""
+        ascending = self.key[self.order]
+        low, high = ascending[: self.n - self.k], ascending[self.n - self.k :]
         if not len(low) or not len(high):
             return 0, 0
         reach = self.m * (self.n - 1) * self.n
         return int((high <= low[-1] + reach).sum()), int((low >= high[0] - reach).sum())
 
     def sides(self, j: int) -> tuple[Tensor, Tensor]:
-        """Edges of the new top and of the new bottom, both in the order of ``s``."""
-        order, cut = self.order, self.n - self.k
+        """Return the edges of the new top and of the new bottom, both in the order of ``s``."""
+        order = self.order
+        cut = self.n - self.k
         top = torch.cat([order[cut - j : cut], order[cut + j :]])
         bottom = torch.cat([order[: cut - j], order[cut : cut + j]])
         return top, bottom
 
     def common(self, j: int) -> bool:
-        """True if one ranking of all colluders can move ``j`` edges."""
+        """Return whether one ranking of all colluders can move ``j`` edges."""
         low, high = self._reached(j)
         return bool(low.min() > high.max())
 
     def conceivable(self, j: int) -> bool:
-        """False if no rankings can, as sums over the first i edges of both sides tell."""
+        """Return False if no rankings can, as sums over the first i edges of both sides tell."""
         means = []
         for side in self._reached(j):
             count = torch.arange(1, len(side) + 1, device=side.device)
@@ -127,24 +129,24 @@ class Cut:
         return bool(low.min() * (1 + 1e-9) >= high.max())
 
     def _reached(self, j: int) -> tuple[Tensor, Tensor]:
-        """What the edges of both sides get to: top ascending, bottom descending in ``s``."""
+        """Return the sums that both sides reach: top ascending, bottom descending in ``s``."""
         top, bottom = self.sides(j)
         step = self.m * self.n
-        i = torch.arange(self.n, device=self.s.device)
+        i = torch.arange(self.n, device=self.key.device)
         low = self.key[top] + step * (self.n - 1 - i[: len(top)])
         return low, self.key[bottom].flip(0) + step * i[: len(bottom)]
 
     def position(self, j: int) -> Tensor:
-        """``(n,)`` int64: the ranking that moves ``j`` edges, as positions."""
+        """Return the ranking ``(n,)`` int64 that moves ``j`` edges, as positions."""
         top, bottom = self.sides(j)
         worst_first = torch.cat([bottom.flip(0), top.flip(0)])
         position = torch.empty_like(self.key)
-        position[worst_first] = torch.arange(self.n, device=self.s.device)
+        position[worst_first] = torch.arange(self.n, device=self.key.device)
         return position
 
 
 def largest_true(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest j in ``[low, high]`` that holds, if ``low`` does and so do all below it.
+    """Return the largest j in ``[low, high]`` that holds, if ``low`` does and so do all below it.
 
     >>> largest_true(lambda j: j <= 5, 0, 9)
     5

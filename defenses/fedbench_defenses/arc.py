@@ -1,4 +1,4 @@
-"""Adaptive robust clipping."""
+"""Adaptive robust clipping (ARC)."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedbench.api import Defense, Prefilter, ServerView, Traits
-from fedbench.core.errors import require
 from fedbench.payload import Payload
 
 from .clip import clipped
@@ -28,36 +27,29 @@ class ARC(Prefilter):
         https://arxiv.org/abs/2405.14432, adaptive robust clipping (ARC).
     """
 
+    mixes = False
     without: ClassVar[dict[type[Payload], str]] = CONSTANT
 
     f: int | None = None
-
-    def __post_init__(self) -> None:
-        require("ARC.f", self.f, self.f is None or self.f >= 0, ">= 0")
 
     def _k(self, n: int) -> int:
         f = min(self.f or 0, n)
         return 2 * f * (n - f) // n
 
-    @property
-    def mixes(self) -> bool:
-        """Each row is one client's."""
-        return False
-
     def traits(self) -> Traits:
-        """With ``f`` 0 nothing is clipped."""
+        """Declare the mean at ``f`` 0, where nothing is clipped."""
         return Traits(shift=False, mean_at_zero=True)
 
     def rows_needed(self, rule: Defense[Any]) -> int:
-        """So that ``k >= f``."""
+        """Return enough rows for ``k >= f``."""
         return max(rule.rows_needed(), 2 * (self.f or 0) + 1)
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
-        """``k`` far rows are brought to a benign norm; of more the rule may still tolerate some."""
+        """Return ``k``, rows brought to a benign norm, or what the rule tolerates if more."""
         return max(self._k(n), rule.tolerates(n))
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
-        """Each row for itself, once the norms are sorted."""
+        """Clip each row by itself, once the norms are sorted."""
         sizes = norms(received.values(), received.origin())
         bound = sizes.sort(descending=True).values[self._k(len(sizes))]
         return clipped(received, sizes, float(bound))

@@ -1,4 +1,4 @@
-"""Messages of bits as votes."""
+"""Bits as votes: counts, shares and deviations."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from .mean import exact_mean
 
 
 def bits_of(received: Payload) -> Tensor:
-    """``(n, d)`` bool of masks or signs."""
+    """Return the bits ``(n, d)`` bool of masks or signs."""
     if isinstance(received, SignBits):
         return received.positive
     assert isinstance(received, BinaryMasks)
@@ -19,12 +19,12 @@ def bits_of(received: Payload) -> Tensor:
 
 
 def ones_of(received: Payload) -> Tensor:
-    """``(d,)`` float64: how many of the rows say 1."""
+    """Return how many of the rows say 1, ``(d,)`` float64."""
     return column_sums(bits_of(received), torch.int32).to(torch.float64)
 
 
 def as_values(theta: Tensor, received: Payload) -> Tensor:
-    """``(k,)`` for probabilities ``theta (d,)`` of a 1, and the plain mean of what is no bit."""
+    """Return ``(k,)`` values of the probabilities ``theta (d,)`` of a 1, and the mean of floats."""
     if isinstance(received, SignBits):
         return 2 * theta - 1
     assert isinstance(received, BinaryMasks)
@@ -33,6 +33,6 @@ def as_values(theta: Tensor, received: Payload) -> Tensor:
 
 
 def deviation(x: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-    """``(n,)`` distances above the median, and their median absolute value, at least ``floor``."""
+    """Return the distances ``(n,)`` above the median, and their median size, at least ``floor``."""
     from_middle = x - middle(x)
     return from_middle, middle(from_middle.abs()).clamp_min(floor)

@@ -1,4 +1,4 @@
-"""Bucketing."""
+"""Bucketing, means of random groups of rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ class Bucketing(Prefilter):
     bad rows. Ignores the clients' sizes. With ``s`` 1 nothing is shuffled.
 
     Args:
-        s: Rows in a bucket.
+        s: Number of rows in a bucket.
 
     References:
         Karimireddy, He and Jaggi, "Byzantine-Robust Learning on Heterogeneous Datasets via
@@ -32,25 +32,26 @@ class Bucketing(Prefilter):
         require("Bucketing.s", self.s, self.s >= 1, ">= 1")
 
     def traits(self) -> Traits:
-        """One bad row more may fall into a bucket that has one, and a last bucket weighs more."""
+        """Declare it not sharp: one bad row more may fall into a bucket that has one."""
         alone = self.s == 1
         return Traits(randomized=not alone, mean_at_zero=alone, sharp=alone)
 
     def rows_needed(self, rule: Defense[Any]) -> int:
-        """Enough for the rule's last bucket to have one."""
+        """Return enough rows for the rule's last bucket to have one."""
         return (rule.rows_needed() - 1) * self.s + 1
 
     def rows(self, n: int) -> int:
-        """``ceil(n / s)`` buckets."""
+        """Return the number of buckets, ``ceil(n / s)``."""
         return -(-n // self.s)
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
-        """The rule's on the buckets: a bad row spoils one at most."""
+        """Return the rule's on the buckets: a bad row spoils one at most."""
         return rule.tolerates(self.rows(n))
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, None]:
-        """First all first rows of the buckets, then all second ones."""
-        x, n = received.values(), len(received)
+        """Add all first rows of the buckets, then all second ones."""
+        x = received.values()
+        n = len(x)
         order = torch.arange(n, device=x.device)
         if self.s > 1:
             order = view.key.fold("bucketing").permutation(n, device=x.device)

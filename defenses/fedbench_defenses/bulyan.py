@@ -1,11 +1,10 @@
-"""Bulyan."""
+"""Bulyan, a trimmed mean of the rows that Krum picks."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.core.errors import require
 from fedbench.core.order_statistics import by_tiles
 from fedbench.payload import Payload
 
@@ -15,7 +14,7 @@ from .meamed import near_median
 
 @dataclass(frozen=True, kw_only=True)
 class Bulyan(Defense[None]):
-    """``theta = n - 2 f`` rows by Krum; the mean of the ``theta - 2 f`` values next to the median.
+    """Pick ``theta = n - 2 f`` rows by Krum, average the ``theta - 2 f`` values next to the median.
 
     Krum picks one row and scores again those that are left, without it (D2: none is picked twice).
     The last picks come from ``2 f + 2`` and ``2 f + 1`` rows, fewer than Krum is defined for: the
@@ -33,19 +32,16 @@ class Bulyan(Defense[None]):
 
     f: int | None = None
 
-    def __post_init__(self) -> None:
-        require("Bulyan.f", self.f, self.f is None or self.f >= 0, ">= 0")
-
     def traits(self) -> Traits:
-        """The mean if ``f`` is 0. More rows than `tolerates` says may do no harm."""
+        """Declare it not sharp: more rows than `tolerates` says may do no harm."""
         return Traits(detects=True, mean_at_zero=True, sharp=False)
 
     def rows_needed(self) -> int:
-        """So that ``2 f`` values can be dropped of more than twice as many."""
+        """Return ``4 f + 3``, to drop ``2 f`` values of more than twice as many."""
         return 4 * (self.f or 0) + 3
 
     def tolerates(self, n: int) -> int:
-        """Never less than ``f``, whatever Krum picks; a lower bound.
+        """Return a lower bound, never less than ``f``, whatever Krum picks.
 
         With at most ``2 f`` far rows, a minority of the ``theta``, the median is among benign
         values, and ``theta - 2 f`` of those are nearer to it than any far one.
@@ -54,10 +50,11 @@ class Bulyan(Defense[None]):
         return max(min(2 * f, (n - 2 * f - 1) // 2), 0)
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Krum over rows, then one window a coordinate."""
-        x, n, f = received.values(), len(received), self.f or 0
-        picks = max(n - 2 * f, 1)
+        """Pick rows by Krum, then average one window per coordinate."""
+        x = received.values()
+        f = self.f or 0
+        picks = max(len(x) - 2 * f, 1)
         chosen = krum_picks(squared_distances(x), picks, f)
         view.findings.kept = chosen.cpu()
-        kept = max(picks - 2 * f, 1)
-        return by_tiles(x, lambda rows: near_median(rows, kept), chosen), None
+        count = max(picks - 2 * f, 1)
+        return by_tiles(x, lambda rows: near_median(rows, count), chosen), None

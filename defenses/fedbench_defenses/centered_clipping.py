@@ -1,4 +1,4 @@
-"""Centred clipping."""
+"""Centred clipping around the last answer."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from .distances import combine, gram, middle
 
 @dataclass(frozen=True, kw_only=True)
 class CenteredClipping(Defense[Tensor]):
-    """``v <- v + 1/n sum_i (x_i - v) min(1, tau / |x_i - v|)``, from the last round's ``v``.
+    """Iterate ``v <- v + 1/n sum_i (x_i - v) min(1, tau / |x_i - v|)`` from the last round's ``v``.
 
     Before the first round ``v`` is the middle of the alphabet. It stays behind when all rows move
     by a vector, so neither shift nor factor of one round's rows come back in the answer. A row that
@@ -38,21 +38,23 @@ class CenteredClipping(Defense[Tensor]):
         require("CenteredClipping.steps", self.steps, 1 <= self.steps <= 10**4, "in [1, 10000]")
 
     def traits(self) -> Traits:
-        """With ``tau`` given no number of rows moves it by more than ``tau`` a step."""
+        """Declare it sharp only without ``tau``, which bounds each step otherwise."""
         return Traits(history=True, shift=False, scale=False, sharp=self.tau is None)
 
     def tolerates(self, n: int) -> int:
-        """All but one with ``tau`` given; fewer than half where it is the median distance."""
+        """Return all but one with ``tau`` given, fewer than half for the median distance."""
         return n - 1 if self.tau is not None else (n - 1) // 2
 
     def aggregate(
         self, received: Payload, state: Tensor | None, view: ServerView
     ) -> tuple[Tensor, Tensor]:
-        """All steps from the inner products about the ``v`` that it starts from."""
-        x, n = received.values(), len(received)
+        """Take all steps in inner products about the ``v`` that it starts from."""
+        x = received.values()
+        n = len(x)
         v = received.origin() if state is None else state
         g, finite = gram(x, v)
-        lengths, share = g.diagonal(), torch.zeros(n, dtype=torch.float64, device=x.device)
+        lengths = g.diagonal()
+        share = torch.zeros(n, dtype=torch.float64, device=x.device)
         for _ in range(self.steps):
             squared = lengths - 2 * g @ share + share @ g @ share
             distances = torch.where(finite, squared.clamp_min(0).sqrt(), torch.inf)

@@ -1,4 +1,4 @@
-"""Clipping in front of a rule."""
+"""Norm clipping in front of a rule."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,13 +16,14 @@ from .norm_bound import CONSTANT, factors
 
 
 def clipped(received: Payload, sizes: Tensor, c: float) -> tuple[Payload, Tensor]:
-    """Rows larger than ``c`` brought to that norm, about the alphabet's middle; and whose they are.
+    """Return the rows, those larger than ``c`` brought to that norm, and their row numbers.
 
-    A row that is not finite becomes the middle; all others come out as they went in.
+    Norms are about the alphabet's middle, which replaces a row that is not finite.
     """
     x = received.values().to(torch.float32, copy=True)
     rows = ((sizes > c) | torch.isinf(sizes)).nonzero()[:, 0]
-    lost, share = torch.isinf(sizes[rows]), factors(sizes, c)[rows].to(torch.float32)
+    lost = torch.isinf(sizes[rows])
+    share = factors(sizes, c)[rows].to(torch.float32)
     for tile, origin in tiles(x, received.origin()):
         smaller = (tile[rows] - origin) * share[:, None] + origin
         tile[rows] = torch.where(lost[:, None], origin, smaller)
@@ -43,6 +44,7 @@ class Clip(Prefilter):
         https://arxiv.org/abs/1911.07963, norm thresholding of updates.
     """
 
+    mixes = False
     without: ClassVar[dict[type[Payload], str]] = CONSTANT
 
     c: float | None = None
@@ -50,25 +52,20 @@ class Clip(Prefilter):
     def __post_init__(self) -> None:
         require("Clip.c", self.c, self.c is None or self.c > 0, "> 0")
 
-    @property
-    def mixes(self) -> bool:
-        """Each row is one client's."""
-        return False
-
     def traits(self) -> Traits:
-        """Only a bound that the rows set scales with them; a given one holds for all of them."""
+        """Declare that only a bound that the rows set scales with them."""
         return Traits(shift=False, scale=self.c is None, sharp=self.c is None)
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
-        """So many that the rule sees bounded rows only, or can do with the others."""
+        """Return rows up to which the rule sees bounded rows only, or tolerates the others."""
         return n - 1 if self.c is not None else max((n - 1) // 2, rule.tolerates(n))
 
     def sensitivity(self, clip: float, n: int, rule: Defense[Any]) -> float | None:
-        """The rule's for rows that are no larger than ``c``."""
+        """Return the rule's for rows that are no larger than ``c``."""
         return None if self.c is None else rule.sensitivity(min(self.c, clip), n)
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
-        """Each row for itself."""
+        """Clip each row by itself."""
         sizes = norms(received.values(), received.origin())
         c = float(middle(sizes)) if self.c is None else self.c
         return clipped(received, sizes, c)

@@ -1,12 +1,12 @@
-"""Masks that are about as dense as the others."""
+"""Leaving out masks that are denser or sparser than the others."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Alphabets, Defense, Prefilter, ServerView, Traits
+from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.core.errors import require
 from fedbench.core.tiling import row_sums
 from fedbench.payload import BinaryMasks, Payload, SignBits
@@ -16,43 +16,35 @@ from .bits import bits_of, deviation
 
 @dataclass(frozen=True, kw_only=True)
 class BitFilter(Prefilter):
-    """Leaves out rows of bits, fewer than half, and changes none.
+    """Filter that leaves out rows of bits, fewer than half, and changes none.
 
     Args:
-        width: In median absolute deviations, of which 1.5 are a standard deviation of normals.
+        width: Limit in median absolute deviations; 1.5 are a normal's standard deviation.
     """
 
-    accepts: ClassVar[Alphabets] = (BinaryMasks, SignBits)
+    accepts = (BinaryMasks, SignBits)
+    mixes = False
+    real = False
 
     width: float = 4.0
 
     def __post_init__(self) -> None:
         require(f"{type(self).__name__}.width", self.width, self.width >= 1, ">= 1")
 
-    @property
-    def mixes(self) -> bool:
-        """Each row is one client's."""
-        return False
-
-    @property
-    def real(self) -> bool:
-        """Messages come out."""
-        return False
-
     def traits(self) -> Traits:
-        """It says which rows it left out; what the rule then tolerates may be more than claimed."""
+        """Declare it not sharp: the rule may tolerate more than claimed."""
         return Traits(detects=True, shift=False, scale=False, sharp=False)
 
     def rows(self, n: int) -> int:
-        """At least half of the rows are no farther from the median than the median distance."""
+        """Return half: so many rows are no farther from the median than the median distance."""
         return (n + 1) // 2
 
     def rows_needed(self, rule: Defense[Any]) -> int:
-        """Half of them must be enough."""
+        """Return enough rows for half of them to be enough."""
         return 2 * rule.rows_needed() - 1
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
-        """What the rule does, if only benign rows are left out, and as many as can be."""
+        """Return the rule's, if only benign rows are left out, and as many as can be."""
         return min(rule.tolerates(left) for left in range(self.rows(n), n + 1))
 
 
@@ -69,7 +61,7 @@ class DensityFilter(BitFilter):
     """
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
-        """Counted exactly: of two shares that differ by one bit the difference is one bit."""
+        """Count exactly: of two shares that differ by one bit the difference is one bit."""
         ones = row_sums(bits_of(received), torch.int32).to(torch.float64)
         off, deviates = deviation(ones, floor=1.0)
         rows = (off.abs() <= self.width * deviates).nonzero()[:, 0]

@@ -1,4 +1,4 @@
-"""Distances of whole rows, and what Krum makes of them."""
+"""Distances of whole rows, and Krum's scores of them."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from fedbench.core.tiling import finite_rows, tiles
 
 
 def norms(x: Tensor, origin: Tensor) -> Tensor:
-    """``(n,)`` float64 norms of the rows of ``x (n, k)`` about ``origin (k,)``; not finite: inf."""
+    """Return the norms ``(n,)`` float64 of rows about ``origin (k,)``; inf for one not finite."""
     squared = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     for tile, middle in tiles(x, origin):
         squared += (tile.to(torch.float64) - middle.to(torch.float64)).square_().sum(dim=1)
@@ -15,18 +15,20 @@ def norms(x: Tensor, origin: Tensor) -> Tensor:
 
 
 def middle(x: Tensor) -> Tensor:
-    """The median of ``x (n,)``, with an even ``n`` the mean of the two middle values."""
+    """Return the median of ``x (n,)``, with an even ``n`` the mean of the two middle values."""
     n = len(x)
     return x.sort().values[(n - 1) // 2 : n // 2 + 1].mean()
 
 
 def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
-    """``(k,)``: ``origin + sum_i share_i (x_i - origin)``, in float64; rows of share 0 are unread.
+    """Return ``origin + sum_i share_i (x_i - origin)``, summed in float64.
 
-    Without an origin the shares add up to one. Float rows give float32, whole numbers float64.
+    Rows of share 0 are not read. Without an origin the shares add up to one. Float rows give
+    float32, whole numbers float64.
     """
     rows = share.nonzero()[:, 0]
-    share, out = share[rows], torch.empty(x.shape[1], dtype=torch.float64, device=x.device)
+    share = share[rows]
+    out = torch.empty(x.shape[1], dtype=torch.float64, device=x.device)
     for tile, part in tiles(x, out):
         part.copy_(share @ tile[rows].to(torch.float64))
     if origin is not None:
@@ -35,15 +37,15 @@ def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
 
 
 def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """``(n, n)`` float64 inner products of the rows about ``origin``; ``(n,)``, which are finite.
+    """Return the inner products ``(n, n)`` float64 about ``origin``, and which rows are finite.
 
-    By default about the row of smallest norm. Uncentred, rows that differ little cancel; centred
-    on a row that an attacker made huge, everything does; the smallest norm is one that no attacker
-    can make larger than a benign one. Products are float64 for the same reason, and so that 1e30
-    has a square. A row that is not finite has products 0, so it spoils no other's.
+    The default origin is the row of smallest norm, which no attacker can make larger than a benign
+    one: uncentred, rows that differ little cancel; centred on a row that an attacker made huge,
+    everything does. In float64 1e30 has a square. A row that is not finite has products 0.
     """
     products = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
-    finite, centre = finite_rows(x), 0
+    finite = finite_rows(x)
+    centre = 0
     if x.is_floating_point():
         sizes = torch.linalg.vector_norm(x, dim=1)
         centre = int(sizes.nan_to_num_(nan=torch.inf, posinf=torch.inf).argmin())
@@ -58,7 +60,7 @@ def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
 
 
 def squared_distances(x: Tensor) -> Tensor:
-    """``(n, n)`` float64 squared distances of the rows, 0 on the diagonal.
+    """Return the squared distances ``(n, n)`` float64 of the rows, 0 on the diagonal.
 
     A row that is not finite is infinitely far from all others.
     """
@@ -71,49 +73,45 @@ def squared_distances(x: Tensor) -> Tensor:
 
 
 def comparable(squared: Tensor) -> Tensor:
-    """The same with infinity, and NaN, replaced by more than all finite distances add up to.
+    """Return distances with infinity and NaN replaced by more than all finite ones add up to.
 
     So sums of distances first count the rows that are not finite, then compare the others.
     """
-    known = torch.isfinite(squared)
-    if bool(known.all()):
+    finite = torch.isfinite(squared)
+    if bool(finite.all()):
         return squared
-    far = len(squared) * squared[known].max() + 1
-    return torch.where(known, squared, far).fill_diagonal_(0)
+    far = len(squared) * squared[finite].max() + 1
+    return torch.where(finite, squared, far).fill_diagonal_(0)
 
 
 def nearest_others(squared: Tensor) -> tuple[Tensor, Tensor]:
-    """``(n, n)`` distances of each row, ascending, and whose they are; first its own, as -1."""
+    """Return each row's distances, ascending, and whose they are; first its own, as -1."""
     sorted_ = comparable(squared).clone().fill_diagonal_(-1).sort(dim=1)
     return sorted_.values, sorted_.indices
 
 
-def krum_scores(squared: Tensor, f: int, fewest: int = 1) -> Tensor:
-    """``(n,)``: the sum of squared distances of each row to its ``n - f - 2`` nearest others.
+def krum_scores(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
+    """Return each row's sum of squared distances to its ``n - f - 2`` nearest others, ``(n,)``.
 
-    Of ``fewest`` where that is less.
+    The distances are those of `nearest_others`; at least ``fewest`` of them are added.
     """
-    return _scores(nearest_others(squared)[0], f, fewest)
-
-
-def _scores(distances: Tensor, f: int, fewest: int) -> Tensor:
     neighbours = max(len(distances) - f - 2, fewest)
     return distances[:, 1 : neighbours + 1].sum(dim=1)
 
 
 def krum_order(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
-    """``(n,)``: the rows from the lowest score to the highest, `nearest_others` given.
+    """Return the row numbers from the lowest score to the highest, given `nearest_others`.
 
     Among equal scores the row comes first whose distances to all rows add up to less, so that two
     rows that have each other only do not depend on their order; then the lower one.
     """
     order = distances[:, 1:].sum(dim=1).sort(stable=True).indices  # without the -1
-    scores = _scores(distances, f, fewest)
+    scores = krum_scores(distances, f, fewest)
     return order[scores[order].sort(stable=True).indices]
 
 
 def krum_picks(squared: Tensor, picks: int, f: int, fewest: int = 1) -> Tensor:
-    """``(n,)`` bool: so many rows, each with the best Krum score among the rows then left.
+    """Return ``picks`` rows ``(n,)`` bool, each with the best Krum score among the rows then left.
 
     Equal scores as in `krum_order`; no row is picked twice. Sorted once: a row that is picked is
     struck out of the others' neighbours.

@@ -1,4 +1,4 @@
-"""Divide and Conquer."""
+"""Divide and Conquer (DnC), spectral outlier removal."""
 
 import math
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class DnC(Defense[None]):
     Args:
         f: Malicious rows the server is prepared for.
         c: Rows to leave out, per malicious one; ``c f`` is rounded up.
-        iterations: How many sketches.
+        iterations: Number of sketches.
         sketch: Coordinates of each; all, if there are no more.
 
     References:
@@ -49,7 +49,7 @@ class DnC(Defense[None]):
     sketch: int = 10_000
 
     def __post_init__(self) -> None:
-        require("DnC.f", self.f, self.f is None or self.f >= 0, ">= 0")
+        super().__post_init__()
         require("DnC.c", self.c, self.c > 0, "> 0")
         require("DnC.c", self.c, math.isfinite(self.c), "finite")
         require("DnC.iterations", self.iterations, 1 <= self.iterations <= 10**4, "in [1, 10000]")
@@ -59,19 +59,19 @@ class DnC(Defense[None]):
         return math.ceil(Fraction(str(self.c)) * (self.f or 0))  # of floats 2.2 * 25 is above 55
 
     def traits(self) -> Traits:
-        """Messages wider than the sketch are sampled."""
+        """Declare it randomized: messages wider than the sketch are sampled."""
         return Traits(randomized=True, detects=True, mean_at_zero=True, sharp=False)
 
     def rows_needed(self) -> int:
-        """One row must be left."""
+        """Return one row more than are left out."""
         return self._out() + 1
 
     def tolerates(self, n: int) -> int:
-        """Nobody for certain, see above: the sketch may miss where a row is far away."""
+        """Return 0: the sketch may miss where a row is far away."""
         return 0
 
     def scores(self, x: Tensor, finite: Tensor, key: Key) -> Tensor:
-        """``(n,)`` float64 outlier scores on one sketch; infinite for rows that are not finite."""
+        """Return the outlier scores ``(n,)`` on one sketch; infinite for a row not finite."""
         k = x.shape[1]
         if k > self.sketch:
             x = x[:, key.permutation(k)[: self.sketch].sort().values.to(x.device)]
@@ -83,10 +83,11 @@ class DnC(Defense[None]):
         return scores
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """The rows that pass every iteration."""
+        """Average the rows that pass every iteration."""
         x = received.values()
         finite = finite_rows(x)
-        good, total = finite.clone(), torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        good = finite.clone()
+        total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for i in range(self.iterations):
             scores = self.scores(x, finite, view.key.fold("dnc", i))
             good[scores.sort(stable=True).indices[len(x) - self._out() :]] = False

@@ -1,4 +1,4 @@
-"""Masks that the others do not make surprising."""
+"""Leaving out masks that are surprising, given the others."""
 
 import math
 from dataclasses import dataclass
@@ -15,18 +15,19 @@ from .density_filter import BitFilter
 
 
 def surprises(received: Payload) -> Tensor:
-    """``(n,)`` float64, mean over coordinates of ``-log2 p(b_ij)`` in bits, by the *other* rows.
+    """Return each row's mean over coordinates of ``-log2 p(b_ij)``, in bits, by the *other* rows.
 
     Of ``n - 1`` others ``s_j - b_ij`` say 1, and with Laplace's rule ``p(1) = (s_j - b_ij + 1) /
     (n + 1)``. That is ``s_j / (n + 1)`` for a 1 and ``1 - p(1) = (n - s_j) / (n + 1)`` for a 0,
     whoever sent it: two vectors, one product with the bits.
     """
-    bits, ones = bits_of(received), ones_of(received)
+    bits = bits_of(received)
+    ones = ones_of(received)
     n, d = bits.shape
-    one = math.log2(n + 1) - ones.clamp_min(1).log2()
-    zero = math.log2(n + 1) - (n - ones).clamp_min(1).log2()
-    total = zero.sum().expand(n).clone()
-    for tile, extra in tiles(bits, one - zero):
+    of_one = math.log2(n + 1) - ones.clamp_min(1).log2()
+    of_zero = math.log2(n + 1) - (n - ones).clamp_min(1).log2()
+    total = of_zero.sum().expand(n).clone()
+    for tile, extra in tiles(bits, of_one - of_zero):
         total += tile.to(torch.float64) @ extra
     return total / d
 
@@ -46,7 +47,7 @@ class EntropyFilter(BitFilter):
     """
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
-        """One side only: nobody is too typical."""
+        """Look at one side only: nobody is too typical."""
         surprise = surprises(received)
         n, d = bits_of(received).shape
         above, deviates = deviation(surprise, floor=math.log2(n + 1) / d)

@@ -1,4 +1,4 @@
-"""FLAME."""
+"""FLAME, clustering by angle, clipping and noise."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from .distances import gram, middle
 
 
 def majority_cluster(distances: Tensor, size: int) -> Tensor:
-    """``(n,)`` bool: the cluster of at least ``size`` rows, more than half, if there is one."""
+    """Return the cluster ``(n,)`` bool of ``size`` rows or more, more than half, if any."""
     if len(distances) < size:
         return torch.zeros(len(distances), dtype=torch.bool, device=distances.device)
     from sklearn.cluster import HDBSCAN
@@ -58,31 +58,32 @@ class FLAME(Defense[None]):
         require("FLAME.noise", self.noise, self.noise >= 0, ">= 0")
 
     def traits(self) -> Traits:
-        """Angles are measured from the middle of the alphabet."""
+        """Declare no shift: angles are measured from the middle of the alphabet."""
         return Traits(randomized=self.noise > 0, detects=True, shift=False)
 
     def rows_needed(self) -> int:
-        """A cluster has two rows."""
+        """Return the two rows of a cluster."""
         return 2
 
     def tolerates(self, n: int) -> int:
-        """Fewer than half: then the median norm, which nothing exceeds, is between benign ones."""
+        """Return fewer than half: then the median norm, which nothing exceeds, is a benign one."""
         return (n - 1) // 2
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """One Gram matrix; a row that is not finite is in no cluster and infinitely long."""
-        x, origin = received.values(), received.origin()
-        products, kept = gram(x, origin)
-        norms = torch.where(kept, products.diagonal().sqrt(), torch.inf)
+        """Cluster by angle; a row that is not finite is in no cluster and infinitely long."""
+        x = received.values()
+        origin = received.origin()
+        products, averaged = gram(x, origin)
+        norms = torch.where(averaged, products.diagonal().sqrt(), torch.inf)
         typical = middle(norms)
-        distances = (1 - cosines(products[kept][:, kept])).fill_diagonal_(0)
+        distances = (1 - cosines(products[averaged][:, averaged])).fill_diagonal_(0)
         cluster = majority_cluster(distances, len(x) // 2 + 1)
         if bool(cluster.any()):
-            kept[kept.clone()] = cluster
+            averaged[averaged.clone()] = cluster
         else:
             view.findings.notes["fell_back"] = "no cluster"
-        view.findings.kept = kept.cpu()
-        out = clipped_mean(x, origin, norms, kept, typical)
+        view.findings.kept = averaged.cpu()
+        out = clipped_mean(x, origin, norms, averaged, typical)
         if self.noise > 0:
             drawn = view.key.fold("flame").normal(len(out), device=x.device)
             out = out + self.noise * typical.to(out) * drawn

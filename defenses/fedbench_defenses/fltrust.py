@@ -1,4 +1,4 @@
-"""FLTrust."""
+"""FLTrust, trust by the angle to the server's own message."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from .distances import combine, norms
 
 @dataclass(frozen=True, kw_only=True)
 class FLTrust(Defense[None]):
-    """``sum_i TS_i (|g_0| / |g_i|) g_i / sum_i TS_i`` with ``TS_i = max(cos(g_i, g_0), 0)``.
+    """Return ``sum_i TS_i (|g_0| / |g_i|) g_i / sum_i TS_i`` with ``TS_i = max(cos(g_i, g_0), 0)``.
 
     ``g_i`` are the rows and ``g_0`` the server's own message, from its root data, all measured
     from the middle of the alphabet, which is added back: zero for floats and signs, 1/2 for bits.
@@ -30,25 +30,27 @@ class FLTrust(Defense[None]):
     """
 
     def traits(self) -> Traits:
-        """The server's message does not move along with the rows."""
+        """Declare no shift and scale: the server's message does not move along with the rows."""
         return Traits(root=True, detects=True, shift=False, scale=False, sharp=False)
 
     def tolerates(self, n: int) -> int:
-        """All: no row counts for more than the length of the server's own message."""
+        """Return all but one: no row counts for more than the length of the server's message."""
         return n - 1
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """A row that is zero or not finite has no angle, and no trust."""
+        """Weigh rows by trust; one that is zero or not finite has no angle, and none."""
         assert view.root is not None
-        x, root, origin = received.values(), view.root.values(), received.origin()
+        x = received.values()
+        root = view.root.values()
+        origin = received.origin()
         lengths, own = norms(x, origin), norms(root, origin)
         angled = torch.isfinite(lengths) & (lengths > 0) & (own > 0)
         cosine = inner(x, origin, root[0]) / (lengths * own)
         trust = torch.where(angled, cosine, 0.0).clamp_min_(0)
-        kept = trust > 0
-        view.findings.kept = kept.cpu()
-        if not bool(kept.any()):
+        trusted = trust > 0
+        view.findings.kept = trusted.cpu()
+        if not bool(trusted.any()):
             view.findings.notes["fell_back"] = "no trust"
             return root[0].clone(), None
-        share = torch.where(kept, trust * own / lengths, 0.0) / trust.sum()
+        share = torch.where(trusted, trust * own / lengths, 0.0) / trust.sum()
         return combine(share, x, origin), None

@@ -1,4 +1,4 @@
-"""FoolsGold."""
+"""FoolsGold, small weights for clients with parallel histories."""
 
 from dataclasses import dataclass
 
@@ -17,11 +17,12 @@ History = dict[int, Tensor]
 
 
 def weights_of(cosine: Tensor, kappa: float) -> Tensor:
-    """``(n,)`` in [0, 1]: pardoning and the logit on cosines ``(n, n)`` of the histories."""
+    """Return weights ``(n,)`` in [0, 1] from cosines ``(n, n)``: pardoning, then the logit."""
     cosine = cosine.clone().fill_diagonal_(-1)
     v = cosine.max(dim=1).values
-    i, j = v[:, None], v[None, :]
-    pardon = torch.where((j > i) & (i > 0), i / j, 1.0)
+    of_row, of_column = v[:, None], v[None, :]
+    pardoned = (of_column > of_row) & (of_row > 0)
+    pardon = torch.where(pardoned, of_row / of_column, 1.0)
     alpha = 1 - (cosine * pardon).max(dim=1).values
     alpha = torch.where(alpha > 1e-9, alpha, 0.0)  # histories are parallel up to rounding
     if not bool(alpha.any()):
@@ -30,7 +31,7 @@ def weights_of(cosine: Tensor, kappa: float) -> Tensor:
 
 
 def products_of(rows: list[Tensor]) -> Tensor:
-    """``(n, n)`` float64 inner products of vectors that lie apart."""
+    """Return the inner products ``(n, n)`` float64 of vectors that lie apart."""
     products = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows[0].device)
     for parts in tiles(*rows):
         tile = torch.stack(parts).to(torch.float64)
@@ -40,7 +41,7 @@ def products_of(rows: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class FoolsGold(Defense[History]):
-    """``sum_i a_i x_i / sum_i a_i``; ``a_i`` is small if another client's history is parallel.
+    """Return ``sum_i a_i x_i / sum_i a_i``, ``a_i`` small if another client's history is parallel.
 
     A history is the sum of a client's updates of all rounds. ``v_i`` is its largest cosine with
     another one, ``cs_ij`` becomes ``cs_ij v_i / v_j`` where ``v_j > v_i`` (pardoning), ``a_i = 1 -
@@ -68,22 +69,24 @@ class FoolsGold(Defense[History]):
         require("FoolsGold.kappa", self.kappa, self.kappa > 0, "> 0")
 
     def traits(self) -> Traits:
-        """Angles are measured from the middle of the alphabet."""
+        """Declare no shift: angles are measured from the middle of the alphabet."""
         return Traits(identities=True, history=True, detects=True, shift=False)
 
     def init(self, spec: Spec) -> History:
-        """Nobody was met."""
+        """Return an empty history: no client was met."""
         return {}
 
     def tolerates(self, n: int) -> int:
-        """Nobody: an outlier that no other row resembles has weight 1."""
+        """Return 0: an outlier that no other row resembles has weight 1."""
         return 0
 
     def aggregate(
         self, received: Payload, state: History | None, view: ServerView
     ) -> tuple[Tensor, History]:
-        """One Gram matrix of the histories of the clients that came."""
-        x, origin, past = received.values(), received.origin(), state or {}
+        """Weigh rows by one Gram matrix of the histories of the clients that came."""
+        x = received.values()
+        origin = received.origin()
+        past = state or {}
         ids = view.ids.tolist()
         history = [row - origin for row in x]
         for row, i in zip(history, ids, strict=True):
@@ -98,5 +101,5 @@ class FoolsGold(Defense[History]):
             weights[finite] = 1.0
             view.findings.notes["fell_back"] = "all parallel"
         view.findings.kept = (weights > 0).cpu()
-        known = {ids[i]: history[i] for i in finite.nonzero()[:, 0].tolist()}
-        return combine(weights / weights.sum(), x, origin), past | known
+        histories = {ids[i]: history[i] for i in finite.nonzero()[:, 0].tolist()}
+        return combine(weights / weights.sum(), x, origin), past | histories

@@ -1,4 +1,4 @@
-"""Geometric median, and RFA's smoothed one."""
+"""Geometric median, exact or smoothed as in RFA."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from .distances import combine, gram
 
 @dataclass(frozen=True, kw_only=True)
 class GeometricMedian(Defense[None]):
-    """``argmin_z F(z) = sum_i |x_i - z|``, to a relative error of ``tolerance`` in ``F``.
+    """Return ``argmin_z F(z) = sum_i |x_i - z|``, to a relative error of ``tolerance`` in ``F``.
 
     ``z`` is a combination of the rows, so a step needs their inner products only. It starts at the
     row with the smallest ``F``, and leaves that by the step of Vardi and Zhang, if at all. From
@@ -27,7 +27,7 @@ class GeometricMedian(Defense[None]):
     steps. Ignores the clients' sizes, by which RFA weighs, and rows that are not finite.
 
     Args:
-        iterations: Steps at most.
+        iterations: Largest number of steps.
         tolerance: Relative error of ``F`` at which it stops, by `error_bound`. The findings say
             which one was reached (``gap``), and if that is more than this (``stopped``).
         smooth: Distance below which a row does not weigh more; 0: the exact median.
@@ -51,11 +51,11 @@ class GeometricMedian(Defense[None]):
         require("GeometricMedian.smooth", self.smooth, self.smooth >= 0, ">= 0")
 
     def traits(self) -> Traits:
-        """A ``smooth`` in the rows' unit is the only thing that does not scale with them."""
+        """Declare scale without ``smooth``, which is in the rows' unit."""
         return Traits(scale=not self.smooth)
 
     def tolerates(self, n: int) -> int:
-        """Fewer than half, after any number of steps.
+        """Return fewer than half, after any number of steps.
 
         The start has at most a benign row's sum of distances and no step adds to it (to RFA's, with
         ``smooth``); where benign rows are the majority that bounds ``z``.
@@ -63,11 +63,12 @@ class GeometricMedian(Defense[None]):
         return (n - 1) // 2
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """One Gram matrix, then ``O(n^3)`` a step, on the CPU."""
+        """Minimise over one Gram matrix, ``O(n^3)`` a step, on the CPU."""
         x = received.values()
         products, finite = gram(x)
         rows = finite.nonzero()[:, 0]
-        share, gap = torch.zeros(len(x), dtype=torch.float64, device=x.device), 0.0
+        share = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        gap = 0.0
         if len(rows):
             weights, gap = self._minimise(products[rows][:, rows].cpu())
             share[rows] = weights.to(share)
@@ -79,8 +80,9 @@ class GeometricMedian(Defense[None]):
         return combine(share, x), None
 
     def _minimise(self, g: Tensor) -> tuple[Tensor, float]:
-        """``(n,)`` float64 shares of the rows in ``z``, and a bound on the error of ``F(z)``."""
-        start, lengths = lowest_cost(g), g.diagonal()
+        """Return the shares ``(n,)`` of the rows in ``z``, and a bound on the error of ``F(z)``."""
+        start = lowest_cost(g)
+        lengths = g.diagonal()
         blur = 1e-14 * (lengths + lengths[start])  # what float64 makes of a squared distance of 0
         # About the start, so that an answer very close to that row is told from it.
         centred = g - g[start] - g[:, start, None] + g[start, start]
@@ -100,7 +102,7 @@ class GeometricMedian(Defense[None]):
 
 
 def error_bound(gradient: float, n: int) -> float:
-    """``2 |g| / n``: how far ``F(z)`` is above its minimum at most, as a share of ``F(z)``.
+    """Return ``2 |g| / n``, which bounds how far ``F(z)`` is above its minimum, as a share of it.
 
     ``F(z) - F(z*) <= |g| |z - z*|`` as ``F`` is convex, with ``g`` any subgradient at ``z``, and
     ``n |z - z*| <= F(z) + F(z*)`` by the triangle inequality. Both hold for RFA's objective, too,
@@ -110,22 +112,22 @@ def error_bound(gradient: float, n: int) -> float:
 
 
 def lowest_cost(g: Tensor) -> int:
-    """The row with the smallest sum of distances to all, from inner products ``g (n, n)``.
+    """Return the row with the smallest sum of distances to all, from products ``g (n, n)``.
 
     Sums are compared by their differences to one of them: where a row is very far away, nothing
     else is left of the sums themselves in float64.
     """
     lengths = g.diagonal()
     distances = (lengths[:, None] + lengths - 2 * g).clamp_min(0).sqrt()
-    one = int(distances.sum(dim=0).argmin())
-    more = lengths - lengths[one] - 2 * (g - g[:, one, None])  # squares, [i, k] less [i, one]
-    sums = distances + distances[:, one, None]
+    base = int(distances.sum(dim=0).argmin())
+    more = lengths - lengths[base] - 2 * (g - g[:, base, None])  # squares, [i, k] less [i, base]
+    sums = distances + distances[:, base, None]
     return int(torch.where(sums > 0, more / sums, 0.0).sum(dim=0).argmin())
 
 
 @dataclass(frozen=True, eq=False)
 class Distances:
-    """``F(z)`` in inner products, for ``z = x_k + sum_i v_i (x_i - x_k)`` given as ``v (n,)``.
+    """Objective ``F(z)`` for ``z = x_k + sum_i v_i (x_i - x_k)``, given as ``v (n,)``.
 
     Args:
         g: ``(n, n)`` float64 products ``<x_i - x_k, x_j - x_k>``; rows equal to ``x_k`` are 0.
@@ -161,7 +163,7 @@ class Distances:
         return torch.where(gains[best] < 0, steps[best], 0.0), gradient
 
     def _leave(self) -> tuple[Tensor, float]:
-        """From ``x_k``: the others pull with some force, and the rows there hold with 1 each."""
+        """Return the step from ``x_k``: others pull, and the rows there hold with force 1 each."""
         lengths = self.g.diagonal()
         pull = torch.where(lengths > 0, lengths.rsqrt(), 0.0)
         force = math.sqrt(max(float(pull @ self.g @ pull), 0.0))
@@ -169,15 +171,15 @@ class Distances:
         return (left / force * pull / pull.sum() if left else pull * 0), left
 
     def _changes(self, v: Tensor, squared: Tensor, steps: Tensor) -> Tensor:
-        """``(m,)``: ``F(v + step) - F(v)`` of ``steps (m, n)``, without the loss of subtracting."""
+        """Return ``F(v + step) - F(v)`` of ``steps (m, n)``, without the loss of subtracting."""
         moved = steps @ self.g
         shift = 2 * moved @ v + (moved * steps).sum(dim=1)
         more = shift[:, None] - 2 * moved
-        before, after = squared.sqrt(), (squared + more).clamp_min(0).sqrt()
+        before = squared.sqrt()
+        after = (squared + more).clamp_min(0).sqrt()
         changes = more / (before + after)
         if self.smooth:  # h(t) = t + max(smooth - t, 0)^2 / (2 smooth)
-            short = (self.smooth - after).clamp_min(0) ** 2 - (self.smooth - before).clamp_min(
-                0
-            ) ** 2
-            changes = changes + short / (2 * self.smooth)
+            now = (self.smooth - after).clamp_min(0) ** 2
+            then = (self.smooth - before).clamp_min(0) ** 2
+            changes = changes + (now - then) / (2 * self.smooth)
         return changes.sum(dim=1)

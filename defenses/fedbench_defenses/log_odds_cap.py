@@ -2,11 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from fedbench.api import Alphabets, Defense, ServerView, Traits
+from fedbench.api import Defense, ServerView, Traits
 from fedbench.core.errors import require
 from fedbench.payload import BinaryMasks, Payload, SignBits
 
@@ -14,7 +13,7 @@ from .bits import as_values, ones_of
 
 
 def pseudo_count(n: int, c: float) -> float:
-    """The smallest ``a`` for which one of ``n`` bits moves ``logit((s + a) / (n + 2 a))`` by ``c``.
+    """Return the least ``a`` for which one of ``n`` bits moves ``logit((s + a) / (n + 2 a))`` by c.
 
     From ``s`` to ``s + 1`` it moves by ``g(s + a) + g(n - 1 - s + a)`` with ``g(u) = ln(1 + 1/u)``.
     ``g`` is convex, so the sum is largest at the ends, ``s = 0`` and ``n - 1``: there it is ``ln((a
@@ -33,7 +32,7 @@ def pseudo_count(n: int, c: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class LogOddsCap(Defense[None]):
-    """``theta = (s + a) / (n + 2 a)`` for ``s`` ones of ``n`` bits: one bit moves ``logit`` by c.
+    """Return ``theta = (s + a) / (n + 2 a)`` for ``s`` ones of ``n``: a bit moves ``logit`` by c.
 
     ``a`` is the smallest pseudo-count for which no bit moves the log-odds of a coordinate by more
     than ``c``, see `pseudo_count`; so ``m`` colluders move them by at most ``m c``, whatever they
@@ -43,14 +42,14 @@ class LogOddsCap(Defense[None]):
     averaged. Ignores the clients' sizes.
 
     Args:
-        c: How far one client may move the log-odds of a coordinate, in nats.
+        c: Largest distance by which one client may move the log-odds of a coordinate, in nats.
 
     References:
         None: proposed here. The posterior is that of Isik et al., "Sparse Random Networks for
         Communication-Efficient Federated Learning", ICLR 2023, https://arxiv.org/abs/2209.15328.
     """
 
-    accepts: ClassVar[Alphabets] = (BinaryMasks, SignBits)
+    accepts = (BinaryMasks, SignBits)
 
     c: float = 0.5
 
@@ -59,15 +58,15 @@ class LogOddsCap(Defense[None]):
         require("LogOddsCap.c", self.c, 1e-6 <= self.c <= 100, "in [1e-6, 100]")
 
     def traits(self) -> Traits:
-        """It reads the sum of the rows, and a unanimous vote is not certain."""
+        """Declare that it reads the sum, and that a unanimous vote is not certain."""
         return Traits(reads_sum=True, shrinks=True, shift=False, scale=False)
 
     def tolerates(self, n: int) -> int:
-        """Nobody: bits are bounded by themselves, but floats beside them are averaged."""
+        """Return 0: bits are bounded by themselves, but floats beside them are averaged."""
         return 0
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Counted exactly, in float64."""
+        """Count the bits exactly, in float64."""
         n = len(received)
         a = pseudo_count(n, self.c)
         view.findings.notes["pseudo_count"] = a

@@ -1,4 +1,4 @@
-"""Minimum-diameter averaging."""
+"""Minimum-diameter averaging (MDA) of rows."""
 
 from dataclasses import dataclass
 from itertools import chain, combinations
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.core.errors import require
 from fedbench.payload import Payload
 
 from .distances import comparable, squared_distances
@@ -21,7 +20,7 @@ _ENTRIES = 1 << 22  # of a batch of subsets
 
 @dataclass(frozen=True, kw_only=True)
 class MDA(Defense[None]):
-    """The mean of the ``n - f`` rows whose largest distance ``max_ij |x_i - x_j|`` is smallest.
+    """Average the ``n - f`` rows whose largest distance ``max_ij |x_i - x_j|`` is smallest.
 
     Exact: every subset is looked at, at most 200,000 of them. Among equal diameters, which
     the paper leaves open, the smaller sum of squared distances wins, then that of fourth powers to
@@ -38,52 +37,51 @@ class MDA(Defense[None]):
 
     f: int | None = None
 
-    def __post_init__(self) -> None:
-        require("MDA.f", self.f, self.f is None or self.f >= 0, ">= 0")
-
     def traits(self) -> Traits:
-        """The mean of equal weights if ``f`` is 0."""
+        """Declare the mean at ``f`` 0."""
         return Traits(detects=True, mean_at_zero=True)
 
     def rows_needed(self) -> int:
-        """Any subset that it takes has a benign row."""
+        """Return ``2 f + 1``, so that any subset it takes has a benign row."""
         return 2 * (self.f or 0) + 1
 
     def most_rows(self) -> int | None:
-        """The largest ``n`` with no more than 200,000 subsets; none if ``f`` is 0."""
+        """Return the largest ``n`` with no more than 200,000 subsets; None if ``f`` is 0."""
         if not self.f:
             return None
-        low, high = self.f, _SUBSETS + 1
+        low = self.f
+        high = _SUBSETS + 1
         while high - low > 1:
             n = (low + high) // 2
             low, high = (n, high) if comb(n, self.f) <= _SUBSETS else (low, n)
         return low
 
     def tolerates(self, n: int) -> int:
-        """``f``: with one far row more there is one in every subset."""
+        """Return ``f``: with one far row more there is one in every subset."""
         return min(self.f or 0, (n - 1) // 2)
 
     def select(self, squared: Tensor) -> Tensor:
-        """The first pair, by distance, that a subset keeps is its diameter."""
-        n, f = len(squared), self.f or 0
+        """Compare the diameters of all subsets: the first pair, by distance, that each keeps."""
+        n = len(squared)
+        f = self.f or 0
         chosen = torch.ones(n, dtype=torch.bool, device=squared.device)
         if not f or n <= f:
             return chosen
         squared = comparable(squared)
         fourth = squared.square().sum(dim=1)
-        one, two = torch.triu_indices(n, n, 1, device=squared.device)
-        far = squared[one, two].sort(descending=True)
+        first, second = torch.triu_indices(n, n, 1, device=squared.device)
+        far = squared[first, second].sort(descending=True)
         ends = far.indices[: f * (n - 1) + 1]  # no more pairs than that can be without a row
-        one, two = one[ends], two[ends]
+        first, second = first[ends], second[ends]
         out = _subsets(n, f).to(squared.device)
         measures = []
         for part in torch.split(out, max(_ENTRIES // max(len(ends), n), 1)):
-            kept = torch.ones(len(part), n, dtype=torch.bool, device=squared.device)
-            kept.scatter_(1, part, False)
-            pairs = kept[:, one] & kept[:, two]
-            first = pairs.to(torch.uint8).argmax(dim=1)
-            diameter = torch.where(pairs.any(dim=1), far.values[first], 0.0)
-            weights = kept.to(squared)
+            inside = torch.ones(len(part), n, dtype=torch.bool, device=squared.device)
+            inside.scatter_(1, part, False)
+            pairs = inside[:, first] & inside[:, second]
+            farthest = pairs.to(torch.uint8).argmax(dim=1)
+            diameter = torch.where(pairs.any(dim=1), far.values[farthest], 0.0)
+            weights = inside.to(squared)
             within = (weights @ squared * weights).sum(dim=1)
             measures.append(torch.stack([diameter, within, weights @ fourth]))
         best = torch.ones(len(out), dtype=torch.bool, device=squared.device)
@@ -93,7 +91,7 @@ class MDA(Defense[None]):
         return chosen
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Distances of `values`."""
+        """Average the subset chosen by distances of `values`."""
         x = received.values()
         chosen = self.select(squared_distances(x))
         view.findings.kept = chosen.cpu()
@@ -101,7 +99,7 @@ class MDA(Defense[None]):
 
 
 def _subsets(n: int, f: int) -> Tensor:
-    """``(C(n, f), f)`` int64, every set of ``f`` of ``n`` rows in lexicographic order."""
+    """Return every set of ``f`` of ``n`` rows, ``(C(n, f), f)``, in lexicographic order."""
     count = comb(n, f)
     flat = np.fromiter(chain.from_iterable(combinations(range(n), f)), np.int64, count * f)
     return torch.from_numpy(flat).reshape(count, f)

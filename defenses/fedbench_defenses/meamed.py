@@ -1,4 +1,4 @@
-"""Mean around median."""
+"""Mean around the median (MeaMed)."""
 
 from dataclasses import dataclass
 
@@ -6,32 +6,31 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.core.errors import require
 from fedbench.core.order_statistics import by_tiles
 from fedbench.payload import Payload
 
 from .mean import exact_mean
 
 
-def near_median(rows: Tensor, kept: int) -> Tensor:
-    """``(t,)``: the mean of the ``kept`` values nearest to the median, of sorted ``rows (n, t)``.
+def near_median(rows: Tensor, count: int) -> Tensor:
+    """Return the mean of the ``count`` values nearest to the median, of sorted ``rows (n, t)``.
 
-    They are neighbours in order: a window of ``kept`` moves up from the bottom while the value that
+    They are neighbours in order: a window of them moves up from the bottom while the value that
     enters is nearer to the median than the one that leaves, so among equally near values the lower
     ones stay. The median of an even number is the mean of the two middle values.
     """
     n = len(rows)
     low, high = rows[(n - 1) // 2], rows[n // 2]
     start = torch.zeros(rows.shape[1], dtype=torch.int64, device=rows.device)
-    for i in range(n - kept):
-        start += rows[i + kept] - high < low - rows[i]
-    window = start + torch.arange(kept, device=rows.device)[:, None]
+    for i in range(n - count):
+        start += rows[i + count] - high < low - rows[i]
+    window = start + torch.arange(count, device=rows.device)[:, None]
     return exact_mean(rows.gather(0, window))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeaMed(Defense[None]):
-    """The mean of the ``n - f`` values of every coordinate that are nearest to its median.
+    """Average the ``n - f`` values of every coordinate that are nearest to its median.
 
     With an even number of rows the median is the mean of the two middle values, which the paper
     leaves open. Ignores the clients' sizes.
@@ -46,22 +45,19 @@ class MeaMed(Defense[None]):
 
     f: int | None = None
 
-    def __post_init__(self) -> None:
-        require("MeaMed.f", self.f, self.f is None or self.f >= 0, ">= 0")
-
     def traits(self) -> Traits:
-        """The mean of equal weights if ``f`` is 0."""
+        """Declare the mean at ``f`` 0."""
         return Traits(mean_at_zero=True)
 
     def rows_needed(self) -> int:
-        """The median is a benign one."""
+        """Return ``2 f + 1``, so that the median is a benign value."""
         return 2 * (self.f or 0) + 1
 
     def tolerates(self, n: int) -> int:
-        """``f``: one far value more is among the ``n - f`` that are averaged."""
+        """Return ``f``: one far value more is among the ``n - f`` that are averaged."""
         return min(self.f or 0, (n - 1) // 2)
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """One window a coordinate."""
-        kept = max(len(received) - (self.f or 0), 1)
-        return by_tiles(received.values(), lambda rows: near_median(rows, kept)), None
+        """Average one window per coordinate."""
+        count = max(len(received) - (self.f or 0), 1)
+        return by_tiles(received.values(), lambda rows: near_median(rows, count)), None

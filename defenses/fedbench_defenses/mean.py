@@ -11,14 +11,14 @@ from fedbench.payload import Payload
 
 
 def exact_mean(x: Tensor) -> Tensor:
-    """``(k,)`` mean of the rows; integers are summed exactly, so equal sums stay equal."""
+    """Return the mean ``(k,)`` of rows; integers are summed exactly: equal sums stay equal."""
     if x.is_floating_point():
         return x.mean(dim=0)
     return column_sums(x, torch.int64).to(torch.float64) / len(x)
 
 
 def mean_of(x: Tensor, rows: Tensor) -> Tensor:
-    """`exact_mean` of some rows (indices or bool), of which only a tile is copied at once.
+    """Return `exact_mean` of some rows (indices or bool), of which only a tile is copied at once.
 
     The answer has its place from the start: pieces kept between the tiles would leave holes in
     memory, each too small for the next tile.
@@ -43,16 +43,17 @@ class Mean(Defense[None]):
     """
 
     def traits(self) -> Traits:
-        """It reads the sum of the rows."""
+        """Declare that it reads the sum of the rows."""
         return Traits(reads_sum=True, mean_at_zero=True)
 
     def tolerates(self, n: int) -> int:
-        """Nobody: one row can move the mean anywhere."""
+        """Return 0: one row can move the mean anywhere."""
         return 0
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """One product of weights and rows; plain counting where the weights are equal."""
-        x, weights = received.values(), view.weights
+        """Multiply weights and rows; count plainly where the weights are equal."""
+        x = received.values()
+        weights = view.weights
         if bool((weights == weights[0]).all()):
             return exact_mean(x), None
         share = (weights / weights.sum()).to(x.device)
@@ -61,5 +62,5 @@ class Mean(Defense[None]):
         return share @ x.to(torch.float64), None
 
     def sensitivity(self, clip: float, n: int) -> float:
-        """Replacing one of ``n`` equal rows of norm ``clip`` moves the mean by at most this."""
+        """Return ``2 clip / n``, the most that one replaced row moves the mean."""
         return 2 * clip / n

@@ -1,4 +1,4 @@
-"""Coordinate-wise median."""
+"""Median of every coordinate."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +15,7 @@ from .mean import exact_mean
 
 @dataclass(frozen=True, kw_only=True)
 class Median(Defense[None]):
-    """The middle value of every coordinate. Ignores the clients' sizes.
+    """Return the middle value of every coordinate. Ignores the clients' sizes.
 
     Args:
         even: With an even number of rows the mean of the two middle ones (``mean``, the usual
@@ -33,16 +33,16 @@ class Median(Defense[None]):
         return range(low, n // 2 + 1 if self.even == "mean" else low + 1)
 
     def tolerates(self, n: int) -> int:
-        """Fewer than half."""
+        """Return fewer than half."""
         return (n - 1) // 2
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """The middle of the sorted rows."""
+        """Average the middle of the sorted rows."""
         middle = self._middle(len(received))
         return by_tiles(received.values(), exact_mean, ranks=middle), None
 
     def order_weights(self, n: int) -> Tensor:
-        """1 for the middle rank, or 1/2 for each of two."""
+        """Return 1 for the middle rank, or 1/2 for each of two."""
         weights = torch.zeros(n, dtype=torch.float64)
         weights[list(self._middle(n))] = 1.0
         return weights / weights.sum()

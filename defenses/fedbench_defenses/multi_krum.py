@@ -30,9 +30,9 @@ class MultiKrum(Defense[None]):
 
     Args:
         f: Malicious rows the server is prepared for; ``n >= 2 f + 3``.
-        m: Rows to average. Default ``n - f``; for the other variants ``n - 2 f - 2``, where the
-            public code stops, the last pick for which ``n > 2 f + 2`` still holds.
-        variant: Whose Multi-Krum.
+        m: Number of rows to average. Default ``n - f``; for the other variants ``n - 2 f - 2``,
+            where the public code stops, the last pick for which ``n > 2 f + 2`` still holds.
+        variant: ``canonical``, ``recursive`` or ``public`` (above).
 
     References:
         Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
@@ -46,7 +46,7 @@ class MultiKrum(Defense[None]):
     variant: Variant = "canonical"
 
     def __post_init__(self) -> None:
-        require("MultiKrum.f", self.f, self.f is None or self.f >= 0, ">= 0")
+        super().__post_init__()
         require("MultiKrum.m", self.m, self.m is None or self.m >= 1, ">= 1")
 
     def _picks(self, n: int) -> int:
@@ -55,18 +55,18 @@ class MultiKrum(Defense[None]):
         return max(self.m or default, 1)
 
     def traits(self) -> Traits:
-        """The mean of equal weights if ``f`` is 0 and so all rows are taken."""
+        """Declare the mean at ``f`` 0 where all rows are then taken."""
         every = self.variant == "canonical" and self.m is None
         return Traits(detects=True, mean_at_zero=every)
 
     def rows_needed(self) -> int:
-        """``n > 2 f + 2``, and ``m`` rows to select; the public code leaves ``2 f + 2`` others."""
+        """Return ``2 f + 3``, or ``m`` if more; the public code leaves ``2 f + 2`` others."""
         f = self.f or 0
         spare = 2 * f + 2 if self.variant == "public" else 0
         return max(2 * f + 3, spare + (self.m or 1))
 
     def tolerates(self, n: int) -> int:
-        """Exact: ``b`` rows are harmless while every benign score is bounded and no far one is.
+        """Return the exact number: ``b`` rows are harmless while only benign scores are bounded.
 
         A benign row has ``b - f - 1`` far neighbours (or none), a far row ``n - f - 1 - b`` benign
         ones at least. Up to ``b = f + 1`` the first is 0. For ``f + 2`` it is one, the nearest far
@@ -76,8 +76,9 @@ class MultiKrum(Defense[None]):
         return breakdown(n, self.f or 0, self._picks(n), self.variant)
 
     def select(self, squared: Tensor) -> Tensor:
-        """The ``m`` rows that are averaged."""
-        n, f = len(squared), self.f or 0
+        """Return the ``m`` rows that are averaged."""
+        n = len(squared)
+        f = self.f or 0
         if self.variant == "recursive":
             return krum_picks(squared, self._picks(n), f)
         if self.variant == "public":
@@ -87,7 +88,7 @@ class MultiKrum(Defense[None]):
         return chosen
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Distances of `values`: on signs and masks they count differing bits."""
+        """Average rows by distances of `values`: on signs and masks they count differing bits."""
         x = received.values()
         chosen = self.select(squared_distances(x))
         view.findings.kept = chosen.cpu()
@@ -95,7 +96,7 @@ class MultiKrum(Defense[None]):
 
 
 def breakdown(n: int, f: int, m: int, variant: Variant) -> int:
-    """How many of ``n`` rows may be anything while ``m`` picks stay bounded.
+    """Return how many of ``n`` rows may be anything while ``m`` picks stay bounded.
 
     Scored again, a pick is the first of a Krum on the rows that are left, ``n - m + 1`` for the
     last one; a row that is its own neighbour leaves as many others as ``f + 1`` does.

@@ -1,4 +1,4 @@
-"""Nearest-neighbour mixing."""
+"""Nearest-neighbour mixing (NNM) of rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from fedbench.api import Defense, Prefilter, ServerView, Traits
-from fedbench.core.errors import require
 from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload import FloatVectors, Payload
 
@@ -32,30 +31,30 @@ class NNM(Prefilter):
 
     f: int | None = None
 
-    def __post_init__(self) -> None:
-        require("NNM.f", self.f, self.f is None or self.f >= 0, ">= 0")
-
     def traits(self) -> Traits:
-        """With ``f`` 0 every row becomes the mean of all."""
+        """Declare the mean at ``f`` 0, where every row becomes the mean of all."""
         return Traits(mean_at_zero=True)
 
     def rows_needed(self, rule: Defense[Any]) -> int:
-        """A majority of the rows is near an honest one."""
+        """Return enough rows for a majority to be near an honest one."""
         return max(rule.rows_needed(), 2 * (self.f or 0) + 1)
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
-        """``f``, if the rule does: one outlier more is in every mean, or in too many."""
+        """Return ``f``, if the rule tolerates it: one more is in every mean, or in too many."""
         return min(self.f or 0, rule.tolerates(n))
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, None]:
-        """One Gram matrix, one product; what is not finite spoils only its own mixtures."""
-        x, mixed = received.values(), len(received) - (self.f or 0)
+        """Mix the rows in one product; what is not finite spoils only its own mixtures."""
+        x = received.values()
+        mixed = len(x) - (self.f or 0)
         squared = squared_distances(x)
         last = squared.sort(dim=1).values[:, mixed - 1 : mixed]
-        nearer, tied = squared < last, squared == last
+        nearer = squared < last
+        tied = squared == last
         places = mixed - nearer.sum(dim=1, keepdim=True)
         share = (nearer + tied * places / tied.sum(dim=1, keepdim=True)) / mixed
-        whole, part = finite_rows(x), share.to(torch.float32)
+        whole = finite_rows(x)
+        part = share.to(torch.float32)
         rows = torch.empty(x.shape, device=x.device)
         for tile, out in tiles(x, rows):
             torch.mm(part[:, whole], tile[whole].to(torch.float32), out=out)

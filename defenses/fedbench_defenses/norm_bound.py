@@ -1,4 +1,4 @@
-"""Norm bounding, and weak differential privacy."""
+"""Norm bounding with weak differential privacy."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,17 +19,17 @@ CONSTANT: dict[type[Payload], str] = dict.fromkeys(
 
 
 def factors(sizes: Tensor, c: float) -> Tensor:
-    """``(n,)`` float64 ``min(1, c / size)``, and 0 for an infinite size."""
+    """Return ``min(1, c / size)``, ``(n,)`` float64, and 0 for an infinite size."""
     return torch.where(torch.isfinite(sizes), (c / sizes).clamp_max(1).nan_to_num_(1.0), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormBound(Defense[None]):
-    """``1/n sum_i x_i min(1, c / |x_i|) + noise N(0, I)``, with norms about the alphabet's middle.
+    """Return ``1/n sum_i x_i min(1, c / |x_i|) + noise N(0, I)``.
 
-    Ignores the clients' sizes: a size that a client states would be a way around the bound. A row
-    that is not finite counts as the middle. The noise is the paper's "weak" differential privacy;
-    no epsilon is claimed for it here.
+    Norms are about the alphabet's middle, which stands in for a row that is not finite. Ignores the
+    clients' sizes: a size that a client states would be a way around the bound. The noise is the
+    paper's "weak" differential privacy; no epsilon is claimed for it here.
 
     Args:
         c: Largest norm of a row. None is ours: the median norm of the round's rows.
@@ -51,19 +51,19 @@ class NormBound(Defense[None]):
         require("NormBound.noise", self.noise, self.noise >= 0, ">= 0")
 
     def traits(self) -> Traits:
-        """Only a bound that the rows set scales with them; a given one holds for all of them."""
-        mine = self.c is None
-        return Traits(
-            randomized=self.noise > 0, shift=False, scale=mine and not self.noise, sharp=mine
-        )
+        """Declare that only a bound that the rows set scales with them."""
+        noisy = self.noise > 0
+        own = self.c is None
+        return Traits(randomized=noisy, shift=False, scale=own and not noisy, sharp=own)
 
     def tolerates(self, n: int) -> int:
-        """All but one if ``c`` is given; fewer than half if it is the median norm."""
+        """Return all but one if ``c`` is given; fewer than half if it is the median norm."""
         return n - 1 if self.c is not None else (n - 1) // 2
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Two passes over the rows."""
-        x, origin = received.values(), received.origin()
+        """Clip and average in two passes over the rows."""
+        x = received.values()
+        origin = received.origin()
         sizes = norms(x, origin)
         c = float(middle(sizes)) if self.c is None else self.c
         view.findings.notes |= {"c": c, "clipped": int((sizes > c).sum())}
@@ -74,5 +74,5 @@ class NormBound(Defense[None]):
         return out, None
 
     def sensitivity(self, clip: float, n: int) -> float | None:
-        """``2 c / n``: clipping to a ball moves no two rows apart, nor one out of the ball."""
+        """Return ``2 c / n``: clipping to a ball moves no two rows apart."""
         return None if self.c is None else 2 * min(self.c, clip) / n

@@ -1,10 +1,8 @@
-"""What a rule would be worth if the server knew how many rows are malicious."""
-
-from __future__ import annotations
+"""A rule whose server knows how many rows are malicious, as an upper bound."""
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -27,30 +25,23 @@ class Oracle(Prefilter):
         2021, https://github.com/vrt1shjwlkr/NDSS21-Model-Poisoning.
     """
 
-    @property
-    def mixes(self) -> bool:
-        """Each row is one client's."""
-        return False
-
-    @property
-    def real(self) -> bool:
-        """Messages come out, as they went in."""
-        return False
+    mixes = False
+    real = False
 
     def traits(self) -> Traits:
-        """Told the truth; beyond what it can be told of, the round is skipped."""
+        """Declare that it is told the truth; beyond its limit the round is skipped."""
         return Traits(oracle=True, mean_at_zero=True, sharp=False)
 
     def before(self, rule: Defense[Any]) -> Chain:
-        """A chain that is told before each round."""
+        """Return a chain that is told before each round."""
         return Informed(self, rule)
 
     def rows_needed(self, rule: Defense[Any]) -> int:
-        """The rule's where nobody is malicious."""
+        """Return the rule's where nobody is malicious."""
         return rule.assuming(0).rows_needed()
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
-        """The most ``f`` that the rule may be told and then tolerates; all fewer ones as well."""
+        """Return the most ``f`` that the rule may be told and tolerates, as all fewer ones."""
         f = 0
         while f + 1 < n and self._stands(n, f + 1, rule.assuming(f + 1)):
             f += 1
@@ -60,32 +51,32 @@ class Oracle(Prefilter):
         return rule.rows_needed() <= n and rule.tolerates(n) >= f
 
     def sensitivity(self, clip: float, n: int, rule: Defense[Any]) -> float | None:
-        """The rule's, if it has no ``f``: another row may be another ``f``."""
+        """Return the rule's, if it has no ``f``: another row may be another ``f``."""
         return rule.sensitivity(clip, n) if rule.assuming(0) == rule.assuming(1) else None
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
-        """Nothing happens to the rows."""
+        """Pass the rows on unchanged."""
         return received, torch.arange(len(received))
 
 
 @dataclass(frozen=True)
 class Informed(Chain, chain=True):
-    """A chain behind an `Oracle`, with every ``f`` replaced by the truth of the round."""
+    """Chain behind an `Oracle`, with every ``f`` replaced by the truth of the round."""
 
-    def declared(self, f: int) -> Informed:
-        """Itself: what the server is prepared for is not what it is told."""
+    def declared(self, f: int) -> Self:
+        """Return itself: what the server is prepared for is not what it is told."""
         return self
 
     def most_rows(self) -> int | None:
-        """The rule's where nobody is malicious."""
+        """Return the rule's where nobody is malicious."""
         return self.rule.assuming(0).most_rows()
 
     def ready(self, view: ServerView) -> bool:
-        """Whether the rule is, once it was told."""
+        """Return whether the rule is ready, once it was told."""
         return self._told(view).ready(view)
 
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
-        """The rule sees the number and not who it is."""
+        """Aggregate with the number of malicious rows, and without saying which they are."""
         rule = self._told(view)
         blind = dataclasses.replace(view, truth=None)  # and the same findings
         return rule.aggregate(received, state, blind)

@@ -1,12 +1,11 @@
-"""The vote of rankings, and how many of its edges are beyond doubt."""
+"""The vote of rankings, and the share of its edges that is beyond doubt."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Alphabets, Defense, ServerView, Traits
+from fedbench.api import Defense, ServerView, Traits
 from fedbench.core.errors import require
 from fedbench.core.order_statistics import by_tiles
 from fedbench.core.tiling import tiles
@@ -18,7 +17,7 @@ from .mean import exact_mean
 
 
 def reach(x: Tensor, f: int, top: Tensor) -> tuple[Tensor, Tensor]:
-    """``(d,)`` int64 each: the least and the greatest sum of ``x (n, d)`` if ``f`` rows are others.
+    """Return the least and the greatest sum ``(d,)`` of ``x (n, d)`` if ``f`` rows are replaced.
 
     The rows that spoke most for an edge are replaced by ones that put it at 0, or those that spoke
     least by ones that put it at ``top (d,)``, the last position of its layer.
@@ -33,7 +32,7 @@ def reach(x: Tensor, f: int, top: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def settled(least: Tensor, greatest: Tensor, m: int) -> Tensor:
-    """``(s,)`` bool: edges of a layer that are among its ``m`` best, or not, whatever happens.
+    """Return the edges ``(s,)`` bool that are among a layer's ``m`` best, or not, for certain.
 
     An edge is in if at most ``m - 1`` others can reach its least sum, out if ``m`` others exceed
     its greatest with theirs at their least. A tie settles nothing.
@@ -46,7 +45,7 @@ def settled(least: Tensor, greatest: Tensor, m: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class RankMargin(Defense[None]):
-    """FSL's VOTE, and the share of edges whose place in the mask no ``f`` rows can change.
+    """Return FSL's VOTE, and the share of edges whose place in the mask no ``f`` rows can change.
 
     The mask keeps the ``m_l`` edges of a layer with the largest sums of positions. `findings`
     ``certified`` is the share of edges that are in it, or out of it, whichever ``f`` of the rows
@@ -69,37 +68,40 @@ class RankMargin(Defense[None]):
         Algorithm 2 lines 17 to 21, the bound its appendix A.2.
     """
 
-    accepts: ClassVar[Alphabets] = (Rankings, TopRankings)
+    accepts = (Rankings, TopRankings)
 
     f: int | None = None
     k: float = 0.5
 
     def __post_init__(self) -> None:
-        require("RankMargin.f", self.f, self.f is None or self.f >= 0, ">= 0")
+        super().__post_init__()
         require("RankMargin.k", self.k, 0 < self.k <= 1, "in (0, 1]")
 
     def traits(self) -> Traits:
-        """It is the vote, and says more; for that it looks at single positions."""
+        """Declare that it reports: it is the vote, and looks at single positions."""
         return Traits(mean_at_zero=True, reports=True)
 
     def rows_needed(self) -> int:
-        """Of ``f`` rows all may be malicious."""
+        """Return one row more than ``f``."""
         return (self.f or 0) + 1
 
     def tolerates(self, n: int) -> int:
-        """Nobody for certain: every row moves the sum, if only by a layer's size."""
+        """Return 0: every row moves the sum, if only by a layer's size."""
         return 0
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Sums, their reach, and one sort of a layer's edges."""
+        """Vote, and sort the edges of each layer by what they can reach."""
         assert isinstance(received, Rankings | TopRankings)
-        x, n, f, sizes = received.values(), len(received), self.f or 0, list(received.sizes)
+        x = received.values()
+        n = len(x)
+        f = self.f or 0
+        sizes = list(received.sizes)
         edges = torch.tensor(sizes, device=x.device)
         least, greatest = reach(x, f, (edges - 1).repeat_interleave(edges))
-        kept = [kept_edges(size, self.k) for size in sizes]
-        parts = zip(torch.split(least, sizes), torch.split(greatest, sizes), kept, strict=True)
+        counts = [kept_edges(size, self.k) for size in sizes]
+        parts = zip(torch.split(least, sizes), torch.split(greatest, sizes), counts, strict=True)
         certain = sum(int(settled(low, high, m).sum()) for low, high, m in parts)
-        first = (edges - torch.tensor(kept, device=x.device)).repeat_interleave(edges)
+        first = (edges - torch.tensor(counts, device=x.device)).repeat_interleave(edges)
         ones = torch.cat([(tile >= low).sum(dim=0) for tile, low in tiles(x, first)])
         agree = float((torch.maximum(ones, n - ones).double() / n).mean())
         bound = FailureBound(n=n, p=agree, alpha=min(f / n, 1.0))

@@ -1,12 +1,11 @@
 """A vote of rankings in which no position is far from the middle one."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Alphabets, Defense, ServerView, Traits
+from fedbench.api import Defense, ServerView, Traits
 from fedbench.core.errors import require
 from fedbench.core.tiling import tiles
 from fedbench.payload import Payload, Rankings, TopRankings
@@ -24,14 +23,14 @@ class ReputationClipping(Defense[None]):
     ``width`` is 1 it is FSL's VOTE, at 0 it would be the median.
 
     Args:
-        width: As a share of the layer's edges.
+        width: Largest distance, as a share of the layer's edges.
 
     References:
         None: proposed here. VOTE is that of the FSL paper, https://arxiv.org/abs/2110.04350,
         Algorithm 2 lines 17 to 21.
     """
 
-    accepts: ClassVar[Alphabets] = (Rankings, TopRankings)
+    accepts = (Rankings, TopRankings)
 
     width: float = 0.2
 
@@ -39,15 +38,15 @@ class ReputationClipping(Defense[None]):
         require("ReputationClipping.width", self.width, 0 < self.width <= 1, "in (0, 1]")
 
     def traits(self) -> Traits:
-        """The width does not grow with the positions."""
+        """Declare no scale: the width does not grow with the positions."""
         return Traits(scale=False, sharp=False)
 
     def tolerates(self, n: int) -> int:
-        """Fewer than half: then the median position is between two benign ones."""
+        """Return fewer than half: then the median position is between two benign ones."""
         return (n - 1) // 2
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Exact float64, in column tiles."""
+        """Clip and average exactly, in float64 and column tiles."""
         assert isinstance(received, Rankings | TopRankings)
         x = received.values()
         centre = Median().aggregate(received, None, view)[0].to(torch.float64)

@@ -1,4 +1,4 @@
-"""Robust learning rate."""
+"""Robust learning rate (RLR)."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from .mean import Mean
 
 @dataclass(frozen=True, kw_only=True)
 class RLR(Defense[None]):
-    """The mean, turned around in coordinates where ``|sum_i sign(x_i)| < theta``.
+    """Return the mean, turned around in coordinates where ``|sum_i sign(x_i)| < theta``.
 
     Where too few clients agree on a direction the server goes back instead, to unlearn what a few
     want. The mean is weighted by the clients' sizes, the signs all count the same. Both are
@@ -24,7 +24,7 @@ class RLR(Defense[None]):
 
     Args:
         f: Malicious rows the server is prepared for.
-        theta: How many more clients must go one way than the other. Default ``f + 1``: the paper
+        theta: Clients that must go one way more than the other. Default ``f + 1``: the paper
             asks for more than there are malicious ones, who alone then cannot decide.
 
     References:
@@ -36,27 +36,28 @@ class RLR(Defense[None]):
     theta: int | None = None
 
     def __post_init__(self) -> None:
-        require("RLR.f", self.f, self.f is None or self.f >= 0, ">= 0")
+        super().__post_init__()
         require("RLR.theta", self.theta, self.theta is None or self.theta >= 0, ">= 0")
 
     def _theta(self) -> int:
         return (self.f or 0) + 1 if self.theta is None else self.theta
 
     def traits(self) -> Traits:
-        """Not the mean even at ``f`` 0: where as many go one way as the other it is turned."""
+        """Declare no mean at ``f`` 0: where as many go one way as the other it is turned."""
         return Traits(shift=False)
 
     def rows_needed(self) -> int:
-        """With fewer than ``theta`` rows everything would be turned around."""
+        """Return ``theta``: with fewer rows everything would be turned around."""
         return max(1, self._theta())
 
     def tolerates(self, n: int) -> int:
-        """Nobody: what is turned around is a mean."""
+        """Return 0: what is turned around is a mean."""
         return 0
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Signs of ``x - origin``, counted in column tiles."""
-        x, origin = received.values(), received.origin()
+        """Count the signs of ``x - origin`` in column tiles."""
+        x = received.values()
+        origin = received.origin()
         mean, _ = Mean().aggregate(received, None, view)
         votes = torch.cat([torch.sign(tile - mid).sum(dim=0) for tile, mid in tiles(x, origin)])
         turned = votes.abs() < self._theta()

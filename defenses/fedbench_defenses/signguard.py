@@ -1,4 +1,4 @@
-"""SignGuard."""
+"""SignGuard, clustering by shares of signs."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -20,14 +20,14 @@ _SAME = "would cluster noise, since every ranking has as many positions above th
 
 
 def sign_shares(x: Tensor, origin: Tensor) -> Tensor:
-    """``(n, 3)`` float64: the shares of coordinates above, at and below the origin."""
+    """Return the shares ``(n, 3)`` of coordinates above, at and below the origin."""
     above = row_sums(x > origin, torch.int32).double() / x.shape[1]
     below = row_sums(x < origin, torch.int32).double() / x.shape[1]
     return torch.stack([above, 1 - above - below, below], dim=1)
 
 
 def middle_of_others(pairs: Tensor) -> Tensor:
-    """``(m,)``: the median of each row of ``pairs (m, m)`` without the diagonal; 0 if ``m`` is 1.
+    """Return the median of each row of ``pairs (m, m)`` without the diagonal; 0 if ``m`` is 1.
 
     >>> middle_of_others(torch.tensor([[9.0, 1, 2], [1, 9, 5], [2, 5, 9]])).tolist()
     [1.5, 3.0, 3.5]
@@ -41,7 +41,7 @@ def middle_of_others(pairs: Tensor) -> Tensor:
 
 
 def largest_cluster(points: Tensor, quantile: float) -> Tensor:
-    """``(n,)`` bool: the rows in MeanShift's largest cluster, of equals in the denser one."""
+    """Return the rows ``(n,)`` bool in MeanShift's largest cluster, of equals in the denser one."""
     import numpy as np
     from sklearn.cluster import MeanShift, estimate_bandwidth
 
@@ -94,23 +94,24 @@ class SignGuard(Defense[None]):
         require("SignGuard.high", self.high, self.high >= 1, ">= 1")
         require("SignGuard.share", self.share, 0 < self.share <= 1, "in (0, 1]")
         require("SignGuard.quantile", self.quantile, 0 < self.quantile <= 1, "in (0, 1]")
-        known = get_args(Similarity)
-        require("SignGuard.similarity", self.similarity, self.similarity in known, f"in {known}")
+        names = get_args(Similarity)
+        require("SignGuard.similarity", self.similarity, self.similarity in names, f"in {names}")
 
     def traits(self) -> Traits:
-        """Signs are those of ``x - origin``, and the coordinates are drawn."""
+        """Declare no shift: signs are those of ``x - origin``."""
         return Traits(randomized=self.share < 1, detects=True, shift=False)
 
     def tolerates(self, n: int) -> int:
-        """Fewer than half: then the median norm, which nothing exceeds, is between benign ones."""
+        """Return fewer than half: then the median norm, which nothing exceeds, is a benign one."""
         return (n - 1) // 2
 
     def _alike(self, x: Tensor, origin: Tensor, finite: Tensor, key: Key) -> Tensor:
-        alike, k = torch.zeros_like(finite), x.shape[1]
+        alike = torch.zeros_like(finite)
         if not bool(finite.any()):
             return alike
         features = [self._likeness(x, origin, finite)]
         if self.share < 1:
+            k = x.shape[1]
             drawn = key.permutation(k)[: max(1, int(self.share * k))].to(x.device)
             x, origin = x[:, drawn], origin[drawn]
         features.append(sign_shares(x, origin)[finite])
@@ -118,7 +119,7 @@ class SignGuard(Defense[None]):
         return alike
 
     def _likeness(self, x: Tensor, origin: Tensor, finite: Tensor) -> Tensor:
-        """``(m, 1)`` float64 of the finite rows, or ``(m, 0)``."""
+        """Return the fourth feature ``(m, 1)`` of the finite rows, or ``(m, 0)`` without one."""
         if self.similarity == "cosine":
             products, _ = gram(x, origin)
             return middle_of_others(cosines(products[finite][:, finite]))[:, None]
@@ -128,15 +129,17 @@ class SignGuard(Defense[None]):
         return torch.empty(int(finite.sum()), 0, dtype=torch.float64, device=x.device)
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Norms, signs, both, clip, mean."""
-        x, origin = received.values(), received.origin()
+        """Filter by norms and signs, then clip and average."""
+        x = received.values()
+        origin = received.origin()
         lengths = norms(x, origin)
-        finite, typical = torch.isfinite(lengths), middle(lengths)
-        kept = finite & (lengths >= self.low * typical) & (lengths <= self.high * typical)
-        both = kept & self._alike(x, origin, finite, view.key.fold("signguard"))
+        finite = torch.isfinite(lengths)
+        typical = middle(lengths)
+        passed = finite & (lengths >= self.low * typical) & (lengths <= self.high * typical)
+        both = passed & self._alike(x, origin, finite, view.key.fold("signguard"))
         if bool(both.any()):
-            kept = both
+            passed = both
         else:
             view.findings.notes["fell_back"] = "empty intersection"
-        view.findings.kept = kept.cpu()
-        return clipped_mean(x, origin, lengths, kept, typical), None
+        view.findings.kept = passed.cpu()
+        return clipped_mean(x, origin, lengths, passed, typical), None

@@ -1,4 +1,4 @@
-"""Trimmed mean."""
+"""Trimmed mean of every coordinate."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
-from fedbench.core.errors import require
 from fedbench.core.order_statistics import by_tiles
 from fedbench.payload import Payload
 
@@ -29,28 +28,26 @@ class TrimmedMean(Defense[None]):
 
     f: int | None = None
 
-    def __post_init__(self) -> None:
-        require("TrimmedMean.f", self.f, self.f is None or self.f >= 0, ">= 0")
-
     def traits(self) -> Traits:
-        """The mean of equal weights if ``f`` is 0."""
+        """Declare the mean at ``f`` 0."""
         return Traits(mean_at_zero=True)
 
     def rows_needed(self) -> int:
-        """One row must be left."""
+        """Return ``2 f + 1``: one row must be left."""
         return 2 * (self.f or 0) + 1
 
     def tolerates(self, n: int) -> int:
-        """``f``."""
+        """Return ``f``, the rows lost on each side."""
         return self.f or 0
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """The mean of sorted rows ``f`` to ``n - f - 1``."""
-        x, f = received.values(), self.f or 0
+        """Average the sorted rows ``f`` to ``n - f - 1``."""
+        x = received.values()
+        f = self.f or 0
         return by_tiles(x, exact_mean, ranks=range(f, len(x) - f)), None
 
     def order_weights(self, n: int) -> Tensor:
-        """``1 / (n - 2 f)`` for the ranks that are kept."""
+        """Return ``1 / (n - 2 f)`` for the ranks that are averaged."""
         f = self.f or 0
         weights = torch.zeros(n, dtype=torch.float64)
         weights[f : n - f] = 1 / (n - 2 * f)

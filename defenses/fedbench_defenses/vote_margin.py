@@ -1,13 +1,11 @@
-"""The vote, and how many votes are missing to overturn it."""
+"""The vote, and the number of votes that would overturn it."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Alphabets, Defense, ServerView, Traits
-from fedbench.core.errors import require
+from fedbench.api import Defense, ServerView, Traits
 from fedbench.payload import BinaryMasks, Payload, SignBits
 from fedbench.protocols.failure_bound import FailureBound
 
@@ -16,7 +14,7 @@ from .distances import middle
 
 
 def votes_to_overturn(ones: Tensor, n: int) -> Tensor:
-    """How many of ``n`` rows must change their bit until ``ones`` are no strict majority, or all.
+    """Return how many of ``n`` rows must change their bit to overturn the majority.
 
     A change moves ``|2 s - n|`` by 2 at most, and a tie overturns: ``ceil(|2 s - n| / 2)``.
 
@@ -28,7 +26,7 @@ def votes_to_overturn(ones: Tensor, n: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class VoteMargin(Defense[None]):
-    """The mean of the bits, and the share of coordinates that no ``f`` rows can overturn.
+    """Return the mean of the bits, and the share of coordinates that no ``f`` rows can overturn.
 
     `findings` certify a coordinate with ``s`` ones of ``n`` bits exactly if ``|2 s - n| > 2 f``:
     whichever ``f`` of the rows are malicious, and whatever they would have sent instead, the
@@ -54,28 +52,27 @@ class VoteMargin(Defense[None]):
         appendix A.2.
     """
 
-    accepts: ClassVar[Alphabets] = (BinaryMasks, SignBits)
+    accepts = (BinaryMasks, SignBits)
 
     f: int | None = None
 
-    def __post_init__(self) -> None:
-        require("VoteMargin.f", self.f, self.f is None or self.f >= 0, ">= 0")
-
     def traits(self) -> Traits:
-        """It is the mean, and says more."""
+        """Declare that it reports: it is the mean, and says more."""
         return Traits(reads_sum=True, mean_at_zero=True, reports=True)
 
     def rows_needed(self) -> int:
-        """Of ``f`` rows all may be malicious."""
+        """Return one row more than ``f``."""
         return (self.f or 0) + 1
 
     def tolerates(self, n: int) -> int:
-        """Nobody: bits are bounded by themselves, but floats beside them are averaged."""
+        """Return 0: bits are bounded by themselves, but floats beside them are averaged."""
         return 0
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Everything follows from the counts."""
-        n, f, ones = len(received), self.f or 0, ones_of(received)
+        """Derive everything from the counts of ones."""
+        n = len(received)
+        f = self.f or 0
+        ones = ones_of(received)
         missing = votes_to_overturn(ones, n)
         agree = float((torch.maximum(ones, n - ones) / n).mean())
         bound = FailureBound(n=n, p=agree, alpha=min(f / n, 1.0))

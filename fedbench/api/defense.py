@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api.protocol import Alphabets, State
-from fedbench.core.errors import ConfigError
+from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload, Spec
 
@@ -136,8 +136,12 @@ class Stage:
     accepts: ClassVar[Alphabets] = (Payload,)
     without: ClassVar[dict[type[Payload], str]] = {}  # of `accepts` not these, and why
 
+    def __post_init__(self) -> None:
+        f = getattr(self, "f", None)
+        require(f"{type(self).__name__}.f", f, not isinstance(f, int | float) or f >= 0, ">= 0")
+
     def traits(self) -> Traits:
-        """What it needs and what it keeps."""
+        """Return what it needs and what it keeps."""
         return Traits()
 
     def refuses(self, alphabet: type[Payload]) -> str | None:

@@ -3,7 +3,7 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -21,15 +21,8 @@ class Prefilter(Stage, ABC):
     0 it changes no mean.
     """
 
-    @property
-    def mixes(self) -> bool:
-        """True if what comes out is of several rows each."""
-        return True
-
-    @property
-    def real(self) -> bool:
-        """True if real rows come out, whatever went in."""
-        return True
+    mixes: ClassVar[bool] = True  # is a row that comes out made of several?
+    real: ClassVar[bool] = True  # do real rows come out, whatever went in?
 
     def before(self, rule: Defense[Any]) -> Defense[Any]:
         """The rule that the two are together."""

@@ -1,10 +1,8 @@
-"""What an adversary does, and what it is shown."""
-
-from __future__ import annotations
+"""The contract of an attack, and the view that it is shown."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor
 
@@ -16,13 +14,13 @@ from fedbench.core.trees import Tree
 from fedbench.payload import Payload
 
 Tier = Literal["own", "colluders", "all"]
-Choices = dict[str, tuple[Any, ...]]  # of a parameter, values
+Choices = dict[str, tuple[Any, ...]]  # values of each parameter
 TIERS: tuple[Tier, ...] = ("own", "colluders", "all")
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What an attack must be shown, or may be.
+    """Knowledge that an attack needs, or may have.
 
     Args:
         tier: ``own``: each malicious client its own message; ``colluders``: those of all malicious
@@ -40,24 +38,24 @@ class Knowledge:
         return self.tier + extras
 
     @classmethod
-    def parse(cls, text: str) -> Knowledge:
-        """What ``tier[+defense][+state]`` says.
+    def parse(cls, text: str) -> Self:
+        """Return the knowledge that ``tier[+defense][+state]`` names.
 
         Raises:
-            ConfigError: anything else.
+            ConfigError: the text is anything else.
 
         >>> str(Knowledge.parse("colluders+state"))
         'colluders + state'
         """
         tier, *extras = text.replace(" ", "").split("+")
-        known = tier in TIERS and set(extras) <= {"defense", "state"}
-        known = known and len(set(extras)) == len(extras)
+        legal = tier in TIERS and set(extras) <= {"defense", "state"}
+        legal = legal and len(set(extras)) == len(extras)
         rule = "own, colluders or all, each with or without +defense and +state"
-        require("--knowledge", text, known, rule)
+        require("--knowledge", text, legal, rule)
         return cls(tier, "defense" in extras, "state" in extras)  # type: ignore[arg-type]
 
-    def covers(self, other: Knowledge) -> bool:
-        """Whoever may see this may see what ``other`` says.
+    def covers(self, other: Self) -> bool:
+        """Return whether an attack that may see this may see ``other``.
 
         >>> Knowledge("all", defense=True).covers(Knowledge("own", state=True))
         False
@@ -71,17 +69,17 @@ class Knowledge:
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """What a malicious client has at hand while it trains.
+    """A malicious client in its local training.
 
     Args:
-        tree: What it received, to be trained.
-        before: What the server sent to all clients of the last round, which anybody can hear; None
-            in the first, and where each client is sent its own, however many came.
+        tree: The tree that it received, to be trained.
+        before: The tree that the server sent to all clients of the last round, which anybody can
+            hear; None in the first, and where each client is sent its own, however many came.
         part: Its number among the adversary's clients, from 0; the same in every round.
-        parts: How many clients the adversary has.
+        parts: Number of clients that the adversary has.
         step: Round, from 0.
-        key: Its randomness.
-        classes: How many labels the task has, whichever of them this client has samples of.
+        key: Randomness of this client.
+        classes: Number of labels of the task, whichever of them this client has samples of.
     """
 
     tree: Tree
@@ -99,16 +97,15 @@ class Local:
 
 @dataclass(eq=False)
 class Oracle:
-    """The server's rule as an attack may query it.
+    """Server's rule as an attack may query it.
 
     Args:
         rule: The defense, with its parameters.
-        ask: The aggregate of a snapshot of the rule if the adversary sends these ``m`` messages and
-            the benign clients theirs, with the given draw of the server's randomness. It is never
-            the draw of the server, and the rule's state is left as it was, here and at the server.
-            For an attack that may not read the benign messages its own honest ones, and its sizes,
-            stand in for them, in turn. What the rule remembers is part of the snapshot.
-        queries: How often it was asked.
+        ask: Function of ``m`` messages of the adversary and a draw of randomness: the aggregate of
+            a snapshot of the rule, its memory included, of these and the benign messages. The draw
+            is never that of the server, and the rule's state is left as it was. For an attack that
+            may not read the benign messages its own honest ones, and its sizes, stand in for them.
+        queries: Number of queries so far.
     """
 
     rule: Defense[Any]
@@ -116,34 +113,34 @@ class Oracle:
     queries: int = 0
 
     def __call__(self, sent: Payload, draw: int = 0) -> Tensor:
-        """``(k,)``, the answer of ``ask``; equal draws give equal answers."""
+        """Return the aggregate ``(k,)``; equal draws give equal answers."""
         self.queries += 1
         return self.ask(sent, draw)
 
 
 @dataclass(frozen=True, eq=False)
 class AttackView:
-    """All that an attack is shown: copies, filled to the knowledge that it declares.
+    """View of an attack: copies, filled to the knowledge that it declares.
 
     Args:
         own: The messages that its ``m`` clients would have sent, trained as if honest.
         updates: ``(m, d)``, the same before compression.
-        trained: ``(m, d)``, what `Attack.poison` and `Attack.wrap_grad` made of their training;
+        trained: ``(m, d)``, the updates of training with `Attack.poison` and `Attack.wrap_grad`;
             equal to ``updates`` for an attack that has neither.
         idle: ``(m, d)``, the updates of clients that learned nothing: zeros where updates are
             differences, what was received where they are scores or probabilities.
         seen: The messages it may read: `own` for the tiers ``own`` and ``colluders``, those of the
             ``n - m`` benign clients for ``all``.
         n: Rows that the server will receive.
-        broadcast: What the server sent; where each client is sent its own, those it may read.
+        broadcast: The server's message; where each client is sent its own, those it may read.
         step: Round, from 0.
-        key: The adversary's randomness.
+        key: Randomness of the adversary.
         compress: The protocol's own message of dense ``(m, d)`` rows, nothing fed back into them.
-        memories: What its clients remember, the residual of error feedback for instance.
+        memories: Memories of its clients, the residual of error feedback for instance.
         defense: The server's rule, if declared.
         state: The server's state, if declared.
-        notes: What the attack wants recorded for this round: search results, for instance.
-        trace: Trials of its search, for the record: strength, and what was sought there.
+        notes: Fields for this round's record, which the attack fills: search results, for instance.
+        trace: Trials of its search, for the record: strength, and the value sought there.
     """
 
     own: Payload
@@ -164,7 +161,7 @@ class AttackView:
 
 
 class Attack:
-    """What an adversary does with its clients. Override what it does; the rest is identity."""
+    """An adversary's use of its clients. Override what it does; the rest is identity."""
 
     accepts: ClassVar[Alphabets] = (Payload,)
     # Values of its parameters that are worth trying, for ``--attack strongest``.
@@ -177,7 +174,7 @@ class Attack:
         return all(getattr(type(self), hook) is getattr(Attack, hook) for hook in hooks)
 
     def needs(self) -> Knowledge:
-        """What it must be shown."""
+        """Return the knowledge that it needs."""
         return Knowledge()
 
     @property
@@ -192,30 +189,29 @@ class Attack:
         return type(self).wrap_grad is not Attack.wrap_grad
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
-        """The training data of a malicious client: ``(N, C, H, W)`` normalised, and labels.
+        """Return the training data of a malicious client: ``(N, C, H, W)`` normalised, and labels.
 
-        Of the type of ``xs`` and ``ys``, at least one image, finite: who wants to send NaN crafts
-        it.
+        They are of the types of ``xs`` and ``ys``, at least one image, and finite.
         """
         return xs, ys
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
-        """The local training of a malicious client; its gradient may diverge, and is then NaN."""
+        """Return the gradient of a malicious client; it may diverge, and is then NaN."""
         return grad
 
     def trigger(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, int] | None:
-        """Of a backdoor: test images ``(N', C, H, W)`` that should be taken for a label, and it.
+        """Return test images ``(N', C, H, W)`` of a backdoor, and the label it wants for them.
 
-        Made of held-out images ``xs (N, C, H, W)``, normalised, of which those that truly have
-        that label must be left out. Finite, too. None for attacks that only do damage.
+        They are made of held-out images ``xs (N, C, H, W)``, normalised, without those that truly
+        have that label, and finite. None for attacks that only do damage.
         """
         return None
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload | list[bytes], Any]:
-        """The ``m`` messages that are sent instead, or raw bytes for each of them.
+        """Return the ``m`` messages that are sent instead, or raw bytes for each of them.
 
-        By default what its own training says, compressed as the protocol does. A message may hold
-        NaN where its alphabet can; ``--server-checks finite`` rejects it, and the record's flags
-        say if that is what became of most.
+        The default is its own training, compressed as the protocol does. A message may hold NaN
+        where its alphabet can; ``--server-checks finite`` rejects it, and the record's flags say
+        if that became of most.
         """
         return view.compress(view.trained) if self.trains else view.own, memory

@@ -1,6 +1,4 @@
-"""What the server does with what it gets: the aggregation rule, and what comes before it."""
-
-from __future__ import annotations
+"""The contract of an aggregation rule, and the view that it is shown."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -20,11 +18,11 @@ from fedbench.payload import FloatVectors, Payload, Spec
 
 @dataclass(eq=False)
 class Findings:
-    """What a rule says of the rows that it was given, for the record.
+    """Findings of a rule about the rows that it was given, for the record.
 
     Args:
         kept: ``(n,)`` bool, the rows that count at all, of a rule that `Traits.detects`.
-        notes: Anything else worth a number.
+        notes: Other numbers and texts for the record.
     """
 
     kept: Tensor | None = None
@@ -33,20 +31,20 @@ class Findings:
 
 @dataclass(frozen=True, eq=False)
 class ServerView:
-    """What a defense is shown beside the messages. Never who is malicious, nor how many.
+    """View of a defense beside the messages, without who is malicious or how many.
 
     Args:
         weights: ``(n,)`` float64, sizes known at enrolment; all one if the protocol counts votes.
-        broadcast: What the server sent this round.
+        broadcast: The server's message of this round.
         step: Round, from 0.
-        key: The server's own randomness.
+        key: Randomness of the server.
         expected: Rows that a round has on average; 0: as many as came.
-        ids: ``(n,)`` int64, whose rows these are: pseudonyms that stay for the run, and say nothing
+        ids: ``(n,)`` int64, pseudonyms of the rows' clients, which stay for the run and say nothing
             else. By default the numbers of the rows.
         root: One row, the message of a client that holds the server's root data; only for a rule
             that needs it (`Traits.root`).
         truth: ``(n,)`` bool, who is malicious; only for a rule that says so (`Traits.oracle`).
-        findings: Where the rule writes what it found.
+        findings: Object that the rule writes its findings into.
     """
 
     weights: Tensor
@@ -63,19 +61,13 @@ class ServerView:
         if len(self.ids) != len(self.weights):
             object.__setattr__(self, "ids", torch.arange(len(self.weights)))
 
-    def take(self, rows: Tensor) -> ServerView:
-        """The view of a server that got only these rows (indices or bool), nothing found yet."""
+    def take(self, rows: Tensor) -> Self:
+        """Return the view of a server that got only these rows (indices or bool), no findings."""
         truth = None if self.truth is None else self.truth[rows]
-        return dataclasses.replace(
-            self,
-            weights=self.weights[rows],
-            ids=self.ids[rows],
-            truth=truth,
-            findings=Findings(),
-        )
+        return self.asked(weights=self.weights[rows], ids=self.ids[rows], truth=truth)
 
-    def copied(self) -> ServerView:
-        """The same, findings included, in memory of its own: what a rule may write into."""
+    def copied(self) -> Self:
+        """Return a copy that a rule may write into, with the same findings."""
         return dataclasses.replace(
             self,
             weights=self.weights.clone(),
@@ -85,19 +77,19 @@ class ServerView:
             truth=None if self.truth is None else self.truth.clone(),
         )
 
-    def about(self, origin: Tensor) -> ServerView:
-        """The same, findings included, with the root's message as measured from ``origin (k,)``."""
+    def about(self, origin: Tensor) -> Self:
+        """Return it with the same findings and the root's message about ``origin (k,)``."""
         root = self.root and FloatVectors(self.root.values() - origin)
         return dataclasses.replace(self, root=root)
 
-    def asked(self, **changes: Any) -> ServerView:
-        """The same for a question whose findings nobody reads."""
+    def asked(self, **changes: Any) -> Self:
+        """Return it with these changes, and with findings of its own."""
         return dataclasses.replace(self, findings=Findings(), **changes)
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What a rule needs and what it keeps.
+    """Traits of a rule: its needs, and the symmetries that it keeps.
 
     Args:
         reads_sum: Does it need no more than secure aggregation reveals, the sum of the rows?
@@ -131,41 +123,41 @@ class Traits:
 
 
 class Stage:
-    """What rules and what comes before them share."""
+    """Common part of rules and prefilters."""
 
     accepts: ClassVar[Alphabets] = (Payload,)
-    without: ClassVar[dict[type[Payload], str]] = {}  # of `accepts` not these, and why
+    without: ClassVar[dict[type[Payload], str]] = {}  # exceptions from `accepts`, and why
 
     def __post_init__(self) -> None:
         f = getattr(self, "f", None)
         require(f"{type(self).__name__}.f", f, not isinstance(f, int | float) or f >= 0, ">= 0")
 
     def traits(self) -> Traits:
-        """Return what it needs and what it keeps."""
+        """Return its needs and the symmetries that it keeps."""
         return Traits()
 
     def refuses(self, alphabet: type[Payload]) -> str | None:
-        """Why it has no meaning on an alphabet; None if it has one. Never a fall-back (D8)."""
+        """Return why it has no meaning on an alphabet, or None. Never a fall-back (D8)."""
         for other, why in self.without.items():
             if issubclass(alphabet, other):
                 return why
         if issubclass(alphabet, self.accepts):
             return None
-        return f"works on {', '.join(one.__name__ for one in self.accepts)}"
+        return f"works on {', '.join(kind.__name__ for kind in self.accepts)}"
 
     def declared(self, f: int) -> Self:
-        """The same with an ``f`` that was left open filled in."""
+        """Return it with an ``f`` that was left open filled in."""
         return self if getattr(self, "f", 0) is not None else self.assuming(f)
 
     def assuming(self, f: int) -> Self:
-        """The same with this ``f``, whatever it was; itself if it has none."""
+        """Return it with this ``f``, whatever it was; itself if it has none."""
         if not hasattr(self, "f"):
             return self
         return dataclasses.replace(self, f=f)  # type: ignore[type-var]  # plug-ins are dataclasses
 
 
 class Defense(Stage, ABC, Generic[State]):
-    """An aggregation rule: it estimates the mean of the honest clients' `values`.
+    """Aggregation rule: an estimate of the mean of the honest clients' `values`.
 
     A field ``f`` left at None is filled by the harness with the declared malicious share of a
     round, rounded up: what the server is prepared for, never the truth of a round.
@@ -178,58 +170,60 @@ class Defense(Stage, ABC, Generic[State]):
             cls.aggregate = _guarded(cls.aggregate)  # type: ignore[method-assign]
 
     def init(self, spec: Spec) -> State | None:
-        """The rule's state before the first round."""
+        """Return the rule's state before the first round."""
         return None
 
     def rows_needed(self) -> int:
-        """The smallest ``n`` for which the rule is defined."""
+        """Return the smallest ``n`` for which the rule is defined."""
         return 1
 
     def most_rows(self) -> int | None:
-        """The largest ``n`` that it can answer for in a reasonable time, if there is a limit."""
+        """Return the largest ``n`` that it can answer for in a reasonable time, if limited."""
         return None
 
     def ready(self, view: ServerView) -> bool:
-        """Whether it is defined for these rows; otherwise the server skips the round."""
-        n, most = len(view.weights), self.most_rows()
+        """Return whether it is defined for these rows; if not, the server skips the round."""
+        n = len(view.weights)
+        most = self.most_rows()
         return self.rows_needed() <= n and (most is None or n <= most)
 
     @abstractmethod
     def tolerates(self, n: int) -> int:
-        """Breakdown point: of ``n`` rows, so many may be anything and the output stays bounded."""
+        """Return how many of ``n`` rows may be anything while the output stays bounded."""
 
     @abstractmethod
     def aggregate(
         self, received: Payload, state: State | None, view: ServerView
     ) -> tuple[Tensor, State | None]:
-        """``(k,)`` from the accepted rows; float64 where the values are exact integers.
+        """Return ``(k,)`` from the accepted rows; float64 where the values are exact integers.
 
         An answer that is not finite is played, scored and flagged.
         """
 
     def sensitivity(self, clip: float, n: int) -> float | None:
-        """L2 change of the aggregate when one row of norm ``clip`` is replaced, if proved."""
+        """Return the L2 change when one row of norm ``clip`` is replaced, if proved."""
         return None
 
     def order_weights(self, n: int) -> Tensor | None:
-        """``(n,)`` coefficients if the rule combines every coordinate's sorted rows, else None."""
+        """Return coefficients ``(n,)`` if the rule combines every coordinate's sorted rows."""
         return None
 
     def select(self, squared: Tensor) -> Tensor | None:
-        """``(n,)`` bool rows that the rule averages, if squared distances ``(n, n)`` decide it."""
+        """Return the averaged rows ``(n,)`` bool, if squared distances ``(n, n)`` decide them."""
         return None
 
 
 def _guarded(aggregate: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, but for fewer rows than the rule needs a `ConfigError`."""
+    """Return ``aggregate`` with a `ConfigError` for fewer rows than the rule needs."""
 
     @wraps(aggregate)
     def guarded(self: Defense[Any], received: Payload, *args: Any, **kwargs: Any) -> Any:
-        needed, n, name = self.rows_needed(), len(received), type(self).__name__
+        needed = self.rows_needed()
+        n = len(received)
         if n < needed:
             f = getattr(self, "f", None)
             cause = f" for f = {f}; lower f" if f else "; send some"
-            raise ConfigError(f"{name} must have n >= {needed} rows, got {n}{cause}")
+            raise ConfigError(f"{type(self).__name__} must have n >= {needed} rows, got {n}{cause}")
         return aggregate(self, received, *args, **kwargs)
 
     return guarded

@@ -1,15 +1,14 @@
-"""Calls of plug-ins: what a hook raises is named, and what it returns is checked.
+"""Calls of plug-ins, whose errors are named and whose answers are checked.
 
-A plug-in is foreign code. Whatever ends one of its hooks becomes a `PluginError`, one line that
-names plug-in, package, hook, round and clients, with the exception as its cause. Three things pass
-as they are: Ctrl-C; a `ConfigError` of a hook that is asked before the first round, in which a
-plug-in tells the user what to change; and a `PluginError` of another plug-in that was called from
-this one.
+A plug-in is foreign code. An exception in one of its hooks becomes a `PluginError`, one line that
+names plug-in, package, hook, round and clients. Three things pass unchanged: Ctrl-C; a
+`ConfigError` of a hook that is called before the first round, in which a plug-in tells the user
+what to change; and a `PluginError` of another plug-in.
 
-What is checked is the form: types, shapes, counts. A number that is not finite is refused where it
-can only be a mistake (images, which are data); it is played and scored where an adversary or a
-diverging model may well produce it: messages, gradients, updates, aggregates. The record's flags
-say so then (`fedbench.experiment.record_builder.flags`).
+The form is checked: types, shapes, counts. A number that is not finite is refused in images, where
+it can only be a mistake; an adversary or a diverging model may well produce one in messages,
+gradients, updates and aggregates, where the record's flags report it
+(`fedbench.experiment.record_builder.flags`).
 """
 
 from __future__ import annotations
@@ -39,12 +38,14 @@ if TYPE_CHECKING:
     from fedbench.core.trees import Tree
 
 Note = float | int | str | bool
-NOTES, LETTERS, TRIALS = 100, 1000, 10_000  # of a round: notes, characters of one, trials
+NOTES = 100  # of a round
+LETTERS = 1000  # of a note
+TRIALS = 10_000  # of a round
 
 
 @contextmanager
 def in_round(step: int) -> Iterator[None]:
-    """Say the round in errors of plug-ins that do not know it."""
+    """Add the round to errors of plug-ins that do not know it."""
     try:
         yield
     except PluginError as error:
@@ -55,7 +56,7 @@ def in_round(step: int) -> Iterator[None]:
 def broadcast(
     protocol: object, shared: object, state: Any, clients: Sequence[int], key: Any
 ) -> Payload:
-    """`Protocol.broadcast`: one message for all clients, or one for each of them."""
+    """Call `Protocol.broadcast` and require one message, or one for each client."""
     hook = Hook(protocol, "broadcast")
     sent: Payload = hook.returned(Payload, shared, state, clients, key)
     rule = f"1 message, or {len(clients)}"
@@ -66,20 +67,21 @@ def broadcast(
 def message(
     protocol: Any, shared: object, updates: Tensor, keys: Sequence[Any], memory: Sequence[Any]
 ) -> tuple[Payload, Sequence[Any]]:
-    """`Protocol.message`: a message of its alphabet and a memory for each row."""
+    """Call `Protocol.message` and require a message of its alphabet and a memory for each row."""
     hook = Hook(protocol, "message")
+    n = len(updates)
     sent, remembered = hook.pair(shared, updates, keys, memory)
-    good = isinstance(sent, protocol.sends) and len(sent) == len(updates)
-    hook.must(good, f"{len(updates)} {protocol.sends.__name__} and memories", sent)
-    good = isinstance(remembered, Sequence) and len(remembered) == len(updates)
-    hook.must(good, f"{len(updates)} memories", remembered)
+    good = isinstance(sent, protocol.sends) and len(sent) == n
+    hook.must(good, f"{n} {protocol.sends.__name__} and memories", sent)
+    good = isinstance(remembered, Sequence) and len(remembered) == n
+    hook.must(good, f"{n} memories", remembered)
     return sent, remembered
 
 
 def on_updates(
     mechanism: Mechanism, updates: Tensor, reference: Tensor, keys: Sequence[Any], state: Any
 ) -> tuple[Tensor, Any]:
-    """`Mechanism.on_updates`: rows of the same shape, and the next state."""
+    """Call `Mechanism.on_updates` and require rows of the same shape, and the next state."""
     hook = Hook(mechanism, "on_updates")
     answer, after = hook.pair(updates, reference, keys, state)
     good = isinstance(answer, Tensor) and answer.shape == updates.shape
@@ -88,7 +90,7 @@ def on_updates(
 
 
 def on_payload(mechanism: Mechanism, payload: Payload, keys: Sequence[Any]) -> Payload:
-    """`Mechanism.on_payload`: as many messages of the same form."""
+    """Call `Mechanism.on_payload` and require as many messages of the same form."""
     hook = Hook(mechanism, "on_payload")
     answer: Payload = hook.returned(type(payload), payload, keys)
     good = answer.spec == payload.spec and len(answer) == len(payload)
@@ -99,7 +101,7 @@ def on_payload(mechanism: Mechanism, payload: Payload, keys: Sequence[Any]) -> P
 def on_aggregate(
     mechanism: Mechanism, mean: Tensor, received: Payload, view: ServerView, key: Any, state: Any
 ) -> tuple[Tensor, Any]:
-    """`Mechanism.on_aggregate`: as many numbers, and the next state."""
+    """Call `Mechanism.on_aggregate` and require as many numbers, and the next state."""
     hook = Hook(mechanism, "on_aggregate", view.step)
     answer, after = hook.pair(mean, received, view, key, state)
     good = isinstance(answer, Tensor) and answer.shape == mean.shape
@@ -110,7 +112,7 @@ def on_aggregate(
 def split(
     partition: object, y: Tensor, clients: int, classes: int, key: Any, owner: Tensor | None
 ) -> list[Tensor]:
-    """`Partition.split`: for every client rows of the pool, int64."""
+    """Call `Partition.split` and require for every client rows of the pool, int64."""
     hook = Hook(partition, "split")
     parts: list[Tensor] = hook.returned(list, y, clients, classes, key, owner)
     hook.must(len(parts) == clients, f"{clients} parts", parts)
@@ -128,7 +130,7 @@ def split(
 def poison(
     attack: Attack, images: Tensor, labels: Tensor, local: Local, client: int
 ) -> tuple[Tensor, Tensor]:
-    """`Attack.poison`: at least one image of the same form and type, finite; labels that exist.
+    """Call `Attack.poison` and require finite images of the same form, and labels that exist.
 
     Images are data: NaN in them is a mistake, not divergence.
     """
@@ -177,7 +179,7 @@ def wrap_grad(attack: Attack, gradient: Gradient, *, local: Local, client: int) 
 
 
 def wrapped(wrap: Any, gradient: Gradient) -> Grad:
-    """What clients train with, where ``wrap`` may be a mechanism's or an attack's `wrap_grad`."""
+    """Return the clients' gradient; ``wrap`` may be a `wrap_grad` of a mechanism or an attack."""
     owner = getattr(wrap, "__self__", None)
     if owner is None:
         own: Grad = wrap(gradient)
@@ -189,14 +191,14 @@ def wrapped(wrap: Any, gradient: Gradient) -> Grad:
 
 
 def is_tree(x: object) -> bool:
-    """True for a dict from names to tensors."""
+    """Return True for a dict from names to tensors."""
     return isinstance(x, dict) and all(
         isinstance(name, str) and isinstance(leaf, Tensor) for name, leaf in x.items()
     )
 
 
 def model(protocol: object, shapes: Mapping[str, tuple[int, ...]], *args: Any) -> Any:
-    """`Protocol.model`: one tree of the network's shapes, or a list of some."""
+    """Call `Protocol.model` and require one tree of the network's shapes, or a list of some."""
     hook = Hook(protocol, "model")
     answer = hook(*args)
     ensemble = answer if isinstance(answer, list) else [answer]
@@ -211,17 +213,19 @@ def model(protocol: object, shapes: Mapping[str, tuple[int, ...]], *args: Any) -
 def _differing(
     got: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]
 ) -> tuple[str, object, object]:
-    """The first name whose shapes differ; None where there is none."""
-    names = [name for name in (*wanted, *got) if got.get(name) != wanted.get(name)]
-    return next(((name, got.get(name), wanted.get(name)) for name in names), ("", None, None))
+    """Return the first name whose shapes differ, with both shapes."""
+    for name in (*wanted, *got):
+        if got.get(name) != wanted.get(name):
+            return name, got.get(name), wanted.get(name)
+    return "", None, None
 
 
 def trigger(
     attack: Attack, images: Tensor, labels: Tensor, classes: int
 ) -> tuple[Tensor, int] | None:
-    """`Attack.trigger`: None, or finite images of the same form, and a label that exists.
+    """Call `Attack.trigger` and require None, or finite images and a label that exists.
 
-    No more images than there are that are not of the target class.
+    There may be no more images than there are that are not of the target class.
     """
     hook = Hook(attack, "trigger")
     answer = hook(images.clone(), labels.clone())
@@ -239,10 +243,10 @@ def trigger(
 
 
 def craft(hook: Hook, view: AttackView, memory: Any, honest: Payload) -> tuple[list[Packet], Any]:
-    """`Attack.craft` as packets, one for each of the hook's clients, and what it remembers.
+    """Call `Attack.craft`, and return one packet for each of the hook's clients, and its memory.
 
-    Legal messages of the form of ``honest``, whose numbers may be anything, NaN included; or a list
-    of exactly `bytes`, which stands for messages that a server should reject.
+    It must return legal messages of the form of ``honest``, whose numbers may be anything, NaN
+    included; or a list of exactly `bytes`, for messages that a server should reject.
     """
     sent, memory = hook.pair(view, memory)
     if isinstance(sent, Payload):
@@ -268,9 +272,9 @@ def _encoded(hook: Hook, sent: Payload, honest: Payload) -> list[Packet]:
 def aggregate(
     rule: Defense[Any], received: Payload, state: Any, view: ServerView
 ) -> tuple[Tensor, Any]:
-    """`Defense.aggregate`: ``(k,)`` real numbers without a graph, and the next state.
+    """Call `Defense.aggregate` and require ``(k,)`` real numbers, and the next state.
 
-    They need not be finite. What the rule found must be notes, and a bool for each row.
+    They need not be finite. Its findings must be notes, and a bool for each row.
     """
     hook = Hook(rule, "aggregate", view.step)
     answer, after = hook.pair(received, state, view)
@@ -278,16 +282,16 @@ def aggregate(
     good = isinstance(answer, Tensor) and answer.shape == (k,) and answer.is_floating_point()
     hook.must(good, f"({k},) real numbers and its state", answer)
     hook.must(not answer.requires_grad, "numbers without a graph (detach them)", "requires_grad")
-    kept = view.findings.kept
-    rows = isinstance(kept, Tensor) and kept.dtype == torch.bool and kept.shape == (len(received),)
-    if kept is not None and not rows:
-        raise hook.wrong(f"must find {len(received)} bools of rows, got {shown(kept)}")
+    rows = view.findings.kept
+    good = isinstance(rows, Tensor) and rows.dtype == torch.bool and rows.shape == (len(received),)
+    if rows is not None and not good:
+        raise hook.wrong(f"must find {len(received)} bools of rows, got {shown(rows)}")
     legible_notes(hook, view.findings.notes)
     return answer, after
 
 
 def legible_notes(hook: Hook, notes: Mapping[str, Note]) -> dict[str, Note]:
-    """The notes of a round as JSON can say them, which has no NaN and no infinity.
+    """Return the notes of a round for JSON, which has no NaN and no infinity.
 
     At most `NOTES` numbers, texts and bools; texts of at most `LETTERS` characters, integers of at
     most 64 bits.
@@ -308,14 +312,14 @@ def _is_note(note: object) -> bool:
 
 
 def legible(note: Note) -> Note:
-    """The note itself, or its text where it is a float that is not finite."""
+    """Return the note itself, or its text where it is a float that is not finite."""
     return str(note) if isinstance(note, float) and not math.isfinite(note) else note
 
 
 def legible_trace(
     hook: Hook, trace: list[tuple[float, float]]
 ) -> list[tuple[float | None, float | None]]:
-    """The trials of a search: pairs of numbers, None for those that are not finite."""
+    """Return the trials of a search: pairs of numbers, None for those that are not finite."""
     rule = f"trace at most {TRIALS} pairs of numbers"
     if not isinstance(trace, list) or len(trace) > TRIALS:
         raise hook.wrong(f"must {rule}, got {shown(trace)}")
@@ -331,7 +335,7 @@ def _finite(x: float) -> float | None:
 
 
 def copied(plugin: object, hook: str, state: Any) -> Any:
-    """A deep copy of what a hook remembers."""
+    """Return a deep copy of a hook's memory."""
     try:
         return copy.deepcopy(state)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What protects the clients' data: the privacy mechanism."""
+"""The contract of a privacy mechanism, which protects the clients' data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,50 +31,50 @@ class Mechanism:
     def misfit(
         self, protocol: Protocol[Any], defense: Defense[Any], shared: Shared | None = None
     ) -> str | None:
-        """Why it was not proved for this combination, "needs ..."; None if it was.
+        """Return why it was not proved for this combination, "needs ..."; None if it was.
 
-        Asked twice: before the network is known, and with it.
+        It is called twice: before the network is known, and with it.
         """
         return None
 
     def event(self, release: Release) -> DpEvent | None:
-        """What a client that takes part in a round gives away; None without a claim.
+        """Return what a client gives away by taking part in a round; None without a claim.
 
         If `central`, what the round gives away of every client, whether it takes part or not.
         """
         return None
 
     def init(self) -> Any:
-        """The state before the first round."""
+        """Return the state before the first round."""
         return None
 
     def message_bits(self) -> int:
-        """What a client sends for the mechanism's own sake, in bits."""
+        """Return the bits that a client sends for the mechanism's own sake."""
         return 0
 
     def wrap_grad(self, grad: Gradient) -> Grad:
-        """Example level: per-sample clipping and noise in an honest client's local training."""
+        """Return the gradient with per-sample clipping and noise, for honest clients."""
         return grad
 
     def on_updates(
         self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: Any
     ) -> tuple[Tensor, Any]:
-        """On the clients, before compression: ``(n, d)``.
+        """Return the clients' updates ``(n, d)`` before compression, protected.
 
-        ``reference (n, d)`` is what clients that learned nothing would return (`Protocol.idle`).
+        ``reference (n, d)`` holds the updates of clients that learned nothing (`Protocol.idle`).
         """
         return updates, state
 
     def on_payload(self, payload: Payload, keys: Sequence[Key]) -> Payload:
-        """On the clients, after compression: randomized response."""
+        """Return the clients' messages after compression, randomized."""
         return payload
 
     def on_aggregate(
         self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: Any
     ) -> tuple[Tensor, Any]:
-        """On the server: central noise ``(k,)``, or what takes the mechanism's bias away.
+        """Return the aggregate ``(k,)`` with central noise, or without the mechanism's bias.
 
-        ``received`` are the accepted messages that it was made of. If `central` also when there
-        were too few, with an aggregate of zeros.
+        ``received`` are the accepted messages that it was made of. If `central` it is called also
+        when there were too few, with an aggregate of zeros.
         """
         return aggregate, state

@@ -1,4 +1,4 @@
-"""What a server does with the rows before its rule: pre-aggregation, in front of any rule."""
+"""The contract of a prefilter: pre-aggregation in front of any rule."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from fedbench.payload import FloatVectors, Payload, Spec
 
 
 class Prefilter(Stage, ABC):
-    """Rows in, rows out: ``nnm:f=2+multi-krum:f=2`` is a prefilter in front of a rule.
+    """Transformation of rows in front of a rule, as in ``nnm:f=2+multi-krum:f=2``.
 
     What comes out is a message again, or real rows (`FloatVectors`) where it mixed some. A field
     ``f`` left at None is filled as that of a rule. `Traits.mean_at_zero` says here that with ``f``
@@ -25,28 +25,28 @@ class Prefilter(Stage, ABC):
     real: ClassVar[bool] = True  # do real rows come out, whatever went in?
 
     def before(self, rule: Defense[Any]) -> Defense[Any]:
-        """The rule that the two are together."""
+        """Return the rule that the two are together."""
         return Chain(self, rule)
 
     def rows_needed(self, rule: Defense[Any]) -> int:
-        """The smallest ``n`` for which both are defined."""
+        """Return the smallest ``n`` for which both are defined."""
         return rule.rows_needed()
 
     def rows(self, n: int) -> int:
-        """How many rows come out of ``n``, at least."""
+        """Return how many rows come out of ``n``, at least."""
         return n
 
     @abstractmethod
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
-        """Breakdown point of the two together."""
+        """Return the breakdown point of the two together."""
 
     def sensitivity(self, clip: float, n: int, rule: Defense[Any]) -> float | None:
-        """Of the two together, see `Defense.sensitivity`."""
+        """Return the sensitivity of the two together, see `Defense.sensitivity`."""
         return None
 
     @abstractmethod
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor | None]:
-        """The rows for the rule, and whose they are: indices of rows, None if of several each."""
+        """Return the rows for the rule, and their row numbers; None if each mixes several."""
 
 
 @dataclass(frozen=True)
@@ -57,66 +57,59 @@ class Chain(Defense[Any], chain=True):
     Real rows are handed on as measured from the middle of the alphabet, which is added back.
 
     Args:
-        first: What the messages go through.
-        rule: What gets the result.
+        first: The prefilter that the messages go through.
+        rule: The rule that gets the result.
     """
 
     first: Prefilter
     rule: Defense[Any]
 
     def traits(self) -> Traits:
-        """What either needs, and what both keep."""
-        one, two = self.first.traits(), self.rule.traits()
-        return Traits(
-            reads_sum=False,
-            root=one.root or two.root,
-            history=one.history or two.history,
-            identities=one.identities or two.identities,
-            randomized=one.randomized or two.randomized,
-            detects=one.detects or (two.detects and not self.first.mixes),
-            oracle=one.oracle or two.oracle,
-            shift=one.shift and two.shift,
-            scale=one.scale and two.scale,
-            mean_at_zero=one.mean_at_zero and two.mean_at_zero,
-            sharp=one.sharp and two.sharp,
-            shrinks=one.shrinks or two.shrinks,
-        )
+        """Return what either needs, and what both keep."""
+        first = vars(self.first.traits())
+        rule = vars(self.rule.traits())
+        needs = ("root", "history", "identities", "randomized", "oracle")
+        keeps = ("shift", "scale", "mean_at_zero", "sharp", "shrinks")
+        traits = {name: first[name] or rule[name] for name in needs}
+        traits |= {name: first[name] and rule[name] for name in keeps}
+        detects = first["detects"] or (rule["detects"] and not self.first.mixes)
+        return Traits(detects=detects, **traits)
 
     def refuses(self, alphabet: type[Payload]) -> str | None:
-        """Why one of the two has no meaning on what it would get."""
+        """Return why one of the two has no meaning on what it would get."""
         why = self.first.refuses(alphabet)
         return why or self.rule.refuses(FloatVectors if self.first.real else alphabet)
 
     def declared(self, f: int) -> Self:
-        """Both with the same ``f`` where it was left open."""
+        """Return both with the same ``f`` where it was left open."""
         return dataclasses.replace(self, first=self.first.declared(f), rule=self.rule.declared(f))
 
     def assuming(self, f: int) -> Self:
-        """Both with this ``f``."""
+        """Return both with this ``f``."""
         return dataclasses.replace(self, first=self.first.assuming(f), rule=self.rule.assuming(f))
 
     def init(self, spec: Spec) -> Any:
-        """The rule's."""
+        """Return the rule's state before the first round."""
         return self.rule.init(spec)
 
     def rows_needed(self) -> int:
-        """Of the two."""
+        """Return the smallest ``n`` for which both are defined."""
         return self.first.rows_needed(self.rule)
 
     def most_rows(self) -> int | None:
-        """The rule's, though fewer rows may reach it."""
+        """Return the rule's, though fewer rows may reach it."""
         return self.rule.most_rows()
 
     def tolerates(self, n: int) -> int:
-        """Of the two."""
+        """Return the breakdown point of the two."""
         return self.first.tolerates(n, self.rule)
 
     def sensitivity(self, clip: float, n: int) -> float | None:
-        """Of the two."""
+        """Return the sensitivity of the two."""
         return self.first.sensitivity(clip, n, self.rule)
 
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
-        """First one, then the other."""
+        """Transform the rows, then aggregate the result."""
         passed, rows = transform(self.first, received, view)
         origin = received.origin() if self.first.real else None
         if origin is not None and bool(origin.any()):  # reals have their middle at 0

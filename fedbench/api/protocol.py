@@ -1,4 +1,4 @@
-"""What clients and server do: the federated protocol."""
+"""The contract of a federated protocol."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from fedbench.models.network import Shared
 from fedbench.payload import Payload
 
 State = TypeVar("State")
-Memory = dict[str, Tensor]  # what one client keeps from round to round
+Memory = dict[str, Tensor]  # of one client, from round to round
 Grad = Callable[[Tree, Tensor, Tensor, Key], Tree]  # (trained tree, x, y, key) -> gradient of it
 Batches = Sequence[tuple[Tensor, Tensor]]  # the steps of a round: so many are known at once
 Alphabets = tuple[type[Payload], ...]
@@ -25,9 +25,9 @@ class Gradient:
     """The harness's gradient of the mean loss over a batch, to be called or wrapped.
 
     Args:
-        batch: What a call does.
-        each: The same for every sample by itself: a leading dimension of samples, in one pass.
-        batch_size: Samples of a step, on average where they are drawn by coins.
+        batch: Gradient of the mean over the batch.
+        each: Gradients of every sample by itself: a leading dimension of samples, in one pass.
+        batch_size: Number of samples of a step, on average where they are drawn by coins.
     """
 
     batch: Grad
@@ -35,7 +35,7 @@ class Gradient:
     batch_size: int
 
     def __call__(self, tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-        """``batch``."""
+        """Return the gradient of the mean over the batch."""
         return self.batch(tree, x, y, key)
 
 
@@ -61,38 +61,38 @@ class Protocol(ABC, Generic[State]):
 
     @abstractmethod
     def init(self, shared: Shared) -> State:
-        """The server's state before the first round."""
+        """Return the server's state before the first round."""
 
     def trained(self, shared: Shared) -> Layout:
-        """Of the tree that `local_update` returns; its ``d`` is the width of ``updates``."""
+        """Return the layout of `local_update`'s tree; its ``d`` is the width of ``updates``."""
         return shared.layout
 
     def frozen(self, shared: Shared) -> Tree:
-        """What clients regenerate from the seed and never train."""
+        """Return what clients regenerate from the seed and never train."""
         return {}
 
     def memory(self, shared: Shared) -> Memory:
-        """What a client remembers before its first round; later rounds keep the same names."""
+        """Return a client's memory before its first round; later rounds keep the same names."""
         return {}
 
     def idle(self, shared: Shared, broadcast: Payload) -> Tensor:
-        """``(r, d)``: for each row of the broadcast, the ``updates`` of who learned nothing."""
+        """Return the updates ``(r, d)`` of untrained clients, for each row of the broadcast."""
         return broadcast.values().new_zeros(len(broadcast), self.trained(shared).d)
 
     def event(self, release: Release) -> DpEvent | None:
-        """What a message gives away, if the protocol adds noise of its own; else None."""
+        """Return what a message gives away, if the protocol adds noise of its own; else None."""
         return None
 
     @abstractmethod
     def broadcast(self, shared: Shared, state: State, clients: Sequence[int], key: Key) -> Payload:
-        """What the server sends: one row for all clients, or one per client."""
+        """Return the server's message: one row for all clients, or one per client."""
 
     @abstractmethod
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
-        """What a client trains, from the one row that it was sent."""
+        """Return the tree that a client trains, from the one row that it was sent."""
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
-        """The parameters that the network computes with in one step, differentiable in ``trained``.
+        """Return the network's parameters in one step, differentiable in ``trained``.
 
         Written for one client: no branch on values, every draw from ``key``.
         """
@@ -102,7 +102,7 @@ class Protocol(ABC, Generic[State]):
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """Train ONE client; what comes out, flattened, is a row of ``updates``.
+        """Train ONE client; the returned tree, flattened, is a row of ``updates``.
 
         The harness maps it over clients, one after the other or under ``vmap``. ``grad`` belongs to
         the harness, so that mechanisms and attacks can wrap it; for a running statistic it says how
@@ -127,12 +127,12 @@ class Protocol(ABC, Generic[State]):
 
     @abstractmethod
     def model(self, shared: Shared, state: State, key: Key) -> Tree | list[Tree]:
-        """What is deployed; a list is an ensemble whose probabilities are averaged."""
+        """Return the deployed model; a list is an ensemble whose probabilities are averaged."""
 
     @abstractmethod
     def model_bits(self, shared: Shared, state: State) -> int:
-        """Bits to store what is deployed."""
+        """Return the bits that store the deployed model."""
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
-        """The client's own network, as one message says it; None where a message says none."""
+        """Return the client's own network from one message; None where it holds none."""
         return None

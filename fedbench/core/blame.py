@@ -24,7 +24,7 @@ CONFIGURATION = {
 
 
 def title(plugin: object) -> str:
-    """Kind, name and package of a plug-in; module and class where none is installed as that."""
+    """Return kind, name and package of a plug-in; module and class if it is not installed."""
     cls = plugin if isinstance(plugin, type) else type(plugin)
     apart = getattr(plugin, "titled", None)  # of a plug-in of another process
     if isinstance(apart, str):
@@ -33,22 +33,22 @@ def title(plugin: object) -> str:
 
 
 def _installed(cls: type) -> str | None:
-    """Kind, name and package of the entry point that leads to a class, if one does."""
+    """Return kind, name and package of the entry point that leads to a class, if one does."""
     for package in distributions():
         for point in package.entry_points:
             module, _, path = point.value.partition("[")[0].partition(":")
             if point.group.startswith("fedbench.") and module.strip() in sys.modules:
-                found: Any = sys.modules[module.strip()]
+                target: Any = sys.modules[module.strip()]
                 for name in path.strip().split("."):
-                    found = getattr(found, name, None)
-                if found is cls:
+                    target = getattr(target, name, None)
+                if target is cls:
                     kind = point.group.removeprefix("fedbench.").removesuffix("s")
                     return f"{kind} {point.name} (package {package.name} {package.version})"
     return None
 
 
 def within(plugin: object, trace: TracebackType | None) -> str:
-    """Name the innermost other plug-in that was at work, as a rule that an attack queries."""
+    """Return the innermost other plug-in at work, such as a rule that an attack queries."""
     entered: list[tuple[object, str]] = []
     for frame, _ in traceback.walk_tb(trace):
         owner = frame.f_locals.get("self")
@@ -63,18 +63,19 @@ def within(plugin: object, trace: TracebackType | None) -> str:
     return ""
 
 
-def said(error: BaseException) -> str:
-    """Type and message of an exception in one line of at most `MESSAGE` characters.
+def error_line(error: BaseException) -> str:
+    """Return type and message of an exception in one line of at most `MESSAGE` characters.
 
-    >>> said(ValueError("one line" + chr(10) + "and another"))
+    >>> error_line(ValueError("one line" + chr(10) + "and another"))
     'ValueError: one line and another'
     """
-    text, name = message_of(error), type(error).__name__
+    text = message_of(error)
+    name = type(error).__name__
     return line(f"{name}: {text}" if text else name)
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an exception, in one line of at most `MESSAGE` characters."""
+    """Return the message of an exception, in one line of at most `MESSAGE` characters."""
     try:
         return line(str(error))
     except Exception:  # even this is foreign code
@@ -82,13 +83,13 @@ def message_of(error: BaseException) -> str:
 
 
 def line(text: str) -> str:
-    """Printable, in one line, cut."""
+    """Return a text printable, in one line, and cut."""
     cut = text if len(text) <= MESSAGE else text[: MESSAGE - 1] + "…"
     return " ".join("".join(c if c.isprintable() else " " for c in cut).split())
 
 
 def shown(x: object) -> str:
-    """Describe a value, without a word of its own where it is foreign.
+    """Describe a value by its type, and plain values by themselves.
 
     >>> import torch
     >>> shown(torch.zeros(2, 3)), shown(None), shown(("a", 1)), shown([b"x"] * 9)
@@ -131,7 +132,7 @@ class Hook:
             return getattr(self.plugin, self.name)(*args)
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Enter the hook, which needs no preparation."""
 
     def __exit__(
         self,
@@ -144,10 +145,10 @@ class Hook:
         if isinstance(error, PluginError):
             error.step = self.step if error.step is None else error.step
             return
-        raise self.wrong(f"raised {said(error)}{within(self.plugin, trace)}") from error
+        raise self.wrong(f"raised {error_line(error)}{within(self.plugin, trace)}") from error
 
     def passes(self, error: BaseException) -> bool:
-        """Whether an error is not the plug-in's fault: the user's to mend, or Ctrl-C.
+        """Return whether an error is not the plug-in's fault: the user's to mend, or Ctrl-C.
 
         A `ConfigError` of a hook of a round is a fault, for nobody could know before. Where Ctrl-C
         is ignored, as in the workers of a sweep, only a plug-in raises `KeyboardInterrupt`;
@@ -174,12 +175,12 @@ class Hook:
         return answer[0], answer[1]
 
     def must(self, holds: bool, rule: str, got: object) -> None:
-        """Raise `PluginError` unless what came back is what the ``rule`` says."""
+        """Raise `PluginError` unless the answer follows the ``rule``."""
         if not holds:
             raise self.wrong(f"must return {rule}, got {shown(got)}")
 
     def wrong(self, problem: str) -> PluginError:
-        """The error that says what was wrong with this call."""
+        """Return the error that says what was wrong with this call."""
         return PluginError(title(self.plugin), self.name, problem, self.step, tuple(self.clients))
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
 from typing import Any, get_type_hints
 
-from fedbench.core.blame import Hook, said
+from fedbench.core.blame import Hook, error_line
 from fedbench.core.errors import ConfigError, UnknownPluginError, few
 
 CONTRACTS = {  # what a plug-in of a kind must inherit
@@ -75,7 +75,7 @@ def plugin(kind: str, name: str) -> type[Any]:
         raise
     except BaseException as error:  # foreign code: whatever its import raises ends here, exits too
         raise UnknownPluginError(
-            f"--{kind} {name!r} cannot be imported from {point.value} ({said(error)}); "
+            f"--{kind} {name!r} cannot be imported from {point.value} ({error_line(error)}); "
             "repair or uninstall that package"
         ) from error
     contract: type[Any] = resolve_name(CONTRACTS[kind])

@@ -1,8 +1,8 @@
 """Program of an isolated process: it loads one plug-in and answers calls of its hooks.
 
-It holds what the calls bring and what the plug-in keeps. Its answers are plain values; memories and
-states stay here, under numbers. A call of which the plug-in is to keep nothing is answered by a
-fork of the process, which alone reads what it brings, and ends with its answer.
+Its answers are plain values; memories and states stay here, under numbers. A call of which the
+plug-in is to keep nothing is answered by a fork of the process, which alone reads the arguments,
+and ends with its answer.
 """
 
 import copy
@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -23,16 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.api import (
-    Attack,
-    AttackView,
-    Chain,
-    Defense,
-    Gradient,
-    Local,
-    Oracle,
-    ServerView,
-)
+from fedbench.api import Attack, AttackView, Chain, Defense, Gradient, Local, Oracle, ServerView
 from fedbench.core import errors, registry
 from fedbench.core.rng import Key
 from fedbench.isolation.plain import APART, write
@@ -43,10 +35,10 @@ ANSWERED = 77  # exit code of a fork that has answered
 
 
 class Guest:
-    """One plug-in, and what it keeps.
+    """One plug-in, with its memories and states under numbers.
 
     Args:
-        pipe: To the parent.
+        pipe: Connection to the parent.
     """
 
     def __init__(self, pipe: Connection) -> None:
@@ -104,11 +96,16 @@ class Guest:
         os._exit(ANSWERED)
 
     def answer(self, hook: str, arguments: tuple[Any, ...]) -> bytes:
-        """Return the answer of a hook, or how it failed."""
+        """Return the answer of a hook, ours or the plug-in's own, or how it failed."""
         try:
-            return write({"is": "done", "value": getattr(self, f"on_{hook}")(*arguments)})
+            return write({"is": "done", "value": self.called(hook, arguments)})
         except BaseException as error:  # foreign code, which may raise anything
             return write(failure(error))
+
+    def called(self, hook: str, arguments: tuple[Any, ...]) -> Any:
+        """Call our handler of a hook, or the plug-in's method where there is none."""
+        handler = getattr(self, f"on_{hook}", None) or getattr(self.plugin, hook)
+        return handler(*arguments)
 
     def ask(self, name: str, *arguments: object) -> Any:
         """Return the parent's answer to a question of the plug-in, while its call waits."""
@@ -120,15 +117,15 @@ class Guest:
         return answer
 
     def keep(self, value: object) -> int | None:
-        """The number under which a value stays here; None for None."""
+        """Return the number under which a value stays here; None for None."""
         if value is None:
             return None
         number = next(self._numbers)
         self.kept[number] = value
         return number
 
-    def known(self, number: int | Spec | None) -> Any:
-        """The value behind a number; behind a form of messages, what a rule starts with."""
+    def value(self, number: int | Spec | None) -> Any:
+        """Return the value of a number; for a form of messages, the state a rule starts with."""
         if isinstance(number, dict):
             return self.plugin.init(number)
         return None if number is None else self.kept[number]
@@ -143,10 +140,10 @@ class Guest:
     def on_anew(self, hook: str, arguments: tuple[Any, ...]) -> Any:
         """Call a hook of a new instance of the rule, which has kept nothing beside its state."""
         self.plugin = registry.load("defense", registry.describe(self.name, self.plugin))
-        return getattr(self, f"on_{hook}")(*arguments)
+        return self.called(hook, arguments)
 
     def described(self) -> dict[str, Any]:
-        """The plug-in in plain words, which do not change with the rounds."""
+        """Describe the plug-in in plain values, which do not change with the rounds."""
         plugin = self.plugin
         common = {
             "text": registry.describe(self.name, plugin),
@@ -177,14 +174,8 @@ class Guest:
             ],
         }
 
-    # Attacks.
-
-    def on_poison(self, xs: Tensor, ys: Tensor, local: Local) -> Any:
-        """See `Attack.poison`."""
-        return tuple(self.plugin.poison(xs, ys, local))
-
     def on_wrap_grad(self, batch_size: int, local: Local) -> int | None:
-        """Keep what `Attack.wrap_grad` makes of a gradient that the parent computes."""
+        """Call `Attack.wrap_grad` with a gradient that the parent computes, and keep the result."""
 
         def asking(name: str) -> Callable[[Any, Tensor, Tensor, Key], Any]:
             def gradient(tree: Any, x: Tensor, y: Tensor, key: Key) -> Any:
@@ -196,60 +187,46 @@ class Guest:
         return self.keep(self.plugin.wrap_grad(gradient, local))
 
     def on_gradient(self, number: int, tree: Any, x: Tensor, y: Tensor, key: Key) -> Any:
-        """The gradient that `Attack.wrap_grad` made, at one step."""
-        return self.known(number)(tree, x, y, key)
-
-    def on_trigger(self, xs: Tensor, ys: Tensor) -> Any:
-        """See `Attack.trigger`."""
-        return self.plugin.trigger(xs, ys)
+        """Return one step's gradient of the function that `Attack.wrap_grad` made."""
+        return self.value(number)(tree, x, y, key)
 
     def on_craft(self, view: AttackView, rule: str | None, memory: int | None) -> dict[str, Any]:
-        """See `Attack.craft`; ``rule`` is the text of the rule that it may ask."""
-        asked = None
-        if rule is not None:
-            form = view.own
-            asked = Oracle(
-                registry.load("defense", rule),
-                lambda sent, draw: self.ask("rule", of_form(form, sent), draw),
-            )
-        view = dataclasses.replace(
-            view, compress=lambda x: self.ask("compress", x), defense=asked, notes={}, trace=[]
-        )
-        sent, memory_now = self.plugin.craft(view, self.known(memory))
+        """Call `Attack.craft`; ``rule`` is the text of the rule that it may query."""
+        form = view.own
+
+        def ask_rule(sent: Payload, draw: int) -> Any:
+            require_same_form(form, sent)
+            return self.ask("rule", sent, draw)
+
+        oracle = None if rule is None else Oracle(registry.load("defense", rule), ask_rule)
+        compress = partial(self.ask, "compress")
+        view = dataclasses.replace(view, compress=compress, defense=oracle, notes={}, trace=[])
+        sent, later = self.plugin.craft(view, self.value(memory))
+        if isinstance(sent, Payload):
+            require_same_form(form, sent)
         return {
-            "sent": of_form(view.own, sent) if isinstance(sent, Payload) else sent,
-            "memory": self.keep(memory_now),
+            "sent": sent,
+            "memory": self.keep(later),
             "notes": dict(view.notes),
             "trace": [tuple(trial) for trial in view.trace],
-            "queries": 0 if asked is None else asked.queries,  # closed forms are counted, too
+            "queries": 0 if oracle is None else oracle.queries,  # closed forms are counted, too
         }
 
-    # Rules.
-
     def on_declared(self, f: int) -> dict[str, Any]:
-        """Fill in an ``f`` that was left open."""
+        """Fill in an ``f`` that was left open, and describe the rule again."""
         self.plugin = self.plugin.declared(f)
         return self.described()
 
-    def on_refuses(self, alphabet: type[Payload]) -> str | None:
-        """See `Stage.refuses`."""
-        why: str | None = self.plugin.refuses(alphabet)
-        return why
-
     def on_init(self, spec: Spec) -> int | None:
-        """See `Defense.init`."""
+        """Return the number of the rule's first state."""
         return self.keep(self.plugin.init(spec))
-
-    def on_ready(self, view: ServerView) -> bool:
-        """See `Defense.ready`."""
-        return bool(self.plugin.ready(view))
 
     def on_aggregate(
         self, received: Payload, state: int | Spec | None, view: ServerView
     ) -> dict[str, Any]:
-        """See `Defense.aggregate`; the state under a number stays as it is."""
+        """Call `Defense.aggregate` with a copy of the state under a number."""
         rule: Defense[Any] = self.plugin
-        out, later = rule.aggregate(received, copy.deepcopy(self.known(state)), view)
+        out, later = rule.aggregate(received, copy.deepcopy(self.value(state)), view)
         findings = view.findings
         return {
             "out": out,
@@ -258,19 +235,9 @@ class Guest:
             "notes": dict(findings.notes),
         }
 
-    def on_constant(self, name: str, *arguments: Any) -> Any:
-        """What a rule says of numbers alone: `tolerates`, `order_weights` and the like."""
-        return getattr(self.plugin, name)(*arguments)
-
-
-def of_form(form: Payload, sent: Payload) -> Payload:
-    """The same messages, if they are of the form that travels back."""
-    require_same_form(form, sent)
-    return sent
-
 
 def chained(rule: Any) -> list[Any]:
-    """The prefilters and the rule of a chain."""
+    """Return the prefilters and the rule of a chain."""
     links = [rule]
     while isinstance(links[-1], Chain):
         links[-1:] = [links[-1].first, links[-1].rule]
@@ -278,7 +245,7 @@ def chained(rule: Any) -> list[Any]:
 
 
 def failure(error: BaseException) -> dict[str, str]:
-    """Plain words for an error."""
+    """Return an error in plain values."""
     text = "".join(traceback.format_exception(error))
     return {"is": "failed", "error": type(error).__name__, "message": str(error), "trace": text}
 

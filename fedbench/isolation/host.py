@@ -1,6 +1,4 @@
-"""An isolated process as its parent sees it: calls of hooks, and answers to what they ask."""
-
-from __future__ import annotations
+"""An isolated process as its parent sees it: calls of hooks, and answers to their questions."""
 
 import builtins
 import os
@@ -10,7 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Self
 
 from fedbench.core import errors
 from fedbench.core.errors import FedbenchError, PluginError
@@ -33,10 +31,12 @@ PASSED = (
 PASSED_KINDS = ("LC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ONEDNN_", "DNNL_", "ATEN_")
 
 Answers = Mapping[str, Callable[..., Any]]
+Kinds = type | tuple[type, ...]
+FORMS = ({"is", "value"}, {"is", "name", "arguments"}, {"is", "error", "message", "trace"})
 
 
 def environment() -> dict[str, str]:
-    """What a child is started with: nothing of the run, no accelerator, the same packages."""
+    """Return a child's environment: nothing of the run, no accelerator, the same packages."""
     passed = {
         name: value
         for name, value in os.environ.items()
@@ -46,24 +46,8 @@ def environment() -> dict[str, str]:
     return passed | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
 
 
-class Kept:
-    """A value that stays in a child, by its number. Copies are the same: nobody here can change it.
-
-    Args:
-        child: Where it is.
-        number: What the child calls it.
-    """
-
-    def __init__(self, child: Child, number: int) -> None:
-        self.number = number
-        weakref.finalize(self, child.released.append, number)
-
-    def __deepcopy__(self, memo: object) -> Kept:
-        return self
-
-
 class Child:
-    """A process with one plug-in. It starts at once, and imports while others do other things."""
+    """A process with one plug-in. It starts at once, and imports in the background."""
 
     def __init__(self) -> None:
         self.what = "a plug-in"
@@ -88,32 +72,33 @@ class Child:
         answers: Answers | None = None,
         apart: bool = False,
     ) -> Any:
-        """What the hook returns, as plain values.
+        """Return the answer of a hook, as plain values.
 
         Args:
-            hook: Which.
-            arguments: What it is shown; they are copied.
-            form: What messages in its answer, and in its questions, must be like.
-            answers: To what it may ask meanwhile, by name.
-            apart: Of a new instance, in a fork of the process: the plug-in never learns of it.
+            hook: Name of the hook.
+            arguments: Values that it is shown; they are copied.
+            form: Messages whose form its answer and its questions must have.
+            answers: Functions that answer its questions meanwhile, by name.
+            apart: Call a new instance, in a fork of the process: the plug-in never learns of it.
 
         Raises:
-            FedbenchError: what the plug-in raised; or its process ended, or said nonsense.
+            FedbenchError: the plug-in raised it; or its process ended, or its answer is illegal.
             Exception: another error of the plug-in, if Python itself has one of that name.
         """
-        released, self.released[:] = list(self.released), []
+        released = list(self.released)
+        self.released.clear()
         if apart:
             self._tell((APART, (), released), hook)
         self._tell((hook, arguments, [] if apart else released), hook)
         while True:
-            said = self._hear(hook, form)
-            if said["is"] == "done":
-                return said["value"]
-            if said["is"] == "failed":
-                raise _as_error(said)
-            name, asked = said["name"], said["arguments"]
+            message = self._hear(hook, form)
+            if message["is"] == "done":
+                return message["value"]
+            if message["is"] == "failed":
+                raise _as_error(message)
             try:
-                answer: tuple[str, Any] = ("answer", (answers or {})[name](*asked))
+                question = (answers or {})[message["name"]]
+                answer: tuple[str, Any] = ("answer", question(*message["arguments"]))
             except Exception as error:
                 answer = ("raise", (type(error).__name__, str(error)))
             self._tell(answer, hook)
@@ -130,14 +115,31 @@ class Child:
         except (EOFError, OSError):
             raise self._gone(hook) from None
         try:
-            said = read(data, form)
-            if not isinstance(said, dict) or said.keys() not in SAID:
+            message = read(data, form)
+            if not isinstance(message, dict) or message.keys() not in FORMS:
                 raise NotPlainError("it is no message")
         except NotPlainError as error:
             raise FedbenchError(
                 f"{self.what} must return plain values from {hook} under --isolate: {error}"
             ) from None
-        return said
+        return message
+
+    def checked(self, hook: str, value: Any, kind: Kinds, rule: str) -> Any:
+        """Return the value of an answer if it is of this kind, else raise `FedbenchError`."""
+        if not isinstance(value, kind):
+            got = type(value).__name__
+            raise FedbenchError(f"{self.what} must return {rule} from {hook}, got {got}")
+        return value
+
+    def fields(self, hook: str, value: Any, kinds: Mapping[str, Kinds]) -> dict[str, Any]:
+        """Return the fields of an answer if all are there and of these kinds."""
+        fields = self.checked(hook, value, dict, "an answer")
+        if fields.keys() != kinds.keys():
+            got = ", ".join(map(str, fields))
+            raise FedbenchError(f"{self.what} must answer {hook} in full, got {got}")
+        for name, kind in kinds.items():
+            self.checked(hook, fields[name], kind, f"a legal {name!r}")
+        return dict(fields)
 
     def _gone(self, hook: str) -> FedbenchError:
         self.process.kill()
@@ -146,11 +148,20 @@ class Child:
         return FedbenchError(f"{self.what} ended its process with {how} in {hook}")
 
 
-SAID = (
-    {"is": 0, "value": 0}.keys(),
-    {"is": 0, "name": 0, "arguments": 0}.keys(),
-    {"is": 0, "error": 0, "message": 0, "trace": 0}.keys(),
-)
+class Kept:
+    """A value that stays in a child, by its number. Copies are the same: nobody here can change it.
+
+    Args:
+        child: The process that has it.
+        number: Number of the value in the child.
+    """
+
+    def __init__(self, child: Child, number: int) -> None:
+        self.number = number
+        weakref.finalize(self, child.released.append, number)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
 
 def _end(process: subprocess.Popen[bytes], pipe: Connection, parent: int) -> None:
@@ -161,9 +172,10 @@ def _end(process: subprocess.Popen[bytes], pipe: Connection, parent: int) -> Non
     process.wait()
 
 
-def _as_error(said: Mapping[str, Any]) -> Exception:
-    """The error of a child, ours or Python's by its name, with its traceback as a note."""
-    name, message = str(said["error"]), str(said["message"])
+def _as_error(failure: Mapping[str, Any]) -> Exception:
+    """Return the error of a child, ours or Python's by its name, with its traceback as a note."""
+    name = str(failure["error"])
+    message = str(failure["message"])
     cls = getattr(errors, name, None) or getattr(builtins, name, None)
     error: Exception
     if cls is PluginError:  # of a link of a chain, or of a rule that an attack asked
@@ -172,5 +184,5 @@ def _as_error(said: Mapping[str, Any]) -> Exception:
         error = cls(message)
     else:
         error = RuntimeError(f"{name}: {message}")
-    error.add_note(str(said["trace"]))
+    error.add_note(str(failure["trace"]))
     return error

@@ -1,4 +1,4 @@
-"""Plain values as bytes: what a process with foreign code may say, read without running any code.
+"""Plain values as bytes, which a process with foreign code may send, read without running code.
 
 A message is the length of its head (8 bytes), the head (JSON), and the bytes of its tensors.
 Reading it makes numbers, texts, containers, tensors and payloads of an expected form, and no other
@@ -39,7 +39,7 @@ class NotPlainError(ValueError):
 
 
 def write(value: object) -> bytes:
-    """The bytes of a value.
+    """Return the bytes of a value.
 
     Raises:
         NotPlainError: it is, or holds, something else than None, a bool, number, text or bytes, a
@@ -80,12 +80,11 @@ def _tree(value: object, blobs: list[bytes]) -> Any:
 
 
 def read(data: bytes, form: Payload | None = None) -> Any:
-    """The value of these bytes.
+    """Return the value of these bytes.
 
     Args:
-        data: What `write` made, or anything at all.
-        form: What a payload must be like: its class, its fields, its public form. Without one
-            there is none.
+        data: Bytes that `write` made, or any others.
+        form: Payload whose class, fields and public form another must have; None: no payload.
 
     Raises:
         NotPlainError: the bytes hold no value, or a payload of another form.
@@ -116,7 +115,7 @@ class _Reader:
         self.value = self.made(head["tree"])
 
     def made(self, tree: Any) -> Any:
-        """The value of a node of the head."""
+        """Return the value of a node of the head."""
         if not isinstance(tree, dict):
             if isinstance(tree, list):
                 raise NotPlainError("a list must be named as one")
@@ -137,8 +136,9 @@ class _Reader:
         raise NotPlainError(f"a {kind} is none of the kinds")
 
     def tensor(self, name: str, shape: list[int], number: int) -> Tensor:
-        """Numbers of a type, in a shape that has as many."""
-        dtype, blob = DTYPES[name], self.blobs[number]
+        """Return numbers of a type, in a shape that has as many."""
+        dtype = DTYPES[name]
+        blob = self.blobs[number]
         if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != len(blob):
             raise NotPlainError(f"{len(blob)} bytes are no {name} of shape {tuple(shape)}")
         if not len(blob):
@@ -148,8 +148,9 @@ class _Reader:
         return numbers.reshape(shape)
 
     def payload(self, name: str, tree: Any) -> Payload:
-        """Messages of the expected form, with these tensors."""
-        form, tensors = self.form, self.made(tree)
+        """Return messages of the expected form, with these tensors."""
+        form = self.form
+        tensors = self.made(tree)
         if form is None or name != type(form).__name__:
             wanted = "none" if form is None else type(form).__name__
             raise NotPlainError(f"messages must be {wanted}, got {name}")

@@ -1,7 +1,7 @@
-"""Attacks and rules of other processes, under the contracts of those of this one.
+"""Stand-ins for attacks and rules of other processes, under the contracts of those of this one.
 
-All that couples isolation to the contracts is here: what a hook is shown is copied into its
-process, what it returns comes back as plain values. Memories and states stay there (`Kept`).
+Only this module couples isolation to the contracts: the arguments of a hook are copied into its
+process, its answer comes back as plain values. Memories and states stay there (`Kept`).
 """
 
 import copy
@@ -27,20 +27,19 @@ from fedbench.api import (
     Traits,
 )
 from fedbench.core import registry
-from fedbench.core.blame import said
+from fedbench.core.blame import error_line
 from fedbench.core.errors import FedbenchError, PluginError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.isolation.host import Child, Kept
+from fedbench.isolation.host import Child, Kept, Kinds
 from fedbench.payload import Payload, Spec
 
 
 def unanswered(*arguments: object) -> Any:
-    """Stand where a view has a function of this process, which stays here."""
+    """Stand in a view for a function of this process, which stays here."""
     raise AssertionError("only the child's own functions are called")
 
 
-Kinds = type | tuple[type, ...]
 NOTHING = type(None)
 DESCRIBED: dict[str, Kinds] = {"text": str, "class": str, "file": str, "accepts": list}
 ATTACK: dict[str, Kinds] = {"hooks": list, "needs": str, "idle": bool}
@@ -69,81 +68,74 @@ AGGREGATED: dict[str, Kinds] = {
 
 
 class StandIn:
-    """What both have: the plug-in's description, and the process that it is in.
+    """Common part of both: the plug-in's description, and the process that it is in.
 
     Args:
-        child: With the plug-in.
-        told: Its description, see `fedbench.isolation.child`.
+        child: Process with the plug-in.
+        described: Description of the plug-in, see `fedbench.isolation.child`.
     """
 
-    def __init__(self, child: Child, told: dict[str, Any]) -> None:
-        self.child, self.told = child, told
+    def __init__(self, child: Child, described: dict[str, Any]) -> None:
+        self.child = child
+        self.described = described
         self.titled = child.what
-        self.text: str = told["text"]
-        self.file: str = told["file"]
+        self.text: str = described["text"]
+        self.file: str = described["file"]
 
     def keeping(self, number: object) -> Kept | None:
-        """What the plug-in keeps under a number."""
+        """Return the value that the plug-in keeps under a number."""
         return Kept(self.child, number) if isinstance(number, int) else None
-
-    def checked(self, hook: str, value: Any, kind: Kinds, rule: str) -> Any:
-        """The value, if it is of this kind; see `_checked`."""
-        return _checked(self.child, hook, value, kind, rule)
-
-    def fields(self, hook: str, value: Any, kinds: dict[str, Kinds]) -> dict[str, Any]:
-        """The parts of an answer, if they are there and of these kinds; see `_fields`."""
-        return _fields(self.child, hook, value, kinds)
 
 
 class IsolatedAttack(StandIn, Attack):
     """An attack in a process of its own. A backdoor's trigger is made in a second one.
 
-    That one is shown held-out images of all clients, which the first is not to know.
+    The second is shown held-out images of all clients, which the first is not to know.
 
     Args:
-        child: With the attack.
-        told: Its description.
-        second: Starts another process with the same attack.
+        child: Process with the attack.
+        described: Description of the attack.
+        second: Function that starts another process with the same attack.
     """
 
     def __init__(
-        self, child: Child, told: dict[str, Any], second: Callable[[], StandIn] | None = None
+        self, child: Child, described: dict[str, Any], second: Callable[[], StandIn] | None = None
     ) -> None:
-        super().__init__(child, told)
+        super().__init__(child, described)
         self._second = second
-        self._judged: StandIn | None = None
+        self._triggering: StandIn | None = None
 
     @property
     def idle(self) -> bool:
-        """What the attack says."""
-        return bool(self.told["idle"])
+        """True if the attack overrides nothing."""
+        return bool(self.described["idle"])
 
     @property
     def trains(self) -> bool:
         """True if it has a hook of training."""
-        return bool({"poison", "wrap_grad"} & set(self.told["hooks"]))
+        return bool({"poison", "wrap_grad"} & set(self.described["hooks"]))
 
     @property
     def wraps(self) -> bool:
-        """True if it changes gradients."""
-        return "wrap_grad" in self.told["hooks"]
+        """True if it changes the gradients of its clients."""
+        return "wrap_grad" in self.described["hooks"]
 
     def needs(self) -> Knowledge:
-        """What the attack declares."""
-        return Knowledge.parse(self.told["needs"])
+        """Return the knowledge that the attack declares."""
+        return Knowledge.parse(self.described["needs"])
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
-        """See `Attack.poison`."""
-        if "poison" not in self.told["hooks"]:
+        """Return the images and labels that the attack makes there."""
+        if "poison" not in self.described["hooks"]:
             return xs, ys
         pair = self.child.call("poison", xs, ys, local)
-        images, labels = self.checked("poison", pair, tuple, "images and labels")
+        images, labels = self.child.checked("poison", pair, tuple, "images and labels")
         return images.to(xs.device), labels.to(ys.device)
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
-        """See `Attack.wrap_grad`: each step's gradient goes there and back.
+        """Return a gradient that goes there and back in each step.
 
-        It follows training client by client (`fedbench.executors.training.Loop`), and no other way.
+        Only training client by client (`fedbench.executors.training.Loop`) can follow it.
         """
         device = next(iter(local.tree.values())).device
 
@@ -158,60 +150,61 @@ class IsolatedAttack(StandIn, Attack):
 
         def gradient(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             arguments = (wrapped.number, tree, x, y, key)
-            found = self.child.call("gradient", *arguments, answers=answers)
-            there: Tree = self.checked("wrap_grad", found, dict, "a gradient")
+            answer = self.child.call("gradient", *arguments, answers=answers)
+            there: Tree = self.child.checked("wrap_grad", answer, dict, "a gradient")
             return {name: part.to(x.device) for name, part in there.items()}
 
         return gradient
 
     def trigger(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, int] | None:
-        """See `Attack.trigger`."""
-        if "trigger" not in self.told["hooks"]:
+        """Return the backdoor's test images that the second process makes."""
+        if "trigger" not in self.described["hooks"]:
             return None
-        if self._judged is None:
-            self._judged = self if self._second is None else self._second()
-        found = self._judged.child.call("trigger", xs, ys)
-        if found is None:
+        if self._triggering is None:
+            self._triggering = self if self._second is None else self._second()
+        answer = self._triggering.child.call("trigger", xs, ys)
+        if answer is None:
             return None
-        images, label = self.checked("trigger", found, tuple, "images and a label")
+        images, label = self.child.checked("trigger", answer, tuple, "images and a label")
         return images.to(xs.device), int(label)
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload | list[bytes], Any]:
-        """See `Attack.craft`; what the view lets it ask is answered here, while it waits."""
+        """Return the messages that it crafts there; its questions are answered here meanwhile."""
         device = view.updates.device
         answers: dict[str, Callable[..., Any]] = {"compress": lambda x: view.compress(x.to(device))}
         rule = None
         if view.defense is not None:
             assert isinstance(view.defense.rule, StandIn)  # both are isolated, or none is
-            answers["rule"], rule = view.defense, view.defense.rule.text
+            answers["rule"] = view.defense
+            rule = view.defense.rule.text
         shown = dataclasses.replace(view, compress=unanswered, defense=None, notes={}, trace=[])
         number = memory.number if isinstance(memory, Kept) else None
-        found = self.child.call("craft", shown, rule, number, form=view.own, answers=answers)
-        told = self.fields("craft", found, CRAFTED)
-        view.notes.update(told["notes"])
-        view.trace.extend(told["trace"])
+        answer = self.child.call("craft", shown, rule, number, form=view.own, answers=answers)
+        fields = self.child.fields("craft", answer, CRAFTED)
+        view.notes.update(fields["notes"])
+        view.trace.extend(fields["trace"])
         if view.defense is not None:
-            view.defense.queries = max(view.defense.queries, int(told["queries"]))
-        return told["sent"], self.keeping(told["memory"])
+            view.defense.queries = max(view.defense.queries, int(fields["queries"]))
+        return fields["sent"], self.keeping(fields["memory"])
 
 
 class IsolatedDefense(StandIn, Defense[Any]):
-    """A rule, with what comes before it, in a process of its own.
+    """A rule, with its prefilters, in a process of its own.
 
     Args:
-        child: With the rule.
-        told: Its description.
+        child: Process with the rule.
+        described: Description of the rule.
     """
 
-    def __init__(self, child: Child, told: dict[str, Any]) -> None:
-        super().__init__(child, told)
-        self.f = told["f"]
-        self.links = [_link(**link) for link in told["links"]]
-        self._traits = Traits(**told["traits"])
+    def __init__(self, child: Child, described: dict[str, Any]) -> None:
+        super().__init__(child, described)
+        self.f = described["f"]
+        self.links = [_link(**link) for link in described["links"]]
+        self._traits = Traits(**described["traits"])
         self._is_apart = False
 
     def apart(self) -> Self:
-        """The same rule, asked in forks of its process, which keep nothing of what they see."""
+        """Return the same rule, called in forks of its process, which keep nothing."""
         other = copy.copy(self)
         other._is_apart = True
         return other
@@ -220,73 +213,73 @@ class IsolatedDefense(StandIn, Defense[Any]):
         return self.child.call(hook, *arguments, apart=self._is_apart)
 
     def traits(self) -> Traits:
-        """What the rule says."""
+        """Return the traits that the rule declares."""
         return self._traits
 
     def declared(self, f: int) -> Self:
-        """The same with an ``f`` that was left open filled in."""
-        told = _described(self.child, "defense", self._ask("declared", f))
-        return self if told["text"] == self.text else type(self)(self.child, told)
+        """Return it with an ``f`` that was left open filled in."""
+        described = _description(self.child, "defense", self._ask("declared", f))
+        return self if described["text"] == self.text else type(self)(self.child, described)
 
     def refuses(self, alphabet: type[Payload]) -> str | None:
-        """What the rule says."""
+        """Return why the rule has no meaning on an alphabet; None if it has one."""
         why = self._ask("refuses", alphabet)
         return None if why is None else str(why)
 
     def init(self, spec: Spec) -> Any:
-        """The state, which stays in the rule's process; apart, what it will be made of."""
+        """Return the state, which stays in the rule's process; apart, the form it is made of."""
         return spec if self._is_apart else self.keeping(self._ask("init", spec))
 
     def rows_needed(self) -> int:
-        """What the rule says."""
-        return int(self.told["rows_needed"])
+        """Return the smallest ``n`` for which the rule is defined."""
+        return int(self.described["rows_needed"])
 
     def most_rows(self) -> int | None:
-        """What the rule says."""
-        most = self.told["most_rows"]
-        return None if most is None else int(most)
+        """Return the largest ``n`` that it can answer for, if there is a limit."""
+        most: int | None = self.described["most_rows"]
+        return most
 
     def ready(self, view: ServerView) -> bool:
-        """What the rule says, or what follows from `rows_needed` and `most_rows`."""
-        own = self.told["ready"]
+        """Return the rule's answer, or what follows from `rows_needed` and `most_rows`."""
+        own = self.described["ready"]
         return bool(self._ask("ready", view)) if own else super().ready(view)
 
     def tolerates(self, n: int) -> int:
-        """What the rule says."""
-        return int(self._ask("constant", "tolerates", n))
+        """Return the rule's breakdown point."""
+        return int(self._ask("tolerates", n))
 
     def sensitivity(self, clip: float, n: int) -> float | None:
-        """What the rule says."""
-        bound = self._ask("constant", "sensitivity", clip, n)
+        """Return the rule's sensitivity, if proved."""
+        bound = self._ask("sensitivity", clip, n)
         return None if bound is None else float(bound)
 
     def order_weights(self, n: int) -> Tensor | None:
-        """What the rule says."""
-        weights = self._ask("constant", "order_weights", n)
+        """Return the rule's coefficients of sorted rows, if it has such."""
+        answer = self._ask("order_weights", n)
         kinds = (Tensor, NOTHING)
-        found: Tensor | None = self.checked("order_weights", weights, kinds, "weights or None")
-        return found
+        weights: Tensor | None
+        weights = self.child.checked("order_weights", answer, kinds, "weights or None")
+        return weights
 
     def select(self, squared: Tensor) -> Tensor | None:
-        """What the rule says."""
-        found = self._ask("constant", "select", squared)
-        rows: Tensor | None = self.checked("select", found, (Tensor, NOTHING), "rows or None")
+        """Return the rows that the rule averages, if squared distances decide them."""
+        answer = self._ask("select", squared)
+        rows = self.child.checked("select", answer, (Tensor, NOTHING), "rows or None")
         return None if rows is None else rows.to(squared.device)
 
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
-        """See `Defense.aggregate`."""
-        known = state.number if isinstance(state, Kept) else state
-        found = self._ask("aggregate", received, known, view)
-        told = self.fields("aggregate", found, AGGREGATED)
-        out: Tensor = told["out"]
-        view.findings.kept = told["kept"]
-        view.findings.notes.update(told["notes"])
-        later = None if self._is_apart else self.keeping(told["state"])  # it ended with the fork
-        return out.to(_device(received)), later
+        """Return the aggregate that the rule computes there, and fill in its findings."""
+        number = state.number if isinstance(state, Kept) else state
+        answer = self._ask("aggregate", received, number, view)
+        fields = self.child.fields("aggregate", answer, AGGREGATED)
+        view.findings.kept = fields["kept"]
+        view.findings.notes.update(fields["notes"])
+        later = None if self._is_apart else self.keeping(fields["state"])  # it ended with the fork
+        return fields["out"].to(_device(received)), later
 
 
 class Isolation:
-    """Loads attacks and rules into processes of their own; the end of the block ends them."""
+    """Loader of attacks and rules into processes of their own, which end with the block."""
 
     def __enter__(self) -> Self:
         self.children: list[Child] = []
@@ -307,57 +300,34 @@ class Isolation:
         return self.children[-1]
 
     def load(self, kind: str, text: str) -> Any:
-        """As `fedbench.core.registry.load`; what is no attack and no rule is loaded here."""
+        """Load a plug-in as `fedbench.core.registry.load` does, attacks and rules over there."""
         if kind not in ("attack", "defense"):
             return registry.load(kind, text)
         child = self._ready.pop() if self._ready else self._started()
         child.what = registry.owner(kind, text)
         try:
-            told = child.call("load", kind, text, torch.get_num_threads())
-            told = _described(child, kind, told)
-            alphabets = {"accepts": tuple(_alphabet(name) for name in told["accepts"])}
-            named = told["class"]  # what errors call it
+            answer = child.call("load", kind, text, torch.get_num_threads())
+            described = _description(child, kind, answer)
+            alphabets = {"accepts": tuple(map(_alphabet, described["accepts"]))}
+            name = described["class"]  # errors show it
             if kind == "defense":
-                return type(named, (IsolatedDefense,), alphabets)(child, told)
+                return type(name, (IsolatedDefense,), alphabets)(child, described)
             again = partial(self.load, kind, text)
-            return type(named, (IsolatedAttack,), alphabets)(child, told, again)
+            return type(name, (IsolatedAttack,), alphabets)(child, described, again)
         except FedbenchError:
             raise
         except Exception as error:
-            problem = f"raised {said(error)}"
+            problem = f"raised {error_line(error)}"
             raise PluginError(child.what, "its description", problem) from error
 
 
-def _described(child: Child, kind: str, told: Any) -> dict[str, Any]:
-    """What a process says of its plug-in, if all of it is there and of its kind."""
-    return _fields(child, "its description", told, DESCRIBED | (ATTACK, RULE)[kind == "defense"])
-
-
-def _checked(child: Child, hook: str, value: Any, kind: Kinds, rule: str) -> Any:
-    """The value, if it is of this kind.
-
-    Raises:
-        FedbenchError: it is not.
-    """
-    if not isinstance(value, kind):
-        got = type(value).__name__
-        raise FedbenchError(f"{child.what} must return {rule} from {hook}, got {got}")
-    return value
-
-
-def _fields(child: Child, hook: str, value: Any, kinds: dict[str, Kinds]) -> dict[str, Any]:
-    """The parts of an answer, if they are there and of these kinds."""
-    parts = _checked(child, hook, value, dict, "an answer")
-    if parts.keys() != kinds.keys():
-        got = ", ".join(map(str, parts))
-        raise FedbenchError(f"{child.what} must answer {hook} in full, got {got}")
-    for name, kind in kinds.items():
-        _checked(child, hook, parts[name], kind, f"a legal {name!r}")
-    return dict(parts)
+def _description(child: Child, kind: str, answer: Any) -> dict[str, Any]:
+    """Return the description of a plug-in, if all of it is there and of its kind."""
+    return child.fields("its description", answer, DESCRIBED | (ATTACK, RULE)[kind == "defense"])
 
 
 def _link(traits: dict[str, bool], f: int | None, file: str, accepts: list[str]) -> SimpleNamespace:
-    """A part of a chain, as far as it is asked whether it fits."""
+    """Return a part of a chain, as far as its fit is examined."""
     alphabets = tuple(map(_alphabet, accepts))
     return SimpleNamespace(traits=partial(Traits, **traits), f=f, file=file, accepts=alphabets)
 
@@ -368,12 +338,8 @@ def _device(messages: Payload) -> torch.device:
 
 
 def _alphabet(name: str) -> type[Payload]:
-    """An alphabet of fedbench by its name.
-
-    Raises:
-        FedbenchError: it has none of that name; another package's cannot be told by name.
-    """
-    found = getattr(payloads, name, None)
-    if not (isinstance(found, type) and issubclass(found, Payload)):
+    """Return an alphabet of fedbench by its name; another package's raises `FedbenchError`."""
+    alphabet = getattr(payloads, name, None)
+    if not (isinstance(alphabet, type) and issubclass(alphabet, Payload)):
         raise FedbenchError(f"--isolate knows the alphabets of fedbench, got {name}")
-    return found
+    return alphabet

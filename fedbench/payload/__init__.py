@@ -1,4 +1,4 @@
-"""What travels: one file per alphabet."""
+"""Messages between clients and server, one file per alphabet."""
 
 from fedbench.payload.base import Checks, Payload, Spec, identical, require_same_form, same
 from fedbench.payload.floats import FloatVectors

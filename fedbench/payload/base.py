@@ -1,17 +1,17 @@
-"""The contract of everything that travels."""
+"""The contract of every message: alphabets, their real values and their bytes."""
 
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.tiling import finite_rows
-from fedbench.payload.packets import Packet
+from fedbench.payload.packets import Packet, Part, join
 
 Spec = dict[str, Any]  # the public form of a message: what both ends know before it is sent
 Checks = Literal["none", "finite", "range"]
@@ -25,6 +25,9 @@ class Payload(ABC):
     ``values`` lifts any alphabet to real rows ``(n, k)``, `nearest` projects back to the closest
     legal messages, so any real-valued attack or defense runs on every alphabet.
     """
+
+    # Where both are as wide, is a column of `values` that column of the updates?
+    aligned: ClassVar[bool] = True
 
     @property
     def bounded(self) -> bool:
@@ -40,7 +43,7 @@ class Payload(ABC):
 
     @property
     def spec(self) -> Spec:
-        """The public form: every field that is no tensor, and the widths of those that are."""
+        """Public form: every field that is no tensor, and the widths of those that are."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {
             name: tuple(value.shape[1:]) if isinstance(value, Tensor) else value
@@ -48,27 +51,27 @@ class Payload(ABC):
         }
 
     def copied(self) -> Self:
-        """The same messages, in memory of their own."""
+        """Return the same messages, in memory of their own."""
         copies = {name: x.clone() for name, x in self._tensors().items()}
         return dataclasses.replace(self, **copies)
 
     def take(self, rows: Tensor | Sequence[int]) -> Self:
-        """The messages of these rows, copied; negative ones count from the end."""
+        """Return the messages of these rows, copied; negative ones count from the end."""
         index = torch.as_tensor(rows, dtype=torch.long)
         index = torch.where(index < 0, index + len(self), index)
         taken = {name: x.index_select(0, index.to(x.device)) for name, x in self._tensors().items()}
         return dataclasses.replace(self, **taken)
 
     def put(self, rows: Tensor | Sequence[int], other: Self) -> Self:
-        """A copy in which these rows are ``other``'s messages."""
+        """Return a copy in which these rows are ``other``'s messages."""
         require_same_form(self, other)
         index = torch.as_tensor(rows, dtype=torch.long)
-        tensors, new = self._tensors(), other._tensors()
         if len(index) != len(other):
             raise IllegalPayloadError(f"put: {len(index)} rows for {len(other)} messages")
+        new = other._tensors()
         merged = {
             name: x.index_copy(0, index.to(x.device), new[name].to(x))
-            for name, x in tensors.items()
+            for name, x in self._tensors().items()
         }
         return dataclasses.replace(self, **merged)
 
@@ -78,63 +81,78 @@ class Payload(ABC):
 
     @abstractmethod
     def values(self) -> Tensor:
-        """``(n, k)``: float32, or exact int32 for rankings."""
+        """Return real rows ``(n, k)``: float32, or exact int32 for rankings."""
 
     @abstractmethod
     def nearest(self, values: Tensor) -> Self:
-        """The legal messages closest to ``values (n, k)`` in L2, with this payload's headers."""
+        """Return the legal messages closest to ``values (n, k)`` in L2, with the same headers."""
 
-    @property
-    def aligned(self) -> bool:
-        """True if, where both are as wide, a column of `values` is that column of the updates."""
-        return True
+    def fixed(self) -> tuple[int, float]:
+        """Return how many first columns of `values` cannot be mirrored, and their middle."""
+        return 0, 0.0
 
     def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
-        """``values``, mirrored at the middle of the alphabet and ``scale`` times as far from it."""
-        return -scale * values
+        """Return ``values``, mirrored at the middle and ``scale`` times as far from it."""
+        columns, _ = self.fixed()
+        mirrored = -scale * values
+        return (
+            torch.cat([values[:, :columns], mirrored[:, columns:]], dim=1) if columns else mirrored
+        )
 
     def origin(self) -> Tensor:
-        """``(k,)``: `values` in the middle of the alphabet, as zeros of floats and halves of bits.
+        """Return the `values` ``(k,)`` in the middle of the alphabet: 0 of floats, 1/2 of bits.
 
         Norms and angles of messages are measured from here.
         """
-        return torch.zeros(self.values().shape[1], device=self.values().device)
+        values = self.values()
+        columns, middle = self.fixed()
+        origin = torch.zeros(values.shape[1], device=values.device)
+        origin[:columns] = middle
+        return origin
 
     def entropy(self) -> Tensor | None:
-        """``(n,)`` bits: the empirical entropy of a message's symbols, where that is an estimate.
+        """Return the empirical entropy ``(n,)`` of a message's symbols in bits, if it estimates.
 
-        Beside the measured bits, never instead of them.
+        It stands beside the measured bits, never instead of them.
         """
         return None
 
     def headers(self) -> dict[str, Tensor]:
-        """What a client chooses beside its symbols: scales, seeds, indices, each ``(n, ...)``.
+        """Return the client's choices beside its symbols: scales, seeds, indices, ``(n, ...)``.
 
         The record compares the adversary's with those of its clients as if honest.
         """
         return {}
 
     def in_range(self) -> Tensor:
-        """``(n,)`` bool: False for a row that no honest encoder sends, whatever its input.
+        """Return ``(n,)`` bool: False for a row that no honest encoder sends, whatever its input.
 
         A scale of any size is that of some input, so a large one is in range.
         """
         return torch.ones(len(self), dtype=torch.bool)
 
-    @abstractmethod
+    def parts(self) -> list[list[Part]]:
+        """Return the parts of the messages in their order on the wire, each with ``n`` rows."""
+        raise NotImplementedError
+
     def encode(self) -> list[Packet]:
-        """One packet per row; canonical: equal messages have equal bytes."""
+        """Return one packet per row; canonical: equal messages have equal bytes."""
+        return [join(row) for row in zip(*self.parts(), strict=True)]
 
     @classmethod
     @abstractmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """One message. Raises `IllegalPayloadError` for bytes that no legal message has."""
+        """Return the message of one packet.
+
+        Raises:
+            IllegalPayloadError: no legal message has these bytes.
+        """
 
     @classmethod
     def decode(
         cls, packets: Sequence[Packet], spec: Spec, device: torch.device | str = "cpu"
     ) -> tuple[Self | None, Tensor]:
-        """The legal messages (None if there are none), and ``(n,)`` bool: which were accepted."""
+        """Return the legal messages (None if there are none), and which were accepted, ``(n,)``."""
         accepted = torch.zeros(len(packets), dtype=torch.bool)
         rows = []
         for i, packet in enumerate(packets):
@@ -154,7 +172,7 @@ class Payload(ABC):
     def receive(
         self, packets: Sequence[Packet], checks: Checks, device: torch.device | str = "cpu"
     ) -> tuple[Self, Tensor]:
-        """Messages of this form: those that decode and pass ``checks``, and ``(n,)`` bool which."""
+        """Return the messages that decode to this form and pass ``checks``, and which, ``(n,)``."""
         received, accepted = self.decode(packets, self.spec, device)
         if received is None:
             return self.take([]), accepted
@@ -165,7 +183,7 @@ class Payload(ABC):
         return received.take(good.nonzero()[:, 0]), accepted
 
     def passes(self, checks: Checks) -> Tensor:
-        """``(n,)`` bool: rows that the server's ``checks`` let through.
+        """Return the rows ``(n,)`` bool that the server's ``checks`` let through.
 
         ``none``: all; ``finite``: no NaN, no infinity; ``range``: also `in_range`.
         """
@@ -188,21 +206,28 @@ def require_same_form(a: Payload, b: Payload) -> None:
 
 
 def same(a: Payload, b: Payload) -> bool:
-    """Equal type and equal bytes (dataclasses of tensors compare by identity)."""
+    """Return whether type, form and bytes are equal (``==`` compares identity)."""
     return type(a) is type(b) and a.spec == b.spec and a.encode() == b.encode()
 
 
 def identical(a: Payload, b: Payload) -> bool:
-    """Equal type, form and tensors, without the bytes; NaN is equal to nothing."""
+    """Return whether type, form and tensors are equal; NaN is equal to nothing."""
     if type(a) is not type(b) or a.spec != b.spec:
         return False
-    mine, theirs = a._tensors(), b._tensors()
-    return all(torch.equal(x, theirs[name]) for name, x in mine.items())
+    theirs = b._tensors()
+    return all(torch.equal(x, theirs[name]) for name, x in a._tensors().items())
 
 
-def require_width(name: str, x: Tensor, width: int, dtype: torch.dtype) -> None:
-    """Raise `IllegalPayloadError` unless ``x`` is ``(n, width)`` of ``dtype``."""
-    if x.ndim != 2 or x.shape[1] != width or x.dtype != dtype:
-        raise IllegalPayloadError(
-            f"{name} must be (n, {width}) {dtype}, got {tuple(x.shape)} {x.dtype}"
-        )
+def require_form(payload: Payload, **forms: tuple[int | str, torch.dtype]) -> None:
+    """Raise `IllegalPayloadError` unless each named field is ``(n, width)`` of its dtype.
+
+    A width that is a letter may be any number.
+    """
+    for name, (width, dtype) in forms.items():
+        x: Tensor = getattr(payload, name)
+        fits = x.ndim == 2 and (isinstance(width, str) or x.shape[1] == width)
+        if not fits or x.dtype != dtype:
+            raise IllegalPayloadError(
+                f"{type(payload).__name__}.{name} must be (n, {width}) {dtype}, "
+                f"got {tuple(x.shape)} {x.dtype}"
+            )

@@ -11,18 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbench.core.errors import IllegalPayloadError
-from fedbench.payload.packets import Bytes
+from fedbench.payload.packets import Bytes, Part
 
 Integers = npt.NDArray[np.int64]
 
-LARGEST = 2**31 - 1  # of a gap or magnitude; its codeword has 31 + 5 + 3 + 2 + 1 bits
-_LONGEST = 42
+LARGEST = 2**31 - 1  # of a gap or magnitude
+_LONGEST = 31 + 5 + 3 + 2 + 1  # bits of its codeword
 _WINDOW = 1 << 15  # bits that are read at once: tables of that length stay in the cache
 _SYMBOLS = 256  # that the range coder tells apart, if no more numbers than that occur
 
 
 def omega(x: Integers) -> tuple[Integers, Integers]:
-    """Elias' omega code of each ``x >= 1``: the codeword as a binary number, and its length.
+    """Return Elias' omega code of each ``x >= 1``, as a binary number, and its length.
 
     A 0 ends it; before that stands ``x`` in binary, before that the length of ``x`` less one in
     binary, and so on down to 1, which is not written.
@@ -34,7 +34,8 @@ def omega(x: Integers) -> tuple[Integers, Integers]:
         Elias, "Universal Codeword Sets and Representations of the Integers", IEEE Transactions on
         Information Theory 1975, https://doi.org/10.1109/TIT.1975.1055349.
     """
-    code, bits = np.zeros_like(x), np.ones_like(x)
+    code = np.zeros_like(x)
+    bits = np.ones_like(x)
     while (more := x > 1).any():
         width = np.frexp(x)[1].astype(np.int64)
         code |= np.where(more, x << bits, 0)
@@ -43,8 +44,8 @@ def omega(x: Integers) -> tuple[Integers, Integers]:
     return code, bits
 
 
-def code_elias(x: npt.NDArray[np.integer]) -> tuple[Bytes, int]:
-    """How many of ``x`` are not 0 in 32 bits; then gap, sign and magnitude of each of those.
+def code_elias(x: npt.NDArray[np.integer]) -> Part:
+    """Return in 32 bits how many of ``x`` are not 0, then gap, sign and magnitude of those.
 
     The gap is the distance to the one before, of the first that to the position before all; gaps
     and magnitudes are `omega` codes, a sign is a bit, 1 for minus. The paper's code begins with the
@@ -71,13 +72,15 @@ def code_elias(x: npt.NDArray[np.integer]) -> tuple[Bytes, int]:
         ends -= 1
         bits[ends] = codes & 1
         longer = lengths > 1
-        codes, lengths, ends = codes[longer] >> 1, lengths[longer] - 1, ends[longer]
+        codes = codes[longer] >> 1
+        lengths = lengths[longer] - 1
+        ends = ends[longer]
     head = np.frombuffer(len(at).to_bytes(4, "little"), dtype=np.uint8)
     return np.concatenate([head, np.packbits(bits)]), 32 + len(bits)
 
 
 def decode_elias(data: Bytes, count: int, top: int) -> Integers:
-    """The ``count`` integers of magnitude ``top`` or less that `code_elias` wrote.
+    """Return the ``count`` integers of magnitude ``top`` or less that `code_elias` wrote.
 
     Raises:
         IllegalPayloadError: no such integers have these bytes. No number has two codewords, so
@@ -89,8 +92,8 @@ def decode_elias(data: Bytes, count: int, top: int) -> Integers:
     return x
 
 
-def code_entropy(x: npt.NDArray[np.integer], top: int) -> tuple[Bytes, int]:
-    """The histogram of integers of magnitude ``top`` or less, then a range coder's 32-bit words.
+def code_entropy(x: npt.NDArray[np.integer], top: int) -> Part:
+    """Return the histogram of integers of magnitude ``top`` or less, then range-coded words.
 
     The histogram is itself a vector with many zeros, and `code_elias` codes it: a few bytes for
     each number that occurs. Numbers are independent and of that frequency; of few different ones
@@ -120,7 +123,7 @@ def code_entropy(x: npt.NDArray[np.integer], top: int) -> tuple[Bytes, int]:
 
 
 def decode_entropy(data: Bytes, count: int, top: int) -> Integers:
-    """The ``count`` integers that `code_entropy` wrote, from exactly its bytes.
+    """Return the ``count`` integers that `code_entropy` wrote, from exactly its bytes.
 
     Raises:
         IllegalPayloadError: no integers have these bytes. Many random streams decode to something,
@@ -163,7 +166,7 @@ def decode_entropy(data: Bytes, count: int, top: int) -> Integers:
 
 
 def _group(base: int) -> int:
-    """How many digits below ``base`` are one symbol."""
+    """Return how many digits below ``base`` are one symbol."""
     length = 1
     while base ** (length + 1) <= _SYMBOLS:
         length += 1
@@ -171,7 +174,7 @@ def _group(base: int) -> int:
 
 
 def _grouped(digits: npt.NDArray[np.int32], base: int) -> npt.NDArray[np.int32]:
-    """Symbols of `_group` digits each, the first one counting most; behind the last are zeros."""
+    """Return symbols of `_group` digits each, the first counting most; behind the last are 0."""
     length = _group(base)
     padded = np.pad(digits, (0, -len(digits) % length)).reshape(-1, length)
     symbols = padded[:, 0].copy()
@@ -182,14 +185,14 @@ def _grouped(digits: npt.NDArray[np.int32], base: int) -> npt.NDArray[np.int32]:
 
 @lru_cache(maxsize=64)
 def _digits(base: int) -> Integers:
-    """``(symbols, length)``: the digits that `_grouped` makes each symbol of."""
+    """Return the digits ``(symbols, length)`` that `_grouped` makes each symbol of."""
     length = _group(base)
     places = base ** np.arange(length - 1, -1, -1)
     return np.arange(base**length)[:, None] // places % base
 
 
 def _model(counts: Integers) -> Any:
-    """Independent digits of these frequencies; products alone, so equal on every machine."""
+    """Return the model of independent digits; products alone, so equal on every machine."""
     import constriction
 
     share = counts / counts.sum()
@@ -200,7 +203,7 @@ def _model(counts: Integers) -> Any:
 
 
 def _read(data: Bytes, count: int, top: int) -> tuple[Integers, int]:
-    """The integers that `code_elias` wrote at the start of ``data``, and how many bytes they fill.
+    """Return the integers that `code_elias` wrote first in ``data``, and how many bytes they fill.
 
     Behind ``data`` there are zeros, so a codeword that is cut off ends behind it.
     """
@@ -209,11 +212,14 @@ def _read(data: Bytes, count: int, top: int) -> tuple[Integers, int]:
     left = int.from_bytes(data[:4].tobytes(), "little")
     if left > count:  # could not decode, but that would take longer to find out
         raise IllegalPayloadError(f"{count} integers cannot have {left} that are not 0")
-    x, at, bit = np.zeros(count, dtype=np.int64), -1, 32
+    x = np.zeros(count, dtype=np.int64)
+    at = -1
+    bit = 32
     while left:
         start = bit // 8
         gaps, entries, end = _window(data[start:], bit % 8, left)
-        left, bit = left - len(gaps), 8 * start + end
+        left -= len(gaps)
+        bit = 8 * start + end
         positions = at + np.cumsum(gaps)
         at = int(positions[-1])
         if bit > 8 * len(data) or at >= count or np.abs(entries).max() > top:
@@ -226,9 +232,9 @@ def _read(data: Bytes, count: int, top: int) -> tuple[Integers, int]:
 
 
 def _window(data: Bytes, first: int, most: int) -> tuple[Integers, Integers, int]:
-    """Gaps and entries whose codewords start in this window, and the bit after the last of them.
+    """Return up to ``most`` gaps and entries of this window, and the bit after the last of them.
 
-    The first ``most`` of them at most; the very first starts at bit ``first``, below 8.
+    The first codeword starts at bit ``first``, below 8.
     """
     span = min(_WINDOW, 88 * most)  # a gap, a sign and a magnitude are 85 bits at most
     words = _words(data, span + 4 * _LONGEST)
@@ -237,17 +243,17 @@ def _window(data: Bytes, first: int, most: int) -> tuple[Integers, Integers, int
     end = sign + 1 + length[sign + 1]
     legal = (length[:span] > 0) & (length[sign + 1] > 0)
     hop = np.append(np.where(legal & (end < span), end, span), span)
-    found = _chain(hop, first, min(most, span // 3 + 1))
-    found = found[found < span]
-    if not legal[found].all():
+    starts = _chain(hop, first, min(most, span // 3 + 1))
+    starts = starts[starts < span]
+    if not legal[starts].all():
         raise IllegalPayloadError(f"coded integers must be at most {LARGEST}")
-    at = sign[found]
+    at = sign[starts]
     entries = np.where(words[at] >> 31, -value[at + 1], value[at + 1])
-    return value[found], entries, int(end[found[-1]])
+    return value[starts], entries, int(end[starts[-1]])
 
 
 def _chain(hop: Integers, start: int, count: int) -> Integers:
-    """``start, hop[start], hop[hop[start]], ...``: ``count`` of them."""
+    """Return ``start, hop[start], hop[hop[start]], ...``, ``count`` of them."""
     hops = [hop]  # of 1, 2, 4, ... steps
     while 1 << len(hops) < count:
         hops.append(hops[-1][hops[-1]])
@@ -258,7 +264,7 @@ def _chain(hop: Integers, start: int, count: int) -> Integers:
 
 
 def _words(data: Bytes, count: int) -> Integers:
-    """The 32 bits that start at each of the first ``count`` bits."""
+    """Return the 32 bits that start at each of the first ``count`` bits."""
     size = -(-count // 8)
     padded = np.zeros(size + 4, dtype=np.int64)
     padded[: len(data)] = data[: len(padded)]
@@ -269,11 +275,12 @@ def _words(data: Bytes, count: int) -> Integers:
 
 
 def _omegas(words: Integers, count: int) -> tuple[Integers, Integers]:
-    """The number whose `omega` code starts at each of the first ``count`` bits, and its length.
+    """Return the number whose `omega` code starts at each of the first bits, and its length.
 
     The length is 0 where the number is above `LARGEST`.
     """
-    value, at = np.ones(count, dtype=np.int64), np.arange(count)
+    value = np.ones(count, dtype=np.int64)
+    at = np.arange(count)
     word = words[:count]
     for _ in range(4):  # 2 bits, then up to 4, 16, 31
         more = (word >> 31 == 1) & (value < 31)

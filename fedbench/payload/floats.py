@@ -1,4 +1,4 @@
-"""Real vectors, 32 bits a coordinate."""
+"""Real vectors with 32 bits per coordinate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
-from fedbench.payload.base import Payload, Spec
+from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packets import Packet
 
 
@@ -23,22 +23,19 @@ class FloatVectors(Payload):
     x: Tensor
 
     def check(self) -> None:
-        """Float32 rows; any value is structurally legal."""
-        if self.x.ndim != 2 or self.x.dtype != torch.float32:
-            raise IllegalPayloadError(
-                f"FloatVectors.x must be (n, d) float32, got {tuple(self.x.shape)} {self.x.dtype}"
-            )
+        """Require float32 rows; any value is structurally legal."""
+        require_form(self, x=("d", torch.float32))
 
     def values(self) -> Tensor:
-        """The rows themselves."""
+        """Return the rows themselves."""
         return self.x
 
     def nearest(self, values: Tensor) -> Self:
-        """The values rounded to float32."""
+        """Return the values rounded to float32."""
         return type(self)(values.to(torch.float32))
 
     def encode(self) -> list[Packet]:
-        """``4 d`` bytes a row."""
+        """Return ``4 d`` bytes per row, without a copy in between."""
         rows = self.x.cpu().contiguous().numpy().astype("<f4", copy=False)
         return [Packet(row.tobytes(), 32 * len(row)) for row in rows]
 
@@ -46,7 +43,7 @@ class FloatVectors(Payload):
     def decode(
         cls, packets: Sequence[Packet], spec: Spec, device: torch.device | str = "cpu"
     ) -> tuple[Self | None, Tensor]:
-        """As of all payloads; each row is copied once, to where it stays."""
+        """Decode rows of the right length; each is copied once, to where it stays."""
         (d,) = spec["x"]
         right = torch.tensor([len(p.data) == 4 * d for p in packets], dtype=torch.bool)
         rows = [p.data for p, fits in zip(packets, right, strict=True) if fits]
@@ -59,11 +56,10 @@ class FloatVectors(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length only."""
-        (d,) = spec["x"]
-        if len(packet.data) != 4 * d:
+        """Return the row; only a wrong length is illegal."""
+        row, _ = cls.decode([packet], spec)
+        if row is None:
             raise IllegalPayloadError(
-                f"a float vector must have {4 * d} bytes, got {len(packet.data)}"
+                f"a float vector must have {4 * spec['x'][0]} bytes, got {len(packet.data)}"
             )
-        row = np.frombuffer(packet.data, dtype="<f4").astype(np.float32)
-        return cls(torch.from_numpy(row)[None])
+        return row

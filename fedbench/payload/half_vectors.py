@@ -1,4 +1,4 @@
-"""Real vectors, 16 bits a coordinate."""
+"""Real vectors with 16 bits per coordinate."""
 
 from dataclasses import dataclass
 from typing import Literal, Self
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
-from fedbench.payload.base import Payload, Spec
+from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packets import Packet
 
 Half = Literal["fp16", "bf16"]
@@ -23,7 +23,7 @@ class HalfVectors(Payload):
     a float32: 8 significant bits and its whole range.
 
     Args:
-        x: float16 or bfloat16.
+        x: Rows of float16 or bfloat16.
         form: ``fp16`` or ``bf16``.
     """
 
@@ -31,34 +31,28 @@ class HalfVectors(Payload):
     form: Half
 
     def check(self) -> None:
-        """Rows of the 16-bit type; any value is structurally legal."""
-        if self.x.ndim != 2 or self.x.dtype != DTYPES[self.form]:
-            raise IllegalPayloadError(
-                f"HalfVectors.x must be (n, d) {DTYPES[self.form]}, "
-                f"got {tuple(self.x.shape)} {self.x.dtype}"
-            )
+        """Require rows of the 16-bit type; any value is structurally legal."""
+        require_form(self, x=("d", DTYPES[self.form]))
 
     def values(self) -> Tensor:
-        """``(n, d)`` float32, exact."""
+        """Return the rows in float32, exact."""
         return self.x.to(torch.float32)
 
     def nearest(self, values: Tensor) -> Self:
-        """Rounded to nearest even; what is finite stays finite, at most the largest number."""
+        """Round to nearest even; what is finite stays finite, at most the largest number."""
         dtype = DTYPES[self.form]
         most = torch.finfo(dtype).max
-        finite = torch.isfinite(values)
-        return type(self)(
-            torch.where(finite, values.clamp(-most, most), values).to(dtype), self.form
-        )
+        x = torch.where(torch.isfinite(values), values.clamp(-most, most), values)
+        return type(self)(x.to(dtype), self.form)
 
     def encode(self) -> list[Packet]:
-        """``2 d`` bytes a row."""
+        """Return ``2 d`` bytes per row."""
         rows = self.x.cpu().contiguous().view(torch.int16).numpy().astype("<i2", copy=False)
         return [Packet(row.tobytes(), 16 * len(row)) for row in rows]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length only."""
+        """Return the row; only a wrong length is illegal."""
         (d,) = spec["x"]
         if len(packet.data) != 2 * d:
             raise IllegalPayloadError(

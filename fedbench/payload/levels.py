@@ -1,4 +1,4 @@
-"""Whole numbers for the coordinates of a bucket, and what to multiply them by."""
+"""Whole numbers for the coordinates, and a scale for each bucket of them."""
 
 import dataclasses
 import math
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fedbench.core.blocks import block_norms, spread
 from fedbench.core.errors import IllegalPayloadError
-from fedbench.payload.base import Payload, Spec, require_width
+from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.entropy_coding import code_elias, code_entropy, decode_elias, decode_entropy
-from fedbench.payload.fields import cut, float_bytes, floats_of
-from fedbench.payload.packets import Packet, join
+from fedbench.payload.fields import cut, floats_of, number_bytes
+from fedbench.payload.packets import Packet, Part
 
 Norm = Literal["l2", "max"]
 Code = Literal["elias", "entropy"]
@@ -22,7 +22,7 @@ Code = Literal["elias", "entropy"]
 
 @lru_cache(maxsize=64)
 def bucket_lengths(sizes: tuple[int, ...], bucket: int) -> tuple[int, ...]:
-    """Coordinates of each bucket: ``bucket`` of a part, 0 for all of it; the last may have fewer.
+    """Return the length of each bucket: ``bucket``, or 0 for a whole part; the last may be shorter.
 
     >>> bucket_lengths((5, 2), 2), bucket_lengths((5, 2), 0)
     ((2, 2, 1, 2), (5, 2))
@@ -35,12 +35,12 @@ def bucket_lengths(sizes: tuple[int, ...], bucket: int) -> tuple[int, ...]:
 
 
 def bucket_norms(x: Tensor, lengths: tuple[int, ...], norm: Norm) -> Tensor:
-    """``(n, B)`` float64: the L2 norm or the largest magnitude of each bucket of ``x (n, d)``."""
+    """Return the L2 norm or largest magnitude of each bucket of ``x``, ``(n, B)`` float64."""
     return block_norms(x, lengths, 2 if norm == "l2" else math.inf)
 
 
 def scales_of(x: Tensor, lengths: tuple[int, ...], norm: Norm) -> Tensor:
-    """``(n, B)`` float32: the scales that an honest client sends with ``x (n, d)`` float32.
+    """Return the scales ``(n, B)`` float32 that an honest client sends with ``x (n, d)``.
 
     Norms are rounded up, so that no coordinate is larger than its scale. NaN is the scale of a
     bucket that is not finite; infinity that of one whose norm is more than a float32 can be.
@@ -64,13 +64,13 @@ class Levels(Payload):
 
     Args:
         levels: Whole numbers of magnitude ``top`` or less.
-        scales: One a bucket; what a level ``top`` stands for.
+        scales: What a level ``top`` stands for in each bucket.
         rest: Floats that are always sent; often ``p = 0``.
-        top: Levels above 0; below it are as many.
-        sizes: Of the parts of the vector, one after the other; no bucket has coordinates of two.
+        top: Number of levels above 0; below it are as many.
+        sizes: Lengths of the parts of the vector; no bucket has coordinates of two.
         bucket: Coordinates with one scale; 0 for a whole part. The last of a part may have fewer.
-        norm: What a scale is of its bucket: L2 norm, or largest magnitude.
-        code: Of the levels on the wire.
+        norm: Meaning of a scale: L2 norm of its bucket, or largest magnitude.
+        code: Code of the levels on the wire.
     """
 
     levels: Tensor
@@ -84,50 +84,51 @@ class Levels(Payload):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Coordinates of each bucket."""
+        """Number of coordinates of each bucket."""
         return bucket_lengths(self.sizes, self.bucket)
 
     def check(self) -> None:
-        """A level for each coordinate, a scale for each bucket; any float is a scale."""
-        require_width("Levels.levels", self.levels, sum(self.sizes), torch.int16)
-        require_width("Levels.scales", self.scales, len(self.lengths), torch.float32)
-        require_width("Levels.rest", self.rest, self.rest.shape[1], torch.float32)
+        """Require a level per coordinate and a scale per bucket; any float is a scale."""
+        levels = (sum(self.sizes), torch.int16)
+        scales = (len(self.lengths), torch.float32)
+        require_form(self, levels=levels, scales=scales, rest=("p", torch.float32))
         if bool((self.levels.int().abs() > self.top).any()):
             raise IllegalPayloadError(f"Levels.levels must be of magnitude <= {self.top}")
 
     def values(self) -> Tensor:
-        """``(n, d + p)`` float32: scaled levels, then the floats."""
+        """Return the scaled levels, then the floats, ``(n, d + p)`` float32."""
         x = self.levels.to(torch.float32).div_(self.top).mul_(spread(self.scales, self.lengths))
         return torch.cat([x, self.rest], dim=1)
 
     def nearest(self, values: Tensor) -> Self:
-        """The nearest level, with the same scales; level 0 where a scale is 0 or not finite.
+        """Return the nearest levels for the same scales; 0 where a scale is 0 or not finite.
 
         Halfway between two levels it is the even one. Scales below ``2**-126 top`` have values
         that float32 cannot tell apart.
         """
-        d, wide = self.levels.shape[1], spread(self.scales, self.lengths)
+        d = self.levels.shape[1]
+        wide = spread(self.scales, self.lengths)
         levels = (values[:, :d] / wide).mul_(self.top).clamp_(-self.top, self.top).round_()
         levels = torch.where(wide == 0, 0.0, levels).nan_to_num_(0.0)  # NaN is no int16
         rest = values[:, d:].to(torch.float32)
         return dataclasses.replace(self, levels=levels.to(torch.int16), rest=rest)
 
     def entropy(self) -> Tensor:
-        """``d H`` bits with the entropy H of a row's levels, and 32 a scale and a float."""
+        """Return ``d H`` bits with the entropy H of a row's levels, and 32 per scale and float."""
         floats = 32 * (self.scales.shape[1] + self.rest.shape[1])
         bits = []
         for row in self.levels:
-            found = torch.bincount(row.to(torch.int64) + self.top)
-            counts = found[found > 0].double()
+            histogram = torch.bincount(row.to(torch.int64) + self.top)
+            counts = histogram[histogram > 0].double()
             bits.append(-(counts * torch.log2(counts / len(row))).sum() + floats)
         return torch.stack(bits).cpu() if bits else torch.zeros(0, dtype=torch.float64)
 
     def headers(self) -> dict[str, Tensor]:
-        """The scales."""
+        """Return the scales of the buckets."""
         return {"scales": self.scales}
 
     def in_range(self) -> Tensor:
-        """Scales are at least 0, and the levels of a bucket can be those of such a scale.
+        """Return rows whose scales are at least 0 and whose levels can be those of such a scale.
 
         A scale 0 has levels 0. The largest magnitude of a bucket is sent as ``top`` for sure. With
         L2 an honest ``|level| < top |v_i| / ||v|| + 1`` where it is not 0, so by the triangle
@@ -142,22 +143,19 @@ class Levels(Payload):
         fits = torch.where(self.scales == 0, norms == 0, fits)
         return (fits & (self.scales >= 0)).all(dim=1)
 
-    def encode(self) -> list[Packet]:
-        """Scales, floats, coded levels."""
-        packets = []
-        floats = zip(float_bytes(self.scales), float_bytes(self.rest), strict=True)
-        for levels, parts in zip(self.levels.cpu().numpy(), floats, strict=True):
-            elias = self.code == "elias"
-            coded = code_elias(levels) if elias else code_entropy(levels, self.top)
-            packets.append(join([*parts, coded]))
-        return packets
+    def parts(self) -> list[list[Part]]:
+        """Return the scales, the floats, and the coded levels."""
+        rows = self.levels.cpu().numpy()
+        elias = self.code == "elias"
+        coded = [code_elias(row) if elias else code_entropy(row, self.top) for row in rows]
+        return [number_bytes(self.scales), number_bytes(self.rest), coded]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length and whatever is no code of levels."""
+        """Return the row; a wrong length and what is no code of levels are illegal."""
         (d,), (count,), (p,), top = spec["levels"], spec["scales"], spec["rest"], spec["top"]
         scales, rest, data = cut(packet, 4 * count, 4 * p)
         decode = decode_elias if spec["code"] == "elias" else decode_entropy
         levels = torch.from_numpy(decode(data, d, top)).to(torch.int16)[None]
         form = top, spec["sizes"], spec["bucket"], spec["norm"], spec["code"]
-        return cls(levels, floats_of(scales)[None], floats_of(rest)[None], *form)
+        return cls(levels, floats_of(scales), floats_of(rest), *form)

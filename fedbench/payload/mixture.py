@@ -1,4 +1,4 @@
-"""A vector, and how much of it belongs to each of several means."""
+"""Vectors with responsibilities of the means of a mixture."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
-from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.fields import cut, float_bytes, floats_of
-from fedbench.payload.packets import Packet, join
+from fedbench.payload.base import Payload, Spec, require_form
+from fedbench.payload.fields import cut, floats_of, number_bytes
+from fedbench.payload.packets import Packet, Part
 
 _TOLERANCE = 1e-3  # how far from 1 rounding may bring a sum of responsibilities
 
@@ -27,45 +27,34 @@ class MixtureVectors(Payload):
         x: ``max_j r_j`` times the vector.
     """
 
+    aligned = False
+
     r: Tensor
     x: Tensor
 
     def check(self) -> None:
-        """Responsibilities are a distribution, up to rounding."""
-        require_width("MixtureVectors.r", self.r, self.r.shape[1], torch.float32)
-        require_width("MixtureVectors.x", self.x, self.x.shape[1], torch.float32)
+        """Require responsibilities that are a distribution, up to rounding."""
+        require_form(self, r=("k", torch.float32), x=("d", torch.float32))
         if not bool(_is_distribution(self.r).all()):
             raise IllegalPayloadError("MixtureVectors.r must be at least 0 and sum to 1 in a row")
 
-    @property
-    def aligned(self) -> bool:
-        """False: updates have no responsibilities."""
-        return False
-
-    def origin(self) -> Tensor:
-        """Equal responsibilities, and 0 for floats."""
-        origin = super().origin()
-        origin[: self.r.shape[1]] = 1 / self.r.shape[1]
-        return origin
-
-    def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
-        """The same responsibilities, and the vector mirrored at 0."""
-        k = self.r.shape[1]
-        return torch.cat([values[:, :k], -scale * values[:, k:]], dim=1)
+    def fixed(self) -> tuple[int, float]:
+        """Return the responsibilities, in the middle equal."""
+        return self.r.shape[1], 1 / self.r.shape[1]
 
     def vectors(self) -> Tensor:
-        """``(n, d)``: what the rows of ``x`` are multiples of."""
+        """Return the vectors ``(n, d)`` that the rows of ``x`` are multiples of."""
         return self.x / self.r.max(dim=1, keepdim=True).values
 
     def values(self) -> Tensor:
-        """``(n, k + k d)`` float32: the responsibilities, then each times the vector."""
+        """Return the responsibilities, then each times the vector, ``(n, k + k d)`` float32."""
         ratios = self.r / self.r.max(dim=1, keepdim=True).values  # exactly 1 for the largest
         return torch.cat([self.r, (ratios[:, :, None] * self.x[:, None]).flatten(1)], dim=1)
 
     def nearest(self, values: Tensor) -> Self:
-        """Responsibilities clipped and divided by their sum; the block of the largest of them.
+        """Return responsibilities clipped and divided by their sum, and the block of the largest.
 
-        The other blocks follow from that one, and are not looked at.
+        The other blocks follow from that one, and are not read.
         """
         k = self.r.shape[1]
         r = values[:, :k].to(torch.float32)
@@ -77,24 +66,24 @@ class MixtureVectors(Payload):
         rows = torch.arange(len(values), device=values.device)
         return type(self)(r, blocks[rows, r.argmax(dim=1)].to(torch.float32))
 
-    def encode(self) -> list[Packet]:
-        """Responsibilities, then the vector."""
-        return [join([r, x]) for r, x in zip(float_bytes(self.r), float_bytes(self.x), strict=True)]
+    def parts(self) -> list[list[Part]]:
+        """Return the responsibilities, then the vector."""
+        return [number_bytes(self.r), number_bytes(self.x)]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length and responsibilities that are none."""
+        """Return the row; a wrong length and illegal responsibilities are rejected."""
         (k,), (d,) = spec["r"], spec["x"]
         r, x = cut(packet, 4 * k)
         if len(x) != 4 * d:
             raise IllegalPayloadError(
                 f"a mixture vector must have {4 * (k + d)} bytes, got {len(packet.data)}"
             )
-        row = cls(floats_of(r)[None], floats_of(x)[None])
+        row = cls(floats_of(r), floats_of(x))
         row.check()
         return row
 
 
 def _is_distribution(r: Tensor) -> Tensor:
-    """``(n,)`` bool; NaN is none."""
+    """Return which rows are distributions, ``(n,)``; NaN is none."""
     return (r >= 0).all(dim=1) & ((r.sum(dim=1) - 1).abs() <= _TOLERANCE)

@@ -1,4 +1,4 @@
-"""One bit a weight over random noise that a seed regenerates."""
+"""Masks over random noise that a seed regenerates."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fedbench.core.rng import Key
-from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.fields import cut, float_bytes, floats_of, seed_bytes, seeds_of
+from fedbench.payload.base import Payload, Spec, require_form
+from fedbench.payload.fields import cut, floats_of, number_bytes, seeds_of
 from fedbench.payload.masks import mask_entropy
-from fedbench.payload.packets import Packet, code_bits, decode_bits, join
+from fedbench.payload.packets import Packet, Part, code_bits, decode_bits
 
 Noise = Literal["uniform", "gaussian", "bernoulli"]
 
@@ -21,7 +21,7 @@ SMALLEST = 1e-8  # no noise is closer to 0
 def noise_of(
     key: Key, d: int, noise: Noise, magnitude: float, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """``G(s) (d,)`` float32, the same numbers on every device and under ``vmap``; do not write.
+    """Return ``G(s) (d,)`` float32, equal on every device and under ``vmap``; do not write.
 
     Uniform in ``[-magnitude, magnitude)``, Gaussian with that standard deviation, or
     ``+-magnitude``. What is closer to 0 than `SMALLEST` becomes that, with its sign; 0 becomes
@@ -33,11 +33,11 @@ def noise_of(
     """
     if isinstance(key.seed, Tensor):
         return _draw(key, d, noise, magnitude, device)
-    return _kept(key.seed, d, noise, magnitude, str(device))
+    return _cached(key.seed, d, noise, magnitude, str(device))
 
 
 @lru_cache(maxsize=32)
-def _kept(seed: int, d: int, noise: Noise, magnitude: float, device: str) -> Tensor:
+def _cached(seed: int, d: int, noise: Noise, magnitude: float, device: str) -> Tensor:
     return _draw(Key(seed), d, noise, magnitude, device)
 
 
@@ -64,11 +64,11 @@ class NoiseMasks(Payload):
     little, the noise of any seed is within the magnitude; but nothing on the wire forbids it.
 
     Args:
-        mask: The bits.
+        mask: Bits of the weights.
         seeds: int64, whose 64 bits name the stream of the noise.
         rest: Biases and parameters of normalisation; often ``p = 0``.
-        noise: Its distribution, see `noise_of`.
-        magnitude: Its scale.
+        noise: Distribution of the noise, see `noise_of`.
+        magnitude: Scale of the noise.
         signed: Is False the noise negated?
     """
 
@@ -80,10 +80,9 @@ class NoiseMasks(Payload):
     signed: bool = False
 
     def check(self) -> None:
-        """A bool for each weight, a seed for each row, a float for each of the rest."""
-        require_width("NoiseMasks.mask", self.mask, self.mask.shape[1], torch.bool)
-        require_width("NoiseMasks.seeds", self.seeds, 1, torch.int64)
-        require_width("NoiseMasks.rest", self.rest, self.rest.shape[1], torch.float32)
+        """Require a bool per weight, a seed per row, a float for each of the rest."""
+        seeds = (1, torch.int64)
+        require_form(self, mask=("d", torch.bool), seeds=seeds, rest=("p", torch.float32))
 
     @property
     def bounded(self) -> bool:
@@ -91,24 +90,25 @@ class NoiseMasks(Payload):
         return self.rest.shape[1] == 0
 
     def headers(self) -> dict[str, Tensor]:
-        """The seeds."""
+        """Return the seeds of the noise."""
         return {"seeds": self.seeds}
 
     def noises(self) -> Tensor:
-        """``(n, d)`` float32: the noise before it is masked."""
-        d, device = self.mask.shape[1], self.mask.device
+        """Return the noise before it is masked, ``(n, d)`` float32."""
+        d = self.mask.shape[1]
+        device = self.mask.device
         keys = [Key(seed % 2**64) for seed in self.seeds[:, 0].tolist()]
         rows = [noise_of(key, d, self.noise, self.magnitude, device) for key in keys]
         return torch.stack(rows) if rows else torch.zeros(0, d, device=device)
 
     def values(self) -> Tensor:
-        """``(n, d + p)`` float32: masked noise, then the floats."""
+        """Return the masked noise, then the floats, ``(n, d + p)`` float32."""
         bits = self.mask.to(torch.float32)
         symbols = bits.mul_(2).sub_(1) if self.signed else bits
         return torch.cat([symbols.mul_(self.noises()), self.rest], dim=1)
 
     def nearest(self, values: Tensor) -> Self:
-        """The closer of the two values that a bit can stand for, with the same seeds.
+        """Return the closer of the two values that a bit can stand for, with the same seeds.
 
         1 iff ``v / n > 1/2``, if signed iff ``v / n >= 0``: distances to a large ``v`` would round.
         """
@@ -119,20 +119,19 @@ class NoiseMasks(Payload):
         return type(self)(bits, self.seeds, rest, self.noise, self.magnitude, self.signed)
 
     def entropy(self) -> Tensor:
-        """``d H2(share of ones)`` bits, 32 a float, and the seed."""
+        """Return ``d H2(share of ones)`` bits, 32 per float, and the seed."""
         return mask_entropy(self.mask) + 32 * self.rest.shape[1] + 64
 
-    def encode(self) -> list[Packet]:
-        """Seed, floats, coded bits."""
-        masks, rests = self.mask.cpu().numpy(), float_bytes(self.rest)
-        rows = zip(seed_bytes(self.seeds), rests, masks, strict=True)
-        return [join([seed, rest, code_bits(mask)]) for seed, rest, mask in rows]
+    def parts(self) -> list[list[Part]]:
+        """Return the seed, the floats, and the coded bits."""
+        coded = [code_bits(mask) for mask in self.mask.cpu().numpy()]
+        return [number_bytes(self.seeds), number_bytes(self.rest), coded]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length and whatever is no code of a mask."""
+        """Return the row; a wrong length and what is no code of a mask are illegal."""
         (d,), (p,) = spec["mask"], spec["rest"]
         seed, rest, data = cut(packet, 8, 4 * p)
         bits = torch.from_numpy(decode_bits(data, d))
         form = spec["noise"], spec["magnitude"], spec["signed"]
-        return cls(bits[None], seeds_of(seed)[None], floats_of(rest)[None], *form)
+        return cls(bits[None], seeds_of(seed), floats_of(rest), *form)

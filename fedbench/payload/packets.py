@@ -1,11 +1,10 @@
-"""Bits to bytes and back: what a message costs is counted here, on the bytes themselves."""
-
-from __future__ import annotations
+"""Bits to bytes and back: the cost of a message is counted here, on the bytes themselves."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +12,12 @@ import numpy.typing as npt
 from fedbench.core.errors import IllegalPayloadError
 
 Bytes = npt.NDArray[np.uint8]
+Part = tuple[Bytes, int]  # a bit string: its bytes and its number of bits
 
 
 @dataclass(frozen=True)
 class Packet:
-    """One message: its bytes, and how many bits of them are information.
+    """Message on the wire: its bytes, and how many bits of them are information.
 
     Fewer than eight bits of zero padding end the last byte; they are not counted.
     """
@@ -26,13 +26,13 @@ class Packet:
     bits: int
 
     @classmethod
-    def raw(cls, data: bytes) -> Packet:
-        """Bytes as an attacker hands them in: every bit of them is sent."""
+    def raw(cls, data: bytes) -> Self:
+        """Return the packet of an attacker's bytes: every bit of them is sent."""
         return cls(data, 8 * len(data))
 
 
-def pack(symbols: npt.NDArray[np.integer], width: int) -> tuple[Bytes, int]:
-    """Big-endian ``width``-bit symbols, one after the other: the bytes and the number of bits.
+def pack(symbols: npt.NDArray[np.integer], width: int) -> Part:
+    """Return big-endian ``width``-bit symbols, one after the other.
 
     >>> data, bits = pack(np.array([5, 2, 7]), 3)  # 101 010 111
     >>> data.tobytes().hex(), bits
@@ -45,8 +45,8 @@ def pack(symbols: npt.NDArray[np.integer], width: int) -> tuple[Bytes, int]:
     groups.reshape(-1)[:count] = symbols
     out = np.zeros((len(groups), width), dtype=np.uint8)  # eight symbols fill `width` bytes
     for i in range(8):
-        start, stop = i * width, (i + 1) * width
-        for byte in range(start // 8, -(-stop // 8)):
+        stop = (i + 1) * width
+        for byte in range(i * width // 8, -(-stop // 8)):
             shift = 8 * (byte + 1) - stop  # how far the symbol sits left of this byte's end
             column = groups[:, i]
             piece = column << np.uint32(shift) if shift >= 0 else column >> np.uint32(-shift)
@@ -56,7 +56,7 @@ def pack(symbols: npt.NDArray[np.integer], width: int) -> tuple[Bytes, int]:
 
 
 def unpack(data: Bytes, count: int, width: int) -> npt.NDArray[np.int32]:
-    """The ``count`` symbols that `pack` wrote."""
+    """Return the ``count`` symbols that `pack` wrote."""
     if width == 1:
         return np.unpackbits(data, count=count).astype(np.int32)
     groups = -(-count // 8)
@@ -65,8 +65,8 @@ def unpack(data: Bytes, count: int, width: int) -> npt.NDArray[np.int32]:
     table = padded.reshape(groups, width)
     out = np.zeros((groups, 8), dtype=np.uint32)
     for i in range(8):
-        start, stop = i * width, (i + 1) * width
-        for byte in range(start // 8, -(-stop // 8)):
+        stop = (i + 1) * width
+        for byte in range(i * width // 8, -(-stop // 8)):
             shift = 8 * (byte + 1) - stop
             column = table[:, byte].astype(np.uint32)
             out[:, i] |= column >> np.uint32(shift) if shift >= 0 else column << np.uint32(-shift)
@@ -75,8 +75,8 @@ def unpack(data: Bytes, count: int, width: int) -> npt.NDArray[np.int32]:
     return out.reshape(-1)[:count].astype(np.int32)
 
 
-def join(parts: list[tuple[Bytes, int]]) -> Packet:
-    """Bit strings one after the other, without padding between them."""
+def join(parts: Sequence[Part]) -> Packet:
+    """Return bit strings one after the other, without padding between them."""
     bits = sum(length for _, length in parts)
     if all(length % 8 == 0 for _, length in parts[:-1]):
         return Packet(b"".join(data.tobytes() for data, _ in parts), bits)
@@ -104,7 +104,7 @@ def split(packet: Packet, lengths: list[int]) -> list[Bytes]:
 
 
 def binary_entropy(p: float) -> float:
-    """``H2(p)`` in bits, 0 at both ends.
+    """Return ``H2(p)`` in bits, 0 at both ends.
 
     >>> [round(binary_entropy(p), 4) for p in (0.0, 0.11, 0.5, 1.0)]
     [0.0, 0.4999, 1.0, 0.0]
@@ -112,8 +112,8 @@ def binary_entropy(p: float) -> float:
     return sum(-q * math.log2(q) for q in (p, 1 - p) if q > 0)
 
 
-def code_bits(bits: npt.NDArray[np.bool_]) -> tuple[Bytes, int]:
-    """Entropy-coded bits: how many are 1 in 32 bits, then a range coder's 32-bit words.
+def code_bits(bits: npt.NDArray[np.bool_]) -> Part:
+    """Return entropy-coded bits: how many are 1 in 32 bits, then a range coder's 32-bit words.
 
     Eight bits are one symbol, independent and of that frequency. Nothing but the count is sent
     where all bits are equal. The number of bits is known to the receiver.
@@ -137,7 +137,7 @@ def code_bits(bits: npt.NDArray[np.bool_]) -> tuple[Bytes, int]:
 
 
 def decode_bits(data: Bytes, count: int) -> npt.NDArray[np.bool_]:
-    """The ``count`` bits that `code_bits` wrote, from exactly its bytes.
+    """Return the ``count`` bits that `code_bits` wrote, from exactly its bytes.
 
     Raises:
         IllegalPayloadError: no bits have these bytes. Many random streams decode to something, so
@@ -164,12 +164,12 @@ def decode_bits(data: Bytes, count: int) -> npt.NDArray[np.bool_]:
     return bits
 
 
-def code_residues(residues: npt.NDArray[np.int32], modulus: int) -> tuple[Bytes, int]:
-    """Range-coded whole numbers in ``[0, modulus)``, each as likely as any: log2(modulus) bits.
+def code_residues(residues: npt.NDArray[np.int32], modulus: int) -> Part:
+    """Return range-coded numbers in ``[0, modulus)``, each as likely: log2(modulus) bits.
 
     Args:
-        residues: The numbers.
-        modulus: Up to 2**24.
+        residues: Whole numbers.
+        modulus: Number of values, up to 2**24.
 
     >>> code_residues(np.arange(4_000, dtype=np.int32) % 5, 5)[1] / 4_000  # log2(5) = 2.3219
     2.328
@@ -185,7 +185,7 @@ def code_residues(residues: npt.NDArray[np.int32], modulus: int) -> tuple[Bytes,
 
 
 def decode_residues(data: Bytes, count: int, modulus: int) -> npt.NDArray[np.int32]:
-    """The ``count`` residues that `code_residues` wrote."""
+    """Return the ``count`` residues that `code_residues` wrote."""
     import constriction
 
     if modulus == 1:
@@ -199,7 +199,7 @@ def decode_residues(data: Bytes, count: int, modulus: int) -> npt.NDArray[np.int
 
 @lru_cache(maxsize=64)
 def _byte_model(p: float) -> Any:
-    """Eight independent bits, each 1 with probability ``p``, as one symbol of 256."""
+    """Return the model of eight independent bits, 1 with probability ``p``, as one symbol."""
     import constriction
 
     ones = np.bitwise_count(np.arange(256, dtype=np.uint8)).astype(np.float64)
@@ -208,7 +208,7 @@ def _byte_model(p: float) -> Any:
 
 
 def index_width(count: int) -> int:
-    """Bits of one index below ``count``: the smallest whole number that suffices.
+    """Return the bits of one index below ``count``: the smallest whole number that suffices.
 
     >>> [index_width(n) for n in (1, 2, 288, 1605632)]
     [0, 1, 9, 21]

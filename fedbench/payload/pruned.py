@@ -1,4 +1,4 @@
-"""The coordinates that pruning has left, and which ones these are."""
+"""Coordinates that pruning has left, and a mask of which these are."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.order_statistics import largest
-from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.fields import behind, cut, float_bytes, floats_of, placed
-from fedbench.payload.packets import Packet, code_bits, decode_bits, join
+from fedbench.payload.base import Payload, Spec, require_form
+from fedbench.payload.fields import behind, cut, floats_of, number_bytes, placed
+from fedbench.payload.packets import Packet, Part, code_bits, decode_bits
 
 
 class Alive(bytes):
-    """Which coordinates may be kept, as packed bits; no bytes at all: every one.
+    """Coordinates that may be kept, as packed bits; no bytes at all: every one.
 
     >>> Alive.of(torch.tensor([True, False, True])).mask(3).tolist()
     [True, False, True]
@@ -26,23 +26,23 @@ class Alive(bytes):
 
     @classmethod
     def of(cls, mask: Tensor) -> Self:
-        """From ``mask (d,)`` bool."""
+        """Return the coordinates of ``mask (d,)`` bool."""
         return cls(np.packbits(mask.cpu().numpy()).tobytes())
 
     def mask(self, d: int, device: torch.device | str = "cpu") -> Tensor:
-        """``(d,)`` bool."""
+        """Return the coordinates as ``(d,)`` bool."""
         if not self:
             return torch.ones(d, dtype=torch.bool, device=device)
         bits = np.unpackbits(np.frombuffer(self, dtype=np.uint8), count=d)
         return torch.from_numpy(bits.astype(np.bool_)).to(device)
 
     def __repr__(self) -> str:
-        """Short: a public form is printed where two of them differ."""
+        """Return a short text: a public form is printed where two of them differ."""
         return f"Alive({crc32(self):08x})"
 
 
 def largest_alive(scores: Tensor, kept: int, alive: Tensor) -> Tensor:
-    """``(n, d)`` bool: of each row the ``kept`` `largest` among ``alive (d,)``.
+    """Return the ``kept`` `largest` of each row among ``alive (d,)``, as ``(n, d)`` bool.
 
     >>> scores, alive = torch.tensor([[9.0, 1.0, 2.0, 1.0, 1.0]]), torch.tensor([0, 1, 1, 1, 1])
     >>> largest_alive(scores, 3, alive.bool()).int().tolist()
@@ -64,12 +64,14 @@ class PrunedVectors(Payload):
     the mask among what is alive, as `code_bits` codes it. A mask that keeps all of it costs 32.
 
     Args:
-        mask: What is kept: exactly ``kept`` coordinates that are alive.
-        x: Zero where nothing is kept.
+        mask: Coordinates that are kept: exactly ``kept`` that are alive.
+        x: Floats, zero where nothing is kept.
         rest: Floats that are always sent; often ``p = 0``.
-        kept: How many a row keeps.
-        alive: Which coordinates it may keep, as both ends know.
+        kept: Number of coordinates that a row keeps.
+        alive: Coordinates that it may keep, as both ends know.
     """
+
+    aligned = False
 
     mask: Tensor
     x: Tensor
@@ -78,11 +80,10 @@ class PrunedVectors(Payload):
     alive: Alive
 
     def check(self) -> None:
-        """Shapes, the agreed number of coordinates that are alive, and nothing elsewhere."""
+        """Require the agreed number of coordinates that are alive, and nothing elsewhere."""
         d = self.mask.shape[1]
-        require_width("PrunedVectors.mask", self.mask, d, torch.bool)
-        require_width("PrunedVectors.x", self.x, d, torch.float32)
-        require_width("PrunedVectors.rest", self.rest, self.rest.shape[1], torch.float32)
+        floats = torch.float32
+        require_form(self, mask=(d, torch.bool), x=(d, floats), rest=("p", floats))
         if bool((self.mask & ~self.alive.mask(d, self.mask.device)).any()):
             raise IllegalPayloadError("PrunedVectors.mask must be 0 where nothing is alive")
         counts = self.mask.sum(dim=1)
@@ -93,28 +94,16 @@ class PrunedVectors(Payload):
         if bool(((self.x != 0) & ~self.mask).any()):
             raise IllegalPayloadError("PrunedVectors.x must be 0 where the mask is 0")
 
-    @property
-    def aligned(self) -> bool:
-        """False: masks come first, and updates have none."""
-        return False
-
-    def origin(self) -> Tensor:
-        """1/2 for the mask, and 0 for floats."""
-        origin = super().origin()
-        origin[: self.mask.shape[1]] = 0.5
-        return origin
-
-    def opposite(self, values: Tensor, scale: float = 1.0) -> Tensor:
-        """The same mask, and the floats mirrored at 0."""
-        d = self.mask.shape[1]
-        return torch.cat([values[:, :d], -scale * values[:, d:]], dim=1)
+    def fixed(self) -> tuple[int, float]:
+        """Return the mask, whose middle is 1/2."""
+        return self.mask.shape[1], 0.5
 
     def values(self) -> Tensor:
-        """``(n, 2 d + p)`` float32: the mask as 0 or 1, then the floats."""
+        """Return the mask as 0 or 1, then the floats, ``(n, 2 d + p)`` float32."""
         return torch.cat([self.mask.to(torch.float32), self.x, self.rest], dim=1)
 
     def nearest(self, values: Tensor) -> Self:
-        """Keeps where ``2 mask + x**2`` is largest, by which keeping is closer than pruning."""
+        """Keep where ``2 mask + x**2`` is largest, by which keeping is closer than pruning."""
         d = self.mask.shape[1]
         bits, x, rest = torch.split(values, [d, d, values.shape[1] - 2 * d], dim=1)
         gain = 2 * bits.to(torch.float64) + x.to(torch.float64).square()
@@ -123,24 +112,20 @@ class PrunedVectors(Payload):
         return type(self)(mask, x, rest.to(torch.float32), self.kept, self.alive)
 
     def headers(self) -> dict[str, Tensor]:
-        """The mask."""
+        """Return the mask of kept coordinates."""
         return {"indices": self.mask}
 
-    def encode(self) -> list[Packet]:
-        """Floats, then the coded mask; NaN and infinity are legal bit patterns here."""
-        rows = zip(self.mask, self.x, self.rest.cpu(), strict=True)
-        entries = [torch.cat([behind(mask, x), rest])[None] for mask, x, rest in rows]
-        floats = [float_bytes(row)[0] for row in entries]
+    def parts(self) -> list[list[Part]]:
+        """Return the kept floats, the others, and the coded mask."""
+        rows = zip(self.mask, self.x, strict=True)
+        entries = [number_bytes(behind(mask, x)[None])[0] for mask, x in rows]
         alive = self.alive.mask(self.mask.shape[1]).numpy()
-        masks = self.mask.cpu().numpy()
-        return [
-            join([x, code_bits(np.compress(alive, mask))])
-            for mask, x in zip(masks, floats, strict=True)
-        ]
+        coded = [code_bits(np.compress(alive, mask)) for mask in self.mask.cpu().numpy()]
+        return [entries, number_bytes(self.rest), coded]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length, and a mask that keeps another number than agreed."""
+        """Return the row; a wrong length and another number of kept coordinates are illegal."""
         (d,), (p,), kept = spec["mask"], spec["rest"], spec["kept"]
         entries, rest, code = cut(packet, 4 * kept, 4 * p)
         alive = spec["alive"].mask(d)
@@ -151,5 +136,5 @@ class PrunedVectors(Payload):
             )
         mask = torch.zeros(1, d, dtype=torch.bool)
         mask.numpy()[0, np.flatnonzero(alive.numpy())] = bits.numpy()
-        x = placed(mask[0], floats_of(entries))
-        return cls(mask, x, floats_of(rest)[None], kept, spec["alive"])
+        x = placed(mask, floats_of(entries))
+        return cls(mask, x, floats_of(rest), kept, spec["alive"])

@@ -1,4 +1,4 @@
-"""A permutation per layer: edges from the least to the most important."""
+"""Rankings: per layer a permutation of its edges, least important first."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
-from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.packets import Packet, index_width, join, pack, split, unpack
+from fedbench.payload.base import Payload, Spec, require_form
+from fedbench.payload.packets import Packet, Part, index_width, pack, split, unpack
 
 
 def argsort(x: Tensor) -> Tensor:
-    """Stable ascending argsort of each row ``(n, d)``, int64: among equals the lower index first.
+    """Return the stable ascending argsort of each row ``(n, d)``: of equals the lower index first.
 
     Floats are sorted as order-preserving integers: on a CPU torch sorts *one* row of integers by
     radix, several times faster than a matrix of them (benchmarks/shortcuts.py). A NaN of positive
@@ -32,7 +32,7 @@ def argsort(x: Tensor) -> Tensor:
 
 
 def ranking(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """``R (n, d)`` int32, layer by layer: ``R[i]`` is the edge at position ``i``.
+    """Return ``R (n, d)`` int32, layer by layer: ``R[i]`` is the edge at position ``i``.
 
     References:
         FSL, Algorithm 2 lines 4 and 12; equations 6 to 8 of that paper read R as its own inverse
@@ -41,13 +41,12 @@ def ranking(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     >>> ranking(torch.tensor([[2, 12, 3, 11, 8, 9]]), (6,)).tolist()
     [[0, 2, 4, 5, 3, 1]]
     """
-    return torch.cat([argsort(part) for part in torch.split(x, list(sizes), dim=-1)], dim=-1).to(
-        torch.int32
-    )
+    layers = [argsort(part) for part in torch.split(x, list(sizes), dim=-1)]
+    return torch.cat(layers, dim=-1).to(torch.int32)
 
 
 def reputation(symbols: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """``(n, d)`` int32: every edge's position in its layer, the inverse of `ranking`.
+    """Return every edge's position in its layer, ``(n, d)`` int32, the inverse of `ranking`.
 
     >>> reputation(torch.tensor([[4, 0, 2, 3, 5, 1]]), (6,)).tolist()
     [[1, 5, 2, 3, 0, 4]]
@@ -69,67 +68,74 @@ class Rankings(Payload):
     On the wire ``ceil(log2 n_l)`` bits an index: Table 1 of the FSL paper (F6).
     """
 
+    bounded = True
+
     symbols: Tensor
     sizes: tuple[int, ...]
 
     def check(self) -> None:
-        """Every layer of every row is a permutation."""
-        require_width("Rankings.symbols", self.symbols, sum(self.sizes), torch.int32)
-        for layer, size in zip(
-            torch.split(self.symbols, list(self.sizes), dim=1), self.sizes, strict=True
-        ):
+        """Require a permutation in every layer of every row."""
+        require_form(self, symbols=(sum(self.sizes), torch.int32))
+        layers = torch.split(self.symbols, list(self.sizes), dim=1)
+        for layer, size in zip(layers, self.sizes, strict=True):
             expected = torch.arange(size, dtype=torch.int32, device=layer.device)
             if not bool((layer.sort(dim=1).values == expected).all()):
                 raise IllegalPayloadError(
                     f"Rankings.symbols must be a permutation of 0..{size - 1} in this layer"
                 )
 
-    @property
-    def bounded(self) -> bool:
-        """True."""
-        return True
-
     def values(self) -> Tensor:
-        """Reputations ``(n, d)``, exact int32."""
+        """Return the reputations ``(n, d)``, exact int32."""
         return reputation(self.symbols, self.sizes)
 
     def origin(self) -> Tensor:
-        """Every edge at the middle position of its layer."""
-        halves = [torch.full((size,), (size - 1) / 2) for size in self.sizes]
-        return torch.cat(halves).to(self.symbols.device)
+        """Return the middle position of its layer for every edge."""
+        return middle_positions(self.sizes).to(self.symbols.device)
 
     def nearest(self, values: Tensor) -> Self:
-        """Sort: by the rearrangement inequality no permutation of positions is closer."""
+        """Sort the values: by the rearrangement inequality no permutation is closer."""
         return type(self)(ranking(values, self.sizes), self.sizes)
 
-    def encode(self) -> list[Packet]:
-        """Layer by layer, index by index."""
-        rows = self.symbols.cpu().numpy()
-        ends = np.cumsum(self.sizes)[:-1]
-        return [
-            join([pack(layer, index_width(len(layer))) for layer in np.split(row, ends)])
-            for row in rows
-        ]
+    def parts(self) -> list[list[Part]]:
+        """Return the indices of each layer."""
+        return edge_parts(self.symbols, self.sizes, self.sizes)
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length, padding, and anything that is no permutation."""
-        sizes = spec["sizes"]
-        widths = [index_width(size) for size in sizes]
-        lengths = [size * width for size, width in zip(sizes, widths, strict=True)]
-        layers = []
-        for data, size, width in zip(split(packet, lengths), sizes, widths, strict=True):
-            layer = unpack(data, size, width)
-            require_distinct(layer, size)
-            layers.append(layer)
-        return cls(torch.from_numpy(np.concatenate(layers))[None], sizes)
+        """Return the row; a wrong length, padding and what is no permutation are illegal."""
+        return cls(edges_of(packet, spec["sizes"], spec["sizes"]), spec["sizes"])
 
 
-def require_distinct(layer: np.ndarray[tuple[int], np.dtype[np.int32]], size: int) -> None:
-    """Raise `IllegalPayloadError` unless the indices are distinct and below ``size``."""
-    seen = np.zeros(size, dtype=np.bool_)
-    if len(layer) and int(layer.max()) >= size:
-        raise IllegalPayloadError(f"an edge must be below {size}, got {int(layer.max())}")
-    seen[layer] = True
-    if int(seen.sum()) != len(layer):
-        raise IllegalPayloadError(f"a ranking of {size} edges must not name an edge twice")
+def middle_positions(sizes: tuple[int, ...]) -> Tensor:
+    """Return the middle position of its layer for every edge, ``(d,)``."""
+    return torch.cat([torch.full((size,), (size - 1) / 2) for size in sizes])
+
+
+def edge_parts(
+    symbols: Tensor, counts: tuple[int, ...], sizes: tuple[int, ...]
+) -> list[list[Part]]:
+    """Return ``counts`` indices per layer of ``symbols (n, sum counts)``, packed layer by layer."""
+    layers = np.split(symbols.cpu().numpy(), np.cumsum(counts)[:-1], axis=1)
+    widths = [index_width(size) for size in sizes]
+    return [
+        [pack(row, width) for row in layer] for layer, width in zip(layers, widths, strict=True)
+    ]
+
+
+def edges_of(packet: Packet, counts: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
+    """Return the row ``(1, sum counts)`` that `edge_parts` packed: ``counts`` edges per layer.
+
+    Raises:
+        IllegalPayloadError: a wrong length, padding, an edge that is out of range or named twice.
+    """
+    widths = [index_width(size) for size in sizes]
+    lengths = [count * width for count, width in zip(counts, widths, strict=True)]
+    layers = []
+    for data, count, width, size in zip(split(packet, lengths), counts, widths, sizes, strict=True):
+        layer = unpack(data, count, width)
+        if count and int(layer.max()) >= size:
+            raise IllegalPayloadError(f"an edge must be below {size}, got {int(layer.max())}")
+        if count and int(np.bincount(layer).max()) > 1:
+            raise IllegalPayloadError(f"a ranking of {size} edges must not name an edge twice")
+        layers.append(layer)
+    return torch.from_numpy(np.concatenate(layers))[None]

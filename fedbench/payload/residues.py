@@ -1,4 +1,4 @@
-"""Whole numbers modulo M: what a secure aggregation adds up."""
+"""Whole numbers modulo M, as a secure aggregation adds them up."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
-from fedbench.payload.base import Payload, Spec
-from fedbench.payload.packets import Packet, index_width, pack, split, unpack
+from fedbench.payload.base import Payload, Spec, require_form
+from fedbench.payload.packets import Packet, Part, index_width, pack, split, unpack
 
 LARGEST = 2**24  # of a modulus: float32 then holds every one of the `values`
 
@@ -31,21 +31,21 @@ class Residues(Payload):
     has all of it, in both directions.
 
     Args:
-        x: The residues.
+        x: Rows of residues.
         modulus: ``M``, in [2, 2**24].
         coins: ``c``: each residue counts the heads among so many; 0: any whole number, wrapped.
     """
+
+    bounded = True
+    aligned = False  # vectors are rotated before, and the factor is missing
 
     x: Tensor
     modulus: int
     coins: int
 
     def check(self) -> None:
-        """Int32 rows of residues."""
-        if self.x.ndim != 2 or self.x.dtype != torch.int32:
-            raise IllegalPayloadError(
-                f"Residues.x must be (n, d) int32, got {tuple(self.x.shape)} {self.x.dtype}"
-            )
+        """Require int32 rows of residues."""
+        require_form(self, x=("d", torch.int32))
         if not 2 <= self.modulus <= LARGEST or not 0 <= self.coins < self.modulus:
             raise IllegalPayloadError(
                 "Residues must have a modulus in [2, 2**24] and fewer coins than that, "
@@ -54,22 +54,12 @@ class Residues(Payload):
         if bool(((self.x < 0) | (self.x >= self.modulus)).any()):
             raise IllegalPayloadError(f"Residues.x must be in [0, {self.modulus})")
 
-    @property
-    def bounded(self) -> bool:
-        """True: of magnitude M."""
-        return True
-
-    @property
-    def aligned(self) -> bool:
-        """False: vectors are rotated before they become residues, and the factor is missing."""
-        return False
-
     def values(self) -> Tensor:
-        """``(n, d)`` int32 in ``[-M, M)``."""
+        """Return the whole numbers ``(n, d)`` int32 in ``[-M, M)``."""
         return wrapped(2 * self.x - self.coins, self.modulus)
 
     def nearest(self, values: Tensor) -> Self:
-        """The closest residue, never by going around; halfway it is the even one, and NaN is 0."""
+        """Return the closest residue, never by going around; halfway the even one; NaN is 0."""
         low = -((self.modulus - self.coins) // 2)
         lifted = (values.to(torch.float64).nan_to_num(0.0) + self.coins) / 2
         lifted = lifted.round_().clamp_(low, low + self.modulus - 1)
@@ -77,18 +67,16 @@ class Residues(Payload):
         return dataclasses.replace(self, x=x)
 
     def in_range(self) -> Tensor:
-        """No client has more heads than coins. Wrapped noise may be anything."""
+        """Return rows without more heads than coins. Wrapped noise may be anything."""
         return (self.x <= (self.coins or self.modulus)).all(dim=1)
 
-    def encode(self) -> list[Packet]:
-        """The residues, each with its highest bit first."""
-        width = index_width(self.modulus)
-        packed = [pack(row, width) for row in self.x.cpu().numpy()]
-        return [Packet(data.tobytes(), bits) for data, bits in packed]
+    def parts(self) -> list[list[Part]]:
+        """Return the residues, each with its highest bit first."""
+        return [[pack(row, index_width(self.modulus)) for row in self.x.cpu().numpy()]]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length, padding that is not zero, and what is no residue."""
+        """Return the row; a wrong length, padding and what is no residue are illegal."""
         (d,), modulus = spec["x"], spec["modulus"]
         width = index_width(modulus)
         (data,) = split(packet, [d * width])
@@ -99,7 +87,7 @@ class Residues(Payload):
 
 
 def wrapped(values: Tensor, modulus: int) -> Tensor:
-    """``values`` modulo ``2 M`` in ``[-M, M)``, any shape.
+    """Return ``values``, of any shape, modulo ``2 M`` in ``[-M, M)``.
 
     >>> wrapped(torch.tensor([-6, -5, 0, 4, 5]), 5).tolist()
     [4, -5, 0, 4, -5]
@@ -111,7 +99,7 @@ def wrapped(values: Tensor, modulus: int) -> Tensor:
 
 
 def total(mean: Tensor, n: int, modulus: int, coins: int) -> Tensor:
-    """``(d,)`` float64: the `values` of the sum mod M, from the mean ``(d,)`` of ``n`` rows'.
+    """Return the `values` ``(d,)`` float64 of the sum mod M, from the mean ``(d,)`` of ``n`` rows.
 
     Exact if the mean is; that of a robust rule may be no sum of residues, and is rounded to one.
     """

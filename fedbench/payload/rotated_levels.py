@@ -16,16 +16,16 @@ from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.hadamard import rotate, unrotate
 from fedbench.core.lloyd_max import centroids, edges
 from fedbench.core.rng import Key
-from fedbench.payload.base import Checks, Payload, Spec, require_width
-from fedbench.payload.fields import float_bytes, floats_of, seed_bytes, seeds_of
-from fedbench.payload.packets import Packet, join, pack, split, unpack
+from fedbench.payload.base import Checks, Payload, Spec, require_form
+from fedbench.payload.fields import floats_of, number_bytes, seeds_of
+from fedbench.payload.packets import Packet, Part, pack, split, unpack
 
 _SHORT = 64  # shorter blocks have no coordinates with fewer bits: too few would be left
 
 
 @lru_cache(maxsize=64)
 def widths(sizes: tuple[int, ...], bits: float) -> Tensor:
-    """``(d,)`` uint8: bits of each rotated coordinate, ``floor(bits)`` or one more.
+    """Return the bits of each rotated coordinate, ``floor(bits)`` or one more, ``(d,)`` uint8.
 
     Of a block of B coordinates ``round((bits - floor(bits)) B)`` have one more: the same ones for
     every client, spread at random. In a block of fewer than 64 all of them have it.
@@ -33,7 +33,8 @@ def widths(sizes: tuple[int, ...], bits: float) -> Tensor:
     >>> sorted(widths((64,), 0.25).tolist()).index(1)
     48
     """
-    whole, of_size = math.floor(bits), {}
+    whole = math.floor(bits)
+    of_size = {}
     for size in dict.fromkeys(sizes):
         share = bits - whole if size >= _SHORT else math.ceil(bits - whole)
         order = Key(0).fold("widths", size).permutation(size)
@@ -42,7 +43,7 @@ def widths(sizes: tuple[int, ...], bits: float) -> Tensor:
 
 
 def positions(sizes: tuple[int, ...], bits: float) -> dict[int, Any]:
-    """For each width that is sent, which coordinates have it: an index into ``(d,)``."""
+    """Return an index into ``(d,)`` of the coordinates of each width that is sent."""
     if bits == math.floor(bits):
         return {math.floor(bits): slice(None)}
     wide = widths(sizes, bits).numpy()
@@ -63,11 +64,11 @@ class RotatedLevels(Payload):
 
     Args:
         levels: Indices of centroids.
-        scales: float32, what the centroids of a block are multiplied by.
+        scales: float32, by which the centroids of a block are multiplied.
         seeds: int64, whose 64 bits name the stream of the rotation's signs.
         rest: Running statistics of normalisation; often ``p = 0``.
-        bits: Of a coordinate, on average.
-        block: The longest block that is rotated by itself, see `block_sizes`.
+        bits: Average bits of a coordinate.
+        block: Longest block that is rotated by itself, see `block_sizes`.
     """
 
     levels: Tensor
@@ -79,37 +80,39 @@ class RotatedLevels(Payload):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Of the blocks."""
+        """Number of coordinates of each block."""
         return block_sizes(self.levels.shape[1], self.block)
 
     def check(self) -> None:
-        """A level below ``2**width`` for each coordinate, a scale for each block, a seed."""
-        d = self.levels.shape[1]
-        require_width("RotatedLevels.levels", self.levels, d, torch.uint8)
-        require_width("RotatedLevels.scales", self.scales, len(self.sizes), torch.float32)
-        require_width("RotatedLevels.seeds", self.seeds, 1, torch.int64)
-        require_width("RotatedLevels.rest", self.rest, self.rest.shape[1], torch.float32)
+        """Require a level below ``2**width`` per coordinate, a scale per block, a seed."""
+        require_form(
+            self,
+            levels=("d", torch.uint8),
+            scales=(len(self.sizes), torch.float32),
+            seeds=(1, torch.int64),
+            rest=("p", torch.float32),
+        )
         if bool((self.levels.int() >> self._widths()).any()):
             raise IllegalPayloadError("RotatedLevels.levels must have a centroid each")
 
     def headers(self) -> dict[str, Tensor]:
-        """Scales and seeds."""
+        """Return the scales and the seeds."""
         return {"scales": self.scales, "seeds": self.seeds}
 
     def in_range(self) -> Tensor:
-        """Scales are at least 0, and levels leave room for a vector whose norm the scale states.
+        """Return rows whose scales are at least 0 and fit the norm that their levels allow.
 
         An honest client quantizes a block whose coordinates have mean square 1, so the ends of its
         cells that are nearer to 0 have at most that. A block with scale 0 says nothing.
         """
         counts = torch.tensor(self.sizes, device=self.levels.device)
         near = block_sums(self._look_up(_nearer_ends).square(), self.sizes)
-        said = block_sums(self.levels, self.sizes)
-        fits = torch.where(self.scales == 0, said == 0, near <= counts * (1 + 1e-3))
+        used = block_sums(self.levels, self.sizes)
+        fits = torch.where(self.scales == 0, used == 0, near <= counts * (1 + 1e-3))
         return (fits & (self.scales >= 0)).all(dim=1)
 
     def passes(self, checks: Checks) -> Tensor:
-        """Beside the fields, what they stand for must be finite unless nothing is checked.
+        """Require beside finite fields a finite rotation, unless nothing is checked.
 
         No sum on the way back is larger than a block's norm if all its centroids were outermost.
         """
@@ -121,12 +124,12 @@ class RotatedLevels(Payload):
         return rows & torch.isfinite(self.scales * outermost * roots).all(dim=1).cpu()
 
     def values(self) -> Tensor:
-        """``(n, d + p)`` float32: scaled centroids rotated back, then the floats."""
+        """Return scaled centroids rotated back, then the floats, ``(n, d + p)`` float32."""
         y = self._look_up(centroids).mul_(spread(self.scales, self.sizes))
         return torch.cat([unrotate(y, self.seeds, self.sizes), self.rest], dim=1)
 
     def nearest(self, values: Tensor) -> Self:
-        """The closest centroid of each rotated coordinate, over the scale; level 0 without one."""
+        """Return the closest centroid of each rotated coordinate; level 0 without a scale."""
         d = self.levels.shape[1]
         y = rotate(values[:, :d].to(torch.float32), self.seeds, self.sizes)
         scales = spread(self.scales, self.sizes)
@@ -134,34 +137,26 @@ class RotatedLevels(Payload):
         levels = torch.where(usable, quantized(y / scales, self._widths(), self.bits), 0)
         return dataclasses.replace(self, levels=levels, rest=values[:, d:].to(torch.float32))
 
-    def encode(self) -> list[Packet]:
-        """Seed, scales, floats, levels."""
-        parts = positions(self.sizes, self.bits)
-        rows = zip(
-            seed_bytes(self.seeds),
-            float_bytes(self.scales),
-            float_bytes(self.rest),
-            self.levels.cpu().numpy(),
-            strict=True,
-        )
-        packets = []
-        for seed, scales, rest, levels in rows:
-            coded = [pack(levels[part], width) for width, part in parts.items()]
-            packets.append(join([seed, scales, rest, *coded]))
-        return packets
+    def parts(self) -> list[list[Part]]:
+        """Return the seed, the scales, the floats, and the levels of each width."""
+        rows = self.levels.cpu().numpy()
+        where = positions(self.sizes, self.bits).items()
+        levels = [[pack(row[index], width) for row in rows] for width, index in where]
+        return [number_bytes(x) for x in (self.seeds, self.scales, self.rest)] + levels
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length and non-zero padding: nothing else is illegal."""
+        """Return the row; only a wrong length and non-zero padding are illegal."""
         (d,), (p,), bits, block = spec["levels"], spec["rest"], spec["bits"], spec["block"]
         sizes = block_sizes(d, block)
-        levels, parts = np.zeros(d, dtype=np.uint8), positions(sizes, bits)
-        lengths = [width * len(levels[part]) for width, part in parts.items()]
+        levels = np.zeros(d, dtype=np.uint8)
+        where = positions(sizes, bits).items()
+        lengths = [width * len(levels[index]) for width, index in where]
         seed, scales, rest, *coded = split(packet, [64, 32 * len(sizes), 32 * p, *lengths])
-        for (width, part), data in zip(parts.items(), coded, strict=True):
-            levels[part] = unpack(data, len(levels[part]), width)
-        rows = torch.from_numpy(levels)[None], floats_of(scales)[None]
-        return cls(*rows, seeds_of(seed)[None], floats_of(rest)[None], bits, block)
+        for (width, index), data in zip(where, coded, strict=True):
+            levels[index] = unpack(data, len(levels[index]), width)
+        rows = torch.from_numpy(levels)[None], floats_of(scales), seeds_of(seed), floats_of(rest)
+        return cls(*rows, bits, block)
 
     def _widths(self) -> Tensor:
         return widths(self.sizes, self.bits).to(self.levels.device)
@@ -171,7 +166,7 @@ class RotatedLevels(Payload):
 
 
 def quantized(y: Tensor, wide: Tensor, bits: float) -> Tensor:
-    """``(n, d)`` uint8: the level of each of ``y (n, d)``, in a quantizer of its width; 0 goes up.
+    """Return the levels of ``y (n, d)``, each in a quantizer of its width; 0 goes up.
 
     >>> quantized(torch.tensor([[-2.0, 0.0, 0.3, 2.0]]), widths((4,), 2.0), 2.0).tolist()
     [[0, 2, 2, 3]]
@@ -186,26 +181,28 @@ def quantized(y: Tensor, wide: Tensor, bits: float) -> Tensor:
 
 
 def looked_up(table: Callable[[int], Tensor], levels: Tensor, wide: Tensor, bits: float) -> Tensor:
-    """``(n, d)`` float32: of each of ``levels (n, d)`` what ``table`` has for its width."""
+    """Return what the ``table`` of its width has for each of ``levels (n, d)``, float32."""
     out = torch.zeros(levels.shape, device=levels.device)
     for width in _used(bits):
         entries = table(width).to(levels.device)
         if width == 1:
-            found = levels.to(torch.float32).mul_(entries[1] - entries[0]).add_(entries[0])
+            numbers = levels.to(torch.float32).mul_(entries[1] - entries[0]).add_(entries[0])
         else:
-            found = entries[levels.clamp_max(len(entries) - 1).int()]
-        out = found if bits == width else torch.where(wide == width, found, out)
+            numbers = entries[levels.clamp_max(len(entries) - 1).int()]
+        out = numbers if bits == width else torch.where(wide == width, numbers, out)
     return out
 
 
 def _used(bits: float) -> list[int]:
-    """The widths that are sent: ``floor(bits)``, and one more where that is not all."""
+    """Return the widths that are sent: ``floor(bits)``, and one more where that is not all."""
     whole = math.floor(bits)
     return [width for width in dict.fromkeys((whole, math.ceil(bits))) if width]
 
 
 def _nearer_ends(bits: int) -> Tensor:
-    """``(2**bits,)``: how near to 0 the cell of each level comes."""
-    inner, far = edges(bits), torch.tensor([torch.inf])
-    low, high = torch.cat([-far, inner]), torch.cat([inner, far])
+    """Return how near to 0 the cell of each level comes, ``(2**bits,)``."""
+    inner = edges(bits)
+    far = torch.tensor([torch.inf])
+    low = torch.cat([-far, inner])
+    high = torch.cat([inner, far])
     return torch.maximum(low, -high).clamp_min(0)

@@ -1,17 +1,16 @@
-"""One bit a coordinate, and how large the coordinates of a layer are."""
+"""Signs with one bit per coordinate and a scale per layer."""
 
 import dataclasses
 from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedbench.core.blocks import spread
-from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.fields import float_bytes, floats_of
-from fedbench.payload.packets import Packet, join, pack, split
+from fedbench.payload.base import Payload, Spec, require_form
+from fedbench.payload.fields import bits_of, floats_of, number_bytes
+from fedbench.payload.packets import Packet, Part, pack, split
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +20,8 @@ class ScaledSigns(Payload):
     A coordinate is plus or minus the scale of its part. On the wire the scales, the floats, d bits.
 
     Args:
-        positive: False stands for minus the scale.
-        scales: At least 0 for an honest client; a forged one may be anything.
+        positive: Signs; False stands for minus the scale.
+        scales: Numbers of at least 0 for an honest client; a forged one may be anything.
         rest: Floats that are always sent; often ``p = 0``.
         sizes: Coordinates of each part, layers for instance.
     """
@@ -33,43 +32,40 @@ class ScaledSigns(Payload):
     sizes: tuple[int, ...]
 
     def check(self) -> None:
-        """Shapes and types."""
-        require_width("ScaledSigns.positive", self.positive, sum(self.sizes), torch.bool)
-        require_width("ScaledSigns.scales", self.scales, len(self.sizes), torch.float32)
-        require_width("ScaledSigns.rest", self.rest, self.rest.shape[1], torch.float32)
+        """Require a sign per coordinate and a scale per part."""
+        scales = (len(self.sizes), torch.float32)
+        positive = (sum(self.sizes), torch.bool)
+        require_form(self, positive=positive, scales=scales, rest=("p", torch.float32))
 
     def headers(self) -> dict[str, Tensor]:
-        """The scales."""
+        """Return the scales of the parts."""
         return {"scales": self.scales}
 
     def in_range(self) -> Tensor:
-        """No scale is negative, a mean of magnitudes cannot be; beside one of 0 all is positive."""
+        """Return rows without a negative scale, which no mean of magnitudes is; 0 is positive."""
         silent = spread(self.scales, self.sizes) == 0
         return (self.scales >= 0).all(dim=1) & (self.positive | ~silent).all(dim=1)
 
     def values(self) -> Tensor:
-        """``(n, d + p)`` float32."""
+        """Return scaled signs, then the floats, ``(n, d + p)`` float32."""
         signs = self.positive.to(torch.float32).mul_(2).sub_(1)
         return torch.cat([signs.mul_(spread(self.scales, self.sizes)), self.rest], dim=1)
 
     def nearest(self, values: Tensor) -> Self:
-        """The sign; 0 is as close to both and becomes positive, as does all at a scale of 0."""
+        """Return the signs; 0 is as close to both and becomes positive, as does all at scale 0."""
         d = self.positive.shape[1]
         still = spread(self.scales, self.sizes) == 0
         positive = (values[:, :d] >= 0) | still
         return dataclasses.replace(self, positive=positive, rest=values[:, d:].to(torch.float32))
 
-    def encode(self) -> list[Packet]:
-        """Scales, floats, signs."""
-        floats = zip(float_bytes(self.scales), float_bytes(self.rest), strict=True)
-        rows = zip(floats, self.positive.cpu().numpy(), strict=True)
-        return [join([*parts, pack(positive, 1)]) for parts, positive in rows]
+    def parts(self) -> list[list[Part]]:
+        """Return the scales, the floats, and the signs."""
+        signs = [pack(positive, 1) for positive in self.positive.cpu().numpy()]
+        return [number_bytes(self.scales), number_bytes(self.rest), signs]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length and non-zero padding."""
+        """Return the row; a wrong length and non-zero padding are illegal."""
         (d,), (b,), (p,) = spec["positive"], spec["scales"], spec["rest"]
         scales, rest, data = split(packet, [32 * b, 32 * p, d])
-        bits = np.unpackbits(data, count=d).astype(np.bool_)
-        floats = floats_of(scales)[None], floats_of(rest)[None]
-        return cls(torch.from_numpy(bits)[None], *floats, spec["sizes"])
+        return cls(bits_of(data, d), floats_of(scales), floats_of(rest), spec["sizes"])

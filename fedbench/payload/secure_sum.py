@@ -1,4 +1,4 @@
-"""What a message costs where a secure aggregation adds it up."""
+"""Cost of a message where a secure aggregation adds it up."""
 
 from functools import lru_cache
 
@@ -13,7 +13,7 @@ from fedbench.payload.signs import SignBits
 
 
 def summed_bits(payload: Payload) -> int | None:
-    """Bits of each of the ``n`` messages, if the server gets no more than their sum.
+    """Return the bits of each of the ``n`` messages, if the server gets no more than their sum.
 
     A sum of ``n`` bits is a whole number up to ``n``, so what masks it is uniform modulo ``n + 1``
     and costs ``log2(n + 1)`` bits a coordinate, however sparse the bits are: what is masked cannot
@@ -36,6 +36,6 @@ def summed_bits(payload: Payload) -> int | None:
 
 @lru_cache(maxsize=64)
 def masked_bits(count: int, modulus: int) -> int:
-    """Bits of ``count`` masked residues, as they are really coded; all messages cost the same."""
+    """Return the bits of ``count`` masked residues, as they are really coded."""
     drawn = Key(0).fold("masked", count, modulus).bits(count).numpy().view(np.uint64)
     return code_residues((drawn % np.uint64(modulus)).astype(np.int32), modulus)[1]

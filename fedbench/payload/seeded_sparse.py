@@ -1,4 +1,4 @@
-"""A few coordinates that a seed has chosen."""
+"""Sparse vectors whose coordinates a seed has chosen."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
-from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.fields import float_bytes, floats_of, seed_bytes, seeds_of
-from fedbench.payload.packets import Packet, join, split
+from fedbench.payload.base import Payload, Spec, require_form
+from fedbench.payload.fields import floats_of, number_bytes, seeds_of
+from fedbench.payload.packets import Packet, Part, split
 
 
 @lru_cache(maxsize=64)
 def chosen(seed: int, d: int, kept: int, device: str = "cpu") -> Tensor:
-    """``(kept,)`` int64, ascending: a uniform choice of ``kept`` of ``d`` coordinates.
+    """Return a uniform choice of ``kept`` of ``d`` coordinates, ascending int64.
 
     Those with the smallest of d random words; an index in the low bits makes all words differ.
     """
@@ -33,9 +33,9 @@ def chosen(seed: int, d: int, kept: int, device: str = "cpu") -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class SeededSparse(Payload):
-    """``entries (n, kept)`` float32 at coordinates that ``seeds (n, 1)`` choose; the others are 0.
+    """``entries (n, K)`` float32 at coordinates that ``seeds (n, 1)`` choose; the others are 0.
 
-    On the wire 64 bits of seed, then ``32 (kept + p)`` bits: no bit is spent on indices. A client
+    On the wire 64 bits of seed, then ``32 (K + p)`` bits: no bit is spent on indices. A client
     chooses its own seed, and every seed is legal.
 
     Args:
@@ -51,49 +51,45 @@ class SeededSparse(Payload):
     d: int
 
     def check(self) -> None:
-        """Shapes and types, and no more entries than coordinates."""
-        kept = self.entries.shape[1]
-        require_width("SeededSparse.entries", self.entries, kept, torch.float32)
-        require_width("SeededSparse.seeds", self.seeds, 1, torch.int64)
-        require_width("SeededSparse.rest", self.rest, self.rest.shape[1], torch.float32)
-        if kept > self.d:
+        """Require floats, a seed, and no more entries than coordinates."""
+        floats = torch.float32
+        require_form(self, entries=("K", floats), seeds=(1, torch.int64), rest=("p", floats))
+        if self.entries.shape[1] > self.d:
             raise IllegalPayloadError(
-                f"SeededSparse.entries must be at most d = {self.d}, got {kept}"
+                f"SeededSparse.entries must be at most d = {self.d}, got {self.entries.shape[1]}"
             )
 
     def headers(self) -> dict[str, Tensor]:
-        """The seeds."""
+        """Return the seeds of the choice."""
         return {"seeds": self.seeds}
 
     def indices(self) -> Tensor:
-        """``(n, kept)`` int64."""
-        device, kept = str(self.entries.device), self.entries.shape[1]
-        seeds = [seed % 2**64 for seed in self.seeds[:, 0].tolist()]
-        rows = [chosen(seed, self.d, kept, device) for seed in seeds]
-        return torch.stack(rows) if rows else torch.zeros(0, kept, dtype=torch.int64, device=device)
+        """Return the chosen coordinates ``(n, K)`` int64."""
+        out = torch.empty(self.entries.shape, dtype=torch.int64, device=self.entries.device)
+        for row, seed in zip(out, self.seeds[:, 0].tolist(), strict=True):
+            row[:] = chosen(seed % 2**64, self.d, len(row), str(out.device))
+        return out
 
     def values(self) -> Tensor:
-        """Dense rows ``(n, d + p)``."""
+        """Return dense rows ``(n, d + p)``."""
         dense = self.entries.new_zeros(len(self.entries), self.d)
         dense.scatter_(1, self.indices(), self.entries)
         return torch.cat([dense, self.rest], dim=1)
 
     def nearest(self, values: Tensor) -> Self:
-        """What the values are where the seed looks."""
-        x, rest = values[:, : self.d], values[:, self.d :].to(torch.float32)
-        entries = x.gather(1, self.indices()).to(torch.float32)
-        return dataclasses.replace(self, entries=entries, rest=rest)
-
-    def encode(self) -> list[Packet]:
-        """Seed, entries, floats."""
-        rows = zip(
-            seed_bytes(self.seeds), float_bytes(self.entries), float_bytes(self.rest), strict=True
+        """Return the values at the chosen coordinates."""
+        entries = values[:, : self.d].gather(1, self.indices()).to(torch.float32)
+        return dataclasses.replace(
+            self, entries=entries, rest=values[:, self.d :].to(torch.float32)
         )
-        return [join(list(row)) for row in rows]
+
+    def parts(self) -> list[list[Part]]:
+        """Return the seed, the entries, and the floats."""
+        return [number_bytes(x) for x in (self.seeds, self.entries, self.rest)]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length."""
-        (kept,), (p,) = spec["entries"], spec["rest"]
-        seed, entries, rest = split(packet, [64, 32 * kept, 32 * p])
-        return cls(floats_of(entries)[None], seeds_of(seed)[None], floats_of(rest)[None], spec["d"])
+        """Return the row; only a wrong length is illegal."""
+        (width,), (p,) = spec["entries"], spec["rest"]
+        seed, entries, rest = split(packet, [64, 32 * width, 32 * p])
+        return cls(floats_of(entries), seeds_of(seed), floats_of(rest), spec["d"])

@@ -1,4 +1,4 @@
-"""One bit a coordinate, read as a sign."""
+"""Signs with one bit per coordinate."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.core.errors import IllegalPayloadError
-from fedbench.payload.base import Payload, Spec
+from fedbench.payload.base import Payload, Spec, require_form
+from fedbench.payload.fields import bits_of
 from fedbench.payload.packets import Packet, split
 
 
@@ -16,39 +16,31 @@ from fedbench.payload.packets import Packet, split
 class SignBits(Payload):
     """``positive (n, d)`` bool: True stands for +1, False for -1; on the wire d bits."""
 
+    bounded = True
+
     positive: Tensor
 
     def check(self) -> None:
-        """Bool rows."""
-        if self.positive.ndim != 2 or self.positive.dtype != torch.bool:
-            raise IllegalPayloadError(
-                "SignBits.positive must be (n, d) bool, "
-                f"got {tuple(self.positive.shape)} {self.positive.dtype}"
-            )
-
-    @property
-    def bounded(self) -> bool:
-        """True."""
-        return True
+        """Require rows of bools."""
+        require_form(self, positive=("d", torch.bool))
 
     def values(self) -> Tensor:
-        """``(n, d)`` of -1 and +1, float32."""
+        """Return -1 and +1, ``(n, d)`` float32."""
         return self.positive.to(torch.float32) * 2 - 1
 
     def nearest(self, values: Tensor) -> Self:
-        """The sign; 0 is as close to both and becomes +1."""
+        """Return the signs; 0 is as close to both and becomes +1."""
         return type(self)(values >= 0)
 
     def encode(self) -> list[Packet]:
-        """Eight signs a byte, the first one in the highest bit."""
+        """Return eight signs per byte, the first one in the highest bit."""
         d = self.positive.shape[1]
         packed = np.packbits(self.positive.cpu().numpy(), axis=1)
         return [Packet(row.tobytes(), d) for row in packed]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length and non-zero padding."""
+        """Return the row; a wrong length and non-zero padding are illegal."""
         (d,) = spec["positive"]
         (data,) = split(packet, [d])
-        bits = np.unpackbits(data, count=d).astype(np.bool_)
-        return cls(torch.from_numpy(bits)[None])
+        return cls(bits_of(data, d))

@@ -1,16 +1,15 @@
-"""The most important edges per layer, in order."""
+"""Rankings of the most important edges per layer."""
 
 from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
-from fedbench.payload.base import Payload, Spec, require_width
-from fedbench.payload.packets import Packet, index_width, join, pack, split, unpack
-from fedbench.payload.rankings import argsort, require_distinct
+from fedbench.payload.base import Payload, Spec, require_form
+from fedbench.payload.packets import Packet, Part
+from fedbench.payload.rankings import argsort, edge_parts, edges_of, middle_positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,16 +23,16 @@ class TopRankings(Payload):
     On the wire ``m_l * ceil(log2 n_l)`` bits a layer.
     """
 
+    bounded = True
+
     symbols: Tensor
     sizes: tuple[int, ...]
     kept: tuple[int, ...]
 
     def check(self) -> None:
-        """Distinct edges of each layer."""
-        require_width("TopRankings.symbols", self.symbols, sum(self.kept), torch.int32)
-        for layer, size in zip(
-            torch.split(self.symbols, list(self.kept), dim=1), self.sizes, strict=True
-        ):
+        """Require distinct edges in each layer."""
+        require_form(self, symbols=(sum(self.kept), torch.int32))
+        for layer, size in self._layers():
             ordered = layer.sort(dim=1).values
             distinct = bool((ordered[:, 1:] > ordered[:, :-1]).all())
             if not distinct or bool(((ordered < 0) | (ordered >= size)).any()):
@@ -41,17 +40,14 @@ class TopRankings(Payload):
                     f"TopRankings.symbols must be distinct edges below {size} in this layer"
                 )
 
-    @property
-    def bounded(self) -> bool:
-        """True."""
-        return True
+    def _layers(self) -> list[tuple[Tensor, int]]:
+        layers = torch.split(self.symbols, list(self.kept), dim=1)
+        return list(zip(layers, self.sizes, strict=True))
 
     def values(self) -> Tensor:
-        """Reputations ``(n, d)``, exact int32; 0 for edges that were not sent."""
+        """Return the reputations ``(n, d)``, exact int32; 0 for edges that were not sent."""
         layers = []
-        for layer, size in zip(
-            torch.split(self.symbols, list(self.kept), dim=1), self.sizes, strict=True
-        ):
+        for layer, size in self._layers():
             n, m = layer.shape
             position = torch.arange(size - m, size, dtype=torch.int32, device=layer.device)
             out = position.new_zeros(n, size)
@@ -59,39 +55,23 @@ class TopRankings(Payload):
         return torch.cat(layers, dim=1)
 
     def origin(self) -> Tensor:
-        """Every edge at the middle position of its layer."""
-        halves = [torch.full((size,), (size - 1) / 2) for size in self.sizes]
-        return torch.cat(halves).to(self.symbols.device)
+        """Return the middle position of its layer for every edge."""
+        return middle_positions(self.sizes).to(self.symbols.device)
 
     def nearest(self, values: Tensor) -> Self:
-        """The ``m_l`` largest values of each layer in order; among equals the higher index."""
+        """Return the ``m_l`` largest values of each layer in order; of equals the higher index."""
         parts = torch.split(values, list(self.sizes), dim=1)
         best = [
             argsort(part)[:, part.shape[1] - m :] for part, m in zip(parts, self.kept, strict=True)
         ]
         return type(self)(torch.cat(best, dim=1).to(torch.int32), self.sizes, self.kept)
 
-    def encode(self) -> list[Packet]:
-        """Layer by layer, index by index."""
-        ends = np.cumsum(self.kept)[:-1]
-        return [
-            join(
-                [
-                    pack(layer, index_width(size))
-                    for layer, size in zip(np.split(row, ends), self.sizes, strict=True)
-                ]
-            )
-            for row in self.symbols.cpu().numpy()
-        ]
+    def parts(self) -> list[list[Part]]:
+        """Return the indices of each layer."""
+        return edge_parts(self.symbols, self.kept, self.sizes)
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Rejects a wrong length, padding, an edge out of range or named twice."""
+        """Return the row; a wrong length, padding and an edge named twice are illegal."""
         sizes, kept = spec["sizes"], spec["kept"]
-        lengths = [m * index_width(size) for m, size in zip(kept, sizes, strict=True)]
-        layers = []
-        for data, size, m in zip(split(packet, lengths), sizes, kept, strict=True):
-            layer = unpack(data, m, index_width(size))
-            require_distinct(layer, size)
-            layers.append(layer)
-        return cls(torch.from_numpy(np.concatenate(layers))[None], sizes, kept)
+        return cls(edges_of(packet, kept, sizes), sizes, kept)

@@ -1,4 +1,4 @@
-"""The laws of payloads, attacks and protocols."""
+"""Contract tests of payloads, attacks and protocols."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -50,10 +50,10 @@ SIZES = (27, 60, 15)
 
 
 def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
-    """``n`` random messages of every alphabet, for the layers of `NETWORK`."""
+    """Return ``n`` random messages of every alphabet, for the layers of `NETWORK`."""
     x = Key(seed).fold("example").normal(n, sum(SIZES))
-    kept = tuple(size // 3 for size in SIZES)
-    blank_top = TopRankings(torch.zeros(n, sum(kept), dtype=torch.int32), SIZES, kept)
+    best = tuple(size // 3 for size in SIZES)
+    blank_top = TopRankings(torch.zeros(n, sum(best), dtype=torch.int32), SIZES, best)
     index = torch.zeros(n, 20, dtype=torch.int64)
     layers = tuple((shape, ((1, 0, 1),)) for shape in ((9, 3), (20, 3), (5, 3)))
     blank_gated = GatedVectors(x[:, :3] > 0, torch.zeros_like(x), x[:, :2], layers)
@@ -101,7 +101,7 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
 
 
 def check_payload(payload: Payload) -> None:
-    """The laws of a payload: the codec is an inverse, `nearest` of `values` is the identity."""
+    """Check the laws of a payload: decode inverts encode, nearest inverts values."""
     payload.check()
     packets = payload.encode()
     assert len(packets) == len(payload)
@@ -123,7 +123,7 @@ def check_payload(payload: Payload) -> None:
 
 
 def _check_nobody(payload: Payload) -> None:
-    """No messages at all have the laws of some: a round can have no clients."""
+    """Check that no messages have the laws of some: a round can have no clients."""
     nobody = payload.take([])
     nobody.check()
     assert nobody.spec == payload.spec, "no rows must have the form of some"
@@ -143,13 +143,22 @@ def _check_nobody(payload: Payload) -> None:
     assert entropy is None or entropy.shape == (0,)
 
 
+def view_of(payload: Payload, weights: Tensor | None = None, key: Key | None = None) -> ServerView:
+    """Return a rule's view of a payload: nobody is malicious; row 0 is the root's as well."""
+    n = len(payload)
+    first = payload.take([0])
+    weights = torch.ones(n, dtype=torch.float64) if weights is None else weights
+    truth = torch.zeros(n, dtype=torch.bool)
+    return ServerView(weights, first, 0, key or Key(2), root=first, truth=truth)
+
+
 def example_situation(
     payload: Payload, defense: Defense[Any], rows: Sequence[int] = (0, 1)
 ) -> threat_model.AttackContext:
-    """A round in which the adversary owns these rows of ``payload``."""
-    n, owned = len(payload), torch.tensor(list(rows), dtype=torch.long)
-    weights, one = torch.ones(n, dtype=torch.float64), payload.take([0])
-    view = ServerView(weights, one, 0, Key(4), root=one, truth=torch.isin(torch.arange(n), owned))
+    """Return a round in which the adversary owns these rows of ``payload``."""
+    n = len(payload)
+    owned = torch.tensor(list(rows), dtype=torch.long)
+    view = view_of(payload, key=Key(4)).asked(truth=torch.isin(torch.arange(n), owned))
 
     def codec(rows: Sequence[int]) -> Callable[[Tensor], Payload]:
         return lambda x: payload.take([0] * len(x)).nearest(x)
@@ -177,12 +186,12 @@ def example_situation(
 
 
 def check_attack(attack: Attack, defense: Defense[Any]) -> None:
-    """An attack on every alphabet that it and ``defense`` accept.
+    """Check an attack on every alphabet that it and ``defense`` accept.
 
     It sends as many messages as it has clients, legal ones unless they are bytes; it rewrites its
-    own rows and no others; what it is shown are copies; the same key gives the same messages; and
-    an adversary without clients changes nothing. If it trains, its images, labels and gradients
-    have the form of those that it was given.
+    own rows and no others; it is shown copies; the same key gives the same messages; and an
+    adversary without clients changes nothing. If it trains, its images, labels and gradients have
+    the form of those that it was given.
     """
     _check_training(attack)
     for payload in example_payloads():
@@ -207,10 +216,11 @@ def _check_training(attack: Attack) -> None:
     """Poison a client's data and train two steps on them, as a run would."""
     if not attack.trains:
         return
-    key, tree = Key(13), NETWORK.init(Key(3))
+    key = Key(13)
+    tree = NETWORK.init(Key(3))
     local = Local(tree, tree, part=0, parts=1, step=0, key=key, classes=10)
-    x, y = key.fold("x").normal(10, *NETWORK.image), torch.arange(10)
-    x, y = hooks.poison(attack, x, y, local, client=0)
+    images = key.fold("x").normal(10, *NETWORK.image)
+    x, y = hooks.poison(attack, images, torch.arange(10), local, client=0)
 
     def batch(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         return {name: leaf + 1 for name, leaf in tree.items()}
@@ -224,23 +234,15 @@ def _check_training(attack: Attack) -> None:
 
 
 def example_clients(protocol: Protocol[Any], shared: Shared, n: int = 4) -> list[Client]:
-    """Clients with 5 to 8 random images each, at the start of the first round."""
-    state = protocol.init(shared)
-    broadcast = protocol.broadcast(shared, state, range(n), Key(7))
+    """Return clients with 5 to 8 random images each, at the start of the first round."""
+    broadcast = protocol.broadcast(shared, protocol.init(shared), range(n), Key(7))
     tree: Tree = protocol.receive(shared, broadcast.take([0]))
     clients = []
     for i in range(n):
         key = Key(8).fold(i)
-        count = 5 + i
-        clients.append(
-            Client(
-                tree=tree,
-                x=key.fold("x").normal(count, 1, 4, 4, device=shared.device),
-                y=(key.fold("y").uniform(count, device=shared.device) * 3).long(),
-                key=key,
-                memory=protocol.memory(shared),
-            )
-        )
+        x = key.fold("x").normal(5 + i, 1, 4, 4, device=shared.device)
+        y = (key.fold("y").uniform(5 + i, device=shared.device) * 3).long()
+        clients.append(Client(tree=tree, x=x, y=y, key=key, memory=protocol.memory(shared)))
     return clients
 
 
@@ -257,7 +259,7 @@ def in_float64(protocol: P) -> P:
 
 @cache
 def _double(kind: Any) -> Any:
-    """One class for each class, because clients of equal protocols train together."""
+    """Return one class for each class: clients of equal protocols train together."""
 
     def frozen(self: Any, shared: Shared) -> Tree:
         tree: Tree = kind.frozen(self, shared)
@@ -273,14 +275,10 @@ def _double(kind: Any) -> Any:
 
 def doubled(clients: Sequence[Client]) -> list[Client]:
     """Return the same clients with models, images and memories in double precision."""
+    pairs = [(client, _as_double(client.memory)) for client in clients]
     return [
-        replace(
-            client,
-            tree=_as_double(client.tree),
-            x=client.x.double(),
-            memory=_as_double(client.memory),
-        )
-        for client in clients
+        replace(client, tree=_as_double(client.tree), x=client.x.double(), memory=memory)
+        for client, memory in pairs
     ]
 
 
@@ -308,7 +306,7 @@ def assert_rounded_alike(ours: Any, theirs: Any, what: str = "two ways of comput
 
 
 def check_protocol(protocol: Protocol[Any]) -> None:
-    """A protocol through one round of `NETWORK`.
+    """Play a protocol through one round of `NETWORK`.
 
     In float64 the loop and the stacked executor agree but for rounding, in updates, in memories and
     in the messages made of them; messages keep the laws of payloads; the server's state goes in
@@ -318,12 +316,13 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     clients = example_clients(protocol, shared)
     schedule = Schedule(epochs=2, batch_size=4)
     keys = [client.key for client in clients]
-    precise, ways = in_float64(protocol), []
+    precise = in_float64(protocol)
+    ways = []
     for engine in (Loop, Stacked):
         with hooks.Hook(protocol, "local_update"):
-            rows, kept = engine(precise, shared, schedule).train(doubled(clients))
-        message, _ = hooks.message(protocol, shared, rows, keys, kept)
-        ways.append((rows, kept, message.values().double()))
+            rows, memory = engine(precise, shared, schedule).train(doubled(clients))
+        message, _ = hooks.message(protocol, shared, rows, keys, memory)
+        ways.append((rows, memory, message.values().double()))
     assert_rounded_alike(ways[1], ways[0], "loop and stacked")
 
     updates, memory = Loop(protocol, shared, schedule).train(clients)

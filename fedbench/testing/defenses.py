@@ -1,4 +1,4 @@
-"""The laws of aggregation rules, and of what comes before them."""
+"""Contract tests of aggregation rules and prefilters."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -13,20 +13,20 @@ from fedbench.core.rng import Key
 from fedbench.experiment.compatibility import examine
 from fedbench.payload import FloatVectors, Payload
 from fedbench.testing.contracts import example_payloads
+from fedbench.testing.contracts import view_of as view_of
 
 FAR = 1e10  # where outliers are, of rows whose norm is about 10
 BOUNDED = 1e5  # below this an answer has not followed them
 
 
 def check_defense(defense: Defense[Any], n: int = 9) -> None:
-    """A rule keeps the laws of rules, and what it says of itself in its traits.
+    """Check that a rule keeps the laws of rules and its own traits.
 
     On every alphabet that it does not refuse:
 
     - it answers ``(k,)``, finite, and leaves its input and its state alone;
     - the order of the clients is irrelevant (on average, where it draws numbers);
-    - what all of them sent comes back when they sent the same (its nearest message, if it
-      ``shrinks``);
+    - if all sent the same, that comes back (its nearest message, if the rule ``shrinks``);
     - only a ``randomized`` rule draws numbers, only one that ``detects`` says whom it left out.
 
     On floats, if it works on them:
@@ -40,8 +40,8 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
       ``reports`` is the mean instead, whatever it gets, and finds something.
 
     Args:
-        defense: With its parameters, ``f`` filled in.
-        n: Rows to try it with; more if it needs more.
+        defense: The rule with its parameters, ``f`` filled in.
+        n: Number of rows to try it with; more if it needs more.
     """
     needed = hooks.ask(defense, "rows_needed", int)
     n = max(n, needed)
@@ -66,14 +66,14 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
 
 
 def check_prefilter(prefilter: Prefilter, rule: Defense[Any], n: int = 9) -> None:
-    """A prefilter in front of ``rule`` keeps the laws of rules; alone it loses no row unsaid."""
+    """Check a prefilter in front of ``rule``; alone it loses no row without saying so."""
     chain = prefilter.before(rule)
     check_defense(chain, n)
     for payload in example_payloads(max(n, chain.rows_needed())):
         if chain.refuses(type(payload)) is not None:
             continue
-        before, view = payload.encode(), view_of(payload)
-        passed, rows = transform(prefilter, payload, view)
+        before = payload.encode()
+        passed, rows = transform(prefilter, payload, view_of(payload))
         assert payload.encode() == before, "input was written into"
         assert prefilter.mixes == (rows is None), "mixes, or says whose rows it passes on"
         assert len(passed) >= prefilter.rows(len(payload)), "fewer rows come out than it says"
@@ -83,22 +83,14 @@ def check_prefilter(prefilter: Prefilter, rule: Defense[Any], n: int = 9) -> Non
             assert len(set(rows.tolist())) == len(rows), "passes a row on twice"
 
 
-def view_of(payload: Payload, weights: Tensor | None = None, key: Key | None = None) -> ServerView:
-    """What a rule is shown beside a payload: nobody is malicious; row 0 is the root's as well."""
-    n, one = len(payload), payload.take([0])
-    weights = torch.ones(n, dtype=torch.float64) if weights is None else weights
-    truth = torch.zeros(n, dtype=torch.bool)
-    return ServerView(weights, one, 0, key or Key(2), root=one, truth=truth)
-
-
 def answer(defense: Defense[Any], payload: Payload, view: ServerView | None = None) -> Tensor:
-    """What it makes of these rows in a first round."""
+    """Return the rule's answer to these rows in a first round."""
     view = view_of(payload) if view is None else view
     return hooks.aggregate(defense, payload, defense.init(payload.spec), view)[0]
 
 
 def outliers(x: Tensor, count: int) -> Iterator[tuple[str, Tensor]]:
-    """Copies of ``x (n, k)`` whose first ``count`` rows are arbitrary, one kind after the other."""
+    """Yield copies of ``x (n, k)`` whose first ``count`` rows are arbitrary, kind by kind."""
     k = x.shape[1]
     signs = torch.ones(count)
     signs[1::2] = -1
@@ -121,24 +113,26 @@ def outliers(x: Tensor, count: int) -> Iterator[tuple[str, Tensor]]:
 
 
 def _check_on(defense: Defense[Any], payload: Payload) -> None:
-    name, n, traits = type(payload).__name__, len(payload), defense.traits()
+    name = type(payload).__name__
+    n = len(payload)
+    traits = defense.traits()
     values = payload.values()
     before = values.clone()
     view = view_of(payload, Key(1).uniform(n).double() + 0.5)
     state = defense.init(payload.spec)
-    kept = copy.deepcopy(state)
+    untouched = copy.deepcopy(state)
     out, later = hooks.aggregate(defense, payload, state, view)
     assert bool(torch.isfinite(out).all()), name
     assert torch.equal(payload.values(), before), f"{name}: input was written into"
-    found = view.findings.kept
-    assert (found is not None) == traits.detects, f"{name}: says whom it left out, or does not"
+    says = view.findings.kept is not None
+    assert says == traits.detects, f"{name}: says whom it left out, or does not"
 
     after = copy.deepcopy(later)
     again, _ = hooks.aggregate(defense, payload, later, view.asked())
     assert bool(torch.isfinite(again).all()), f"{name}: in the second round"
     assert traits.history or later is None, f"{name}: remembers and does not say so"
-    for mine, untouched in ((state, kept), (later, after)):
-        torch.testing.assert_close(mine, untouched, msg=f"{name}: its state was written into")
+    for mine, before_it in ((state, untouched), (later, after)):
+        torch.testing.assert_close(mine, before_it, msg=f"{name}: its state was written into")
 
     if not traits.randomized:
         other = answer(defense, payload, view.asked(key=Key(12)))
@@ -148,12 +142,13 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
         payload = payload.put([0], FloatVectors(torch.full_like(payload.x[:1], 1e8)))
         values = payload.values()
     order = Key(3).permutation(n)
-    turned, one = payload.take(order), payload.take([n - 1])
+    turned = payload.take(order)
+    last = payload.take([n - 1])
     draws = 16 if traits.randomized else 1
     difference = torch.stack(
         [
-            answer(defense, turned, _seen(view, Key(draw), order, one))
-            - answer(defense, payload, _seen(view, Key(draw), torch.arange(n), one))
+            answer(defense, turned, _seen(view, Key(draw), order, last))
+            - answer(defense, payload, _seen(view, Key(draw), torch.arange(n), last))
             for draw in range(draws)
         ]
     ).double()
@@ -164,10 +159,10 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
     )
 
     equal = payload.take([n - 1] * n)
-    back = answer(defense, equal, view.asked(root=one))
+    back = answer(defense, equal, view.asked(root=last))
     same = values[n - 1].double()
     if traits.shrinks:
-        back = one.nearest(back[None]).values()[0]
+        back = last.nearest(back[None]).values()[0]
     if not traits.randomized:
         torch.testing.assert_close(back.double(), same, rtol=1e-4, atol=1e-4, msg=f"{name}: equal")
 
@@ -177,7 +172,8 @@ def _seen(view: ServerView, key: Key, order: Tensor, root: Payload) -> ServerVie
 
 
 def _check_equivariance(defense: Defense[Any], x: Tensor) -> None:
-    traits, out = defense.traits(), answer(defense, FloatVectors(x)).double()
+    traits = defense.traits()
+    out = answer(defense, FloatVectors(x)).double()
     if traits.shift:
         added = 3 * Key(5).normal(x.shape[1])
         moved = answer(defense, FloatVectors(x + added)).double()
@@ -192,7 +188,8 @@ def _check_equivariance(defense: Defense[Any], x: Tensor) -> None:
 
 
 def _check_breakdown(defense: Defense[Any], x: Tensor) -> None:
-    n, count = len(x), defense.tolerates(len(x))
+    n = len(x)
+    count = defense.tolerates(n)
     for name, rows in outliers(x, count):
         out = answer(defense, FloatVectors(rows), _attacked(rows, count))
         assert bool(torch.isfinite(out).all()), f"{count} of {n} rows {name}: not finite"
@@ -206,8 +203,9 @@ def _check_breakdown(defense: Defense[Any], x: Tensor) -> None:
 
 
 def _attacked(x: Tensor, count: int) -> ServerView:
-    """The first rows are malicious, and the last is the root's."""
-    truth, root = torch.arange(len(x)) < count, FloatVectors(x[len(x) - 1 :])
+    """Return a view in which the first rows are malicious, and the last is the root's."""
+    truth = torch.arange(len(x)) < count
+    root = FloatVectors(x[len(x) - 1 :])
     return view_of(FloatVectors(x)).asked(root=root, truth=truth)
 
 
@@ -226,14 +224,15 @@ def _check_canary(defense: Defense[Any], payloads: Sequence[Payload]) -> None:
 def _check_reports(defense: Defense[Any], payloads: Sequence[Payload]) -> None:
     for payload in payloads:
         for rows in (payload, *_turned(payload)):
-            view, mean = view_of(rows), rows.values().double().mean(dim=0)
+            view = view_of(rows)
+            mean = rows.values().double().mean(dim=0)
             out = answer(defense, rows, view).double()
             torch.testing.assert_close(out, mean, rtol=1e-4, atol=1e-4, msg="is not the mean")
             assert view.findings.notes, "finds nothing"
 
 
 def _turned(payload: Payload) -> Iterator[Payload]:
-    """Two rows far away, or, where nothing can be, the opposite of a third one."""
+    """Yield two rows far away, or, where nothing can be, the opposite of a third one."""
     count = min(2, len(payload) - 1)
     if isinstance(payload, FloatVectors):
         yield from (FloatVectors(rows) for _, rows in list(outliers(payload.x, count))[:4])

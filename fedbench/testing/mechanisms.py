@@ -1,7 +1,8 @@
-"""What every privacy mechanism must keep to, ours and yours."""
+"""Contract test of privacy mechanisms."""
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,22 +18,19 @@ RELEASE = Release(d=102, size=40, batch_size=8, steps=10, clients=500, per_round
 
 
 def check_mechanism(mechanism: Mechanism, protocol: Protocol[Any]) -> None:
-    """A mechanism through one round of a protocol that it fits.
+    """Play a mechanism through one round of a protocol that it fits.
 
-    What it does to a client depends on that client's update and key alone, not on the others nor
-    their order; the same keys give the same numbers; it writes into nothing that it was handed; an
-    update that is not finite becomes a message that is; messages stay legal and of the same form;
-    what it says has happened is data, equal for equal rounds.
+    A client's protection depends on its update and key alone, not on the others nor their order;
+    the same keys give the same numbers; it writes into nothing that it was handed; an update that
+    is not finite becomes a message that is; messages stay legal and of the same form; its event is
+    data, equal for equal rounds.
     """
     shared = Shared(NETWORK, 3, torch.device("cpu"))
     event = hooks.ask(mechanism, "event", (DpEvent, type(None)), RELEASE)
     assert hash(event) == hash(mechanism.event(RELEASE)), "an event is hashed by value"
     clients = example_clients(protocol, shared)
     schedule = Schedule(epochs=1, batch_size=4, coins=mechanism.batches == "poisson")
-    wrapped = [
-        type(one)(one.tree, one.x, one.y, one.key, one.memory, mechanism.wrap_grad)
-        for one in clients
-    ]
+    wrapped = [replace(client, wrap_grad=mechanism.wrap_grad) for client in clients]
     with hooks.Hook(protocol, "local_update"):
         updates, memory = Loop(protocol, shared, schedule).train(wrapped)
     assert bool(torch.isfinite(updates).all())
@@ -59,7 +57,7 @@ def check_mechanism(mechanism: Mechanism, protocol: Protocol[Any]) -> None:
 def _updates(
     mechanism: Mechanism, updates: Tensor, reference: Tensor, keys: Sequence[Key]
 ) -> Tensor:
-    """`on_updates`, called three ways that must agree."""
+    """Return `on_updates`, called three ways that must agree."""
     before = updates.clone()
     out, _ = hooks.on_updates(mechanism, updates, reference, keys, mechanism.init())
     assert torch.equal(updates.nan_to_num(), before.nan_to_num()), "input was written into"
@@ -79,7 +77,8 @@ def _aggregate(mechanism: Mechanism, received: Payload) -> None:
     n = len(received)
     view = ServerView(torch.ones(n, dtype=torch.float64), received.take([0]), 0, Key(1), n)
     mean = received.values().double().mean(dim=0)
-    before, state = mean.clone(), mechanism.init()
+    before = mean.clone()
+    state = mechanism.init()
     out, _ = hooks.on_aggregate(mechanism, mean, received, view, Key(2), copy.deepcopy(state))
     assert bool(torch.isfinite(out).all())
     assert torch.equal(mean, before), "the aggregate was written into"

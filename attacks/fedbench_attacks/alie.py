@@ -12,7 +12,7 @@ from fedbench.core.errors import require
 
 from .crafted import Crafted, direction
 
-FARTHEST = 4.0  # of z: no formula with fewer than 31,000 benign clients gives more
+FARTHEST = 4.0  # largest z: fewer than 31,000 benign clients never give more
 
 
 def largest_z(n: int, m: int) -> float:

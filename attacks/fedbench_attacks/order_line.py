@@ -82,7 +82,9 @@ def saturating(
     ranks = weights.nonzero()[:, 0].tolist()
     lowest = max(ranks[0] - m, 0)
     highest = min(ranks[-1], len(benign) - 1)
-    ordered = sorted_rows(benign, range(lowest, highest + 1))  # who can be at a rank that counts
+    ordered = sorted_rows(
+        benign, range(lowest, highest + 1)
+    )  # rows that can have a rank that counts
     line = Line(ordered, weights[lowest : highest + 1 + m], mean, push, m)
     ends = {side: line.limit(side, bound, tolerance) for side in sides}
     end, damage = max(ends.values(), key=lambda pair: pair[1])
@@ -119,7 +121,7 @@ class Line:
         self.mean = mean
         self.push = push
         self.m = m
-        self.limits: dict[int, Tensor] = {}  # of a side: ``(d,)`` squared damage at infinity
+        self.limits: dict[int, Tensor] = {}  # squared damage ``(d,)`` at infinity, by side
 
     def limit(self, side: int, bound: float, tolerance: float) -> tuple[Search, float]:
         """Return the smallest gamma within ``tolerance`` of this side's limit, and the limit.
@@ -135,7 +137,13 @@ class Line:
         self.limits[side] = limits
         limit = float(limits.sum())
         enough = (1 - tolerance) * math.sqrt(limit)
-        near = (leaves, mean, push, limits, ordered)  # of coordinates that may not be there yet
+        near = (
+            leaves,
+            mean,
+            push,
+            limits,
+            ordered,
+        )  # coordinates that may not be at their limit yet
 
         @Traced
         def damage(gamma: float) -> float:
@@ -145,7 +153,7 @@ class Line:
             moved = with_copies(rows, weights, base + gamma * slope, m) - base
             short = float((ends - moved.double().square_()).sum())
             reached = math.sqrt(max(limit - short, 0.0))
-            if reached < enough:  # the answer is larger: who is there by now stays there
+            if reached < enough:  # the answer is larger: what is at its limit stays there
                 near = (left, base, slope, ends, rows)
             return reached
 

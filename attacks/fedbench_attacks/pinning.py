@@ -16,7 +16,7 @@ class Pinning(Reader):
     """Colluders send the complement of the majority that they saw first in this reset period.
 
     A Beta posterior counts the masks of all rounds since its last reset (FedPM's equations 3 and
-    4): whoever sends the same mask in all of them adds to the same side of every weight, where
+    4): a client that sends the same mask in all of them adds to one side of every weight, where
     honest masks follow what the server sends. The majority is 1 where more than half of the masks
     read are, so a tie is sent as 1. Neither the broadcast nor a mask tells when the server forgot:
     rounds ``0, period, 2 period, ...`` start afresh, as with FedPM's ``resets=every:period`` while

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 Trace = tuple[tuple[float, float], ...]
-GAP = 1e-3  # relative: how much larger a supremum may be than what a search returns
-SMALLEST = 2.0**-40  # of `Scale.near`: no search looks below it
+GAP = 1e-3  # largest relative distance of a search's result from the supremum
+SMALLEST = 2.0**-40  # smallest gamma of a search, in units of `Scale.near`
 
 
 @dataclass(frozen=True)

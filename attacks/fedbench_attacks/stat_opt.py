@@ -14,7 +14,7 @@ from .crafted import Crafted, deviation, mirrored, sender
 from .search import Search
 from .trials import Trials
 
-SMALLEST = 1e-5  # of the published search, of lambda
+SMALLEST = 1e-5  # least lambda of the published search
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,8 @@ class StatOpt(Crafted):
       largest lambda at which all of them are selected.
     - Against every other rule each draws every coordinate uniformly: where ``s = 1`` from
       ``[min / b, min]`` if the smallest known value is positive and ``[b min, min]`` if not, where
-      ``s = -1`` from ``[max, b max]`` or ``[max, max / b]``. Who reads only the colluders' messages
-      draws from ``[mean - 4 std, mean - 3 std]`` and ``[mean + 3 std, mean + 4 std]`` (ddof 1; a
+      ``s = -1`` from ``[max, b max]`` or ``[max, max / b]``. One that reads only the colluders'
+      messages draws from ``[mean - 4 std, mean - 3 std]`` and ``[mean + 3 std, mean + 4 std]`` (ddof 1; a
       single row has no deviation, and ``|mean|`` stands in). Where ``s = 0`` it sends the mean.
 
     The paper does this to weights, and ``s`` says how the global weight changes; here it is done to

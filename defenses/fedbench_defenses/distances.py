@@ -90,11 +90,12 @@ def nearest_others(squared: Tensor) -> tuple[Tensor, Tensor]:
     return sorted_.values, sorted_.indices
 
 
-def krum_scores(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
-    """Return each row's sum of squared distances to its ``n - f - 2`` nearest others, ``(n,)``.
+def krum_scores(squared: Tensor, f: int) -> Tensor:
+    """Return each row's sum of squared distances to its ``n - f - 2`` nearest others, ``(n,)``."""
+    return _scores(nearest_others(squared)[0], f, fewest=1)
 
-    The distances are those of `nearest_others`; at least ``fewest`` of them are added.
-    """
+
+def _scores(distances: Tensor, f: int, fewest: int) -> Tensor:
     neighbours = max(len(distances) - f - 2, fewest)
     return distances[:, 1 : neighbours + 1].sum(dim=1)
 
@@ -106,7 +107,7 @@ def krum_order(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
     rows that have each other only do not depend on their order; then the lower one.
     """
     order = distances[:, 1:].sum(dim=1).sort(stable=True).indices  # without the -1
-    scores = krum_scores(distances, f, fewest)
+    scores = _scores(distances, f, fewest)
     return order[scores[order].sort(stable=True).indices]
 
 

@@ -56,7 +56,7 @@ class DnC(Defense[None]):
         require("DnC.sketch", self.sketch, self.sketch >= 1, ">= 1")
 
     def _out(self) -> int:
-        return math.ceil(Fraction(str(self.c)) * (self.f or 0))  # of floats 2.2 * 25 is above 55
+        return math.ceil(Fraction(str(self.c)) * (self.f or 0))  # as floats 2.2 * 25 > 55
 
     def traits(self) -> Traits:
         """Declare it randomized: messages wider than the sketch are sampled."""

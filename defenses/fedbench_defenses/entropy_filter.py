@@ -19,7 +19,7 @@ def surprises(received: Payload) -> Tensor:
 
     Of ``n - 1`` others ``s_j - b_ij`` say 1, and with Laplace's rule ``p(1) = (s_j - b_ij + 1) /
     (n + 1)``. That is ``s_j / (n + 1)`` for a 1 and ``1 - p(1) = (n - s_j) / (n + 1)`` for a 0,
-    whoever sent it: two vectors, one product with the bits.
+    for every sender: two vectors, one product with the bits.
     """
     bits = bits_of(received)
     ones = ones_of(received)

@@ -83,7 +83,7 @@ class GeometricMedian(Defense[None]):
         """Return the shares ``(n,)`` of the rows in ``z``, and a bound on the error of ``F(z)``."""
         start = lowest_cost(g)
         lengths = g.diagonal()
-        blur = 1e-14 * (lengths + lengths[start])  # what float64 makes of a squared distance of 0
+        blur = 1e-14 * (lengths + lengths[start])  # rounding error of a squared distance of 0
         # About the start, so that an answer very close to that row is told from it.
         centred = g - g[start] - g[:, start, None] + g[start, start]
         same = centred.diagonal() <= blur

@@ -14,8 +14,8 @@ from fedbench.payload import Payload
 from .distances import comparable, squared_distances
 from .mean import mean_of
 
-_SUBSETS = 200_000
-_ENTRIES = 1 << 22  # of a batch of subsets
+_SUBSETS = 200_000  # at most
+_ENTRIES = 1 << 22  # per batch of subsets
 
 
 @dataclass(frozen=True, kw_only=True)

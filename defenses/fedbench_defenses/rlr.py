@@ -25,7 +25,7 @@ class RLR(Defense[None]):
     Args:
         f: Malicious rows the server is prepared for.
         theta: Clients that must go one way more than the other. Default ``f + 1``: the paper
-            asks for more than there are malicious ones, who alone then cannot decide.
+            asks for more than there are malicious ones, which alone then cannot decide.
 
     References:
         Ozdayi, Kantarcioglu and Gel, "Defending against Backdoors in Federated Learning with

@@ -30,8 +30,8 @@ class VoteMargin(Defense[None]):
 
     `findings` certify a coordinate with ``s`` ones of ``n`` bits exactly if ``|2 s - n| > 2 f``:
     whichever ``f`` of the rows are malicious, and whatever they would have sent instead, the
-    majority is strictly the same. That is relative to what arrived and needs no knowledge of who
-    is malicious: replacing rows goes both ways, so it says that the vote is that of the honest
+    majority is strictly the same. That is relative to what arrived and needs no knowledge of which
+    are malicious: replacing rows goes both ways, so it says that the vote is that of the honest
     round as well as that the honest round could not have been overturned. (That the other ``n -
     f`` rows alone have the same majority would need ``> f`` only.) A tie counts as overturned.
     ``margin`` is the median over coordinates of the votes that must change.

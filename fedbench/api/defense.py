@@ -31,7 +31,7 @@ class Findings:
 
 @dataclass(frozen=True, eq=False)
 class ServerView:
-    """View of a defense beside the messages, without who is malicious or how many.
+    """View of a defense beside the messages; it never says which rows are malicious.
 
     Args:
         weights: ``(n,)`` float64, sizes known at enrolment; all one if the protocol counts votes.
@@ -43,7 +43,7 @@ class ServerView:
             else. By default the numbers of the rows.
         root: One row, the message of a client that holds the server's root data; only for a rule
             that needs it (`Traits.root`).
-        truth: ``(n,)`` bool, who is malicious; only for a rule that says so (`Traits.oracle`).
+        truth: ``(n,)`` bool, the malicious rows; only for a rule with `Traits.oracle`.
         findings: Object that the rule writes its findings into.
     """
 
@@ -98,7 +98,7 @@ class Traits:
         identities: Must it know which client a row is of?
         randomized: Does its answer depend on `ServerView.key`?
         detects: Does it say which rows it left out?
-        oracle: Is it told who is malicious? No server is: such a row is an upper bound.
+        oracle: Is it told which rows are malicious? No server is: it is an upper bound.
         shift: Does a vector that is added to all rows come back added to the answer?
         scale: Does a positive factor of all rows come back as a factor of the answer?
         mean_at_zero: Is it the plain mean of equal weights if ``f`` is 0?
@@ -164,7 +164,7 @@ class Defense(Stage, ABC, Generic[State]):
     """
 
     def __init_subclass__(cls, chain: bool = False, **kwargs: Any) -> None:
-        """Make the rule refuse too few rows, whoever calls it; of a chain the last rule does."""
+        """Make the rule refuse too few rows; in a chain the last rule does."""
         super().__init_subclass__(**kwargs)
         if "aggregate" in cls.__dict__ and not chain:
             cls.aggregate = _guarded(cls.aggregate)  # type: ignore[method-assign]

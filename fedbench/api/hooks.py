@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from fedbench.core.trees import Tree
 
 Note = float | int | str | bool
-NOTES = 100  # of a round
-LETTERS = 1000  # of a note
-TRIALS = 10_000  # of a round
+NOTES = 100  # per round
+LETTERS = 1000  # per note
+TRIALS = 10_000  # per round
 
 
 @contextmanager

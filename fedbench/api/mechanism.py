@@ -19,8 +19,8 @@ class Mechanism:
     """No privacy mechanism: nothing is clipped, nothing is added, nothing is claimed.
 
     Every hook is the identity; a mechanism overrides some of them. Its state goes in and comes out.
-    What runs on a client is skipped by a malicious one, unless the attack is ``none``: nobody can
-    make it add noise. An honest client's local noise protects it all the same.
+    A malicious client skips what runs on clients, unless the attack is ``none``: it cannot be made
+    to add noise. An honest client's local noise protects it all the same.
     """
 
     unit: ClassVar[Literal["client", "example"]] = "client"  # whose data the guarantee covers

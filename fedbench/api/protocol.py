@@ -14,7 +14,7 @@ from fedbench.models.network import Shared
 from fedbench.payload import Payload
 
 State = TypeVar("State")
-Memory = dict[str, Tensor]  # of one client, from round to round
+Memory = dict[str, Tensor]  # one client's, from round to round
 Grad = Callable[[Tree, Tensor, Tensor, Key], Tree]  # (trained tree, x, y, key) -> gradient of it
 Batches = Sequence[tuple[Tensor, Tensor]]  # the steps of a round: so many are known at once
 Alphabets = tuple[type[Payload], ...]
@@ -46,7 +46,7 @@ class Protocol(ABC, Generic[State]):
     default_defense: ClassVar[str] = "mean"  # the mean of votes, then `server_step`, is the vote
     statistics: ClassVar[bool] = True  # can its messages carry those of batch normalisation?
     space: ClassVar[Literal["weights", "probabilities", "scores"]] = "weights"
-    # How `message` is made of the ``updates``; who overrides that must say it again.
+    # How `message` is made of the ``updates``; a subclass that overrides it says so again.
     message_is: ClassVar[Literal["sample", "sign", "other"]] = "other"
 
     @property

@@ -26,7 +26,7 @@ CONFIGURATION = {
 def title(plugin: object) -> str:
     """Return kind, name and package of a plug-in; module and class if it is not installed."""
     cls = plugin if isinstance(plugin, type) else type(plugin)
-    apart = getattr(plugin, "titled", None)  # of a plug-in of another process
+    apart = getattr(plugin, "titled", None)  # set by a stand-in for another process
     if isinstance(apart, str):
         return line(apart)
     return _installed(cls) or f"plug-in {cls.__name__} of {cls.__module__}"

@@ -90,7 +90,7 @@ class Guest:
 
     def answer_and_end(self) -> None:
         """Answer one call as a new instance of the plug-in with the same parameters."""
-        torch.set_num_threads(torch.get_num_threads())  # of this thread
+        torch.set_num_threads(torch.get_num_threads())  # set it for this thread
         hook, arguments, _ = ForkingPickler.loads(self.pipe.recv_bytes())
         self.pipe.send_bytes(self.answer("anew", (hook, arguments)))
         os._exit(ANSWERED)

@@ -149,7 +149,7 @@ class Child:
 
 
 class Kept:
-    """A value that stays in a child, by its number. Copies are the same: nobody here can change it.
+    """Value that stays in a child, by its number. A copy is the same: it cannot change here.
 
     Args:
         child: The process that has it.
@@ -178,7 +178,7 @@ def _as_error(failure: Mapping[str, Any]) -> Exception:
     message = str(failure["message"])
     cls = getattr(errors, name, None) or getattr(builtins, name, None)
     error: Exception
-    if cls is PluginError:  # of a link of a chain, or of a rule that an attack asked
+    if cls is PluginError:  # from a link of a chain, or a rule that an attack queried
         error = FedbenchError(message)
     elif isinstance(cls, type) and issubclass(cls, Exception) and not issubclass(cls, UnicodeError):
         error = cls(message)

@@ -15,10 +15,10 @@ from fedbench.payload.packets import Bytes, Part
 
 Integers = npt.NDArray[np.int64]
 
-LARGEST = 2**31 - 1  # of a gap or magnitude
+LARGEST = 2**31 - 1  # gap or magnitude
 _LONGEST = 31 + 5 + 3 + 2 + 1  # bits of its codeword
 _WINDOW = 1 << 15  # bits that are read at once: tables of that length stay in the cache
-_SYMBOLS = 256  # that the range coder tells apart, if no more numbers than that occur
+_SYMBOLS = 256  # largest alphabet of grouped digits
 
 
 def omega(x: Integers) -> tuple[Integers, Integers]:
@@ -254,7 +254,7 @@ def _window(data: Bytes, first: int, most: int) -> tuple[Integers, Integers, int
 
 def _chain(hop: Integers, start: int, count: int) -> Integers:
     """Return ``start, hop[start], hop[hop[start]], ...``, ``count`` of them."""
-    hops = [hop]  # of 1, 2, 4, ... steps
+    hops = [hop]  # by 1, 2, 4, ... steps
     while 1 << len(hops) < count:
         hops.append(hops[-1][hops[-1]])
     chain = np.array([start])

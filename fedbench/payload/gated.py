@@ -14,7 +14,9 @@ from fedbench.payload.fields import behind, bits_of, floats_of, number_bytes, pl
 from fedbench.payload.packets import Packet, Part, split
 
 Governor = tuple[int, int, int]  # axis, first gate, coordinates a gate
-Gating = tuple[tuple[tuple[int, ...], tuple[Governor, ...]], ...]  # of each layer: shape, governors
+Gating = tuple[
+    tuple[tuple[int, ...], tuple[Governor, ...]], ...
+]  # shape and governors of each layer
 
 
 def governed(gates: Tensor, layers: Gating) -> Tensor:

@@ -58,7 +58,7 @@ class MixtureVectors(Payload):
         """
         k = self.r.shape[1]
         r = values[:, :k].to(torch.float32)
-        clipped = r.nan_to_num(0.0).clamp(0, 1).double()  # of 1e-45 a float32 has no half
+        clipped = r.nan_to_num(0.0).clamp(0, 1).double()  # half of 1e-45 is no float32
         total = clipped.sum(dim=1, keepdim=True)
         fallback = torch.where(total > 0, clipped / total, torch.full_like(clipped, 1 / k))
         r = torch.where(_is_distribution(r)[:, None], r, fallback.to(torch.float32))

@@ -19,7 +19,7 @@ def argsort(x: Tensor) -> Tensor:
     radix, several times faster than a matrix of them (benchmarks/shortcuts.py). A NaN of positive
     sign comes last.
     """
-    if len(x) > 1 and x.stride(0) == 0:  # colluders who all send the same: sort it once
+    if len(x) > 1 and x.stride(0) == 0:  # all colluders send the same: sort it once
         return argsort(x[:1]).expand(len(x), -1)
     if x.is_floating_point():
         integer = torch.int64 if x.dtype == torch.float64 else torch.int32

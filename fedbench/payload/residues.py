@@ -12,7 +12,7 @@ from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packets import Packet, Part, index_width, pack, split, unpack
 
-LARGEST = 2**24  # of a modulus: float32 then holds every one of the `values`
+LARGEST = 2**24  # modulus for which float32 still holds all `values`
 
 
 @dataclass(frozen=True, eq=False)

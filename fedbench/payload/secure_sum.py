@@ -18,7 +18,7 @@ def summed_bits(payload: Payload) -> int | None:
     A sum of ``n`` bits is a whole number up to ``n``, so what masks it is uniform modulo ``n + 1``
     and costs ``log2(n + 1)`` bits a coordinate, however sparse the bits are: what is masked cannot
     be compressed. `Residues` have a modulus of their own. Of other alphabets it is not known, and
-    None: floats would have to be made whole numbers first, which nobody does here. What agreeing
+    None: floats would have to be made whole numbers first. What agreeing
     on the masks costs is not counted.
 
     References:

@@ -61,7 +61,7 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
     blank_sparse = SparseVectors(index, torch.zeros(n, 20), x[:, :2], sum(SIZES))
     seeds = Key(seed).fold("seeds").bits(n)[:, None]
     wide = torch.cat([x, x[:, :2]], dim=1)
-    scales = x[:, :6].abs() + 0.1  # of blocks of at most 64 or 32, and of the layers
+    scales = x[:, :6].abs() + 0.1  # for blocks of at most 64 or 32, and for layers
     levels = torch.zeros(x.shape, dtype=torch.uint8)
     rotated = RotatedLevels(levels, scales[:, :4], seeds, x[:, :0], 1.0, 4096)
     sharp = RotatedLevels(levels, scales[:, :5], seeds, x[:, :2], 2.5, 32)

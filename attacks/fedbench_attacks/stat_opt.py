@@ -25,9 +25,9 @@ class StatOpt(Crafted):
       largest lambda at which all of them are selected.
     - Against every other rule each draws every coordinate uniformly: where ``s = 1`` from
       ``[min / b, min]`` if the smallest known value is positive and ``[b min, min]`` if not, where
-      ``s = -1`` from ``[max, b max]`` or ``[max, max / b]``. One that reads only the colluders'
-      messages draws from ``[mean - 4 std, mean - 3 std]`` and ``[mean + 3 std, mean + 4 std]`` (ddof 1; a
-      single row has no deviation, and ``|mean|`` stands in). Where ``s = 0`` it sends the mean.
+      ``s = -1`` from ``[max, b max]`` or ``[max, max / b]``. With ``knows=colluders`` it draws from
+      ``[mean - 4 std, mean - 3 std]`` and ``[mean + 3 std, mean + 4 std]`` (ddof 1; a single row
+      has no deviation, and ``|mean|`` stands in). Where ``s = 0`` it sends the mean.
 
     The paper does this to weights, and ``s`` says how the global weight changes; here it is done to
     updates, of which the received model is the zero. ``s`` and the zero are about the middle of the

@@ -15,11 +15,10 @@ from fedbench.payload.signs import SignBits
 def summed_bits(payload: Payload) -> int | None:
     """Return the bits of each of the ``n`` messages, if the server gets no more than their sum.
 
-    A sum of ``n`` bits is a whole number up to ``n``, so what masks it is uniform modulo ``n + 1``
-    and costs ``log2(n + 1)`` bits a coordinate, however sparse the bits are: what is masked cannot
-    be compressed. `Residues` have a modulus of their own. Of other alphabets it is not known, and
-    None: floats would have to be made whole numbers first. What agreeing
-    on the masks costs is not counted.
+    A sum of ``n`` bits is a whole number up to ``n``, so its masks are uniform modulo ``n + 1`` and
+    cost ``log2(n + 1)`` bits a coordinate, however sparse the bits are: masked numbers cannot be
+    compressed. `Residues` have a modulus of their own. For other alphabets, floats for instance,
+    the cost is not known: None. Agreeing on the masks is not counted.
 
     References:
         Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning",

@@ -47,7 +47,7 @@ class Bounded(Crafted):
 
 @dataclass(frozen=True, kw_only=True)
 class MinMax(Bounded):
-    """All colluders send ``mean + gamma * p``, no farther from a row than two rows are at most.
+    """All colluders send ``mean + gamma * p``, within the largest distance of two honest rows.
 
     The largest gamma with ``max_i |mean + gamma p - x_i| <= max_ij |x_i - x_j|``: the smallest,
     over the honest rows, of the larger roots of quadratics in gamma. No search, and so no start, no

@@ -13,7 +13,7 @@ from .squares import Squares
 
 @dataclass(frozen=True, kw_only=True)
 class MinSum(Bounded):
-    """All colluders send ``mean + gamma * p`` with the squared distances to all of a honest row.
+    """All colluders send ``mean + gamma * p``, within an honest row's sum of squared distances.
 
     The largest gamma with ``sum_i |mean + gamma p - x_i|^2 <= max_i sum_j |x_i - x_j|^2``: the
     larger root of one quadratic in gamma. The sums are over the honest rows.

@@ -19,7 +19,7 @@ SMALLEST = 1e-5  # least lambda of the published search
 
 @dataclass(frozen=True, kw_only=True)
 class StatOpt(Crafted):
-    """All colluders go against the sign ``s`` of the mean: ``-lambda * s``, or beyond each row.
+    """All colluders send ``-lambda * s`` against the sign ``s`` of the mean, or go beyond all rows.
 
     - Against a rule that selects rows (Krum family) all colluders send ``-lambda * s``, with the
       largest lambda at which all of them are selected.

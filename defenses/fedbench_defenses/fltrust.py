@@ -14,9 +14,9 @@ from .distances import combine, norms
 
 @dataclass(frozen=True, kw_only=True)
 class FLTrust(Defense[None]):
-    """Return ``sum_i TS_i (|g_0| / |g_i|) g_i / sum_i TS_i`` with ``TS_i = max(cos(g_i, g_0), 0)``.
+    """Average rows weighted by trust ``TS_i = max(cos(g_i, g_0), 0)``, each as long as ``g_0``.
 
-    ``g_i`` are the rows and ``g_0`` the server's own message, from its root data, all measured
+    ``sum_i TS_i (|g_0| / |g_i|) g_i / sum_i TS_i``, where ``g_i`` are the rows and ``g_0`` the server's own message, from its root data, all measured
     from the middle of the alphabet, which is added back: zero for floats and signs, 1/2 for bits.
     Ignores the clients' sizes, as the paper does.
 

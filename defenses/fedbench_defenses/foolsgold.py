@@ -41,7 +41,7 @@ def products_of(rows: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class FoolsGold(Defense[History]):
-    """Return ``sum_i a_i x_i / sum_i a_i``, ``a_i`` small if another client's history is parallel.
+    """Compute ``sum_i a_i x_i / sum_i a_i``, ``a_i`` small if another client's history is parallel.
 
     A history is the sum of a client's updates of all rounds. ``v_i`` is its largest cosine with
     another one, ``cs_ij`` becomes ``cs_ij v_i / v_j`` where ``v_j > v_i`` (pardoning), ``a_i = 1 -

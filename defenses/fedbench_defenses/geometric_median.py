@@ -15,7 +15,7 @@ from .distances import combine, gram
 
 @dataclass(frozen=True, kw_only=True)
 class GeometricMedian(Defense[None]):
-    """Return ``argmin_z F(z) = sum_i |x_i - z|``, to a relative error of ``tolerance`` in ``F``.
+    """Compute ``argmin_z F(z) = sum_i |x_i - z|``, to a relative error of ``tolerance`` in ``F``.
 
     ``z`` is a combination of the rows, so a step needs their inner products only. It starts at the
     row with the smallest ``F``, and leaves that by the step of Vardi and Zhang, if at all. From

@@ -32,7 +32,7 @@ def pseudo_count(n: int, c: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class LogOddsCap(Defense[None]):
-    """Return ``theta = (s + a) / (n + 2 a)`` for ``s`` ones of ``n``: a bit moves ``logit`` by c.
+    """Compute ``theta = (s + a) / (n + 2 a)`` for ``s`` ones of ``n``: a bit moves ``logit`` by c.
 
     ``a`` is the smallest pseudo-count for which no bit moves the log-odds of a coordinate by more
     than ``c``, see `pseudo_count`; so ``m`` colluders move them by at most ``m c``, whatever they

@@ -15,7 +15,7 @@ from .mean import exact_mean
 
 @dataclass(frozen=True, kw_only=True)
 class Median(Defense[None]):
-    """Return the middle value of every coordinate. Ignores the clients' sizes.
+    """Compute the middle value of every coordinate. Ignores the clients' sizes.
 
     Args:
         even: With an even number of rows the mean of the two middle ones (``mean``, the usual

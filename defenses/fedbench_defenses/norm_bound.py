@@ -25,7 +25,7 @@ def factors(sizes: Tensor, c: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class NormBound(Defense[None]):
-    """Return ``1/n sum_i x_i min(1, c / |x_i|) + noise N(0, I)``.
+    """Compute ``1/n sum_i x_i min(1, c / |x_i|) + noise N(0, I)``.
 
     Norms are about the alphabet's middle, which stands in for a row that is not finite. Ignores the
     clients' sizes: a size that a client states would be a way around the bound. The noise is the

@@ -45,7 +45,7 @@ def settled(least: Tensor, greatest: Tensor, m: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class RankMargin(Defense[None]):
-    """Return FSL's VOTE, and the share of edges whose place in the mask no ``f`` rows can change.
+    """Compute FSL's VOTE, and the share of edges whose place in the mask no ``f`` rows can change.
 
     The mask keeps the ``m_l`` edges of a layer with the largest sums of positions. `findings`
     ``certified`` is the share of edges that are in it, or out of it, whichever ``f`` of the rows

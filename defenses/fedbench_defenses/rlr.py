@@ -15,7 +15,7 @@ from .mean import Mean
 
 @dataclass(frozen=True, kw_only=True)
 class RLR(Defense[None]):
-    """Return the mean, turned around in coordinates where ``|sum_i sign(x_i)| < theta``.
+    """Compute the mean, turned around in coordinates where ``|sum_i sign(x_i)| < theta``.
 
     Where too few clients agree on a direction the server goes back instead, to unlearn what a few
     want. The mean is weighted by the clients' sizes, the signs all count the same. Both are

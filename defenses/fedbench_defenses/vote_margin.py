@@ -26,7 +26,7 @@ def votes_to_overturn(ones: Tensor, n: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class VoteMargin(Defense[None]):
-    """Return the mean of the bits, and the share of coordinates that no ``f`` rows can overturn.
+    """Compute the mean of the bits, and the share of coordinates that no ``f`` rows can overturn.
 
     `findings` certify a coordinate with ``s`` ones of ``n`` bits exactly if ``|2 s - n| > 2 f``:
     whichever ``f`` of the rows are malicious, and whatever they would have sent instead, the

@@ -12,8 +12,7 @@ from fedbench.api import Defense, ServerView
 from fedbench.core.rng import Key
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits
 from fedbench.testing import assert_rounded_alike, check_defense
-from fedbench_defenses.angles import cosines
-from fedbench_defenses.distances import combine, gram, norms, squared_distances
+from fedbench_defenses.distances import combine, cosines, gram, norms, squared_distances
 from fedbench_defenses.dnc import DnC
 from fedbench_defenses.flame import FLAME
 from fedbench_defenses.fltrust import FLTrust

@@ -10,8 +10,7 @@ from fedbench.core.errors import require
 
 from .crafted import direction
 from .search import Search
-from .searched import Searched
-from .trials import Trials
+from .trials import Searched, Trials
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 from fedbench.api import AttackView
 
 from .crafted import direction
-from .searched import Searched
+from .trials import Searched
 
 
 @dataclass(frozen=True, kw_only=True)

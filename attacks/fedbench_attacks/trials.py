@@ -1,19 +1,22 @@
-"""A rule on trial: its answers to colluders who all send ``base + gamma * push``."""
+"""Attacks that search for their strength, and their trials of the server's rule."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedbench.api import AttackView
+from fedbench.api import AttackView, Knowledge
+from fedbench.core.errors import require
 from fedbench.core.order_statistics import sorted_rows
 from fedbench.core.tiling import tiles
 from fedbench.payload import FloatVectors, Payload
 
+from .crafted import Crafted, sender
 from .order_line import saturating, with_copies
 from .search import Scale, Search, best_of_grid, most_damaging, published, selecting
 from .squares import Squares
@@ -202,3 +205,49 @@ class Trials:
         """Return the search of the attack's public code, on closed forms where there are any."""
         closed = self.selects and self.dense
         return published(self.damage, start, self.accepted if closed else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searched(Crafted):
+    """All colluders send ``mean + gamma * push``, with a gamma that is sought over the rule.
+
+    Args:
+        knows: Messages it reads: those of the benign clients (``all``), or those of its own clients
+            as if honest (``colluders``), which then stand in for the others' when it queries the
+            rule.
+        bound: Longest ``gamma * push``, in root mean square lengths of the messages it reads.
+        eot: Draws of the server's randomness over which damage is averaged, for rules that have
+            some (expectation over transformation).
+    """
+
+    sides: ClassVar[tuple[int, ...]] = (1,)  # -1: a negative gamma is tried, too
+
+    bound: float = 1e5
+    eot: int = 1
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        require(f"{name}.bound", self.bound, self.bound > 0, "> 0")
+        require(f"{name}.eot", self.eot, self.eot >= 1, ">= 1")
+
+    def needs(self) -> Knowledge:
+        """Return the tier of the messages it reads, and the rule."""
+        return Knowledge(self.knows, defense=True)
+
+    @abstractmethod
+    def push(self, view: AttackView, honest: Tensor, mean: Tensor) -> Tensor:
+        """Return the direction ``(k,)`` in which the mean is left."""
+
+    def strength(self, trials: Trials) -> Search:
+        """Return the gamma of most damage."""
+        return trials.exact(self.bound, "any", self.sides)
+
+    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+        """Return the row ``mean + gamma * push``."""
+        mean = honest.mean(dim=0)
+        push = self.push(view, honest, mean)
+        trials = Trials(view, honest, mean, push, sender(view, self.via), self.eot, self.knows)
+        search = self.strength(trials)
+        view.notes.update({"gamma": search.gamma} | search.notes)
+        view.trace.extend(search.trace)
+        return mean + search.gamma * push

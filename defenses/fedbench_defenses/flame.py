@@ -9,8 +9,7 @@ from fedbench.api import Defense, ServerView, Traits
 from fedbench.core.errors import require
 from fedbench.payload import Payload
 
-from .angles import clipped_mean, cosines
-from .distances import gram, middle
+from .distances import clipped_mean, cosines, gram, middle
 
 
 def majority_cluster(distances: Tensor, size: int) -> Tensor:

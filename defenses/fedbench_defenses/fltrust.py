@@ -8,17 +8,17 @@ from torch import Tensor
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.payload import Payload
 
-from .angles import inner
-from .distances import combine, norms
+from .distances import combine, inner, norms
 
 
 @dataclass(frozen=True, kw_only=True)
 class FLTrust(Defense[None]):
     """Average rows weighted by trust ``TS_i = max(cos(g_i, g_0), 0)``, each as long as ``g_0``.
 
-    ``sum_i TS_i (|g_0| / |g_i|) g_i / sum_i TS_i``, where ``g_i`` are the rows and ``g_0`` the server's own message, from its root data, all measured
-    from the middle of the alphabet, which is added back: zero for floats and signs, 1/2 for bits.
-    Ignores the clients' sizes, as the paper does.
+    That is ``sum_i TS_i (|g_0| / |g_i|) g_i / sum_i TS_i``, where ``g_i`` are the rows and ``g_0``
+    the server's own message, from its root data, all measured from the middle of the alphabet,
+    which is added back: zero for floats and signs, 1/2 for bits. Ignores the clients' sizes, as the
+    paper does.
 
     Where no row is trusted the paper's sum is empty. The answer is then the server's own message,
     legal in every alphabet, and `findings` say so; the origin would be no update for floats, but

@@ -10,8 +10,7 @@ from fedbench.core.errors import require
 from fedbench.core.tiling import tiles
 from fedbench.payload import Payload, Spec
 
-from .angles import cosines
-from .distances import combine
+from .distances import combine, cosines
 
 History = dict[int, Tensor]
 

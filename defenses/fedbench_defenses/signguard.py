@@ -12,8 +12,7 @@ from fedbench.core.rng import Key
 from fedbench.core.tiling import row_sums
 from fedbench.payload import Payload, Rankings, TopRankings
 
-from .angles import clipped_mean, cosines
-from .distances import gram, middle, norms, squared_distances
+from .distances import clipped_mean, cosines, gram, middle, norms, squared_distances
 
 Similarity = Literal["off", "cosine", "distance"]
 _SAME = "would cluster noise, since every ranking has as many positions above the middle"

@@ -18,19 +18,8 @@ from fedbench.payload import Payload
 
 APART = "apart"  # instead of a hook: a fork is to answer the call that follows
 DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-    )
+    **{name: getattr(torch, name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64")},
+    **{name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")},
 }
 
 

@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from fedbench.api import Batches, Grad, Memory
+from fedbench.choices import Precision
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors import cached_answers
 from fedbench.executors.autotune import asked, choose, crowd
 from fedbench.executors.cached_answers import folder
 from fedbench.executors.factory import executor
-from fedbench.executors.training import Loop, Precision, Schedule
+from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.models.network import ConvNet, Shared
 from fedbench.protocols.fedavg import FedAvg

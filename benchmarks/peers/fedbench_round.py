@@ -19,12 +19,13 @@ import workload
 from torch import Tensor
 
 from fedbench.bench.servers import Idle
+from fedbench.choices import Precision
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.data.dataset import Data
 from fedbench.executors.factory import NAMES, executor
 from fedbench.executors.malloc import keep_memory
-from fedbench.executors.training import Loop, Precision, Schedule
+from fedbench.executors.training import Loop, Schedule
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup

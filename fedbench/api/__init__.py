@@ -7,10 +7,11 @@ with defaults; its methods are pure. State goes in and comes out.
 
 from fedbench.api.attack import TIERS, Attack, AttackView, Choices, Knowledge, Local, Oracle, Tier
 from fedbench.api.defense import Defense, Findings, ServerView, Traits
-from fedbench.api.event import Adjacency, DpEvent, Release, Sees
+from fedbench.api.event import DpEvent, Release
 from fedbench.api.mechanism import Mechanism
 from fedbench.api.prefilter import Chain, Prefilter
 from fedbench.api.protocol import Alphabets, Batches, Grad, Gradient, Memory, Protocol, State
+from fedbench.choices import Adjacency, Sees
 from fedbench.models.network import Shared
 
 __all__ = [

@@ -1,10 +1,6 @@
 """Events of a privacy mechanism, as data for an accountant."""
 
 from dataclasses import dataclass
-from typing import Literal
-
-Sees = Literal["messages", "sum", "hidden-sum", "model"]
-Adjacency = Literal["replace-one", "zero-out", "add-remove"]
 
 
 class DpEvent:

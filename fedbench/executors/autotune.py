@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Protocol, Shared
+from fedbench.choices import Precision
 from fedbench.core.rng import Key
 from fedbench.executors.cached_answers import machine, may_measure, store, stored
 from fedbench.executors.cuda_graphs import AFTER
-from fedbench.executors.training import Client, Executor, Loop, Precision, Schedule
+from fedbench.executors.training import Client, Executor, Loop, Schedule
 from fedbench.executors.vmap import Recorded, Stacked
 
 MARGIN = 1.25  # how much faster another must be: a near tie goes to the loop, which is the oracle

@@ -3,11 +3,12 @@
 from typing import Any
 
 from fedbench.api import Protocol, Shared
+from fedbench.choices import Precision
 from fedbench.core.errors import Unavailable, require
 from fedbench.executors.autotune import choose
 from fedbench.executors.multi_run import Together, recorder
 from fedbench.executors.process_pool import Forked
-from fedbench.executors.training import Executor, Loop, Precision, Schedule
+from fedbench.executors.training import Executor, Loop, Schedule
 from fedbench.executors.vmap import Recorded, Stacked
 
 NAMES = ("auto", "loop", "stacked", "recorded", "forked")

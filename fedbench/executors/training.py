@@ -11,20 +11,20 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from fedbench.api import Grad, Gradient, Memory, Protocol, Shared, hooks
+from fedbench.choices import Precision
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.models.network import Convolve, Step, is_statistic, saved_bytes
 
 WrapGrad = Callable[[Gradient], Grad]
-Precision = Literal["fp32", "bf16"]
 Trained = tuple[Tensor, list[Memory]]  # updates (n, d), and the memory of each client
 
 

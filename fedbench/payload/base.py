@@ -4,17 +4,17 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from fedbench.choices import Checks
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.tiling import finite_rows
 from fedbench.payload.packets import Packet, Part, join
 
 Spec = dict[str, Any]  # the public form of a message: what both ends know before it is sent
-Checks = Literal["none", "finite", "range"]
 
 
 @dataclass(frozen=True, eq=False)

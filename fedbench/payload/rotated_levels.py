@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.choices import Checks
 from fedbench.core.blocks import block_sizes, block_sums, spread
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.hadamard import rotate, unrotate
 from fedbench.core.lloyd_max import centroids, edges
 from fedbench.core.rng import Key
-from fedbench.payload.base import Checks, Payload, Spec, require_form
+from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.fields import floats_of, number_bytes, seeds_of
 from fedbench.payload.packets import Packet, Part, pack, split, unpack
 

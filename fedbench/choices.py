@@ -1,0 +1,9 @@
+"""Words that a field of a scenario chooses from; importing them does not import torch."""
+
+from typing import Literal
+
+Sampling = Literal["fixed", "poisson"]
+Sees = Literal["messages", "sum", "hidden-sum", "model"]
+Adjacency = Literal["replace-one", "zero-out", "add-remove"]
+Precision = Literal["fp32", "bf16"]
+Checks = Literal["none", "finite", "range"]

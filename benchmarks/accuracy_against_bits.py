@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from fedbench.cli.live import watcher
+from fedbench.cli.terminal import watcher
 from fedbench.core import registry
 from fedbench.core.files import write_atomically
 from fedbench.experiment.cells import Cell
@@ -233,7 +233,7 @@ def main() -> None:
     options = parser.parse_args()
     processes, splits = Options(workers=options.workers), []
     for partition in options.partition or ["iid", "dirichlet:beta=0.3"]:
-        preset = Plan.preset(options.preset, {"partition": partition}, {})
+        preset = Plan.preset(options.preset, {"partition": partition})
         folder = options.out / partition.replace(":", "-").replace("=", "-")
         records = play(preset, processes, folder)
         curves = {cell: Curve(short(cell.protocol), found) for cell, found in records.items()}

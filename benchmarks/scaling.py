@@ -21,7 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedbench.cli.live import PlainWatcher
+from fedbench.cli.terminal import PlainWatcher
 from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.store import Store

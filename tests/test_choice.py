@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedbench.api import Batches, Grad, Memory
-from fedbench.choices import Precision
+from fedbench.core.choices import Precision
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors import cached_answers

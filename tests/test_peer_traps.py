@@ -47,7 +47,7 @@ def test_d1_krum_is_the_papers_score() -> None:
 @pytest.mark.slow
 def test_d7_every_cell_of_a_preset_has_the_same_training_and_unknown_keys_are_refused() -> None:
     for name in preset_names():
-        cells, _ = Plan.preset(name, {}, {}).cells()
+        cells, _ = Plan.preset(name, {}).cells()
         taught: dict[tuple[str, str], set[str]] = {}  # of a protocol and a rule, how it is trained
         for cell in cells:
             key = registry.split(cell.protocol)[0], cell.defense

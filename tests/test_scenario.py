@@ -189,7 +189,7 @@ def test_a_mistake_in_a_grid_is_not_skipped() -> None:
 
 
 def test_no_round_of_the_demo_can_have_a_malicious_majority() -> None:
-    cells, _ = Plan.preset("demo", {}, {}).cells()
+    cells, _ = Plan.preset("demo", {}).cells()
     for each in cells:
         scenario = each.scenario
         assert scenario.per_round == scenario.clients == 10  # nobody is drawn
@@ -199,24 +199,24 @@ def test_no_round_of_the_demo_can_have_a_malicious_majority() -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_can_be_played(name: str) -> None:
-    cells, skipped = Plan.preset(name, {}, {}).cells()
+    cells, skipped = Plan.preset(name, {}).cells()
     assert cells
     assert not skipped
 
 
 def test_the_same_rule_under_two_names_is_one_cell() -> None:
-    preset = Plan.preset("table2-mini", {}, {"protocol": ["fedavg"], "defense": ["own", "mean"]})
+    preset = Plan.preset("table2-mini", {"protocol": ["fedavg"], "defense": ["own", "mean"]})
     cells, _ = preset.cells()
     assert len({str(cell) for cell in cells}) == len(cells)
 
 
 def test_a_preset_takes_other_values_axes_and_learning_rates() -> None:
-    preset = Plan.preset("table2-mini", {"rounds": 3}, {"protocol": ["topk:lr=0.5", "fedavg"]})
+    preset = Plan.preset("table2-mini", {"rounds": 3, "protocol": ["topk:lr=0.5", "fedavg"]})
     cells, _ = preset.with_lr(0.2).cells()
     assert {cell.scenario.rounds for cell in cells} == {3}
     assert {cell.protocol for cell in cells} == {"topk:lr=0.5", "fedavg:lr=0.2"}
     with pytest.raises(ConfigError, match=r"--preset must be one of .*, table2-mini, got 'table3'"):
-        Plan.preset("table3", {}, {})
+        Plan.preset("table3", {})
 
 
 def test_a_row_compares_seeds_with_themselves_and_the_lowest_is_the_worst(record: Record) -> None:

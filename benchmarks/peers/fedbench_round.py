@@ -19,7 +19,7 @@ import workload
 from torch import Tensor
 
 from fedbench.bench.servers import Idle
-from fedbench.choices import Precision
+from fedbench.core.choices import Precision
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.data.dataset import Data

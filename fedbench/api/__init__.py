@@ -11,7 +11,7 @@ from fedbench.api.event import DpEvent, Release
 from fedbench.api.mechanism import Mechanism
 from fedbench.api.prefilter import Chain, Prefilter
 from fedbench.api.protocol import Alphabets, Batches, Grad, Gradient, Memory, Protocol, State
-from fedbench.choices import Adjacency, Sees
+from fedbench.core.choices import Adjacency, Sees
 from fedbench.models.network import Shared
 
 __all__ = [

@@ -4,44 +4,56 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from fedbench.cli import (
-    attack,
-    audit,
-    bench,
-    catalogue_commands,
-    leaderboard,
-    plot,
-    privacy,
-    probe,
-    results,
-    sweep,
-)
+from fedbench.cli import attack, audit, bench, leaderboard, plot, privacy, probe, results, sweep
+from fedbench.cli.list import list_
+from fedbench.cli.show import show
 from fedbench.core.errors import LONGEST, FedbenchError, PluginError, one_line
 
 app = typer.Typer(
     name="fedbench",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Communication-efficient federated learning on trial: accuracy in the worst case over the "
     "attacks, bits really sent, and epsilon, side by side.",
 )
-app.command("attack")(attack.attack)
+app.command("attack", cls=attack.Command)(attack.attack)
 app.command("sweep")(sweep.sweep)
 app.command("results")(results.results)
 app.command("plot")(plot.plot)
 app.add_typer(leaderboard.app, name="leaderboard")
 app.add_typer(bench.app, name="bench")
-app.add_typer(privacy.app, name="privacy")
-app.command("audit")(audit.audit)
+app.command("privacy", cls=privacy.Command)(privacy.privacy)
+app.command("audit", cls=audit.Command)(audit.audit)
 app.add_typer(probe.app, name="probe")
-app.command("list")(catalogue_commands.list_)
-app.command("show")(catalogue_commands.show)
+app.command("list")(list_)
+app.command("show")(show)
+
+
+def print_version(asked: bool) -> None:
+    """Print the installed version and end, if that is asked."""
+    if asked:
+        from importlib.metadata import version
+
+        print(f"fedbench {version('fedbench-toolkit')}")
+        raise typer.Exit
+
+
+@app.callback()
+def fedbench(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Accept the options that stand before a command; each of them ends by itself."""
+
 
 # typer's usage errors; which module they live in depends on its version
 _UsageError: Any = typer.BadParameter.__mro__[1]

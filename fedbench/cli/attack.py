@@ -2,270 +2,199 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+
+from fedbench.cli import options as opt
 
 if TYPE_CHECKING:
+    from fedbench.experiment.cells import Cell, Run
+    from fedbench.results.store import Failure, Store
+    from fedbench.results.summary import Row
+    from fedbench.sweep.local import Options
     from fedbench.sweep.plan import Plan
 
-Axis = list[str] | None
-_WHAT, _WHERE, _WHO, _HOW = "What is tried", "Data and model", "Clients and training", "Running"
-_DP = "What ε means"
-_ADVERSARY = "What the adversary may do"
+GRID = "Repeat for a grid; by default that of --preset"
+Command = opt.scenario_command(
+    *(name for name in opt.FIELDS if name != "seed"),
+    more={
+        "protocol": f"{GRID}, else fedavg.",
+        "attack": f"{GRID}, else all: the mandatory attacks. installed: every attack that fits; "
+        "strongest:budget=N: the worst of N on validation data. none always runs too.",
+        "defense": f"{GRID}, else own.",
+        "mechanism": f"{GRID}, else none.",
+    },
+    protocol=[],
+    attack=[],
+    defense=[],
+    mechanism=[],
+)
 
 
 def attack(
-    protocol: Annotated[
-        Axis, typer.Option("--protocol", "-p", help="repeat for a grid", rich_help_panel=_WHAT)
-    ] = None,
-    attack: Annotated[
-        Axis,
-        typer.Option(
-            "--attack",
-            "-a",
-            help="repeat for a grid; 'all': the mandatory ensemble; 'installed': every one that "
-            "fits; 'strongest:budget=N': the worst of N on validation data; 'none' always runs too",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    defense: Annotated[
-        Axis,
-        typer.Option(
-            "--defense",
-            "-d",
-            help="repeat for a grid; 'own' is the protocol's default",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    mechanism: Annotated[
-        Axis,
-        typer.Option(
-            "--mechanism",
-            "-m",
-            help="repeat for a grid; privacy, e.g. mask-gaussian:sigma=0.2",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
+    context: typer.Context,
     preset: Annotated[
         str | None,
-        typer.Option(help="a table that comes with fedbench", rich_help_panel=_WHAT),
-    ] = None,
-    dataset: Annotated[str | None, typer.Option(rich_help_panel=_WHERE)] = None,
-    model: Annotated[str | None, typer.Option(rich_help_panel=_WHERE)] = None,
-    partition: Annotated[
-        str | None, typer.Option(help="e.g. dirichlet:beta=0.5", rich_help_panel=_WHERE)
-    ] = None,
-    clients: Annotated[int | None, typer.Option(rich_help_panel=_WHO)] = None,
-    per_round: Annotated[
-        int | None, typer.Option(help="clients sampled in each round", rich_help_panel=_WHO)
-    ] = None,
-    malicious: Annotated[
-        float | None, typer.Option(help="share of all clients", rich_help_panel=_WHO)
-    ] = None,
-    declared: Annotated[
-        float | None,
         typer.Option(
-            help="share the server is prepared for; default: --malicious", rich_help_panel=_WHO
-        ),
-    ] = None,
-    knowledge: Annotated[
-        str | None,
-        typer.Option(
-            help="the most an attack may be shown, e.g. colluders or all+defense+state; "
-            "default: what it asks for",
-            rich_help_panel=_ADVERSARY,
-        ),
-    ] = None,
-    attack_from: Annotated[
-        int | None,
-        typer.Option(help="first round, from 0, in which it acts", rich_help_panel=_ADVERSARY),
-    ] = None,
-    attack_until: Annotated[
-        int | None,
-        typer.Option(help="first round in which it no longer acts", rich_help_panel=_ADVERSARY),
-    ] = None,
-    attack_every: Annotated[
-        int | None,
-        typer.Option(help="it acts in every so many rounds", rich_help_panel=_ADVERSARY),
-    ] = None,
-    defense_draw: Annotated[
-        int | None,
-        typer.Option(
-            help="which draw of the server's randomness, of rules that have some",
-            rich_help_panel=_WHO,
-        ),
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(rich_help_panel=_WHO)] = None,
-    epochs: Annotated[int | None, typer.Option(rich_help_panel=_WHO)] = None,
-    batch_size: Annotated[int | None, typer.Option(rich_help_panel=_WHO)] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            help="of training: fp32, or bf16, faster and not the same", rich_help_panel=_WHO
+            help="A table that comes with fedbench, by default demo if no plug-in is named.",
+            rich_help_panel=opt.TRIED,
         ),
     ] = None,
     lr: Annotated[
         float | None,
-        typer.Option(help="local learning rate of every protocol", rich_help_panel=_WHO),
-    ] = None,
-    server_checks: Annotated[
-        str | None,
         typer.Option(
-            help="none; finite: reject NaN and infinity; range: and what no honest client can send",
-            rich_help_panel=_WHO,
-        ),
-    ] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="of (ε, δ); default 1e-5", rich_help_panel=_DP)
-    ] = None,
-    adjacency: Annotated[
-        str | None,
-        typer.Option(
-            help="replace-one, zero-out or add-remove; default: the mechanism's own",
-            rich_help_panel=_DP,
-        ),
-    ] = None,
-    sampling: Annotated[
-        str | None,
-        typer.Option(help="clients a round: fixed, or poisson (by coins)", rich_help_panel=_DP),
-    ] = None,
-    sees: Annotated[
-        str | None,
-        typer.Option(
-            help="what privacy's adversary sees: messages, sum, hidden-sum or model",
-            rich_help_panel=_DP,
-        ),
-    ] = None,
-    eval_every: Annotated[
-        int | None, typer.Option(help="rounds between two looks at test data", rich_help_panel=_HOW)
-    ] = None,
-    local_models: Annotated[
-        bool | None,
-        typer.Option(
-            "--local-models", help="also judge clients' own last models", rich_help_panel=_HOW
+            help="Local learning rate of every protocol that names none; by default its own.",
+            rich_help_panel=opt.CLIENTS,
         ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="comma-separated, e.g. 0,1,2", rich_help_panel=_HOW)
+        str | None,
+        opt.running("Seeds, comma-separated; by default those of the preset, else 0,1,2."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda", rich_help_panel=_HOW)] = "auto",
-    executor: Annotated[
-        str, typer.Option(help="auto, loop, stacked, recorded or forked", rich_help_panel=_HOW)
-    ] = "auto",
-    chunk: Annotated[
-        int, typer.Option(help="clients a stacked launch trains", rich_help_panel=_HOW)
-    ] = 32,
-    workers: Annotated[
-        int, typer.Option(help="processes; 0 is one per core", rich_help_panel=_HOW)
-    ] = 0,
-    threads: Annotated[
-        int, typer.Option(help="of each process, on a CPU", rich_help_panel=_HOW)
-    ] = 1,
-    run_timeout: Annotated[
-        float,
-        typer.Option(
-            help="seconds after which a run is ended and counts as failed", rich_help_panel=_HOW
-        ),
-    ] = 21600.0,
-    isolate: Annotated[
-        bool,
-        typer.Option(
-            "--isolate",
-            help="attack and defense in processes of their own, which hold only what they are "
-            "shown",
-            rich_help_panel=_HOW,
-        ),
-    ] = False,
-    out: Annotated[
-        Path, typer.Option(help="folder for records, table and chart", rich_help_panel=_HOW)
-    ] = Path("results"),
+    device: opt.Device = "auto",
+    executor: opt.Executor = "auto",
+    chunk: opt.Chunk = 32,
+    workers: opt.Workers = 0,
+    threads: opt.Threads = 1,
+    run_timeout: opt.RunTimeout = 21600.0,
+    isolate: opt.Isolate = False,
+    out: Annotated[Path, opt.running("Folder for records, table and chart.")] = Path("results"),
 ) -> None:
     """Train protocols with malicious clients; print who survived, what it cost, how sure we are.
 
-    Without options this is [bold]--preset demo[/bold]: ten clients, two of them malicious.
+    Without options this is [bold]--preset demo[/bold]: ten clients, two of them malicious. A
+    preset has values of its own where it differs from the defaults below.
     """
-    from rich.console import Console
-
-    from fedbench.cli.attack_play import run
     from fedbench.sweep.local import Options
 
-    scalars: dict[str, Any] = {
-        "dataset": dataset,
-        "model": model,
-        "partition": partition,
-        "clients": clients,
-        "per_round": per_round,
-        "malicious": malicious,
-        "declared": declared,
-        "rounds": rounds,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "eval_every": eval_every,
-        "server_checks": server_checks,
-        "knowledge": knowledge,
-        "attack_from": attack_from,
-        "attack_until": attack_until,
-        "attack_every": attack_every,
-        "defense_draw": defense_draw,
-        "precision": precision,
-        "local_models": local_models,
-        "delta": delta,
-        "adjacency": adjacency,
-        "sampling": sampling,
-        "sees": sees,
-    }
-    axes = {
-        "protocol": protocol or [],
-        "mechanism": mechanism or [],
-        "defense": defense or [],
-        "attack": attack or [],
-    }
     options = Options(
         device, executor, chunk, workers, threads, run_timeout=run_timeout, isolate=isolate
     )
-    plan = choose(preset, {k: v for k, v in scalars.items() if v is not None}, axes, seeds, lr)
-    run(Console(), plan, options, out)
+    play(Console(), choose(preset, opt.typed(context), seeds, lr), options, out)
 
 
 def choose(
-    preset: str | None,
-    scalars: dict[str, Any],
-    axes: dict[str, list[str]],
-    seeds: str | None,
-    lr: float | None,
+    preset: str | None, given: Mapping[str, Any], seeds: str | None, lr: float | None
 ) -> Plan:
-    """The table that the options describe: a preset with changes, or a grid of its own."""
+    """Return the table that the options describe: a preset with changes, or a grid of its own."""
     import dataclasses
 
+    from fedbench.experiment.cells import AXES
     from fedbench.sweep.plan import Plan
 
-    if preset is None and any(axes.values()):
-        grid = {"protocol": "fedavg", "attack": "all"} | {k: v for k, v in axes.items() if v}
-        plan = Plan.of({"title": "Who survives", "scenario": scalars, "grid": [grid]}, "attack")
+    if preset is None and any(kind in given for kind in AXES):
+        grid = {"protocol": "fedavg", "attack": "all"}
+        table = {"title": "Who survives", "scenario": {}, "grid": [grid]}
+        plan = Plan.of(table, "attack", given)
     else:
-        plan = Plan.preset("demo" if preset is None else preset, scalars, axes)
+        plan = Plan.preset("demo" if preset is None else preset, given)
     if seeds is not None:
-        plan = dataclasses.replace(plan, seeds=parse_seeds(seeds))
-    if lr is not None:
-        plan = plan.with_lr(lr)
-    return plan
+        plan = dataclasses.replace(plan, seeds=opt.parse_seeds(seeds))
+    return plan if lr is None else plan.with_lr(lr)
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return distinct integers in 0 .. 2**63 - 1, comma-separated.
+def play(console: Console, plan: Plan, options: Options, out: Path) -> None:
+    """Play the plan, show it, write it; exit with 1 if a run failed, with 130 if it was stopped."""
+    from fedbench.cli.terminal import end, watcher
+    from fedbench.core.files import writable
+    from fedbench.results.store import Store
+    from fedbench.results.summary import rows
+    from fedbench.sweep.drive import play_each
+    from fedbench.sweep.plan import runs
+    from fedbench.tables.columns import counted
+    from fedbench.tables.table import final_table, skipped_lines
 
-    >>> parse_seeds("0,1,2")
-    (0, 1, 2)
-    """
-    from fedbench.core.errors import require
+    cells, skipped = plan.cells()
+    require_playable(cells[0], plan.seeds[0], options)
+    writable(out)
+    console.print(header(plan, cells, options), highlight=False)
+    for line in skipped_lines(skipped):
+        console.print(f"skipped: {line}", highlight=False, markup=False)
+    store = Store(out)
+    planned = runs(cells, plan.seeds)
+    if existing := sum(map(store.has, planned)):
+        text = f"{existing} of {len(planned)} runs have a record in {out} already"
+        console.print(text, highlight=False)
+    with watcher(console, cells, plan.seeds) as watch:
+        records, failed = play_each(cells, plan.seeds, options, watch, out)
+    done = sum(map(len, records.values()))
+    if table := rows(cells, records, len(plan.seeds)):
+        console.print(final_table(table, console.width))
+        console.print(write(plan, table, out, done), highlight=False, soft_wrap=True)
+    for line in failed_lines(failed, store):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    lost = f"{counted(len(failed), 'run')} failed; the same command plays them again"
+    stopped = done + len(failed) < len(planned)
+    end(lost if failed else "", f"stopped after {done} of {len(planned)} runs" if stopped else "")
 
-    parts = [part.strip() for part in text.split(",")]
-    digits = all(part.isascii() and part.isdigit() for part in parts)
-    require("--seeds", text, digits, "distinct integers like 0,1,2")
-    short = all(len(part) < 20 for part in parts)
-    seeds = tuple(int(part) for part in parts) if short else ()
-    require("--seeds", text, short and max(seeds) < 2**63, "integers in 0 .. 2**63 - 1")
-    require("--seeds", text, len(set(seeds)) == len(seeds), "distinct integers like 0,1,2")
-    return seeds
+
+def require_playable(cell: Cell, seed: int, options: Options) -> None:
+    """Raise the error of data, model or partition that do not fit, before anything is written."""
+    from fedbench.core.errors import PluginError
+    from fedbench.experiment.prepare import prepare
+
+    scenario = cell.scenario.model_copy(update={"seed": seed})
+    executor = "loop" if options.executor == "auto" else options.executor  # auto would measure
+    with suppress(PluginError):  # of this cell, which fails by itself: others may go on
+        prepare(scenario, options.device, executor, options.chunk)
+
+
+def failed_lines(failed: Mapping[Run, Failure], store: Store) -> Iterator[str]:
+    """Name the cells without a record, why, and the file with the traceback; seeds share a line."""
+    alike: dict[tuple[Cell, str], list[Run]] = {}
+    for run, failure in failed.items():
+        alike.setdefault((run.cell, str(failure)), []).append(run)
+    for (cell, reason), runs in alike.items():
+        seeds = ", ".join(str(run.seed) for run in runs)
+        place = store.failure_path(runs[0])
+        yield f"failed: {cell}, seed{'s' * (len(runs) > 1)} {seeds}: {reason}; see {place}"
+
+
+def header(plan: Plan, cells: list[Cell], options: Options) -> str:
+    """Return in a few lines everything that the numbers depend on."""
+    from fedbench.tables.columns import counted
+
+    scenario = cells[0].scenario
+    runs = len(cells) * len(plan.seeds)
+    lines = [
+        f"[bold]{plan.title}[/bold]",
+        f"{scenario.dataset}, {scenario.model}, {scenario.partition}; "
+        f"{scenario.clients} clients, {scenario.per_round} a round, "
+        f"{100 * scenario.malicious:g} % malicious; {scenario.rounds} rounds, "
+        f"{counted(scenario.epochs, 'epoch')}, batch {scenario.batch_size}",
+        f"{len(cells)} cells x seeds {','.join(map(str, plan.seeds))} = {runs} runs; "
+        f"{counted(options.processes(runs), 'worker')} x {counted(options.threads, 'thread')}, "
+        f"device {options.device}, server checks {scenario.server_checks}",
+    ]
+    if any(cell.scenario.mechanism != "none" for cell in cells):
+        lines.append(
+            f"ε at δ = {scenario.delta:g}, before who sees "
+            f"{scenario.sees or 'what each protects'}; {scenario.sampling} sampling, "
+            f"adjacency {scenario.adjacency or 'of each mechanism'}"
+        )
+    return "\n".join(lines)
+
+
+def write(plan: Plan, table: list[Row], out: Path, count: int) -> str:
+    """Write chart and Markdown table beside the records; return a line that says where."""
+    from fedbench.core.files import write_atomically
+    from fedbench.figures.survival import draw
+    from fedbench.tables.columns import counted
+    from fedbench.tables.table import markdown
+
+    scenario = table[0].cell.scenario
+    subtitle = (
+        f"{scenario.dataset}, {scenario.model}, {scenario.clients} clients, "
+        f"{100 * scenario.malicious:g} % malicious, {scenario.rounds} rounds, "
+        f"{counted(len(plan.seeds), 'seed')}"
+    )
+    chart = out / "attack.png"
+    text = out / "attack.md"
+    draw(table, plan.title, subtitle, chart)
+    write_atomically(text, markdown(table).encode())
+    return f"{count} records in {out}/*.json, the table in {text}, the chart in {chart}"

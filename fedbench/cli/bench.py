@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -77,29 +75,16 @@ def codecs(
     Squared error, bias, bits and times, all of messages that went over the wire and back.
     """
     from fedbench.bench.play import play
-    from fedbench.cli.probe import torch_threads
+    from fedbench.cli.options import torch_threads
+    from fedbench.cli.terminal import status
     from fedbench.core.errors import require
     from fedbench.probes.codecs import Plan
 
     require("--format", format, format in FORMATS, ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")
     plan = Plan(seeds, draws, clients)
-    with torch_threads(threads), progress() as say:
+    with torch_threads(threads), status() as say:
         done = play(protocol, input, dataset, model, device, plan, say)
     show(done, format)
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """One line on stderr that says what is done now; none where that is no terminal."""
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: None
-        return
-    with console.status("", spinner="line") as status:  # in ASCII
-        yield lambda text: status.update(escape(text))
 
 
 def show(bench: Bench, format: str) -> None:

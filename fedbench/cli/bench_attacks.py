@@ -56,8 +56,8 @@ def attacks(
     server's rule, and none for one that trains.
     """
     from fedbench.bench.attacks import PROTOCOLS, described, play
-    from fedbench.cli.bench import progress
-    from fedbench.cli.probe import torch_threads
+    from fedbench.cli.options import torch_threads
+    from fedbench.cli.terminal import status
     from fedbench.core.errors import require
     from fedbench.experiment.scenario import Scenario
 
@@ -70,7 +70,7 @@ def attacks(
         per_round=per_round,
         malicious=malicious,
     )
-    with torch_threads(threads), progress() as say:
+    with torch_threads(threads), status() as say:
         chosen = (protocol or PROTOCOLS, attack or [], defense or ["own"])
         costs = list(play(scenario, *chosen, rounds, device, say))
     if format == "json":

@@ -46,7 +46,7 @@ def defenses(
     obvious median costs.
     """
     from fedbench.bench.defenses import described, play
-    from fedbench.cli.bench import progress
+    from fedbench.cli.terminal import status
     from fedbench.core import registry
     from fedbench.core.errors import require
     from fedbench.experiment.prepare import choose_device
@@ -62,7 +62,7 @@ def defenses(
     rule = f"<= {most} with --clients {max(rows)}, or the rows fill the memory"
     require("--parameters", asked, max(columns) <= most, rule)
     chosen = defense or registry.names("defense")
-    with progress() as say:
+    with status() as say:
         where = choose_device(device).type
         costs = list(play(chosen, rows, columns, repeats, where, threads, say))
     if format == "json":

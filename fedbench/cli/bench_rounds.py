@@ -66,8 +66,8 @@ def rounds(
     from fedbench.bench.paired import peak
     from fedbench.bench.rounds import Plan, described, play
     from fedbench.bench.speed import machine
-    from fedbench.cli.bench import progress
-    from fedbench.cli.probe import torch_threads
+    from fedbench.cli.options import torch_threads
+    from fedbench.cli.terminal import status
     from fedbench.core.errors import require
     from fedbench.experiment.prepare import choose_device
 
@@ -80,7 +80,7 @@ def rounds(
     plan = Plan(clients, samples, epochs, batch_size, count, attack)
     models = model or (["lenet"] if quick else ["lenet", "conv8"])
     where = choose_device(device)
-    with torch_threads(threads), progress() as say:
+    with torch_threads(threads), status() as say:
         here = machine(where, peak(where))
         splits, left = play(models, protocol or [], plan, where.type, executor, say)
     if format == "json":

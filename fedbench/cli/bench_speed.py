@@ -58,8 +58,8 @@ def speed(
         return
     from fedbench.bench.paired import peak
     from fedbench.bench.speed import FULL, QUICK, Report, growths, machine, play, require_known
-    from fedbench.cli.bench import progress
-    from fedbench.cli.probe import torch_threads
+    from fedbench.cli.options import torch_threads
+    from fedbench.cli.terminal import status
     from fedbench.core.errors import require
     from fedbench.executors.malloc import keep_memory
     from fedbench.experiment.prepare import choose_device
@@ -72,7 +72,7 @@ def speed(
     require_known(only or [])
     size, where = QUICK if quick else FULL, choose_device(device)
     keep_memory()
-    with torch_threads(threads), progress() as say:
+    with torch_threads(threads), status() as say:
         here = machine(where, peak(where))
         ratios = list(play(size, where, executor, say, only or []))
         rule = "part of a group or a name, like 'server' or 'bf16'; without it all are measured"

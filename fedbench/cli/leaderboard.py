@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedbench.cli.options import parse_seeds, scenario_command, typed
+
 if TYPE_CHECKING:
     from fedbench.leaderboard.rank import View
     from fedbench.leaderboard.rules import Division
@@ -25,29 +27,22 @@ BoardOption = Annotated[
 ]
 
 
-@app.command("plan")
+@app.command(
+    "plan",
+    cls=scenario_command(
+        *("protocol", "defense", "mechanism", "adjacency", "server_checks"), protocol=...
+    ),
+)
 def plan(
-    track: Annotated[str, typer.Option(help="of the closed division, e.g. digits")],
-    protocol: Annotated[str, typer.Option("--protocol", "-p")],
-    defense: Annotated[str | None, typer.Option("--defense", "-d", help="default: own")] = None,
-    mechanism: Annotated[str | None, typer.Option("--mechanism", "-m")] = None,
-    adjacency: Annotated[str | None, typer.Option(help="of the mechanism's guarantee")] = None,
-    server_checks: Annotated[str | None, typer.Option(help="none, finite or range")] = None,
+    context: typer.Context,
+    track: Annotated[str, typer.Option(help="Track of the closed division, e.g. digits.")],
     board: BoardOption = BOARD,
 ) -> None:
     """Print the sweep that a system must play: the track, the seeds, the mandatory attacks."""
     from fedbench.leaderboard.entry_plan import plan
     from fedbench.leaderboard.rules import newest
 
-    chosen = {
-        "protocol": protocol,
-        "defense": defense,
-        "mechanism": mechanism,
-        "adjacency": adjacency,
-        "server_checks": server_checks,
-    }
-    system = {name: value for name, value in chosen.items() if value is not None}
-    print(plan(newest(board), track, system), end="")
+    print(plan(newest(board), track, typed(context)), end="")
 
 
 @app.command("submit")
@@ -187,9 +182,8 @@ def reproduce(
     """Play cells of an entry again: it is reproduced (exit code 0) or contested (1)."""
     from rich.console import Console
 
-    from fedbench.cli.attack import parse_seeds
     from fedbench.cli.leaderboard_findings import Repetition
-    from fedbench.cli.live import watcher
+    from fedbench.cli.terminal import watcher
     from fedbench.core.errors import require
     from fedbench.leaderboard.reproduce import again, claim, keep
     from fedbench.leaderboard.reproduction import cell, coverage, order

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 from typer.core import TyperCommand
 
 from fedbench.core import registry
+from fedbench.core.errors import require
 
-PLUGINS, DATA, CLIENTS = "What is tried", "Data and model", "Clients and training"
+TRIED, DATA, CLIENTS = "What is tried", "Data and model", "Clients and training"
 ADVERSARY, PRIVACY, RUNNING = "What the adversary may do", "What ε means", "Running"
-PANELS = {  # every field of a scenario, where `--help` shows it
-    PLUGINS: ("protocol", "attack", "defense", "mechanism"),
+PANELS = {  # where `--help` shows a field of a scenario
+    TRIED: ("protocol", "attack", "defense", "mechanism"),
     DATA: ("dataset", "model", "partition", "data_seed"),
     CLIENTS: (
         *("clients", "per_round", "rounds", "epochs", "batch_size", "precision"),
@@ -30,85 +30,62 @@ PANELS = {  # every field of a scenario, where `--help` shows it
 }
 FIELDS = tuple(name for names in PANELS.values() for name in names)
 SHORT = {"protocol": "-p", "attack": "-a", "defense": "-d", "mechanism": "-m"}
+Name = TypeVar("Name", bound=str)
 
-Seeds = Annotated[
-    str,
-    typer.Option(help="Seeds of the runs, comma-separated, e.g. 0,1,2.", rich_help_panel=RUNNING),
-]
-Threads = Annotated[
-    int, typer.Option(help="Threads of torch in a process, on a CPU.", rich_help_panel=RUNNING)
-]
-Device = Annotated[
-    str, typer.Option(help="Device to train on: auto, cpu or cuda.", rich_help_panel=RUNNING)
-]
+
+def running(help: str, *names: str) -> Any:
+    """Return an option of the panel about how runs are played."""
+    return typer.Option(*names, help=help, rich_help_panel=RUNNING)
+
+
+Device = Annotated[str, running("Device to train on: auto, cpu or cuda.")]
 Executor = Annotated[
-    str,
-    typer.Option(
-        help="How clients are trained: auto, loop, stacked, recorded or forked.",
-        rich_help_panel=RUNNING,
-    ),
+    str, running("How clients are trained: auto, loop, stacked, recorded or forked.")
 ]
-Chunk = Annotated[
-    int,
-    typer.Option(
-        help="Clients that a stacked launch trains; fewer need less memory.",
-        rich_help_panel=RUNNING,
-    ),
-]
+Chunk = Annotated[int, running("Clients that a stacked launch trains; fewer need less memory.")]
 Workers = Annotated[
-    int,
-    typer.Option(
-        help="Processes that play runs; 0 is one per GPU, or one per --threads cores.",
-        rich_help_panel=RUNNING,
-    ),
+    int, running("Runs at the same time; 0 is one per GPU, or one per --threads cores.")
 ]
-RunTimeout = Annotated[
-    float,
-    typer.Option(
-        help="Seconds after which a run is ended and counts as failed.", rich_help_panel=RUNNING
-    ),
-]
+Threads = Annotated[int, running("Threads of torch in each process, on a CPU.")]
+RunTimeout = Annotated[float, running("Seconds after which a run is ended and counts as failed.")]
 Isolate = Annotated[
     bool,
-    typer.Option(
+    running(
+        "Play attack and defense in processes of their own, which hold only what they are shown.",
         "--isolate",
-        help="Play attack and defense in processes of their own, which hold only what they are "
-        "shown.",
-        rich_help_panel=RUNNING,
     ),
 ]
-Out = Annotated[
-    Path, typer.Option(help="Folder for the files that are written.", rich_help_panel=RUNNING)
-]
-Format = Annotated[str, typer.Option(help="Output: table or json.", rich_help_panel=RUNNING)]
+Format = Annotated[str, running("Form of the output: table or json.")]
 
 
 def scenario_command(
     *fields: str, more: Mapping[str, str] | None = None, **defaults: Any
 ) -> type[TyperCommand]:
-    """Return a class for a command with an option for each of these fields of a scenario.
+    """Return a class for commands that have an option for each of these fields of a scenario.
 
     The options are generated when the command is parsed or explained, so that `fedbench --help`
-    does not import pydantic. The command finds all values in ``context.obj``.
+    does not import pydantic. The command finds the values of all of them in ``context.obj``.
 
     Args:
         fields: Names of the fields.
-        more: Sentences that follow the description of a field.
-        defaults: Defaults other than the scenario's; ``...`` makes the option required, a list
-            lets it be repeated.
+        more: What the help adds to the description of a field.
+        defaults: Defaults other than the scenario's; ``...`` makes an option required, and one
+            whose default is a list can be repeated.
     """
 
     @cache
     def options() -> list[Any]:
-        return _options(fields, more or {}, defaults)
+        return _generated(fields, more or {}, defaults)
 
     class ScenarioCommand(TyperCommand):
-        """Command whose options are its own and those of fields of a scenario."""
+        """Command with generated options before its own."""
 
         def get_params(self, ctx: Any) -> list[Any]:
+            """Return the parameters of the command."""
             return [*options(), *super().get_params(ctx)]
 
         def invoke(self, ctx: Any) -> Any:
+            """Call the command, with the values of the generated options in the context."""
             ctx.obj = {name: ctx.params.pop(name) for name in fields}
             return super().invoke(ctx)
 
@@ -116,42 +93,105 @@ def scenario_command(
 
 
 def typed(context: typer.Context) -> dict[str, Any]:
-    """Return the fields of the scenario that were typed, without those left at a default."""
+    """Return the generated options that were typed, without those left at their default."""
     sources = {name: context.get_parameter_source(name) for name in context.obj}
-    return {
-        name: context.obj[name]
-        for name, source in sources.items()
-        if source is not None and source.name == "COMMANDLINE"
-    }
+    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    return {name: context.obj[name] for name in given}
 
 
-def _options(
+def _generated(
     fields: tuple[str, ...], more: Mapping[str, str], defaults: Mapping[str, Any]
 ) -> list[Any]:
-    """Return click options for fields of a scenario, made by typer of a signature."""
-    from fedbench.scenario_fields import ScenarioFields
+    """Return an option for each field of a scenario, made by typer from a signature."""
+    from fedbench.experiment.scenario_fields import ScenarioFields
+
+    def command(**_: Any) -> None: ...
 
     parameters = []
     for name in fields:
         field = ScenarioFields.model_fields[name]
         default = defaults.get(name, field.default)
-        accepted, choices = _accepted(field.annotation)
+        accepted = _accepted(field.annotation)
+        choices = [word for word in accepted if isinstance(word, str)]
         option = typer.Option(
-            *(f"--{name.replace('_', '-')}", *filter(None, [SHORT.get(name)])),
+            f"--{name.replace('_', '-')}",
+            *([SHORT[name]] if name in SHORT else []),
             help=" ".join(f"{field.description} {more.get(name, '')}".split()),
             rich_help_panel=next(panel for panel, names in PANELS.items() if name in names),
             autocompletion=_completion(name, choices),
         )
-        if isinstance(default, list):
-            accepted = list[accepted]  # type: ignore[valid-type]
-        hint = Annotated[accepted | None if default is None else accepted, option]
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameter = inspect.Parameter(name, kind, annotation=hint)
-        parameters.append(parameter if default is ... else parameter.replace(default=default))
-
-    def command(**_: Any) -> None: ...
-
+        kind = str if choices else accepted[0]
+        hint = list[kind] if isinstance(default, list) else kind | None  # type: ignore[valid-type]
+        parameters.append(
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if default is ... else default,
+                annotation=Annotated[hint, option],
+            )
+        )
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False)
     app.command()(command)
     return list(typer.main.get_command(app).params)
+
+
+def _accepted(annotation: Any) -> tuple[Any, ...]:
+    """Return the type of a field, or the words that it chooses from; None is left out."""
+    parts = tuple(part for part in get_args(annotation) if part is not NoneType)
+    return _accepted(parts[0]) if len(parts) == 1 else parts or (annotation,)
+
+
+def _completion(name: str, choices: list[str]) -> Callable[[str], list[str]] | None:
+    """Return what the shell completes a field with: words, or names of plug-ins."""
+    if not choices and name not in registry.KINDS:
+        return None
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in choices or registry.names(name) if word.startswith(incomplete)]
+
+    return complete
+
+
+def chosen(option: str, value: str, words: tuple[Name, ...]) -> Name:
+    """Return the word that was typed.
+
+    Raises:
+        ConfigError: it is none of these words.
+    """
+    require(option, value, value in words, f"{', '.join(words[:-1])} or {words[-1]}")
+    return words[words.index(value)]
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Return distinct integers in 0 .. 2**63 - 1, comma-separated.
+
+    >>> parse_seeds("0,1,2")
+    (0, 1, 2)
+    """
+    words = [word.strip() for word in text.split(",")]
+    digits = all(word.isascii() and word.isdigit() for word in words)
+    require("--seeds", text, digits, "distinct integers like 0,1,2")
+    short = all(len(word) < 20 for word in words)  # int() of many digits takes long, or fails
+    seeds = tuple(int(word) for word in words) if short else ()
+    require("--seeds", text, short and max(seeds) < 2**63, "integers in 0 .. 2**63 - 1")
+    require("--seeds", text, len(set(seeds)) == len(seeds), "distinct integers like 0,1,2")
+    return seeds
+
+
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Give torch so many threads inside the block, and keep freed memory as workers do."""
+    import torch
+
+    from fedbench.executors.malloc import keep_memory
+
+    require("--threads", threads, threads >= 1, ">= 1")
+    require("--threads", threads, threads <= 1024, "<= 1024")
+    keep_memory()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Protocol, Shared
-from fedbench.choices import Precision
+from fedbench.core.choices import Precision
 from fedbench.core.rng import Key
 from fedbench.executors.cached_answers import machine, may_measure, store, stored
 from fedbench.executors.cuda_graphs import AFTER

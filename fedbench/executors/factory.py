@@ -3,7 +3,7 @@
 from typing import Any
 
 from fedbench.api import Protocol, Shared
-from fedbench.choices import Precision
+from fedbench.core.choices import Precision
 from fedbench.core.errors import Unavailable, require
 from fedbench.executors.autotune import choose
 from fedbench.executors.multi_run import Together, recorder

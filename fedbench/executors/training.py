@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from fedbench.api import Grad, Gradient, Memory, Protocol, Shared, hooks
-from fedbench.choices import Precision
+from fedbench.core.choices import Precision
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree

@@ -14,8 +14,8 @@ from pydantic import (
 from fedbench.api import Knowledge
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.files import parsed_toml
+from fedbench.experiment.scenario_fields import ScenarioFields
 from fedbench.privacy.conversion import check_claim
-from fedbench.scenario_fields import ScenarioFields
 
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
 MOST = 2**31 - 1  # of clients, rounds and whatever else is counted

@@ -1,6 +1,6 @@
 """Messages between clients and server, one file per alphabet."""
 
-from fedbench.choices import Checks
+from fedbench.core.choices import Checks
 from fedbench.payload.base import Payload, Spec, identical, require_same_form, same
 from fedbench.payload.floats import FloatVectors
 from fedbench.payload.gated import GatedVectors

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedbench.choices import Checks
+from fedbench.core.choices import Checks
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.tiling import finite_rows
 from fedbench.payload.packets import Packet, Part, join

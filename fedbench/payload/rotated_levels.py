@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.choices import Checks
 from fedbench.core.blocks import block_sizes, block_sums, spread
+from fedbench.core.choices import Checks
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.hadamard import rotate, unrotate
 from fedbench.core.lloyd_max import centroids, edges

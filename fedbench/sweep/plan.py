@@ -34,10 +34,8 @@ class Plan:
     grids: tuple[Grid, ...]
 
     @classmethod
-    def preset(
-        cls, name: str, overrides: Mapping[str, Any], axes: Mapping[str, Sequence[str]]
-    ) -> Plan:
-        """Read the preset of that name, with some of its fields and axes replaced.
+    def preset(cls, name: str, overrides: Mapping[str, Any]) -> Plan:
+        """Return the preset of that name, with some of its fields and axes replaced.
 
         Raises:
             ConfigError: no such preset.
@@ -46,8 +44,7 @@ class Plan:
         if name not in presets:
             raise ConfigError(f"--preset must be one of {few(presets, 20)}, got {name!r}")
         source = files("fedbench").joinpath("presets", f"{name}.toml")
-        given = {kind: list(texts) for kind, texts in axes.items() if texts}
-        return cls.of(tomllib.loads(source.read_text("utf-8")), name, dict(overrides) | given)
+        return cls.of(tomllib.loads(source.read_text("utf-8")), name, overrides)
 
     @classmethod
     def read(cls, path: Path) -> Plan:

@@ -1,15 +1,19 @@
-"""What a user sees while runs are played."""
+"""Progress of runs on a terminal, or line by line where there is none."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+import typer
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -27,14 +31,45 @@ if TYPE_CHECKING:
 def watcher(
     console: Console, cells: list[Cell], seeds: Sequence[int], table: bool = True
 ) -> Watcher:
-    """A live display on a terminal, with the results so far or without; a line a run elsewhere."""
+    """Return a live display for a terminal, and otherwise one that prints a line for each run.
+
+    Args:
+        console: Where the display is printed.
+        cells: All cells that will be played.
+        seeds: Seeds of each cell.
+        table: Show the results so far; for thousands of runs they are too many.
+    """
     if console.is_terminal:
         return TerminalWatcher(console, cells, seeds, table)
     return PlainWatcher(console, len(cells) * len(seeds))
 
 
+@contextmanager
+def status() -> Iterator[Callable[[str], None]]:
+    """Show what is being done now in one line on stderr, if that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("", spinner="line") as shown:  # in ASCII
+        yield lambda text: shown.update(escape(text))
+
+
+def end(failed: str, stopped: str) -> None:
+    """Print what is not empty on stderr; exit with 130 if runs were stopped, with 1 if any failed.
+
+    Args:
+        failed: How many runs failed, and what to do about it.
+        stopped: How far the command came before it was stopped.
+    """
+    for line in filter(None, (failed, stopped)):
+        print(f"fedbench: {line}", file=sys.stderr)
+    if failed or stopped:
+        raise typer.Exit(130 if stopped else 1)
+
+
 def duration(seconds: float) -> str:
-    """The two largest units.
+    """Return a time in its two largest units.
 
     >>> duration(5.31), duration(125), duration(3725)
     ('5.3 s', '2 min 5 s', '1 h 2 min')
@@ -42,66 +77,68 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def clock(seconds: float) -> str:
+    """Return a time as short as a live line needs it.
+
+    >>> clock(59.6), clock(3725)
+    ('1:00', '1:02:05')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 class PlainWatcher(Watcher):
-    """One line for each run that has ended, without control codes.
+    """Watcher that prints one line for each run that has ended, without control codes.
 
     Args:
-        console: Where to.
-        runs: How many there will be.
+        console: Where the lines are printed.
+        runs: How many runs there will be.
     """
 
     def __init__(self, console: Console, runs: int) -> None:
-        self.console, self.runs, self.ended = console, runs, 0
+        self.console = console
+        self.runs = runs
+        self.ended = 0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        pass
+    def __exit__(self, *_: object) -> None: ...
 
     def found(self, cell: Cell, seed: int) -> None:
-        """Counts it."""
+        """Count a run whose record exists."""
         self.ended += 1
 
     def started(self, cell: Cell, seed: int) -> None:
-        """Says nothing."""
+        """Print nothing before the end of a run."""
 
     def round(self, cell: Cell, seed: int, round: Round) -> None:
-        """Says nothing."""
+        """Print nothing after a single round."""
 
     def finished(self, cell: Cell, record: Record) -> None:
-        """Number, name, accuracy, time."""
+        """Print number, name, accuracy and time of a run."""
         accuracy = columns.percent(record.result.accuracy)
         took = duration(record.timing.seconds)
-        self._say(cell, record.scenario.seed, f"accuracy {accuracy} %, {took}")
+        self._print(cell, record.scenario.seed, f"accuracy {accuracy} %, {took}")
 
     def failed(self, cell: Cell, seed: int, message: str) -> None:
-        """Number, name, reason."""
-        self._say(cell, seed, f"failed: {message}")
+        """Print number and name of a run, and why it failed."""
+        self._print(cell, seed, f"failed: {message}")
 
-    def _say(self, cell: Cell, seed: int, what: str) -> None:
+    def _print(self, cell: Cell, seed: int, outcome: str) -> None:
         self.ended += 1
         number = f"[{self.ended:>{len(str(self.runs))}}/{self.runs}]"
-        line = Text(table.legible(f"{number} {cell}, seed {seed}: {what}", self.console.options))
-        self.console.print(line, soft_wrap=True)
+        text = f"{number} {cell}, seed {seed}: {outcome}"
+        self.console.print(Text(table.legible(text, self.console.options)), soft_wrap=True)
 
 
 @dataclass
-class Playing:
-    """A run that is being played.
-
-    Args:
-        name: For people.
-        start: When it began, in seconds of the monotonic clock.
-        total: Rounds of it.
-        rounds: How many are over.
-        accuracy: As of the last look.
-    """
+class Progress:
+    """Progress of a run: its start in seconds of the monotonic clock, its rounds, its accuracy."""
 
     name: str
     start: float
@@ -111,32 +148,30 @@ class Playing:
 
     @property
     def share(self) -> float:
-        """Of its rounds, that are over."""
+        """Share of the rounds that are over."""
         return self.rounds / self.total
 
 
 class TerminalWatcher(Watcher):
-    """A line for every run being played, one for all of them, and the results so far.
+    """Watcher with a line for each run being played, one for all of them, and the results so far.
 
-    The display disappears at the end: what stays is the table that the command prints.
-
-    Args:
-        console: A terminal.
-        cells: All that will be played.
-        seeds: Of each cell.
-        table: Show the results so far; for thousands of runs they are too many.
+    The display disappears at the end: what stays is the table that the command prints. The
+    arguments are those of `watcher`.
     """
 
     def __init__(
         self, console: Console, cells: list[Cell], seeds: Sequence[int], table: bool = True
     ) -> None:
-        self.console, self.cells, self.table = console, cells, table
+        self.console = console
+        self.cells = cells
+        self.table = table
         self.seeds = len(seeds)
         self.runs = len(cells) * len(seeds)
         self.start = time.monotonic()
-        self.running: dict[tuple[Cell, int], Playing] = {}
+        self.running: dict[tuple[Cell, int], Progress] = {}
         self.ended: set[tuple[Cell, int]] = set()
-        self.known = self.lost = 0  # runs found, and failed, among those that ended
+        self.existing = 0  # runs among `ended` whose record was there
+        self.lost = 0  # runs among `ended` that failed
         self.records: dict[Cell, list[Record]] = {}
         self.rows: list[Row] = []
         self._lock = threading.Lock()  # Live draws in a thread of its own
@@ -154,48 +189,47 @@ class TerminalWatcher(Watcher):
             self.console.show_cursor(True)
 
     def found(self, cell: Cell, seed: int) -> None:
-        """Counts it."""
+        """Count a run whose record exists."""
         with self._lock:
             self.ended.add((cell, seed))
-            self.known += 1
+            self.existing += 1
 
     def started(self, cell: Cell, seed: int) -> None:
-        """A new line."""
+        """Add a line for a run."""
         with self._lock:
-            self._run(cell, seed)
+            self._progress(cell, seed)
 
     def round(self, cell: Cell, seed: int, round: Round) -> None:
-        """The bar grows."""
+        """Move the bar of a run."""
         with self._lock:
-            run = self._run(cell, seed)
+            run = self._progress(cell, seed)
             run.rounds = round.step + 1
             run.accuracy = run.accuracy if round.accuracy is None else round.accuracy
 
     def finished(self, cell: Cell, record: Record) -> None:
-        """From the lines to the table."""
+        """Move a run from the lines to the table."""
         from fedbench.results import summary
 
         with self._lock:
             self._end(cell, record.scenario.seed)
-            if not self.table:
-                return
-            self.records.setdefault(cell, []).append(record)
-            self.rows = summary.rows(self.cells, self.records, self.seeds)
+            if self.table:
+                self.records.setdefault(cell, []).append(record)
+                self.rows = summary.rows(self.cells, self.records, self.seeds)
 
     def failed(self, cell: Cell, seed: int, message: str) -> None:
-        """Said above the display, where it stays."""
+        """Print the failure above the display, where it stays."""
         with self._lock:
             self._end(cell, seed)
             self.lost += 1
         text = table.legible(f"{cell}, seed {seed}: failed: {message}", self.console.options)
         self.console.print(Text(text, style="bold red"), soft_wrap=True)
 
-    def _run(self, cell: Cell, seed: int) -> Playing:
+    def _progress(self, cell: Cell, seed: int) -> Progress:
         if (cell, seed) in self.ended:  # its record came before its last rounds: another queue
-            return Playing("", 0.0, 1)
+            return Progress("", 0.0, 1)
         if (cell, seed) not in self.running:
             name, rounds = f"{cell}, seed {seed}", cell.scenario.rounds
-            self.running[cell, seed] = Playing(name, time.monotonic(), rounds)
+            self.running[cell, seed] = Progress(name, time.monotonic(), rounds)
         return self.running[cell, seed]
 
     def _end(self, cell: Cell, seed: int) -> None:
@@ -211,34 +245,31 @@ class TerminalWatcher(Watcher):
     def _parts(self, options: ConsoleOptions, height: int, now: float) -> Iterator[RenderableType]:
         flat = options.update(no_wrap=True)  # a wrapped name would push the last rows out
         shown = list(self.running.values())[: max(1, height // 3)]
-        bars = Table.grid(padding=(0, 2, 0, 0))
-        bars.add_column()
+        lines = Table.grid(padding=(0, 2, 0, 0))
+        lines.add_column()
         for _ in range(4):
-            bars.add_column(no_wrap=True, justify="right")
+            lines.add_column(no_wrap=True, justify="right")
         for run in shown:
-            said = "" if run.accuracy is None else f"{columns.percent(run.accuracy)} %"
-            bars.add_row(
+            lines.add_row(
                 table.cell(run.name, flat),
                 ProgressBar(total=1.0, completed=run.share, width=12),
                 f"round {run.rounds}/{run.total}",
-                said,
+                "" if run.accuracy is None else f"{columns.percent(run.accuracy)} %",
                 _left(now - run.start, run.share),
             )
         if shown:
-            yield bars
+            yield lines
         if hidden := len(self.running) - len(shown):
             yield Text(f"and {hidden} more")
-        yield self._overall(now)
+        yield self._overall(now - self.start)
         rest = height - len(shown) - 3  # what is hidden, the line for all runs, a blank one
         if rows := last_rows(self.rows, rest):
             yield ""
             yield table.results("", rows, columns.ACCURACY, flat)
 
-    def _overall(self, now: float) -> RenderableType:
-        under_way = sum(run.share for run in self.running.values())
-        played, to_play = len(self.ended) - self.known, self.runs - self.known
-        share = (played + under_way) / max(to_play, 1)
-        elapsed = now - self.start
+    def _overall(self, elapsed: float) -> RenderableType:
+        played = len(self.ended) - self.existing + sum(run.share for run in self.running.values())
+        share = played / max(self.runs - self.existing, 1)
         counts = f"{len(self.ended)} of {self.runs} runs done, {len(self.running)} running"
         line = Table.grid(padding=(0, 2, 0, 0))
         line.add_row(
@@ -250,26 +281,15 @@ class TerminalWatcher(Watcher):
         return line
 
 
-def clock(seconds: float) -> str:
-    """What fits into a live line.
-
-    >>> clock(59.6), clock(3725)
-    ('1:00', '1:02:05')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def _left(elapsed: float, share: float) -> str:
-    """What remains if it goes on like this."""
+    """Return the time that remains if it goes on like this; nothing at the start."""
     return f"{clock(elapsed * (1 - share) / share)} left" if share else ""
 
 
 def last_rows(rows: Sequence[Row], height: int) -> list[Row]:
-    """As many of the last rows as a table of ``height`` lines holds: heads, systems, rules."""
+    """Return as many of the last rows as fit a table of ``height`` lines: heads, systems, rows."""
     for first in range(len(rows)):
-        kept = list(rows[first:])
-        if 3 + 2 * len(table.systems(kept)) - 1 + len(kept) <= height:
-            return kept
+        rest = list(rows[first:])
+        if 3 + 2 * len(table.systems(rest)) - 1 + len(rest) <= height:
+            return rest
     return []

@@ -1,12 +1,12 @@
 """Fields of a scenario: name, type, default and meaning, declared once.
 
-`fedbench.experiment.scenario.Scenario` adds what they mean together; the options of the command line and the
-JSON Schemas are generated from them. Importing this module does not import torch.
+`fedbench.experiment.scenario.Scenario` adds what they mean together; the options of the command
+line and the JSON Schemas are generated from them. Importing this module does not import torch.
 """
 
 from pydantic import BaseModel, ConfigDict
 
-from fedbench.choices import Adjacency, Checks, Precision, Sampling, Sees
+from fedbench.core.choices import Adjacency, Checks, Precision, Sampling, Sees
 
 
 class ScenarioFields(BaseModel):

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedbench.cli.catalogue import Doc, list_plugins, show_plugin
+from fedbench.cli.list import list_plugins
+from fedbench.cli.plugin_docs import Doc
+from fedbench.cli.show import show_plugin
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, UnknownPluginError
 from fedbench.experiment.compatibility import load_plugins

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedbench.cli import live
+from fedbench.cli import terminal as live
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell, Skipped
 from fedbench.experiment.measurements import Environment, Result, Round, Spread, Timing
@@ -659,8 +659,8 @@ def test_a_chart_of_clean_runs_only_can_be_drawn() -> None:
 
 def test_the_display_modules_start_without_heavy_libraries() -> None:
     code = (
-        "import sys, fedbench.cli.live, fedbench.tables.table, fedbench.figures.survival, "
-        "fedbench.cli.catalogue\n"
+        "import sys, fedbench.cli.terminal, fedbench.tables.table, fedbench.figures.survival, "
+        "fedbench.cli.list, fedbench.cli.show\n"
         "print(sorted({'torch', 'matplotlib', 'pydantic', 'numpy'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

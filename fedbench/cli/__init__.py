@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import cache
 from typing import Annotated, Any
@@ -62,7 +63,16 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 @cache
 def _command() -> Any:
     """Build the commands once a process: that takes longer than to refuse a mistake."""
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    _reflow(command)
+    return command
+
+
+def _reflow(command: Any) -> None:
+    """Join the lines of each paragraph of the help, which the terminal wraps at its own width."""
+    command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
+    for child in getattr(command, "commands", {}).values():
+        _reflow(child)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -87,12 +87,11 @@ def rows(stage: Defense[Any] | Prefilter) -> str:
     rule = () if isinstance(stage, Defense) else (registry.load("defense", "mean"),)
     if not hasattr(stage, "f"):
         return f"at least {ask(stage, 'rows_needed', int, *rule)}"
-    ready = {f: stage.declared(f) for f in ASSUMED}
-    least = [f"{ask(ready[f], 'rows_needed', int, *rule)} with f={f}" for f in ASSUMED]
-    text = f"at least {', '.join(least)}"
+    needed = {f: ask(stage.declared(f), "rows_needed", int, *rule) for f in ASSUMED}
+    text = "at least " + ", ".join(f"{rows} with f={f}" for f, rows in needed.items())
     if isinstance(stage, Defense) and stage.declared(1).most_rows() is not None:
-        most = [f"{ready[f].most_rows()} with f={f}" for f in ASSUMED]
-        text += f"; at most {', '.join(most)}"
+        most = {f: stage.declared(f).most_rows() for f in ASSUMED}
+        text += "; at most " + ", ".join(f"{rows} with f={f}" for f, rows in most.items())
     return text
 
 

@@ -83,12 +83,12 @@ def privacy(
         raise ConfigError("--protocol is for protocols that add noise themselves; leave it out")
     kind, text = ("protocol", protocol) if mechanism is None else ("mechanism", mechanism)
     plugin = registry.load(kind, text)
-    sees = sees or ("model" if getattr(plugin, "central", False) else "messages")
+    view: Sees = sees or ("model" if getattr(plugin, "central", False) else "messages")
     plan = Plan(**fields, dim=dim, samples=samples, participations=participations)
     if target_epsilon is not None:
-        plugin = calibrated(plugin, plan, sees, target_epsilon)
+        plugin = calibrated(plugin, plan, view, target_epsilon)
         text = with_parameter(text, plugin.knob[0], getattr(plugin, plugin.knob[0]))
-    show(Console(), text, plugin, plan, sees, format, out)
+    show(Console(), text, plugin, plan, view, format, out)
 
 
 def with_parameter(text: str, name: str, value: float) -> str:

@@ -76,7 +76,7 @@ def _show(console: Console, kind: str, name: str, plugin: type[Any]) -> None:
 
 def _body(console: Console, parts: list[str]) -> None:
     """Print paragraphs, a blank line after each but those inside a list."""
-    for part, following in zip(parts, [*parts[1:], ""], strict=True):
+    for part, following in zip(parts, [*parts[1:], ""], strict=False):
         item = part.startswith("- ")
         row = Table.grid(padding=(0, 1, 0, 0))
         row.add_row(*(["-", styled(part[2:])] if item else [styled(part)]))

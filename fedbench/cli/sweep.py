@@ -25,7 +25,7 @@ def sweep(
     file: Annotated[
         Path,
         typer.Argument(
-            help="TOML file with seeds, [scenario] and [[grid]]; a list is an axis.",
+            help="TOML file: seeds, a table scenario, tables grid, where a list is an axis.",
         ),
     ],
     out: Annotated[

@@ -1,0 +1,103 @@
+"""Options of the command line: every one is explained, and those of a scenario are its fields."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from fedbench.cli import app, main
+from fedbench.cli.options import FIELDS
+from fedbench.experiment.scenario import Scenario
+
+GENERATED = ("--help", "--install-completion", "--show-completion")  # by typer, in its own words
+
+
+def commands(command: Any, name: str = "fedbench") -> Iterator[tuple[str, Any]]:
+    """Yield every command with the words that call it."""
+    yield name, command
+    for word, child in getattr(command, "commands", {}).items():
+        yield from commands(child, f"{name} {word}")
+
+
+def test_every_option_of_every_command_has_a_sentence_and_shows_its_default() -> None:
+    missing = []
+    options = 0
+    for name, command in commands(typer.main.get_command(app)):
+        for parameter in command.get_params(typer.Context(command)):
+            if parameter.opts[0] in GENERATED:
+                continue
+            options += 1
+            text = parameter.help or ""
+            shown = (parameter.default not in (None, []) and parameter.show_default) or (
+                parameter.required or getattr(parameter, "is_flag", False) or "default" in text
+            )
+            if not (text.endswith(".") and len(text.split()) >= 3 and shown):
+                missing.append(f"{name} {parameter.opts[0]}: {text}")
+    assert missing == []
+    assert options > 100
+
+
+def test_every_field_of_a_scenario_has_a_description_and_one_panel() -> None:
+    assert sorted(FIELDS) == sorted(Scenario.model_fields)
+    for name, field in Scenario.model_fields.items():
+        assert field.description and field.description.endswith("."), name
+
+
+def test_a_field_has_the_default_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for words in ("attack", "privacy", "audit"):
+        with pytest.raises(SystemExit):
+            main([words, "--help"])
+        (line,) = [x for x in capsys.readouterr().out.splitlines() if "--clients" in x]
+        shown[words] = line.partition("[default: ")[2].partition("]")[0]
+    assert shown == {"attack": "50", "privacy": "100", "audit": "320"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("attack --protocol feda", {"fedavg"}),
+        ("audit --adjacency z", {"zero-out"}),
+        ("leaderboard pl", {"plan"}),
+        ("attack --data", {"--dataset", "--data-seed"}),
+    ],
+)
+def test_the_shell_completes_commands_options_plug_ins_and_choices(
+    typed: str, offered: set[str]
+) -> None:
+    words = f"fedbench {typed}"
+    environment = {"_FEDBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words}
+    environment["COMP_CWORD"] = str(len(words.split()) - 1)
+    code = "import sys; from fedbench.cli import main; sys.argv = ['fedbench']; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert offered <= set(done.stdout.split()), done.stderr
+    assert all(word.startswith(typed.split()[-1]) for word in done.stdout.split())
+
+
+def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
+    from importlib.metadata import version
+
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"fedbench {version('fedbench-toolkit')}\n"
+
+
+def test_the_help_of_a_command_with_generated_options_does_not_wait_for_torch() -> None:
+    code = (
+        "import sys; from fedbench.cli import main\n"
+        "try: main(['attack', '--help'])\n"
+        "except SystemExit: sys.exit(bool({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--per-round" in done.stdout

@@ -1,7 +1,5 @@
 """The command line: one module per command, torch imported inside the command."""
 
-from __future__ import annotations
-
 import re
 import sys
 from functools import cache

@@ -40,21 +40,21 @@ def attack(
     context: typer.Context,
     preset: Annotated[
         str | None,
-        typer.Option(
-            help="A table that comes with fedbench, by default demo if no plug-in is named.",
-            rich_help_panel=opt.TRIED,
+        opt.option(
+            "A table that comes with fedbench, by default demo if no plug-in is named.",
+            panel=opt.TRIED,
         ),
     ] = None,
     lr: Annotated[
         float | None,
-        typer.Option(
-            help="Local learning rate of every protocol that names none; by default its own.",
-            rich_help_panel=opt.CLIENTS,
+        opt.option(
+            "Local learning rate of every protocol that names none; by default its own.",
+            panel=opt.CLIENTS,
         ),
     ] = None,
     seeds: Annotated[
         str | None,
-        opt.running("Seeds, comma-separated; by default those of the preset, else 0,1,2."),
+        opt.option("Seeds, comma-separated; by default those of the preset, else 0,1,2."),
     ] = None,
     device: opt.Device = "auto",
     executor: opt.Executor = "auto",
@@ -63,7 +63,7 @@ def attack(
     threads: opt.Threads = 1,
     run_timeout: opt.RunTimeout = 21600.0,
     isolate: opt.Isolate = False,
-    out: Annotated[Path, opt.running("Folder for records, table and chart.")] = Path("results"),
+    out: Annotated[Path, opt.option("Folder for records, table and chart.")] = Path("results"),
 ) -> None:
     """Train protocols with malicious clients; print who survived, what it cost, how sure we are.
 

@@ -37,23 +37,19 @@ def audit(
     context: typer.Context,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            help="mechanism, the default: a lower bound from two neighbours; one-run: one from "
+        opt.option(
+            "mechanism, the default: a lower bound from two neighbours; one-run: one from "
             "canary clients in a run; one-shot: an estimate from them. Repeat for more, or all.",
-            rich_help_panel=opt.TRIED,
+            panel=opt.TRIED,
         ),
     ] = None,
     confidence: Annotated[
         float,
-        typer.Option(help="Confidence of every lower bound.", rich_help_panel=opt.PRIVACY),
+        opt.option("Confidence of every lower bound.", panel=opt.PRIVACY),
     ] = 0.95,
-    releases: Annotated[
-        int, typer.Option(help="Releases of each neighbour.", rich_help_panel=METHOD)
-    ] = 200_000,
-    dim: Annotated[int, typer.Option(help="Coordinates of a release.", rich_help_panel=METHOD)] = 5,
-    canaries: Annotated[
-        int, typer.Option(help="Canaries among the clients.", rich_help_panel=CANARIES)
-    ] = 300,
+    releases: Annotated[int, opt.option("Releases of each neighbour.", panel=METHOD)] = 200_000,
+    dim: Annotated[int, opt.option("Coordinates of a release.", panel=METHOD)] = 5,
+    canaries: Annotated[int, opt.option("Canaries among the clients.", panel=CANARIES)] = 300,
     threads: opt.Threads = 1,
     format: opt.Format = "table",
 ) -> int:

@@ -1,7 +1,5 @@
 """A catalogue as a page of Markdown: every installed plug-in of a kind, from its own words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

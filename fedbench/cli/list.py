@@ -1,7 +1,5 @@
 """``fedbench list``: the installed plug-ins, with a line on what each does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

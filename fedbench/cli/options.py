@@ -1,7 +1,5 @@
 """Options that commands share; those that are fields of a scenario are generated from them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,29 +31,29 @@ SHORT = {"protocol": "-p", "attack": "-a", "defense": "-d", "mechanism": "-m"}
 Name = TypeVar("Name", bound=str)
 
 
-def running(help: str, *names: str) -> Any:
-    """Return an option of the panel about how runs are played."""
-    return typer.Option(*names, help=help, rich_help_panel=RUNNING)
+def option(help: str, *names: str, panel: str = RUNNING) -> Any:
+    """Return an option that `--help` shows on this panel; without names it has the parameter's."""
+    return typer.Option(*names, help=help, rich_help_panel=panel)
 
 
-Device = Annotated[str, running("Device to train on: auto, cpu or cuda.")]
+Device = Annotated[str, option("Device to train on: auto, cpu or cuda.")]
 Executor = Annotated[
-    str, running("How clients are trained: auto, loop, stacked, recorded or forked.")
+    str, option("How clients are trained: auto, loop, stacked, recorded or forked.")
 ]
-Chunk = Annotated[int, running("Clients that a stacked launch trains; fewer need less memory.")]
+Chunk = Annotated[int, option("Clients that a stacked launch trains; fewer need less memory.")]
 Workers = Annotated[
-    int, running("Runs at the same time; 0 is one per GPU, or one per --threads cores.")
+    int, option("Runs at the same time; 0 is one per GPU, or one per --threads cores.")
 ]
-Threads = Annotated[int, running("Threads of torch in each process, on a CPU.")]
-RunTimeout = Annotated[float, running("Seconds after which a run is ended and counts as failed.")]
+Threads = Annotated[int, option("Threads of torch in each process, on a CPU.")]
+RunTimeout = Annotated[float, option("Seconds after which a run is ended and counts as failed.")]
 Isolate = Annotated[
     bool,
-    running(
+    option(
         "Play attack and defense in processes of their own, which hold only what they are shown.",
         "--isolate",
     ),
 ]
-Format = Annotated[str, running("Form of the output: table or json.")]
+Format = Annotated[str, option("Form of the output: table or json.")]
 
 
 def scenario_command(

@@ -1,7 +1,5 @@
 """Facts about a plug-in that its class states: what it needs, survives and sends."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedbench.adversary import threat_model

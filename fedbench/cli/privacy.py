@@ -35,29 +35,27 @@ Command = opt.scenario_command(
 
 def privacy(
     context: typer.Context,
-    dim: Annotated[
-        int, typer.Option(help="Symbols of a message, d.", rich_help_panel=opt.CLIENTS)
-    ] = 10_000,
+    dim: Annotated[int, opt.option("Symbols of a message, d.", panel=opt.CLIENTS)] = 10_000,
     samples: Annotated[
         int,
-        typer.Option(help="Training samples of a client, for dp-sgd.", rich_help_panel=opt.CLIENTS),
+        opt.option("Training samples of a client, for dp-sgd.", panel=opt.CLIENTS),
     ] = 600,
     participations: Annotated[
         int | None,
-        typer.Option(
-            help="Rounds of the client that takes part most often; by default the mean.",
-            rich_help_panel=opt.CLIENTS,
+        opt.option(
+            "Rounds of the client that takes part most often; by default the mean.",
+            panel=opt.CLIENTS,
         ),
     ] = None,
     target_epsilon: Annotated[
         float | None,
-        typer.Option(
-            help="Find the least noise that keeps ε below this; by default the noise is given.",
-            rich_help_panel=opt.PRIVACY,
+        opt.option(
+            "Find the least noise that keeps ε below this; by default the noise is given.",
+            panel=opt.PRIVACY,
         ),
     ] = None,
     format: opt.Format = "table",
-    out: Annotated[Path, opt.running("Folder for the curve.")] = Path("results"),
+    out: Annotated[Path, opt.option("Folder for the curve.")] = Path("results"),
 ) -> None:
     """Price a mechanism before anybody runs it: ε by every bound that applies.
 

@@ -1,7 +1,5 @@
 """``fedbench probe``: what an adversary learns about the data from what the server sees."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +11,8 @@ from fedbench.cli import options as opt
 app = typer.Typer(no_args_is_help=True, help="Read what the server sees: who trained on what.")
 COMPARED = {"protocol": "Repeat to compare.", "mechanism": "Repeat to compare."}
 SYSTEMS = {"protocol": ["fedavg", "signsgd", "fedpm", "fsl"], "mechanism": ["none"]}
-Seeds = Annotated[str, opt.running("Seeds, comma-separated, e.g. 0,1,2.")]
-Out = Annotated[Path, opt.running("Folder for what is left behind.")]
+Seeds = Annotated[str, opt.option("Seeds, comma-separated, e.g. 0,1,2.")]
+Out = Annotated[Path, opt.option("Folder for what is left behind.")]
 
 
 @app.command(
@@ -33,7 +31,7 @@ Out = Annotated[Path, opt.running("Folder for what is left behind.")]
 def membership(
     context: typer.Context,
     shadows: Annotated[
-        int, opt.running("Runs with and without each example, together; an even number.")
+        int, opt.option("Runs with and without each example, together; an even number.")
     ] = 8,
     seeds: Seeds = "0",
     threads: opt.Threads = 1,
@@ -80,11 +78,9 @@ def inversion(
     context: typer.Context,
     images: Annotated[
         int,
-        typer.Option(
-            help="Messages that are attacked, each of another client.", rich_help_panel=opt.CLIENTS
-        ),
+        opt.option("Messages that are attacked, each of another client.", panel=opt.CLIENTS),
     ] = 2,
-    steps: Annotated[int, opt.running("Steps of Adam on the image.")] = 150,
+    steps: Annotated[int, opt.option("Steps of Adam on the image.")] = 150,
     seeds: Seeds = "0",
     threads: opt.Threads = 1,
     out: Out = Path("results"),

@@ -1,7 +1,5 @@
 """``fedbench show``: what a plug-in does, read from its docstring, its fields and its class."""
 
-from __future__ import annotations
-
 import difflib
 from typing import Annotated, Any
 

@@ -37,7 +37,7 @@ def sweep(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Play also runs that failed before.")
     ] = False,
-    engine: Annotated[str, opt.running("What plays the runs: local or ray.")] = "local",
+    engine: Annotated[str, opt.option("What plays the runs: local or ray.")] = "local",
     device: opt.Device = "auto",
     executor: opt.Executor = "auto",
     chunk: opt.Chunk = 32,
@@ -45,20 +45,20 @@ def sweep(
     threads: opt.Threads = 1,
     together: Annotated[
         int,
-        opt.running("Runs of a worker that share launches: for GPUs, and for very small models."),
+        opt.option("Runs of a worker that share launches: for GPUs, and for very small models."),
     ] = 1,
     run_timeout: opt.RunTimeout = 21600.0,
     isolate: opt.Isolate = False,
     address: Annotated[
         str | None,
-        typer.Option(
-            help="Address of the cluster: auto, HOST:PORT or ray://…; by default one of its own.",
-            rich_help_panel=RAY,
+        opt.option(
+            "Address of the cluster: auto, HOST:PORT or ray://…; by default one of its own.",
+            panel=RAY,
         ),
     ] = None,
     gpus_per_run: Annotated[
         float,
-        typer.Option(help="GPUs of a run; a fraction lets runs share one.", rich_help_panel=RAY),
+        opt.option("GPUs of a run; a fraction lets runs share one.", panel=RAY),
     ] = 0.0,
 ) -> None:
     """Play every combination of a file over its seeds; what the store has is not played again.

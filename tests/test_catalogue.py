@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedbench.cli.list import list_plugins
+from fedbench.cli.listing import list_plugins
 from fedbench.cli.plugin_docs import Doc
 from fedbench.cli.show import show_plugin
 from fedbench.core import registry

@@ -660,7 +660,7 @@ def test_a_chart_of_clean_runs_only_can_be_drawn() -> None:
 def test_the_display_modules_start_without_heavy_libraries() -> None:
     code = (
         "import sys, fedbench.cli.terminal, fedbench.tables.table, fedbench.figures.survival, "
-        "fedbench.cli.list, fedbench.cli.show\n"
+        "fedbench.cli.listing, fedbench.cli.show\n"
         "print(sorted({'torch', 'matplotlib', 'pydantic', 'numpy'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,9 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from fedbench.cli import attack, audit, bench, leaderboard, plot, privacy, probe, results, sweep
-from fedbench.cli.list import list_
-from fedbench.cli.show import show
+from fedbench.cli import (
+    attack,
+    audit,
+    bench,
+    leaderboard,
+    listing,
+    plot,
+    privacy,
+    probe,
+    results,
+    show,
+    sweep,
+)
 from fedbench.core.errors import LONGEST, FedbenchError, PluginError, one_line
 
 app = typer.Typer(
@@ -29,8 +39,8 @@ app.add_typer(bench.app, name="bench")
 app.command("privacy", cls=privacy.Command)(privacy.privacy)
 app.command("audit", cls=audit.Command)(audit.audit)
 app.add_typer(probe.app, name="probe")
-app.command("list")(list_)
-app.command("show")(show)
+app.command("list")(listing.list_)
+app.command("show")(show.show)
 
 
 def print_version(asked: bool) -> None:

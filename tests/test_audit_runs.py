@@ -13,8 +13,7 @@ from fedbench.audits.campaign import Plan, fitting
 from fedbench.audits.canaries import Canaries, Planted, Watched, model, play
 from fedbench.audits.finding import Finding
 from fedbench.audits.runs import flock, ready
-from fedbench.cli import app, main
-from fedbench.cli.audit import audit
+from fedbench.cli import main
 from fedbench.core.errors import ConfigError, NoTheorem
 from fedbench.core.rng import Key
 from fedbench.experiment.scenario import Scenario
@@ -22,9 +21,6 @@ from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian
 from fedbench.privacy.mechanisms.noisy_sign import NoisySign
 from fedbench.run import begin, play_round
 from fedbench_defenses.mean import Mean
-
-if not any(command.name == "audit" for command in app.registered_commands):
-    app.command("audit")(audit)
 
 SMALL = Scenario(
     model="micro",
@@ -225,40 +221,6 @@ def test_a_method_that_does_not_apply_is_skipped_by_all_and_refused_by_name(
     assert "covers an example" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (["--delta", "0"], "--delta must"),
-        (["--delta", "1"], "--delta must"),
-        (["--releases", "10"], "--releases must"),
-        (["--dim", "0"], "--dim must"),
-        (["--confidence", "1"], "--confidence must"),
-        (["--method", "magic"], "--method must"),
-        (["--method", "one-run", "--canaries", "1"], "--canaries must"),
-        (["--method", "one-run", "--canaries", "321"], "--canaries must"),
-        (["--format", "xml"], "--format must"),
-        (["--threads", "0"], "--threads must"),
-        (["--adjacency", "add-remove"], "--adjacency add-remove"),
-        (["--adjacency", "none"], "--adjacency"),
-        (["--protocol", "fedavg"], "noisy-sign needs"),
-        (["--rounds", "0"], "--rounds must"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(
-    wrong: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("-m", "noisy-sign", *wrong) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("fedbench: ")
-    assert says in shown.err
-    assert shown.err.count("\n") == 1
-
-
-def test_a_mechanism_that_claims_nothing_has_nothing_to_audit(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run("-m", "none") == 2
-    assert "claims nothing" in capsys.readouterr().err
+def test_a_mechanism_that_fits_no_protocol_needs_one_by_name() -> None:
     with pytest.raises(ConfigError, match="--protocol must be given"):
         fitting("mask-gaussian", ("fedavg",))

@@ -42,44 +42,6 @@ def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line.removeprefix("fedbench: ")
 
 
-WRONG: list[tuple[list[str], str]] = [
-    (["--protocol", "fedagv"], "--protocol 'fedagv' is not installed; did you mean 'fedavg'?"),
-    (["--defense", "trimmed-mean:g=1"], "has no parameter 'g'; parameters: f"),
-    (["--malicious", "1.2"], "--malicious must be in [0, 1), got 1.2"),
-    (["--per-round", "60"], "--per-round must be <= --clients = 10, got 60"),
-    (["-d", "trimmed-mean:f=5"], "--defense trimmed-mean with f = 5 needs at least 11 clients"),
-    (["-p", "fedavg", "-a", "rank-reversal:x=1"], "rank-reversal has no parameter 'x'"),
-    (["--seeds", "0,0"], "--seeds must be distinct integers like 0,1,2, got '0,0'"),
-    (["--seeds", "\u00b2"], "--seeds must be distinct integers"),
-    (["--chunk", "0"], "--chunk must be >= 1, got 0"),
-    (["--rounds", "many"], "Invalid value for '--rounds'"),
-    (
-        ["--preset", "table3"],
-        "--preset must be one of arsenal, ",
-    ),
-    (["--device", "tpu"], "--device must be auto, cpu or cuda, got 'tpu'"),
-    (["--dataset", "minst"], "--dataset 'minst' is not installed; did you mean 'mnist'?"),
-    (["--model", "conv10"], "conv10 needs images of at least 32 x 32"),
-    (["--clients", "400", "-p", "fedavg"], "ask for fewer clients"),
-    (["--server-checks", "strict"], "--server-checks: input should be 'none', 'finite' or 'range'"),
-    (["--workers", "-1"], "--workers must be >= 0, got -1"),
-    (
-        ["--executor", "magic"],
-        "--executor must be auto, loop, stacked, recorded or forked, got 'magic'",
-    ),
-    (["--executor", "recorded", "--device", "cpu"], "--executor recorded must have --device cuda"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[" ".join(a) for a, _ in WRONG])
-def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    assert message in mistake(capsys, "attack", *arguments, "--out", str(out))
-    assert not out.exists()
-
-
 def test_data_that_cannot_be_had_says_how_to_get_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

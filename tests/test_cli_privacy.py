@@ -66,46 +66,6 @@ def test_a_budget_is_turned_into_noise(capsys: pytest.CaptureFixture[str], tmp_p
     assert "2.00 ◀" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("-m", "mask-gaussian", "--delta", "0"), "--delta must be in [1e-100, 1), got 0.0"),
-        (("-m", "mask-gaussian", "--delta", "1"), "--delta must be in [1e-100, 1), got 1.0"),
-        (("-m", "mask-gaussian:c=0.5"), "MaskGaussian.c must be in (0, 1/2), got 0.5"),
-        (("-m", "mask-gaussian:sigma=-0.1"), "MaskGaussian.sigma must be in [0, 1e6), got -0.1"),
-        (("-m", "mask-sampling:clip=0"), "MaskSampling.clip must be None or > 0, got 0.0"),
-        (("-m", "dp-fedavg", "--per-round", "200"), "a sampling rate above 1"),
-        (("-m", "dp-fedavg", "--adjacency", "swap"), "--adjacency must be replace-one, zero-out"),
-        (("-m", "dp-fedavg", "--rounds", "0"), "--rounds must be >= 1, got 0"),
-        (("-m", "dp-fedavg", "--sees", "all"), "--sees must be messages, sum, hidden-sum or model"),
-        (("-m", "dp-fedavg", "--target-epsilon", "-1"), "--target-epsilon must be > 0, got -1.0"),
-        (("-m", "none"), "makes no claim that could be priced"),
-        (("-m", "laplace"), "'laplace' is not installed"),
-        (("-p", "fedavg"), "makes no claim that could be priced"),
-        (("-m", "dp-fedavg", "-p", "skellam"), "leave it out"),
-        (("-m", "dp-fedavg", "--format", "xml"), "--format must be table or json"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
-) -> None:
-    code, out, err = run(capsys, "privacy", *arguments)
-    assert code == 2
-    assert out == ""
-    assert err.startswith("fedbench: ")
-    assert err.count("\n") == 1
-    assert message in err
-
-
-def test_a_claim_without_a_theorem_ends_with_the_reason(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    arguments = ("-m", "mask-sampling", "--adjacency", "add-remove", "--out", str(tmp_path))
-    code, _, err = run(capsys, "privacy", *arguments)
-    assert code == 2
-    assert "the number of messages shows who is there; use replace-one or zero-out" in err
-
-
 SMALL = ("--clients", "10", "--per-round", "4", "--rounds", "2", "--epochs", "1", "--seeds", "0")
 
 

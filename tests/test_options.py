@@ -44,7 +44,7 @@ def test_every_option_of_every_command_has_a_sentence_and_shows_its_default() ->
 def test_every_field_of_a_scenario_has_a_description_and_one_panel() -> None:
     assert sorted(FIELDS) == sorted(Scenario.model_fields)
     for name, field in Scenario.model_fields.items():
-        assert field.description and field.description.endswith("."), name
+        assert (field.description or "").endswith("."), name
 
 
 def test_a_field_has_the_default_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:

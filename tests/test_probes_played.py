@@ -216,31 +216,6 @@ def test_the_table_of_images_fits_and_a_picture_is_left(
     assert [r["protocol"] for r in report["results"]] == ["fedavg", "signsgd", "fedpm", "fsl"]
 
 
-WRONG = [
-    (["membership", "--shadows", "7"], "--shadows must be even and >= 6, got 7"),
-    (["membership", "-p", "fedagv"], "did you mean 'fedavg'?"),
-    (["membership", "-p", "fedavg", "-m", "mask-sampling"], "mask-sampling needs a protocol"),
-    (["membership", "--clients", "1000"], "needs at least 3 samples"),
-    (["membership", "--threads", "0"], "--threads must be >= 1, got 0"),
-    (["membership", "--seeds", "a"], "--seeds must be distinct integers"),
-    (["membership", "--delta", "2"], "--delta must be in [1e-100, 1)"),
-    (["inversion", "--images", "0"], "--images must be >= 1, got 0"),
-    (["inversion", "--steps", "0"], "--steps must be >= 1, got 0"),
-    (["inversion", "-p", "feddrop"], "inversion"),
-    (["inversion", "--dataset", "digits", "--batch-size", "11"], "--batch-size must be"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "says"), WRONG, ids=[a[-2] + a[-1] for a, _ in WRONG])
-def test_what_the_user_got_wrong_is_one_line_and_exit_code_two(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], says: str
-) -> None:
-    code, _, said = ended(capsys, *arguments, "--out", str(tmp_path))
-    assert code == 2
-    (line,) = said.splitlines()
-    assert says in line
-
-
 def test_help_of_the_probes_does_not_wait_for_torch() -> None:
     code = (
         "import sys; from fedbench.cli import probe, probe_table\n"

@@ -13,7 +13,8 @@ from fedbench.cli import options as opt
 if TYPE_CHECKING:
     from fedbench.audits.campaign import Plan
 
-METHOD, CANARIES = "Method mechanism", "Methods one-run and one-shot"
+METHOD = "Method mechanism"
+CANARIES = "Methods one-run and one-shot"
 Command = opt.scenario_command(
     *("mechanism", "protocol", "dataset", "model", "partition", "clients", "per_round", "rounds"),
     *("epochs", "batch_size", "delta", "adjacency", "sampling", "sees", "seed"),

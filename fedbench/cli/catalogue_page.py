@@ -8,7 +8,8 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.files import read_limited, write_atomically
 
-START, END = "<!-- catalogue: {command} -->", "<!-- end of the catalogue -->"
+START = "<!-- catalogue: {command} -->"
+END = "<!-- end of the catalogue -->"
 ATTACKS = ("On any alphabet", "On one alphabet", "In training", "Backdoors")  # groups of them
 
 

@@ -13,16 +13,18 @@ from typer.core import TyperCommand
 from fedbench.core import registry
 from fedbench.core.errors import require
 
-TRIED, DATA, CLIENTS = "What is tried", "Data and model", "Clients and training"
-ADVERSARY, PRIVACY, RUNNING = "What the adversary may do", "What ε means", "Running"
+TRIED = "What is tried"
+CLIENTS = "Clients and training"
+PRIVACY = "What ε means"
+RUNNING = "Running"
 PANELS = {  # where `--help` shows a field of a scenario
     TRIED: ("protocol", "attack", "defense", "mechanism"),
-    DATA: ("dataset", "model", "partition", "data_seed"),
+    "Data and model": ("dataset", "model", "partition", "data_seed"),
     CLIENTS: (
         *("clients", "per_round", "rounds", "epochs", "batch_size", "precision"),
         *("malicious", "declared", "server_checks", "defense_draw"),
     ),
-    ADVERSARY: ("knowledge", "attack_from", "attack_until", "attack_every"),
+    "What the adversary may do": ("knowledge", "attack_from", "attack_until", "attack_every"),
     PRIVACY: ("delta", "adjacency", "sampling", "sees"),
     RUNNING: ("eval_every", "local_models", "seed"),
 }

@@ -7,13 +7,13 @@ from typing import Any
 
 
 def finite(value: Any) -> Any:
-    """The same with None for every float that is not finite, in dicts and lists too.
+    """Return the value with None for every float that is not finite, in dicts and lists too.
 
     >>> finite({"epsilon": float("inf"), "bounds": [1.5, float("nan")]})
     {'epsilon': None, 'bounds': [1.5, None]}
     """
     if isinstance(value, dict):
-        return {key: finite(one) for key, one in value.items()}
+        return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
+        return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -98,11 +98,11 @@ def singular(kind: str) -> str:
     >>> singular("attacks"), singular("attack")
     ('attack', 'attack')
     """
-    known = kind.lower().removesuffix("s")
-    if known not in registry.KINDS:
+    name = kind.lower().removesuffix("s")
+    if name not in registry.KINDS:
         kinds = ", ".join(f"{kind}s" for kind in registry.KINDS)
         raise UnknownPluginError(f"kind must be one of {kinds}, got {kind!r}")
-    return known
+    return name
 
 
 def parameters(plugin: type[Any], instance: Any) -> list[tuple[str, str]]:

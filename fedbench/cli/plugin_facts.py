@@ -29,8 +29,8 @@ def facts(kind: str, plugin: Any) -> list[tuple[str, str]]:
     if kind == "attack":
         needed = threat_model.needs(plugin)
         extras = {"the server's rule, to query": needed.defense, "the server's state": needed.state}
-        known = [TIERS[needed.tier], *(text for text, shown in extras.items() if shown)]
-        lines.append(("must know", "; ".join(known)))
+        shown = [TIERS[needed.tier], *(text for text, needs_it in extras.items() if needs_it)]
+        lines.append(("must know", "; ".join(shown)))
     if kind in ("attack", "defense", "prefilter"):
         names = [alphabet.__name__ for alphabet in plugin.accepts]
         every = "messages of any protocol"

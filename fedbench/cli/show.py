@@ -43,11 +43,11 @@ def show_plugin(console: Console, name: str, kind: str | None = None) -> None:
 
 
 def _hint(name: str) -> str:
-    known = {other: kind for kind in registry.KINDS for other in registry.names(kind)}
-    close = difflib.get_close_matches(name, known, n=1)
+    kinds = {other: kind for kind in registry.KINDS for other in registry.names(kind)}
+    close = difflib.get_close_matches(name, kinds, n=1)
     if not close:
         return "`fedbench list` shows what is"
-    return f"did you mean the {known[close[0]]} {close[0]!r}?"
+    return f"did you mean the {kinds[close[0]]} {close[0]!r}?"
 
 
 def _show(console: Console, kind: str, name: str, plugin: type[Any]) -> None:

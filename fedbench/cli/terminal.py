@@ -228,8 +228,8 @@ class TerminalWatcher(Watcher):
         if (cell, seed) in self.ended:  # its record came before its last rounds: another queue
             return Progress("", 0.0, 1)
         if (cell, seed) not in self.running:
-            name, rounds = f"{cell}, seed {seed}", cell.scenario.rounds
-            self.running[cell, seed] = Progress(name, time.monotonic(), rounds)
+            rounds = cell.scenario.rounds
+            self.running[cell, seed] = Progress(f"{cell}, seed {seed}", time.monotonic(), rounds)
         return self.running[cell, seed]
 
     def _end(self, cell: Cell, seed: int) -> None:

@@ -28,7 +28,7 @@ class Scenario(ScenarioFields):
 
     @model_serializer(mode="wrap")
     def _as_before(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-        """Fields that came later are written where they say something: older texts stay as is.
+        """Leave out fields that came later where they say nothing: older texts stay as they are.
 
         Without a return type, which would be the JSON Schema of every scenario.
         """

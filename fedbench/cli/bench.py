@@ -11,13 +11,14 @@ from fedbench.cli.bench_attacks import attacks
 from fedbench.cli.bench_defenses import defenses
 from fedbench.cli.bench_rounds import rounds
 from fedbench.cli.bench_speed import speed
+from fedbench.cli.options import Device, Threads, option, torch_threads
 
 if TYPE_CHECKING:
     from fedbench.bench.play import Bench
 
 app = typer.Typer(invoke_without_command=True)
 FORMATS = ("table", "csv", "json", "md")
-_WHAT, _HOW = "What is measured", "Running"
+_WHAT = "What is measured"
 
 
 app.callback()(speed)
@@ -30,52 +31,46 @@ app.command("rounds")(rounds)
 def codecs(
     protocol: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Protocol with its parameters, e.g. eden:bits=2. Repeat for more; by default "
+            "all that compress updates.",
             "--protocol",
             "-p",
-            help="repeat for more, e.g. -p eden:bits=2; default: all that compress updates",
-            rich_help_panel=_WHAT,
+            panel=_WHAT,
         ),
     ] = None,
     input: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Input: gaussian, lognormal or real. Repeat for more; by default all.",
             "--input",
             "-i",
-            help="gaussian, lognormal or real; repeat for more; default: all",
-            rich_help_panel=_WHAT,
+            panel=_WHAT,
         ),
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="the network whose updates they are", rich_help_panel=_WHAT)
-    ] = "lenet",
+    model: Annotated[str, option("Network whose updates are compressed.", panel=_WHAT)] = "lenet",
     dataset: Annotated[
         str | None,
-        typer.Option(
-            help="of the real updates; default: fashion-mnist if it is here, else mnist-5k",
-            rich_help_panel=_WHAT,
+        option(
+            "Data set of the real updates; by default fashion-mnist if it is here, else mnist-5k.",
+            panel=_WHAT,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="inputs of each kind", rich_help_panel=_HOW)] = 10,
+    seeds: Annotated[int, option("Number of inputs of each kind.")] = 10,
     draws: Annotated[
         int,
-        typer.Option(help="messages of each input; more see a smaller bias", rich_help_panel=_HOW),
+        option("Messages of each input; more see a smaller bias."),
     ] = 2,
-    clients: Annotated[
-        int, typer.Option(help="messages compressed at once", rich_help_panel=_HOW)
-    ] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda", rich_help_panel=_HOW)] = "auto",
-    threads: Annotated[int, typer.Option(help="of torch, on a CPU", rich_help_panel=_HOW)] = 2,
-    format: Annotated[
-        str, typer.Option(help="table, csv, json or md", rich_help_panel=_HOW)
-    ] = "table",
+    clients: Annotated[int, option("Messages that are compressed at once.")] = 1,
+    device: Device = "auto",
+    threads: Threads = 2,
+    format: Annotated[str, option("Form of the output: table, csv, json or md.")] = "table",
 ) -> None:
     """What every codec loses, costs and takes: on drawn vectors and on updates of real clients.
 
     Squared error, bias, bits and times, all of messages that went over the wire and back.
     """
     from fedbench.bench.play import play
-    from fedbench.cli.options import torch_threads
     from fedbench.cli.terminal import status
     from fedbench.core.errors import require
     from fedbench.probes.codecs import Plan

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedbench.cli.options import parse_seeds, scenario_command, typed
+from fedbench.cli.options import (
+    Device,
+    Executor,
+    Format,
+    RunTimeout,
+    Threads,
+    Workers,
+    option,
+    parse_seeds,
+    scenario_command,
+    typed,
+)
 
 if TYPE_CHECKING:
     from fedbench.leaderboard.rank import View
@@ -19,12 +30,11 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Entries that others can trust: plan, sweep, submit, check, reproduce, rank, render.",
 )
-_SAID, _WHERE, _HOW = "What you say", "Where it goes", "Running"
+_SAID = "What you say"
+_WHERE = "Where it goes"
 BOARD = Path("leaderboards")
-Board = Annotated[Path, typer.Argument(help="a folder with rules/1.toml")]
-BoardOption = Annotated[
-    Path, typer.Option(help="a folder with rules/1.toml", rich_help_panel=_WHERE)
-]
+Board = Annotated[Path, typer.Argument(help="Folder with rules/1.toml.")]
+BoardOption = Annotated[Path, option("Folder with rules/1.toml.", panel=_WHERE)]
 
 
 @app.command(
@@ -48,32 +58,35 @@ def plan(
 @app.command("submit")
 def submit(
     records: Annotated[
-        list[Path], typer.Argument(help="files, folders or archives, all of one system")
+        list[Path], typer.Argument(help="Files, folders or archives, all of one system.")
     ],
-    name: Annotated[str, typer.Option(help="of the entry", rich_help_panel=_SAID)],
-    authors: Annotated[str, typer.Option(help="who submits it", rich_help_panel=_SAID)],
+    name: Annotated[str, option("Name of the entry.", panel=_SAID)],
+    authors: Annotated[str, option("Names of those who submit it.", panel=_SAID)],
     tried: Annotated[
         int,
-        typer.Option(
-            help="configurations that you tried before you chose this one, with it",
-            rich_help_panel=_SAID,
+        option(
+            "Number of configurations that you tried before you chose this one, with it.",
+            panel=_SAID,
         ),
     ],
-    link: Annotated[str, typer.Option(help="https://…", rich_help_panel=_SAID)] = "",
-    note: Annotated[str, typer.Option(help="for readers", rich_help_panel=_SAID)] = "",
-    division: Annotated[
-        str, typer.Option(help="closed or open", rich_help_panel=_WHERE)
-    ] = "closed",
+    link: Annotated[
+        str,
+        option("Link to a description, https://…; by default none.", panel=_SAID),
+    ] = "",
+    note: Annotated[str, option("Note for readers; by default none.", panel=_SAID)] = "",
+    division: Annotated[str, option("Division: closed or open.", panel=_WHERE)] = "closed",
     track: Annotated[
         str | None,
-        typer.Option(help="default: that of the data", rich_help_panel=_WHERE, show_default=False),
+        option("Track; by default that of the data.", panel=_WHERE),
     ] = None,
     board: BoardOption = BOARD,
     replace: Annotated[
-        bool, typer.Option("--replace", help="an entry of the same system", rich_help_panel=_WHERE)
+        bool,
+        option("Replace an entry of the same system.", "--replace", panel=_WHERE),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="write nothing", rich_help_panel=_WHERE)
+        bool,
+        option("Say what would be written, and write nothing.", "--dry-run", panel=_WHERE),
     ] = False,
 ) -> int:
     """Build an entry from records and write it, or say every rule that they break (exit code 2)."""
@@ -127,12 +140,13 @@ def tell(done: Submission, dry_run: bool) -> int:
 
 @app.command("check")
 def check(
-    target: Annotated[Path, typer.Argument(help="a board, a folder of one, or an entry")] = BOARD,
-    format: Annotated[str, typer.Option(help="table or json")] = "table",
+    target: Annotated[Path, typer.Argument(help="A board, a folder of one, or an entry.")] = BOARD,
+    format: Format = "table",
     own_rules: Annotated[
         bool,
         typer.Option(
-            "--own-rules", help="the board has rules of its own, not those that were published"
+            "--own-rules",
+            help="Admit rules of the board's own, not only those that were published.",
         ),
     ] = False,
 ) -> int:
@@ -154,29 +168,22 @@ def check(
 
 @app.command("reproduce")
 def reproduce(
-    entry: Annotated[Path, typer.Argument(help="its JSON file on a board")],
-    cells: Annotated[int, typer.Option(help="how many; the worst and the clean one first")] = 2,
-    every: Annotated[bool, typer.Option("--all", help="all cells")] = False,
-    seeds: Annotated[str | None, typer.Option(help="some of the entry's, e.g. 0,1")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda", rich_help_panel=_HOW)] = "auto",
-    executor: Annotated[
-        str, typer.Option(help="auto, loop, stacked, recorded or forked", rich_help_panel=_HOW)
-    ] = "auto",
-    workers: Annotated[
-        int, typer.Option(help="processes; 0 is one per core", rich_help_panel=_HOW)
-    ] = 0,
-    threads: Annotated[
-        int, typer.Option(help="of each process, on a CPU", rich_help_panel=_HOW)
-    ] = 1,
-    run_timeout: Annotated[
-        float,
-        typer.Option(
-            help="seconds after which a run is ended and counts as failed", rich_help_panel=_HOW
-        ),
-    ] = 21600.0,
+    entry: Annotated[Path, typer.Argument(help="JSON file of an entry on a board.")],
+    cells: Annotated[
+        int, typer.Option(help="Number of cells; the worst and the clean one first.")
+    ] = 2,
+    every: Annotated[bool, typer.Option("--all", help="Play all cells again.")] = False,
+    seeds: Annotated[
+        str | None, typer.Option(help="Some of the entry's seeds, e.g. 0,1; by default all.")
+    ] = None,
+    device: Device = "auto",
+    executor: Executor = "auto",
+    workers: Workers = 0,
+    threads: Threads = 1,
+    run_timeout: RunTimeout = 21600.0,
     out: Annotated[
         Path | None,
-        typer.Option(help="keep the records there, and go on there", rich_help_panel=_HOW),
+        option("Folder that keeps the records, and where it goes on; by default they are dropped."),
     ] = None,
 ) -> int:
     """Play cells of an entry again: it is reproduced (exit code 0) or contested (1)."""
@@ -213,19 +220,24 @@ def reproduce(
 @app.command("rank")
 def rank(
     board: Board = BOARD,
-    division: Annotated[str | None, typer.Option(help="closed or open; default: both")] = None,
-    track: Annotated[str | None, typer.Option(help="default: all of them")] = None,
-    view: Annotated[str, typer.Option(help="equal-rounds or equal-bits")] = "equal-rounds",
+    division: Annotated[
+        str | None, typer.Option(help="Division: closed or open; by default both.")
+    ] = None,
+    track: Annotated[str | None, typer.Option(help="Track; by default all of them.")] = None,
+    view: Annotated[
+        str, typer.Option(help="How entries compare: equal-rounds or equal-bits.")
+    ] = "equal-rounds",
     bits: Annotated[
         float | None,
         typer.Option(
-            help="budget of --view equal-bits, per parameter, up and down; default: what the "
-            "cheapest entry needs",
-            show_default=False,
+            help="Budget of --view equal-bits, per parameter, up and down; by default what the "
+            "cheapest entry needs.",
         ),
     ] = None,
-    pareto: Annotated[bool, typer.Option("--pareto", help="only the front")] = False,
-    format: Annotated[str, typer.Option(help="table, json, csv or md")] = "table",
+    pareto: Annotated[bool, typer.Option("--pareto", help="Show only the Pareto front.")] = False,
+    format: Annotated[
+        str, typer.Option(help="Form of the output: table, json, csv or md.")
+    ] = "table",
 ) -> None:
     """Who is before whom in the worst case, how sure that is, and what it costs."""
     from dataclasses import replace
@@ -268,7 +280,9 @@ def rank(
 @app.command("render")
 def render(
     board: Board = BOARD,
-    out: Annotated[Path | None, typer.Option(help="folder; default: the board")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the page; by default the board.")
+    ] = None,
 ) -> None:
     """Write the page."""
     from fedbench.leaderboard.site.page import render
@@ -279,7 +293,7 @@ def render(
 
 @app.command("schema")
 def schema(
-    out: Annotated[Path, typer.Option(help="a folder")] = BOARD / "schema",
+    out: Annotated[Path, typer.Option(help="Folder for the schemas.")] = BOARD / "schema",
 ) -> None:
     """Write the JSON Schemas of entries, records and rules."""
     from fedbench.leaderboard.schema import write

@@ -18,21 +18,21 @@ FORMATS = ("png", "svg")
 def plot(
     records: Annotated[
         list[Path],
-        typer.Argument(help="records, folders of them, archives (*.jsonl.gz)", metavar="RECORDS"),
+        typer.Argument(help="Records, folders of them, archives (*.jsonl.gz).", metavar="RECORDS"),
     ],
     kind: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"{', '.join(KINDS[:-1])} or {KINDS[-1]}; repeat for more; default: all that "
-            "these records can show"
+            help=f"Kind of picture: {', '.join(KINDS[:-1])} or {KINDS[-1]}. Repeat for more; by "
+            "default all that these records can show."
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="folder for the pictures")] = Path("results/pictures"),
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("results/pictures"),
     format: Annotated[
-        list[str] | None, typer.Option(help="png or svg; repeat for both; default: both")
+        list[str] | None, typer.Option(help="Format of the files: png or svg; by default both.")
     ] = None,
     terminal: Annotated[
-        bool, typer.Option("--terminal", help="sketches in characters, and no files")
+        bool, typer.Option("--terminal", help="Draw sketches in characters, and write no files.")
     ] = False,
 ) -> None:
     """Pictures of records: accuracy over rounds, against bits, under attacks, against epsilon.

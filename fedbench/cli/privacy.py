@@ -18,8 +18,8 @@ Command = opt.scenario_command(
     *("mechanism", "protocol", "clients", "per_round", "rounds", "epochs", "batch_size"),
     *("malicious", "delta", "adjacency", "sampling", "sees"),
     more={
-        "mechanism": "Without it, --protocol is priced.",
-        "protocol": "Only one that adds noise itself, instead of a mechanism.",
+        "mechanism": "By default, --protocol is priced.",
+        "protocol": "One that adds noise itself; by default, --mechanism is priced.",
         "malicious": "They add no noise.",
         "sees": "The curve and --target-epsilon are about this one.",
     },

@@ -19,22 +19,36 @@ FORMATS = ("table", "csv", "json", "parquet", "md")
 
 
 def results(
-    store: Annotated[Path, typer.Argument(help="folder of records")] = Path("results"),
+    store: Annotated[Path, typer.Argument(help="Folder of records.")] = Path("results"),
     where: Annotated[
         list[str] | None,
         typer.Option(
-            help="FIELD OP VALUE, with = != < <= > >= or ~ (contains); repeat: all must hold"
+            help="FIELD OP VALUE, with = != < <= > >= or ~ (contains). Repeat: all must hold; by "
+            "default everything is shown."
         ),
     ] = None,
-    each: Annotated[str, typer.Option(help="a line a cell, over its seeds, or a run")] = "cell",
-    format: Annotated[str, typer.Option(help=", ".join(FORMATS))] = "table",
-    columns: Annotated[str | None, typer.Option(help="fields, comma-separated")] = None,
-    sort: Annotated[str | None, typer.Option(help="FIELD, or -FIELD: the largest first")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="runs without record, and why")] = False,
+    each: Annotated[
+        str, typer.Option(help="What a line is: a cell, over its seeds, or a run.")
+    ] = "cell",
+    format: Annotated[
+        str, typer.Option(help=f"Form of the output: {', '.join(FORMATS)}.")
+    ] = "table",
+    columns: Annotated[
+        str | None, typer.Option(help="Fields, comma-separated; by default the usual ones.")
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(help="FIELD, or -FIELD for the largest first; by default as stored."),
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="List the runs without a record, and why.")
+    ] = False,
     migrate: Annotated[
         bool, typer.Option("--migrate", help="bring records of an older schema to this one")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="a file instead of the terminal")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the output; by default the terminal.")
+    ] = None,
 ) -> None:
     """Query a store: its cells or runs, chosen by any field, for people or for programs.
 

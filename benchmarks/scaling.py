@@ -19,9 +19,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rich.console import Console
-
-from fedbench.cli.terminal import PlainWatcher
 from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.store import Store
@@ -29,6 +26,7 @@ from fedbench.sweep.drive import Sweep
 from fedbench.sweep.engine import Engine
 from fedbench.sweep.local import Local, Options
 from fedbench.sweep.on_ray import OnRay
+from fedbench.sweep.watch import Watcher
 
 CELL = Cell(Scenario(clients=20, rounds=10, eval_every=10))
 WARM = 3  # runs of each worker before the clock starts: processes begin, torch is imported
@@ -53,20 +51,13 @@ def measure(engine: Engine, workers: int, runs: int) -> Measured:
     """Play so many runs, each worker warm."""
     warm = [Run(CELL, 10_000 + seed) for seed in range(WARM * workers)]
     timed = [Run(CELL, seed) for seed in range(runs)]
-    with TemporaryDirectory() as folder, Store(Path(folder)) as store, engine, nobody() as watcher:
-        Sweep(engine, store, watcher).play(warm)
+    with TemporaryDirectory() as folder, Store(Path(folder)) as store, engine:
+        Sweep(engine, store, Watcher()).play(warm)
         start = time.perf_counter()
-        Sweep(engine, store, watcher).play(timed)
+        Sweep(engine, store, Watcher()).play(timed)
         wall = time.perf_counter() - start
         inside = sum(store.record(run).timing.seconds for run in timed)
     return Measured(60 * runs / wall, inside / runs, 1000 * (wall * workers - inside) / runs)
-
-
-@contextmanager
-def nobody() -> Iterator[PlainWatcher]:
-    """Who watches."""
-    with open(os.devnull, "w") as nowhere:
-        yield PlainWatcher(Console(file=nowhere), 0)
 
 
 @contextmanager

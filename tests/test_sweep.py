@@ -120,12 +120,6 @@ class Listener(Watcher):
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, int]] = []
 
-    def __enter__(self) -> "Listener":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def found(self, cell: Cell, seed: int) -> None:
         self.heard.append(("found", cell.attack, seed))
 

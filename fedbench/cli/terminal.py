@@ -104,20 +104,9 @@ class PlainWatcher(Watcher):
         self.runs = runs
         self.ended = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
     def found(self, cell: Cell, seed: int) -> None:
         """Count a run whose record exists."""
         self.ended += 1
-
-    def started(self, cell: Cell, seed: int) -> None:
-        """Print nothing before the end of a run."""
-
-    def round(self, cell: Cell, seed: int, round: Round) -> None:
-        """Print nothing after a single round."""
 
     def finished(self, cell: Cell, record: Record) -> None:
         """Print number, name, accuracy and time of a run."""
@@ -211,7 +200,8 @@ class TerminalWatcher(Watcher):
         from fedbench.results import summary
 
         with self._lock:
-            self._end(cell, record.scenario.seed)
+            self.running.pop((cell, record.scenario.seed), None)
+            self.ended.add((cell, record.scenario.seed))
             if self.table:
                 self.records.setdefault(cell, []).append(record)
                 self.rows = summary.rows(self.cells, self.records, self.seeds)
@@ -219,7 +209,8 @@ class TerminalWatcher(Watcher):
     def failed(self, cell: Cell, seed: int, message: str) -> None:
         """Print the failure above the display, where it stays."""
         with self._lock:
-            self._end(cell, seed)
+            self.running.pop((cell, seed), None)
+            self.ended.add((cell, seed))
             self.lost += 1
         text = table.legible(f"{cell}, seed {seed}: failed: {message}", self.console.options)
         self.console.print(Text(text, style="bold red"), soft_wrap=True)
@@ -231,10 +222,6 @@ class TerminalWatcher(Watcher):
             rounds = cell.scenario.rounds
             self.running[cell, seed] = Progress(f"{cell}, seed {seed}", time.monotonic(), rounds)
         return self.running[cell, seed]
-
-    def _end(self, cell: Cell, seed: int) -> None:
-        self.running.pop((cell, seed), None)
-        self.ended.add((cell, seed))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with self._lock:

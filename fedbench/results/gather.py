@@ -14,10 +14,10 @@ from pathlib import Path
 
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
-from fedbench.experiment.record import Record, parse, read
-from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.cells import Cell, differing
 from fedbench.experiment.compatibility import load_plugins
+from fedbench.experiment.record import Record, parse, read
+from fedbench.experiment.scenario import Scenario
 
 MOST = 256 << 20  # bytes of a file
 UNPACKED = 32 << 20  # bytes of an archive when it is unpacked

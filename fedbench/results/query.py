@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from fedbench.core import registry
 from fedbench.results import index
-from fedbench.results.filters import Condition
 from fedbench.results.fields import CELL, FAILED, RUN, Entry, Fields, known
+from fedbench.results.filters import Condition
 from fedbench.results.over_seeds import INTERVAL, cells, place
 
 Each = Literal["cell", "run", "failure"]

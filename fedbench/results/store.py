@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedbench.core.errors import ConfigError, PluginError
 from fedbench.core.files import writable, write_atomically
+from fedbench.experiment.cells import Run
 from fedbench.experiment.record import Record, read
 from fedbench.experiment.scenario import Scenario
-from fedbench.experiment.cells import Run
 from fedbench.results.extract import sealed
 
 

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedbench.experiment.cells import Cell
 from fedbench.experiment.measurements import Privacy
 from fedbench.experiment.record import Record
-from fedbench.experiment.cells import Cell
 
 
 @dataclass(frozen=True)

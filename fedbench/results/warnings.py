@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from fedbench.core import registry
 from fedbench.api import TIERS
+from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.summary import Row

@@ -27,7 +27,7 @@ from fedbench.run import play_round
 from fedbench.testing import example_payloads, example_situation
 from fedbench_attacks.index_concentration import IndexConcentration
 from fedbench_attacks.scale_field import ScaleField
-from fedbench_attacks.seed_grinding import SeedGrinding, said
+from fedbench_attacks.seed_grinding import SeedGrinding, encoded
 from fedbench_defenses.mean import Mean
 
 # With seed 1 two of the six clients of the round are malicious.
@@ -133,7 +133,7 @@ def test_grinding_finds_the_best_of_its_seeds(name: str) -> None:
         length = float(sent.values().norm() / own.values().norm())
         assert length == pytest.approx(1, abs=0.1)  # as loud as an honest one
         seeds = torch.cat([own.seeds[0], view.key.fold("seeds").bits(tries - 1)])
-        trials = [said(-x, dataclasses.replace(own, seeds=seed.reshape(1, 1))) for seed in seeds]
+        trials = [encoded(-x, dataclasses.replace(own, seeds=seed.reshape(1, 1))) for seed in seeds]
         distances = [float((trial.values() + x).norm()) for trial in trials]
         assert float((sent.values() + x).norm()) == pytest.approx(min(distances))
         assert torch.equal(sent.seeds[0, 0], seeds[distances.index(min(distances))])

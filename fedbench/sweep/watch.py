@@ -1,4 +1,4 @@
-"""What an engine reports to those who watch it."""
+"""Watchers that are told what happens in a sweep."""
 
 from __future__ import annotations
 

@@ -163,8 +163,8 @@ def followed(engine: str, attack: Attack) -> str:
         return engine
     if engine not in ("auto", "loop"):
         raise ConfigError(
-            f"--executor must be auto or loop for {attack.described['class']} under --isolate, which "
-            f"changes the gradient of every step in another process, got {engine}"
+            f"--executor must be auto or loop for {attack.described['class']} under --isolate, "
+            f"which changes the gradient of every step in another process, got {engine}"
         )
     return "loop"
 

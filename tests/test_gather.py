@@ -138,7 +138,7 @@ def test_a_folder_skips_what_is_no_record_and_says_so(tmp_path: Path) -> None:
     [
         ("a.json", b"{}", "is no record of schema 4"),
         ("a.json", None, "cannot be read: No such file"),
-        ("a.json", b'{"schema_version": 1}', "migrate its folder"),
+        ("a.json", b'{"schema_version": 1}', "run the scenario again"),
         ("a.jsonl.gz", b"no gzip", "cannot be unpacked"),
         ("a.jsonl.gz", gzip.compress(b"{}\n" * 99, mtime=0)[:20], "cannot be unpacked"),
         ("a.jsonl.gz", gzip.compress(b"\n{}\n", mtime=0), r"a.jsonl.gz:2 is no record"),

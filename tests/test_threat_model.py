@@ -1,8 +1,6 @@
 """When an attack acts, what it may be shown, and what the record says of it."""
 
 import dataclasses
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,12 @@ from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.prepare import prepare
-from fedbench.experiment.record import Record, read
-from fedbench.experiment.scenario import ADVERSARY, LATER, Scenario
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import ADVERSARY, Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors, Payload
-from fedbench.results import extract, fields
+from fedbench.results import fields
 from fedbench.run import play_round
 from fedbench.sweep.grid import Grid
 from fedbench.testing import example_situation
@@ -191,45 +189,6 @@ def test_who_learned_nothing_returns_what_each_was_sent_or_all_the_same() -> Non
 @pytest.fixture(scope="module")
 def record() -> Record:
     return fedbench.play(SMALL.model_copy(update={"rounds": 1}), device="cpu")
-
-
-def second_schema(record: Record) -> str:
-    """The record as schema 2 wrote it: fewer fields, and the digest of those lines."""
-    data = json.loads(record.to_json()) | {"schema_version": 2}
-    assert not set(data["scenario"]) & set(LATER), "what says nothing is not written"
-    for one in data["rounds"]:
-        del one["success"], one["queries"], one["trace"]
-    del data["result"]["validation_accuracy"], data["result"]["success"]
-    del data["timing"]["attack_seconds"]
-    lines = json.dumps(data, indent=1, ensure_ascii=False)
-    start = lines.index(' "digest":')
-    data["digest"] = hashlib.sha256(lines[:start].encode()).hexdigest()
-    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
-
-
-def test_a_record_of_the_second_schema_is_read_and_written_as_it_was(
-    record: Record, tmp_path: Path
-) -> None:
-    path = tmp_path / "old.json"
-    # Python and pydantic write some floats differently: 1e-05 and 0.00001.
-    path.write_text(second_schema(record).replace("1e-05", "0.00001"))
-    lines = path.read_text().splitlines(keepends=True)
-    own = next(i for i, line in enumerate(lines) if line.startswith(' "digest":'))
-    digest = hashlib.sha256("".join(lines[:own]).encode()).hexdigest()
-    lines[own] = f' "digest": "{digest}",\n'
-    path.write_text("".join(lines))
-
-    old = read(path)
-    assert old.schema_version == 2
-    assert old.to_json() == path.read_text()
-    assert old.scenario == record.scenario
-    assert old.result.success is None
-    entry = extract.run(path.read_bytes(), path.name)
-    assert isinstance(entry, dict)
-    assert (entry["attack_every"], entry["queries"], entry["knowledge"]) == (1, None, None)
-    path.write_text(path.read_text().replace('"clients": 20', '"clients": 21'))
-    with pytest.raises(ConfigError, match="must hold what its run wrote"):
-        read(path)
 
 
 def test_the_validation_accuracy_is_of_other_samples_than_the_test_accuracy(record: Record) -> None:

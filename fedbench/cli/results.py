@@ -43,9 +43,6 @@ def results(
     failed: Annotated[
         bool, typer.Option("--failed", help="List the runs without a record, and why.")
     ] = False,
-    migrate: Annotated[
-        bool, typer.Option("--migrate", help="bring records of an older schema to this one")
-    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="File for the output; by default the terminal.")
     ] = None,
@@ -60,13 +57,6 @@ def results(
     require("--each", each, each in ("cell", "run"), "cell or run")
     require("--format", format, format in FORMATS, f"one of {', '.join(FORMATS)}")
     require("--out", out, format != "parquet" or out is not None, "a file for --format parquet")
-    if migrate:
-        from fedbench.results.migrate import migrate_all
-
-        number = migrate_all(store)
-        print(f"{number} record{'s' * (number != 1)} of an older schema migrated in {store}")
-        return
-
     from fedbench.cli import results_table
     from fedbench.results.query import Each, Query
 

@@ -144,7 +144,7 @@ class Environment(Part):
         device: ``cpu``, or the name of the accelerator.
         executor: ``loop``, ``stacked``, ``forked``, or ``together`` with other runs.
         threads: Of the process.
-        chunk: Clients that were trained at once; None in a loop, and where schema 1 did not say.
+        chunk: Clients that were trained at once; None in a loop.
     """
 
     fedbench: str

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -26,12 +24,11 @@ class Record(Part):
 
     ``id`` says what was run, ``digest`` that nobody has changed what was measured: SHA-256 of the
     lines of its file before its own, so ``sed '/^ "digest":/,$d' FILE | sha256sum`` checks it, too.
-    Schemas 3 and 4 only added fields: records of schema 2 and 3 are read, and written, as they
-    were. A record that was read is written with the numbers as they stood in its file, or a copy
-    would lose its digest where another version of pydantic writes them in another way.
+    A record that was read is written with the numbers as they stood in its file, or a copy would
+    lose its digest where another version of pydantic writes them in another way.
     """
 
-    schema_version: Literal[2, 3, 4] = SCHEMA
+    schema_version: Literal[4] = SCHEMA
     id: str
     scenario: Scenario
     data_digest: str
@@ -61,8 +58,7 @@ class Record(Part):
         return text if indent else seal.one_line(text) + "\n"
 
     def _written(self) -> str:
-        older = self.schema_version < SCHEMA
-        return self.model_dump_json(indent=1, exclude_unset=older) + "\n"
+        return self.model_dump_json(indent=1) + "\n"
 
     def measured(self) -> dict[str, Any]:
         """Everything but the times: equal for equal scenario, device and executor."""
@@ -110,7 +106,6 @@ def parse(data: bytes, name: str) -> Record:
     try:
         record = Record.model_validate_json(data)
     except ValidationError as error:
-        _refuse_older(data, name)
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "file"
         raise ConfigError(
@@ -128,13 +123,3 @@ def parse(data: bytes, name: str) -> Record:
     if record._written() != text:
         record._text = text
     return record
-
-
-def _refuse_older(data: bytes, name: str) -> None:
-    """Say how to migrate a record of an older schema."""
-    with contextlib.suppress(ValueError, AttributeError, TypeError, RecursionError):
-        if json.loads(data).get("schema_version") == 1:
-            raise ConfigError(
-                f"{name} is a record of an older schema, but this is schema {SCHEMA}; "
-                "migrate its folder: fedbench results FOLDER --migrate"
-            )

@@ -20,21 +20,21 @@ from fedbench.privacy.conversion import check_claim
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
 MOST = 2**31 - 1  # of clients, rounds and whatever else is counted
 LAST_SEED = 2**63 - 1  # what a record, and who reads it, can hold
-LATER = (*ADVERSARY, "defense_draw", "precision")  # fields since schema 3
+UNWRITTEN = (*ADVERSARY, "defense_draw", "precision")  # left out of JSON at their defaults
 
 
 class Scenario(ScenarioFields):
     """Description of one run, whose fields make sense together."""
 
     @model_serializer(mode="wrap")
-    def _as_before(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+    def _written(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
         """Leave out fields that came later where they say nothing: older texts stay as they are.
 
         Without a return type, which would be the JSON Schema of every scenario.
         """
         fields = type(self).model_fields
         said: dict[str, Any] = write(self)
-        silent = [name for name in LATER if said.get(name) == fields[name].default]
+        silent = [name for name in UNWRITTEN if said.get(name) == fields[name].default]
         return {name: value for name, value in said.items() if name not in silent}
 
     @model_validator(mode="after")

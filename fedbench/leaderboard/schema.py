@@ -10,29 +10,10 @@ from pydantic import BaseModel
 
 from fedbench.core.files import write_atomically
 from fedbench.experiment.record import Record
-from fedbench.experiment.scenario import LATER
+from fedbench.experiment.scenario import UNWRITTEN
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.rules import Rules
 
-# Fields that schemas 3 and 4 of records have added, by model.
-LATER_IN = {
-    "Scenario": LATER,
-    "Round": (
-        "success",
-        "queries",
-        "trace",
-        "true_positive_rate",
-        "false_positive_rate",
-        "findings",
-    ),
-    "Result": (
-        "validation_accuracy",
-        "success",
-        "true_positive_rate",
-        "false_positive_rate",
-    ),
-    "Timing": ("attack_seconds",),
-}
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -41,17 +22,17 @@ def schemas() -> dict[str, str]:
     models: dict[str, type[BaseModel]] = {"entry": Entry, "record": Record}
     found = {name: one.model_json_schema(mode="serialization") for name, one in models.items()}
     for schema in found.values():
-        _later_optional(schema)
+        _unwritten_optional(schema)
     found["rules"] = Rules.model_json_schema()
     texts = {name: {"$schema": DRAFT, **schema} for name, schema in found.items()}
     return {f"{name}.json": json.dumps(text, indent=1) + "\n" for name, text in texts.items()}
 
 
-def _later_optional(schema: dict[str, Any]) -> None:
-    """What records of an older schema do not have is not required."""
-    for name, part in {**schema["$defs"], schema["title"]: schema}.items():
-        if name in LATER_IN and "required" in part:
-            part["required"] = [f for f in part["required"] if f not in LATER_IN[name]]
+def _unwritten_optional(schema: dict[str, Any]) -> None:
+    """Require no field that a scenario leaves out where it says nothing."""
+    scenario = schema["$defs"]["Scenario"]
+    if "required" in scenario:
+        scenario["required"] = [name for name in scenario["required"] if name not in UNWRITTEN]
 
 
 def write(out: Path) -> list[Path]:

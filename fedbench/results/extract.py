@@ -28,20 +28,13 @@ from fedbench.core.errors import ConfigError
 from fedbench.results.fields import FAILED, NAMES, OPTIONAL, RUN, SEEDS, SETTINGS, Entry, Fields
 
 SCHEMA = 4  # of records; to ask `fedbench.experiment.record` would import torch
-READ = (2, 3, SCHEMA)  # later ones only added fields, which have these values where they are not
-ADDED: dict[str, Any] = {
+UNWRITTEN: dict[str, Any] = {  # fields that a scenario leaves out where they say nothing
     "knowledge": None,
     "attack_from": 0,
     "attack_until": None,
     "attack_every": 1,
     "defense_draw": 0,
     "precision": "fp32",
-    "validation_accuracy": None,
-    "success": None,
-    "true_positive_rate": None,
-    "false_positive_rate": None,
-    "queries": None,
-    "attack_seconds": None,
 }
 
 # A digest only says that nobody changed a file by mistake: what is shown must be fit to be shown.
@@ -68,7 +61,7 @@ def schema(field: str, kind: str) -> CoreSchema:
 def _table(**fields: CoreSchema) -> CoreSchema:
     """These fields; others are passed over."""
     kinds = {
-        name: with_default_schema(kind, default=ADDED[name]) if name in ADDED else kind
+        name: with_default_schema(kind, default=UNWRITTEN[name]) if name in UNWRITTEN else kind
         for name, kind in fields.items()
     }
     return typed_dict_schema({name: typed_dict_field(kind) for name, kind in kinds.items()})
@@ -81,7 +74,7 @@ def _fields(fields: Fields) -> dict[str, CoreSchema]:
 SCENARIO = _table(**_fields(NAMES | SETTINGS | SEEDS))
 _RECORD = SchemaValidator(
     _table(
-        schema_version=literal_schema(list(READ)),
+        schema_version=literal_schema([SCHEMA]),
         id=TEXT,
         scenario=SCENARIO,
         parameters=int_schema(strict=True, ge=1, lt=1 << 63),
@@ -95,7 +88,7 @@ _RECORD = SchemaValidator(
                 rejected_malicious=WHOLE,
                 uplink_bits=nullable_schema(WHOLE),
                 downlink_bits=WHOLE,
-                queries=nullable_schema(WHOLE),
+                queries=WHOLE,
             )
         ),
         result=_table(
@@ -116,9 +109,7 @@ _RECORD = SchemaValidator(
             false_positive_rate=nullable_schema(SHARE),
         ),
         flags=list_schema(TEXT),
-        timing=_table(
-            seconds=NUMBER, peak_memory_mib=NUMBER, attack_seconds=nullable_schema(NUMBER)
-        ),
+        timing=_table(seconds=NUMBER, peak_memory_mib=NUMBER, attack_seconds=NUMBER),
     )
 )
 _OWN = ("id", "kind", "error", "tries", "chunk")  # what a failure says beside its scenario
@@ -164,9 +155,7 @@ def _trouble(data: bytes) -> str:
     version = _version(data)
     if version is None:
         return "torn"
-    if version in (0, *READ):
-        return "foreign"
-    return "older" if version < SCHEMA else "newer"
+    return "foreign" if version in (0, SCHEMA) else "schema"
 
 
 def _version(data: bytes) -> int | None:
@@ -195,8 +184,6 @@ def _asked(data: bytes, name: str) -> Entry | str:
 def _entry(read: dict[str, Any], name: str) -> Entry:
     scenario, result, rounds = read["scenario"], read["result"], read["rounds"]
     privacy = read["privacy"]
-    counts = [one["queries"] for one in rounds]
-    asked = None if None in counts else sum(counts)  # nobody counted before schema 3
     up, down = ([one[f"{way}link_bits"] for one in rounds] for way in ("up", "down"))
     entry = {
         **scenario,
@@ -221,7 +208,7 @@ def _entry(read: dict[str, Any], name: str) -> Entry:
         "success": result["success"],
         "true_positive_rate": result["true_positive_rate"],
         "false_positive_rate": result["false_positive_rate"],
-        "queries": asked,
+        "queries": sum(one["queries"] for one in rounds),
         "flags": read["flags"],
         "seconds": read["timing"]["seconds"],
         "peak_memory_mib": read["timing"]["peak_memory_mib"],

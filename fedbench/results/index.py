@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shlex
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,15 +32,14 @@ from fedbench.results import extract
 from fedbench.results.fields import RUN, Entry
 
 INDEX = "stores"  # folder of caches: it may be deleted at any time, and whoever writes last wins
-VERSION = "2 " + " ".join(RUN)  # of the index: another meaning of a field is another number
+VERSION = "3 " + " ".join(RUN)  # of the index: another meaning of a field is another number
 MOST = 256 << 20  # bytes of a file
 
 # Why a file is no run of this store: what it is, and what to do.
 TROUBLES = {
     "torn": ("no whole JSON", "run the scenario again"),
     "foreign": ("no record", "move it to another folder"),
-    "older": ("of an older schema", "fedbench results {store} --migrate"),
-    "newer": ("of a newer schema", "update fedbench"),
+    "schema": ("of another schema", "run the scenario again"),
     "changed": ("not what its digest says", "run the scenario again"),
     "closed": ("cannot be read", "change its permissions"),
 }
@@ -79,10 +77,9 @@ class Listing:
 
     def complaints(self) -> list[str]:
         """A line for each kind of trouble, with its remedy."""
-        store = shlex.quote(str(self.folder))
         return [
             f"{len(names)} file{'s' * (len(names) > 1)} left out ({TROUBLES[kind][0]}), first "
-            f"{min(names)!r}: {TROUBLES[kind][1].format(store=store)}"
+            f"{min(names)!r}: {TROUBLES[kind][1]}"
             for kind, names in sorted(self.troubles.items())
         ]
 

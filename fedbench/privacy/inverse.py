@@ -1,12 +1,9 @@
-"""Back from the mean of masks to a probability: FedPM's bias correction, and as it was printed."""
+"""Back from the mean of masks to a probability: FedPM's bias correction."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
 
 from fedbench.privacy.amplification import check_mask, marginal
 from fedbench.privacy.conversion import Floats
@@ -34,27 +31,3 @@ def inverse_marginal(p: npt.ArrayLike, sigma: float, c: float) -> Floats:
     below = marginal(theta, sigma, c)
     points = np.concatenate([below, 1 - below[-2::-1]])
     return np.asarray(np.interp(given, points, np.concatenate([theta, 1 - theta[-2::-1]])))
-
-
-def printed_mean(theta: npt.ArrayLike, sigma: float, c: float) -> Floats:
-    """``E[theta^]`` as FedPM's last line prints it, any shape: not the `marginal` (erratum E2).
-
-    It has ``e^(-2(c-theta)-1) - 1`` where the line before it gives
-    ``e^(-(1-2c)(1-2theta)/(2 sigma²)) - 1``. For comparison only: it can leave ``[c, 1-c]``.
-
-    >>> float(printed_mean(0.25, 2.0, 0.2)), float(marginal(0.25, 2.0, 0.2))
-    (0.914..., 0.470...)
-
-    References:
-        FedPM, https://arxiv.org/abs/2209.15328, Appendix C, last line of the expectation after
-        Equation 13; ``Phi`` is there the distribution function of the noise, of scale ``sigma``.
-    """
-    check_mask(sigma, c)
-    t = np.asarray(theta, dtype=np.float64)
-    scale = max(sigma, 1e-300)
-    low = c - t
-    high = 1 - c - t
-    with np.errstate(over="ignore"):
-        bell = sigma / math.sqrt(2 * math.pi) * np.exp(-((low / scale) ** 2) / 2)
-        mean = 1 - c - high * ndtr(high / scale) + low * ndtr(low / scale)
-    return np.asarray(mean - bell * np.expm1(-2 * low - 1))

@@ -1,0 +1,302 @@
+"""FedPM's Figure 5 again, epsilon against the error of a distributed mean: claimed, true, exact.
+
+``N`` clients hold ``theta (d,)`` in ``[c, 1-c]^d`` each; one sends ``m ~ Bern(clip(theta + sigma
+Z, c, 1-c))``, and the server estimates the mean of the ``theta`` from the mean of the ``m``. The
+error is the paper's ``|estimate - mean|²``, summed over the ``d`` coordinates. Neighbours differ by
+a whole client (``Delta = (1-2c) sqrt(d)``): local privacy of one release. The paper gives the range
+of its ``theta``, not their distribution; here they are independent, by `DATA`.
+
+References:
+    Isik et al., "Sparse Random Networks for Communication-Efficient Federated Learning" (FedPM),
+    ICLR 2023, https://arxiv.org/abs/2209.15328, Appendix C, Figures 4 and 5.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import chart
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+from scipy.special import ndtr
+
+from fedbench.core.errors import ConfigError, require
+from fedbench.core.files import writable, write_atomically
+from fedbench.core.rng import Key
+from fedbench.privacy.amplification import cube, marginal, r_alpha
+from fedbench.privacy.conversion import (
+    ORDERS,
+    Floats,
+    check_claim,
+    gdp_epsilon,
+    gdp_mu,
+    rdp_to_dp,
+    rdp_to_dp_mironov,
+)
+from fedbench.privacy.inverse import inverse_marginal
+from fedbench.privacy.randomized_response import RandomizedResponse
+
+N, D, C = 100, 5, 0.2
+SENSITIVITY = cube(D, C)
+ORDER = 5  # at which the paper's 8.96 comes out; the paper names none
+DATA = ("uniform", "skewed")  # on [0.2, 0.8]; or 0.8 with probability 0.15, else 0.2
+CLAIMED = (0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 9.0, 12.0, 16.0, 32.0, 64.0)
+EXACT = (0.5, 1.0, 2.0, 4.0, 6.0)
+CURVE = tuple(float(epsilon) for epsilon in np.geomspace(0.1, 256, 65))
+BLOCK = 500  # repetitions at once: half a million numbers stay in cache
+GRID = np.linspace(C, 1 - C, 2401)
+EPSILONS = ("claimed", "gaussian", "claimed-min", "honest-min", "exact")
+ESTIMATES = ("raw", "printed", "inverted", "affine", "affine-clipped", "no-bits")
+
+Errors = dict[str, tuple[float, float]]  # by estimate: mean of the error and its standard error
+
+
+@dataclass(frozen=True)
+class Point:
+    """Privacy and errors at one ``sigma``.
+
+    Args:
+        sigma: Standard deviation of the noise on every coordinate of ``theta``.
+        invertible: Whether `printed_mean` rises on [c, 1-c], so that it has an inverse.
+        epsilons: By name in `EPSILONS`, see `epsilons`.
+        errors: By name in `DATA`, then in `ESTIMATES`; ``no-bits`` has the same exact epsilon by
+            Gaussian noise of another ``sigma`` on real numbers.
+    """
+
+    sigma: float
+    invertible: bool
+    epsilons: dict[str, float]
+    errors: dict[str, Errors]
+
+
+@dataclass(frozen=True)
+class Figure5:
+    """All points of the figure; each is measured on the same draws.
+
+    Args:
+        delta: Of every epsilon.
+        seed: Of the draws.
+        repetitions: Of the experiment.
+        caps: What ``claimed-min`` and ``honest-min`` never exceed.
+        claims: Points at `CLAIMED`.
+        equal: Points at `EXACT`, those that clipped bits can have.
+        curve: Points at `CURVE`, for smooth lines.
+        controls: By name in `DATA`: ``no-dp``, bits of ``theta`` itself, and ``constant``, the
+            estimate 1/2 that needs no data.
+    """
+
+    delta: float
+    seed: int
+    repetitions: int
+    caps: dict[str, float]
+    claims: list[Point]
+    equal: list[Point]
+    curve: list[Point]
+    controls: dict[str, Errors]
+
+
+def classical_sigma(epsilon: float, delta: float) -> float:
+    """Return ``Delta sqrt(2 ln(1.25/delta)) / epsilon``, a theorem for epsilon < 1 only (E4).
+
+    References:
+        Dwork, Roth, "The Algorithmic Foundations of Differential Privacy", 2014,
+        https://doi.org/10.1561/0400000042, Theorem A.1; FedPM, Appendix C.
+    """
+    return SENSITIVITY * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def printed_cap(delta: float) -> float:
+    """Return what the paper calls ``d r_alpha(c) = 8.96``: ``d r_5(c) + ln(1/delta)/4`` (E3)."""
+    return rdp_to_dp_mironov([ORDER], D * r_alpha([ORDER], C), delta)[0]
+
+
+def honest_cap(delta: float) -> float:
+    """Return the same bound at its best order; never above the pure ``d ln((1-c)/c) = 6.931``."""
+    pure = D * math.log((1 - C) / C)
+    return min(pure, rdp_to_dp(ORDERS, D * r_alpha(ORDERS, C), delta)[0])
+
+
+def exact_epsilon(sigma: float, delta: float) -> float:
+    """Return the epsilon of the bits themselves (Theorem A of `fedbench.privacy.amplification`)."""
+    return float(RandomizedResponse(float(marginal(C, sigma, C)), D).epsilon(delta))
+
+
+def exact_sigma(epsilon: float, delta: float) -> float | None:
+    """Return the ``sigma`` with this `exact_epsilon`; None if clipped bits alone give less away."""
+    if epsilon >= exact_epsilon(0.0, delta):
+        return None
+    return float(
+        np.exp(brentq(lambda x: exact_epsilon(math.exp(x), delta) - epsilon, -20, 10, xtol=1e-13))
+    )
+
+
+def epsilons(sigma: float, delta: float) -> dict[str, float]:
+    """Return the epsilon of one release, counted in the five ways of `EPSILONS`.
+
+    ``claimed`` inverts `classical_sigma`, ``claimed-min`` is the paper's ``min{eps, 8.96}``,
+    ``gaussian`` is the exact price of the noise alone, ``honest-min`` the least of that and of
+    `honest_cap`, ``exact`` is `exact_epsilon`.
+    """
+    claimed = classical_sigma(1.0, delta) / sigma
+    gaussian = gdp_epsilon(SENSITIVITY / sigma, delta)
+    return {
+        "claimed": claimed,
+        "gaussian": gaussian,
+        "claimed-min": min(claimed, printed_cap(delta)),
+        "honest-min": min(gaussian, honest_cap(delta)),
+        "exact": exact_epsilon(sigma, delta),
+    }
+
+
+def printed_mean(theta: npt.ArrayLike, sigma: float, c: float) -> Floats:
+    """Return ``E[theta^]`` as FedPM's last line prints it, any shape: not the `marginal` (E2).
+
+    It has ``e^(-2(c-theta)-1) - 1`` where the line before it gives
+    ``e^(-(1-2c)(1-2theta)/(2 sigma²)) - 1``, and can leave ``[c, 1-c]``.
+
+    References:
+        FedPM, Appendix C, last line of the expectation after Equation 13; ``Phi`` is there the
+        distribution function of the noise, of scale ``sigma``.
+    """
+    t = np.asarray(theta, dtype=np.float64)
+    scale = max(sigma, 1e-300)
+    low, high = c - t, 1 - c - t
+    with np.errstate(over="ignore"):
+        bell = sigma / math.sqrt(2 * math.pi) * np.exp(-((low / scale) ** 2) / 2)
+        mean = 1 - c - high * ndtr(high / scale) + low * ndtr(low / scale)
+    return np.asarray(mean - bell * np.expm1(-2 * low - 1))
+
+
+def affine_slope(sigma: float) -> float:
+    """Return ``k`` such that ``m ~ Bern(1/2 + k (theta - 1/2))`` costs what the masks cost."""
+    return (0.5 - float(marginal(C, sigma, C))) / (0.5 - C)
+
+
+def estimates(sigma: float) -> dict[str, Floats]:
+    """Return estimates of the mean of ``theta`` by the number of ones, ``(N + 1,)`` each.
+
+    ``printed`` is the least ``theta`` in [c, 1-c] at which `printed_mean` is nearest to the share
+    of ones; ``inverted`` the inverse of the `marginal`, which is biased for a mean over clients, by
+    Jensen (E2).
+    """
+    ones = np.arange(N + 1) / N
+    distance = np.abs(printed_mean(GRID, sigma, C) - ones[:, None])
+    affine = 0.5 + (ones - 0.5) / affine_slope(sigma)
+    return {
+        "raw": ones,
+        "printed": GRID[distance.argmin(axis=1)],
+        "inverted": inverse_marginal(ones, sigma, C),
+        "affine": affine,
+        "affine-clipped": np.clip(affine, C, 1 - C),
+    }
+
+
+def simulate(
+    data: str, tables: Mapping[float, dict[str, Floats]], repetitions: int, key: Key
+) -> tuple[dict[float, Errors], Errors]:
+    """Return the errors of all `estimates`, by ``sigma``, and those of the controls."""
+    samples = {sigma: {name: list[Floats]() for name in table} for sigma, table in tables.items()}
+    controls = {"no-dp": list[Floats](), "constant": list[Floats]()}
+    for start in range(0, repetitions, BLOCK):
+        generator, count = key.fold(data, start).numpy(), min(BLOCK, repetitions - start)
+        place = generator.random((BLOCK, N, D))[:count]
+        theta = C + (1 - 2 * C) * (place if data == "uniform" else place < 0.15)
+        noise = generator.standard_normal((BLOCK, N, D))[:count]
+        coin = generator.random((BLOCK, N, D))[:count]
+        truth = theta.mean(axis=1)
+        controls["no-dp"].append(squared((coin < theta).mean(axis=1) - truth))
+        controls["constant"].append(squared(0.5 - truth))
+        for sigma, table in tables.items():
+            masks = (coin < np.clip(theta + sigma * noise, C, 1 - C)).sum(axis=1)
+            responses = (coin < 0.5 + affine_slope(sigma) * (theta - 0.5)).sum(axis=1)
+            for name, estimate in table.items():
+                ones = responses if name.startswith("affine") else masks
+                samples[sigma][name].append(squared(estimate[ones] - truth))
+    return {sigma: summary(errors) for sigma, errors in samples.items()}, summary(controls)
+
+
+def squared(x: Floats) -> Floats:
+    """Return ``|x|²`` of each row of ``x (n, d)``."""
+    return np.asarray((x * x).sum(axis=1))
+
+
+def summary(samples: Mapping[str, Sequence[Floats]]) -> Errors:
+    """Return the mean and the standard error of each list of samples."""
+    joined = {name: np.concatenate(blocks) for name, blocks in samples.items()}
+    return {
+        name: (float(error.mean()), float(error.std(ddof=1) / math.sqrt(len(error))))
+        for name, error in joined.items()
+    }
+
+
+def play(delta: float, seed: int, repetitions: int) -> Figure5:
+    """Return the whole experiment, on both kinds of data."""
+    claims = [classical_sigma(epsilon, delta) for epsilon in CLAIMED]
+    equal = [s for s in (exact_sigma(epsilon, delta) for epsilon in EXACT) if s is not None]
+    sigmas = [*claims, *equal, *(classical_sigma(epsilon, delta) for epsilon in CURVE)]
+    tables = {sigma: estimates(sigma) for sigma in sigmas}
+    key = Key(seed).fold("figure5")
+    simulated = {data: simulate(data, tables, repetitions, key) for data in DATA}
+    points = []
+    for sigma in sigmas:
+        prices = epsilons(sigma, delta)
+        no_bits = D * (SENSITIVITY / gdp_mu(prices["exact"], delta)) ** 2 / N
+        errors = {data: simulated[data][0][sigma] | {"no-bits": (no_bits, 0.0)} for data in DATA}
+        rises = bool((np.diff(printed_mean(GRID, sigma, C)) > 0).all())
+        points.append(Point(sigma, rises, prices, errors))
+    caps = {"claimed-min": printed_cap(delta), "honest-min": honest_cap(delta)}
+    first, second = len(claims), len(claims) + len(equal)
+    parts = points[:first], points[first:second], points[second:]
+    controls = {data: simulated[data][1] for data in DATA}
+    return Figure5(delta, seed, repetitions, caps, *parts, controls)
+
+
+def table(points: Sequence[Point], data: str) -> Iterator[str]:
+    """Yield the lines of a Markdown table; ``*`` marks a formula that has no inverse."""
+    yield "| " + " | ".join(("sigma", *EPSILONS, *ESTIMATES)) + " |"
+    yield "|" + " --: |" * (1 + len(EPSILONS) + len(ESTIMATES))
+    for point in points:
+        errors = {name: f"{mean:.3g}" for name, (mean, _) in point.errors[data].items()}
+        errors["printed"] += "" if point.invertible else "*"
+        prices = [f"{point.epsilons[name]:.4g}" for name in EPSILONS]
+        cells = [f"{point.sigma:.3g}", *prices, *(errors[name] for name in ESTIMATES)]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--delta", type=float, default=1e-4, help="of every epsilon")
+    parser.add_argument("--repetitions", type=int, default=2000, help="of the experiment")
+    parser.add_argument("--seed", type=int, default=0, help="of theta, noise and bits")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="a folder")
+    given = parser.parse_args(words)
+    try:
+        check_claim(given.delta)
+        require("--repetitions", given.repetitions, given.repetitions >= 2, ">= 2")
+        writable(given.out)
+    except ConfigError as error:
+        parser.error(str(error))
+    figure = play(given.delta, given.seed, given.repetitions)
+    numbers, picture = given.out / "figure5.json", given.out / "figure5.png"
+    write_atomically(numbers, (json.dumps(asdict(figure), indent=1) + "\n").encode())
+    chart.draw(figure, picture)
+    for title, points, data in (
+        ("from strong noise to weak, uniform theta", figure.claims, "uniform"),
+        *((f"at one exact epsilon, {data} theta", figure.equal, data) for data in DATA),
+    ):
+        print(f"{title}\n\n" + "\n".join(table(points, data)) + "\n")
+    for data, errors in figure.controls.items():
+        means = ", ".join(f"{name} {mean:.3g}" for name, (mean, _) in errors.items())
+        print(f"{data} theta without noise: {means}")
+    print(f"wrote {picture} and {numbers}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -174,8 +174,9 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         achieved = {}
         if ready:
             aggregate = defend(plugins.defense, received, state, view, queried=bool(len(owned)))
-            achieved = effect(context, received, accepted, aggregate)
-            achieved |= detection(view.findings, aggregate, setup.hostile(ids, step)[accepted])
+            with span("evaluate"):
+                achieved = effect(context, received, accepted, aggregate)
+                achieved |= detection(view.findings, aggregate, setup.hostile(ids, step)[accepted])
     with span("server step"):
         step_server(setup, state, received, aggregate, view)
 

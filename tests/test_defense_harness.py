@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from fedbench.bench.defenses import Cost, growth
 
 import fedbench
 from fedbench.adversary.metrics import _relative, detection, effect
 from fedbench.adversary.threat_model import OwnedRows, attack_view
 from fedbench.api import Chain, Findings, ServerView
-from fedbench.bench.defenses import Cost, growth
 from fedbench.cli import main
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible, UnknownPluginError

@@ -23,14 +23,13 @@ NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
 ROOMS = (
     *("core", "payload", "models", "api", "data", "executors", "privacy"),
     *("protocols", "fedbench_attacks", "fedbench_defenses"),
-    *("adversary", "isolation", "experiment", "run", "testing", "audits", "probes", "bench"),
+    *("adversary", "isolation", "experiment", "run", "testing", "audits", "probes"),
     *("results", "sweep", "tables", "figures", "leaderboard", "cli"),
 )
 PLUGINS = {"protocols", "fedbench_attacks", "fedbench_defenses"}
 UPWARD = {  # the only imports that go up, each with its reason
     # `--attack all` stands for the ensemble of the leaderboard's newest rules.
     ("fedbench.sweep.ensemble", "fedbench.leaderboard.rules"),
-    ("fedbench.probes.codecs", "fedbench.bench.suite"),
 }
 
 

@@ -1,4 +1,4 @@
-"""``benchmarks/peers``: turns are paired, work is equal, and what is not is refused."""
+"""``benchmarks/speed``: turns are paired, work is equal, and what is not is refused."""
 
 import dataclasses
 import json
@@ -138,7 +138,7 @@ def test_a_missing_environment_is_one_line_and_exit_code_2(
     assert said.out == ""
     assert said.err == (
         f"side_by_side: --peer {peer} needs an environment with {peer}.txt installed, got none in "
-        f"{str(tmp_path)!r}; run python benchmarks/peers/side_by_side.py --setup\n"
+        f"{str(tmp_path)!r}; run python benchmarks/speed/side_by_side.py --setup\n"
     )
 
 

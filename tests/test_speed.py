@@ -1,54 +1,63 @@
-"""``fedbench bench``: both sides of each comparison do the same work, and ratios are ratios."""
+"""``benchmarks/speed``: both ways do the same work, ratios are ratios, phases are what they say."""
 
 import dataclasses
 import json
 import os
-import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import attack_cost
+import by_hand
+import defense_cost
+import paired
 import pytest
+import round_phases
+import server_pairs
+import suite
 import torch
+import training_pairs
+from paired import Pair, Ratio, busy, compare
+from round_phases import PHASES, Plan, Split, own_seconds, spans
+from torch.profiler import record_function
+from training_pairs import BERNOULLI, PLAIN, Cohort, cohort
 
-from fedbench.bench import by_hand, masks, paired, servers, speed
-from fedbench.bench.clients import PLAIN, Bench, bench
-from fedbench.bench.paired import Pair, Ratio, busy, compare
-from fedbench.cli import main
+from fedbench.api import Attack
 from fedbench.core import registry
+from fedbench.core.errors import ConfigError
 from fedbench.core.hadamard import hadamard
 from fedbench.core.rng import Key
 from fedbench.core.tiling import column_sums, finite_rows, row_sums
+from fedbench.executors.training import Loop, Trained
+from fedbench.experiment.scenario import Scenario
 from fedbench.models.network import ConvNet
 from fedbench.payload import FloatVectors
 from fedbench.payload.packets import pack
+from fedbench.protocols.fedavg import FedAvg
+from fedbench.run import begin, play_round
 from fedbench.testing import assert_rounded_alike, doubled, in_float64
 from fedbench.testing.defenses import view_of
+from fedbench_defenses.mean import Mean
 
 CPU = torch.device("cpu")
-SMALL = dataclasses.replace(
-    speed.QUICK,
-    models=("micro",),
-    batches=(4,),
-    clients=2,
-    samples=24,
-    rows=5,
-    width=3000,
-    repeats=2,
-    largest=1,
-)
+SMALL = training_pairs.Size(("micro",), (4,), 2, 24, 5, 3000, 2, 1)
+RULES = [
+    name
+    for name in registry.names("defense")
+    if not registry.load("defense", name).refuses(FloatVectors)
+]
 
 
 def ratio(mine: tuple[float, ...], theirs: tuple[float, ...], **other: Any) -> Ratio:
-    said = {"group": "g", "what": "w", "against": "a", "target": None, "flops": 0.0, "units": 1}
-    return Ratio(mine=mine, theirs=theirs, others=None, **(said | other))
+    return Ratio("g", "w", "a", mine, theirs, **other)
 
 
 def test_a_ratio_is_the_median_over_turns_not_that_of_the_medians() -> None:
     # Turns 6, 0.5 and 2; medians of the seconds would give 4 / 2.
-    found = ratio((1.0, 8.0, 2.0), (6.0, 4.0, 4.0))
-    assert found.turns == [6, 0.5, 2]
-    assert found.faster == 2
-    assert found.met is None
+    ours = ratio((1.0, 8.0, 2.0), (6.0, 4.0, 4.0))
+    assert ours.turns == [6, 0.5, 2]
+    assert ours.faster == 2
+    assert ours.met is None
     assert ratio((1.0, 8.0, 2.0), (6.0, 4.0, 5.0)).faster == 2.5
     assert ratio((1.0,), (0.9,), target=0.95).met is False
     assert ratio((1.0,), (0.95,), target=0.95).met is True
@@ -56,28 +65,24 @@ def test_a_ratio_is_the_median_over_turns_not_that_of_the_medians() -> None:
     assert ratio((1.0, 3.0, 2.0), (1.0,) * 3, flops=10.0).rate == 5
 
 
-def test_both_ways_take_turns_after_one_call_each_to_warm_up(still_clock: None) -> None:
+def test_both_ways_take_turns_and_what_is_short_is_called_until_a_clock_can_tell() -> None:
     calls: list[str] = []
-
-    def call(name: str) -> None:
-        time.sleep(2 * paired.TURN)
-        calls.append(name)
-
-    found = compare(Pair("g", "w", "a", lambda: call("a"), lambda: call("b"), units=3), 3, CPU)
-    assert "".join(calls) == "ab" + "ab" * 3
-    assert len(found.mine) == len(found.theirs) == 3
-    assert found.units == 3
-    assert found.others is None or found.others >= 0
+    pair = Pair("g", "w", "a", lambda: calls.append("a"), lambda: calls.append("b"), units=3)
+    timed = compare(pair, 3)
+    changes = [a for a, b in zip(calls, [*calls[1:], ""], strict=True) if a != b]
+    assert "".join(changes) == "ab" * 3
+    assert calls.count("a") > 100
+    assert len(timed.mine) == len(timed.theirs) == 3
+    assert timed.units == 3
 
 
 def test_others_are_who_used_the_machine_beside_this_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # user 1, nice 2, system 3, idle 50, waiting 60, irq 4, softirq 5, stolen 6: 21 are somebody's.
-    said = tmp_path / "stat"
     ticks = [100 * n for n in (1, 2, 3, 50, 60, 4, 5, 6, 7, 8)]
-    said.write_text("cpu  " + " ".join(map(str, ticks)) + "\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
-    monkeypatch.setattr(paired, "STAT", said)
+    (tmp_path / "stat").write_text("cpu  " + " ".join(map(str, ticks)) + "\ncpu0 1 1 1 1 1 1 1 1\n")
+    monkeypatch.setattr(paired, "STAT", tmp_path / "stat")
     monkeypatch.setattr(os, "sysconf", lambda name: {"SC_CLK_TCK": 100}[name])
     monkeypatch.setattr(os, "times", lambda: os.times_result((0.5, 0.25, 2.0, 1.0, 99.0)))
     assert busy() == pytest.approx(21 - 3.75)
@@ -85,26 +90,17 @@ def test_others_are_who_used_the_machine_beside_this_process(
     assert busy() is None
 
 
-def test_what_is_short_is_called_until_a_clock_can_tell(still_clock: None) -> None:
-    calls: list[str] = []
-    found = compare(
-        Pair("g", "w", "a", lambda: calls.append("a"), lambda: time.sleep(0.03)), 2, CPU
-    )
-    assert calls.count("a") > 100
-    assert found.mine[0] == 0
-    assert found.others is None  # it took too short to say
-
-
-def precise(ours: Bench) -> Bench:
+def precise(ours: Cohort) -> Cohort:
     """The same in float64, where both sides round alike on every processor."""
     engine = dataclasses.replace(ours.executor, protocol=in_float64(ours.protocol))
     return dataclasses.replace(ours, executor=engine, clients=doubled(ours.clients))
 
 
 def test_the_loop_by_hand_trains_as_ours_does() -> None:
-    ours = precise(bench(f"fedavg:lr=0.1,{PLAIN}", "micro", 4, SMALL, CPU, "loop"))
-    updates, _ = ours.executor.train(ours.clients)
+    ours = precise(cohort(f"fedavg:lr=0.1,{PLAIN}", "micro", 4, SMALL, CPU, "loop"))
+    updates, _ = ours.train()
     assert updates.shape == (2, ours.shared.layout.d)
+    assert ours.samples == 24
     theirs = by_hand.train(
         by_hand.model_of(ours.network, CPU).double(),
         ours.shared.layout.flatten(ours.clients[0].tree),
@@ -113,12 +109,11 @@ def test_the_loop_by_hand_trains_as_ours_does() -> None:
         0.1,
     )
     assert_rounded_alike(updates, theirs)
-    assert ours.samples == 24
 
 
 def test_masks_by_hand_are_trained_as_ours_are(monkeypatch: pytest.MonkeyPatch) -> None:
     # Our coins are written down and fed to the other side: then both must end at the same scores.
-    ours = precise(bench(masks.BERNOULLI, "micro", 4, SMALL, CPU, "loop"))
+    ours = precise(cohort(BERNOULLI, "micro", 4, SMALL, CPU, "loop"))
     drawn: list[torch.Tensor] = []
 
     def written(key: Key, p: torch.Tensor) -> torch.Tensor:
@@ -126,14 +121,13 @@ def test_masks_by_hand_are_trained_as_ours_are(monkeypatch: pytest.MonkeyPatch) 
         return drawn[-1]
 
     monkeypatch.setattr(Key, "coins", written)
-    updates, _ = ours.executor.train(ours.clients)
+    updates, _ = ours.train()
     layers, steps = len(ours.shared.weights.names), 2 * 3
     assert len(drawn) == layers * steps
     fed = iter(drawn)
-    frozen = ours.executor.frozen
     start = list(ours.clients[0].tree.values())
     theirs = by_hand.mask_train(
-        [frozen[name] for name in ours.shared.weights.names],
+        [ours.executor.frozen[name] for name in ours.shared.weights.names],
         start,
         ours.clients,
         ours.executor.schedule,
@@ -147,57 +141,59 @@ def test_masks_by_hand_are_trained_as_ours_are(monkeypatch: pytest.MonkeyPatch) 
     assert float((updates[0] - before).abs().max()) > 1e-3
 
 
-def test_masks_by_hand_draw_as_often_as_ours() -> None:
-    pair = masks.bernoulli("micro", bench(masks.BERNOULLI, "micro", 4, SMALL, CPU, "loop"))
-    found: Any = pair.mine()
-    mine, theirs = found[0], pair.theirs()
-    assert isinstance(theirs, torch.Tensor)
-    assert mine.shape == theirs.shape
-    # Other draws, the same distribution: clients' means over all weights differ by little.
-    gap = (mine.mean(dim=1) - theirs.mean(dim=1)).abs()
-    assert float(gap.max()) < 0.01
-    assert not torch.equal(mine, theirs)
-
-
 def test_masks_are_measured_beside_weights_where_there_is_a_target() -> None:
     size = dataclasses.replace(SMALL, models=("micro", "lenet"), batches=(4, 8), samples=16)
-    found = [(pair.what, pair.target) for pair in masks.pairs(size, CPU, "loop")]
-    assert ("lenet, drawn masks, batch 8", 0.45) in found
-    assert ("lenet, the best half, batch 8", 0.45) in found
-    assert len(found) == 4 + 2
+    listed = [(pair.what, pair.target) for pair in training_pairs.masks(size, CPU, "loop")]
+    assert ("lenet, drawn masks, batch 8", 0.45) in listed
+    assert ("lenet, the best half, batch 8", 0.45) in listed
+    assert len(listed) == 4 + 2
 
 
 def test_the_round_of_fsl_by_hand_ranks_as_ours_does() -> None:
-    ours = precise(bench(f"fsl:lr=0.4,{PLAIN}", "micro", 4, SMALL, CPU, "loop"))
-    pair = masks.ranked(ours)
+    ours = precise(cohort(f"fsl:lr=0.4,{PLAIN}", "micro", 4, SMALL, CPU, "loop"))
+    pair = training_pairs.ranked(ours)
     mine, theirs = pair.mine(), pair.theirs()
     assert isinstance(mine, torch.Tensor)
     assert isinstance(theirs, list)
     # Two of the initial scores are equal, and a sort may order them either way: with two clients
     # they move by two votes at most, past some of the 9,936 edges.
-    same = mine[0] == torch.cat(theirs)
-    assert float(same.float().mean()) > 0.99
+    assert float((mine[0] == torch.cat(theirs)).float().mean()) > 0.99
     before = ours.protocol.init(ours.shared)[0]
     assert float((before == mine[0]).float().mean()) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("steps", "launched"),  # even: one launch; 1, 2, 3, 4, 5, 6 and 8 steps: seven
+    [(training_pairs.EVEN, 1), (training_pairs.UNEVEN, 7)],
+)
+def test_lock_step_trains_the_same_clients_both_ways_and_counts_launches(
+    steps: tuple[int, ...], launched: int
+) -> None:
+    clients = training_pairs.uneven("micro", steps, suite.QUICK, CPU)
+    pair = training_pairs.stacked("micro", precise(clients))
+    assert pair.what == f"micro, 12 clients in {launched}"
+    many, single = (cast(Trained, work())[0] for work in (pair.mine, pair.theirs))
+    assert_rounded_alike(many, single)
 
 
 def test_rules_by_hand_are_the_rules() -> None:
     x = Key(0).normal(9, 50).double()
     payload = FloatVectors(x)
-    for name, theirs in (
-        ("trimmed-mean", by_hand.trimmed_mean),
-        ("multi-krum", by_hand.multi_krum),
-    ):
+    rules = {"trimmed-mean": by_hand.trimmed_mean, "multi-krum": by_hand.multi_krum}
+    for name, theirs in rules.items():
         rule = registry.load("defense", name).declared(2)
         out, _ = rule.aggregate(payload, None, view_of(payload))
         assert_rounded_alike(out, theirs(x, 2))
+    x = Key(0).normal(9, 50)
+    tiled = by_hand.tiled_trimmed_mean(x, 2, tile=16)
+    torch.testing.assert_close(tiled, by_hand.trimmed_mean(x, 2))
 
 
 def test_transforms_by_hand_are_the_transforms() -> None:
     x = Key(1).normal(256).double()
-    assert_rounded_alike(servers.butterflies(x), hadamard(x))
+    assert_rounded_alike(server_pairs.butterflies(x), hadamard(x))
     flags = Key(2).uniform(80) < 0.5
-    assert servers.shifted(flags).tolist() == pack(flags.numpy(), 1)[0].tolist()
+    assert server_pairs.shifted(flags).tolist() == pack(flags.numpy(), 1)[0].tolist()
 
 
 def test_macs_of_a_small_network() -> None:
@@ -220,42 +216,8 @@ def test_sums_over_tiles_are_sums() -> None:
     assert torch.equal(row_sums(x, torch.int64), x.sum(dim=1))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("format", ["table", "json", "md"])
-def test_the_suite_is_played(
-    format: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(speed, "QUICK", SMALL)
-    picture = tmp_path / "speed.png"
-    chart = ["--chart", str(picture)] if format == "json" else []
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", "--quick", "--device", "cpu", "--format", format, *chart])
-    assert ended.value.code == 0
-    said = capsys.readouterr().out
-    if format == "json":
-        found = json.loads(said)
-        assert found["machine"]["threads"] == 2
-        assert {
-            "micro, bf16, batch 4",
-            "micro, bf16, forked, batch 4",
-            "micro, drawn masks, batch 4",
-        } <= {one["what"] for one in found["ratios"]}
-        groups = {one["group"] for one in found["ratios"]}
-        assert groups == {
-            *("local training", "a round of FSL", "lock step"),
-            *("server", "messages", "framework"),
-        }
-        speed.require_known([one[part] for one in found["ratios"] for part in ("group", "what")])
-        assert all(one["faster"] > 0 and len(one["mine"]) == 2 for one in found["ratios"])
-        assert picture.read_bytes().startswith(b"\x89PNG")
-    else:
-        assert "trimmed mean / torch.sort" in said, said
-        assert "micro, batch 4 / a loop by hand" in said
-        assert max(map(len, said.splitlines())) <= 100 or format == "md"
-
-
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("info", "expected"),
     [
         ("flags\t\t: fpu avx512f avx512_bf16\n", True),
         ("flags\t\t: fpu amx_bf16 avx512f\n", True),
@@ -265,57 +227,198 @@ def test_the_suite_is_played(
         ("processor\t: 0\n", True),  # does not say
     ],
 )
-def test_who_multiplies_in_bfloat16(said: str, expected: bool, tmp_path: Path) -> None:
-    info = tmp_path / "cpuinfo"
-    assert speed.multiplies_bf16(torch.device("cpu"), info)  # nobody says
-    info.write_text(said)
-    assert speed.multiplies_bf16(torch.device("cpu"), info) == expected
-    assert speed.multiplies_bf16(torch.device("cuda"), info)
+def test_who_multiplies_in_bfloat16(info: str, expected: bool, tmp_path: Path) -> None:
+    path = tmp_path / "cpuinfo"
+    assert training_pairs.multiplies_bf16(CPU, path)  # nobody says
+    path.write_text(info)
+    assert training_pairs.multiplies_bf16(CPU, path) == expected
+    assert training_pairs.multiplies_bf16(torch.device("cuda"), path)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_that_takes_floats_can_be_measured(name: str) -> None:
+    """130 columns: more than the small call has that loads what a rule imports."""
+    rule = registry.load("defense", name).declared(2)
+    cost = defense_cost.measure(registry.describe(name, rule), 11, 130, 1, "cpu", 1)
+    assert (cost.n, cost.k, len(cost.seconds)) == (11, 130, 1)
+    assert min(*cost.seconds, *cost.mean, *cost.sort, *cost.tiled) > 0
+
+
+def test_growth_is_the_exponent_in_rows_and_columns() -> None:
+    sizes = [(n, k) for n in (10, 20, 40) for k in (100, 1000)]
+    costs = [defense_cost.Cost("a", n, k, (n**2 * k * 1e-6,), (), (), (), None) for n, k in sizes]
+    assert defense_cost.growth(costs, "n") == pytest.approx(2)
+    assert defense_cost.growth(costs, "k") == pytest.approx(1)
+    assert defense_cost.growth(costs[:1], "n") is None
+
+
+def test_an_attack_is_over_its_budget_by_the_median_of_its_shares() -> None:
+    assert attack_cost.Cost(1.0, (0.1, 0.9, 0.15), 0.15).within
+    assert not attack_cost.Cost(1.0, (0.1, 0.2, 0.3), 0.15).within
+    assert attack_cost.Cost(1.0, (9.0,), None).within
+    scenario = Scenario(protocol="fedavg", attack="dyn-opt", clients=10, per_round=5, epochs=1)
+    cost = attack_cost.measure(scenario.model_copy(update={"malicious": 0.4}), 1, "cpu")
+    assert cost.budget == attack_cost.SEARCH
+    assert cost.share > 0
+    assert list(attack_cost.play(scenario, ["fedavg"], ["rank-reversal"], ["own"], 1)) == []
+
+
+# --- phases of a round --------------------------------------------------------------------------
+
+LITTLE = Plan(clients=5, samples=4, rounds=1)
+
+
+def marked(cls: type[Any], *names: str) -> Any:
+    """A subclass whose methods leave a span called ``mark`` in the profile."""
+
+    def method(name: str) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with record_function("mark"):
+                return getattr(super(made, self), name)(*args, **kwargs)
+
+        return call
+
+    made = type(f"Marked{cls.__name__}", (cls,), {name: method(name) for name in names})
+    return made
+
+
+class Idle(Attack):
+    accepts = (FloatVectors,)
+
+    def craft(self, view: Any, memory: Any) -> Any:
+        return view.own, memory
+
+
+class Dozing(FedAvg):
+    def message(self, *args: Any) -> Any:
+        sent, memory = super().message(*args)
+        return marked(FloatVectors, "encode")(sent.values()), memory
+
+
+PLUGINS: dict[str, dict[str, Any]] = {
+    "broadcast": {"protocol": marked(FedAvg, "broadcast", "receive")()},
+    "compress": {"protocol": marked(FedAvg, "message")()},
+    "server step": {"protocol": marked(FedAvg, "server_step")()},
+    "wire": {"protocol": Dozing()},
+    "defend": {"defense": marked(Mean, "aggregate")()},
+    "attack": {"attack": marked(Idle, "craft")()},
+    "train": {},
+}
+
+
+@pytest.mark.parametrize("phase", PLUGINS)
+def test_what_a_phase_does_is_charged_to_it(phase: str) -> None:
+    setup = round_phases.ready("fedavg", "micro", LITTLE, "cpu")
+    plugins = dataclasses.replace(setup.plugins, **PLUGINS[phase])
+    kind = marked(Loop, "train") if phase == "train" else Loop
+    malicious = torch.arange(5) == (2 if phase == "attack" else 9)
+    engine = kind(plugins.protocol, setup.shared, setup.executor.schedule)
+    setup = dataclasses.replace(setup, plugins=plugins, executor=engine)
+    setup = setup.with_population(malicious=malicious)
+    state = begin(setup)
+    found = spans(lambda: play_round(setup, state, 0))
+    marks = [span for span in found if span[0] == "mark"]
+    assert marks
+    inner = [
+        min(
+            (s for s in found if s[0] != "mark" and s[1] <= mark[1] and mark[2] <= s[2]),
+            key=lambda s: s[2] - s[1],
+        )[0]
+        for mark in marks
+    ]
+    assert phase in inner
+    assert set(inner) <= {phase, "rest"}  # `heard_by_all` asks for a broadcast once more
+
+
+def test_every_moment_is_charged_once_and_a_watched_round_is_the_round() -> None:
+    def played(watch: bool) -> tuple[Any, torch.Tensor, dict[str, float]]:
+        plan = dataclasses.replace(LITTLE, attack="alie")
+        setup = round_phases.ready("drive", "micro", plan, "cpu")
+        state = begin(setup)
+        rounds: list[Any] = []
+        found = spans(lambda: rounds.append(play_round(setup, state, 0))) if watch else []
+        if not watch:
+            rounds.append(play_round(setup, state, 0))
+        seconds = own_seconds(found)
+        whole = sum((end - start) / 1e9 for name, start, end in found if name == "rest")
+        assert sum(seconds.values()) == pytest.approx(whole)
+        return rounds[0], state.server, seconds
+
+    (mine, state, seconds), (theirs, other, _) = played(True), played(False)
+    assert set(seconds) == set(PHASES)
+    assert mine == theirs
+    assert torch.equal(state, other)
+
+
+def test_who_trains_for_less_than_the_target_is_marked() -> None:
+    blank = dict.fromkeys(PHASES, 0.0)
+    slow = Split(4, blank | {"train": 7.9, "defend": 2.1})
+    assert not slow.met
+    assert Split(4, blank | {"train": 8.0, "defend": 2.0}).met
+    cells = dict(zip(round_phases.HEAD, round_phases.row("p", slow), strict=True))
+    assert (cells["ms"], cells["train"], cells["defend"]) == ("10000", "79!", "21.0")
+    assert cells["each"] == "525.00"
+
+
+def test_clients_hold_as_many_samples_as_the_plan_says() -> None:
+    setup = round_phases.ready("fedavg", "micro", Plan(clients=3, samples=7), "cpu")
+    population = setup.population
+    assert [len(part) for part in population.train] == population.sizes.tolist() == [7, 7, 7]
+    assert population.data.image == (1, 28, 28)
+    assert round_phases.pool("conv8", 4).image == (3, 32, 32)
+    with pytest.raises(ConfigError, match="rank-reversal"):
+        round_phases.ready("fedavg", "micro", dataclasses.replace(LITTLE, attack="rank-reversal"))
+
+
+# --- the commands -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave this process's allocator alone, and its threads as they were."""
+    monkeypatch.setenv("FEDBENCH_ALLOCATOR", "system")
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.slow
-def test_a_part_of_the_suite_is_played(
+@pytest.mark.usefixtures("quiet")
+def test_the_suite_is_played(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(suite, "QUICK", SMALL)
+    picture, turns = tmp_path / "speed.png", tmp_path / "speed.json"
+    suite.main(["--quick", "--device", "cpu", "--chart", str(picture), "--json", str(turns)])
+    page = capsys.readouterr().out
+    content = json.loads(turns.read_text())
+    assert content["machine"]["threads"] == 2
+    assert {group["group"] for group in content["ratios"]} == {
+        *("local training", "a round of FSL", "lock step"),
+        *("server", "messages", "framework"),
+    }
+    assert all(len(ratio["mine"]) == 2 for ratio in content["ratios"])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    for text in ("trimmed mean / torch.sort", "micro, bf16, forked, batch 4 / a loop by hand"):
+        assert f"| {text} |" in page
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet")
+def test_parts_of_the_suite_are_played(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(speed, "QUICK", SMALL)
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", "--quick", "--only", "lock step", "--only", "a mask", "--format", "md"])
-    assert ended.value.code == 0
-    said = capsys.readouterr().out
-    assert [line for line in said.splitlines() if line.startswith("| **")] == [
-        "| **lock step** |" + " |" * 6,
-        "| **messages** |" + " |" * 6,
-    ]
-    assert "packing a mask" in said
-    assert "summed" not in said
-    assert "n^" not in said
-
-
-def test_options_of_the_suite_stand_before_no_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", "--threads", "8", "defenses"])
-    assert ended.value.code == 2
-    assert "--threads is of the whole suite" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "rule"),
-    [
-        ("--format", "csv", "table, json or md"),
-        ("--threads", "0", ">= 1"),
-        ("--chart", "a.gif", ".png"),
-        ("--only", "chess", "part of a group or a name"),
-    ],
-)
-def test_what_the_suite_does_not_know_is_said(
-    option: str,
-    value: str,
-    rule: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(speed, "QUICK", SMALL)
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", "--quick", option, value])
-    assert ended.value.code == 2
-    assert rule in capsys.readouterr().err
+    monkeypatch.setattr(suite, "QUICK", SMALL)
+    suite.main(["--quick", "--only", "a mask", "--device", "cpu"])
+    page = capsys.readouterr().out
+    assert "packing a mask" in page
+    assert "summed" not in page
+    for words in (["--only", "chess"], ["--chart", "a.gif"]):
+        with pytest.raises(SystemExit):
+            suite.main(["--quick", *words])
+        assert f"{words[0]} must" in capsys.readouterr().err
+    little = ["--clients", "3", "--samples", "4", "--rounds", "1", "--threads", "1"]
+    round_phases.main(["-m", "micro", "-p", "fedavg", *little])
+    assert "| fedavg |" in capsys.readouterr().out
+    defense_cost.main(["-d", "median", "--clients", "3", "--parameters", "10", "--threads", "1"])
+    assert "| median | 3 | 10 |" in capsys.readouterr().out

@@ -4,22 +4,19 @@ import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from fedbench.api import Batches, Grad, Gradient, Memory
-from fedbench.bench import groups
-from fedbench.bench.clients import Bench
-from fedbench.bench.speed import QUICK
 from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors.cuda_graphs import Recorder
 from fedbench.executors.multi_run import Table, Together, now, recorder
-from fedbench.executors.training import Client, Loop, Schedule, Trained
+from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import BUDGET, Stacked, footprint, launches, train_all
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
@@ -248,24 +245,6 @@ def test_a_run_is_charged_its_share_of_a_launch_and_no_wait_for_others(still_clo
     assert [seat.share for seat in seats] == pytest.approx([0.5, 1.5])
     table.turn()
     assert [seat.ended for seat in seats] == pytest.approx([0.5, 1.5])
-
-
-def precise(bench: Bench) -> Bench:
-    engine = dataclasses.replace(bench.executor, protocol=in_float64(bench.protocol))
-    return dataclasses.replace(bench, executor=engine, clients=doubled(bench.clients))
-
-
-def test_the_bench_trains_the_same_clients_both_ways_and_counts_launches() -> None:
-    small = dataclasses.replace(QUICK, models=("micro",))
-    even, uneven = (
-        groups.of("micro", precise(groups.uneven("micro", steps, small, torch.device("cpu"))))
-        for steps in (groups.EVEN, groups.UNEVEN)
-    )
-    assert even.what == "micro, 12 clients in 1"
-    assert uneven.what == "micro, 12 clients in 7"  # 1, 2, 3, 4, 5, 6 and 8 steps
-    for pair in (even, uneven):
-        many, one = (cast(Trained, work())[0] for work in (pair.mine, pair.theirs))
-        assert_rounded_alike(many, one)
 
 
 def test_runs_of_a_table_share_a_recorder() -> None:

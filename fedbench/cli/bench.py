@@ -1,4 +1,4 @@
-"""``fedbench bench``: the suite, and parts by themselves."""
+"""``fedbench bench codecs``: what codecs lose and cost, by themselves."""
 
 from __future__ import annotations
 
@@ -7,24 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedbench.cli.bench_attacks import attacks
-from fedbench.cli.bench_defenses import defenses
-from fedbench.cli.bench_rounds import rounds
-from fedbench.cli.bench_speed import speed
 from fedbench.cli.options import Device, Threads, option, torch_threads
 
 if TYPE_CHECKING:
-    from fedbench.bench.play import Bench
+    from fedbench.probes.codec_play import Bench
 
-app = typer.Typer(invoke_without_command=True)
+app = typer.Typer(no_args_is_help=True)
 FORMATS = ("table", "csv", "json", "md")
 _WHAT = "What is measured"
-
-
-app.callback()(speed)
-app.command("attacks")(attacks)
-app.command("defenses")(defenses)
-app.command("rounds")(rounds)
 
 
 @app.command()
@@ -70,9 +60,9 @@ def codecs(
 
     Squared error, bias, bits and times, all of messages that went over the wire and back.
     """
-    from fedbench.bench.play import play
     from fedbench.cli.terminal import status
     from fedbench.core.errors import require
+    from fedbench.probes.codec_play import play
     from fedbench.probes.codecs import Plan
 
     require("--format", format, format in FORMATS, ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")

@@ -19,7 +19,7 @@ from fedbench.tables.columns import NONE, bits
 from fedbench.tables.table import cell, listed
 
 if TYPE_CHECKING:
-    from fedbench.bench.play import Bench
+    from fedbench.probes.codec_play import Bench
     from fedbench.probes.codecs import Measured
     from fedbench.probes.distortion import Distortion
 
@@ -54,7 +54,7 @@ def percent(share: float) -> str:
 def bias(of: Distortion) -> str:
     """In percent; ``0 (<2.6)`` where it is not told from 0, and what would have been.
 
-    >>> from fedbench.bench.distortion import Distortion
+    >>> from fedbench.probes.distortion import Distortion
     >>> bias(Distortion(0.57, 0.57, 0.004, biased=False, bias_limit=0.026, gain=1.0))
     '0 (<2.6)'
     """
@@ -95,7 +95,7 @@ def header(bench: Bench) -> str:
 
 def captions(bench: Bench) -> dict[str, str]:
     """What kinds of input and columns are."""
-    from fedbench.bench.vectors import INPUTS
+    from fedbench.probes.codec_inputs import INPUTS
     from fedbench.probes.distortion import LEVEL
 
     plan, rows = bench.plan, bench.rows

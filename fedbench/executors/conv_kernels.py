@@ -115,8 +115,8 @@ def geometries(network: Network) -> list[Geometry]:
 def chosen(network: Network, load: Load) -> Forms:
     """Choose the faster form of every layer.
 
-    Always groups on a CPU, where matrices take more than twice the time (`fedbench bench`), and
-    with ``FEDBENCH_PROBE=off``.
+    Always groups on a CPU, where matrices take more than twice the time
+    (`docs/performance.md`), and with ``FEDBENCH_PROBE=off``.
     """
     if load.device.type == "cpu" or not may_measure():
         return Forms()

@@ -1,1 +1,1 @@
-"""Privacy probes: what an adversary gets out of what the server sees. Heuristics, no epsilon."""
+"""Probes of codecs, and of what an adversary gets out of what the server sees: no epsilon."""

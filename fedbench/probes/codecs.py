@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Protocol, Shared
-from fedbench.bench.suite import Codec
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import same
+from fedbench.probes.codec_choice import Codec
 from fedbench.probes.distortion import Distortion, Draws, distortion
 
 Scale = Literal["kept", "fixed", "lost"]

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import workload
+from server_pairs import Idle
 from torch import Tensor
 
-from fedbench.bench.servers import Idle
 from fedbench.core.choices import Precision
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree

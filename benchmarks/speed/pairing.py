@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbench.bench.paired import Ratio, busy
+from paired import Ratio, busy
+
 from fedbench.core.errors import FedbenchError, require
 
 CHANCE = math.log(10)  # loss of who knows nothing of ten classes
@@ -112,7 +113,7 @@ def agree(case: Case, ours: Turn, theirs: Turn) -> None:
     """
     for name, pin in case.pins.items():
         found = theirs.versions[name].partition("+")[0]
-        remedy = "; run python benchmarks/peers/side_by_side.py --setup"
+        remedy = "; run python benchmarks/speed/side_by_side.py --setup"
         require(f"{name} of --peer {case.peer}", found, found == pin, f"{pin}{remedy}")
     for name in ("parameters", "clients", "samples", "precision"):
         a, b = getattr(ours, name), getattr(theirs, name)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
+import by_hand
 import torch
+from paired import Pair, Work
 from torch import Tensor
 
 from fedbench.api import AttackView, Batches, Defense, Grad, Memory, Oracle
-from fedbench.bench import by_hand
-from fedbench.bench.paired import Pair
 from fedbench.core import registry
 from fedbench.core.hadamard import hadamard
 from fedbench.core.order_statistics import largest
@@ -33,7 +34,7 @@ SERVER, MESSAGES, FRAMEWORK = "server", "messages", "framework"
 
 
 def rules(n: int, d: int, device: torch.device) -> Iterator[Pair]:
-    """Aggregation of random rows ``(n, d)``, and the search of an attack that a fifth plays."""
+    """Yield aggregation of random rows ``(n, d)``, and the search of an attack by a fifth."""
     f = n // 5
     x = Key(4).normal(n, d, device=device)
     payload = FloatVectors(x)
@@ -46,28 +47,28 @@ def rules(n: int, d: int, device: torch.device) -> Iterator[Pair]:
     def mean() -> Tensor:
         return x.mean(dim=0)
 
-    ours = {name: call(name) for name in ("trimmed-mean", "median", "multi-krum")}
-    trimmed, median, krum = ours.values()
-    yield Pair(
-        SERVER, "trimmed mean", "torch.sort", trimmed, lambda: by_hand.trimmed_mean(x, f), 5.0
-    )
-    yield Pair(SERVER, "trimmed mean", "a plain mean", trimmed, mean, 0.1)
-    yield Pair(SERVER, "median", "torch.median", median, lambda: x.median(dim=0), 5.0)
-    yield Pair(SERVER, "median", "a plain mean", median, mean, 0.1)
-    yield Pair(SERVER, "multi-krum", "torch.cdist", krum, lambda: by_hand.multi_krum(x, f))
-    for name, rule in ours.items():
-        search = craft(x, f, name)
-        yield Pair(SERVER, f"dyn-opt on {name}", "one call", search, rule, 1 / 1.5)
+    trimmed, median, krum = (call(name) for name in ("trimmed-mean", "median", "multi-krum"))
+
+    def pair(
+        what: str, against: str, mine: Work, theirs: Work, target: float | None = None
+    ) -> Pair:
+        return Pair(SERVER, what, against, mine, theirs, target)
+
+    yield pair("trimmed mean", "torch.sort", trimmed, lambda: by_hand.trimmed_mean(x, f), 5.0)
+    if device.type == "cpu":
+        tiled = partial(by_hand.tiled_trimmed_mean, x)
+        yield pair("trimmed mean", "tiled np.sort", trimmed, lambda: tiled(f))
+        yield pair("median", "tiled np.sort", median, lambda: tiled((n - 1) // 2))
+    yield pair("trimmed mean", "a plain mean", trimmed, mean, 0.1)
+    yield pair("median", "torch.median", median, lambda: x.median(dim=0), 5.0)
+    yield pair("median", "a plain mean", median, mean, 0.1)
+    yield pair("multi-krum", "torch.cdist", krum, lambda: by_hand.multi_krum(x, f))
+    for name, rule in (("trimmed-mean", trimmed), ("median", median), ("multi-krum", krum)):
+        yield pair(f"dyn-opt on {name}", "one call", craft(x, f, name), rule, 1 / 1.5)
 
 
 def craft(x: Tensor, m: int, name: str) -> Callable[[], object]:
-    """DYN-OPT by the first ``m`` of the clients with these rows, who see all messages.
-
-    Args:
-        x: ``(n, d)``.
-        m: Colluders.
-        name: The rule.
-    """
+    """Prepare DYN-OPT by the first ``m`` of the clients with rows ``x (n, d)``, who see all."""
     rule: Defense[Any] = registry.load("defense", name).declared(m)
     attack = registry.load("attack", "dyn-opt")
     own, benign, view = FloatVectors(x[:m]), FloatVectors(x[m:]), view_of(FloatVectors(x))
@@ -97,61 +98,56 @@ def craft(x: Tensor, m: int, name: str) -> Callable[[], object]:
 
 
 def messages(n: int, d: int, device: torch.device) -> Iterator[Pair]:
-    """What is done to rankings, masks and rotated vectors."""
+    """Yield what is done to rankings, masks and rotated vectors."""
     scores = Key(6).uniform(n, d, device=device)
     sent = Rankings(ranking(scores, (d,)), (d,))
     flags = (scores[0] < 0.5).cpu()
     masks = scores < 0.5
     word = scores[0, : 1 << (d.bit_length() - 1)].clone()
-    yield Pair(
-        MESSAGES,
-        f"rankings of {n} clients",
-        "argsort",
-        lambda: ranking(scores, (d,)),
-        lambda: scores.argsort(dim=1),
-        units=n,
-    )
-    yield Pair(
-        MESSAGES,
-        f"{n} rankings summed",
-        "argsort",
-        lambda: sent.values().sum(dim=0),
-        lambda: sent.symbols.argsort(dim=1).sum(dim=0),
-        units=n,
-    )
-    yield Pair(
-        MESSAGES,
-        f"{n} masks summed",
-        "float().mean()",
-        lambda: column_sums(masks, torch.int32),
-        lambda: masks.float().mean(dim=0),
-        units=n,
-    )
-    yield Pair(
-        MESSAGES,
-        "the best half",
-        "a full sort",
-        lambda: largest(scores[:1], d // 2),
-        lambda: scores[:1].sort(),
-    )
-    yield Pair(
-        MESSAGES,
-        "a rotation",
-        "butterflies",
-        lambda: hadamard(word),
-        lambda: butterflies(word),
-    )
-    yield Pair(
-        MESSAGES,
-        "packing a mask",
-        "shifts and sums",
-        lambda: pack(flags.numpy(), 1),
-        lambda: shifted(flags),
-    )
+    ways: list[tuple[str, str, Work, Work, int]] = [
+        (
+            f"rankings of {n} clients",
+            "argsort",
+            lambda: ranking(scores, (d,)),
+            lambda: scores.argsort(dim=1),
+            n,
+        ),
+        (
+            f"{n} rankings summed",
+            "argsort",
+            lambda: sent.values().sum(dim=0),
+            lambda: sent.symbols.argsort(dim=1).sum(dim=0),
+            n,
+        ),
+        (
+            f"{n} masks summed",
+            "float().mean()",
+            lambda: column_sums(masks, torch.int32),
+            lambda: masks.float().mean(dim=0),
+            n,
+        ),
+        (
+            "the best half",
+            "a full sort",
+            lambda: largest(scores[:1], d // 2),
+            lambda: scores[:1].sort(),
+            1,
+        ),
+        ("a rotation", "butterflies", lambda: hadamard(word), lambda: butterflies(word), 1),
+        (
+            "packing a mask",
+            "shifts and sums",
+            lambda: pack(flags.numpy(), 1),
+            lambda: shifted(flags),
+            1,
+        ),
+    ]
+    for what, against, mine, theirs, units in ways:
+        yield Pair(MESSAGES, what, against, mine, theirs, units=units)
 
 
 def butterflies(x: Tensor) -> Tensor:
-    """The fast Hadamard transform as textbooks have it, ``(d,)``, orthonormal."""
+    """Transform ``x (d,)`` by the fast Hadamard transform as textbooks have it, orthonormal."""
     h, d = 1, len(x)
     while h < d:
         pairs = x.view(-1, 2, h)
@@ -161,7 +157,7 @@ def butterflies(x: Tensor) -> Tensor:
 
 
 def shifted(flags: Tensor) -> Tensor:
-    """Eight bits a byte, the first one in the highest bit; what is left over is dropped."""
+    """Pack eight bits a byte, the first one in the highest bit; drop an incomplete byte."""
     groups = flags[: len(flags) // 8 * 8].view(-1, 8).to(torch.uint8)
     places = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8)
     return (groups * places).sum(dim=1, dtype=torch.uint8)
@@ -169,17 +165,17 @@ def shifted(flags: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Idle(FedAvg):
-    """Clients that send what they were sent."""
+    """FedAvg whose clients send what they were sent."""
 
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """Nothing moves."""
+        """Return an update of zeros."""
         return {name: torch.zeros_like(x) for name, x in tree.items()}, memory
 
 
 def framework(n: int, device: torch.device) -> Iterator[Pair]:
-    """Whole rounds of clients that do nothing, with 1.6 million parameters each."""
+    """Yield whole rounds of clients that do nothing, with 1.6 million parameters each."""
     scenario = Scenario.of(
         dataset="mnist-5k",
         model="lenet",

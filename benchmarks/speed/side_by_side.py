@@ -1,6 +1,6 @@
 """fedbench beside pfl-research and Flower, each in an environment of its own, in turns.
 
-``python benchmarks/peers/side_by_side.py --setup`` makes the environments from `pfl.txt` and
+``python benchmarks/speed/side_by_side.py --setup`` makes the environments from `pfl.txt` and
 `flower.txt`; without ``--setup`` it plays. In every turn one of ours and one of theirs, each in a
 fresh process, play the same workload (`workload.py`): a round to warm up, then those that are
 timed. A turn's ratio is that of the medians of its rounds; shown are the median of the ratios and
@@ -24,12 +24,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from paired import Machine, machine
 from pairing import Case, Compared, compare
 from rich.console import Console
 from rich.table import Table
 
-from fedbench.bench.paired import peak
-from fedbench.bench.speed import Machine, machine
 from fedbench.core.errors import ConfigError, FedbenchError, require
 
 HERE = Path(__file__).resolve().parent
@@ -53,7 +52,7 @@ def python(folder: Path, peer: str) -> str:
     if not found.exists():
         raise ConfigError(
             f"--peer {peer} needs an environment with {peer}.txt installed, got none in "
-            f"{str(folder)!r}; run python benchmarks/peers/side_by_side.py --setup"
+            f"{str(folder)!r}; run python benchmarks/speed/side_by_side.py --setup"
         )
     return str(found)
 
@@ -162,7 +161,7 @@ def run(arguments: list[str] | None = None) -> None:
         print(f"{case.what} beside {case.peer}, {case.against}", file=sys.stderr)
         found.append(compare(case, given.turns))
     device = torch.device("cpu")
-    shown(found, machine(device, peak(device)), given.format)
+    shown(found, machine(device), given.format)
 
 
 def main() -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedbench.api import Protocol, Shared
-from fedbench.bench.vectors import drawn
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, FedbenchError
 from fedbench.core.rng import Key
+from fedbench.probes.codec_inputs import drawn
 from fedbench.protocols.fedavg import DenseWeights
 
 # In this order; the installed ones that are not named here follow with their defaults.

@@ -10,12 +10,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fedbench.bench import vectors
-from fedbench.bench.suite import chosen
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.setup import Setup
+from fedbench.probes import codec_inputs
+from fedbench.probes.codec_choice import chosen
 from fedbench.probes.codecs import Measured, Plan, measure, scale_of
 
 
@@ -69,20 +69,20 @@ def play(
     Raises:
         ConfigError: something that is named cannot be had or does not fit.
     """
-    known = ", ".join(vectors.INPUTS)
+    known = ", ".join(codec_inputs.INPUTS)
     for kind in kinds or ():
-        require("--input", kind, kind in vectors.INPUTS, f"one of {known}")
+        require("--input", kind, kind in codec_inputs.INPUTS, f"one of {known}")
     say("loading the data")
-    name, of_data = (dataset, None) if dataset else vectors.default_dataset()
-    setup = prepare(vectors.scenario(name, model), device)
+    name, of_data = (dataset, None) if dataset else codec_inputs.default_dataset()
+    setup = prepare(codec_inputs.scenario(name, model), device)
     say("looking for codecs")
     codecs, others = chosen(texts, setup.shared)
-    wanted = list(dict.fromkeys(kinds or vectors.INPUTS))
+    wanted = list(dict.fromkeys(kinds or codec_inputs.INPUTS))
     x = source("gaussian", setup)(0).to(setup.shared.device)
     scales = {codec: scale_of(codec.protocol, setup.shared, x) for codec in codecs}
     rows: list[Measured] = []
     for kind in wanted:
-        say(f"{kind}: {vectors.INPUTS[kind]}")
+        say(f"{kind}: {codec_inputs.INPUTS[kind]}")
         inputs = source(kind, setup)
         for codec in codecs:
             say(f"{kind}: {codec.name} ({len(rows)} of {len(wanted) * len(codecs)} done)")
@@ -116,7 +116,9 @@ def busy(load: float, cores: int) -> str | None:
 def source(kind: str, setup: Setup) -> Callable[[int], Tensor]:
     """The input of each seed; real updates are few, and come again."""
     if kind == "real":
-        updates = vectors.real(setup)
+        updates = codec_inputs.real(setup)
         return lambda s: updates[s % len(updates)]
     d = setup.shared.layout.d
-    return lru_cache(maxsize=16)(lambda s: vectors.drawn(kind, Key(0).fold("bench", kind, s), d))
+    return lru_cache(maxsize=16)(
+        lambda s: codec_inputs.drawn(kind, Key(0).fold("bench", kind, s), d)
+    )

@@ -1,1 +1,0 @@
-"""Codecs by themselves: what they lose, what they cost, how long they take."""

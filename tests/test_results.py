@@ -406,7 +406,7 @@ def test_only_files_that_may_be_records_are_opened(tmp_path: Path) -> None:
 def test_a_question_does_not_wait_for_torch(tmp_path: Path) -> None:
     stored(tmp_path, made(), made("sign-flip"))
     code = (
-        "import sys; from pathlib import Path; from fedbench.sweep.query import Query\n"
+        "import sys; from pathlib import Path; from fedbench.results.query import Query\n"
         "query = Query.parse('cell', ['attack=sign-flip'], ['attack', 'impact'])\n"
         "(cell,) = query.answer(Path(sys.argv[1])).entries\n"
         "heavy = {'torch', 'numpy', 'scipy', 'fedbench.experiment.record'} & set(sys.modules)\n"

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from fedbench.bench.defenses import Cost, growth
 
 import fedbench
 from fedbench.adversary.metrics import _relative, detection, effect
 from fedbench.adversary.threat_model import OwnedRows, attack_view
 from fedbench.api import Chain, Findings, ServerView
-from fedbench.cli import main
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible, UnknownPluginError
 from fedbench.core.rng import Key, Secret
@@ -342,28 +340,6 @@ def test_a_question_to_a_rule_that_is_not_defined_moves_nothing() -> None:
     view = attack_view(DynOpt(), situation)
     assert view.defense is not None
     assert view.defense(view.own).tolist() == x.mean(dim=0).tolist()
-
-
-def test_costs_are_ratios_of_neighbours_in_time() -> None:
-    cost = Cost("mean", 10, 100, (2.0, 30.0, 4.0), (1.0, 10.0, 4.0), (4.0, 90.0, 4.0), 0.5)
-    assert (cost.over_mean, cost.sorts) == (2.0, 2.0)
-    half = dataclasses.replace(cost, n=5, seconds=(0.5, 1.0, 7.5))  # median 1 of 4 at twice the n
-    assert growth([half, cost], "n") == pytest.approx(2.0)
-    assert growth([half, cost], "k") is None
-
-
-@pytest.mark.slow
-def test_the_bench_of_defenses_prints_every_rule_that_is_defined(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    sizes = ["--clients", "5", "--parameters", "2000", "--repeats", "2", "--format", "json"]
-    rules = ["-d", "median", "-d", "bulyan", "-d", "vote-margin"]
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", "defenses", *rules, *sizes])
-    assert ended.value.code == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert [cost["defense"] for cost in printed] == ["median:even=mean"]  # bulyan needs 7 rows
-    assert printed[0]["memory"] is None or printed[0]["memory"] >= 0
 
 
 def test_a_gain_is_relative_and_leaves_both_as_they_are() -> None:

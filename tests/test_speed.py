@@ -244,6 +244,13 @@ def test_every_rule_that_takes_floats_can_be_measured(name: str) -> None:
     assert min(*cost.seconds, *cost.mean, *cost.sort, *cost.tiled) > 0
 
 
+def test_a_rule_is_compared_with_its_neighbours_in_time() -> None:
+    times = (2.0, 30.0, 4.0), (1.0, 10.0, 4.0), (4.0, 90.0, 4.0)
+    cost = defense_cost.Cost("mean", 10, 100, *times, (), 0.5)
+    assert 1 / cost.over(cost.mean) == 2  # ratios 2, 3 and 1
+    assert cost.over(cost.sort) == 2  # ratios 2, 3 and 1
+
+
 def test_growth_is_the_exponent_in_rows_and_columns() -> None:
     sizes = [(n, k) for n in (10, 20, 40) for k in (100, 1000)]
     costs = [defense_cost.Cost("a", n, k, (n**2 * k * 1e-6,), (), (), (), None) for n, k in sizes]
@@ -420,5 +427,9 @@ def test_parts_of_the_suite_are_played(
     little = ["--clients", "3", "--samples", "4", "--rounds", "1", "--threads", "1"]
     round_phases.main(["-m", "micro", "-p", "fedavg", *little])
     assert "| fedavg |" in capsys.readouterr().out
-    defense_cost.main(["-d", "median", "--clients", "3", "--parameters", "10", "--threads", "1"])
-    assert "| median | 3 | 10 |" in capsys.readouterr().out
+    defense_cost.main(
+        ["-d", "median", "-d", "bulyan", "--clients", "3", "--parameters", "10", "--threads", "1"]
+    )
+    page = capsys.readouterr().out
+    assert "| median | 3 | 10 |" in page
+    assert "bulyan" not in page  # it needs 7 rows

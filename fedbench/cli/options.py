@@ -86,7 +86,9 @@ def scenario_command(
 
         def invoke(self, ctx: Any) -> Any:
             """Call the command, with the values of the generated options in the context."""
-            ctx.obj = {name: ctx.params.pop(name) for name in fields}
+            values = {name: ctx.params.pop(name) for name in fields}
+            # Older versions of typer make a list of repeated options only for parameters.
+            ctx.obj = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
             return super().invoke(ctx)
 
     return ScenarioCommand

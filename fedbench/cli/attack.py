@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 
 from fedbench.cli import options as opt
+from fedbench.cli.terminal import end, watcher
+from fedbench.tables.columns import counted
 
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Cell, Run
@@ -100,13 +102,11 @@ def choose(
 
 def play(console: Console, plan: Plan, options: Options, out: Path) -> None:
     """Play the plan, show it, write it; exit with 1 if a run failed, with 130 if it was stopped."""
-    from fedbench.cli.terminal import end, watcher
     from fedbench.core.files import writable
     from fedbench.results.store import Store
     from fedbench.results.summary import rows
     from fedbench.sweep.drive import play_each
     from fedbench.sweep.plan import runs
-    from fedbench.tables.columns import counted
     from fedbench.tables.table import final_table, skipped_lines
 
     cells, skipped = plan.cells()
@@ -157,8 +157,6 @@ def failed_lines(failed: Mapping[Run, Failure], store: Store) -> Iterator[str]:
 
 def header(plan: Plan, cells: list[Cell], options: Options) -> str:
     """Return in a few lines everything that the numbers depend on."""
-    from fedbench.tables.columns import counted
-
     scenario = cells[0].scenario
     runs = len(cells) * len(plan.seeds)
     lines = [
@@ -184,7 +182,6 @@ def write(plan: Plan, table: list[Row], out: Path, count: int) -> str:
     """Write chart and Markdown table beside the records; return a line that says where."""
     from fedbench.core.files import write_atomically
     from fedbench.figures.survival import draw
-    from fedbench.tables.columns import counted
     from fedbench.tables.table import markdown
 
     scenario = table[0].cell.scenario

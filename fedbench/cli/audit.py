@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from fedbench.cli import options as opt
+from fedbench.cli.terminal import status
 
 if TYPE_CHECKING:
     from fedbench.audits.campaign import Plan
@@ -78,7 +79,6 @@ def audit(
 def show(plan: Plan, lenient: bool, format: str) -> int:
     """Print findings on stdout and what did not apply on stderr; return 1 if a claim is refuted."""
     from fedbench.cli import audit_table
-    from fedbench.cli.terminal import status
 
     with status() as say:
         played = list(plan.play(say, lenient))

@@ -7,6 +7,8 @@ import typer
 from rich.console import Console
 
 from fedbench.cli import options as opt
+from fedbench.cli.terminal import status
+from fedbench.tables.columns import counted
 
 app = typer.Typer(no_args_is_help=True, help="Read what the server sees: who trained on what.")
 COMPARED = {"protocol": "Repeat to compare.", "mechanism": "Repeat to compare."}
@@ -44,7 +46,6 @@ def membership(
     seed, every message of the victim.
     """
     from fedbench.cli.probe_table import show_membership, to_json
-    from fedbench.cli.terminal import status
     from fedbench.core.files import writable, write_atomically
     from fedbench.experiment.scenario import Scenario
     from fedbench.probes.membership import probe
@@ -91,13 +92,11 @@ def inversion(
     image, and moves the image until its update points where the message does.
     """
     from fedbench.cli.probe_table import inversion_json, show_inversion
-    from fedbench.cli.terminal import status
     from fedbench.core.errors import require
     from fedbench.core.files import writable, write_atomically
     from fedbench.experiment.scenario import Scenario
     from fedbench.figures.probe_picture import draw
     from fedbench.probes.inversion import probe
-    from fedbench.tables.columns import counted
 
     numbers = opt.parse_seeds(seeds)
     require("--images", images, images >= 1, ">= 1")

@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 
 from fedbench.cli import options as opt
+from fedbench.cli.terminal import duration, end, watcher
+from fedbench.tables.columns import counted
 
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Cell, Run, Skipped
@@ -68,7 +70,6 @@ def sweep(
     on two machines too, may share a store. A run that fails is recorded with its traceback, and the
     sweep goes on.
     """
-    from fedbench.cli.terminal import watcher
     from fedbench.core.errors import require
     from fedbench.executors.factory import require_known
     from fedbench.results.store import Store
@@ -124,10 +125,8 @@ def foresee(
     console: Console, runs: list[Run], folder: Path, options: Options, workers: int
 ) -> None:
     """Print what the store has, what is missing, and how long that may take."""
-    from fedbench.cli.terminal import duration
     from fedbench.results.store import Store
     from fedbench.sweep.estimate import estimate
-    from fedbench.tables.columns import counted
 
     store = Store(folder)
     missing = [run for run in runs if not store.has(run)]
@@ -151,9 +150,6 @@ def foresee(
 
 def summarise(console: Console, tally: Tally, store: Path, runs: int, seconds: float) -> None:
     """Print counts, failures and where to look; exit with 1 after failures, 130 after a stop."""
-    from fedbench.cli.terminal import duration, end
-    from fedbench.tables.columns import counted
-
     whole = len(tally.found) + len(tally.played)
     console.print(
         f"{whole} of {runs} runs have a record in {store}: {len(tally.found)} were there, "

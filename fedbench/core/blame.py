@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import distributions
 from types import TracebackType
 from typing import Any
 
@@ -34,6 +33,8 @@ def title(plugin: object) -> str:
 
 def _installed(cls: type) -> str | None:
     """Return kind, name and package of the entry point that leads to a class, if one does."""
+    from importlib.metadata import distributions  # `fedbench --help` does not wait for it
+
     for package in distributions():
         for point in package.entry_points:
             module, _, path = point.value.partition("[")[0].partition(":")

@@ -7,12 +7,14 @@ import difflib
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from fedbench.core.blame import Hook, error_line
 from fedbench.core.errors import ConfigError, UnknownPluginError, few
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 CONTRACTS = {  # what a plug-in of a kind must inherit
     "protocol": "fedbench.api:Protocol",
@@ -34,6 +36,8 @@ def _points(kind: str) -> dict[str, list[EntryPoint]]:
     """Entry points by name; more than one where several packages claim a name."""
     if kind not in KINDS:
         raise UnknownPluginError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    from importlib.metadata import entry_points  # `fedbench --help` does not wait for it
+
     points: dict[str, list[EntryPoint]] = {}
     for point in sorted(entry_points(group=f"fedbench.{kind}s"), key=lambda point: point.name):
         points.setdefault(point.name, []).append(point)

@@ -59,7 +59,6 @@ class ALIE(Crafted):
         require("ALIE.z", self.z, self.z is None or math.isfinite(self.z), "None or finite")
 
     def rows(self, view: AttackView, honest: Tensor) -> Tensor:
-        """Return the row ``mean - z * std``."""
         z = largest_z(view.n, len(view.own)) if self.z is None else self.z
         view.notes["z"] = z
         mean = honest.mean(dim=0)

@@ -30,11 +30,9 @@ class Complement(Attack):
     of: Literal["own", "majority"] = "majority"
 
     def needs(self) -> Knowledge:
-        """Return ``own``, or ``colluders`` for their majority."""
         return Knowledge("own" if self.of == "own" else "colluders")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send the bits ``1 - b``."""
         own = bits_of(view.own)
         majority = self.of == "majority" and not isinstance(view.own, NoiseMasks)
         view.notes["of"] = "majority" if majority else "own"

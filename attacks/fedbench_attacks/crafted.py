@@ -24,7 +24,6 @@ class Reader(Attack):
     knows: Literal["colluders", "all"]  # each subclass has the field where its ids have it
 
     def needs(self) -> Knowledge:
-        """Return the tier of the messages it reads."""
         return Knowledge(self.knows)
 
 

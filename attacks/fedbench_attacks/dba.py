@@ -35,6 +35,5 @@ class DBA(Pixel):
         require("DBA.pieces", self.pieces, fits, f"in [1, size = {self.size}]")
 
     def rows(self, local: Local) -> tuple[int, int]:
-        """Return the rows of this colluder's strip."""
         piece = local.part % self.pieces
         return self.size * piece // self.pieces, self.size * (piece + 1) // self.pieces

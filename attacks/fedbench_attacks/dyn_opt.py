@@ -66,7 +66,6 @@ class DynOpt(Searched):
         require("DynOpt.start", self.start, self.start > 0, "> 0")
 
     def push(self, view: AttackView, honest: Tensor, mean: Tensor) -> Tensor:
-        """Return the direction of the push."""
         return direction(view, honest, mean, self.direction)
 
     def strength(self, trials: Trials) -> Search:

@@ -52,11 +52,9 @@ class EdgeCase(Attack):
         return rows[farthest[: math.ceil(self.tail * len(rows))]]
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
-        """Return the same images with other labels on the tail."""
         for name, label in (("source", self.source), ("target", self.target)):
             local.require_label(f"EdgeCase.{name}", label)
         return xs, ys.index_fill(0, self.odd(xs, ys), self.target)
 
     def trigger(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, int]:
-        """Return the tail of the held-out source images."""
         return xs[self.odd(xs, ys)], self.target

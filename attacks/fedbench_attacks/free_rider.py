@@ -34,7 +34,6 @@ class FreeRider(Attack):
     kind: Literal["zero", "replay"] = "zero"
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send ``idle``, plus the last global update for ``replay``."""
         if self.kind == "zero":
             return view.compress(view.idle), memory
         now = received(view)

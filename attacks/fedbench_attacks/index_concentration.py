@@ -23,11 +23,9 @@ class IndexConcentration(Attack):
     accepts = (SparseVectors,)
 
     def needs(self) -> Knowledge:
-        """Return the tier of every benign message."""
         return Knowledge("all")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send the least used coordinates, with entries of the honest length."""
         own = view.own
         seen = view.seen
         assert isinstance(own, SparseVectors)

@@ -37,5 +37,4 @@ class IPM(Crafted):
         require("IPM.eps", self.eps, self.eps > 0, "> 0")
 
     def rows(self, view: AttackView, honest: Tensor) -> Tensor:
-        """Return the row ``-eps * mean``."""
         return mirrored(view, honest.mean(dim=0), self.eps)

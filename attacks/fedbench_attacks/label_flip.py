@@ -43,7 +43,6 @@ class LabelFlip(Attack):
         require("LabelFlip.target", self.target, fits, ">= 0, and not the source")
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
-        """Return the same images with other labels."""
         if self.convention == "mirror":
             return xs, local.classes - 1 - ys
         if self.convention == "next":

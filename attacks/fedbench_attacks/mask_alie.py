@@ -44,7 +44,6 @@ class MaskALIE(MaskVotes):
         require("MaskALIE.z", self.z, self.z is None or self.z >= 0, "None or >= 0")
 
     def changed(self, view: AttackView, theta: Tensor) -> Tensor:
-        """Return ``clip(theta - z sigma, 0, 1)``, lower probabilities."""
         z = max(0.0, largest_z(view.n, len(view.own))) if self.z is None else self.z
         view.notes["z"] = z
         return (theta - z * (theta * (1 - theta)).sqrt_()).clamp_(0, 1)

@@ -38,5 +38,4 @@ class MaskIPM(MaskVotes):
         require("MaskIPM.eps", self.eps, self.eps > 0, "> 0")
 
     def changed(self, view: AttackView, theta: Tensor) -> Tensor:
-        """Return ``clip(1/2 - eps (theta - 1/2), 0, 1)``, mirrored probabilities."""
         return (0.5 - self.eps * (theta - 0.5)).clamp_(0, 1)

@@ -43,7 +43,6 @@ class Mimic(Crafted):
         require("Mimic.warmup", self.warmup, self.warmup >= 1, ">= 1")
 
     def rows(self, view: AttackView, honest: Tensor) -> Tensor:
-        """Return the row farthest along a direction that was learned in this round alone."""
         return copied(view, honest, self.learned(view, honest, None))
 
     def learned(self, view: AttackView, honest: Tensor, memory: Any) -> tuple[int, Tensor, Tensor]:

@@ -61,7 +61,6 @@ class MinMax(Bounded):
     choices: ClassVar[Choices] = Bounded.choices | {"via": ("wire",)}
 
     def largest(self, squares: Squares) -> Tensor:
-        """Return the smallest root of the quadratics ``q g^2 - 2 c_i g + a_i = B``."""
         room = (squares.among.max() - squares.norms).clamp_min(0)
         roots = (squares.cross + (squares.cross**2 + squares.length * room).sqrt()) / squares.length
         return roots.min()

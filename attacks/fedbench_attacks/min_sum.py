@@ -32,7 +32,6 @@ class MinSum(Bounded):
     bound: Literal["max", "min"] = "max"
 
     def largest(self, squares: Squares) -> Tensor:
-        """Return the larger root of ``b q g^2 - 2 g sum_i c_i + sum_i a_i = B``."""
         sums = squares.among.sum(dim=1)
         bound = sums.max() if self.bound == "max" else sums.min()
         total = len(sums) * squares.length

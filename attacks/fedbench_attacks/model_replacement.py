@@ -47,7 +47,6 @@ class ModelReplacement(Pixel):
         require("ModelReplacement.scale", self.scale, legal, "None or > 0")
 
     def needs(self) -> Knowledge:
-        """Return ``colluders``, whose number it scales by."""
         return Knowledge("colluders")
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
@@ -66,7 +65,6 @@ class ModelReplacement(Pixel):
         return pulled
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send ``idle + scale (trained - idle)`` through the codec."""
         scale = view.n / len(view.own) if self.scale is None else self.scale
         view.notes["scale"] = scale
         return view.compress(view.idle + scale * (view.trained - view.idle)), memory

@@ -44,7 +44,6 @@ class Neurotoxin(Pixel):
         require("Neurotoxin.clip", self.clip, self.clip > 0, "> 0")
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
-        """Set the gradient to 0 on the coordinates that others train most."""
         if local.before is None:
             return grad
         before = local.before
@@ -60,7 +59,6 @@ class Neurotoxin(Pixel):
         return masked
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send the clipped update through the codec."""
         learned = view.trained - view.idle
         norms = torch.linalg.vector_norm(learned, dim=1, keepdim=True).clamp_min(1e-30)
         honest = torch.linalg.vector_norm(view.updates - view.idle, dim=1, keepdim=True)

@@ -39,7 +39,6 @@ class NoiseAttack(Attack):
         require("NoiseAttack.scale", self.scale, self.scale > 0, "> 0")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send noise as long as what was learned, times ``scale``."""
         by_wire = self.via == "wire"
         x = (view.own.values() if by_wire else view.updates).to(torch.float32)
         start = torch.zeros_like(x) if by_wire else view.idle.to(x)

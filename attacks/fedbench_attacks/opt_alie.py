@@ -29,5 +29,4 @@ class OptALIE(Searched):
     sides: ClassVar[tuple[int, ...]] = (1, -1)
 
     def push(self, view: AttackView, honest: Tensor, mean: Tensor) -> Tensor:
-        """Return minus the standard deviation."""
         return direction(view, honest, mean, "std")

@@ -25,5 +25,4 @@ class OptIPM(Searched):
     """
 
     def push(self, view: AttackView, honest: Tensor, mean: Tensor) -> Tensor:
-        """Return the way from the mean to the middle of the alphabet."""
         return mirrored(view, mean, 0.0) - mean

@@ -45,12 +45,9 @@ class PGA(Attack):
         require("PGA.scale", self.scale, self.scale > 0, "> 0")
 
     def needs(self) -> Knowledge:
-        """Return ``colluders``, whose updates it measures."""
         return Knowledge("colluders")
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
-        """Negate the gradient, but for running statistics."""
-
         def ascent(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             gradient = grad(tree, x, y, key)
             return {name: g if is_statistic(name) else -g for name, g in gradient.items()}
@@ -58,7 +55,6 @@ class PGA(Attack):
         return ascent
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send the ascent, projected to the honest length."""
         idle = view.idle.to(torch.float64)
         honest = view.updates.to(torch.float64) - idle
         ascent = view.trained.to(torch.float64) - idle

@@ -39,7 +39,6 @@ class Pixel(Attack):
         require(f"{name}.target", self.target, self.target >= 0, ">= 0")
 
     def rows(self, local: Local) -> tuple[int, int]:
-        """Return the first row of the square that a client stamps, and the one after the last."""
         return 0, self.size
 
     def stamp(self, xs: Tensor, first: int, last: int) -> Tensor:
@@ -54,7 +53,6 @@ class Pixel(Attack):
         return stamped
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
-        """Return stamped images among clean ones."""
         local.require_label(f"{type(self).__name__}.target", self.target)
         count = max(1, round(self.rho * len(xs)))
         chosen = local.key.fold("stamped").permutation(len(xs))[:count].to(xs.device)
@@ -64,7 +62,6 @@ class Pixel(Attack):
         return x, y
 
     def trigger(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, int]:
-        """Return every image that is not of the target class, with the whole square."""
         return self.stamp(xs, 0, self.size)[ys != self.target], self.target
 
 

@@ -24,11 +24,9 @@ class RankReversal(Attack):
     accepts = (Rankings, TopRankings)
 
     def needs(self) -> Knowledge:
-        """Return ``colluders``, whose honest rankings vote."""
         return Knowledge("colluders")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Move position ``i`` of the vote to ``n_l - 1 - i``."""
         assert isinstance(view.own, Rankings | TopRankings)
         sizes = view.own.sizes
         votes = view.seen.values().sum(dim=0, dtype=torch.int64)[None]

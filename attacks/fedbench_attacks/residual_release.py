@@ -58,7 +58,6 @@ class ResidualRelease(Attack):
         require("ResidualRelease.scale", self.scale, self.scale > 0, "> 0")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Count honest messages and minus the sum of their updates ``(m, d)`` in memory."""
         waited, saved = memory or (0, torch.zeros_like(view.updates))
         finite = torch.isfinite(view.updates).all(dim=1, keepdim=True)
         saved = saved - torch.where(finite, view.updates, 0.0)

@@ -33,7 +33,6 @@ class ScaleField(Attack):
         require("ScaleField.factor", self.factor, self.factor > 0, "> 0")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send ``nearest(-values)`` with scales times ``factor``."""
         own = view.own
         assert isinstance(own, Levels | RotatedLevels | ScaledSigns)
         flipped = own.nearest(own.opposite(own.values()))

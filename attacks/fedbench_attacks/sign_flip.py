@@ -43,7 +43,6 @@ class SignFlip(Reader):
         require("SignFlip.scale", self.scale, self.scale > 0, "> 0")
 
     def needs(self) -> Knowledge:
-        """Return ``own``, or the tier of the messages of the mean."""
         return Knowledge() if self.of == "own" else super().needs()
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:

@@ -59,11 +59,9 @@ class StatOpt(Crafted):
         require("StatOpt.b", self.b, self.b > 1, "> 1")
 
     def needs(self) -> Knowledge:
-        """Return the tier of the messages it reads, and the rule."""
         return Knowledge(self.knows, defense=True)
 
     def rows(self, view: AttackView, honest: Tensor) -> Tensor:
-        """Return one row for a rule that selects, otherwise one for each colluder."""
         mean = honest.mean(dim=0)
         zero = mirrored(view, mean, 0.0)
         sign = torch.sign(mean - zero)

@@ -231,7 +231,6 @@ class Searched(Crafted):
         require(f"{name}.eot", self.eot, self.eot >= 1, ">= 1")
 
     def needs(self) -> Knowledge:
-        """Return the tier of the messages it reads, and the rule."""
         return Knowledge(self.knows, defense=True)
 
     @abstractmethod
@@ -239,11 +238,9 @@ class Searched(Crafted):
         """Return the direction ``(k,)`` in which the mean is left."""
 
     def strength(self, trials: Trials) -> Search:
-        """Return the gamma of most damage."""
         return trials.exact(self.bound, "any", self.sides)
 
     def rows(self, view: AttackView, honest: Tensor) -> Tensor:
-        """Return the row ``mean + gamma * push``."""
         mean = honest.mean(dim=0)
         push = self.push(view, honest, mean)
         trials = Trials(view, honest, mean, push, sender(view, self.via), self.eot, self.knows)

@@ -41,7 +41,6 @@ class ARC(Prefilter):
         return Traits(shift=False, mean_at_zero=True)
 
     def rows_needed(self, rule: Defense[Any]) -> int:
-        """Return enough rows for ``k >= f``."""
         return max(rule.rows_needed(), 2 * (self.f or 0) + 1)
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:

@@ -37,11 +37,9 @@ class Bucketing(Prefilter):
         return Traits(randomized=not alone, mean_at_zero=alone, sharp=alone)
 
     def rows_needed(self, rule: Defense[Any]) -> int:
-        """Return enough rows for the rule's last bucket to have one."""
         return (rule.rows_needed() - 1) * self.s + 1
 
     def rows(self, n: int) -> int:
-        """Return the number of buckets, ``ceil(n / s)``."""
         return -(-n // self.s)
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
@@ -49,7 +47,6 @@ class Bucketing(Prefilter):
         return rule.tolerates(self.rows(n))
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, None]:
-        """Add all first rows of the buckets, then all second ones."""
         x = received.values()
         n = len(x)
         order = torch.arange(n, device=x.device)

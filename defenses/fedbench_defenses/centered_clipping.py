@@ -48,7 +48,6 @@ class CenteredClipping(Defense[Tensor]):
     def aggregate(
         self, received: Payload, state: Tensor | None, view: ServerView
     ) -> tuple[Tensor, Tensor]:
-        """Take all steps in inner products about the ``v`` that it starts from."""
         x = received.values()
         n = len(x)
         v = received.origin() if state is None else state

@@ -40,7 +40,6 @@ class BitFilter(Prefilter):
         return (n + 1) // 2
 
     def rows_needed(self, rule: Defense[Any]) -> int:
-        """Return enough rows for half of them to be enough."""
         return 2 * rule.rows_needed() - 1
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:

@@ -83,7 +83,6 @@ class DnC(Defense[None]):
         return scores
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Average the rows that pass every iteration."""
         x = received.values()
         finite = finite_rows(x)
         good = finite.clone()

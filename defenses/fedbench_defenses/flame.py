@@ -61,7 +61,6 @@ class FLAME(Defense[None]):
         return Traits(randomized=self.noise > 0, detects=True, shift=False)
 
     def rows_needed(self) -> int:
-        """Return the two rows of a cluster."""
         return 2
 
     def tolerates(self, n: int) -> int:

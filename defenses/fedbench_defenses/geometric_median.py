@@ -63,7 +63,6 @@ class GeometricMedian(Defense[None]):
         return (n - 1) // 2
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Minimise over one Gram matrix, ``O(n^3)`` a step, on the CPU."""
         x = received.values()
         products, finite = gram(x)
         rows = finite.nonzero()[:, 0]

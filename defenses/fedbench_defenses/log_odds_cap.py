@@ -58,7 +58,6 @@ class LogOddsCap(Defense[None]):
         require("LogOddsCap.c", self.c, 1e-6 <= self.c <= 100, "in [1e-6, 100]")
 
     def traits(self) -> Traits:
-        """Declare that it reads the sum, and that a unanimous vote is not certain."""
         return Traits(reads_sum=True, shrinks=True, shift=False, scale=False)
 
     def tolerates(self, n: int) -> int:
@@ -66,7 +65,6 @@ class LogOddsCap(Defense[None]):
         return 0
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Count the bits exactly, in float64."""
         n = len(received)
         a = pseudo_count(n, self.c)
         view.findings.notes["pseudo_count"] = a

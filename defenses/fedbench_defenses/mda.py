@@ -38,7 +38,6 @@ class MDA(Defense[None]):
     f: int | None = None
 
     def traits(self) -> Traits:
-        """Declare the mean at ``f`` 0."""
         return Traits(detects=True, mean_at_zero=True)
 
     def rows_needed(self) -> int:

@@ -46,7 +46,6 @@ class MeaMed(Defense[None]):
     f: int | None = None
 
     def traits(self) -> Traits:
-        """Declare the mean at ``f`` 0."""
         return Traits(mean_at_zero=True)
 
     def rows_needed(self) -> int:
@@ -58,6 +57,5 @@ class MeaMed(Defense[None]):
         return min(self.f or 0, (n - 1) // 2)
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Average one window per coordinate."""
         count = max(len(received) - (self.f or 0), 1)
         return by_tiles(received.values(), lambda rows: near_median(rows, count)), None

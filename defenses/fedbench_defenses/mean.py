@@ -43,7 +43,6 @@ class Mean(Defense[None]):
     """
 
     def traits(self) -> Traits:
-        """Declare that it reads the sum of the rows."""
         return Traits(reads_sum=True, mean_at_zero=True)
 
     def tolerates(self, n: int) -> int:

@@ -37,7 +37,6 @@ class Median(Defense[None]):
         return (n - 1) // 2
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Average the middle of the sorted rows."""
         middle = self._middle(len(received))
         return by_tiles(received.values(), exact_mean, ranks=middle), None
 

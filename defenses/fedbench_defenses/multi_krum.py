@@ -76,7 +76,6 @@ class MultiKrum(Defense[None]):
         return breakdown(n, self.f or 0, self._picks(n), self.variant)
 
     def select(self, squared: Tensor) -> Tensor:
-        """Return the ``m`` rows that are averaged."""
         n = len(squared)
         f = self.f or 0
         if self.variant == "recursive":

@@ -36,7 +36,6 @@ class NNM(Prefilter):
         return Traits(mean_at_zero=True)
 
     def rows_needed(self, rule: Defense[Any]) -> int:
-        """Return enough rows for a majority to be near an honest one."""
         return max(rule.rows_needed(), 2 * (self.f or 0) + 1)
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:

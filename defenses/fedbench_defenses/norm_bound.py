@@ -61,7 +61,6 @@ class NormBound(Defense[None]):
         return n - 1 if self.c is not None else (n - 1) // 2
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Clip and average in two passes over the rows."""
         x = received.values()
         origin = received.origin()
         sizes = norms(x, origin)

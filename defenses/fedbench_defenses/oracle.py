@@ -33,7 +33,6 @@ class Oracle(Prefilter):
         return Traits(oracle=True, mean_at_zero=True, sharp=False)
 
     def before(self, rule: Defense[Any]) -> Chain:
-        """Return a chain that is told before each round."""
         return Informed(self, rule)
 
     def rows_needed(self, rule: Defense[Any]) -> int:
@@ -55,7 +54,6 @@ class Oracle(Prefilter):
         return rule.sensitivity(clip, n) if rule.assuming(0) == rule.assuming(1) else None
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
-        """Pass the rows on unchanged."""
         return received, torch.arange(len(received))
 
 
@@ -72,7 +70,6 @@ class Informed(Chain, chain=True):
         return self.rule.assuming(0).most_rows()
 
     def ready(self, view: ServerView) -> bool:
-        """Return whether the rule is ready, once it was told."""
         return self._told(view).ready(view)
 
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:

@@ -46,7 +46,6 @@ class ReputationClipping(Defense[None]):
         return (n - 1) // 2
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Clip and average exactly, in float64 and column tiles."""
         assert isinstance(received, Rankings | TopRankings)
         x = received.values()
         centre = Median().aggregate(received, None, view)[0].to(torch.float64)

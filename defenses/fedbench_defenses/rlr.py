@@ -55,7 +55,6 @@ class RLR(Defense[None]):
         return 0
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Count the signs of ``x - origin`` in column tiles."""
         x = received.values()
         origin = received.origin()
         mean, _ = Mean().aggregate(received, None, view)

@@ -29,7 +29,6 @@ class TrimmedMean(Defense[None]):
     f: int | None = None
 
     def traits(self) -> Traits:
-        """Declare the mean at ``f`` 0."""
         return Traits(mean_at_zero=True)
 
     def rows_needed(self) -> int:
@@ -41,7 +40,6 @@ class TrimmedMean(Defense[None]):
         return self.f or 0
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Average the sorted rows ``f`` to ``n - f - 1``."""
         x = received.values()
         f = self.f or 0
         return by_tiles(x, exact_mean, ranks=range(f, len(x) - f)), None

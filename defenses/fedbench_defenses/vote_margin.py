@@ -69,7 +69,6 @@ class VoteMargin(Defense[None]):
         return 0
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Derive everything from the counts of ones."""
         n = len(received)
         f = self.f or 0
         ones = ones_of(received)

@@ -69,7 +69,6 @@ class GatedVectors(Payload):
         return governed(self.gates, self.layers)
 
     def check(self) -> None:
-        """Require gates, floats, and nothing behind a closed gate."""
         d = sum(math.prod(shape) for shape, _ in self.layers)
         rest = ("p", torch.float32)
         require_form(self, gates=("G", torch.bool), x=(d, torch.float32), rest=rest)
@@ -77,7 +76,6 @@ class GatedVectors(Payload):
             raise IllegalPayloadError("GatedVectors.x must be 0 behind a closed gate")
 
     def fixed(self) -> tuple[int, float]:
-        """Return the gates, whose middle is 1/2."""
         return self.gates.shape[1], 0.5
 
     def values(self) -> Tensor:
@@ -97,7 +95,6 @@ class GatedVectors(Payload):
         return type(self)(gates, x, values[:, g + d :].to(torch.float32), self.layers)
 
     def parts(self) -> list[list[Part]]:
-        """Return the floats behind open gates, the others, and the gates."""
         rows = zip(self.is_open(), self.x, strict=True)
         sent = [number_bytes(behind(is_open, x)[None])[0] for is_open, x in rows]
         gates = [(np.packbits(row), len(row)) for row in self.gates.cpu().numpy()]

@@ -124,7 +124,6 @@ class Levels(Payload):
         return torch.stack(bits).cpu() if bits else torch.zeros(0, dtype=torch.float64)
 
     def headers(self) -> dict[str, Tensor]:
-        """Return the scales of the buckets."""
         return {"scales": self.scales}
 
     def in_range(self) -> Tensor:
@@ -144,7 +143,6 @@ class Levels(Payload):
         return (fits & (self.scales >= 0)).all(dim=1)
 
     def parts(self) -> list[list[Part]]:
-        """Return the scales, the floats, and the coded levels."""
         rows = self.levels.cpu().numpy()
         elias = self.code == "elias"
         coded = [code_elias(row) if elias else code_entropy(row, self.top) for row in rows]

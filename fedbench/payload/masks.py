@@ -29,7 +29,6 @@ class BinaryMasks(Payload):
     signed: bool = False
 
     def check(self) -> None:
-        """Require a bool or a float for each coordinate."""
         require_form(self, mask=("d", torch.bool), rest=("p", torch.float32))
 
     @property
@@ -67,7 +66,6 @@ class BinaryMasks(Payload):
         return mask_entropy(self.mask) + 32 * self.rest.shape[1]
 
     def parts(self) -> list[list[Part]]:
-        """Return the floats, then the coded bits."""
         return [number_bytes(self.rest), [code_bits(mask) for mask in self.mask.cpu().numpy()]]
 
     @classmethod

@@ -33,13 +33,11 @@ class MixtureVectors(Payload):
     x: Tensor
 
     def check(self) -> None:
-        """Require responsibilities that are a distribution, up to rounding."""
         require_form(self, r=("k", torch.float32), x=("d", torch.float32))
         if not bool(_is_distribution(self.r).all()):
             raise IllegalPayloadError("MixtureVectors.r must be at least 0 and sum to 1 in a row")
 
     def fixed(self) -> tuple[int, float]:
-        """Return the responsibilities, in the middle equal."""
         return self.r.shape[1], 1 / self.r.shape[1]
 
     def vectors(self) -> Tensor:
@@ -67,7 +65,6 @@ class MixtureVectors(Payload):
         return type(self)(r, blocks[rows, r.argmax(dim=1)].to(torch.float32))
 
     def parts(self) -> list[list[Part]]:
-        """Return the responsibilities, then the vector."""
         return [number_bytes(self.r), number_bytes(self.x)]
 
     @classmethod

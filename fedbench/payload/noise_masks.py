@@ -80,7 +80,6 @@ class NoiseMasks(Payload):
     signed: bool = False
 
     def check(self) -> None:
-        """Require a bool per weight, a seed per row, a float for each of the rest."""
         seeds = (1, torch.int64)
         require_form(self, mask=("d", torch.bool), seeds=seeds, rest=("p", torch.float32))
 
@@ -90,7 +89,6 @@ class NoiseMasks(Payload):
         return self.rest.shape[1] == 0
 
     def headers(self) -> dict[str, Tensor]:
-        """Return the seeds of the noise."""
         return {"seeds": self.seeds}
 
     def noises(self) -> Tensor:
@@ -123,7 +121,6 @@ class NoiseMasks(Payload):
         return mask_entropy(self.mask) + 32 * self.rest.shape[1] + 64
 
     def parts(self) -> list[list[Part]]:
-        """Return the seed, the floats, and the coded bits."""
         coded = [code_bits(mask) for mask in self.mask.cpu().numpy()]
         return [number_bytes(self.seeds), number_bytes(self.rest), coded]
 

@@ -95,7 +95,6 @@ class PrunedVectors(Payload):
             raise IllegalPayloadError("PrunedVectors.x must be 0 where the mask is 0")
 
     def fixed(self) -> tuple[int, float]:
-        """Return the mask, whose middle is 1/2."""
         return self.mask.shape[1], 0.5
 
     def values(self) -> Tensor:
@@ -112,11 +111,9 @@ class PrunedVectors(Payload):
         return type(self)(mask, x, rest.to(torch.float32), self.kept, self.alive)
 
     def headers(self) -> dict[str, Tensor]:
-        """Return the mask of kept coordinates."""
         return {"indices": self.mask}
 
     def parts(self) -> list[list[Part]]:
-        """Return the kept floats, the others, and the coded mask."""
         rows = zip(self.mask, self.x, strict=True)
         entries = [number_bytes(behind(mask, x)[None])[0] for mask, x in rows]
         alive = self.alive.mask(self.mask.shape[1]).numpy()

@@ -74,7 +74,6 @@ class Rankings(Payload):
     sizes: tuple[int, ...]
 
     def check(self) -> None:
-        """Require a permutation in every layer of every row."""
         require_form(self, symbols=(sum(self.sizes), torch.int32))
         layers = torch.split(self.symbols, list(self.sizes), dim=1)
         for layer, size in zip(layers, self.sizes, strict=True):
@@ -97,7 +96,6 @@ class Rankings(Payload):
         return type(self)(ranking(values, self.sizes), self.sizes)
 
     def parts(self) -> list[list[Part]]:
-        """Return the indices of each layer."""
         return edge_parts(self.symbols, self.sizes, self.sizes)
 
     @classmethod

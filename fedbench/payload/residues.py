@@ -44,7 +44,6 @@ class Residues(Payload):
     coins: int
 
     def check(self) -> None:
-        """Require int32 rows of residues."""
         require_form(self, x=("d", torch.int32))
         if not 2 <= self.modulus <= LARGEST or not 0 <= self.coins < self.modulus:
             raise IllegalPayloadError(
@@ -71,7 +70,6 @@ class Residues(Payload):
         return (self.x <= (self.coins or self.modulus)).all(dim=1)
 
     def parts(self) -> list[list[Part]]:
-        """Return the residues, each with its highest bit first."""
         return [[pack(row, index_width(self.modulus)) for row in self.x.cpu().numpy()]]
 
     @classmethod

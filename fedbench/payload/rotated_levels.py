@@ -85,7 +85,6 @@ class RotatedLevels(Payload):
         return block_sizes(self.levels.shape[1], self.block)
 
     def check(self) -> None:
-        """Require a level below ``2**width`` per coordinate, a scale per block, a seed."""
         require_form(
             self,
             levels=("d", torch.uint8),
@@ -97,7 +96,6 @@ class RotatedLevels(Payload):
             raise IllegalPayloadError("RotatedLevels.levels must have a centroid each")
 
     def headers(self) -> dict[str, Tensor]:
-        """Return the scales and the seeds."""
         return {"scales": self.scales, "seeds": self.seeds}
 
     def in_range(self) -> Tensor:
@@ -139,7 +137,6 @@ class RotatedLevels(Payload):
         return dataclasses.replace(self, levels=levels, rest=values[:, d:].to(torch.float32))
 
     def parts(self) -> list[list[Part]]:
-        """Return the seed, the scales, the floats, and the levels of each width."""
         rows = self.levels.cpu().numpy()
         where = positions(self.sizes, self.bits).items()
         levels = [[pack(row[index], width) for row in rows] for width, index in where]

@@ -32,13 +32,11 @@ class ScaledSigns(Payload):
     sizes: tuple[int, ...]
 
     def check(self) -> None:
-        """Require a sign per coordinate and a scale per part."""
         scales = (len(self.sizes), torch.float32)
         positive = (sum(self.sizes), torch.bool)
         require_form(self, positive=positive, scales=scales, rest=("p", torch.float32))
 
     def headers(self) -> dict[str, Tensor]:
-        """Return the scales of the parts."""
         return {"scales": self.scales}
 
     def in_range(self) -> Tensor:
@@ -59,7 +57,6 @@ class ScaledSigns(Payload):
         return dataclasses.replace(self, positive=positive, rest=values[:, d:].to(torch.float32))
 
     def parts(self) -> list[list[Part]]:
-        """Return the scales, the floats, and the signs."""
         signs = [pack(positive, 1) for positive in self.positive.cpu().numpy()]
         return [number_bytes(self.scales), number_bytes(self.rest), signs]
 

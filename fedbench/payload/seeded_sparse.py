@@ -51,7 +51,6 @@ class SeededSparse(Payload):
     d: int
 
     def check(self) -> None:
-        """Require floats, a seed, and no more entries than coordinates."""
         floats = torch.float32
         require_form(self, entries=("K", floats), seeds=(1, torch.int64), rest=("p", floats))
         if self.entries.shape[1] > self.d:
@@ -60,7 +59,6 @@ class SeededSparse(Payload):
             )
 
     def headers(self) -> dict[str, Tensor]:
-        """Return the seeds of the choice."""
         return {"seeds": self.seeds}
 
     def indices(self) -> Tensor:
@@ -84,7 +82,6 @@ class SeededSparse(Payload):
         )
 
     def parts(self) -> list[list[Part]]:
-        """Return the seed, the entries, and the floats."""
         return [number_bytes(x) for x in (self.seeds, self.entries, self.rest)]
 
     @classmethod

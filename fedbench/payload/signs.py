@@ -21,7 +21,6 @@ class SignBits(Payload):
     positive: Tensor
 
     def check(self) -> None:
-        """Require rows of bools."""
         require_form(self, positive=("d", torch.bool))
 
     def values(self) -> Tensor:

@@ -37,7 +37,6 @@ class SparseVectors(Payload):
     coded: bool = False
 
     def check(self) -> None:
-        """Require ascending indices below ``d``, one value each."""
         indices, floats = torch.int64, torch.float32
         width = self.entries.shape[-1]
         require_form(self, indices=(width, indices), entries=("K", floats), rest=("p", floats))
@@ -54,7 +53,6 @@ class SparseVectors(Payload):
         return torch.cat([dense.scatter_(1, self.indices, self.entries), self.rest], dim=1)
 
     def headers(self) -> dict[str, Tensor]:
-        """Return the indices of the entries."""
         return {"indices": self.indices}
 
     def nearest(self, values: Tensor) -> Self:
@@ -67,7 +65,6 @@ class SparseVectors(Payload):
         return type(self)(indices, entries, rest, self.d, self.coded)
 
     def parts(self) -> list[list[Part]]:
-        """Return the entries, the floats, and the bitmap."""
         where = []
         for index in self.indices.cpu().numpy():
             bitmap = np.zeros(self.d, dtype=np.bool_)

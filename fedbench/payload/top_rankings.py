@@ -30,7 +30,6 @@ class TopRankings(Payload):
     kept: tuple[int, ...]
 
     def check(self) -> None:
-        """Require distinct edges in each layer."""
         require_form(self, symbols=(sum(self.kept), torch.int32))
         for layer, size in self._layers():
             ordered = layer.sort(dim=1).values
@@ -67,7 +66,6 @@ class TopRankings(Payload):
         return type(self)(torch.cat(best, dim=1).to(torch.int32), self.sizes, self.kept)
 
     def parts(self) -> list[list[Part]]:
-        """Return the indices of each layer."""
         return edge_parts(self.symbols, self.kept, self.sizes)
 
     @classmethod

@@ -14,10 +14,9 @@ from fedbench.core.errors import require
 class LabelFlip(Attack):
     """Train honestly on local data whose labels are flipped, and send the resulting update.
 
-    All local samples are flipped, not a share of them. With ``C`` classes ``mirror`` turns ``y``
-    into ``C - 1 - y``, ``next`` into ``(y + 1) mod C``, and ``pair`` turns ``source`` into
-    ``target`` and leaves the others. What is sent is the update of that training, never weights and
-    never an honest mean (D13).
+    All local samples are flipped. With ``C`` classes ``mirror`` turns ``y`` into ``C - 1 - y``,
+    ``next`` into ``(y + 1) mod C``, and ``pair`` turns ``source`` into ``target`` and leaves the
+    others. What is sent is the update of that training, never weights nor an honest mean (D13).
 
     Args:
         convention: ``mirror``, ``next`` or ``pair``.

@@ -27,14 +27,13 @@ class Margin(Reader):
 
     With S ones among b benign votes, a count decides ``sign(2 S - b)``, and with c ones among m
     colluders ``sign(2 (S + c) - (b + m))``. That grows with c, so if any c changes the decision,
-    c = 0 or c = m does; coordinates do not constrain each other. Hence no choice of the m d bits
-    changes more decisions than this one: all against the benign decision where that is enough.
-    Elsewhere colluders send what the benign clients decided, and cannot be told from them.
+    c = 0 or c = m does, and coordinates do not constrain each other: no choice of the m d bits
+    changes more decisions than all against the benign decision where that is enough. Elsewhere
+    colluders send what the benign clients decided, and cannot be told from them.
 
-    A server that decides nothing (FedPM: a Beta posterior's mode; the mean of signs) is moved
-    furthest, in every norm, by ``rest=against`` everywhere, since the mean is linear in c. What is
-    cut at a rank, as in `TopKMask`, is not a count and not meant here. All clients count the same.
-    The optimum is checked against all choices of bits in the tests. Floats stay honest.
+    Where the server decides nothing (FedPM, the mean of signs), ``rest=against`` moves it furthest
+    in every norm, since the mean is linear in c. A cut at a rank, as in `TopKMask`, is not a count.
+    All clients count the same. Floats stay honest.
 
     Args:
         tie: Decision of as many ones as zeros: the coordinate ``stays`` (signs by default), is 1

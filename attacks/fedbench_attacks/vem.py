@@ -19,18 +19,17 @@ from .crafted import Reader
 class VEM(Reader):
     """Colluders spend their positions where they move most edges over the cut of a layer.
 
-    Of a layer of n_l edges the server keeps the k with the largest sums of positions. Let S be the
-    sums of the benign clients, among equals the higher index the larger. The m colluders add
-    between 0 and ``m (n_l - 1) = R`` to each. *Bounds.* An edge that S keeps, with
-    ``S > max S of those it prunes + R``, ends above all ``n_l - k`` of them, whatever is sent, so
-    it stays; likewise one that S prunes, with ``S < min S of those it keeps - R``, ends below k
-    edges. Only edges between these bounds are vulnerable.
+    The server keeps the k of a layer's n_l edges with the largest sums of positions. Let S be the
+    sums of the benign clients, among equals the higher index the larger; the m colluders add
+    between 0 and ``R = m (n_l - 1)`` to each. *Bounds.* A kept edge with
+    ``S > max S of the pruned + R`` stays whatever is sent, likewise a pruned one with
+    ``S < min S of the kept - R``. Only edges between these bounds are vulnerable.
 
-    *Choice.* All colluders send the same ranking. As many edges enter as leave. For j of them: the
-    best to enter are the j pruned ones with the largest S, the best to leave the j kept ones with
-    the smallest, for any other edge in their place has to be moved further. The new top gets the k
-    top positions, its smallest S the highest; the new bottom the others, its largest S position 0;
-    exchanging two positions of either side never widens the gap. So j can be moved iff
+    *Choice.* All colluders send the same ranking. To exchange j edges, the j pruned ones with the
+    largest S enter and the j kept ones with the smallest S leave: any other has to be moved
+    further. The new top gets the k top positions, its smallest S the highest; the new bottom the
+    others, its largest S position 0. Exchanging two positions of a side never widens the gap, so j
+    edges can be moved iff
 
         min over i < k of S_top(i) + m (n_l - 1 - i)  >  max over i of S_bottom(i) + m i
 
@@ -38,13 +37,12 @@ class VEM(Reader):
 
     *Limit.* Rankings that differ cannot move j unless the means over the first i of both sides
     satisfy that, for all i: m permutations add to i edges at most m times the i top positions, and
-    at least m times the i bottom ones. The record has this limit beside what is moved; it is hardly
-    ever more than one edge of a layer away.
+    at least m times the i bottom ones. The record has this limit, hardly ever more than one edge of
+    a layer above what is moved.
 
-    The paper was read as an abstract. From it are vulnerable edges between two bounds around the
-    cut, and a search for the permutation that moves most; bounds and proofs here are ours, and its
-    relaxed optimisation (Gumbel-Sinkhorn) is replaced by the above. Edges that are not vulnerable
-    are moved too: their positions are what the others need.
+    Only the paper's abstract was read. From it are vulnerable edges between two bounds and a search
+    for the permutation that moves most; bounds and proofs here are ours, and replace its relaxed
+    optimisation (Gumbel-Sinkhorn).
 
     Args:
         kept: Share of each layer's edges that the server keeps; an attack is not told.

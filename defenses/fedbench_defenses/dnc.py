@@ -21,15 +21,15 @@ class DnC(Defense[None]):
     """Leave out the ``c f`` rows with the largest ``<x_i - mean, v>^2``, average the others.
 
     ``v`` is the top right singular vector of the centred rows, on ``sketch`` random coordinates.
-    With ``u`` the top eigenvector of the ``n x n`` Gram matrix of the centred rows, to the
-    eigenvalue ``s^2``, the projections on ``v`` are ``s u``: exact, where the paper iterates.
-    Of several iterations a row must pass all. If none does, the one with the lowest sum of scores
-    is the answer, and `findings` say so. A row that is not finite is never averaged. Ignores the
-    clients' sizes; among equal scores the lower row stays.
+    With ``u`` the top eigenvector of their ``n x n`` Gram matrix, to the eigenvalue ``s^2``, the
+    projections on ``v`` are ``s u``: exact, where the paper iterates. A row must pass all
+    iterations; if none does, the one with the lowest sum of scores is the answer, and `findings`
+    say so. A row that is not finite is never averaged. Ignores the clients' sizes; among equal
+    scores the lower row stays.
 
-    Little is proved: ``f`` rows far away in one direction are left out, but a row that is far away
-    only where the sketch does not look is not seen, and of two rows at very different distances,
-    in two directions, one iteration sees the farther one only.
+    Little is proved: ``f`` rows far away in one direction are left out, but not one that is far
+    away outside the sketch, and of two rows at very different distances in two directions one
+    iteration sees only the farther.
 
     Args:
         f: Malicious rows the server is prepared for.

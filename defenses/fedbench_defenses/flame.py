@@ -33,14 +33,13 @@ def majority_cluster(distances: Tensor, size: int) -> Tensor:
 class FLAME(Defense[None]):
     """Average the largest cluster by angle, clipped to the median norm ``S``, and add noise.
 
-    HDBSCAN on cosine distances, with clusters of ``n // 2 + 1`` rows or more, so there is one at
-    most: the rows that are the first to be a majority when they are joined in order of distance.
-    ``S`` is the median over *all* rows, and the noise ``N(0, (noise S)^2)`` in each coordinate.
-    Norms and angles are those of updates, from the middle of the alphabet; Algorithm 1 takes the
-    angles of whole models, which no server here gets. If no cluster is found, because half of the
-    rows are not finite, all finite rows are averaged, and `findings` say so. Ignores the clients'
-    sizes. On masks, signs and rankings, which all have one norm, nothing is clipped; the cluster
-    and the noise remain.
+    HDBSCAN on cosine distances, with clusters of ``n // 2 + 1`` rows or more, finds at most one:
+    the first majority when rows are joined in order of distance. ``S`` is the median over *all*
+    rows, and the noise ``N(0, (noise S)^2)`` in each coordinate. Norms and angles are those of
+    updates, from the middle of the alphabet; Algorithm 1 takes the angles of whole models. If no
+    cluster is found, because half of the rows are not finite, all finite rows are averaged, and
+    `findings` say so. Masks, signs and rankings all have one norm: nothing of them is clipped.
+    Ignores the clients' sizes.
 
     Args:
         noise: Standard deviation of a coordinate's noise, in median norms. The norm of all of it

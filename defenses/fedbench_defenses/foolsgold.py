@@ -48,11 +48,9 @@ class FoolsGold(Defense[History]):
     to [0, 1]. It is made against sybils: one attacker alone has weight 1.
 
     Unlike the paper it weighs all features the same, divides by ``sum_i a_i``, so that the answer
-    is a mean, and pardons no client with a negative ``v_i``: a quotient would have no meaning. If
-    all histories are parallel all weights are 0: the answer is then the mean of the rows, and
-    `findings` say so. A message that is not finite has weight 0 and is not remembered.
-
-    The server keeps one vector of the message's width for each client it ever met.
+    is a mean, and pardons no client with a negative ``v_i``. If all histories are parallel, the
+    answer is the mean of the rows, and `findings` say so. A message that is not finite has weight 0
+    and is not remembered. The server keeps one vector for each client it ever met.
 
     Args:
         kappa: Confidence: how steeply weights fall.

@@ -18,9 +18,9 @@ class GeometricMedian(Defense[None]):
     """Compute ``argmin_z F(z) = sum_i |x_i - z|``, to a relative error of ``tolerance`` in ``F``.
 
     ``z`` is a combination of the rows, so a step needs their inner products only. It starts at the
-    row with the smallest ``F``, and leaves that by the step of Vardi and Zhang, if at all. From
-    then on a step is the best of Weiszfeld's, ``z <- sum_i b_i x_i / sum_i b_i`` with ``b_i = 1 /
-    |x_i - z|``, and of Newton's, whole, halved, quartered and so on. No step makes ``F`` larger.
+    row with the smallest ``F``, and leaves that by the step of Vardi and Zhang. Every other step is
+    the best of Weiszfeld's, ``z <- sum_i b_i x_i / sum_i b_i`` with ``b_i = 1 / |x_i - z|``, and of
+    Newton's, whole, halved, quartered and so on. No step makes ``F`` larger.
 
     With ``smooth`` it is RFA's objective, ``b_i = 1 / max(smooth, |x_i - z|)``. RFA starts at the
     mean, from which a far row is forgotten only geometrically, and takes a few of Weiszfeld's

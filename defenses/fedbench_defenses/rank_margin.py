@@ -49,14 +49,13 @@ class RankMargin(Defense[None]):
 
     The mask keeps the ``m_l`` edges of a layer with the largest sums of positions. `findings`
     ``certified`` is the share of edges that are in it, or out of it, whichever ``f`` of the rows
-    are malicious and whatever they would have sent instead, also together: see `reach` and
-    `settled`. It is a lower bound: every edge is given its worst ``f`` rows, and rows that cannot
-    put two edges last at once are not held to that.
+    are malicious and whatever they would have sent instead, see `reach` and `settled`. It is a
+    lower bound: every edge is given its worst ``f`` rows, even if no row could be that to all.
 
-    `FailureBound` is the probability before a round that a vote of masks fails, if the clients
-    vote alone and the malicious ones against the rest (F4: void where ``failure_bound_valid`` is
-    false, and for positions instead of masks asserted only). Its ``p`` is estimated by how many
-    rows have an edge where most have it, in their own mask or not; malicious ones included.
+    `FailureBound` is the probability before a round that a vote of masks fails, if the clients vote
+    independently and the malicious ones against the rest (F4: void where ``failure_bound_valid`` is
+    false, and for positions instead of masks asserted only). Its ``p`` is estimated by the share of
+    rows, malicious ones included, that have an edge where most have it.
 
     Args:
         f: Malicious rows the server is prepared for.

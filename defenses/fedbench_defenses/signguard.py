@@ -55,18 +55,17 @@ class SignGuard(Defense[None]):
     """Average rows whose norm and shares of signs are those of most, clipped to the median norm.
 
     First the norm, in ``[low, high]`` medians, before anything is clipped (D10); then the largest
-    cluster of the shares of positive, zero and negative coordinates, on a random part of them;
-    what passes both is clipped and averaged. Norms and signs are measured from the middle of the
-    alphabet. If nothing passes both, what passes the first is averaged, and `findings` say so. A
-    row that is not finite passes neither. Ignores the clients' sizes.
+    cluster of the shares of positive, zero and negative coordinates, on a random part of them. Rows
+    that pass both are clipped and averaged; without any, those that pass the first, and `findings`
+    say so. Norms and signs are measured from the middle of the alphabet. A row that is not finite
+    passes neither. Ignores the clients' sizes.
 
-    The paper's variants put a fourth feature beside the shares. ``cosine`` (SignGuard-Sim): the
-    median cosine with the other rows. ``distance`` (SignGuard-Dist): the median distance to them,
-    in medians of all rows and at most ``high``: the bound is ours, since one row far out would
-    make the bandwidth that of all. Both are of all coordinates and of this round; the public code
-    compares with the last answer from its third round on, and scales features.
-
-    The paper leaves MeanShift's bandwidth open: here scikit-learn's estimate, see ``quantile``.
+    The paper's variants add a fourth feature. ``cosine`` (SignGuard-Sim): the median cosine with
+    the other rows. ``distance`` (SignGuard-Dist): the median distance to them, in medians of all
+    rows and at most ``high``, a bound of ours, since one row far out would set the bandwidth for
+    all. Both use all coordinates of this round; the public code compares with the last answer from
+    its third round on, and scales features. The paper leaves MeanShift's bandwidth open: here it is
+    scikit-learn's estimate, see ``quantile``.
 
     Args:
         low: The smallest norm, in medians.

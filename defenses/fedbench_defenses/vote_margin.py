@@ -30,19 +30,17 @@ class VoteMargin(Defense[None]):
 
     `findings` certify a coordinate with ``s`` ones of ``n`` bits exactly if ``|2 s - n| > 2 f``:
     whichever ``f`` of the rows are malicious, and whatever they would have sent instead, the
-    majority is strictly the same. That is relative to what arrived and needs no knowledge of which
-    are malicious: replacing rows goes both ways, so it says that the vote is that of the honest
-    round as well as that the honest round could not have been overturned. (That the other ``n -
-    f`` rows alone have the same majority would need ``> f`` only.) A tie counts as overturned.
-    ``margin`` is the median over coordinates of the votes that must change.
+    majority is strictly the same. (For the same majority of the other ``n - f`` rows alone
+    ``> f`` would do.) A tie counts as overturned. ``margin`` is the median over coordinates of the
+    votes that must change.
 
-    `FailureBound` is the probability before a round that votes fail, if the clients vote alone and
-    the malicious ones against the rest (F4: void where ``failure_bound_valid`` is false); the
-    certificate is the fact after it, also against colluders. Its ``p`` is estimated by how many
-    rows agree with the majority, malicious ones included.
+    `FailureBound` is the probability before a round that votes fail, if the clients vote
+    independently and the malicious ones against the rest (F4: void where ``failure_bound_valid`` is
+    false). Its ``p`` is estimated by the share of rows, malicious ones included, that agree with
+    the majority. The certificate holds after the round, also against colluders.
 
-    With a protocol that takes the majority of the answer it is the plain vote. Floats beside the
-    bits are averaged, and not certified. Ignores the clients' sizes: a count has no weights.
+    With a protocol that takes the majority of the answer it is the plain vote. Floats are averaged,
+    and not certified. Ignores the clients' sizes.
 
     Args:
         f: Malicious rows the server is prepared for.

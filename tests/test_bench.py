@@ -92,9 +92,7 @@ class Caching(FedAvg):
 class Backwards(FloatVectors):
     """As wide as the update, but its columns are others."""
 
-    @property
-    def aligned(self) -> bool:
-        return False
+    aligned = False
 
 
 @dataclass(frozen=True, kw_only=True)

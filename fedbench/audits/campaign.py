@@ -1,7 +1,5 @@
 """Campaign of audits: what is asked for, and the audits that answer it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Canary clients in a real run, and what the adversary that the scenario names sees of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence

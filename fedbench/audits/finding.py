@@ -1,7 +1,5 @@
 """Finding of an audit, beside what was claimed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

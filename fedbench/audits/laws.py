@@ -1,7 +1,5 @@
 """Trade-off of two laws of a release: the bound that an ideal auditor would find."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The audit of one mechanism by itself: two neighbours, many releases, one count."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

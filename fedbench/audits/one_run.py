@@ -1,7 +1,5 @@
 """A lower bound on epsilon from one run with many canaries: guesses that were right."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """An estimate of epsilon from one run: how far canaries stand out from directions nobody took."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The two neighbouring inputs that a mechanism finds hardest to hide, by what it says happens."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import singledispatch

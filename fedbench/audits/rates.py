@@ -1,7 +1,5 @@
 """A lower bound on epsilon from scores of two neighbouring inputs: nothing but counting."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

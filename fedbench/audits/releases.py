@@ -1,7 +1,5 @@
 """Releases of two neighbours, many times, by the code of mechanism and protocol."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The one-run bound and the one-shot estimate: a run with canaries, beside what it claims."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Accountants: every bound that applies to an event, and the least of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import lru_cache, singledispatch

@@ -24,8 +24,6 @@ References:
     https://arxiv.org/abs/2209.15328, Section 2.4 and Appendix C, Equation 13.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Privacy mechanism and compression on the clients of a round."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Logarithms are natural. Every epsilon is clamped at 0, where a conversion formula may go below it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

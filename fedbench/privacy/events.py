@@ -1,7 +1,5 @@
 """Events that a client's data go through; `accountants` prices each of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedbench.api import DpEvent

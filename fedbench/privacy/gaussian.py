@@ -5,8 +5,6 @@ the client is in: of add/remove and zero-out, the norm ``C`` that vectors are cl
 replace-one, twice that.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Many coordinates share one budget: the most that they give away together."""
 
-from __future__ import annotations
-
 from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats
 

@@ -1,7 +1,5 @@
 """Ledger of a run: what its clients have given away so far, and its price."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -22,8 +22,6 @@ References:
     Than You (Might) Think", ICML 2025, PMLR 267 (that signs give away less than their noise).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

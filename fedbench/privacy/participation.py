@@ -1,7 +1,5 @@
 """How often something happened, before whose eyes, and what that comes to."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

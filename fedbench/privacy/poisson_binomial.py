@@ -27,8 +27,6 @@ References:
     divergence of two Poisson binomial distributions.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from scipy.special import comb

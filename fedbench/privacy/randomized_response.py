@@ -1,7 +1,5 @@
 """Many bits through randomized response: the exact delta of epsilon, and back."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -7,8 +7,6 @@ says which it is. No bound here is above the mechanism's own: a mixture ``q P + 
 ``q P' + (1-q) R`` is no easier to tell apart than ``P`` against ``P'`` (joint quasi-convexity).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

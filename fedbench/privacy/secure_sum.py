@@ -20,8 +20,6 @@ References:
     Secure Aggregation", ICML 2022, https://arxiv.org/abs/2207.09916 (bits of equal bias).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rényi differential privacy of sums under Skellam noise."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

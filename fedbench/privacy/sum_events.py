@@ -4,8 +4,6 @@ Each is one client's message. What a sum of several costs depends on how many ho
 noise are in it, which is not the client's to say (`skellam`, `poisson_binomial`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedbench.api import DpEvent

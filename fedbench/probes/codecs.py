@@ -1,7 +1,5 @@
 """Error, bias, bits and time of a codec, all of them measured on messages that were decoded."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 import sys

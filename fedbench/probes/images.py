@@ -1,7 +1,5 @@
 """How alike two images are: PSNR and SSIM, of pixels in [0, 1]."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Gradient inversion: the images that one message gives back."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field

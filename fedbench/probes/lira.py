@@ -1,7 +1,5 @@
 """Membership inference by likelihood ratios."""
 
-from __future__ import annotations
-
 import math
 
 import torch

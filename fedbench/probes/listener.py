@@ -1,7 +1,5 @@
 """Listener at the server: one client's messages, as they came off the wire."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field

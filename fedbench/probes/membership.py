@@ -1,7 +1,5 @@
 """Was this example in the client's training data? What the server can tell."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Reconstruction of the images that caused an update."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How well scores tell members from others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Shadow runs: the same scenario with and without each of one client's examples."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Every protocol under every mechanism, as far as they fit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

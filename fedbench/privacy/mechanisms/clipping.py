@@ -1,7 +1,5 @@
 """Clipping in L2, which is what makes a sensitivity true."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

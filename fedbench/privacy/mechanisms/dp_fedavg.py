@@ -1,7 +1,5 @@
 """Central noise on the mean of clipped updates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Noise in the clients' own training."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gaussian noise on mask probabilities, and the sampling that follows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Signs of what is noisy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

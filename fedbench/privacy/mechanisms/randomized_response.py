@@ -1,7 +1,5 @@
 """Bits that lie with a known probability."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -182,7 +182,7 @@ def test_noisy_steps_are_counted_over_rounds_and_steps() -> None:
         (GaussianGradients(1.0, 0.1, 1), {"adjacency": "add-remove"}, "size, which is public"),
     ],
 )
-def test_what_has_no_theorem_is_refused_with_the_reason(
+def test_what_has_no_theorem_is_refused(
     event: DpEvent, changes: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(NoTheorem, match=reason):
@@ -350,9 +350,7 @@ def test_prices_of_a_plan_are_those_of_its_views() -> None:
     ],
     ids=lambda x: type(x).__name__ if dataclasses.is_dataclass(x) else str(x),
 )
-def test_calibrated_noise_keeps_the_promise_and_hardly_more(
-    plugin: Any, sees: Any, target: float
-) -> None:
+def test_calibrated_noise_hardly_exceeds_its_promise(plugin: Any, sees: Any, target: float) -> None:
     plan = dataclasses.replace(PLAN, dim=300)
     chosen = calibrated(plugin, plan, sees, target)
     every = prices(chosen, plan)
@@ -385,9 +383,7 @@ def test_a_curve_ends_where_the_plan_does() -> None:
         ("fedmrns", "randomized-response", False),  # masks over noise of each client's own
     ],
 )
-def test_a_sum_hides_clients_only_where_it_is_one_of_symbols(
-    protocol: str, mechanism: str, counted: bool
-) -> None:
+def test_only_a_sum_of_symbols_hides_clients(protocol: str, mechanism: str, counted: bool) -> None:
     asked = {"protocol": protocol, "mechanism": mechanism, "sees": "sum"}
     setup = prepare(SMALL.model_copy(update=asked), "cpu")
     ledger = Ledger()
@@ -404,9 +400,7 @@ def test_a_sum_hides_clients_only_where_it_is_one_of_symbols(
         ("stochastic-sign:beta=0.9", {"secure-sum"}),
     ],
 )
-def test_hidden_rounds_of_clients_that_remember_have_no_theorem(
-    protocol: str, bounds: set[str]
-) -> None:
+def test_clients_that_remember_have_no_hidden_rounds(protocol: str, bounds: set[str]) -> None:
     asked = {"protocol": protocol, "mechanism": "randomized-response", "sees": "hidden-sum"}
     setup = prepare(SMALL.model_copy(update=asked), "cpu")
     ledger = Ledger()

@@ -1,7 +1,5 @@
 """Traps that other code bases fell into, for the attacks in real space: numbers D of the errata."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """The success of a backdoor beside that of its clean twin: cells, rows, columns, half-lives."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Faults of public code on poisoned data and backdoors, each as a test that would see it here."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -73,9 +71,7 @@ def test_d4_d13_poisoned_training_acts_on_updates_and_never_on_weights(attack: s
     assert float(torch.cat([view.trained for view in seen]).norm(dim=1).max()) < 0.5 * weights
 
 
-def test_d5_the_masked_coordinates_are_the_largest_in_absolute_value_and_not_the_signed_ones() -> (
-    None
-):
+def test_d5_the_masked_coordinates_are_the_largest_in_absolute_value() -> None:
     # Moves -9, 1, -2, 8 and 0.5: of five the share 0.4 are -9 and 8; the signed ones 8 and 1.
     before = {"a": torch.zeros(2, 2), "b": torch.zeros(1)}
     tree = {"a": torch.tensor([[-9.0, 1.0], [-2.0, 8.0]]), "b": torch.tensor([0.5])}
@@ -144,9 +140,7 @@ def setup_of(attack: str) -> Setup:
 
 
 @pytest.mark.parametrize("attack", ["pixel", "dba", "model-replacement:target=3", "neurotoxin"])
-def test_d22_the_target_class_is_not_in_the_denominator_and_every_image_has_the_trigger(
-    attack: str,
-) -> None:
+def test_d22_the_target_class_is_not_counted_and_every_image_is_stamped(attack: str) -> None:
     setup = setup_of(attack)
     rows = torch.cat(
         [part for i, part in enumerate(setup.population.test) if not setup.population.malicious[i]]

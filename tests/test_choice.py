@@ -80,7 +80,7 @@ def test_what_is_faster_is_chosen(measuring: Path) -> None:
     assert isinstance(executor("auto", Crowded(), SHARED, PLAN, crowd=2), Loop)
 
 
-def test_heavy_steps_are_the_loops_without_measuring_lock_step(
+def test_heavy_steps_are_the_loop_s_unmeasured(
     measuring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

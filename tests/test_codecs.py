@@ -1,7 +1,5 @@
 """Casts, random and largest coordinates, signs and scaled signs."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Literal
 
@@ -30,9 +28,6 @@ SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 3, torch.device("cpu"))  #
 KEYS = [Key(i) for i in range(4)]
 
 
-# Casts
-
-
 def test_casts_round_to_nearest_even_and_keep_what_is_finite_finite() -> None:
     # 2049 lies between the binary16 numbers 2048 and 2050; 1 + 2**-8 between two bfloat16.
     x = torch.tensor([[2049.0, 2051.0, 7e4, -1e30, 1 + 2**-8, float("inf")]])
@@ -57,9 +52,6 @@ def test_every_bit_pattern_is_a_half_float(data: bytes, form: Half) -> None:
     assert isinstance(blank, HalfVectors)
     read = HalfVectors.decode_row(Packet.raw(data), blank.spec)
     assert read.encode()[0].data == data
-
-
-# Random coordinates
 
 
 @given(d=st.integers(1, 400), share=st.floats(0, 1), seed=st.integers(0, 2**64 - 1))
@@ -127,9 +119,6 @@ def test_messages_of_every_length_keep_the_laws(d: int, p: int, part: int) -> No
         assert message.values().shape == wide.shape
 
 
-# Largest coordinates
-
-
 def test_coded_indices_cost_their_entropy() -> None:
     x = Key(0).normal(1, 100_000)
     for index, bits in (("bitmap", 0.96 + 1.0), ("entropy", 0.96 + 0.1944)):  # H2(.03) = .1944
@@ -153,9 +142,6 @@ def test_running_statistics_travel_as_floats_beside_any_code() -> None:
         assert torch.equal(values[:, -tail:], updates[:, -tail:]), name
         assert not torch.equal(values[:, :-tail], updates[:, :-tail])
         assert all(len(one["residual"]) == shared.layout.d - tail for one in kept if one)
-
-
-# Signs
 
 
 def step(protocol: SignSGD | StochasticSign, rows: list[list[float]]) -> list[float]:
@@ -199,7 +185,7 @@ def test_the_sign_of_zero_is_plus_or_a_coin() -> None:
 
 @pytest.mark.edges("l2-expected0")
 @pytest.mark.parametrize(("norm", "expected"), [("l2", [0.6, -0.8, 0.0]), ("max", [0.75, -1, 0])])
-def test_a_stochastic_sign_is_the_vector_over_its_norm_on_average(
+def test_a_mean_stochastic_sign_is_a_unit_vector(
     norm: Literal["l2", "max"], expected: list[float]
 ) -> None:
     # x = (3, -4, 0): over its L2 norm 5, over its largest 4. 20,000 draws: 5 sigma is .035.
@@ -221,9 +207,6 @@ def test_the_average_over_rounds_is_kept_by_the_client_and_starts_at_zero() -> N
     assert StochasticSign().memory(SHARED) == {}
     _, lost = protocol.message(SHARED, x * torch.nan, KEYS[:1], second)
     assert float(lost[0]["average"].abs().sum()) == 0  # a diverged client starts afresh
-
-
-# Scaled signs
 
 
 def test_scaled_signs_have_the_mean_magnitude_of_their_layer() -> None:

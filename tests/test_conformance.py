@@ -100,16 +100,12 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("name", "rule"), PAIRS)
-def test_every_attack_keeps_its_promises_on_every_alphabet_against_every_rule(
-    name: str, rule: str
-) -> None:
+def test_every_attack_keeps_its_promises_everywhere(name: str, rule: str) -> None:
     check_attack(registry.load("attack", name), defense(rule))
 
 
 @pytest.mark.parametrize(("name", "rule"), PAIRS)
-def test_every_accepted_payload_attack_and_defense_ends_in_a_finite_aggregate(
-    name: str, rule: str
-) -> None:
+def test_whatever_is_accepted_has_a_finite_aggregate(name: str, rule: str) -> None:
     attack, server = registry.load("attack", name), defense(rule)
     played = 0
     for payload in example_payloads():

@@ -100,7 +100,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_clock: None) 
     ],
     ids=["matrices", "groups"],
 )
-def test_the_faster_form_is_found_once(
+def test_faster_forms_are_found_once(
     answers: Path, forms: dict[str, Convolve], expected: set[Geometry]
 ) -> None:
     found = measured(NETWORK, Load(CPU, 2, 3), forms)

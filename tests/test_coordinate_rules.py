@@ -1,7 +1,5 @@
 """Rules that sort coordinates, and prefilters: numbers by hand, breakdown points, spoilt rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Attacks that change the labels that a client trains on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -37,9 +35,7 @@ def play(**changes: Any) -> Record:
         ("pair", [0, 7, 7, 7, 9]),  # 3 -> 7; swapped would turn the 7 into a 3
     ],
 )
-def test_every_convention_flips_all_local_labels_and_no_image(
-    convention: Any, flipped: list[int]
-) -> None:
+def test_every_convention_flips_labels_and_no_image(convention: Any, flipped: list[int]) -> None:
     before = LABELS.clone()
     xs, ys = LabelFlip(convention=convention).poison(IMAGES, LABELS, local())
     assert ys.tolist() == flipped

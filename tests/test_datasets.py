@@ -68,7 +68,7 @@ def one_line(error: pytest.ExceptionInfo[ConfigError]) -> str:
         (Mnist5k(), 5000, (1, 28, 28), "8ff918ceb47a6962"),
     ],
 )
-def test_the_embedded_data_sets_are_what_they_were(
+def test_embedded_data_stay(
     dataset: Dataset, n: int, image: tuple[int, int, int], digest: str
 ) -> None:
     data = dataset.load(None)
@@ -205,7 +205,7 @@ def test_colours_become_channels(tmp_path: Path) -> None:
         ({"y_train": np.array([print, 1, 2], dtype=object)}, "allow_pickle=False"),
     ],
 )
-def test_an_archive_with_other_arrays_is_refused(
+def test_an_archive_of_other_arrays_is_refused(
     changes: Arrays, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "mnist.npz"
@@ -425,9 +425,7 @@ def test_emnist_is_balanced_and_upright(
 
 
 @pytest.mark.parametrize(("dataset", "classes"), [(Cifar100(), 100), (Emnist(), 47), (Svhn(), 10)])
-def test_labels_beyond_the_classes_are_refused_where_contents_are_not_known(
-    dataset: Any, classes: int, tmp_path: Path
-) -> None:
+def test_labels_beyond_the_classes_are_refused(dataset: Any, classes: int, tmp_path: Path) -> None:
     shape = (1, 28, 28) if dataset.image[0] == 1 else (1, 32, 32, 3)
     x = np.zeros(shape, np.uint8)
     for label in (classes - 1, classes):

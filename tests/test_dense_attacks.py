@@ -1,7 +1,5 @@
 """Attacks in real space that do not search: numbers worked by hand, and what they achieve."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any
@@ -284,9 +282,7 @@ def test_a_free_rider_replays_scores_from_the_scores_that_it_received() -> None:
         (NoiseAttack(), NoiseAttack(scale=4.0)),
     ],
 )
-def test_they_move_a_plain_mean_and_more_budget_moves_it_farther(
-    weak: Attack, strong: Attack
-) -> None:
+def test_more_budget_moves_a_plain_mean_farther(weak: Attack, strong: Attack) -> None:
     here = honest()
     benign = here.honest.values()[M:]
     mean = benign.mean(dim=0)

@@ -1,7 +1,5 @@
 """Attacks in real space that search: they find what they seek, of any rule, and say how."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -100,9 +98,7 @@ MIXED = registry.load("defense", "nnm:f=2+multi-krum:f=2")
 @pytest.mark.parametrize("rule", [*RULES, Bulyan(f=1), MIXED, GeometricMedian()], ids=repr)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("attack", [OptIPM(), OptALIE()], ids=repr)
-def test_no_strength_on_a_fine_grid_hurts_more_than_the_one_that_is_found(
-    attack: Any, seed: int, rule: Any
-) -> None:
+def test_no_strength_on_a_fine_grid_hurts_more_than_it(attack: Any, seed: int, rule: Any) -> None:
     here = honest(rule, seed)
     view, x = sent(attack, here)
     benign = here.honest.values()[M:]

@@ -1,7 +1,5 @@
 """Rules that measure distances of rows: numbers by hand, breakdown points, what is not finite."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from math import comb, cos, inf, radians, sin, sqrt
 from typing import Any

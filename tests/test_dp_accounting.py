@@ -52,9 +52,7 @@ def test_sampled_gaussians_have_its_rdp(z: float, rate: float) -> None:
 
 
 @pytest.mark.parametrize(("z", "rate"), [(1.1, 0.01), (0.5, 0.1), (5.0, 0.3), (0.1, 0.9)])
-def test_sampled_gaussians_of_a_fixed_size_have_its_rdp_but_for_the_odd_terms(
-    z: float, rate: float
-) -> None:
+def test_samples_of_fixed_size_have_its_rdp_but_for_the_odd_terms(z: float, rate: float) -> None:
     orders, ours = fixed_size_rdp(z, rate)
     relation = dp.NeighboringRelation.REPLACE_ONE
     accountant = rdp.RdpAccountant([int(a) for a in orders], relation)

@@ -56,7 +56,7 @@ def trial(attack: DynOpt, rule: Any, gamma: float, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("rule", [MultiKrum(f=2), MultiKrum(f=2, m=1), MultiKrum(f=2, m=4)])
 @pytest.mark.parametrize("seed", range(3))
-def test_against_a_selecting_rule_gamma_is_accepted_and_a_thousandth_more_is_not(
+def test_a_selecting_rule_accepts_gamma_and_not_a_thousandth_more(
     rule: MultiKrum, seed: int
 ) -> None:
     view, _ = attacked(DynOpt(selected="all"), rule, honest(seed))
@@ -78,7 +78,7 @@ def test_against_a_selecting_rule_gamma_is_accepted_and_a_thousandth_more_is_not
 
 @pytest.mark.parametrize("rule", [TrimmedMean(f=2), TrimmedMean(f=3), Median()])
 @pytest.mark.parametrize("seed", range(3))
-def test_against_a_saturating_rule_damage_is_at_its_limit_and_at_no_smaller_gamma(
+def test_a_saturated_rule_is_at_its_limit_at_no_smaller_gamma(
     rule: TrimmedMean | Median, seed: int
 ) -> None:
     view, _ = attacked(DynOpt(), rule, honest(seed))

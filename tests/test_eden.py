@@ -1,7 +1,5 @@
 """DRIVE and EDEN: by hand, against the definition, and the error that their papers promise."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -98,7 +96,7 @@ def test_one_coordinate_is_sent_exactly_and_a_sign_of_zero_is_positive() -> None
 @pytest.mark.edges("0.1", "1.0", "4.0")
 @pytest.mark.parametrize("bits", BITS)
 @given(d=st.integers(64, 700), tail=st.floats(0, 3))
-def test_the_inner_product_with_the_vector_is_its_squared_norm_in_every_draw(
+def test_the_inner_product_is_the_squared_norm_in_every_draw(
     bits: float, d: int, tail: float
 ) -> None:
     x = Key(d).normal(2, d)

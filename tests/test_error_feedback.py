@@ -1,7 +1,5 @@
 """Clients remember: error feedback from round to round."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -44,9 +42,7 @@ def test_a_skeleton_keeps_the_promises_of_a_protocol(protocol: Protocol[Any]) ->
 
 @pytest.mark.parametrize("attack", [NoAttack(), SignFlip(via="wire"), DynOpt(via="wire")])
 @pytest.mark.parametrize("protocol", SKELETONS, ids=IDS)
-def test_a_skeleton_passes_a_round_with_attack_and_defense(
-    protocol: Protocol[Any], attack: Any
-) -> None:
+def test_a_skeleton_passes_an_attacked_round(protocol: Protocol[Any], attack: Any) -> None:
     setup = game(protocol, attack=attack, defense=TrimmedMean(f=2))
     state = RunState(protocol.init(setup.shared))
     start = state.server.clone()

@@ -71,9 +71,6 @@ def by_hand(protocol: FedMRN, u: float, n: float) -> float:
     return protocol.chance(protocol.reach(torch.tensor(u), torch.tensor(n))).item()
 
 
-# -- equations
-
-
 def test_equation_6_is_how_far_the_update_is_along_the_noise() -> None:
     assert by_hand(FedMRN(), 0.003, 0.004) == pytest.approx(0.75)
     assert by_hand(FedMRN(), -0.003, -0.004) == pytest.approx(0.75)
@@ -106,9 +103,7 @@ def test_equation_10_clips_where_nothing_is_masked_and_is_noise_where_everything
 
 @BOTH
 @pytest.mark.parametrize("progress", [0.001, 0.3, 1.0])
-def test_equation_10_masks_its_share_and_of_that_the_share_of_equation_6_or_7(
-    protocol: FedMRN, progress: float
-) -> None:
+def test_equation_10_masks_its_share_of_equation_6_or_7(protocol: FedMRN, progress: float) -> None:
     d, p = 400_000, 0.3
     n = noise_of(Key(1), d, "bernoulli", 0.5)
     reach = 2 * p - 1 if protocol.signed else p
@@ -159,9 +154,7 @@ def test_deterministic_masks_compare_signs_and_zero_has_none() -> None:
 
 @BOTH
 @pytest.mark.parametrize("sm", [True, False])
-def test_what_is_sent_is_the_update_where_that_is_masked_noise_itself(
-    protocol: FedMRN, sm: bool
-) -> None:
+def test_an_update_that_is_masked_noise_is_sent_as_it_is(protocol: FedMRN, sm: bool) -> None:
     # u is n or the other value of the bit: no mask is a matter of chance.
     noise = noise_of(Key(7).public("noise"), 200, "uniform", protocol.magnitude)
     bits = Key(8).bernoulli(torch.full((200,), 0.5)).float()
@@ -202,9 +195,6 @@ def test_equation_5_adds_the_mean_of_masked_noise_weighted_by_size() -> None:
     ]
     assert state.tolist() == pytest.approx([float(x) for x in expected])
     assert FedMRN().weighted
-
-
-# -- training
 
 
 def played(
@@ -267,9 +257,7 @@ def test_each_step_and_layer_draws_anew_and_the_final_mask_too() -> None:
 
 @BOTH
 @pytest.mark.parametrize("noise", NOISES)
-def test_the_server_regenerates_the_noise_that_the_client_trained_in(
-    protocol: FedMRN, noise: Noise
-) -> None:
+def test_the_server_regenerates_the_noise_of_training(protocol: FedMRN, noise: Noise) -> None:
     # In the last step everything is masked, so w + u_hat is 0 or the noise, or the noise negated.
     protocol = dataclasses.replace(protocol, noise=noise)
     shared, key = shared_of(), Key(11)
@@ -319,9 +307,7 @@ def test_the_noise_has_its_distribution_and_keeps_away_from_zero() -> None:
 
 @BOTH
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_every_variant_keeps_the_promises_of_a_protocol(
-    protocol: FedMRN, changes: dict[str, Any]
-) -> None:
+def test_every_variant_keeps_its_promises(protocol: FedMRN, changes: dict[str, Any]) -> None:
     check_protocol(dataclasses.replace(protocol, **changes))
 
 
@@ -366,9 +352,6 @@ def test_stacked_clients_send_the_masks_of_the_loop(name: str) -> None:
     assert_rounded_alike(sent[1], sent[0])
 
 
-# -- parameters without a mask
-
-
 @BOTH
 def test_the_rest_travels_as_floats_and_is_counted(protocol: FedMRN) -> None:
     shared, schedule = shared_of(NORMALISED), Schedule(2, 4)
@@ -404,9 +387,6 @@ def test_statistics_move_as_in_fedavg_and_are_no_gradient() -> None:
         rows[type(protocol).__name__] = updates
     torch.testing.assert_close(rows["FedMRN"], rows["FedAvg"])
     assert not all(is_weight(name) for name in shared.layout.names)
-
-
-# -- the wire
 
 
 def test_masked_noise_costs_a_bit_a_weight_and_a_header() -> None:
@@ -508,9 +488,6 @@ def test_messages_of_another_shape_are_named(field: str, value: Tensor, rule: st
         dataclasses.replace(example(), **{field: value}).check()  # type: ignore[arg-type]
 
 
-# -- rounds
-
-
 @dataclasses.dataclass(frozen=True)
 class Forger(Attack):
     """Sends one of `forgeries` for each client."""
@@ -538,9 +515,7 @@ def test_a_forged_message_is_rejected_counted_and_the_round_goes_on() -> None:
 @pytest.mark.parametrize("via", ["codec", "wire"])
 @pytest.mark.parametrize("attack", ["sign-flip", "dyn-opt"])
 @pytest.mark.parametrize("protocol", ["fedmrn", "fedmrns"])
-def test_a_round_under_attack_against_the_trimmed_mean(
-    protocol: str, attack: str, via: str
-) -> None:
+def test_a_round_under_attack_with_the_trimmed_mean(protocol: str, attack: str, via: str) -> None:
     scenario = Scenario(
         protocol=protocol,
         attack=f"{attack}:via={via}",
@@ -568,9 +543,6 @@ def test_masked_noise_learns_the_digits(protocol: str, low: float) -> None:
         protocol=protocol, clients=20, per_round=6, malicious=0.0, rounds=15, eval_every=15
     )
     assert fedbench.play(scenario, device="cpu").result.accuracy >= low
-
-
-# -- bad input
 
 
 @pytest.mark.parametrize("magnitude", [0.0, -0.01, 1e-8, math.nan, math.inf, 1e39])

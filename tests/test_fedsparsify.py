@@ -78,9 +78,6 @@ def memory_of(shared: Shared, w: Tensor, alive: Tensor | None = None, t: int = 1
     return {"w": w[: shared.weights.d], "alive": ones, "round": torch.tensor(float(t))}
 
 
-# -- the schedule
-
-
 def test_sparsity_grows_fast_and_then_slowly_between_its_ends() -> None:
     # 0.9 (1 - 0.9**3), 0.9 (1 - 1/8); rounds count from 1.
     protocol = FedSparsify(start=1, until=11)
@@ -100,7 +97,7 @@ def test_it_starts_at_the_initial_sparsity_and_never_before_the_first_round() ->
 
 
 @given(st.integers(1, 9), st.integers(1, 30), st.integers(1, 12), st.floats(0, 0.99))
-def test_sparsity_never_falls_and_ends_at_the_final_one(
+def test_sparsity_rises_to_the_final_one(
     start: int, more: int, frequency: int, final: float
 ) -> None:
     protocol = FedSparsify(
@@ -117,9 +114,7 @@ def test_sparsity_never_falls_and_ends_at_the_final_one(
     [(100, 0.29, 71), (10, 0.9, 1), (7, 0.5, 4), (3, 0.99, 1), (5, 0.0, 5), (1000, 0.999, 1)],
 )
 @pytest.mark.parametrize("where", ["client", "server"])
-def test_exactly_the_share_is_kept_rounded_up(
-    d: int, sparsity: float, kept: int, where: Any
-) -> None:
+def test_the_share_is_kept_rounded_up(d: int, sparsity: float, kept: int, where: Any) -> None:
     # 0.29 * 100 is 28.999... in floating point, and 1 - 0.9 of 10 a little less than 1.
     shared, protocol = line(d), once(sparsity, where=where)
     w = Key(0).normal(d)
@@ -128,8 +123,6 @@ def test_exactly_the_share_is_kept_rounded_up(
     assert isinstance(up, PrunedVectors)
     assert up.kept == (kept if where == "client" else d)
 
-
-# -- which weights
 
 TWO = Shared(ConvNet((1, 1, 2), (), (2,), 2), 3, CPU)  # fc1 (2, 2), fc2 (2, 2)
 RISING = torch.tensor([[0.1, -0.2, 0.3, -0.4, 1.0, 2.0, -3.0, 4.0]])
@@ -193,9 +186,6 @@ def test_rows_that_are_not_finite_become_messages_that_the_server_can_reject() -
     up, _ = once(0.5).message(line(4), rows, [Key(0)] * 2, memory)
     check_payload(up)
     assert up.passes("finite").tolist() == [False, False]
-
-
-# -- merging
 
 
 def merged(masks: list[list[int]], x: list[list[float]], w: list[float], **fields: Any) -> Tensor:
@@ -302,9 +292,6 @@ def test_everything_may_be_pruned_and_the_next_round_goes_on() -> None:
     assert after.w.tolist() == [0, 0]
 
 
-# -- training
-
-
 def pruned_clients(protocol: FedSparsify, shared: Shared, alive: Tensor) -> list[Client]:
     state = protocol.init(shared)
     w = torch.cat([state.w[: len(alive)] * alive, state.w[len(alive) :]])
@@ -376,8 +363,6 @@ def test_every_variant_keeps_the_promises_of_a_protocol(changes: dict[str, Any])
     check_protocol(FedSparsify(**changes))
 
 
-# -- on the wire
-
 LENGTHS = st.sampled_from([0, 1, 2, 3, 7, 8, 9, 16, 31, 64, 97, 128, 257, 1024])
 
 
@@ -391,9 +376,7 @@ def example(
 
 @settings(deadline=None)  # the first example imports the coder
 @given(LENGTHS, st.floats(0, 1), st.floats(0, 1), st.integers(0, 3), st.integers(0, 2**63))
-def test_pruned_vectors_keep_the_laws(
-    d: int, living: float, share: float, p: int, seed: int
-) -> None:
+def test_pruned_vectors_keep_laws(d: int, living: float, share: float, p: int, seed: int) -> None:
     alive = Key(seed).fold("alive").uniform(d) < living
     kept = round(share * int(alive.sum()))
     payload = example(d, kept, alive, p=p, seed=seed)
@@ -527,9 +510,6 @@ def test_two_forms_differ_in_one_short_line() -> None:
     assert len(str(caught.value)) < 400
 
 
-# -- rounds
-
-
 def test_the_deployed_model_follows_the_schedule_and_bits_follow_it() -> None:
     protocol = FedSparsify(where="server", until=3)
     scenario = Scenario(
@@ -623,9 +603,6 @@ def test_a_tenth_of_the_weights_learns_the_digits(fields: str, low: float) -> No
         eval_every=15,
     )
     assert fedbench.play(scenario, device="cpu").result.accuracy >= low
-
-
-# -- bad input
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,6 @@ def test_fltrust_is_bounded_even_if_all_rows_are_malicious() -> None:
     assert 0 < float(out.norm()) <= 1.0001 * float(root.x.norm())
 
 
-# DnC
-
-
 def test_dnc_scores_projections_on_the_top_direction_of_the_centred_rows() -> None:
     # Centred: x = -4, 3.5, -3, 3.5, 0 (sum of squares 49.5); y = -1.2 four times and 4.8 (28.8);
     # their product sums to 0, so v = e_1 and the scores are 16, 12.25, 9, 12.25, 0: row 0 goes.
@@ -205,9 +202,6 @@ def test_dnc_with_an_empty_intersection_takes_the_least_suspicious_row() -> None
     assert torch.equal(out, x.x[int(total.argmin())])
 
 
-# FLTrust
-
-
 def test_fltrust_rescales_to_the_servers_norm_and_weights_by_the_cosine() -> None:
     # g_0 = (3, 4), norm 5. (6, 8): trust 1, becomes (3, 4). (0, 2): trust .8, becomes (0, 5).
     # (-1, -1): trust 0. Sum of trusts 1.8: (3, 4 + 4) / 1.8. Not rescaled: (6, 9.6) / 1.8.
@@ -248,9 +242,6 @@ def test_fltrust_answers_its_own_message_if_it_trusts_nobody() -> None:
     rankings = Rankings(torch.tensor([[0, 1, 2]], dtype=torch.int32), (3,))
     own = Rankings(torch.tensor([[2, 1, 0]], dtype=torch.int32), (3,))
     assert answer(FLTrust(), rankings, view_of(rankings, root=own)).tolist() == [2, 1, 0]
-
-
-# FoolsGold
 
 
 def test_foolsgold_pardons_and_takes_the_logit() -> None:
@@ -319,9 +310,6 @@ def test_foolsgold_neither_uses_nor_remembers_a_message_that_is_not_finite() -> 
     out, state = FoolsGold().aggregate(FloatVectors(x), {}, view_of(FloatVectors(x)))
     assert bool(torch.isfinite(out).all())
     assert sorted(state) == [0, 1, 3, 4]
-
-
-# SignGuard
 
 
 def test_d10_signguard_filters_norms_before_it_clips_them() -> None:
@@ -428,9 +416,6 @@ def test_signguard_falls_back_on_the_norm_if_no_row_passes_both_and_says_so() ->
     assert view.findings.kept.tolist() == [False] * 3 + [True] * 4
 
 
-# FLAME
-
-
 def test_flame_clips_its_majority_to_the_median_norm_of_all_rows() -> None:
     # Cosine distances of the first three: 0, .2, .2; to (0, 5) .4 or 1, to (-3, 0) more. Norms 2,
     # 4, 1, 5, 3: the median is 3, of the admitted 2. (4, 0) becomes (3, 0): (5.8, .6) / 3.
@@ -514,9 +499,6 @@ def test_signguard_refuses_rankings() -> None:
     assert SignGuard().refuses(SignBits) is None
 
 
-# RLR
-
-
 def test_rlr_turns_the_weighted_mean_around_where_too_few_agree() -> None:
     # theta = 2. Sums of signs 1, 3, 2, and sizes 1, 1, 1, 1, 4: means -3/8, 4/8, 2/8; only the
     # first is turned. Weighted votes would be -2, 0 and 2 and turn the second.
@@ -547,9 +529,6 @@ def test_rlr_equals_its_formula_coordinate_by_coordinate() -> None:
             votes = sum((v > 0) - (v < 0) for v in column)
             expected.append(sum(column) / 7 * (1 if abs(votes) >= 3 else -1))
         torch.testing.assert_close(answer(RLR(f=2), FloatVectors(x)), torch.tensor(expected))
-
-
-# Angles
 
 
 def test_products_and_norms_are_those_of_one_matrix_over_more_than_one_tile() -> None:

@@ -53,9 +53,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("protocol", [FedAvg(), FSL(), FedSparse()], ids=repr)
-def test_forked_processes_train_as_the_loop_does_and_in_its_order(
-    protocol: FedAvg, two_threads: None
-) -> None:
+def test_forked_processes_train_as_the_loop_does(protocol: FedAvg, two_threads: None) -> None:
     clients, schedule = doubled(example_clients(protocol, SHARED)), Schedule(2, 3)
     precise = in_float64(protocol)
     torch.set_num_threads(1)
@@ -145,9 +143,7 @@ def as_the_loop(engine: Forked, clients: Sequence[Client]) -> Tensor:
     return found
 
 
-def test_children_stay_for_later_rounds_and_end_with_their_executor(
-    two_threads: None, children: list[int]
-) -> None:
+def test_children_stay_until_their_executor_ends(two_threads: None, children: list[int]) -> None:
     protocol = in_float64(FedSparse())
     clients = doubled(example_clients(protocol, SHARED))
     engines = [Forked(protocol, SHARED, Schedule(1, 3))]
@@ -172,9 +168,7 @@ def test_children_stay_for_later_rounds_and_end_with_their_executor(
             os.waitpid(child, os.WNOHANG)
 
 
-def test_a_round_of_fewer_clients_leaves_children_for_the_next(
-    two_threads: None, children: list[int]
-) -> None:
+def test_a_round_of_fewer_clients_keeps_children(two_threads: None, children: list[int]) -> None:
     torch.set_num_threads(4)
     engine = Forked(FedAvg(), SHARED, Schedule(1, 3))
     clients = doubled(example_clients(FedAvg(), SHARED))
@@ -183,9 +177,7 @@ def test_a_round_of_fewer_clients_leaves_children_for_the_next(
     assert len(children) == 3
 
 
-def test_children_end_soon_after_a_parent_that_was_killed(
-    two_threads: None, children: list[int]
-) -> None:
+def test_children_end_after_their_killed_parent(two_threads: None, children: list[int]) -> None:
     class Sleeping(FedAvg):
         def local_update(
             self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
@@ -214,7 +206,7 @@ def test_children_end_soon_after_a_parent_that_was_killed(
         pytest.fail("it is still there")
 
 
-def test_where_an_accelerator_is_visible_only_children_train(
+def test_beside_an_accelerator_only_children_train(
     two_threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Autograd starts threads for it at the first gradient, and then refuses in a forked child.

@@ -1,7 +1,5 @@
 """Plug-ins that raise, exit or return nonsense: one line that names them, and other runs go on."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 import signal
@@ -773,7 +771,7 @@ def test_what_exits_at_its_import_or_is_of_another_kind_is_no_plug_in() -> None:
     "arguments",
     [["attack", "-a", "leaver"], ["show", "leaver"], ["show", "shy"], ["list", "attacks"]],
 )
-def test_an_exit_of_a_plug_in_is_not_ours(
+def test_a_plug_in_s_exit_is_not_ours(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -41,9 +41,6 @@ VECTORS = st.builds(
 )
 
 
-# -- the slow codes
-
-
 def slow_omega(x: int) -> str:
     code = "0"
     while x > 1:
@@ -86,9 +83,6 @@ def stream(count: int, bits: str) -> Bytes:
     return np.concatenate([head, np.packbits(flat)])
 
 
-# -- Elias
-
-
 def test_omega_codes_worked_by_hand() -> None:
     expected = {1: "0", 2: "100", 3: "110", 4: "101000", 8: "1110000", 16: "10100100000"}
     codes, lengths = omega(np.array(list(expected)))
@@ -116,9 +110,7 @@ def test_a_stream_is_gap_sign_and_magnitude_of_each_that_is_not_zero() -> None:
 
 @settings(deadline=None)
 @given(VECTORS)
-def test_the_fast_code_of_elias_is_the_slow_one_and_decodes(
-    vector: tuple[npt.NDArray[np.int16], int],
-) -> None:
+def test_the_fast_code_of_elias_is_the_slow_one(vector: tuple[npt.NDArray[np.int16], int]) -> None:
     x, top = vector
     data, length = code_elias(x)
     bits = slow_elias(x)
@@ -131,9 +123,7 @@ def test_the_fast_code_of_elias_is_the_slow_one_and_decodes(
     ("d", "top", "share"),
     [(20_000, 7, 1.0), (9_000, 32767, 1.0), (300_000, 300, 0.01), (400_000, 1, 0.0003)],
 )
-def test_streams_of_many_windows_decode_as_the_slow_decoder_does(
-    d: int, top: int, share: float
-) -> None:
+def test_streams_of_many_windows_decode_as_slowly(d: int, top: int, share: float) -> None:
     x = numbers(d, top, share, seed=d)
     data, length = code_elias(x)
     if share > 0.001:
@@ -190,9 +180,6 @@ def test_a_number_above_31_bits_is_not_read_as_another() -> None:
         decode_elias(data, 10**5, 10**5)
 
 
-# -- entropy
-
-
 def entropy_of(x: npt.NDArray[np.integer]) -> float:
     counts = np.unique(x, return_counts=True)[1]
     return float(-(counts * np.log2(counts / len(x))).sum()) if len(x) else 0.0
@@ -200,9 +187,7 @@ def entropy_of(x: npt.NDArray[np.integer]) -> float:
 
 @settings(deadline=None)
 @given(VECTORS)
-def test_the_range_coder_is_as_short_as_the_entropy_and_decodes(
-    vector: tuple[npt.NDArray[np.int16], int],
-) -> None:
+def test_the_range_coder_is_as_short_as_entropy(vector: tuple[npt.NDArray[np.int16], int]) -> None:
     x, top = vector
     data, length = code_entropy(x, top)
     assert length == 8 * len(data)
@@ -279,9 +264,6 @@ def test_coded_bytes_of_no_vector_are_rejected(what: str, data: Bytes) -> None:
         decode_entropy(data, 4, 1)
 
 
-# -- any bytes
-
-
 @pytest.mark.parametrize("kind", ["elias", "entropy"])
 @settings(deadline=None)
 @given(
@@ -312,7 +294,7 @@ def test_whatever_decodes_is_the_code_of_what_it_decodes_to(
     d=st.integers(0, 300),
     top=st.sampled_from([1, 7, 32767]),
 )
-def test_random_bytes_are_rejected_or_canonical(
+def test_any_bytes_are_refused_or_canonical(
     kind: str, data: bytes, left: int, d: int, top: int
 ) -> None:
     read(kind, np.frombuffer(data, np.uint8), d, top)

@@ -31,9 +31,7 @@ def skewed(samples: int, classes: int, seed: int) -> Tensor:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 20), st.integers(1, 7), st.integers(1, 7), SEEDS)
-def test_labels_gives_each_client_exactly_k_and_every_sample_away(
-    clients: int, k: int, classes: int, seed: int
-) -> None:
+def test_labels_gives_every_client_k(clients: int, k: int, classes: int, seed: int) -> None:
     y = skewed(100, classes, seed)
     if k > classes or clients * k < classes:
         with pytest.raises(ConfigError, match="labels"):
@@ -52,9 +50,7 @@ def test_labels_gives_each_client_exactly_k_and_every_sample_away(
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 20), st.integers(1, 7), st.integers(1, 7), SEEDS)
-def test_max_classes_gives_no_client_more_and_every_sample_away(
-    clients: int, limit: int, classes: int, seed: int
-) -> None:
+def test_max_classes_gives_none_more(clients: int, limit: int, classes: int, seed: int) -> None:
     y = skewed(100, classes, seed)
     if clients * limit < classes:
         with pytest.raises(ConfigError, match="needs an owner for each of"):

@@ -76,9 +76,7 @@ def test_train_without_test_is_not_the_data_set(tmp_path: Path) -> None:
     assert Femnist().load(tmp_path).y.tolist() == [9]
 
 
-def test_without_files_one_line_says_how_to_make_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_files_one_line_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for folder, root in ((tmp_path / "d", tmp_path / "d"), (None, tmp_path / ".cache/fedbench")):
         with pytest.raises(ConfigError, match=r"LEAF's data/femnist/preprocess\.sh") as error:
@@ -137,7 +135,7 @@ X = [image(1), image(2)]
         ({"x": [], "y": []}, r"2 samples of 'u'"),
     ],
 )
-def test_a_user_of_another_form_is_named(
+def test_another_form_of_user_is_named(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     path = write(tmp_path / "femnist" / "all_data" / "a.json", {"t": [4], "u": [1, 2]})

@@ -145,9 +145,7 @@ def test_bytes_that_no_levels_have_are_rejected_and_the_others_are_not(code: Cod
 @BOTH
 @settings(deadline=None)
 @given(data=st.binary(max_size=40), front=st.booleans())
-def test_random_bytes_raise_nothing_but_their_rejection(
-    code: Code, data: bytes, front: bool
-) -> None:
+def test_random_bytes_are_read_or_rejected(code: Code, data: bytes, front: bool) -> None:
     like = levels([[0, 7, -7, 1]], [[1.0, 2.0]], bucket=2, rest=[[3.0]], code=code)
     own = like.encode()[0].data
     data = own[: 12 + len(data) % 9] + data if front else data
@@ -156,9 +154,6 @@ def test_random_bytes_raise_nothing_but_their_rejection(
         received.check()
         assert received.encode()[0].data == data
     assert (received is not None) == bool(accepted[0])
-
-
-# -- the server's checks
 
 
 def passes(check: Any, rows: list[list[int]], scales: list[list[float]], **form: Any) -> Any:
@@ -199,9 +194,6 @@ def test_in_range_levels_are_no_longer_than_a_vector_of_their_norm() -> None:
 def test_in_range_every_bucket_counts() -> None:
     rows = [[1, 1, 7, 7, 7, 7], [5, 5, 4, 4, 1, 1]]
     assert passes("range", rows, [[1.0, 1.0]] * 2, norm="l2", sizes=(2, 4)) == [False, True]
-
-
-# -- scales
 
 
 def test_scales_are_norms_rounded_up() -> None:

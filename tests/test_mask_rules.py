@@ -79,9 +79,6 @@ def test_what_is_made_for_bits_or_rankings_refuses_floats() -> None:
     assert ReputationClipping().refuses(SignBits) == "works on Rankings, TopRankings"
 
 
-# Log-odds cap
-
-
 def test_the_pseudo_count_is_the_smallest_that_caps_every_step() -> None:
     def largest_step(n: int, a: float) -> float:
         odds = [math.log((s + a) / (n - s + a)) for s in range(n + 1)]
@@ -118,9 +115,6 @@ def test_m_colluders_move_the_log_odds_by_m_c_at_most() -> None:
     ones = masks(torch.ones(9, d))
     assert bool(torch.isfinite(torch.logit(answer(rule, ones))).all())
     assert rule.traits().shrinks
-
-
-# Filters
 
 
 def of_density(*ones: int, d: int = 10) -> BinaryMasks:
@@ -193,9 +187,7 @@ def test_a_complement_passes_the_density_filter_and_not_the_entropy_filter() -> 
 
 
 @pytest.mark.parametrize("prefilter", FILTERS, ids=repr)
-def test_filters_pass_at_least_half_and_then_tolerate_what_the_rule_does(
-    prefilter: BitFilter,
-) -> None:
+def test_filters_pass_at_least_half_and_tolerate_what_rules_do(prefilter: BitFilter) -> None:
     for seed in range(40):
         n = 1 + seed % 9
         bits = Key(seed).uniform(n, 12) < Key(seed).fold("p").uniform(n, 1)
@@ -216,9 +208,6 @@ def test_a_filter_in_front_of_a_rule_says_which_rows_it_left_out() -> None:
     kept = view.findings.kept
     assert kept.tolist() == [i not in (2, 6) for i in range(9)]
     torch.testing.assert_close(out, bits[kept].float().mean(dim=0))
-
-
-# Reputation clipping
 
 
 def positions(*rows: list[int], sizes: tuple[int, ...]) -> Rankings:
@@ -283,9 +272,6 @@ def test_a_client_moves_a_reputation_by_its_share_of_the_width_beside_the_median
     rule = ReputationClipping(width=1 / 11)
     moved = answer(rule, high)[0] - answer(rule, low)[0]
     assert float(moved) == pytest.approx((9 + 10 + 10 - 0 - 1 - 0) / 3)
-
-
-# Vote margin
 
 
 def test_the_certificate_is_exact_for_every_choice_of_rows_and_bits() -> None:

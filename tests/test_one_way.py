@@ -1,7 +1,5 @@
 """A key that a plug-in is handed leads to no other draw of the run."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -36,7 +36,7 @@ SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple)
 
 
 @given(SIZES, st.integers(1, 4), st.integers(0, 2**63), st.floats(0.01, 1.0))
-def test_decode_inverts_encode_and_nearest_inverts_values(
+def test_decode_and_nearest_are_inverses(
     sizes: tuple[int, ...], n: int, seed: int, share: float
 ) -> None:
     d = sum(sizes)
@@ -119,9 +119,7 @@ REJECTED: list[tuple[str, Payload, bytes]] = [
 
 
 @pytest.mark.parametrize(("what", "like", "data"), REJECTED, ids=[row[0] for row in REJECTED])
-def test_bytes_that_no_legal_message_has_are_rejected_and_the_others_are_not(
-    what: str, like: Payload, data: bytes
-) -> None:
+def test_bytes_of_no_legal_message_are_rejected(what: str, like: Payload, data: bytes) -> None:
     good = like.encode()[0]
     received, accepted = type(like).decode([good, Packet.raw(data), good], like.spec)
     assert accepted.tolist() == [True, False, True]
@@ -185,7 +183,7 @@ def test_ties_go_to_the_lower_index_also_for_floats_of_both_signs() -> None:
 @given(
     count=st.integers(1, 5000), ones=st.floats(0, 1), seed=st.integers(0, 2**32), flip=st.booleans()
 )
-def test_coded_bits_are_as_long_as_their_entropy_and_never_much_longer_than_themselves(
+def test_coded_bits_are_as_long_as_their_entropy(
     count: int, ones: float, seed: int, flip: bool
 ) -> None:
     bits = (Key(seed).uniform(count) < ones**4).numpy() ^ flip  # also shares near 0 and 1

@@ -80,9 +80,7 @@ def test_where_one_side_cannot_say_its_cpu_nothing_is_said() -> None:
         ({"loss": float("nan")}, {}, "loss"),
     ],
 )
-def test_work_that_was_not_the_same_has_no_ratio(
-    ours: dict[str, Any], theirs: dict[str, Any], why: str
-) -> None:
+def test_other_work_has_no_ratio(ours: dict[str, Any], theirs: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         pairing.agree(CASE, turn(**ours), turn(**theirs))
 

@@ -68,9 +68,6 @@ def close_to_binomial(values: Tensor, low: Tensor, high: Tensor, mean: Tensor) -
     assert bool(((found - variance).abs() <= 5 * sigma / len(values) ** 0.5 + 1e-6 * gap**2).all())
 
 
-# -- QSGD
-
-
 def test_three_four_five() -> None:
     # |v| s / ||v|| are whole numbers for s = 5 and the norm 5, and for s = 4 and the largest, 4.
     v = torch.tensor([[3.0, -4.0, 0.0]])
@@ -254,8 +251,6 @@ def test_parameters_that_mean_nothing_are_refused(make: Any, message: str) -> No
         make()
 
 
-# -- TernGrad
-
 LAYERS = shared_of(ConvNet((1, 1, 2), (), (2,), 1))  # 4 weights, then 2
 
 
@@ -328,9 +323,6 @@ def test_running_statistics_travel_as_floats_and_layers_do_not_share_a_scale() -
         check_payload(payload)
     assert sent(TernGrad(), x, shared).sizes == shared.layout.sizes[: -len(shared.statistics.sizes)]
     assert sent(TernGrad(), x[:, : sum(SIZES)], shared_of(NETWORK)).sizes == SIZES
-
-
-# -- FedPAQ
 
 
 def test_fedpaq_is_qsgd_with_one_norm_and_clients_that_count_the_same() -> None:

@@ -344,7 +344,7 @@ def test_a_node_that_joins_plays_and_one_that_is_lost_takes_nothing_with_it(
 
 
 @pytest.mark.cluster
-def test_a_driver_that_is_killed_leaves_no_run_and_no_claim(
+def test_a_killed_driver_leaves_nothing(
     cluster: Cluster, calm: dict[str, Record], tmp_path: Path
 ) -> None:
     sweep = cluster.begin(tmp_path, TWENTY)
@@ -395,9 +395,7 @@ def test_what_fails_is_a_failure_and_the_sweep_goes_on(cluster: Cluster, tmp_pat
 
 
 @pytest.mark.cluster
-def test_a_run_that_never_ends_is_cancelled_and_not_tried_again(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_an_endless_run_is_cancelled_and_not_tried_again(cluster: Cluster, tmp_path: Path) -> None:
     diary = Path(cluster.env["DIARY"])
     before = diary.read_text() if diary.exists() else ""
     text = TWO[: TWO.index("[[grid]]")] + '[[grid]]\nattack = "moody:how=wait"\n'

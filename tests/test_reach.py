@@ -1,7 +1,5 @@
 """What a plug-in is handed leads to nothing that it may not read, however it looks."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 from collections.abc import Iterator, Sequence
@@ -336,9 +334,7 @@ class Personal(FedAvg):
 
 @pytest.mark.parametrize("per_round", [1, 2])
 @pytest.mark.parametrize("personal", [False, True])
-def test_a_client_remembers_no_broadcast_that_was_for_another(
-    personal: bool, per_round: int
-) -> None:
+def test_a_client_remembers_no_other_s_broadcast(personal: bool, per_round: int) -> None:
     attack = Looking()
     scenario = SMALL.model_copy(update={"per_round": per_round, "malicious": 0.95})
     protocol = Personal() if personal else FedAvg()

@@ -486,7 +486,7 @@ class Sleepy(FedAvg):
         return super().local_update(tree, batches, grad, key, memory)
 
 
-def test_recordings_are_chosen_where_they_are_faster(
+def test_recordings_are_chosen_if_faster(
     monkeypatch: pytest.MonkeyPatch, still_clock: None
 ) -> None:
     loop = Loop(Sleepy(), CPU, SCHEDULE)

@@ -60,7 +60,7 @@ def test_the_nearest_residue_is_the_end_of_the_field_and_not_beyond_it() -> None
     st.integers(0, 2**32),
     st.booleans(),
 )
-def test_the_sum_of_wrapped_numbers_is_the_wrapped_sum(
+def test_wrapping_and_adding_commute(
     modulus: int, coins: int, n: int, seed: int, odd: bool
 ) -> None:
     modulus += coins

@@ -317,7 +317,7 @@ def test_an_adversary_that_owns_the_whole_round_attacks_all_the_same() -> None:
 @pytest.mark.parametrize("checks", ["finite", "none"])
 @pytest.mark.parametrize("protocol", ["fedavg:lr=1e20", "topk:lr=1e20"])
 @pytest.mark.parametrize("defense", ["mean", "trimmed-mean:f=1", "multi-krum:f=1"])
-def test_a_model_that_explodes_ends_in_a_record_that_can_be_read(
+def test_an_exploded_model_has_a_record(
     protocol: str, defense: str, checks: str, tmp_path: Path
 ) -> None:
     record = play(protocol=protocol, defense=defense, attack="dyn-opt", server_checks=checks)
@@ -353,9 +353,7 @@ class Garbage(Attack):
 
 
 @pytest.mark.parametrize("protocol", ["fedavg", "signsgd", "topk", "fsl", "sfsl"])
-def test_bytes_that_do_not_decode_are_rejected_and_counted_and_the_round_goes_on(
-    protocol: str,
-) -> None:
+def test_bytes_that_do_not_decode_are_rejected_and_counted(protocol: str) -> None:
     setup = with_attack(Garbage(), protocol=protocol, malicious=0.4)
     run_state, (one,) = rounds(setup, 1)
     assert one.malicious > 0
@@ -490,9 +488,7 @@ def test_a_run_doubts_itself_when_it_should_and_only_then() -> None:
         ("fsl", "none", 0.88, 1.0),
     ],
 )
-def test_it_learns_and_the_attack_hurts(
-    protocol: str, attack: str, low: float, high: float
-) -> None:
+def test_learning_and_damage(protocol: str, attack: str, low: float, high: float) -> None:
     scenario = Scenario(protocol=protocol, attack=attack, rounds=25, eval_every=25)
     assert low <= fedbench.play(scenario, device="cpu").result.accuracy <= high
 

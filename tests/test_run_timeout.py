@@ -71,7 +71,7 @@ def test_a_line_says_the_limit_and_where_the_run_was() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("together", [1, 3])
-def test_a_hook_that_never_returns_fails_its_run_only(
+def test_an_endless_hook_fails_its_run_only(
     tmp_path: Path, install: Install, together: int
 ) -> None:
     environment = install(SLEEPER, {"sleeper": "Sleeper"})

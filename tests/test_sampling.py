@@ -100,9 +100,7 @@ def test_sampling_never_costs_and_costs_more_the_more_clients_are_drawn(
 
 
 @pytest.mark.parametrize("sampled", [fixed_size, poisson])
-def test_nothing_overflows_and_a_tiny_rate_keeps_its_digits(
-    sampled: Callable[..., tuple[Floats, Floats]],
-) -> None:
+def test_a_tiny_rate_keeps_its_digits(sampled: Callable[..., tuple[Floats, Floats]]) -> None:
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         for rate in (1e-12, 0.5, 1 - 1e-12):
             for scale in (0.0, 1e-9, 1e6):

@@ -4,8 +4,6 @@ Factors are powers of two, about 1e-6 to 1e6, so that no operation rounds otherw
 what is crafted is compared bit by bit, on any processor.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -90,9 +88,7 @@ def test_longer_messages_are_met_by_messages_as_many_times_as_long(name: str, ru
 
 @pytest.mark.parametrize("direction", ["std", "sign", "unit"])
 @pytest.mark.parametrize("selected", ["most", "all"])
-def test_gamma_scales_with_the_rows_where_the_direction_does_not(
-    direction: Any, selected: Any
-) -> None:
+def test_gamma_scales_where_the_direction_does_not(direction: Any, selected: Any) -> None:
     # Decimal factors round, and one rounding may move a bisection by its last step: 1e-3.
     attack = DynOpt(direction=direction, selected=selected)
     before = crafted(attack, MultiKrum(f=2), rows())[0].notes["gamma"]

@@ -76,7 +76,7 @@ def test_the_others_are_worst_when_all_are_at_one_end(n: int, sigma: float, c: f
 @pytest.mark.edges("None-0.0-0.2", "0.05-0.1-0.05", "0.7-20.0-0.4")
 @pytest.mark.parametrize(("sigma", "c"), SETTINGS)
 @pytest.mark.parametrize("reach", [None, 0.05, 0.7])
-def test_a_sum_never_costs_more_than_its_masks_and_less_the_more_there_are(
+def test_a_sum_costs_less_the_more_masks_there_are(
     sigma: float, c: float, reach: float | None
 ) -> None:
     orders = [1.01, 2.0, 5.0, 30.0, 1024.0]

@@ -49,9 +49,6 @@ def stepped(protocol: SummedResidues, updates: Tensor) -> Tensor:
     return protocol.server_step(flat(d), torch.zeros(d), mean, n, Key(1))
 
 
-# -- what both protocols do to an update
-
-
 @pytest.mark.parametrize("d", [1, 2, 3, 64, 100, 1000])
 def test_the_rotation_is_orthogonal_and_the_same_for_all(d: int) -> None:
     x = Key(d).normal(5, d).double()
@@ -152,9 +149,6 @@ def test_parameters_that_mean_nothing_are_refused(make: Any, message: str) -> No
         make()
 
 
-# -- Skellam
-
-
 def test_the_scale_fills_the_modulus_with_the_sum() -> None:
     # 2**8 = 2 * 4 sqrt(s**2 / 4 + 1/4): s**2 = 4 (1024 - 1/4), and of clip 2 a quarter of it.
     assert Skellam(clients=1, z=0.0, bits=8, clip=1.0).scale(4) == pytest.approx(4095**0.5)
@@ -239,9 +233,6 @@ def test_the_event_of_skellam_is_a_share_of_the_noise() -> None:
     assert Skellam(z=0.0).event(release) is None
 
 
-# -- PBM
-
-
 def test_counts_are_unbiased_and_have_the_variance_of_coins() -> None:
     d, protocol = 40_000, PBM(m=5, theta=0.25, sigmas=2.0, clip=1.0)
     x = torch.full((10, d), 1 / math.sqrt(d)).double()  # half of C: chances 1/2 + 1/8
@@ -276,9 +267,6 @@ def test_the_event_of_pbm_is_the_counts_of_a_client() -> None:
     assert isinstance(event, BinomialCounts)
     assert (event.d, event.coins, event.reach) == (900, 6, 0.1)
     assert event.norm == pytest.approx(0.1 * 30 / 3)  # theta clip / C, and C = 3 clip / 30
-
-
-# -- learning
 
 
 @pytest.mark.slow

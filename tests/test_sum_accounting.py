@@ -33,9 +33,6 @@ def renyi(a: float, p: Floats, q: Floats) -> float:
     return float(np.log((p[kept] * np.exp((a - 1) * loss)).sum()) / (a - 1))
 
 
-# -- Skellam
-
-
 def skellam_exactly(a: float, shift: int, mu: float) -> float:
     k = np.arange(-round(14 * mu**0.5) - 20, round(14 * mu**0.5) + 21)
     p, q = (np.asarray(ive(np.abs(i), mu), dtype=np.float64) for i in (k - shift, k))
@@ -100,16 +97,11 @@ def test_no_noise_has_no_bound_and_no_distance_costs_nothing() -> None:
 @pytest.mark.parametrize(
     ("honest", "adjacency", "what"), [(1, "add-remove", "adjacency"), (0, "zero-out", "honest")]
 )
-def test_who_is_missing_adds_no_noise_so_that_has_no_bound(
-    honest: int, adjacency: Adjacency, what: str
-) -> None:
+def test_missing_noise_has_no_bound(honest: int, adjacency: Adjacency, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         skellam_rdp(ORDERS, SkellamShare(9, 1.0, 1.0), honest, adjacency)
     with pytest.raises(ConfigError, match=what):
         poisson_binomial_rdp(ORDERS, BinomialCounts(9, 2, 0.1, 0.2), honest, adjacency)
-
-
-# -- coins
 
 
 def heads(m: int, p: float) -> Floats:
@@ -135,7 +127,7 @@ def test_one_message_of_one_coordinate_by_hand() -> None:
 @pytest.mark.parametrize("theta", [0.02, 0.1, 0.25])
 @pytest.mark.parametrize(("honest", "m"), [(1, 4), (2, 3), (5, 3), (8, 4)])
 @pytest.mark.parametrize("share", [0.3, 1.0])
-def test_the_bound_is_above_the_divergence_of_all_coins(
+def test_the_bound_exceeds_that_of_all_coins(
     honest: int, m: int, theta: float, share: float
 ) -> None:
     event = BinomialCounts(1, m, theta, share * theta)

@@ -171,7 +171,7 @@ class Ending(Engine):
     ("error", "kind", "played"),
     [(Unavailable("no such device"), "machine", 3), (ConfigError("no such run"), "user", 2)],
 )
-def test_what_failed_for_want_of_a_device_is_played_again(
+def test_a_lack_of_devices_is_retried(
     error: ConfigError, kind: str, played: int, tmp_path: Path
 ) -> None:
     runs = [Run(small(), 0), Run(small(), 1)]
@@ -182,9 +182,6 @@ def test_what_failed_for_want_of_a_device_is_played_again(
         assert {failure.kind for failure in tally.failed.values()} == {kind}
         assert set(tally.failed) == set(asked)
     assert len(engine.submitted) == played
-
-
-# the store
 
 
 def test_a_store_has_what_is_whole(tmp_path: Path) -> None:
@@ -286,9 +283,6 @@ def test_a_store_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         Store(tmp_path / "file").__enter__()
 
 
-# the engine and the driver
-
-
 @pytest.mark.slow
 def test_a_sweep_plays_what_is_missing_and_tells_it(tmp_path: Path) -> None:
     cells = [small(), small(attack="sign-flip")]
@@ -341,9 +335,6 @@ def test_memory_that_is_short_has_several_names() -> None:
     assert crash(ConfigError("--rounds")).message == "--rounds"
 
 
-# the command
-
-
 @pytest.mark.slow
 def test_the_command_plays_once_and_says_what_it_did(tmp_path: Path) -> None:
     dry = sweep(tmp_path, TINY, "--dry-run")
@@ -369,9 +360,7 @@ def attacked_by(moody: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_crash_is_recorded_with_its_traceback_and_the_sweep_goes_on(
-    tmp_path: Path, moody: dict[str, str]
-) -> None:
+def test_a_crash_is_recorded_and_the_sweep_goes_on(tmp_path: Path, moody: dict[str, str]) -> None:
     text = attacked_by('["moody:times=1", "sign-flip"]').replace(
         '["fedavg", "signsgd"]', '"fedavg"'
     )
@@ -395,9 +384,7 @@ def test_a_crash_is_recorded_with_its_traceback_and_the_sweep_goes_on(
 
 
 @pytest.mark.slow
-def test_two_sweeps_that_retry_play_a_failing_run_once(
-    tmp_path: Path, moody: dict[str, str]
-) -> None:
+def test_two_retrying_sweeps_play_a_failing_run_once(tmp_path: Path, moody: dict[str, str]) -> None:
     text = attacked_by('"moody:times=99"').replace('["fedavg", "signsgd"]', '"fedavg"')
     assert sweep(tmp_path, text, env=moody).returncode == 1
     tries = len(Path(moody["DIARY"]).read_text().split())
@@ -423,9 +410,7 @@ def test_runs_of_a_worker_train_together_if_asked_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_of_a_worker_that_is_killed_only_the_run_that_kills_it_fails(
-    tmp_path: Path, moody: dict[str, str]
-) -> None:
+def test_only_the_run_that_kills_a_worker_fails(tmp_path: Path, moody: dict[str, str]) -> None:
     text = attacked_by('["moody:times=99,how=kill", "sign-flip"]')
     ended = sweep(tmp_path, text, "--together", "9", "--workers", "1", env=moody)
     assert ended.returncode == 1, ended.stderr
@@ -478,7 +463,7 @@ def test_ctrl_c_while_workers_start_says_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_attack_command_goes_on_after_a_crash_and_says_where_its_traceback_is(
+def test_the_attack_command_names_the_traceback_of_a_crash(
     tmp_path: Path, moody: dict[str, str]
 ) -> None:
     command = [sys.executable, "-m", "fedbench", "attack", "-a", "moody:times=1", "--seeds", "0"]
@@ -503,7 +488,7 @@ def test_the_attack_command_goes_on_after_a_crash_and_says_where_its_traceback_i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["memory", "allocator", "kill"])
-def test_a_run_out_of_memory_is_tried_again_with_fewer_clients_at_once(
+def test_lack_of_memory_means_smaller_chunks(
     how: str, tmp_path: Path, moody: dict[str, str]
 ) -> None:
     text = attacked_by(f'"moody:times=2,how={how}"').replace('["fedavg", "signsgd"]', '"fedavg"')
@@ -516,9 +501,7 @@ def test_a_run_out_of_memory_is_tried_again_with_fewer_clients_at_once(
 
 
 @pytest.mark.slow
-def test_a_run_that_never_fits_fails_after_a_chunk_of_one(
-    tmp_path: Path, moody: dict[str, str]
-) -> None:
+def test_a_run_fails_that_does_not_fit_as_one(tmp_path: Path, moody: dict[str, str]) -> None:
     text = attacked_by('"moody:times=99,how=kill"').replace('["fedavg", "signsgd"]', '"fedavg"')
     ended = sweep(tmp_path, text, "--workers", "1", env=moody)
     assert ended.returncode == 1

@@ -100,9 +100,7 @@ def test_a_window_or_a_cap_that_means_nothing_is_refused(field: str, value: Any,
         ("all+defense", {"sign-flip", "rank-reversal", "dyn-opt"}),
     ],
 )
-def test_an_attack_that_must_see_more_than_it_may_is_left_out(
-    cap: str | None, fits: set[str]
-) -> None:
+def test_an_attack_that_must_see_too_much_is_left_out(cap: str | None, fits: set[str]) -> None:
     names = ("sign-flip", "rank-reversal", "dyn-opt")
     axes = {"protocol": ("fsl",), "attack": names, "knowledge": (cap,)}
     cells, skipped = Grid(axes).cells()

@@ -123,9 +123,6 @@ def test_the_footprint_of_a_client_by_hand() -> None:
     assert footprint(NETWORK, 4) == 6 * 4 * weights + 2 * 4 * per_sample
 
 
-# the table
-
-
 def scenario(seed: int, **settings: Any) -> Scenario:
     given: dict[str, Any] = {
         "dataset": "digits",

@@ -5,6 +5,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -63,7 +64,6 @@ SMALL = Scenario(
     seed=SEED,
 )
 
-
 HERE = __name__
 
 
@@ -72,18 +72,23 @@ def prepared() -> Setup:
     return prepare(SMALL, "cpu", "loop")
 
 
-def played(**plugins: Any) -> RunState:
-    """A round with these plug-ins in place of attack, defense, protocol or mechanism."""
+def changed(**plugins: Any) -> Setup:
+    """The setup with these plug-ins in place of attack, defense, protocol or mechanism."""
     setup = prepared()
-    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, **plugins))
+    return dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, **plugins))
+
+
+def played(**plugins: Any) -> RunState:
+    """The state after a round with these plug-ins."""
+    setup = changed(**plugins)
     if "protocol" in plugins:
         executor = dataclasses.replace(setup.executor, protocol=plugins["protocol"])
         setup = dataclasses.replace(setup, executor=executor)
-    run_state = RunState(hooks.ask(setup.plugins.protocol, "init", object, setup.shared))
-    run_state.mechanism = hooks.ask(setup.plugins.mechanism, "init", object)
+    state = RunState(hooks.ask(setup.plugins.protocol, "init", object, setup.shared))
+    state.mechanism = hooks.ask(setup.plugins.mechanism, "init", object)
     with hooks.in_round(0):
-        play_round(setup, run_state, 0)
-    return run_state
+        play_round(setup, state, 0)
+    return state
 
 
 def error_of(**plugins: Any) -> str:
@@ -119,26 +124,31 @@ def made(name: str, contract: type, methods: dict[str, Any]) -> Any:
     return dataclass(frozen=True)(cls)()
 
 
+def bound(**hooks: Any) -> dict[str, Any]:
+    """Methods of functions that are not handed the instance."""
+    return {name: lambda self, *given, hook=hook: hook(*given) for name, hook in hooks.items()}
+
+
 def attack(**hooks: Any) -> Any:
-    """An attack with these methods."""
-    methods = {name: lambda self, *given, hook=hook: hook(*given) for name, hook in hooks.items()}
-    return made("Hostile", Attack, methods)
+    return made("Hostile", Attack, bound(**hooks))
+
+
+def writing(write: Callable[[AttackView], object]) -> Callable[..., Any]:
+    """Honest messages of an attack that writes something into its view."""
+
+    def craft(view: AttackView, memory: Any) -> Any:
+        write(view)
+        return view.own, memory
+
+    return craft
 
 
 def noting(notes: Any) -> Callable[..., Any]:
-    def craft(view: AttackView, memory: Any) -> Any:
-        view.notes.update(notes)
-        return view.own, memory
-
-    return craft
+    return writing(lambda view: view.notes.update(notes))
 
 
 def tracing(*trials: Any) -> Callable[..., Any]:
-    def craft(view: AttackView, memory: Any) -> Any:
-        view.trace.extend(trials)
-        return view.own, memory
-
-    return craft
+    return writing(lambda view: view.trace.extend(trials))
 
 
 def own(view: AttackView, memory: Any) -> Any:
@@ -152,97 +162,107 @@ def diverging(grad: Any, local: Any) -> Any:
     return infinite
 
 
-GRADIENT = "wrap_grad"
-WRONG_ATTACKS: list[tuple[str, dict[str, Any], str]] = [
+WRONG_ATTACKS: list[tuple[str, Any, str]] = [
     # hook, what it does, what the line says after round and clients
-    ("craft", {"craft": lambda v, m: None}, "must return a tuple of two, got None"),
-    ("craft", {"craft": lambda v, m: v.own}, "a tuple of two, got a FloatVectors"),
-    ("craft", {"craft": lambda v, m: [v.own, m]}, "a tuple of two, got a list of 2"),
-    ("craft", {"craft": lambda v, m: (v.own, m, 1)}, "a tuple of two, got (a FloatVectors, None"),
-    ("craft", {"craft": lambda v, m: (x for x in (v.own, m))}, "got a generator"),
-    ("craft", {"craft": lambda v, m: (v.updates, m)}, "list of bytes, memory), got a tensor (1, "),
-    ("craft", {"craft": lambda v, m: ("yes", m)}, "list of bytes, memory), got 'yes'"),
-    ("craft", {"craft": lambda v, m: (["yes"], m)}, "list of bytes, memory), got a list of 1"),
-    ("craft", {"craft": lambda v, m: ([bytearray(3)], m)}, "of bytes, memory), got a list of 1"),
-    ("craft", {"craft": lambda v, m: (b"y", m)}, "list of bytes, memory), got b'y'"),
-    ("craft", {"craft": lambda v, m: ((b"y",), m)}, "of bytes, memory), got (b'y')"),
-    ("craft", {"craft": lambda v, m: (None, m)}, "list of bytes, memory), got None"),
-    ("craft", {"craft": lambda v, m: ([], m)}, "must return 1 messages, got 0"),
-    ("craft", {"craft": lambda v, m: ([b"", b""], m)}, "must return 1 messages, got 2"),
-    ("craft", {"craft": lambda v, m: (v.own.take([0, 0]), m)}, "must return 1 messages, got 2"),
-    ("craft", {"craft": lambda v, m: (SignBits(v.updates > 0), m)}, "legal messages: messages "),
-    ("craft", {"craft": lambda v, m: (FloatVectors(v.updates[:, 1:]), m)}, "must return legal "),
-    ("craft", {"craft": lambda v, m: (FloatVectors(v.updates.double()), m)}, "float64"),
-    ("craft", {"craft": lambda v, m: (FloatVectors(v.updates.int()), m)}, "int32"),
-    ("craft", {"craft": lambda v, m: (FloatVectors(v.updates[0]), m)}, "legal messages"),
-    ("craft", {"craft": lambda v, m: (FloatVectors(None), m)}, "of form {'x': None}"),  # type: ignore[arg-type]
+    ("craft", lambda v, m: None, "must return a tuple of two, got None"),
+    ("craft", lambda v, m: v.own, "a tuple of two, got a FloatVectors"),
+    ("craft", lambda v, m: [v.own, m], "a tuple of two, got a list of 2"),
+    ("craft", lambda v, m: (v.own, m, 1), "a tuple of two, got (a FloatVectors, None"),
+    ("craft", lambda v, m: (x for x in (v.own, m)), "got a generator"),
+    ("craft", lambda v, m: (v.updates, m), "list of bytes, memory), got a tensor (1, "),
+    ("craft", lambda v, m: ("yes", m), "list of bytes, memory), got 'yes'"),
+    ("craft", lambda v, m: (["yes"], m), "list of bytes, memory), got a list of 1"),
+    ("craft", lambda v, m: ([bytearray(3)], m), "of bytes, memory), got a list of 1"),
+    ("craft", lambda v, m: (b"y", m), "list of bytes, memory), got b'y'"),
+    ("craft", lambda v, m: ((b"y",), m), "of bytes, memory), got (b'y')"),
+    ("craft", lambda v, m: (None, m), "list of bytes, memory), got None"),
+    ("craft", lambda v, m: ([], m), "must return 1 messages, got 0"),
+    ("craft", lambda v, m: ([b"", b""], m), "must return 1 messages, got 2"),
+    ("craft", lambda v, m: (v.own.take([0, 0]), m), "must return 1 messages, got 2"),
+    ("craft", lambda v, m: (SignBits(v.updates > 0), m), "legal messages: messages "),
+    ("craft", lambda v, m: (FloatVectors(v.updates[:, 1:]), m), "must return legal "),
+    ("craft", lambda v, m: (FloatVectors(v.updates.double()), m), "float64"),
+    ("craft", lambda v, m: (FloatVectors(v.updates.int()), m), "int32"),
+    ("craft", lambda v, m: (FloatVectors(v.updates[0]), m), "legal messages"),
+    ("craft", lambda v, m: (FloatVectors(None), m), "of form {'x': None}"),  # type: ignore[arg-type]
     (
         "craft",
-        {"craft": lambda v, m: (FloatVectors(v.updates.clone().requires_grad_()), m)},
+        lambda v, m: (FloatVectors(v.updates.clone().requires_grad_()), m),
         "raised RuntimeError: Can't call numpy",
     ),
-    ("craft", {"craft": raising(KeyError("x"))}, "raised KeyError: 'x'"),
-    ("craft", {"craft": raising(SystemExit(0))}, "raised SystemExit: 0"),
-    ("craft", {"craft": raising(GeneratorExit())}, "raised GeneratorExit"),
-    ("craft", {"craft": raising(StopIteration())}, "raised StopIteration"),
-    ("craft", {"craft": raising(MemoryError())}, "raised MemoryError"),
-    ("craft", {"craft": raising(Unreadable())}, "raised Unreadable: (its message cannot be read)"),
-    ("craft", {"craft": raising(ValueError("x\n" * 10**6))}, "raised ValueError: x x x"),
-    ("craft", {"craft": raising(ValueError("\x1b[2Jgone"))}, "raised ValueError: [2Jgone"),
-    ("craft", {"craft": endless}, "raised RecursionError: maximum recursion depth exceeded"),
-    ("craft", {"craft": noting({"x": torch.ones(())})}, "texts of at most 1000 characters, got "),
-    ("craft", {"craft": noting({"x": None})}, "got ('x', None)"),
-    ("craft", {"craft": noting({"x": [1]})}, "got ('x', a list of 1)"),
-    ("craft", {"craft": noting({3: 1})}, "got (3, 1)"),
-    ("craft", {"craft": noting({"x": "y" * 10**7})}, "must note at most 100 numbers"),
-    ("craft", {"craft": noting({str(i): i for i in range(101)})}, "got a dict of 101"),
-    ("craft", {"craft": noting({"x": 10**400})}, "must note at most 100 numbers"),
-    ("craft", {"craft": tracing("strong")}, "pairs of numbers, got 'strong'"),
-    ("craft", {"craft": tracing(("a", 1.0))}, "pairs of numbers, got ('a', 1.0)"),
-    ("craft", {"craft": tracing((1.0,))}, "pairs of numbers, got (1.0)"),
-    ("craft", {"craft": tracing(*[(1.0, 1.0)] * 10_001)}, "got a list of 10001"),
-    ("needs", {"needs": lambda: None, "craft": own}, "must return Knowledge, got None"),
-    ("needs", {"needs": lambda: "all", "craft": own}, "must return Knowledge, got 'all'"),
-    ("needs", {"needs": lambda: Knowledge("root"), "craft": own}, "colluders, all, got 'root'"),  # type: ignore[arg-type]
-    ("needs", {"needs": raising(SystemExit(3)), "craft": own}, "raised SystemExit: 3"),
-    ("poison", {"poison": lambda x, y, local: None}, "must return a tuple of two, got None"),
-    ("poison", {"poison": lambda x, y, local: x}, "must return a tuple of two, got a tensor"),
-    ("poison", {"poison": lambda x, y, local: (x, y.float())}, "of torch.int64, got a tensor"),
-    ("poison", {"poison": lambda x, y, local: (x, y[1:])}, "must return labels ("),
-    ("poison", {"poison": lambda x, y, local: (x, y.tolist())}, "must return labels ("),
-    ("poison", {"poison": lambda x, y, local: (x, y - 20)}, "must return labels from 0 to 9"),
+    ("craft", raising(KeyError("x")), "raised KeyError: 'x'"),
+    ("craft", raising(SystemExit(0)), "raised SystemExit: 0"),
+    ("craft", raising(GeneratorExit()), "raised GeneratorExit"),
+    ("craft", raising(StopIteration()), "raised StopIteration"),
+    ("craft", raising(MemoryError()), "raised MemoryError"),
+    ("craft", raising(Unreadable()), "raised Unreadable: (its message cannot be read)"),
+    ("craft", raising(ValueError("x\n" * 10**6)), "raised ValueError: x x x"),
+    ("craft", raising(ValueError("\x1b[2Jgone")), "raised ValueError: [2Jgone"),
+    ("craft", endless, "raised RecursionError: maximum recursion depth exceeded"),
+    ("craft", noting({"x": torch.ones(())}), "texts of at most 1000 characters, got "),
+    ("craft", noting({"x": None}), "got ('x', None)"),
+    ("craft", noting({"x": [1]}), "got ('x', a list of 1)"),
+    ("craft", noting({3: 1}), "got (3, 1)"),
+    ("craft", noting({"x": "y" * 10**7}), "must note at most 100 numbers"),
+    ("craft", noting({str(i): i for i in range(101)}), "got a dict of 101"),
+    ("craft", noting({"x": 10**400}), "must note at most 100 numbers"),
+    ("craft", tracing("strong"), "pairs of numbers, got 'strong'"),
+    ("craft", tracing(("a", 1.0)), "pairs of numbers, got ('a', 1.0)"),
+    ("craft", tracing((1.0,)), "pairs of numbers, got (1.0)"),
+    ("craft", tracing(*[(1.0, 1.0)] * 10_001), "got a list of 10001"),
+    ("needs", lambda: None, "must return Knowledge, got None"),
+    ("needs", lambda: "all", "must return Knowledge, got 'all'"),
+    ("needs", lambda: Knowledge("root"), "colluders, all, got 'root'"),  # type: ignore[arg-type]
+    ("needs", raising(SystemExit(3)), "raised SystemExit: 3"),
+    ("poison", lambda x, y, local: None, "must return a tuple of two, got None"),
+    ("poison", lambda x, y, local: x, "must return a tuple of two, got a tensor"),
+    ("poison", lambda x, y, local: (x, y.float()), "of torch.int64, got a tensor"),
+    ("poison", lambda x, y, local: (x, y[1:]), "must return labels ("),
+    ("poison", lambda x, y, local: (x, y.tolist()), "must return labels ("),
+    ("poison", lambda x, y, local: (x, y - 20), "must return labels from 0 to 9"),
+    ("poison", lambda x, y, local: (x * torch.nan, y), "finite images, got "),
+    ("poison", lambda x, y, local: (x / 0, y), "finite images, got "),
+    ("poison", lambda x, y, local: (x.double(), y), "(N, 1, 8, 8) of torch.float32"),
+    ("poison", lambda x, y, local: (x[..., 1:], y), "(N, 1, 8, 8) of torch.float32"),
+    ("poison", lambda x, y, local: (x[:0], y[:0]), "at least one image"),
+    ("poison", lambda x, y, local: (x.numpy(), y), "got a ndarray"),
+    ("poison", raising(SystemExit(0)), "raised SystemExit: 0"),
+    ("wrap_grad", lambda grad, local: None, "must return a function (tree, x, y, key)"),
+    ("wrap_grad", lambda grad, local: lambda *_: None, "a dict of tensors, got None"),
+    ("wrap_grad", lambda grad, local: lambda *_: {}, "the shapes of the tree, got ('conv"),
     (
-        "poison",
-        {"poison": lambda x, y, local: (x * torch.nan, y)},
-        "finite images, got ",
-    ),
-    ("poison", {"poison": lambda x, y, local: (x / 0, y)}, "finite images, got "),
-    ("poison", {"poison": lambda x, y, local: (x.double(), y)}, "(N, 1, 8, 8) of torch.float32"),
-    ("poison", {"poison": lambda x, y, local: (x[..., 1:], y)}, "(N, 1, 8, 8) of torch.float32"),
-    ("poison", {"poison": lambda x, y, local: (x[:0], y[:0])}, "at least one image"),
-    ("poison", {"poison": lambda x, y, local: (x.numpy(), y)}, "got a ndarray"),
-    ("poison", {"poison": raising(SystemExit(0))}, "raised SystemExit: 0"),
-    (GRADIENT, {GRADIENT: lambda grad, local: None}, "must return a function (tree, x, y, key)"),
-    (GRADIENT, {GRADIENT: lambda grad, local: lambda *_: None}, "a dict of tensors, got None"),
-    (GRADIENT, {GRADIENT: lambda grad, local: lambda *_: {}}, "the shapes of the tree, got ('conv"),
-    (
-        GRADIENT,
-        {GRADIENT: lambda grad, local: lambda tree, *_: {k: x[:1] for k, x in tree.items()}},
+        "wrap_grad",
+        lambda grad, local: lambda tree, *_: {k: x[:1] for k, x in tree.items()},
         "must return a gradient with the shapes of the tree",
     ),
-    (GRADIENT, {GRADIENT: lambda grad, local: raising(KeyError(1))}, "raised KeyError: 1"),
-    (GRADIENT, {GRADIENT: raising(SystemExit(0))}, "raised SystemExit: 0"),
+    ("wrap_grad", lambda grad, local: raising(KeyError(1)), "raised KeyError: 1"),
+    ("wrap_grad", raising(SystemExit(0)), "raised SystemExit: 0"),
+    ("trigger", lambda x, y: x, "None or (images, label), got a tensor"),
+    ("trigger", lambda x, y: (x[..., 1:], 3), "must return images (N, 1, 8, 8)"),
+    ("trigger", lambda x, y: (x[:1] * torch.nan, 3), "must return finite images"),
+    ("trigger", lambda x, y: (x[:1], 10), "a label from 0 to 9, got 10"),
+    ("trigger", lambda x, y: (x[:1], -1), "a label from 0 to 9, got -1"),
+    ("trigger", lambda x, y: (x[:1], True), "a label from 0 to 9, got True"),
+    (
+        "trigger",
+        lambda x, y: (x[:1], torch.tensor(3)),
+        "a label from 0 to 9, got a tensor () of torch.int64",
+    ),
+    ("trigger", lambda x, y: (x, 3), "images that are not of the target class 3"),
+    ("trigger", raising(SystemExit(0)), "raised SystemExit: 0"),
 ]
 
 
 def test_an_attack_that_goes_wrong_is_named_with_hook_round_and_client() -> None:
     malicious = set(prepared().population.malicious.nonzero()[:, 0].tolist())
-    for hook, methods, problem in WRONG_ATTACKS:
-        text = error_of(attack=attack(**methods))
-        start = f"plug-in Hostile of {HERE}: " + hook
+    for hook, method, problem in WRONG_ATTACKS:
+        text = error_of(attack=attack(**{"craft": own, hook: method}))
+        start = f"plug-in Hostile of {HERE}: {hook}"
         assert text.startswith(start), text
         assert problem in text, (problem, text)
-        if hook != "needs":
+        if hook == "trigger":
+            assert text.startswith(f"{start} in round 0 "), text
+        elif hook != "needs":
             where, _, client = text.removeprefix(start).partition(" for client ")
             assert where == " in round 0", text
             assert int(client.split()[0]) in malicious, text
@@ -255,37 +275,15 @@ def test_all_colluders_of_a_round_are_named_but_no_more_than_a_line_holds() -> N
     assert str(many).endswith("in round 2 for clients 0, 1, 2, 3, 4 and 4 more raised KeyError")
 
 
-WRONG_TRIGGERS: list[tuple[Any, str]] = [
-    (lambda x, y: x, "None or (images, label), got a tensor"),
-    (lambda x, y: (x[..., 1:], 3), "must return images (N, 1, 8, 8)"),
-    (lambda x, y: (x[:1] * torch.nan, 3), "must return finite images"),
-    (lambda x, y: (x[:1], 10), "a label from 0 to 9, got 10"),
-    (lambda x, y: (x[:1], -1), "a label from 0 to 9, got -1"),
-    (lambda x, y: (x[:1], True), "a label from 0 to 9, got True"),
-    (lambda x, y: (x[:1], torch.tensor(3)), "a label from 0 to 9, got a tensor () of torch.int64"),
-    (lambda x, y: (x, 3), "images that are not of the target class 3"),
-    (raising(SystemExit(0)), "raised SystemExit: 0"),
-]
-
-
-def test_a_trigger_that_goes_wrong_is_named() -> None:
-    for trigger, problem in WRONG_TRIGGERS:
-        text = error_of(attack=attack(craft=own, trigger=trigger))
-        assert text.startswith(f"plug-in Hostile of {HERE}: trigger in round 0 "), text
-        assert problem in text, text
-
-
 def rule(**hooks: Any) -> Any:
     """A rule with these methods, else the plain mean."""
     plain = {"tolerates": lambda n: 0, "aggregate": lambda r, s, v: (r.values().mean(dim=0), s)}
-    given = plain | hooks
-    methods = {name: lambda self, *args, hook=hook: hook(*args) for name, hook in given.items()}
-    return made("Crooked", Defense, methods)
+    return made("Crooked", Defense, bound(**(plain | hooks)))
 
 
-def finding(**found: Any) -> Callable[..., Any]:
+def finding(**findings: Any) -> Callable[..., Any]:
     def aggregate(received: FloatVectors, state: Any, view: ServerView) -> Any:
-        for name, value in found.items():
+        for name, value in findings.items():
             setattr(view.findings, name, value)
         return received.x.mean(dim=0), state
 
@@ -453,22 +451,11 @@ def test_a_mechanism_that_goes_wrong_is_named_with_hook_and_round() -> None:
         ("message_bits", lambda: "9", "must return int, got '9'"),
         ("event", lambda release: 3, "must return DpEvent or None, got 3"),
         ("init", raising(SystemExit(0)), "raised SystemExit: 0"),
+        ("wrap_grad", lambda grad: None, "in round 0 must return a function "),
     ):
-        methods = {hook: lambda self, *given, answer=answer: answer(*given)}
-        odd = made("Leaky", Mechanism, methods)
-        text = error_of(mechanism=odd)
+        text = error_of(mechanism=made("Leaky", Mechanism, bound(**{hook: answer})))
         assert text.startswith(f"plug-in Leaky of {HERE}: {hook}"), text
         assert problem in text, text
-
-
-def test_training_that_a_mechanism_or_an_attack_breaks_names_it() -> None:
-    @dataclass(frozen=True)
-    class Leaky(Mechanism):
-        def wrap_grad(self, grad: Any) -> Any:
-            return None
-
-    text = error_of(mechanism=Leaky())
-    assert text.startswith(f"plug-in Leaky of {HERE}: wrap_grad in round 0 must return a function ")
 
 
 def test_contract_tests_say_in_one_line_what_a_hook_must_return() -> None:
@@ -485,14 +472,8 @@ def test_contract_tests_say_in_one_line_what_a_hook_must_return() -> None:
         (lambda: check_defense(rule(aggregate=nothing)), "Crooked of {}: aggregate "),
         (lambda: check_defense(rule(select=nothing, traits=nothing)), "Crooked of {}: traits "),
         (lambda: check_defense(rule(tolerates=nothing)), "Crooked of {}: tolerates "),
-        (
-            lambda: check_mechanism(no_gradient, FedAvg()),
-            "Leaky of {}: wrap_grad ",
-        ),
-        (
-            lambda: check_mechanism(no_payload, FedAvg()),
-            "Leaky of {}: on_payload ",
-        ),
+        (lambda: check_mechanism(no_gradient, FedAvg()), "Leaky of {}: wrap_grad "),
+        (lambda: check_mechanism(no_payload, FedAvg()), "Leaky of {}: on_payload "),
         (lambda: check_protocol(Odd(hook="message", answer=nothing)), "Odd of {}: message "),
     ]
     for check, start in checks:
@@ -503,13 +484,26 @@ def test_contract_tests_say_in_one_line_what_a_hook_must_return() -> None:
         assert len(text.splitlines()) == 1
 
 
-def test_ctrl_c_and_what_a_plug_in_tells_the_user_before_a_round_pass_as_they_are() -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # CI may ignore it
+@contextmanager
+def interrupts(handler: Any) -> Iterator[None]:
+    """Ctrl-C is handled so, whatever CI does with it."""
+    before = signal.signal(signal.SIGINT, handler)
     try:
-        with pytest.raises(KeyboardInterrupt):
-            played(attack=attack(craft=raising(KeyboardInterrupt())))
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_only_a_ctrl_c_that_nobody_can_have_pressed_is_the_plug_in_s() -> None:
+    interrupted = attack(craft=raising(KeyboardInterrupt()))
+    with interrupts(signal.default_int_handler), pytest.raises(KeyboardInterrupt):
+        played(attack=interrupted)
+    with interrupts(signal.SIG_IGN):  # as in the workers of a sweep
+        text = error_of(attack=interrupted)
+    assert text.endswith(" raised KeyboardInterrupt")
+
+
+def test_what_a_plug_in_tells_the_user_before_a_round_passes_as_it_is() -> None:
     with pytest.raises(ConfigError, match=r"^Pixel\.size must be less$"):
         hooks.ask(attack(needs=raising(ConfigError("Pixel.size must be less"))), "needs", Knowledge)
 
@@ -525,20 +519,11 @@ def test_advice_to_the_user_from_a_round_names_its_plug_in_and_misfits_nobody() 
         assert str(caught.value) == (
             f"plug-in Crooked of {HERE}: {hook} in round 0 raised Incompatible: does not fit here"
         )
-        told = crash(caught.value)
-        assert (told.kind, told.message) == ("user", str(caught.value))
+        failure = crash(caught.value)
+        assert (failure.kind, failure.message) == ("user", str(caught.value))
     with pytest.raises(PluginError) as caught:
         played(defense=rule(aggregate=raising(Unavailable("--device cuda must be here"))))
     assert crash(caught.value).kind == "machine"
-
-
-def test_a_ctrl_c_that_nobody_can_have_pressed_is_the_plug_in_s() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the workers of a sweep
-    try:
-        text = error_of(attack=attack(craft=raising(KeyboardInterrupt())))
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert text.endswith(" raised KeyboardInterrupt")
 
 
 def test_a_rule_that_writes_into_what_ready_is_shown_spoils_nothing() -> None:
@@ -575,15 +560,18 @@ def test_what_is_legal_stays_legal() -> None:
     played(defense=rule(aggregate=lambda r, s, v: (r.x.double()[0] * torch.nan, threading.Lock())))
 
 
+def attacked(setup: Setup, **changes: Any) -> tuple[Setup, RunState]:
+    """The setup called by the name of an attack, and the state before its first round."""
+    scenario = setup.scenario.model_copy(update={"attack": "sign-flip"} | changes)
+    setup = dataclasses.replace(setup, scenario=scenario)
+    return setup, RunState(setup.plugins.protocol.init(setup.shared))
+
+
 def doubts(**plugins: Any) -> list[str]:
-    setup = prepared()
-    scenario = setup.scenario.model_copy(update={"attack": "sign-flip"})
-    changed = dataclasses.replace(setup.plugins, **plugins)
-    setup = dataclasses.replace(setup, plugins=changed, scenario=scenario)
-    run_state = RunState(setup.plugins.protocol.init(setup.shared))
+    setup, state = attacked(changed(**plugins))
     with hooks.in_round(0):
-        one = play_round(setup, run_state, 0)
-    return build_record(setup, run_state, [one], 1.0).flags
+        played_round = play_round(setup, state, 0)
+    return build_record(setup, state, [played_round], 1.0).flags
 
 
 def test_an_attack_whose_messages_do_not_arrive_is_flagged() -> None:
@@ -597,23 +585,17 @@ def test_an_attack_whose_messages_do_not_arrive_is_flagged() -> None:
 
 def test_how_many_messages_were_rejected_is_counted_over_the_rounds_of_the_attack() -> None:
     # The rounds in which it acts have 4 malicious messages: 4, 3 and 2 of them are rejected.
-    setup = prepared()
-    scenario = setup.scenario.model_copy(update={"attack": "sign-flip", "attack_from": 1})
-    setup = dataclasses.replace(setup, scenario=scenario)
-    run_state = RunState(setup.plugins.protocol.init(setup.shared))
-    one = play_round(setup, run_state, 0)
-    before = one.model_copy(update={"malicious": 4, "rejected_malicious": 4})
-    for refused, flag in ((2, "all"), (1, "most"), (0, None)):
-        acted = [
-            one.model_copy(update={"step": 1, "malicious": 2, "rejected_malicious": 2}),
-            one.model_copy(update={"step": 2, "malicious": 2, "rejected_malicious": refused}),
-        ]
-        found = [
-            text
-            for text in build_record(setup, run_state, [before, *acted], 1.0).flags
-            if "were" in text
-        ]
-        assert found == ([f"{flag} malicious messages were rejected"] if flag else [])
+    setup, state = attacked(prepared(), attack_from=1)
+    first = play_round(setup, state, 0)
+    rounds = [
+        first.model_copy(update={"malicious": 4, "rejected_malicious": 4}),
+        first.model_copy(update={"step": 1, "malicious": 2, "rejected_malicious": 2}),
+    ]
+    for rejected, flag in ((2, "all"), (1, "most"), (0, None)):
+        last = {"step": 2, "malicious": 2, "rejected_malicious": rejected}
+        record = build_record(setup, state, [*rounds, first.model_copy(update=last)], 1.0)
+        flags = [text for text in record.flags if "were" in text]
+        assert flags == ([f"{flag} malicious messages were rejected"] if flag else [])
 
 
 def test_a_rule_that_answers_nan_is_scored_and_flagged() -> None:
@@ -625,13 +607,10 @@ def test_a_rule_that_answers_nan_is_scored_and_flagged() -> None:
     flag = "the rule answered NaN or infinity in some rounds"
     assert flag in doubts(defense=rule(aggregate=ruined))
     assert flag not in doubts(defense=Mean())
-    setup = prepared()
-    plugins = dataclasses.replace(setup.plugins, defense=rule(aggregate=ruined))
-    setup = dataclasses.replace(setup, plugins=plugins)
-    run_state = RunState(setup.plugins.protocol.init(setup.shared))
-    one = play_round(setup, run_state, 0)
-    assert one.findings == {"not_finite": 2}
-    assert one.accuracy == 0.0
+    setup = changed(defense=rule(aggregate=ruined))
+    played_round = play_round(setup, RunState(setup.plugins.protocol.init(setup.shared)), 0)
+    assert played_round.findings == {"not_finite": 2}
+    assert played_round.accuracy == 0.0
 
 
 PACKAGE = """
@@ -722,7 +701,7 @@ def test_of_all_that_is_installed_what_is_broken_is_skipped_and_what_is_named_is
     fields = {name: (getattr(SMALL, name),) for name in ("model", "clients", "per_round")}
     cells, skipped = Grid(fields | {"attack": ("installed",)}).cells()
     assert "sign-flip" in [cell.attack for cell in cells]
-    reasons = {one.attack: one.reason for one in skipped}
+    reasons = {cell.attack: cell.reason for cell in skipped}
     assert "(SystemExit: 0)" in reasons["leaver"]
     with pytest.raises(UnknownPluginError, match="leaver"):
         Grid(fields | {"attack": ("sign-flip", "leaver")}).cells()
@@ -791,19 +770,23 @@ def test_an_error_of_a_plug_in_travels_between_processes_and_keeps_its_traceback
         played(attack=attack(craft=raising(KeyError("x"))))
     again = pickle.loads(pickle.dumps(caught.value))
     assert str(again) == str(caught.value)
-    told = crash(caught.value)
-    assert (told.kind, told.error, told.message) == ("crash", "PluginError", str(caught.value))
-    assert "KeyError: 'x'" in told.traceback
-    assert "in hook" in told.traceback
+    failure = crash(caught.value)
+    assert (failure.kind, failure.error, failure.message) == (
+        "crash",
+        "PluginError",
+        str(caught.value),
+    )
+    assert "KeyError: 'x'" in failure.traceback
+    assert "in hook" in failure.traceback
 
 
 def test_memory_that_a_plug_in_lacks_is_lack_of_memory_and_long_texts_are_cut() -> None:
     with pytest.raises(PluginError) as caught:
         played(attack=attack(craft=raising(MemoryError("10 TiB"))))
     assert crash(caught.value).kind == "memory"
-    told = crash(ValueError("x" * 10**6))
-    assert len(told.message) <= blame.MESSAGE
-    assert len(told.traceback) < 110_000
+    failure = crash(ValueError("x" * 10**6))
+    assert len(failure.message) <= blame.MESSAGE
+    assert len(failure.traceback) < 110_000
     assert crash(Unreadable()).message == "(its message cannot be read)"
 
 

@@ -11,7 +11,6 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import binom, norm
 
-from fedbench.core.errors import ConfigError
 from fedbench.privacy.amplification import (
     SLACK,
     cube,
@@ -446,34 +445,3 @@ def test_gaussian_epsilon_mu_and_delta_invert_each_other() -> None:
     assert gdp_epsilon(0.0, 1e-5) == 0
     assert gdp_delta(gdp_mu(0.0, 1e-5), 0.0) == pytest.approx(1e-5)
     assert gdp_rounds(0.5, 16) == 2.0
-
-
-@pytest.mark.parametrize(
-    ("wrong", "subject"),
-    [
-        (lambda: marginal(0.3, 1.0, 0.0), "c must"),
-        (lambda: marginal(0.3, 1.0, 0.5), "c must"),
-        (lambda: marginal(0.3, -1.0, 0.2), "sigma must"),
-        (lambda: marginal(0.3, math.nan, 0.2), "sigma must"),
-        (lambda: marginal_slope(0.3, math.inf, 0.2), "sigma must"),
-        (lambda: mask_rdp([2.0], 0, 1.0, 0.2), "d must"),
-        (lambda: mask_rdp([2.0], 5, 1.0, 0.2, 0.0), "sensitivity must"),
-        (lambda: mask_rdp([1.0], 5, 1.0, 0.2), "orders must"),
-        (lambda: envelope([2.0], -1.0, 1.0, 0.2), "squared must"),
-        (lambda: RandomizedResponse(0.6, 5), "p must"),
-        (lambda: RandomizedResponse(0.2, 0), "n must"),
-        (lambda: RandomizedResponse(0.2, 5).delta(-1.0), "epsilon must"),
-        (lambda: RandomizedResponse(0.2, 5).epsilon([0.1, 1.0]), "delta must"),
-        (lambda: rdp_to_dp([2.0], [1.0], 0.0), "delta must"),
-        (lambda: rdp_to_dp_mironov([0.5], [1.0], 0.1), "orders must"),
-        (lambda: rdp_rounds([1.0], 0), "rounds must"),
-        (lambda: gdp_rounds(1.0, 0), "rounds must"),
-        (lambda: gdp_epsilon(-1.0, 0.1), "mu must"),
-        (lambda: gdp_delta(1.0, -1.0), "epsilon must"),
-        (lambda: gdp_mu(1.0, 1.0), "delta must"),
-        (lambda: zcdp_to_dp(-1.0, 0.1), "rho must"),
-    ],
-)
-def test_wrong_numbers_are_refused_by_name(wrong: Callable[[], object], subject: str) -> None:
-    with pytest.raises(ConfigError, match=subject):
-        wrong()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import fedbench
 from fedbench.api import ServerView, Shared
-from fedbench.core.errors import ConfigError, IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.order_statistics import largest
 from fedbench.core.rng import Key
 from fedbench.executors.training import Client, Loop, Schedule
@@ -603,27 +603,6 @@ def test_a_tenth_of_the_weights_learns_the_digits(fields: str, low: float) -> No
         eval_every=15,
     )
     assert fedbench.play(scenario, device="cpu").result.accuracy >= low
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"final": 1.0},
-        {"final": -0.1},
-        {"final": math.nan},
-        {"initial": 0.91},
-        {"initial": -0.1},
-        {"start": 0},
-        {"start": 40},
-        {"until": 1},
-        {"until": 2**24 + 1},
-        {"frequency": 0},
-        {"lr": 0.0},
-    ],
-)
-def test_impossible_settings_end_in_one_line(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"^FedSparsify\.[a-z]+ must be [^\n]*$"):
-        FedSparsify(**wrong)
 
 
 def test_the_largest_are_those_of_a_stable_sort_with_ties_and_without() -> None:

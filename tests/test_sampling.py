@@ -8,7 +8,6 @@ import mpmath
 import numpy as np
 import pytest
 
-from fedbench.core.errors import ConfigError
 from fedbench.privacy.amplification import r_alpha
 from fedbench.privacy.conversion import Floats
 from fedbench.privacy.sampling import between, fixed_size, poisson, pure_sampled
@@ -145,22 +144,3 @@ def test_between_two_orders_the_chord_is_above_what_a_mixture_costs() -> None:
     assert math.isinf(ours[-1])
     holes = np.where(integers == 3, np.inf, exact)
     assert between([3.0], integers, holes)[0] == pytest.approx((exact[0] + 3 * exact[2]) / 2 / 2)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "subject"),
-    [
-        (lambda: fixed_size(0.0, gaussian), "rate must"),
-        (lambda: poisson(1.1, gaussian), "rate must"),
-        (lambda: poisson(math.nan, gaussian), "rate must"),
-        (lambda: fixed_size(0.5, gaussian, -1.0), "pure must"),
-        (lambda: fixed_size(0.5, gaussian, largest=1), "largest must"),
-        (lambda: poisson(0.5, lambda a: -a), "rdp_at must"),
-        (lambda: poisson(0.5, lambda a: a[1:]), "rdp_at must"),
-        (lambda: pure_sampled(-1.0, 0.5), "epsilon must"),
-        (lambda: between([1.0], np.array([2.0]), np.array([0.1])), "orders must"),
-    ],
-)
-def test_wrong_numbers_are_refused_by_name(wrong: Callable[[], object], subject: str) -> None:
-    with pytest.raises(ConfigError, match=subject):
-        wrong()

@@ -1,7 +1,6 @@
 """The sum of masks: convolutions of everybody's bits, all of the others' corners, and a table."""
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -196,18 +195,3 @@ def test_nothing_overflows_at_the_extremes() -> None:
                 eps = sum_rdp([1 + 1e-6, 1024.0], 5_200_000, n, sigma, c, 0.1)
                 assert np.isfinite(eps).all(), (sigma, c)
                 assert (eps >= 0).all()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "subject"),
-    [
-        (lambda: sum_rdp([2.0], 5, 0, 1.0, 0.2), "n must"),
-        (lambda: sum_rdp([2.0], 0, 3, 1.0, 0.2), "d must"),
-        (lambda: sum_rdp([2.0], 5, 3, -1.0, 0.2), "sigma must"),
-        (lambda: sum_rdp([2.0], 5, 3, 1.0, 0.2, 0.0), "sensitivity must"),
-        (lambda: sum_rdp([1.0], 5, 3, 1.0, 0.2), "orders must"),
-    ],
-)
-def test_wrong_numbers_are_refused_by_name(wrong: Callable[[], object], subject: str) -> None:
-    with pytest.raises(ConfigError, match=subject):
-        wrong()

@@ -36,7 +36,7 @@ CODECS = [
     for name in registry.names("protocol")
     if issubclass(registry.plugin("protocol", name), CompressedUpdates)
 ]
-OTHERS = ["cast", "signsgd", "stochastic-sign", "fedmrn", "fedsparsify"]
+OTHERS = ["cast", "signsgd", "stochastic-sign", "fedmrn", "fedmrns", "fedsparsify"]
 VARIANTS = ["eden:bits=2.5", "qsgd:norm=l2,bucket=0,code=elias", "topk:error_feedback=true"]
 
 

@@ -125,9 +125,32 @@ def test_whatever_is_accepted_has_a_finite_aggregate(name: str, rule: str) -> No
     assert played >= 1
 
 
-@pytest.mark.parametrize("name", registry.names("protocol"))
-def test_every_protocol_keeps_its_promises(name: str) -> None:
-    check_protocol(registry.load("protocol", name))
+VARIANTS = [
+    *("cast:form=bf16", "drive:error_feedback=true", "drive:scale=min-mse"),
+    *("eden:bits=0.5", "eden:bits=2.5", "ef-signsgd:per=vector"),
+    *("feddrop:conv=0.4,dense=0.5", "feddrop:conv=0.9,dense=0.9", "fedmog:k=1,lam=0.1"),
+    *("fedmog:k=3,lam=5", "fedmrn:sm=false", "fedmrn:pm=false", "fedmrn:sm=false,pm=false"),
+    *("fedmrn:when=after", "fedmrn:when=after,sm=false", "fedmrns:sm=false", "fedmrns:pm=false"),
+    *("fedmrns:sm=false,pm=false", "fedmrns:when=after", "fedmrns:when=after,sm=false"),
+    *(
+        "fedsparse:gate_output=false",
+        "fedsparsify:initial=0.5",
+        "fedsparsify:initial=0.5,per=layer",
+    ),
+    *("fedsparsify:initial=0.5,merge=half", "fedsparsify:initial=0.5,merge=average"),
+    *("fedsparsify:initial=0.5,where=server", "fedsparsify:initial=0.5,where=server,per=layer"),
+    *("fedsparsify:initial=0.9,final=0.99", "pbm:m=1,clients=1", "pbm:m=40,theta=0.25"),
+    *("qsgd:norm=l2,bucket=0,code=elias", "qsgd:bucket=16,error_feedback=true"),
+    *("randk:k=0.2,error_feedback=true", "signsgd:zero=random,tie=random", "skellam:z=0"),
+    *("skellam:beta=0,bits=8", "stochastic-sign:beta=0.9,norm=l2", "terngrad:clip=2.5"),
+    *("terngrad:error_feedback=true", "topk:k=0.05,error_feedback=true"),
+    "topk:k=0.1,error_feedback=true,index=entropy",
+]
+
+
+@pytest.mark.parametrize("text", [*registry.names("protocol"), *VARIANTS])
+def test_every_protocol_keeps_its_promises(text: str) -> None:
+    check_protocol(registry.load("protocol", text))
 
 
 @pytest.mark.parametrize("kind", registry.KINDS)

@@ -16,7 +16,6 @@ from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.protocols.topk import TopK
 from fedbench.run import play_round
-from fedbench.testing import check_protocol
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.none import NoAttack
 from fedbench_attacks.sign_flip import SignFlip
@@ -33,11 +32,6 @@ def game(protocol: Protocol[Any], **plugins: Any) -> Setup:
     parts = dataclasses.replace(setup.plugins, protocol=protocol, **plugins)
     engine = executor("loop", protocol, setup.shared, Schedule(1, 8))
     return dataclasses.replace(setup, plugins=parts, executor=engine)
-
-
-@pytest.mark.parametrize("protocol", SKELETONS, ids=IDS)
-def test_a_skeleton_keeps_the_promises_of_a_protocol(protocol: Protocol[Any]) -> None:
-    check_protocol(protocol)
 
 
 @pytest.mark.parametrize("attack", [NoAttack(), SignFlip(via="wire"), DynOpt(via="wire")])

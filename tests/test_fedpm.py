@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import fedbench
 from fedbench.adversary.threat_model import forge
 from fedbench.api import ServerView, Shared
 from fedbench.core.errors import ConfigError
@@ -16,7 +15,6 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked
-from fedbench.experiment.scenario import Scenario
 from fedbench.models.models import CNN4, CNN8, Conv6, Model, ResNet20
 from fedbench.models.network import ConvNet
 from fedbench.payload import BinaryMasks, FloatVectors
@@ -423,32 +421,3 @@ def test_loop_and_stacked_send_the_same_masks(protocol: ScoreTraining) -> None:
         assert isinstance(payload, BinaryMasks)
         sent.append(payload.mask)
     assert torch.equal(sent[0], sent[1])
-
-
-# -- learning: digits, 10 clients, 8 rounds of 2 epochs; mean - 5 sigma over seeds 0 to 4
-
-
-def learned(**fields: object) -> float:
-    base = {"clients": 10, "per_round": 10, "rounds": 8, "partition": "iid", "batch_size": 16}
-    return fedbench.play(Scenario.of(**(base | {"malicious": 0.0} | fields))).result.accuracy
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("protocol", "floor"),
-    [
-        ("fedpm", 0.74),  # 0.913 +- 0.033
-        ("topk-mask", 0.85),  # 0.944 +- 0.018
-        ("fedmask", 0.85),  # 0.944 +- 0.017
-        ("hidenseek", 0.89),  # 0.953 +- 0.011
-    ],
-)
-def test_masks_learn_the_digits(protocol: str, floor: float) -> None:
-    assert learned(protocol=protocol) > floor
-
-
-@pytest.mark.slow
-def test_complements_break_fedpm_and_a_trimmed_mean_mends_it() -> None:
-    attack = {"protocol": "fedpm", "attack": "sign-flip", "malicious": 0.4}
-    assert learned(**attack) < 0.23  # 0.109 +- 0.024
-    assert learned(**attack, defense="trimmed-mean") > 0.57  # 0.812 +- 0.047

@@ -23,7 +23,7 @@ from fedbench.protocols import hard_concrete
 from fedbench.protocols.fedsparse import FedSparse, SparseState
 from fedbench.protocols.groups import gating, group_norms, initial_threshold
 from fedbench.protocols.optimizers import Adam, Adamax
-from fedbench.testing import NETWORK, check_payload, check_protocol, example_clients
+from fedbench.testing import NETWORK, check_payload, example_clients
 
 T = 1e-3
 
@@ -367,7 +367,6 @@ def test_the_deployed_model_is_pruned_but_not_multiplied_by_theta() -> None:
 def test_the_output_layer_may_be_spared() -> None:
     shared = shared_of()
     protocol = FedSparse(gate_output=False)
-    check_protocol(protocol)
     assert protocol.gated(shared).d == 15
     assert gating(shared.weights, False)[-1] == ((3, 5), ())
 
@@ -426,13 +425,6 @@ def test_biases_travel_ungated_as_updates_and_move_by_adam_too() -> None:
     assert own[-p:].tolist() == (state.w[-p:] + 0.5).tolist()
     after = protocol.server_step(shared, state, sent.values()[0], 1, Key(0))
     assert (after.w[-p:] - state.w[-p:]).tolist() == pytest.approx([0.1] * p, abs=1e-5)
-
-
-@pytest.mark.slow
-def test_it_learns() -> None:
-    # Over seeds 0 to 4: .916 +- .021; the margin is five sigma.
-    scenario = Scenario(protocol="fedsparse", rounds=25, eval_every=25)
-    assert fedbench.play(scenario, device="cpu").result.accuracy >= 0.81
 
 
 @pytest.mark.slow

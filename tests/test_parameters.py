@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from figure5 import printed_mean
 
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
@@ -23,7 +24,7 @@ from fedbench.privacy.conversion import (
     zcdp_to_dp,
 )
 from fedbench.privacy.gaussian import fixed_size_rdp, poisson_epsilons, poisson_rdp
-from fedbench.privacy.inverse import inverse_marginal, printed_mean
+from fedbench.privacy.inverse import inverse_marginal
 from fedbench.privacy.mechanisms.dp_fedavg import DPFedAvg
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling

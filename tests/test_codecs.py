@@ -27,7 +27,7 @@ SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 3, torch.device("cpu"))  #
 KEYS = [Key(i) for i in range(4)]
 
 
-def test_casts_round_to_nearest_even_and_keep_what_is_finite_finite() -> None:
+def test_half_floats_round_to_nearest_even_stay_finite_and_are_16_bits_little_endian() -> None:
     # 2049 lies between the binary16 numbers 2048 and 2050; 1 + 2**-8 between two bfloat16.
     x = torch.tensor([[2049.0, 2051.0, 7e4, -1e30, 1 + 2**-8, float("inf")]])
     sixteen = HalfVectors(torch.zeros(1, 6, dtype=torch.float16), "fp16").nearest(x)
@@ -36,9 +36,6 @@ def test_casts_round_to_nearest_even_and_keep_what_is_finite_finite() -> None:
     assert brain.values()[0, 3].item() == pytest.approx(-1e30, rel=2**-8)
     assert brain.values()[0, 4].item() == 1.0
     assert sixteen.passes("finite").tolist() == brain.passes("finite").tolist() == [False]
-
-
-def test_half_floats_are_little_endian_and_16_bits() -> None:
     (packet,) = HalfVectors(torch.tensor([[1.0, -2.0]], dtype=torch.float16), "fp16").encode()
     assert (packet.data.hex(), packet.bits) == ("003c00c0", 32)
     (packet,) = HalfVectors(torch.tensor([[1.0]], dtype=torch.bfloat16), "bf16").encode()
@@ -62,12 +59,15 @@ def test_a_seed_chooses_that_many_different_coordinates(d: int, share: float, se
     assert kept == 0 or 0 <= int(indices[0]) <= int(indices[-1]) < d
 
 
-def test_every_coordinate_is_chosen_equally_often() -> None:
+def test_a_seed_chooses_every_coordinate_equally_often_and_replaces_indices_on_the_wire() -> None:
     counts = torch.zeros(13)
     for seed in range(2600):
         counts[chosen(seed, 13, 4)] += 1
     expected, deviation = 2600 * 4 / 13, (2600 * 4 / 13 * 9 / 13) ** 0.5
     assert float((counts - expected).abs().max()) < 5 * deviation
+    seeds = Key(0).bits(3)[:, None]
+    message = SeededSparse(torch.ones(3, 49), seeds, torch.ones(3, 1), 97)
+    assert message.encode()[0].bits == 64 + 32 * (49 + 1)
 
 
 def test_randk_is_unbiased_and_its_variance_is_the_papers() -> None:
@@ -88,12 +88,6 @@ def test_randk_with_error_feedback_sends_coordinates_as_they_are() -> None:
     assert isinstance(fed_back, SeededSparse)
     torch.testing.assert_close(plain.entries, fed_back.entries * (102 / 25))
     assert torch.equal(fed_back.entries, x.gather(1, fed_back.indices()))
-
-
-def test_seeds_replace_indices_on_the_wire() -> None:
-    seeds = Key(0).bits(3)[:, None]
-    message = SeededSparse(torch.ones(3, 49), seeds, torch.ones(3, 1), 97)
-    assert message.encode()[0].bits == 64 + 32 * (49 + 1)
 
 
 @given(
@@ -227,7 +221,7 @@ def test_scaled_signs_have_the_mean_magnitude_of_their_layer() -> None:
     assert float(tossed.abs().min()) == pytest.approx(29 / 27)
 
 
-def test_error_feedback_keeps_what_the_message_does_not_say() -> None:
+def test_error_feedback_keeps_what_the_message_does_not_say_unless_it_is_not_finite() -> None:
     protocol = EFSignSGD()
     x = Key(0).normal(2, SHARED.layout.d)
     memory = [protocol.memory(SHARED)] * 2
@@ -236,6 +230,11 @@ def test_error_feedback_keeps_what_the_message_does_not_say() -> None:
     total = sent.values() + again.values() + torch.stack([m["residual"] for m in later])
     torch.testing.assert_close(total, 2 * x)
     assert EFSignSGD(error_feedback=False).memory(SHARED) == {}
+    x[1, 5] = float("nan")
+    sent, kept = protocol.message(SHARED, x, KEYS[:2], [protocol.memory(SHARED)] * 2)
+    assert sent.passes("finite").tolist() == [True, False]
+    assert float(kept[0]["residual"].abs().sum()) > 0
+    assert float(kept[1]["residual"].abs().sum()) == 0
 
 
 @pytest.mark.parametrize(
@@ -267,16 +266,6 @@ def test_what_is_fed_back_does_not_grow_without_end(name: str) -> None:
         ratios.append(float(memory[0]["residual"].norm() / u.norm()))
     assert max(ratios[60:]) < 1.5 * max(ratios[:60])
     assert max(ratios) < 8
-
-
-def test_a_client_whose_update_is_not_finite_forgets_and_recovers() -> None:
-    protocol = EFSignSGD()
-    x = Key(0).normal(2, SHARED.layout.d)
-    x[1, 5] = float("nan")
-    sent, kept = protocol.message(SHARED, x, KEYS[:2], [protocol.memory(SHARED)] * 2)
-    assert sent.passes("finite").tolist() == [True, False]
-    assert float(kept[0]["residual"].abs().sum()) > 0
-    assert float(kept[1]["residual"].abs().sum()) == 0
 
 
 def test_a_negative_scale_and_signs_of_nothing_are_out_of_range() -> None:

@@ -128,12 +128,9 @@ def test_errors_are_those_of_the_papers(bits: float, expected: float, kind: str)
     assert error(x, sent(x, bits)) == pytest.approx(expected, rel=0.015)
 
 
-def test_the_least_error_of_one_bit_is_that_of_drives_theorem() -> None:
+def test_errors_of_least_squares_and_of_means_are_those_of_the_papers() -> None:
     x = Key(2).normal(8, 1 << 16)
     assert error(x, sent(x, scale="min-mse")) == pytest.approx(1 - 2 / math.pi, rel=0.015)
-
-
-def test_the_mean_of_many_messages_is_the_vector() -> None:
     # 400 clients with the same vector: the error of their mean is 1/400 of one's, 0.00143.
     x = Key(4).normal(1, 4096).expand(400, -1)
     mean = sent(x).values().double().mean(dim=0)
@@ -208,15 +205,12 @@ def test_what_is_zero_huge_or_not_a_number_has_a_defined_message(bits: float) ->
     )  # scale 0 says nothing
 
 
-def test_blocks_without_content_say_nothing() -> None:
+def test_blocks_without_content_say_nothing_and_no_coordinate_is_always_in_a_short_one() -> None:
     x = torch.zeros(1, 1024)
     x[0, 500:520] = 1.0  # in one block of 64, or in two
     message = sent(x, 2.0, 64)
     assert int((message.scales > 0).sum()) in (1, 2)
     assert 20 <= int((message.values() != 0).sum()) <= 128
-
-
-def test_no_coordinate_is_always_in_the_short_blocks() -> None:
     # 4098 coordinates end in a block of 2, of which one bit each says only the larger one.
     x = Key(0).normal(1, 4098)
     x[0, -2:] = torch.tensor([1.0, 0.9])
@@ -224,7 +218,7 @@ def test_no_coordinate_is_always_in_the_short_blocks() -> None:
     assert mean.tolist() == pytest.approx([1.0, 0.9], abs=0.2)  # a draw scatters by 0.75
 
 
-def test_a_scale_whose_values_are_no_floats_does_not_pass_as_finite() -> None:
+def test_a_server_that_checks_ranges_takes_any_finite_size_and_no_impossible_level() -> None:
     message = sent(Key(0).normal(2, 5000))
     scales = message.scales.clone()
     scales[0, 0] = 3e38
@@ -234,9 +228,6 @@ def test_a_scale_whose_values_are_no_floats_does_not_pass_as_finite() -> None:
     answers: dict[Checks, bool] = {"none": True, "finite": False, "range": False}
     for checks, first in answers.items():
         assert forged.passes(checks).tolist() == [first, True]
-
-
-def test_a_server_that_checks_ranges_takes_any_size_and_no_impossible_level() -> None:
     x = Key(3).normal(4, 256)
     for bits in (1.0, 3.0):
         message = sent(x, bits)
@@ -280,7 +271,7 @@ def test_a_wrong_length_and_padding_are_rejected() -> None:
         broken.check()
 
 
-def test_the_seed_that_travels_is_the_one_that_turns_it_back() -> None:
+def test_one_bit_eden_is_drive_and_the_seed_that_travels_turns_it_back() -> None:
     x = Key(0).normal(2, 300)
     message = sent(x)
     swapped = dataclasses.replace(message, seeds=message.seeds.flip(0))
@@ -289,9 +280,6 @@ def test_the_seed_that_travels_is_the_one_that_turns_it_back() -> None:
     seed = Key(0).public("rotation").seed
     assert isinstance(seed, int)
     assert int.from_bytes(data[:8], "little") == seed
-
-
-def test_one_bit_eden_is_drive() -> None:
     x, rest, keys = Key(0).normal(2, 102), torch.zeros(2, 0), [Key(0), Key(1)]
     one, other = EDEN().compress(SHARED, x, rest, keys), DRIVE().compress(SHARED, x, rest, keys)
     assert same(one, other)

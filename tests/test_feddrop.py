@@ -32,16 +32,13 @@ def down(protocol: FedDrop, shared: Shared, clients: int = 4) -> GatedVectors:
     return payload
 
 
-def test_the_number_of_units_is_fixed_and_which_ones_differs_by_client() -> None:
+def test_units_are_exactly_so_many_and_others_for_every_client_and_round() -> None:
     payload = down(DROP, DEEP, 40)
     parts = [gates.sum(dim=1).tolist() for gates in torch.split(payload.gates, [4, 5, 6], dim=1)]
     assert parts == [[3] * 40, [3] * 40, [3] * 40]
     assert len({tuple(row) for row in payload.gates.int().tolist()}) > 30
     assert bool(payload.gates.any(dim=0).all())
     assert not bool(payload.gates.all(dim=0).any())
-
-
-def test_a_client_has_other_units_in_the_next_round_and_the_same_in_another_company() -> None:
     state = DROP.init(DEEP)
     first = DROP.broadcast(DEEP, state, [3, 9], Key(7))
     again = DROP.broadcast(DEEP, state, [9, 5], Key(7))
@@ -51,9 +48,6 @@ def test_a_client_has_other_units_in_the_next_round_and_the_same_in_another_comp
     assert isinstance(later, GatedVectors)
     assert torch.equal(first.gates[1], again.gates[0])
     assert not torch.equal(first.gates, later.gates)
-
-
-def test_rates_are_exact_and_round_down() -> None:
     # 0.3 * 10 is 3, but 0.29 * 100 is 28.999... in floating point.
     layers = Layout.of({"conv1": (10, 1, 3, 3), "fc1": (100, 10), "fc2": (2, 100)})
     assert FedDrop(conv=0.3, dense=0.29).kept(layers) == [7, 71]
@@ -143,16 +137,13 @@ def test_without_dropout_it_is_fedavg() -> None:
     assert torch.equal(after, FedAvg().server_step(DEEP, state, rows[1].mean(dim=0), 4, Key(0)))
 
 
-def test_a_sub_network_has_sums_as_large_as_the_whole() -> None:
+def test_a_sub_network_has_sums_as_large_as_the_whole_and_is_the_clients_own_model() -> None:
     # Inputs kept: all, 3 of 4, 3 of 5, 3 of 6.
     tree = {name: torch.ones(shape) for name, shape in DEEP.network.shapes.items()}
     scaled = DROP.weights(tree, {}, Key(0))
     largest = [float(x.max()) for x in scaled.values()]
     assert largest == pytest.approx([1, 4 / 3, 5 / 3, 2])
     assert dataclasses.replace(DROP, rescale=False).weights(tree, {}, Key(0)) is tree
-
-
-def test_the_clients_own_model_is_its_sub_network() -> None:
     payload = down(DROP, DEEP)
     sent = dataclasses.replace(payload, x=payload.x * 0.5)
     own = DROP.local_model(DEEP, payload.take([1]), sent.take([1]))
@@ -169,7 +160,7 @@ def test_it_knows_which_unit_feeds_which_layer(model: Any) -> None:
     assert is_chain(network, layers, shared.weights)
 
 
-def test_it_notices_a_chain_in_the_wrong_order() -> None:
+def test_layers_that_do_not_fit_are_no_chain() -> None:
     # Shapes alone cannot tell: fc1 behind conv2 with every channel's pixels apart.
     layers = chain(DEEP.weights)
     assert layers is not None
@@ -177,6 +168,9 @@ def test_it_notices_a_chain_in_the_wrong_order() -> None:
     halves: Any = (*layers[:2], (shape, ((1, start - 4, 4), out)), layers[3])
     assert is_chain(DEEP.network, layers, DEEP.weights)
     assert not is_chain(DEEP.network, halves, DEEP.weights)
+    assert chain(Layout.of({"fc1": (4, 9), "fc2": (3, 8)})) is None
+    assert chain(Layout.of({"conv1": (4, 1, 3, 3), "conv2": (5, 8, 3, 3)})) is None
+    assert chain(Layout.of({"conv1": (4, 1, 3, 3), "fc1": (5, 9)})) is None
 
 
 @pytest.mark.parametrize("model", [ResNet20(), CNN4()])
@@ -184,12 +178,6 @@ def test_it_refuses_networks_whose_units_it_cannot_drop(model: Any) -> None:
     shared = Shared(model.build((3, 32, 32), 10), 0, torch.device("cpu"))
     with pytest.raises(ConfigError, match=r"^--protocol feddrop needs [^\n]*use lenet or conv4$"):
         FedDrop().init(shared)
-
-
-def test_layers_that_do_not_fit_are_no_chain() -> None:
-    assert chain(Layout.of({"fc1": (4, 9), "fc2": (3, 8)})) is None
-    assert chain(Layout.of({"conv1": (4, 1, 3, 3), "conv2": (5, 8, 3, 3)})) is None
-    assert chain(Layout.of({"conv1": (4, 1, 3, 3), "fc1": (5, 9)})) is None
 
 
 @pytest.mark.parametrize("protocol", [FedDrop(), DROP, FedDrop(conv=0.9, dense=0.9)])

@@ -69,15 +69,12 @@ def by_hand(protocol: FedMRN, u: float, n: float) -> float:
     return protocol.chance(protocol.reach(torch.tensor(u), torch.tensor(n))).item()
 
 
-def test_equation_6_is_how_far_the_update_is_along_the_noise() -> None:
+def test_equations_6_and_7_are_how_far_the_update_is_along_the_noise() -> None:
     assert by_hand(FedMRN(), 0.003, 0.004) == pytest.approx(0.75)
     assert by_hand(FedMRN(), -0.003, -0.004) == pytest.approx(0.75)
     assert by_hand(FedMRN(), -0.003, 0.004) == 0
     assert by_hand(FedMRN(), 0.005, 0.004) == 1
     assert by_hand(FedMRN(), 0.0, -0.004) == 0
-
-
-def test_equation_7_divides_the_sum_and_not_the_noise_alone() -> None:
     # M1: (u + n) / 2n = 5/8; printed u + n/2n = .501, or u + (n/2) n = .001.
     assert by_hand(FedMRNS(), 0.001, 0.004) == pytest.approx(0.625)
     assert by_hand(FedMRNS(), 0.001, -0.004) == pytest.approx(0.375)

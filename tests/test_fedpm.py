@@ -133,19 +133,18 @@ def test_statistics_of_batch_norm_move_by_the_mean_of_their_moves_and_are_stored
     assert FedPM(final="threshold").model_bits(shared, state) == 32 + coded + 32 * 960
 
 
-def test_bayes_agg_is_the_mode_of_the_posterior() -> None:
+def test_bayes_agg_is_the_mode_of_the_posterior_and_by_default_the_plain_average() -> None:
     # K = 4, three ones, lambda_0 = 2: alpha = 5, beta = 3, mode 4/6; the mean of the masks is 3/4,
     # the mean of the posterior 5/8.
     state = step(FedPM(prior=2.0), FedPM(prior=2.0).init(FLAT), 0.75, 0.0, 1.0, 0.5, n=4)
     assert state.theta.tolist() == pytest.approx([4 / 6, 1 / 6, 5 / 6, 1 / 2])
-
-
-def test_with_a_flat_prior_and_a_reset_each_round_it_is_the_plain_average() -> None:
     protocol = FedPM()
     state = protocol.init(FLAT)
     for mean in ([0.75, 0.0, 1.0, 0.5], [0.25, 0.25, 0.0, 1.0]):
         state = step(protocol, state, *mean, n=4)
         assert state.theta.tolist() == mean
+    state = step(FedPM(), FedPM().init(FLAT), -3.0, 7.0, 0.5, 1.0, n=4)
+    assert state.theta.tolist() == [0.0, 1.0, 0.5, 1.0]
 
 
 def test_without_a_reset_rounds_add_up_by_their_clients() -> None:
@@ -156,11 +155,6 @@ def test_without_a_reset_rounds_add_up_by_their_clients() -> None:
     assert state.theta.tolist() == pytest.approx([6 / 8, 4 / 8, 1.0, 1 / 8])
     state = step(protocol, state, 1.0, 0.0, 0.5, 0.5, n=2)
     assert state.theta.tolist() == [1.0, 0.0, 0.5, 0.5]
-
-
-def test_an_aggregate_outside_of_the_unit_interval_is_clipped() -> None:
-    state = step(FedPM(), FedPM().init(FLAT), -3.0, 7.0, 0.5, 1.0, n=4)
-    assert state.theta.tolist() == [0.0, 1.0, 0.5, 1.0]
 
 
 def test_certain_weights_get_finite_scores_and_others_their_logit() -> None:
@@ -281,24 +275,23 @@ def test_a_message_alone_is_a_model() -> None:
     assert (model["fc1"] != 0).tolist() == [[True, False, True, False]]
 
 
-def test_fedmask_keeps_strictly_more_than_one_half() -> None:
+def test_fedmask_and_hidenseek_do_not_keep_a_score_of_zero() -> None:
     # A score of 0 is a probability of exactly 1/2 and is not kept.
     score = torch.tensor([0.0, 0.1, -0.1])
     assert FedMask().mask(score, Key(0)).tolist() == [0.0, 1.0, 0.0]
     assert FedMask().bits(FLAT, score.sigmoid(), Key(0)).tolist() == [False, True, False]
     assert slope(FedMask(), math.log(3)) == pytest.approx(3 / 16)
+    assert HideNSeek().mask(torch.tensor([0.0, 0.1, -0.1]), Key(0)).tolist() == [-1.0, 1.0, -1.0]
+    assert slope(HideNSeek(), math.log(3)) == 1.0
 
 
-def test_topk_mask_keeps_the_best_of_each_layer() -> None:
+def test_topk_mask_keeps_the_best_of_each_layer_and_breaks_ties_by_position() -> None:
     theta = SHARED.weights.unflatten(Key(5).uniform(SHARED.weights.d))
     theta["fc2"] += 10  # all of this layer beats all of the others
     bits = TopKMask(k=0.4).bits(SHARED, SHARED.weights.flatten(theta), Key(0))
     kept = [int(layer.sum()) for layer in SHARED.weights.layers(bits)]
     assert kept == [11, 24, 6]  # 27, 60 and 15 weights, int(0.6 n) dropped
     assert slope(TopKMask(), 0.3) == 1.0
-
-
-def test_topk_mask_breaks_ties_by_position() -> None:
     bits = TopKMask(k=0.5).bits(FLAT, torch.tensor([0.2, 0.2, 0.2, 0.1]), Key(0))
     assert bits.tolist() == [False, True, True, False]
 
@@ -363,11 +356,6 @@ def test_hidenseek_sends_signs_of_kept_weights_only_and_the_rest_is_zero() -> No
     assert torch.equal(SHARED.weights.flatten(local), frozen * signs)
 
 
-def test_a_sign_of_zero_is_minus_one_and_passes_the_gradient() -> None:
-    assert HideNSeek().mask(torch.tensor([0.0, 0.1, -0.1]), Key(0)).tolist() == [-1.0, 1.0, -1.0]
-    assert slope(HideNSeek(), math.log(3)) == 1.0
-
-
 def test_masks_of_all_zeros_and_all_ones_keep_everything_finite() -> None:
     for value in (False, True):
         masks = BinaryMasks(torch.full((3, SHARED.weights.d), value), torch.zeros(3, 0))
@@ -382,13 +370,18 @@ def test_masks_of_all_zeros_and_all_ones_keep_everything_finite() -> None:
         assert bool(torch.isfinite(logits).all())
 
 
-def test_the_opposite_of_a_mask_is_its_complement() -> None:
+def test_masks_are_mirrored_at_the_middle_which_is_no_one() -> None:
     # A sign flip of probabilities mirrors at 1/2: -theta would send all zeros.
     rows = BinaryMasks(torch.tensor([[True, False]]), torch.tensor([[2.0]]))
     assert rows.opposite(torch.tensor([[1.0, 0.25, 2.0]])).tolist() == [[0.0, 0.75, -2.0]]
     assert rows.opposite(torch.tensor([[1.0, 0.5, 2.0]]), 4.0).tolist() == [[-1.5, 0.5, -8.0]]
     signs = dataclasses.replace(rows, signed=True)
     assert signs.opposite(torch.tensor([[1.0, -1.0, 2.0]])).tolist() == [[-1.0, 1.0, -2.0]]
+    middle = torch.tensor([[0.5, 0.0, 0.51, -0.1]])
+    binary = BinaryMasks(torch.zeros(1, 4, dtype=torch.bool), torch.zeros(1, 0))
+    assert binary.nearest(middle).mask.tolist() == [[False, False, True, False]]
+    signed = dataclasses.replace(binary, signed=True)
+    assert signed.nearest(middle).mask.tolist() == [[True, False, True, False]]
 
 
 @pytest.mark.parametrize("via", ["codec", "wire"])
@@ -400,14 +393,6 @@ def test_a_sign_flip_of_a_mask_sends_its_complement(via: Literal["codec", "wire"
     assert sent is not None
     assert torch.equal(sent.mask[1], ~masks.mask[1])
     assert torch.equal(sent.mask[[0, 2, 3, 4]], masks.mask[[0, 2, 3, 4]])
-
-
-def test_the_middle_of_a_mask_is_no_one() -> None:
-    middle = torch.tensor([[0.5, 0.0, 0.51, -0.1]])
-    binary = BinaryMasks(torch.zeros(1, 4, dtype=torch.bool), torch.zeros(1, 0))
-    assert binary.nearest(middle).mask.tolist() == [[False, False, True, False]]
-    signed = dataclasses.replace(binary, signed=True)
-    assert signed.nearest(middle).mask.tolist() == [[True, False, True, False]]
 
 
 @pytest.mark.parametrize("protocol", [FedPM(), TopKMask(), FedMask(), HideNSeek()])

@@ -56,16 +56,13 @@ def vectors() -> GatedVectors:
     return GatedVectors(gates, x, Key(1).normal(4, 2), LAYERS)
 
 
-def test_a_coordinate_is_open_iff_all_its_gates_are() -> None:
+def test_a_coordinate_is_open_iff_all_its_gates_are_and_with_their_probability() -> None:
     assert vectors().is_open().int().tolist() == [
         [1, 0, 1, 0, 1, 1, 0, 0],
         [1, 1, 1, 1, 0, 0, 0, 0],
         [0, 0, 0, 0, 0, 0, 0, 0],
         [1, 1, 1, 1, 1, 1, 1, 1],
     ]
-
-
-def test_of_probabilities_it_is_the_probability_that_all_are_open() -> None:
     chances = governed(torch.tensor([[0.5, 0.25, 0.5]]), LAYERS)
     assert chances[0].tolist() == [0.5, 0.25, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125]
 
@@ -79,14 +76,11 @@ def test_gated_vectors_keep_the_laws_and_weigh_what_is_open() -> None:
         32 * 2 + 3,
         32 * (8 + 2) + 3,
     ]
-
-
-def test_no_gates_no_rest_and_a_layer_without_gates_are_gated_vectors_too() -> None:
     none = torch.zeros(2, 0)
     check_payload(GatedVectors(none.bool(), Key(0).normal(2, 3), none, (((3,), ()),)))
 
 
-def test_nan_and_infinity_behind_open_gates_travel_and_a_gate_of_nan_is_closed() -> None:
+def test_a_gate_of_nan_and_one_that_is_half_open_are_closed_and_infinity_travels() -> None:
     payload = vectors()
     x = payload.x.clone()
     x[0, 0], x[1, 1], payload.rest[2, 0] = torch.nan, torch.inf, -torch.inf
@@ -97,9 +91,6 @@ def test_nan_and_infinity_behind_open_gates_travel_and_a_gate_of_nan_is_closed()
     assert payload.nearest(values).gates[3].tolist() == [False, True, True]
     values[:, 3:] = torch.nan  # NaN behind a closed gate must not stay: NaN * 0 is NaN
     payload.nearest(values).check()
-
-
-def test_half_open_is_closed() -> None:
     values = vectors().values()
     values[3, :3] = torch.tensor([0.5, 0.500001, 7.0])
     assert vectors().nearest(values).gates[3].tolist() == [False, True, True]
@@ -148,9 +139,6 @@ def test_every_group_starts_with_theta_099_where_a_softplus_reaches_it() -> None
     assert bool(torch.isfinite(v).all())
     assert logits[:3].tolist() == pytest.approx([logit(0.99)] * 3, abs=5e-3)
     assert logits[3:].tolist() == pytest.approx([4, 0], abs=2e-3)
-
-
-def test_the_model_starts_dense() -> None:
     state = FedSparse().init(shared_of())
     theta = torch.sigmoid(FedSparse().server_logits(shared_of(), state))
     assert theta.tolist() == pytest.approx([0.99] * (3 + 12 + 5), abs=1e-4)
@@ -241,7 +229,7 @@ def test_gradients_through_gates_are_those_of_the_formulas() -> None:
     torch.testing.assert_close(d_v, -(g * w).sum(dim=0) * slope * torch.sigmoid(v) / 0.5)
 
 
-def test_the_server_climbs_toward_its_clients() -> None:
+def test_the_server_climbs_toward_its_clients_and_thresholds_rise_where_gates_are_closed() -> None:
     # S1: clients have 2 where the server has 1 and all gates are open. Adam's first step is lr; a
     # minimiser that is handed the printed gradient would go down to 0.9.
     protocol = FedSparse(server_lr=0.1, server_threshold_lr=0.01, temperature=1.0)
@@ -250,12 +238,8 @@ def test_the_server_climbs_toward_its_clients() -> None:
     after = protocol.server_step(LINE, state, aggregate, 3, Key(0))
     assert after.w.tolist() == pytest.approx([1.1] * 4)
     assert after.v.tolist() == pytest.approx([-0.01] * 2)  # all open: thresholds fall
-
-
-def test_thresholds_rise_where_fewer_gates_are_open_than_theta_says() -> None:
     # theta = sigmoid(sqrt 2 - ln 2) = 0.673: 0.7 of the clients are above it, 0.6 below.
     protocol = FedSparse(server_threshold_lr=0.01, temperature=1.0)
-    state = state_of([1.0, 1.0, 1.0, 1.0], [0.0, 0.0])
     aggregate = torch.tensor([0.7, 0.6, 0.7, 0.6, 0.7, 0.6])
     after = protocol.server_step(LINE, state, aggregate, 10, Key(0))
     assert after.v.tolist() == pytest.approx([-0.01, 0.01])
@@ -371,7 +355,7 @@ def test_the_output_layer_may_be_spared() -> None:
     assert gating(shared.weights, False)[-1] == ((3, 5), ())
 
 
-def test_a_clients_own_model_is_what_it_sent() -> None:
+def test_a_clients_own_model_is_what_it_sent_and_a_broadcast_has_the_same_bytes() -> None:
     shared, protocol = shared_of(), FedSparse()
     state = protocol.init(shared)
     down = protocol.broadcast(shared, state, [0], Key(0))
@@ -380,10 +364,6 @@ def test_a_clients_own_model_is_what_it_sent() -> None:
     assert isinstance(up, GatedVectors)
     own = protocol.local_model(shared, down, up)
     assert torch.equal(shared.layout.flatten(own), state.w * up.is_open()[0])
-
-
-def test_the_same_broadcast_has_the_same_bytes() -> None:
-    shared, protocol = shared_of(), FedSparse()
     rows = [protocol.broadcast(shared, protocol.init(shared), ids, Key(0)) for ids in ([0], [1, 2])]
     assert same(*rows)
 

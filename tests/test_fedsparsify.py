@@ -74,9 +74,6 @@ def test_sparsity_grows_fast_and_then_slowly_between_its_ends() -> None:
     rounds = [0, 1, 2, 6, 10, 11, 12, 1000]
     found = [float(protocol.sparsity(t)) for t in rounds]
     assert found == pytest.approx([0, 0, 0.2439, 0.7875, 0.8991, 0.9, 0.9, 0.9])
-
-
-def test_it_starts_at_the_initial_sparsity_and_never_before_the_first_round() -> None:
     # Rounds that 3 divides: 3, 6, 9, 12. In round 2 the public code looks at round 0, where s is
     # 0.9 - 0.8 (10/8)**3 = -0.66 (A9). Left of the way: 1, 7/8, 1/2, 1/8, 0.
     protocol = FedSparsify(initial=0.1, start=2, until=10, frequency=3)
@@ -118,15 +115,12 @@ TWO = Shared(ConvNet((1, 1, 2), (), (2,), 2), 3, CPU)  # fc1 (2, 2), fc2 (2, 2)
 RISING = torch.tensor([[0.1, -0.2, 0.3, -0.4, 1.0, 2.0, -3.0, 4.0]])
 
 
-def test_a_global_threshold_empties_small_layers_and_one_by_layer_does_not() -> None:
+def test_thresholds_are_global_or_by_layer_and_count_all_weights_of_the_layer() -> None:
     every = torch.ones(8).bool()
     over_all = once(0.5).survivors(TWO, RISING, every, 1)
     by_layer = once(0.5, per="layer").survivors(TWO, RISING, every, 1)
     assert over_all.int().tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
     assert by_layer.int().tolist() == [[0, 0, 1, 1, 0, 0, 1, 1]]
-
-
-def test_counts_by_layer_are_of_the_layer_and_not_of_what_is_alive() -> None:
     # s = 0.25 keeps 3 of 4; of the first layer only one is alive, of the second all.
     alive = bools([0, 1, 0, 0, 1, 1, 1, 1])
     by_layer = once(0.25, per="layer").survivors(TWO, RISING, alive, 1)
@@ -205,14 +199,11 @@ def test_three_clients_merge_by_hand(merge: str, expected: list[float]) -> None:
     assert found.tolist() == pytest.approx(expected)
 
 
-def test_two_of_four_are_half_and_no_majority() -> None:
+def test_a_vote_of_few_clients_needs_more_than_half_or_half_of_them() -> None:
     masks, x = [[1, 0], [1, 0], [0, 1], [0, 1]], [[0.0, 0.0]] * 4
     assert merged(masks, x, [8.0, 8.0]).tolist() == [0, 0]
     assert merged(masks, x, [8.0, 8.0], merge="half").tolist() == [4, 4]
     assert merged(masks, x, [8.0, 8.0], merge="average").tolist() == [8, 8]
-
-
-def test_one_client_of_one_does_not_vote_for_what_it_has_pruned() -> None:
     for merge in ("majority", "half", "average"):  # floor(1/2) = 0 votes would suffice
         state = state_of([8.0, 4.0])
         aggregate = sent([[1, 0]], [[1.0, 0.0]]).values()[0]
@@ -250,14 +241,11 @@ def test_votes_and_means_weigh_by_samples() -> None:
     assert after.w.tolist() == pytest.approx([10, 11.5])
 
 
-def test_the_server_prunes_the_merged_model() -> None:
+def test_the_server_prunes_the_merged_model_and_nothing_where_it_is_told_so() -> None:
     # 4 -3 2 1, and updates whose mean is -3 0 0 3.5: 1 -3 2 4.5, of which two are left.
     x = [[-4.0, 0.0, 1.0, 3.0], [-2.0, 0.0, -1.0, 4.0]]
     found = merged([[1, 1, 1, 1]] * 2, x, [4.0, -3.0, 2.0, 1.0], where="server")
     assert found.tolist() == [0, -3, 0, 4.5]
-
-
-def test_noise_on_the_shares_moves_no_weight_that_the_server_prunes() -> None:
     aggregate = torch.tensor([0.3, 1.7, 0.0, 1.0])
     after = once(0.0, where="server").server_step(
         line(2), state_of([2.0, 3.0]), aggregate, 5, Key(0)
@@ -399,16 +387,13 @@ def test_nearest_is_the_closest_of_all_legal_messages() -> None:
         assert float((row - got).norm() ** 2) == pytest.approx(min(distances), rel=1e-4)
 
 
-def test_nearest_takes_whatever_floats_there_are() -> None:
+def test_nearest_takes_whatever_floats_there_are_and_ranks_infinity_and_none() -> None:
     payload = example(8, 3, bools([1, 1, 1, 1, 1, 1, 0, 0]))
     values = payload.values()
     values[0, :16], values[1, 3], values[2, 8:] = math.nan, -math.inf, 1e38
     payload.nearest(values).check()
     assert payload.nearest(torch.zeros(3, 18)).mask.int().tolist() == [[1, 1, 1, 0, 0, 0, 0, 0]] * 3
     assert same(payload.nearest(payload.nearest(values).values()), payload.nearest(values))
-
-
-def test_largest_knows_infinity_and_none() -> None:
     every = torch.ones(4).bool()
     scores = torch.tensor([[math.inf, -math.inf, math.nan, 1.0]])
     counts = [largest_alive(scores, kept, every).int().tolist()[0] for kept in range(5)]
@@ -480,14 +465,11 @@ def test_messages_that_are_not_legal_are_named(field: str, value: Any, rule: str
         dataclasses.replace(GOOD, **{field: value}).check()
 
 
-def test_the_opposite_keeps_the_mask_and_the_header_is_the_mask() -> None:
+def test_the_opposite_keeps_the_mask_and_two_forms_differ_in_one_short_line() -> None:
     values = torch.tensor([[1.0, 1, 0, 0, 1, 2, 0, 0], [0, 1, 0, 1, 0, 3, 0, 4]])
     assert GOOD.opposite(values, 2.0)[0].tolist() == [1, 1, 0, 0, -2, -4, 0, 0]
     assert torch.equal(GOOD.headers()["indices"], GOOD.mask)
     assert not GOOD.aligned
-
-
-def test_two_forms_differ_in_one_short_line() -> None:
     masks = [Key(i).uniform(10_000) < 0.5 for i in range(2)]
     a, b = (example(10_000, 4_000, mask, n=1) for mask in masks)
     with pytest.raises(IllegalPayloadError, match="alive") as caught:

@@ -94,19 +94,16 @@ def test_a_stronger_laplace_prior_holds_more_parameters() -> None:
     assert still[0] <= 0.12 < still[1] < still[2]  # dead units do not move without a prior either
 
 
-def test_the_server_of_fedlaplace_takes_the_median() -> None:
+def test_a_soft_threshold_shrinks_and_the_server_of_fedlaplace_takes_the_median() -> None:
     # Equation 36: of -1, 0 and 8 it moves by 0, where the mean would move by 7/3.
     plugins = load_plugins(resolve(Scenario(protocol="fedlaplace")).scenario)
     assert type(plugins.defense).__name__ == "Median"
     assert not plugins.protocol.weighted
-
-
-def test_a_soft_threshold_shrinks_and_keeps_the_sign() -> None:
     x = torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0])
     assert soft_threshold(x, 0.5).tolist() == [-1.5, 0.0, 0.0, 0.0, 1.5]
 
 
-def test_responsibilities_by_hand() -> None:
+def test_responsibilities_by_hand_and_of_far_means() -> None:
     # Squared distances 1 and 4, lam = 2: r_1 = 1 / (1 + e^-3). Without the square it is e^-1 (S5).
     w = {"fc1": torch.tensor([[1.0, 0.0]]), "norm1.var": torch.tensor([9.0])}
     means = {
@@ -115,9 +112,6 @@ def test_responsibilities_by_hand() -> None:
     }
     r = FedMoG(lam=2.0).responsibilities(w, means)
     assert r.tolist() == pytest.approx([1 / (1 + math.exp(-3)), 1 / (1 + math.exp(3))])
-
-
-def test_responsibilities_of_far_means_are_no_nan() -> None:
     w, means = {"fc1": torch.zeros(1, 2)}, {"fc1": torch.full((2, 1, 2), 1e6)}
     assert FedMoG(lam=10.0).responsibilities(w, means).tolist() == [0.5, 0.5]
 
@@ -163,13 +157,10 @@ def test_the_server_takes_the_m_step_and_leaves_a_mean_without_clients() -> None
     assert after.tolist() == [[1.75, 1.75], [3.25, 3.25], [7.0, 7.0]]
 
 
-def test_one_component_is_fedprox() -> None:
+def test_components_start_apart_are_all_deployed_and_one_is_fedprox() -> None:
     mog, prox = FedMoG(k=1, lam=0.1), FedProx(lam=0.1)
     assert_rounded_alike(updates(mog), updates(prox))
     assert torch.equal(mog.init(SHARED)[0], prox.init(SHARED))
-
-
-def test_components_start_apart_and_all_are_deployed() -> None:
     protocol = FedMoG(k=3)
     state = protocol.init(SHARED)
     assert float(torch.pdist(state).min()) > 1

@@ -168,12 +168,9 @@ def test_streams_of_no_vector_are_rejected(what: str, data: Bytes) -> None:
         decode_elias(data, 4, 7)
 
 
-def test_a_count_that_cannot_be_is_rejected_before_anything_is_decoded() -> None:
+def test_counts_and_numbers_that_cannot_be_are_rejected_before_they_are_read_as_others() -> None:
     with pytest.raises(IllegalPayloadError, match="4 integers cannot have 5"):
         decode_elias(stream(5, "000" * 5), 4, 7)
-
-
-def test_a_number_above_31_bits_is_not_read_as_another() -> None:
     # Read from its second bit on it is omega(32769); from the first a number of 49153 bits begins.
     data = stream(1, "1" + slow_omega(2**15 + 1))
     with pytest.raises(IllegalPayloadError, match="at most"):

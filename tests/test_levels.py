@@ -94,13 +94,10 @@ def test_nearest_keeps_the_scales_and_says_nothing_where_there_is_none() -> None
     assert same(blank.put([1], blank.take([1])), blank)
 
 
-def test_the_entropy_is_that_of_the_histogram_and_of_the_floats() -> None:
+def test_a_message_is_scales_floats_and_coded_levels_of_their_entropy() -> None:
     # 1/2, 1/4, 1/4: 1.5 bits a coordinate.
     payload = levels([[1, 1, 0, -1], [5, 5, 5, 5]], [[1.0, 2.0]] * 2, bucket=2, rest=[[0.0]] * 2)
     assert payload.entropy().tolist() == [6 + 3 * 32, 3 * 32]
-
-
-def test_a_message_is_scales_floats_and_coded_levels() -> None:
     payload = levels([[0, -2, 1]], [[1.0, -2.0]], bucket=2, rest=[[0.5]], code="elias")
     (packet,) = payload.encode()
     assert packet.data.hex() == "0000803f000000c00000003f" + "020000009800"
@@ -160,7 +157,7 @@ def passes(check: Any, rows: list[list[int]], scales: list[list[float]], **form:
     return levels(rows, scales, **form).passes(check).tolist()
 
 
-def test_any_float_is_a_scale_on_the_wire_and_finite_ones_pass_the_server() -> None:
+def test_floats_that_are_not_finite_are_legal_on_the_wire_and_fail_the_server() -> None:
     scales = [[1.0], [torch.nan], [torch.inf], [-torch.inf], [-1.0], [1e6]]
     payload = levels([[7, 0]] * 6, scales)
     received, accepted = Levels.decode(payload.encode(), payload.spec)
@@ -169,19 +166,13 @@ def test_any_float_is_a_scale_on_the_wire_and_finite_ones_pass_the_server() -> N
     assert received.passes("none").tolist() == [True] * 6
     assert received.passes("finite").tolist() == [True, False, False, False, True, True]
     assert received.passes("range").tolist() == [True, False, False, False, False, True]
-
-
-def test_a_float_beside_the_levels_that_is_not_finite_fails() -> None:
     assert passes("finite", [[7], [7]], [[1.0], [1.0]], rest=[[0.0], [torch.nan]]) == [True, False]
 
 
-def test_in_range_the_largest_of_each_bucket_is_a_full_level() -> None:
+def test_in_range_every_bucket_is_full_and_no_longer_than_a_vector_of_its_norm() -> None:
     rows = [[7, 0, -7, 1], [6, 6, -7, 1], [7, 7, 0, 0], [7, 7, 0, 0], [7, 7, 1, 0]]
     scales = [[1.0, 1.0]] * 3 + [[1.0, 0.0]] * 2
     assert passes("range", rows, scales, bucket=2) == [True, False, False, True, False]
-
-
-def test_in_range_levels_are_no_longer_than_a_vector_of_their_norm() -> None:
     # 16 levels in s = 7: at most 7 + sqrt(16) = 11 if none is 0; 2 * sqrt(16) and 3 * 4 - 1 fit.
     rows = [[7] * 16, [2] * 16, [3] * 16, [3] * 12 + [2] + [0] * 3, [7] + [0] * 15, [0] * 16]
     found = passes("range", rows, [[1.0]] * 6, norm="l2")
@@ -189,14 +180,11 @@ def test_in_range_levels_are_no_longer_than_a_vector_of_their_norm() -> None:
     assert found == [False, True, False, True, True, True]
     rows = [[3] * 13 + [0] * 3, [0] * 16, [1] + [0] * 15]
     assert passes("range", rows, [[1.0], [0.0], [0.0]], norm="l2") == [False, True, False]
-
-
-def test_in_range_every_bucket_counts() -> None:
     rows = [[1, 1, 7, 7, 7, 7], [5, 5, 4, 4, 1, 1]]
     assert passes("range", rows, [[1.0, 1.0]] * 2, norm="l2", sizes=(2, 4)) == [False, True]
 
 
-def test_scales_are_norms_rounded_up() -> None:
+def test_scales_are_norms_rounded_up_or_say_what_no_float_can_say() -> None:
     x = torch.tensor([[3.0, -4.0, 0.0, 0.0, -1.0]])
     assert scales_of(x, (3, 2), "l2").tolist() == [[5.0, 1.0]]
     assert scales_of(x, (3, 2), "max").tolist() == [[4.0, 1.0]]
@@ -207,9 +195,6 @@ def test_scales_are_norms_rounded_up() -> None:
     assert bool((scales >= norms).all())
     below = torch.nextafter(scales, torch.zeros_like(scales))
     assert bool((below < norms).all())
-
-
-def test_scales_say_what_no_float_can_say() -> None:
     nan, inf = torch.nan, torch.inf
     x = torch.tensor([[1.0, nan, inf, 0.0, 0.0, 0.0, 3e38, 3e38, -1e38, 0.0]])
     assert scales_of(x, (2, 2, 2, 2, 2), "l2")[0, 2:].tolist() == [0.0, inf, x[0, 8].abs().item()]

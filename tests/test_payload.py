@@ -127,14 +127,11 @@ def test_bytes_of_no_legal_message_are_rejected(what: str, like: Payload, data: 
     assert same(received, like.take([0, 0]))
 
 
-def test_nothing_legal_is_no_payload() -> None:
+def test_nothing_legal_is_no_payload_and_finite_checks_look_at_every_float() -> None:
     like = FloatVectors(torch.zeros(1, 2))
     received, accepted = FloatVectors.decode([Packet.raw(b"x")], like.spec)
     assert received is None
     assert accepted.tolist() == [False]
-
-
-def test_finite_checks_look_at_every_float() -> None:
     rows = torch.zeros(3, 2)
     rows[1, 1], rows[2, 0] = torch.nan, torch.inf
     assert FloatVectors(rows).passes("finite").tolist() == [True, False, False]
@@ -166,13 +163,6 @@ def test_check_refuses(what: str, payload: Payload) -> None:
         payload.check()
 
 
-def test_put_refuses_messages_of_another_form() -> None:
-    with pytest.raises(IllegalPayloadError, match="SignBits"):
-        FloatVectors(torch.zeros(2, 3)).put([0], SignBits(torch.ones(1, 3, dtype=torch.bool)))  # type: ignore[arg-type]
-    with pytest.raises(IllegalPayloadError, match="form"):
-        FloatVectors(torch.zeros(2, 3)).put([0], FloatVectors(torch.zeros(1, 4)))
-
-
 def test_ties_go_to_the_lower_index_also_for_floats_of_both_signs() -> None:
     x = torch.tensor([[0.0, -1.0, -0.0, 3.0, -1.0, -2.0]])
     for kind in (torch.float32, torch.float64):
@@ -200,8 +190,12 @@ def test_a_large_mask_costs_its_entropy_and_not_a_bit_a_weight() -> None:
     assert abs(length / 1e6 - 0.469) < 0.003  # H2(0.1) = 0.46900
 
 
-def test_rows_are_taken_from_the_end_as_well() -> None:
+def test_rows_are_taken_from_the_end_too_and_put_only_into_their_own_form() -> None:
     x = FloatVectors(torch.arange(6.0).view(3, 2))
     assert x.take([-1, 0]).x.tolist() == [[4, 5], [0, 1]]
     with pytest.raises(IndexError):
         x.take([3])
+    with pytest.raises(IllegalPayloadError, match="SignBits"):
+        FloatVectors(torch.zeros(2, 3)).put([0], SignBits(torch.ones(1, 3, dtype=torch.bool)))  # type: ignore[arg-type]
+    with pytest.raises(IllegalPayloadError, match="form"):
+        FloatVectors(torch.zeros(2, 3)).put([0], FloatVectors(torch.zeros(1, 4)))

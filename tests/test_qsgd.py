@@ -114,16 +114,29 @@ def test_the_error_and_the_coordinates_sent_keep_the_bounds_of_lemma_3_1(s: int,
     assert float(error.mean()) == pytest.approx(exact, abs=slack[0] + 1e-6 * square)
 
 
-def test_every_bucket_has_its_own_scale_and_the_last_may_be_short() -> None:
+def test_scales_are_of_buckets_and_no_smaller_than_what_they_scale() -> None:
     v = torch.tensor([[1e-6, -2e-6, 3.0, 4.0, 1e6]])
     payload = sent(QSGD(levels=1, bucket=2), v)
     assert payload.scales.tolist() == [[v[0, 1].abs().item(), 4.0, 1e6]]
     assert payload.levels[0, [1, 3, 4]].tolist() == [-1, 1, 1]
     assert sent(QSGD(levels=1, bucket=0), v).scales.tolist() == [[1e6]]
     assert sent(QSGD(levels=1, bucket=512), v).scales.tolist() == [[1e6]]
+    # The norm of (1, 2**-12) is 1 + 2**-25, which float32 would round down to 1.
+    v = torch.tensor([[1.0, 2.0**-12]])
+    payload = sent(QSGD(levels=32767, norm="l2", bucket=0), v)
+    assert payload.scales.item() == 1 + 2.0**-23
+    assert payload.levels[0, 0].item() in (32766, 32767)
+    one_hot = torch.tensor([[0.0, -0.1, 0.0]])
+    payload = sent(QSGD(levels=3, norm="l2", bucket=0), one_hot)
+    assert torch.equal(payload.scales, -one_hot[:, 1:2])
+    assert payload.levels.tolist() == [[0, -3, 0]]
+    payload = sent(QSGD(bucket=2), torch.tensor([[0.0, -0.0, 1.0, 0.0]]))
+    assert (payload.levels.tolist(), payload.scales.tolist()) == ([[0, 0, 7, 0]], [[0.0, 1.0]])
+    assert bool(payload.passes("range").all())
+    check_payload(payload)
 
 
-def test_draws_are_named_by_the_key_of_the_client_alone() -> None:
+def test_draws_are_named_by_the_key_of_the_client_alone_and_below_the_fraction_round_up() -> None:
     x = Key(0).normal(1, 500).expand(3, -1)
     payload = sent(QSGD(), x)
     assert same(sent(QSGD(), x), payload)
@@ -133,9 +146,6 @@ def test_draws_are_named_by_the_key_of_the_client_alone() -> None:
     exact = (x[2].abs() / x[2].abs().max() * 7).double()
     up = draws < exact.frac()
     assert torch.equal(payload.levels[2].abs().double(), exact.floor() + up)
-
-
-def test_a_draw_that_equals_the_fraction_rounds_down() -> None:
     # Draws are in [0, 1): so a whole number stays, and a fraction f is above a share f of them.
     draw, one = Key(0).fold(0).fold("quantize").uniform(2)[0], torch.tensor(1.0)
     for first, level in ((draw, 0), (torch.nextafter(draw, one), 1)):
@@ -156,25 +166,6 @@ def test_no_honest_message_fails_the_strict_server(norm: Norm, d: int, s: int, s
         payload = sent(protocol, x)
         assert bool(payload.passes("range").all())
         assert int(payload.levels.int().abs().max()) <= s
-
-
-def test_a_scale_is_no_smaller_than_what_it_scales() -> None:
-    # The norm of (1, 2**-12) is 1 + 2**-25, which float32 would round down to 1.
-    v = torch.tensor([[1.0, 2.0**-12]])
-    payload = sent(QSGD(levels=32767, norm="l2", bucket=0), v)
-    assert payload.scales.item() == 1 + 2.0**-23
-    assert payload.levels[0, 0].item() in (32766, 32767)
-    one_hot = torch.tensor([[0.0, -0.1, 0.0]])
-    payload = sent(QSGD(levels=3, norm="l2", bucket=0), one_hot)
-    assert torch.equal(payload.scales, -one_hot[:, 1:2])
-    assert payload.levels.tolist() == [[0, -3, 0]]
-
-
-def test_a_bucket_of_zeros_is_sent_as_zeros() -> None:
-    payload = sent(QSGD(bucket=2), torch.tensor([[0.0, -0.0, 1.0, 0.0]]))
-    assert (payload.levels.tolist(), payload.scales.tolist()) == ([[0, 0, 7, 0]], [[0.0, 1.0]])
-    assert bool(payload.passes("range").all())
-    check_payload(payload)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -235,24 +226,18 @@ def test_ternary_values_are_none_or_all_of_the_largest() -> None:
         assert found == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / DRAWS))
 
 
-def test_every_layer_has_a_scale() -> None:
+def test_every_layer_has_a_scale_and_is_clipped_at_c_population_deviations() -> None:
     g = torch.tensor([[0.5, -2.0, 0.0, 1.0, 0.03, -0.04]])
     payload = sent(TernGrad(), g, LAYERS)
     assert payload.sizes == (4, 2)
     assert payload.scales.tolist() == [[2.0, g[0, 5].abs().item()]]
     assert payload.levels[0, [1, 5]].tolist() == [-1, -1]
-
-
-def test_clipping_is_at_c_population_deviations_of_each_layer() -> None:
     # Deviations of (0, 0, 0, -4) and (3, 1): 3 ** 0.5 (2 if that of a sample) and 1.
     g = torch.tensor([[0.0, 0.0, 0.0, -4.0, 3.0, 1.0]])
     payload = sent(TernGrad(clip=1.5), g, LAYERS)
     torch.testing.assert_close(payload.scales, torch.tensor([[1.5 * 3**0.5, 1.5]]))
     assert payload.levels[0, [3, 4]].tolist() == [-1, 1]
     assert bool(payload.passes("range").all())
-
-
-def test_where_nothing_is_clipped_the_scaler_is_the_largest_and_not_the_bound() -> None:
     # A7: public code sends c sigma = 4.33 and 2.5 here.
     g = torch.tensor([[0.0, 0.0, 0.0, -4.0, 2.0, 0.0]])
     assert sent(TernGrad(clip=2.5), g, LAYERS).scales.tolist() == [[4.0, 2.0]]

@@ -56,14 +56,11 @@ def test_the_rotation_is_orthogonal_and_the_same_for_all(d: int) -> None:
         assert not torch.allclose(flattened(x, Key(2)), y)
 
 
-def test_no_coordinate_is_left_alone_by_the_rotation() -> None:
+def test_the_rotation_spreads_and_clipping_keeps_the_direction() -> None:
     # 100 = 64 + 36: in blocks of powers of two the last four would be a block of themselves.
     y = flattened(torch.eye(100).double(), Key(1))
     assert float(y.abs().max()) < 0.5
     assert float((y != 0).double().sum(dim=1).min()) >= 64
-
-
-def test_clipping_keeps_the_direction_and_what_is_not_finite_becomes_nothing() -> None:
     x = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0], [NAN, 1.0], [-INF, 1.0]]).double()
     kept = torch.tensor([[0.6, 0.8], [0.3, 0.4], [0, 0], [0, 0], [0, 0]]).double()
     torch.testing.assert_close(clipped(x, 1.0), kept, rtol=1e-7, atol=0)
@@ -160,13 +157,10 @@ def test_skellam_is_unbiased_where_no_rounding_is_refused() -> None:
     )
 
 
-def test_the_bound_on_a_rounded_vector_is_that_of_the_paper() -> None:
+def test_rounding_is_redone_while_it_is_longer_than_the_bound_of_the_paper() -> None:
     assert rounded_norm(4, 3.0, math.exp(-0.5)) == pytest.approx(14**0.5)  # 9 + 1 + (3 + 1)
     assert rounded_norm(4, 3.0, 1e-300) == 5.0  # 3 + sqrt 4
     assert rounded_norm(4, 3.0, 0.0) == 5.0
-
-
-def test_rounding_is_redone_while_it_is_too_long() -> None:
     # 400 coins of norm 1: of 200 on average 209.2 may fall, so 18 % of the rows are redone.
     x = torch.full((300, 400), 0.5).double()
     most = rounded_norm(400, 10.0, 0.9)
@@ -190,13 +184,17 @@ def test_a_sum_beyond_the_modulus_goes_around() -> None:
     assert float((found - 4 * sure - 2**10 * around).abs().max()) <= 4
 
 
-def test_the_event_of_skellam_is_a_share_of_the_noise() -> None:
+def test_events_are_a_share_of_the_noise_and_the_counts_of_a_client() -> None:
     protocol = Skellam(z=0.5, clients=7)
     release = Release(d=900, size=1, batch_size=1, steps=1, clients=50, per_round=10)
     s = protocol.scale(900)
     norm = rounded_norm(900, 0.5 * s, math.exp(-0.5))
     assert protocol.event(release) == SkellamShare(900, norm, (s * 0.25) ** 2 / 7)
     assert Skellam(z=0.0).event(release) is None
+    event = PBM(theta=0.1, sigmas=3.0, clip=7.0).event(release)
+    assert isinstance(event, BinomialCounts)
+    assert (event.d, event.coins, event.reach) == (900, 6, 0.1)
+    assert event.norm == pytest.approx(0.1 * 30 / 3)  # theta clip / C, and C = 3 clip / 30
 
 
 def test_counts_are_unbiased_and_have_the_variance_of_coins() -> None:
@@ -212,24 +210,13 @@ def test_counts_are_unbiased_and_have_the_variance_of_coins() -> None:
     assert float(values.sum(dim=0).var()) == pytest.approx(10 * deviation**2, rel=0.04)
 
 
-def test_a_coordinate_beyond_its_bound_is_clipped_to_it() -> None:
+def test_counts_are_clipped_and_cost_the_bits_of_the_largest_sum() -> None:
     protocol = PBM(m=10_000, theta=0.4, sigmas=2.0, clip=1.0, clients=1)
     x = torch.zeros(1, 100).double()
     x[0, 0], x[0, 1], x[0, 2] = 0.9, -0.9, 0.2  # C = 0.2
     shares = protocol.residues(x, keys(1)).x[0, :4] / 10_000
     assert shares.tolist() == pytest.approx([0.9, 0.1, 0.9, 0.5], abs=0.03)
-
-
-def test_a_count_costs_the_bits_of_the_largest_sum() -> None:
     payload = sent(PBM(), torch.zeros(1, 100))
     assert (payload.modulus, payload.coins) == (61, 6)
     assert payload.encode()[0].bits == 600
     assert sent(PBM(m=1), torch.zeros(1, 100)).encode()[0].bits == 400  # 11 residues
-
-
-def test_the_event_of_pbm_is_the_counts_of_a_client() -> None:
-    release = Release(d=900, size=1, batch_size=1, steps=1, clients=50, per_round=10)
-    event = PBM(theta=0.1, sigmas=3.0, clip=7.0).event(release)
-    assert isinstance(event, BinomialCounts)
-    assert (event.d, event.coins, event.reach) == (900, 6, 0.1)
-    assert event.norm == pytest.approx(0.1 * 30 / 3)  # theta clip / C, and C = 3 clip / 30

@@ -30,7 +30,8 @@ def hadamard(x: Tensor) -> Tensor:
     >>> hadamard(torch.tensor([1.0, 0.0, 0.0, 1.0])).tolist()
     [1.0, 0.0, 0.0, 1.0]
     """
-    shape, size = x.shape, x.shape[-1]
+    shape = x.shape
+    size = x.shape[-1]
     right = 1
     while right < size:
         factor = min(_FACTOR, size // right)

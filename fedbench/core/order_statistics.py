@@ -41,12 +41,13 @@ def batcher(n: int) -> tuple[tuple[int, int], ...]:
 
 @cache
 def selector(n: int, ranks: range) -> tuple[tuple[int, int], ...]:
-    """Those pairs of `batcher` that these ranks of ``n`` rows depend on.
+    """Return the pairs of `batcher` that these ranks of ``n`` rows depend on.
 
     >>> selector(3, range(1))  # of ((0, 2), (0, 1), (1, 2))
     ((0, 2), (0, 1))
     """
-    pairs, read = [], set(ranks)
+    pairs = []
+    read = set(ranks)
     for i, j in reversed(batcher(n)):
         if i in read or j in read:
             pairs.append((i, j))
@@ -69,15 +70,15 @@ def _network(x: Tensor, ranks: range) -> Tensor:
 
 def sorted_tile(x: Tensor, ranks: range) -> Tensor:
     """These rows of `sorted_rows` of a few columns ``(n, t)``; may lie transposed in memory."""
-    kept = slice(ranks.start, ranks.stop)
+    rows = slice(ranks.start, ranks.stop)
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64, torch.int32):
-        return x.sort(dim=0).values[kept]
+        return x.sort(dim=0).values[rows]
     if len(x) > _ROWS:
         columns = x.T.clone(memory_format=torch.contiguous_format)
         columns.numpy().sort(axis=1)
-        return columns.T[kept]
+        return columns.T[rows]
     if x.is_floating_point() and not bool(torch.isfinite(x.sum())):
-        return x.sort(dim=0).values[kept]  # minimum and maximum would spread a NaN over both rows
+        return x.sort(dim=0).values[rows]  # minimum and maximum would spread a NaN over both rows
     return _network(x, ranks)
 
 
@@ -92,7 +93,8 @@ def by_tiles(
     ``f`` turns ``(n, t)``, or those ``ranks`` of it, into ``(t,)`` or ``(t, m)`` and is called tile
     by tile: beside ``x`` only a tile and the answer are in memory.
     """
-    out, start = torch.empty(0), 0
+    out = torch.empty(0)
+    start = 0
     for tile in torch.split(x, _TILE if x.device.type == "cpu" else WIDEST, dim=1):
         tile = tile if rows is None else tile[rows]
         part = f(sorted_tile(tile, range(len(tile)) if ranks is None else ranks))
@@ -121,29 +123,30 @@ def sorted_rows(x: Tensor, ranks: range | None = None) -> Tensor:
     return out
 
 
-def largest(x: Tensor, kept: int) -> Tensor:
-    """``(n, k)`` bool: the ``kept`` largest of each row of ``x (n, k)``, without sorting it.
+def largest(x: Tensor, count: int) -> Tensor:
+    """``(n, k)`` bool: the ``count`` largest of each row of ``x (n, k)``, without sorting it.
 
     Exactly so many: among equals the lowest index, and NaN counts as infinity.
 
     >>> largest(torch.tensor([[1.0, 3.0, 1.0, 2.0, 1.0]]), 3).int().tolist()
     [[1, 1, 0, 1, 0]]
     """
-    if not kept:
+    if not count:
         return torch.zeros(x.shape, dtype=torch.bool, device=x.device)
     x = x.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    last = _kept_least(x, kept)
+    last = _least_of_largest(x, count)
     best = x >= last
-    if bool((row_sums(best, torch.int64) == kept).all()):
+    if bool((row_sums(best, torch.int64) == count).all()):
         return best  # no other is equal to the last one
-    above, ties = x > last, x == last
-    missing = kept - above.sum(dim=1, keepdim=True)
+    above = x > last
+    ties = x == last
+    missing = count - above.sum(dim=1, keepdim=True)
     return above | (ties & (ties.cumsum(dim=1) <= missing))
 
 
-def _kept_least(x: Tensor, kept: int) -> Tensor:
-    """``(n, 1)``: the least of the ``kept`` largest; on a CPU NumPy's partition is faster."""
+def _least_of_largest(x: Tensor, count: int) -> Tensor:
+    """``(n, 1)``: the least of the ``count`` largest; on a CPU NumPy's partition is faster."""
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
-        return x.topk(kept, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
-    least = [np.partition(row, len(row) - kept)[len(row) - kept] for row in x.numpy()]
+        return x.topk(count, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
+    least = [np.partition(row, len(row) - count)[len(row) - count] for row in x.numpy()]
     return torch.from_numpy(np.stack(least))[:, None] if least else x[:, :1]

@@ -114,7 +114,7 @@ def is_foreign(kind: str, text: str) -> bool:
 
 
 def links(text: str) -> list[str]:
-    """The prefilters and the rule of a chain, in the order in which rows go through them.
+    """Split a chain into its prefilters and its rule, in the order in which rows go through them.
 
     >>> links("clip:c=1e+2+nnm:f=2+multi-krum")
     ['clip:c=1e+2', 'nnm:f=2', 'multi-krum']
@@ -123,7 +123,7 @@ def links(text: str) -> list[str]:
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:
-    """Name and parameters of ``name:param=value,param=value``; of a chain all names together.
+    """Split ``name:param=value,param=value`` into name and parameters; a chain keeps all names.
 
     The parameters of what comes before the rule carry its name.
 
@@ -136,8 +136,8 @@ def split(text: str) -> tuple[str, dict[str, str]]:
     if before:
         parts = [split(part) for part in before]
         name, params = split(last)
-        earlier = {f"{one}.{key}": value for one, given in parts for key, value in given.items()}
-        return "+".join([*(one for one, _ in parts), name]), earlier | params
+        earlier = {f"{link}.{key}": value for link, own in parts for key, value in own.items()}
+        return "+".join([*(link for link, _ in parts), name]), earlier | params
     name, colon, rest = text.partition(":")
     params = {}
     for part in rest.split(",") if colon else ():
@@ -151,7 +151,7 @@ def split(text: str) -> tuple[str, dict[str, str]]:
 
 
 def joined(name: str, params: Mapping[str, str]) -> str:
-    """What `split` takes apart.
+    """Join what `split` takes apart.
 
     >>> joined("nnm+multi-krum", {"nnm.f": "1", "f": "2"}), joined("mean", {})
     ('nnm:f=1+multi-krum:f=2', 'mean')
@@ -159,14 +159,15 @@ def joined(name: str, params: Mapping[str, str]) -> str:
     *before, last = name.split("+")
     texts = []
     for link in before:
-        own = {k.removeprefix(f"{link}."): v for k, v in params.items() if k.startswith(f"{link}.")}
-        texts.append(joined(link, own))
-    told = [f"{key}={value}" for key, value in params.items() if "." not in key]
-    return "+".join([*texts, f"{last}:{','.join(told)}" if told else last])
+        prefix = f"{link}."
+        given = {k.removeprefix(prefix): v for k, v in params.items() if k.startswith(prefix)}
+        texts.append(joined(link, given))
+    own = [f"{key}={value}" for key, value in params.items() if "." not in key]
+    return "+".join([*texts, f"{last}:{','.join(own)}" if own else last])
 
 
 def load(kind: str, text: str) -> Any:
-    """The plug-in that ``name:param=value`` describes; of a chain of defenses all of it.
+    """Make the plug-in that ``name:param=value`` describes; of a chain of defenses all of it.
 
     Raises:
         UnknownPluginError: no such plug-in.
@@ -194,8 +195,8 @@ def load(kind: str, text: str) -> Any:
     for param, value in params.items():
         if param not in fields:
             close = difflib.get_close_matches(param, fields, n=1)
-            known = ", ".join(fields) or "none"
-            hint = f"did you mean {close[0]!r}?" if close else f"parameters: {known}"
+            parameters = ", ".join(fields) or "none"
+            hint = f"did you mean {close[0]!r}?" if close else f"parameters: {parameters}"
             raise ConfigError(f"--{kind} {name} has no parameter {param!r}; {hint}")
         try:
             given = None if value.lower() == "none" else value

@@ -34,7 +34,7 @@ from fedbench.privacy.mechanisms.noisy_sign import NoisySign
 from fedbench.privacy.mechanisms.randomized_response import FlipBits
 from fedbench.privacy.noisy_sign import sign_rdp
 from fedbench.privacy.participation import Participation
-from fedbench.privacy.planning import Plan, calibrated, curve, prices
+from fedbench.privacy.planning import PrivacyPlan, calibrated, curve, prices
 
 ONCE = Participation(rounds=1, times=1, clients=1, per_round=1, honest=1)
 TWENTY = Participation(rounds=200, times=20, clients=100, per_round=10, honest=10)
@@ -296,7 +296,7 @@ def test_a_claim_without_a_theorem_ends_a_run_before_it_starts() -> None:
         prepare(SMALL.model_copy(update=masks | {"model": "cnn4"}), "cpu")
 
 
-PLAN = Plan(rounds=200, clients=100, per_round=10, dim=1000)
+PLAN = PrivacyPlan(rounds=200, clients=100, per_round=10, dim=1000)
 
 
 def test_a_plan_takes_the_mean_number_of_rounds_unless_told() -> None:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Adjacency, DpEvent, Grad, Gradient, Mechanism, Release, ServerView
-from fedbench.audits.finding import Finding
+from fedbench.audits.finding import AuditFinding
 from fedbench.audits.laws import Bernoullis
 from fedbench.audits.likelihood import audit, scores
 from fedbench.audits.pairs import worst_pair
-from fedbench.audits.releases import Bench, one_by_one, together
+from fedbench.audits.releases import ReleaseBench, one_by_one, together
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, NoTheorem
 from fedbench.core.rng import Key
@@ -47,13 +47,13 @@ SAMPLINGS: list[tuple[Any, Adjacency]] = [
 ]
 
 
-def bench(mechanism: Mechanism, protocol: str | None = None, d: int = 5) -> Bench:
+def bench(mechanism: Mechanism, protocol: str | None = None, d: int = 5) -> ReleaseBench:
     names = (PROTOCOLS.get(cls) for cls in type(mechanism).__mro__)
     name = protocol or next(filter(None, names), "fedavg")
-    return Bench(mechanism, registry.load("protocol", name), Mean(), d)
+    return ReleaseBench(mechanism, registry.load("protocol", name), Mean(), d)
 
 
-def found(mechanism: Mechanism, releases: int = 20_000, **changes: Any) -> Finding:
+def found(mechanism: Mechanism, releases: int = 20_000, **changes: Any) -> AuditFinding:
     return audit(bench(mechanism), 1e-5, 0.95, releases, Key(1), **changes)
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.audits.campaign import Plan, fitting
+from fedbench.audits.campaign import AuditPlan, fitting
 from fedbench.audits.canaries import Canaries, Planted, Watched, model, play
-from fedbench.audits.finding import Finding
+from fedbench.audits.finding import AuditFinding
 from fedbench.audits.runs import flock, ready
 from fedbench.cli import main
 from fedbench.core.errors import ConfigError, NoTheorem
@@ -131,10 +131,12 @@ def test_canaries_ask_for_zero_out_and_take_replace_one_where_there_is_no_theore
 
 @pytest.mark.parametrize(("second", "refuted"), [(1.9, False), (2.5, True)])
 def test_a_refutation_counts_if_another_seed_finds_it_too(second: float, refuted: bool) -> None:
-    class Luck(Plan):
-        def once(self, method: str, scenario: Scenario) -> list[Finding]:
+    class Luck(AuditPlan):
+        def once(self, method: str, scenario: Scenario) -> list[AuditFinding]:
             epsilon = {0: 3.0, 1: second}[scenario.seed]
-            return [Finding("mechanism", epsilon, 2.0, 1e-5, "client", "zero-out", 0.95, "", "")]
+            return [
+                AuditFinding("mechanism", epsilon, 2.0, 1e-5, "client", "zero-out", 0.95, "", "")
+            ]
 
     (one,) = Luck(small("noisy-sign")).findings("mechanism")
     assert one.epsilon == second
@@ -149,7 +151,7 @@ SAMPLE = {"clients": 100, "per_round": 100, "rounds": 1}
     "mechanism", ["mask-gaussian:clip=0.5", "noisy-sign", "dp-fedavg", "randomized-response"]
 )
 def test_an_honest_run_is_not_refuted_and_something_is_found(mechanism: str) -> None:
-    plan = Plan(small(mechanism, **SAMPLE), ("one-run", "one-shot"), canaries=90)
+    plan = AuditPlan(small(mechanism, **SAMPLE), ("one-run", "one-shot"), canaries=90)
     bound, final, largest = list(plan.play(lambda text: None))
     assert not isinstance(bound, str)
     assert not isinstance(final, str)
@@ -165,7 +167,7 @@ def test_an_honest_run_is_not_refuted_and_something_is_found(mechanism: str) -> 
 
 @pytest.mark.slow
 def test_a_run_whose_clients_forget_their_noise_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan(small("noisy-sign:z=4", **SAMPLE), ("one-run",), canaries=90)
+    plan = AuditPlan(small("noisy-sign:z=4", **SAMPLE), ("one-run",), canaries=90)
     (honest,) = plan.play(lambda text: None)
 
     def silent(

@@ -23,7 +23,7 @@ from fedbench.payload import FloatVectors, Payload
 from fedbench.probes import codec_choice, codec_inputs, codecs
 from fedbench.probes.codec_choice import Codec, chosen, misfit
 from fedbench.probes.codec_play import Bench, source
-from fedbench.probes.codecs import Measured, Plan, measure, scale_of, send
+from fedbench.probes.codecs import CodecResult, CodecPlan, measure, scale_of, send
 from fedbench.probes.distortion import Distortion, Draws, bias_squared, distortion
 from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.fedavg import FedAvg
@@ -119,13 +119,13 @@ def gaussian(s: int) -> Tensor:
     return codec_inputs.drawn("gaussian", Key(7).fold(s), D)
 
 
-def measured(text: str, inputs: Callable[[int], Tensor] = gaussian, **plan: int) -> Measured:
+def measured(text: str, inputs: Callable[[int], Tensor] = gaussian, **plan: int) -> CodecResult:
     codec = Codec(text, registry.load("protocol", text))
     scale = scale_of(codec.protocol, SHARED, inputs(0))
-    return measure(codec, "gaussian", inputs, SHARED, Plan(**plan), scale)
+    return measure(codec, "gaussian", inputs, SHARED, CodecPlan(**plan), scale)
 
 
-def lost(one: Measured) -> Distortion:
+def lost(one: CodecResult) -> Distortion:
     assert one.distortion is not None
     return one.distortion
 
@@ -149,7 +149,7 @@ def test_the_bias_is_that_of_the_pairs_of_draws_by_hand() -> None:
 def test_a_codec_without_bias_is_not_called_biased_and_a_small_bias_is_seen() -> None:
     def of(offset: float) -> Distortion:
         codec = Codec("dithered", Dithered(offset=offset))
-        return lost(measure(codec, "gaussian", gaussian, SHARED, Plan(20, 4), "kept"))
+        return lost(measure(codec, "gaussian", gaussian, SHARED, CodecPlan(20, 4), "kept"))
 
     fair, leaning = of(0.0), of(0.7)
     assert not fair.biased
@@ -230,7 +230,7 @@ def test_fedmrn_has_its_gain_on_updates_within_its_noise() -> None:
 
 def test_clients_at_once_are_draws_of_one_input_with_keys_of_their_own() -> None:
     codec = Codec("dithered", Dithered())
-    together = lost(measure(codec, "gaussian", gaussian, SHARED, Plan(3, 2, clients=4), "kept"))
+    together = lost(measure(codec, "gaussian", gaussian, SHARED, CodecPlan(3, 2, clients=4), "kept"))
     assert together.nmse == pytest.approx(1.0, abs=1e-6)
     assert not together.biased  # of equal draws all error is bias
 
@@ -313,16 +313,16 @@ def test_without_the_archive_the_embedded_images_are_used_and_it_is_said(
 
 def example() -> Bench:
     rows = [
-        Measured("topk:k=0.5,error_feedback=true", "gaussian", 17.0, 120.5, 7.0, True, "kept",
+        CodecResult("topk:k=0.5,error_feedback=true", "gaussian", 17.0, 120.5, 7.0, True, "kept",
                  Distortion(0.0713, 0.0716, 0.267, True, 0.0, 0.929)),
-        Measured("drive", "gaussian", 1.0079, 7.72, 4.73, False, "kept",
+        CodecResult("drive", "gaussian", 1.0079, 7.72, 4.73, False, "kept",
                  Distortion(0.571, 0.572, 0.004, False, 0.026, 1.0)),
-        Measured("signsgd", "gaussian", 1.0, 0.4, 0.9, False, "lost", None),
-        Measured("fedmrn", "gaussian", 0.264, 11.0, 10.9, False, "fixed",
+        CodecResult("signsgd", "gaussian", 1.0, 0.4, 0.9, False, "lost", None),
+        CodecResult("fedmrn", "gaussian", 0.264, 11.0, 10.9, False, "fixed",
                  Distortion(2.89, 4.1, 0.628, True, 0.57, 0.388)),
     ]  # fmt: skip
     others = {"fsl": "updates are scores", "sfsl": "updates are scores"}
-    return Bench("lenet", "digits", 151_072, "cpu", 1, Plan(), rows, others, ["a note"])
+    return Bench("lenet", "digits", 151_072, "cpu", 1, CodecPlan(), rows, others, ["a note"])
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
@@ -456,4 +456,4 @@ def test_the_default_list_runs(capsys: pytest.CaptureFixture[str]) -> None:
         assert 0 < float(line["bits"]) <= 33, line
         assert line["scale"] == "lost" or math.isfinite(float(line["nmse"])), line
     assert "fedbench: not measured: " in err
-    assert codecs.Plan().seeds == 10
+    assert codecs.CodecPlan().seeds == 10

@@ -26,7 +26,7 @@ from fedbench.privacy.events import (
     NoisySigns,
 )
 from fedbench.privacy.mechanisms.clipping import clipped
-from fedbench.privacy.mechanisms.dp_fedavg import Clip, DPFedAvg
+from fedbench.privacy.mechanisms.dp_fedavg import ClipState, DPFedAvg
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling
 from fedbench.privacy.mechanisms.noisy_sign import NoisySign
@@ -195,7 +195,7 @@ def test_dp_fedavg_divides_by_the_expected_number_and_adds_z_times_clip() -> Non
     updates = torch.tensor([[6.0, 8.0], [0.3, 0.4]])
     out, state = mechanism.on_updates(updates, torch.zeros(2, 2), keys(2), mechanism.init())
     torch.testing.assert_close(out, torch.tensor([[1.8, 2.4], [0.3, 0.4]]))
-    assert state == Clip(3.0, 1)
+    assert state == ClipState(3.0, 1)
     received = FloatVectors(torch.zeros(8, 90_000))
     aggregate = torch.full((90_000,), 5.0)
     noisy, _ = mechanism.on_aggregate(aggregate, received, view(8, 10), Key(4), state)
@@ -216,7 +216,7 @@ def test_adaptive_clipping_moves_towards_the_quantile_and_pays_for_the_bits() ->
     norms = []
     for below in (100, 50, 0):
         _, state = mechanism.on_aggregate(
-            torch.zeros(1), received, view(100, 100), Key(9), Clip(1.0, below)
+            torch.zeros(1), received, view(100, 100), Key(9), ClipState(1.0, below)
         )
         norms.append(state.norm)
     # the noise on the share is .006: exp(-.2 (1 - .5)), 1, exp(.1)

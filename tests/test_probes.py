@@ -20,7 +20,7 @@ from fedbench.payload.rankings import ranking
 from fedbench.probes import shadows
 from fedbench.probes.images import best_order, psnr, ssim, total_variation, window
 from fedbench.probes.lira import centred, confidences, halves, likelihood_ratios, shrunk
-from fedbench.probes.listener import Heard, listening, signal
+from fedbench.probes.listener import Exchange, listening, signal
 from fedbench.probes.membership import reading
 from fedbench.probes.roc import auc, balanced_accuracy, bootstrap, tpr
 from fedbench.run import play_round
@@ -262,7 +262,7 @@ def test_a_signal_is_how_far_a_message_is_from_that_of_who_learned_nothing() -> 
             "fedpm": BinaryMasks(ones, torch.zeros(1, 0)),
         }
         sent = messages.get(name) or Rankings(ranking(protocol.idle(shared, down), sizes), sizes)
-        return signal(protocol, shared, Heard(down, sent)), protocol.idle(shared, down)[0]
+        return signal(protocol, shared, Exchange(down, sent)), protocol.idle(shared, down)[0]
 
     floats, _ = of("fedavg", torch.tensor([[0.25]]))
     assert floats is not None

@@ -19,7 +19,7 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.state import RunState
 from fedbench.probes import inversion
 from fedbench.probes.images import psnr
-from fedbench.probes.inversion import MESSAGE, RAW, Found, choose_images, guess
+from fedbench.probes.inversion import MESSAGE, RAW, Reconstruction, choose_images, guess
 from fedbench.probes.membership import Membership, probe
 from fedbench.probes.reconstruct import cosine, normalised, simulator
 
@@ -37,7 +37,7 @@ RUNS = Scenario(
 )
 
 
-def invert(steps: int = 80, **changes: Any) -> dict[str, list[Found]]:
+def invert(steps: int = 80, **changes: Any) -> dict[str, list[Reconstruction]]:
     scenario = IMAGES.model_copy(update=changes)
     (system,) = inversion.probe(
         scenario, [scenario.protocol], [scenario.mechanism], [0], steps

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fedbench.audits.finding import Finding
+from fedbench.audits.finding import AuditFinding
 from fedbench.audits.likelihood import audit
-from fedbench.audits.releases import Bench
+from fedbench.audits.releases import ReleaseBench
 from fedbench.audits.runs import one_run_bound, one_shot_estimates
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, require
@@ -18,7 +18,7 @@ PROTOCOLS = ("fedavg", "fedpm", "signsgd")  # one of which fits any mechanism of
 
 
 @dataclass(frozen=True)
-class Plan:
+class AuditPlan:
     """Options of a campaign of audits.
 
     Args:
@@ -48,7 +48,7 @@ class Plan:
             rule = f"in [4, {most}], some of the --clients {most}"
             require("--canaries", self.canaries, 4 <= self.canaries <= most, rule)
 
-    def findings(self, method: str) -> list[Finding]:
+    def findings(self, method: str) -> list[AuditFinding]:
         """Run a method; a refutation counts if it is found again, with another seed.
 
         One audit in twenty is allowed to be wrong at 95 % confidence, two in a row are one in 400.
@@ -63,14 +63,14 @@ class Plan:
         both = zip(found, self.once(method, fresh), strict=True)
         return [min(pair, key=lambda one: one.epsilon) for pair in both]
 
-    def once(self, method: str, scenario: Scenario) -> list[Finding]:
+    def once(self, method: str, scenario: Scenario) -> list[AuditFinding]:
         """Run a method with the scenario's seed."""
         if method == "one-run":
             return [one_run_bound(scenario, self.canaries, self.confidence)]
         if method == "one-shot":
             return one_shot_estimates(scenario, self.canaries)
         plugins = load_plugins(scenario)
-        bench = Bench(
+        bench = ReleaseBench(
             plugins.mechanism, plugins.protocol, plugins.defense, self.dim, scenario.per_round
         )
         return [
@@ -85,7 +85,9 @@ class Plan:
             )
         ]
 
-    def play(self, say: Callable[[str], None], lenient: bool = False) -> Iterator[Finding | str]:
+    def play(
+        self, say: Callable[[str], None], lenient: bool = False
+    ) -> Iterator[AuditFinding | str]:
         """All findings, one after the other; ``lenient``: why a method did not apply, instead."""
         for method in self.methods:
             say(method)

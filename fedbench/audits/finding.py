@@ -1,4 +1,4 @@
-"""Finding of an audit, beside what was claimed."""
+"""Finding of an audit, beside the claim that it tests."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ Method = Literal["mechanism", "one-run", "one-shot", "one-shot, max"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """One audit's lower bound and claim.
 
     Args:

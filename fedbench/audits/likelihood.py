@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from fedbench.api import Adjacency, Release
-from fedbench.audits.finding import Finding
+from fedbench.audits.finding import AuditFinding
 from fedbench.audits.pairs import worst_pair
 from fedbench.audits.rates import CHOOSING, check_confidence, lower_bound
-from fedbench.audits.releases import Bench
+from fedbench.audits.releases import ReleaseBench
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.privacy.accountants import Participation, price
@@ -17,14 +17,14 @@ from fedbench.privacy.conversion import Floats, check_delta
 
 
 def audit(
-    bench: Bench,
+    bench: ReleaseBench,
     delta: float,
     confidence: float,
     releases: int,
     key: Key,
     sampling: Literal["fixed", "poisson"] = "fixed",
     adjacency: Adjacency | None = None,
-) -> Finding:
+) -> AuditFinding:
     """A lower bound on epsilon of one release, beside what the accountant charges for one.
 
     The statistic is the likelihood ratio's: the number of ones where a chunk of bits is alike, the
@@ -60,7 +60,7 @@ def audit(
         for name, given in (("first", pair.first), ("second", pair.second))
     )
     bound = lower_bound(*scores(first, second), delta, confidence)
-    return Finding(
+    return AuditFinding(
         method="mechanism",
         epsilon=bound.epsilon,
         claimed=found.epsilon,

@@ -27,7 +27,7 @@ POSITIONS = 17  # of a chunk in [c, 1-c] that are tried
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class NeighbourPair:
     """Two inputs that differ as the adjacency allows; before the mechanism, which has to clip them.
 
     Args:
@@ -50,7 +50,7 @@ class Pair:
 @singledispatch
 def worst_pair(
     event: DpEvent, mechanism: Mechanism, space: str, d: int, adjacency: Adjacency, delta: float
-) -> Pair:
+) -> NeighbourPair:
     """The neighbours whose releases are the easiest to tell apart, as far as that is known.
 
     ``space`` is `Protocol.space`. Any pair gives a true lower bound; a better one a larger.
@@ -79,7 +79,7 @@ def sizes(d: int) -> list[int]:
 @worst_pair.register
 def _(
     event: MaskSample, mechanism: Mechanism, space: str, d: int, adjacency: Adjacency, delta: float
-) -> Pair:
+) -> NeighbourPair:
     """Chunks of every size at several places (B3), the whole cube among them."""
     c = event.c
     width = 1 - 2 * event.c
@@ -103,9 +103,9 @@ def _(
     if adjacency == "replace-one":
         reference = torch.where(unit > 0, low + h / 2, 0.5)
         first = reference + far * unit
-        return Pair(reference, first, reference - far * unit, unit, says, law)
+        return NeighbourPair(reference, first, reference - far * unit, unit, says, law)
     reference = torch.where(unit > 0, low, 0.5)
-    return Pair(reference, reference + far * unit, reference.clone(), unit, says, law)
+    return NeighbourPair(reference, reference + far * unit, reference.clone(), unit, says, law)
 
 
 def _sampled(event: MaskSample, k: int, low: float, h: float) -> Bernoullis:
@@ -116,23 +116,23 @@ def _sampled(event: MaskSample, k: int, low: float, h: float) -> Bernoullis:
 @worst_pair.register
 def _(
     event: FlippedBits, mechanism: Mechanism, space: str, d: int, adjacency: Adjacency, delta: float
-) -> Pair:
+) -> NeighbourPair:
     """All bits one way or the other."""
     law = Bernoullis(d, 1 - event.p, event.p)
     unit = on_chunk(d, d)
     says = f"all {d} bits 1 or all 0"
     if space == "probabilities":
         zeros = torch.zeros(d)
-        return Pair(zeros, torch.ones(d), zeros, unit, says, law)
+        return NeighbourPair(zeros, torch.ones(d), zeros, unit, says, law)
     idle = torch.zeros(d)  # whose signs are +1
     other = idle if adjacency == "zero-out" else torch.ones(d)
-    return Pair(idle, torch.full((d,), -1.0), other, -unit, says, law)
+    return NeighbourPair(idle, torch.full((d,), -1.0), other, -unit, says, law)
 
 
 @worst_pair.register
 def _(
     event: NoisySigns, mechanism: Mechanism, space: str, d: int, adjacency: Adjacency, delta: float
-) -> Pair:
+) -> NeighbourPair:
     """The clip spread over some coordinates, against its opposite or against nothing."""
     replaced = adjacency == "replace-one"
 
@@ -145,13 +145,13 @@ def _(
     zeros = torch.zeros(d)
     far = FAR * _clip(mechanism) * unit
     says = f"the clip over {k} of {d} signs or {'its opposite' if replaced else 'nothing'}"
-    return Pair(zeros, far, -far if replaced else zeros, unit, says, law(k))
+    return NeighbourPair(zeros, far, -far if replaced else zeros, unit, says, law(k))
 
 
 @worst_pair.register
 def _(
     event: GaussianSum, mechanism: Mechanism, space: str, d: int, adjacency: Adjacency, delta: float
-) -> Pair:
+) -> NeighbourPair:
     """A vector as long as the clip, and one too long in the other direction, or zero, or none.
 
     The two differ also in whether they are too long, which an adaptive clip adds up.
@@ -171,8 +171,8 @@ def _(
 
 def _sum_pair(
     first: Tensor | None, second: Tensor, unit: Tensor, says: str, law: Law | None
-) -> Pair:
-    return Pair(torch.zeros_like(second), first, second, unit, says, law)
+) -> NeighbourPair:
+    return NeighbourPair(torch.zeros_like(second), first, second, unit, says, law)
 
 
 @worst_pair.register
@@ -183,13 +183,13 @@ def _(
     d: int,
     adjacency: Adjacency,
     delta: float,
-) -> Pair:
+) -> NeighbourPair:
     """A sample whose gradient is too long, or zero, or none."""
     unit = on_chunk(d, d)
     other = torch.zeros(d) if adjacency == "zero-out" else None
     says = f"a long gradient or {'none' if other is None else 'zero'}, in one step"
     law = Gaussians(1 / event.z)
-    return Pair(torch.zeros(d), FAR * _clip(mechanism) * unit, other, unit, says, law)
+    return NeighbourPair(torch.zeros(d), FAR * _clip(mechanism) * unit, other, unit, says, law)
 
 
 def _clip(mechanism: Mechanism) -> float:

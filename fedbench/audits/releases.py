@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, Gradient, Mechanism, Protocol, ServerView, Shared
-from fedbench.audits.pairs import Pair
+from fedbench.audits.pairs import NeighbourPair
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.models.network import ConvNet
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, SignBits, same
 from fedbench.privacy.clients import protect_payload, protect_updates
-from fedbench.privacy.mechanisms.dp_fedavg import Clip
+from fedbench.privacy.mechanisms.dp_fedavg import ClipState
 
 AT_ONCE = 1 << 20  # numbers of one kind that are drawn together
 SLOW = 30_000  # releases of a mechanism that does one at a time, at most
@@ -25,7 +25,7 @@ Release = Callable[[Key], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
+class ReleaseBench:
     """A client, a server, and what goes from the one to the other.
 
     Args:
@@ -47,7 +47,7 @@ class Bench:
         """Return a network with ``d`` weights and nothing else: one pixel, ``d`` outputs."""
         return Shared(ConvNet((1, 1, 1), (), (), self.d), 0, torch.device("cpu"))
 
-    def releases(self, pair: Pair, given: Tensor | None, count: int, key: Key) -> Tensor:
+    def releases(self, pair: NeighbourPair, given: Tensor | None, count: int, key: Key) -> Tensor:
         """``(count, channels)`` independent ones, in one pass where the mechanism allows that.
 
         Each has a key of its own, so the two ways give the same numbers, to rounding.
@@ -59,7 +59,7 @@ class Bench:
         except RuntimeError:  # it looks at a value that was drawn, as an adaptive clip does
             return one_by_one(release, seeds[:SLOW])
 
-    def release(self, pair: Pair, given: Tensor | None) -> Release:
+    def release(self, pair: NeighbourPair, given: Tensor | None) -> Release:
         """Return a function of a key: ``(channels,)``, a release's score and what else is seen."""
         if type(self.mechanism).wrap_grad is not Mechanism.wrap_grad:
             return lambda key: self._gradient(pair, given, key)
@@ -70,7 +70,7 @@ class Bench:
             return lambda key: self._aggregate(pair, first, state, key)
         return lambda key: self._aggregate(pair, *self._sent(pair, given, key), key)
 
-    def _sent(self, pair: Pair, given: Tensor | None, key: Key) -> tuple[Payload, Any]:
+    def _sent(self, pair: NeighbourPair, given: Tensor | None, key: Key) -> tuple[Payload, Any]:
         """The clients' part: messages, and the mechanism's state."""
         mechanism, protocol = self.mechanism, self.protocol
         rows = [] if given is None else [given]
@@ -85,7 +85,7 @@ class Bench:
         sent, _ = protocol.message(self.shared, updates, keys, memory)
         return protect_payload(mechanism, sent, noise, keeps), state
 
-    def _aggregate(self, pair: Pair, sent: Payload, state: Any, key: Key) -> Tensor:
+    def _aggregate(self, pair: NeighbourPair, sent: Payload, state: Any, key: Key) -> Tensor:
         """Aggregate and add central noise, as the server does."""
         broadcast = FloatVectors(pair.reference[None])
         weights = torch.ones(len(sent)).double()
@@ -94,11 +94,11 @@ class Bench:
         noise = key.fold("mechanism")
         noisy, state = self.mechanism.on_aggregate(aggregate, sent, view, noise, state)
         score = (noisy @ pair.direction.to(noisy))[None]
-        if isinstance(state, Clip) and getattr(self.mechanism, "adaptive", False):
+        if isinstance(state, ClipState) and getattr(self.mechanism, "adaptive", False):
             return torch.cat([score, torch.tensor([state.norm]).log().to(score)])
         return score
 
-    def _gradient(self, pair: Pair, given: Tensor | None, key: Key) -> Tensor:
+    def _gradient(self, pair: NeighbourPair, given: Tensor | None, key: Key) -> Tensor:
         """One step of which every sample is part; the loss is linear, ``x`` its gradients."""
         x = torch.zeros(0, self.d) if given is None else given[None]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedbench.audits import one_run, one_shot
 from fedbench.audits.canaries import Canaries, Form, play, radius
-from fedbench.audits.finding import Finding, Method
+from fedbench.audits.finding import AuditFinding, Method
 from fedbench.audits.laws import Gaussians
 from fedbench.audits.rates import check_confidence
 from fedbench.core.errors import ConfigError, NoTheorem, require
@@ -29,7 +29,7 @@ Laws = Callable[[Rows], Gaussians]
 ADJACENCIES = ("zero-out", "replace-one")  # a canary that is not there is one that is replaced
 
 
-def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> Finding:
+def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> AuditFinding:
     """A lower bound from coins that decide which canaries are there, and guesses of these coins.
 
     A canary's score is the sum over rounds of ``<what is seen, u>``. The accountant is asked what
@@ -59,7 +59,7 @@ def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> Findi
     return dataclasses.replace(found, confidence=confidence)
 
 
-def one_shot_estimates(scenario: Scenario, canaries: int) -> list[Finding]:
+def one_shot_estimates(scenario: Scenario, canaries: int) -> list[AuditFinding]:
     """Two estimates from canaries that are all there: of the end of the run, and of its rounds.
 
     References:
@@ -95,7 +95,7 @@ def one_shot_estimates(scenario: Scenario, canaries: int) -> list[Finding]:
     ]
 
 
-def _estimate(setup: Setup, claim: Privacy, took: int, method: Method, laws: Laws) -> Finding:
+def _estimate(setup: Setup, claim: Privacy, took: int, method: Method, laws: Laws) -> AuditFinding:
     epsilon, error = one_shot.estimate(laws, took, claim.delta)
     fit = laws(np.arange(took))
     cosines = "largest cosines of a round" if "max" in method else "cosines"
@@ -109,8 +109,8 @@ def _estimate(setup: Setup, claim: Privacy, took: int, method: Method, laws: Law
 
 def _finding(
     setup: Setup, claim: Privacy, canaries: int, method: Method, epsilon: float, evidence: str
-) -> Finding:
-    return Finding(
+) -> AuditFinding:
+    return AuditFinding(
         method=method,
         epsilon=epsilon,
         claimed=math.inf if claim.epsilon is None else claim.epsilon,

@@ -12,7 +12,7 @@ from fedbench.cli import options as opt
 from fedbench.cli.terminal import status
 
 if TYPE_CHECKING:
-    from fedbench.audits.campaign import Plan
+    from fedbench.audits.campaign import AuditPlan
 
 METHOD = "Method mechanism"
 CANARIES = "Methods one-run and one-shot"
@@ -60,7 +60,7 @@ def audit(
     A lower bound above the claim refutes it, if another seed finds the same. An estimate proves
     nothing in either direction, and no audit proves that a claim is true.
     """
-    from fedbench.audits.campaign import METHODS, Plan, fitting
+    from fedbench.audits.campaign import METHODS, AuditPlan, fitting
     from fedbench.experiment.scenario import Scenario
 
     opt.chosen("--format", format, ("table", "json"))
@@ -71,12 +71,12 @@ def audit(
     scenario = Scenario.of(**fields, malicious=0.0, eval_every=max(fields["rounds"], 1))
     every = "all" in (method or [])
     methods = METHODS if every else tuple(dict.fromkeys(method or ["mechanism"]))
-    plan = Plan(scenario, methods, confidence, releases, dim, canaries)
+    plan = AuditPlan(scenario, methods, confidence, releases, dim, canaries)
     with opt.torch_threads(threads):
         return show(plan, lenient=every, format=format)
 
 
-def show(plan: Plan, lenient: bool, format: str) -> int:
+def show(plan: AuditPlan, lenient: bool, format: str) -> int:
     """Print findings on stdout and what did not apply on stderr; return 1 if a claim is refuted."""
     from fedbench.cli import audit_table
 

@@ -17,8 +17,8 @@ from fedbench.tables.table import cell, legible, listed
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from fedbench.audits.campaign import Plan
-    from fedbench.audits.finding import Finding
+    from fedbench.audits.campaign import AuditPlan
+    from fedbench.audits.finding import AuditFinding
 
 NAMES = ("\naudit", "\nwhat it is")
 NUMBERS = ("ε\nfound", "ε\nclaimed", "ε\nexact")
@@ -33,8 +33,8 @@ class Report:
         findings: What was found.
     """
 
-    plan: Plan
-    findings: Sequence[Finding]
+    plan: AuditPlan
+    findings: Sequence[AuditFinding]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         scenario = self.plan.scenario
@@ -81,25 +81,25 @@ class Report:
         return said
 
 
-def found(one: Finding) -> str:
+def found(one: AuditFinding) -> str:
     """The number, and the standard error of an estimate."""
     return nats(one.epsilon) + ("" if one.error is None else f" ± {nats(one.error)}")
 
 
-def verdict(one: Finding) -> str:
+def verdict(one: AuditFinding) -> str:
     """Whether the claim survived."""
     if one.is_bound:
         return "REFUTED" if one.broken else "holds"
     return "is smaller" if one.claimed < one.epsilon else "is larger"
 
 
-def covered(one: Finding) -> str:
+def covered(one: AuditFinding) -> str:
     """Whose data the claim covers, and what others would claim."""
     paper = "" if one.paper is None else f"; its own paper would claim {nats(one.paper)}"
     return f"claimed for one {one.unit}, {one.adjacency}{paper}"
 
 
-def as_json(plan: Plan, findings: Sequence[Finding]) -> str:
+def as_json(plan: AuditPlan, findings: Sequence[AuditFinding]) -> str:
     """Everything, in full precision; what is not finite is null."""
     rows = [finite(asdict(one)) | {"refuted": one.broken} for one in findings]
     scenario = plan.scenario.model_dump()

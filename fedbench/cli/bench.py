@@ -63,10 +63,10 @@ def codecs(
     from fedbench.cli.terminal import status
     from fedbench.core.errors import require
     from fedbench.probes.codec_play import play
-    from fedbench.probes.codecs import Plan
+    from fedbench.probes.codecs import CodecPlan
 
     require("--format", format, format in FORMATS, ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")
-    plan = Plan(seeds, draws, clients)
+    plan = CodecPlan(seeds, draws, clients)
     with torch_threads(threads), status() as say:
         done = play(protocol, input, dataset, model, device, plan, say)
     show(done, format)

@@ -20,7 +20,7 @@ from fedbench.tables.table import cell, listed
 
 if TYPE_CHECKING:
     from fedbench.probes.codec_play import Bench
-    from fedbench.probes.codecs import Measured
+    from fedbench.probes.codecs import CodecResult
     from fedbench.probes.distortion import Distortion
 
 FIXED = " *"
@@ -63,11 +63,11 @@ def bias(of: Distortion) -> str:
     return f"0 (<{percent(of.bias_limit)})" if of.bias_limit else "0"
 
 
-def _lost(text: Callable[[Distortion], str]) -> Callable[[Measured], str]:
+def _lost(text: Callable[[Distortion], str]) -> Callable[[CodecResult], str]:
     return lambda row: NONE if row.distortion is None else text(row.distortion)
 
 
-COLUMNS: dict[str, Callable[[Measured], str]] = {
+COLUMNS: dict[str, Callable[[CodecResult], str]] = {
     "NMSE\nmean": _lost(lambda of: number(of.nmse)),
     "NMSE\nmax": _lost(lambda of: number(of.nmse_max)),
     "bias\n%": _lost(bias),
@@ -78,7 +78,7 @@ COLUMNS: dict[str, Callable[[Measured], str]] = {
 }
 
 
-def name(row: Measured) -> str:
+def name(row: CodecResult) -> str:
     """The codec, marked if its magnitude is fixed."""
     return row.codec + (FIXED if row.scale == "fixed" else "")
 
@@ -133,9 +133,9 @@ def remarks(bench: Bench) -> list[str]:
     return [*bench.notes, *([f"not measured: {skipped}"] if skipped else [])]
 
 
-def by_kind(rows: Sequence[Measured]) -> dict[str, list[Measured]]:
+def by_kind(rows: Sequence[CodecResult]) -> dict[str, list[CodecResult]]:
     """A table's rows each."""
-    kinds: dict[str, list[Measured]] = {}
+    kinds: dict[str, list[CodecResult]] = {}
     for row in rows:
         kinds.setdefault(row.kind, []).append(row)
     return kinds
@@ -157,7 +157,7 @@ class Report:
         for line in remarks(self.bench):
             yield cell(line, options, "dim")
 
-    def _table(self, kind: str, rows: Sequence[Measured], options: ConsoleOptions) -> Table:
+    def _table(self, kind: str, rows: Sequence[CodecResult], options: ConsoleOptions) -> Table:
         table = Table(
             title=Text(kind, style="bold"),
             title_justify="left",
@@ -218,7 +218,7 @@ def json(bench: Bench) -> str:
     return json_module.dumps(fields, indent=2) + "\n"
 
 
-def flat(row: Measured) -> dict[str, Any]:
+def flat(row: CodecResult) -> dict[str, Any]:
     """One level of names; ``*_ms`` are milliseconds per million parameters of a client."""
     from fedbench.probes.distortion import Distortion
 

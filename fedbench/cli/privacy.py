@@ -12,7 +12,7 @@ from fedbench.cli import options as opt
 from fedbench.core.choices import Adjacency, Sampling, Sees
 
 if TYPE_CHECKING:
-    from fedbench.privacy.planning import Plan
+    from fedbench.privacy.planning import PrivacyPlan
 
 Command = opt.scenario_command(
     *("mechanism", "protocol", "clients", "per_round", "rounds", "epochs", "batch_size"),
@@ -70,7 +70,7 @@ def privacy(
 
     from fedbench.core import registry
     from fedbench.core.errors import ConfigError
-    from fedbench.privacy.planning import Plan, calibrated
+    from fedbench.privacy.planning import PrivacyPlan, calibrated
 
     for name, words in (("sees", Sees), ("sampling", Sampling), ("adjacency", Adjacency)):
         if fields[name] is not None:
@@ -82,7 +82,7 @@ def privacy(
     kind, text = ("protocol", protocol) if mechanism is None else ("mechanism", mechanism)
     plugin = registry.load(kind, text)
     view: Sees = sees or ("model" if getattr(plugin, "central", False) else "messages")
-    plan = Plan(**fields, dim=dim, samples=samples, participations=participations)
+    plan = PrivacyPlan(**fields, dim=dim, samples=samples, participations=participations)
     if target_epsilon is not None:
         plugin = calibrated(plugin, plan, view, target_epsilon)
         text = with_parameter(text, plugin.knob[0], getattr(plugin, plugin.knob[0]))
@@ -102,7 +102,7 @@ def with_parameter(text: str, name: str, value: float) -> str:
 
 
 def show(
-    console: Console, name: str, plugin: Any, plan: Plan, sees: Sees, format: str, out: Path
+    console: Console, name: str, plugin: Any, plan: PrivacyPlan, sees: Sees, format: str, out: Path
 ) -> None:
     """Print the prices, and draw how they grow over the rounds."""
     from fedbench.cli import privacy_table

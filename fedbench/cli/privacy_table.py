@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedbench.api import Sees
     from fedbench.core.errors import NoTheorem
     from fedbench.privacy.accountants import PrivacyCost
-    from fedbench.privacy.planning import Plan
+    from fedbench.privacy.planning import PrivacyPlan
 
 Prices = Mapping["Sees", "PrivacyCost | NoTheorem"]
 LEAST = "◀"
@@ -51,7 +51,7 @@ class Report:
     """
 
     name: str
-    plan: Plan
+    plan: PrivacyPlan
     found: Prices
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -110,7 +110,7 @@ class Report:
         return said
 
 
-def as_json(name: str, plan: Plan, found: Prices) -> str:
+def as_json(name: str, plan: PrivacyPlan, found: Prices) -> str:
     """The same as JSON; what is not finite is null."""
     from fedbench.core.errors import NoTheorem
 

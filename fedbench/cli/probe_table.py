@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedbench.probes.inversion import Report as Inversion
-    from fedbench.probes.membership import Membership
-    from fedbench.probes.membership import Report as Members
-    from fedbench.probes.roc import Estimate
+    from fedbench.probes.inversion import InversionReport
+    from fedbench.probes.membership import Membership, MembershipReport
+    from fedbench.probes.roc import IntervalEstimate
     from fedbench.tables.table import Line
 
 HEURISTIC = (
@@ -21,7 +20,7 @@ HEURISTIC = (
 
 
 def show_membership(
-    console: Console, report: Members, scenario: dict[str, Any], seeds: int
+    console: Console, report: MembershipReport, scenario: dict[str, Any], seeds: int
 ) -> None:
     """What was measured, the table, what its columns are, what could not be said."""
     from fedbench.tables.table import cell, grid, listed
@@ -76,7 +75,7 @@ def member_table(results: Sequence[Membership]) -> tuple[list[str], list[Line]]:
     return heads, body
 
 
-def share(found: Estimate | None) -> str:
+def share(found: IntervalEstimate | None) -> str:
     """In percent."""
     from fedbench.tables.columns import NONE, percent
 
@@ -106,7 +105,7 @@ def member_captions(results: Sequence[Membership], delta: float) -> list[tuple[s
     return out
 
 
-def show_inversion(console: Console, report: Inversion, caption: str) -> None:
+def show_inversion(console: Console, report: InversionReport, caption: str) -> None:
     """What was measured, the table, what its columns are."""
     from fedbench.tables.table import cell, grid, listed
 
@@ -143,7 +142,7 @@ INVERSION_CAPTIONS = (
 )
 
 
-def inversion_lines(report: Inversion) -> list[Line]:
+def inversion_lines(report: InversionReport) -> list[Line]:
     """Every system's name, what came back, and what a guess is worth."""
     from fedbench.probes.inversion import MESSAGE, RAW
     from fedbench.tables.table import Line
@@ -187,7 +186,7 @@ def counted(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
-def to_json(report: Members) -> str:
+def to_json(report: MembershipReport) -> str:
     """Everything, in full precision."""
     import dataclasses
     import json
@@ -195,7 +194,7 @@ def to_json(report: Members) -> str:
     return json.dumps(dataclasses.asdict(report), indent=1) + "\n"
 
 
-def inversion_json(report: Inversion) -> str:
+def inversion_json(report: InversionReport) -> str:
     """The numbers of every image."""
     import json
 

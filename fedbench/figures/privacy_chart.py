@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedbench.privacy.accountants import PrivacyCost
-    from fedbench.privacy.planning import Plan
+    from fedbench.privacy.planning import PrivacyPlan
 
 Curve = Sequence[tuple[int, "PrivacyCost"]]
 PAPER = "paper"
@@ -25,7 +25,7 @@ LEFT, HEAD, HEIGHT, UNDER = MARGIN + 0.55, 0.35, 3.5, 0.4
 LINE = 0.16  # of a name
 
 
-def draw(curve: Curve, name: str, plan: Plan, sees: str, path: Path) -> None:
+def draw(curve: Curve, name: str, plan: PrivacyPlan, sees: str, path: Path) -> None:
     """Write a PNG.
 
     Raises:
@@ -35,7 +35,7 @@ def draw(curve: Curve, name: str, plan: Plan, sees: str, path: Path) -> None:
 
 
 @styled
-def compose(curve: Curve, name: str, plan: Plan, sees: str) -> Figure:
+def compose(curve: Curve, name: str, plan: PrivacyPlan, sees: str) -> Figure:
     """A title, and a line for each bound with its name at its end; the least one is bold."""
     last = curve[-1][1]
     subtitle = (

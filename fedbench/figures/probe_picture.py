@@ -11,7 +11,14 @@ from torch import Tensor
 
 from fedbench.figures.page import MARGIN, Page, Words, wrap
 from fedbench.figures.style import FAINT, RULE, save, styled
-from fedbench.probes.inversion import MESSAGE, RAW, SAME_CLASS, Found, Report, System
+from fedbench.probes.inversion import (
+    MESSAGE,
+    RAW,
+    SAME_CLASS,
+    InversionReport,
+    InvertedSystem,
+    Reconstruction,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,10 +45,10 @@ class Strip:
     name: str
     note: str
     panels: dict[str, Sequence[Tensor]]
-    found: dict[str, Sequence[Found]] = field(default_factory=dict)
+    found: dict[str, Sequence[Reconstruction]] = field(default_factory=dict)
 
 
-def draw(report: Report, subtitle: str, path: Path) -> None:
+def draw(report: InversionReport, subtitle: str, path: Path) -> None:
     """Write the PNG.
 
     Raises:
@@ -50,7 +57,7 @@ def draw(report: Report, subtitle: str, path: Path) -> None:
     save(compose(strips(report), subtitle), path)
 
 
-def strips(report: Report) -> list[Strip]:
+def strips(report: InversionReport) -> list[Strip]:
     """The truth, what each system gave away, and what a good guess is worth."""
     truth: dict[str, Sequence[Tensor]] = {panel: report.truth for panel in PANELS}
     out = [Strip("truth", "a client's images", truth)]
@@ -110,5 +117,5 @@ def _label(page: Page, row: Strip, middle: float) -> None:
         page.write(MARGIN, y, line, fontsize=9 if "fontweight" in style else 8, **style)
 
 
-def _note(system: System) -> str:
+def _note(system: InvertedSystem) -> str:
     return "" if system.mechanism.partition(":")[0] == "none" else f"+ {system.mechanism}"

@@ -21,7 +21,7 @@ MOST_SYMBOLS = 10**11
 
 
 @dataclass(frozen=True)
-class Plan:
+class PrivacyPlan:
     """Rounds that have not been played yet.
 
     Args:
@@ -104,7 +104,7 @@ class Plan:
             noncompliant=math.ceil(self.malicious * self.clients - 1e-9),
         )
 
-    def after(self, rounds: int) -> Plan:
+    def after(self, rounds: int) -> PrivacyPlan:
         """The same, stopped earlier; the client's rounds are as dense."""
         share = max(1, math.ceil(self.times * rounds / self.rounds - 1e-9))
         return dataclasses.replace(self, rounds=rounds, participations=min(share, rounds))
@@ -125,7 +125,7 @@ def event_of(plugin: Any, release: Release) -> DpEvent:
     return event
 
 
-def prices(plugin: Any, plan: Plan) -> dict[Sees, PrivacyCost | NoTheorem]:
+def prices(plugin: Any, plan: PrivacyPlan) -> dict[Sees, PrivacyCost | NoTheorem]:
     """The price before everybody's eyes; where there is no theorem, the reason.
 
     One of them where it makes no difference who sees what.
@@ -145,7 +145,9 @@ def prices(plugin: Any, plan: Plan) -> dict[Sees, PrivacyCost | NoTheorem]:
     return {views[0]: first} if same else found
 
 
-def curve(plugin: Any, plan: Plan, sees: Sees, points: int = 24) -> list[tuple[int, PrivacyCost]]:
+def curve(
+    plugin: Any, plan: PrivacyPlan, sees: Sees, points: int = 24
+) -> list[tuple[int, PrivacyCost]]:
     """The price after fewer rounds, on a logarithmic scale."""
     steps = np.unique(np.geomspace(1, plan.rounds, points).round().astype(int)).tolist()
     event = event_of(plugin, plan.release)
@@ -155,7 +157,7 @@ def curve(plugin: Any, plan: Plan, sees: Sees, points: int = 24) -> list[tuple[i
     return out
 
 
-def calibrated(plugin: Any, plan: Plan, sees: Sees, target: float) -> Any:
+def calibrated(plugin: Any, plan: PrivacyPlan, sees: Sees, target: float) -> Any:
     """The plug-in with the least noise (its `knob`) that costs at most ``target``.
 
     By bisection on a logarithmic scale, to 0.1 %, from the side that keeps the promise, which four

@@ -16,7 +16,7 @@ from fedbench.experiment.prepare import prepare
 from fedbench.experiment.setup import Setup
 from fedbench.probes import codec_inputs
 from fedbench.probes.codec_choice import chosen
-from fedbench.probes.codecs import Measured, Plan, measure, scale_of
+from fedbench.probes.codecs import CodecResult, CodecPlan, measure, scale_of
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Bench:
     parameters: int
     device: str
     threads: int
-    plan: Plan
-    rows: list[Measured]
+    plan: CodecPlan
+    rows: list[CodecResult]
     others: dict[str, str]
     notes: list[str]
 
@@ -52,7 +52,7 @@ def play(
     dataset: str | None,
     model: str,
     device: str,
-    plan: Plan,
+    plan: CodecPlan,
     say: Callable[[str], None] = lambda text: None,
 ) -> Bench:
     """Measure.
@@ -80,7 +80,7 @@ def play(
     wanted = list(dict.fromkeys(kinds or codec_inputs.INPUTS))
     x = source("gaussian", setup)(0).to(setup.shared.device)
     scales = {codec: scale_of(codec.protocol, setup.shared, x) for codec in codecs}
-    rows: list[Measured] = []
+    rows: list[CodecResult] = []
     for kind in wanted:
         say(f"{kind}: {codec_inputs.INPUTS[kind]}")
         inputs = source(kind, setup)

@@ -24,7 +24,7 @@ _Cache = type(lru_cache(maxsize=1)(lambda: None))
 
 
 @dataclass(frozen=True)
-class Plan:
+class CodecPlan:
     """How often a codec is asked.
 
     Args:
@@ -46,7 +46,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Measured:
+class CodecMeasurement:
     """One codec on one kind of input.
 
     Args:
@@ -71,7 +71,7 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False)
-class Sent:
+class SentMessages:
     """Messages on the other end of the wire.
 
     Args:
@@ -89,7 +89,7 @@ class Sent:
 
 def send(
     protocol: Protocol[Any], shared: Shared, x: Tensor, keys: Sequence[Key], strict: bool = False
-) -> Sent:
+) -> SentMessages:
     """Compress ``x (n, d)``, encode, decode; if ``strict``, hold what arrived to what was sent.
 
     A cache that the encoder filled with numbers of this message (the noise of its seed, say) is
@@ -111,7 +111,7 @@ def send(
     end = _now(shared.device)
     assert bool(accepted.all()), "own bytes must decode"
     assert not strict or same(decoded, payload), "decode must invert encode"
-    return Sent(values, [packet.bits for packet in packets], encoded - start, end - arrived)
+    return SentMessages(values, [packet.bits for packet in packets], encoded - start, end - arrived)
 
 
 def _caches(protocol: Protocol[Any]) -> list[Any]:
@@ -152,9 +152,9 @@ def measure(
     kind: str,
     inputs: Callable[[int], Tensor],
     shared: Shared,
-    plan: Plan,
+    plan: CodecPlan,
     scale: Scale,
-) -> Measured:
+) -> CodecMeasurement:
     """One codec on one kind of input. Every draw goes over the wire; the first is not timed.
 
     Args:
@@ -166,7 +166,7 @@ def measure(
         scale: Of the codec, see `scale_of`.
     """
     protocol = codec.protocol
-    sent: list[Sent] = []
+    sent: list[SentMessages] = []
 
     def messages(x: Tensor, s: int) -> Iterator[Tensor]:
         rows = x.repeat(plan.clients, 1)
@@ -182,7 +182,7 @@ def measure(
         draws.append(Draws.of(x, messages(x, s)))
     d = shared.layout.d
     per_million = 1e3 / (plan.clients * d / 1e6)
-    return Measured(
+    return CodecMeasurement(
         codec=codec.name,
         kind=kind,
         bits=statistics.fmean(bits for one in sent for bits in one.bits) / d,

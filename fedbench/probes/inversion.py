@@ -17,7 +17,7 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.payload import BinaryMasks, NoiseMasks, SignBits
 from fedbench.probes.images import best_order, psnr, ssim
-from fedbench.probes.listener import Heard, listening, signal
+from fedbench.probes.listener import Exchange, listening, signal
 from fedbench.probes.reconstruct import cosine, normalised, reconstruct, simulator
 from fedbench.probes.systems import Progress, play_each
 from fedbench.run import begin, play_round
@@ -32,7 +32,7 @@ PRIORS = {"floats": 0.01, "signs": 0.1, "adam": 0.3, "masks": 1.0}
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class Reconstruction:
     """One reconstruction of one image.
 
     Args:
@@ -51,7 +51,7 @@ class Found:
 
 
 @dataclass(frozen=True, eq=False)
-class System:
+class InvertedSystem:
     """One protocol under one mechanism.
 
     Args:
@@ -62,11 +62,11 @@ class System:
 
     protocol: str
     mechanism: str
-    found: dict[str, list[Found]] = field(default_factory=dict)
+    found: dict[str, list[Reconstruction]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
+class InversionReport:
     """Measurements of an inversion.
 
     Args:
@@ -77,8 +77,8 @@ class Report:
     """
 
     truth: list[Tensor]
-    guesses: dict[str, list[Found]]
-    results: list[System]
+    guesses: dict[str, list[Reconstruction]]
+    results: list[InvertedSystem]
     skipped: list[str]
 
 
@@ -89,7 +89,7 @@ def probe(
     seeds: Sequence[int],
     steps: int,
     say: Progress = lambda text: None,
-) -> Report:
+) -> InversionReport:
     """Attack one message of each of the scenario's clients, under every system, for every seed.
 
     Raises:
@@ -98,8 +98,8 @@ def probe(
     require("--steps", steps, steps >= 1, ">= 1")
     pictures: dict[int, tuple[Data, Tensor]] = {}
 
-    def play(protocol: str, mechanism: str) -> System:
-        system = System(protocol, mechanism)
+    def play(protocol: str, mechanism: str) -> InvertedSystem:
+        system = InvertedSystem(protocol, mechanism)
         for seed in seeds:
             say(f"{protocol} + {mechanism}: seed {seed}")
             names = {"protocol": protocol, "mechanism": mechanism, "seed": seed}
@@ -112,11 +112,11 @@ def probe(
 
     results, skipped = play_each(protocols, mechanisms, play)
     truth = [image for data, rows in pictures.values() for image in pixels(data, rows.flatten())]
-    guesses: dict[str, list[Found]] = {RANDOM: [], SAME_CLASS: []}
+    guesses: dict[str, list[Reconstruction]] = {RANDOM: [], SAME_CLASS: []}
     for seed, (data, rows) in pictures.items():
         for name, found in guess(data, rows.flatten(), Key(seed)).items():
             guesses[name].extend(found)
-    return Report(truth, guesses, results, skipped)
+    return InversionReport(truth, guesses, results, skipped)
 
 
 def choose_images(setup: Setup) -> Tensor:
@@ -142,7 +142,7 @@ def choose_images(setup: Setup) -> Tensor:
     return torch.tensor(chosen, device=setup.population.data.x.device).reshape(-1, batch)
 
 
-def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Found]]:
+def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Reconstruction]]:
     """Reconstruct every client's images, ``rows (n, B)``, from its message and its raw update.
 
     All rounds but the last are usual ones; in the last each client takes one step on its images.
@@ -168,7 +168,7 @@ def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Found]]:
     bare = dataclasses.replace(
         small, plugins=dataclasses.replace(small.plugins, mechanism=Mechanism())
     )
-    out: dict[str, list[Found]] = {MESSAGE: [], RAW: []}
+    out: dict[str, list[Reconstruction]] = {MESSAGE: [], RAW: []}
     for i in range(len(rows)):
         heard = listener.heard.get(i, {}).get(last)
         if heard is None:
@@ -184,8 +184,8 @@ def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Found]]:
 
 
 def invert(
-    setup: Setup, client: Client, heard: Heard, rows: Tensor, steps: int, number: int
-) -> dict[str, list[Found]]:
+    setup: Setup, client: Client, heard: Exchange, rows: Tensor, steps: int, number: int
+) -> dict[str, list[Reconstruction]]:
     """One client's images from its message, and from its update without mechanism and codec."""
     protocol = setup.plugins.protocol
     shared = setup.shared
@@ -197,7 +197,7 @@ def invert(
         )
     update = setup.executor.train([client])[0][0] - protocol.idle(shared, heard.broadcast)[0]
     key = setup.secret.key("inversion", number)
-    out: dict[str, list[Found]] = {}
+    out: dict[str, list[Reconstruction]] = {}
     for name, seen in ((RAW, update), (MESSAGE, sent)):
         if name == MESSAGE and torch.equal(update, sent):
             out[MESSAGE] = out[RAW]
@@ -215,22 +215,23 @@ def invert(
         ceiling = float(cosine(simulate(normalised(true, setup.population.data), y), seen).detach())
         pairs = zip(best_order(images, true), true, strict=True)
         out[name] = [
-            Found(image, psnr(image, one), ssim(image, one), like, ceiling) for image, one in pairs
+            Reconstruction(image, psnr(image, one), ssim(image, one), like, ceiling)
+            for image, one in pairs
         ]
     return out
 
 
-def guess(data: Data, rows: Tensor, key: Key) -> dict[str, list[Found]]:
+def guess(data: Data, rows: Tensor, key: Key) -> dict[str, list[Reconstruction]]:
     """Score guesses without a message: noise, and the nearest other image of the class."""
     noise, others = [], []
     for i, (row, truth) in enumerate(zip(rows.tolist(), pixels(data, rows), strict=True)):
         image = key.fold("guess", i).uniform(*data.image, device=truth.device)
-        noise.append(Found(image, psnr(image, truth), ssim(image, truth)))
+        noise.append(Reconstruction(image, psnr(image, truth), ssim(image, truth)))
         same = (data.y == data.y[row]).nonzero()[:, 0]
         errors = (pixels(data, same) - truth).square().flatten(1).mean(dim=1)
         errors = torch.where(errors == 0, torch.inf, errors)  # itself, and its copies
         image = pixels(data, same[errors.argmin()][None])[0]
-        others.append(Found(image, psnr(image, truth), ssim(image, truth)))
+        others.append(Reconstruction(image, psnr(image, truth), ssim(image, truth)))
     return {RANDOM: noise, SAME_CLASS: others}
 
 

@@ -14,7 +14,7 @@ from fedbench.payload import Payload, Rankings, Spec
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
+class Exchange:
     """One message, and what it answers.
 
     Args:
@@ -42,7 +42,7 @@ class Listener(Defense[Any]):
     rule: Defense[Any]
     clients: frozenset[int]
     sample: Callable[[int], list[int]]
-    heard: dict[int, dict[int, Heard]] = field(default_factory=dict)
+    heard: dict[int, dict[int, Exchange]] = field(default_factory=dict)
 
     def init(self, spec: Spec) -> Any:
         """Pass on to the rule behind it."""
@@ -62,7 +62,7 @@ class Listener(Defense[Any]):
         for row, i in enumerate(ids if len(ids) == len(received) else []):
             if i in self.clients:
                 down = view.broadcast.take([row % len(view.broadcast)])
-                self.heard.setdefault(i, {})[view.step] = Heard(down, received.take([row]))
+                self.heard.setdefault(i, {})[view.step] = Exchange(down, received.take([row]))
         return self.rule.aggregate(received, state, view)
 
 
@@ -73,7 +73,7 @@ def listening(setup: Setup, clients: frozenset[int]) -> tuple[Setup, Listener]:
     return dataclasses.replace(setup, plugins=plugins), listener
 
 
-def signal(protocol: Protocol[Any], shared: Shared, heard: Heard) -> Tensor | None:
+def signal(protocol: Protocol[Any], shared: Shared, heard: Exchange) -> Tensor | None:
     """``(d,)``: how far a message is from that of a client that learned nothing, as `updates` are.
 
     Floats, signs and masks are their `values`, minus ``theta_g`` for masks; a ranking is the scores

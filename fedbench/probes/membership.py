@@ -11,15 +11,15 @@ from fedbench.core.rng import Key
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.probes.lira import centred, likelihood_ratios
-from fedbench.probes.roc import Estimate, auc, balanced_accuracy, bootstrap, tpr
-from fedbench.probes.shadows import Seen, play_shadows
+from fedbench.probes.roc import IntervalEstimate, auc, balanced_accuracy, bootstrap, tpr
+from fedbench.probes.shadows import ShadowScores, play_shadows
 from fedbench.probes.systems import Progress, play_each
 
 RATES = (1e-2, 1e-3)
 
 
 @dataclass(frozen=True)
-class Reading:
+class AttackSuccess:
     """One attack's success against one system.
 
     Args:
@@ -30,8 +30,8 @@ class Reading:
     """
 
     name: str
-    auc: Estimate
-    tprs: dict[float, Estimate | None]
+    auc: IntervalEstimate
+    tprs: dict[float, IntervalEstimate | None]
     balanced: float
 
 
@@ -59,7 +59,7 @@ class Membership:
     shadows: int
     candidates: int
     rounds: float
-    readings: list[Reading] = field(default_factory=list)
+    readings: list[AttackSuccess] = field(default_factory=list)
 
     @property
     def others(self) -> int:
@@ -68,7 +68,7 @@ class Membership:
 
 
 @dataclass(frozen=True)
-class Report:
+class MembershipReport:
     """Measurements of membership inference, and what could not be measured.
 
     Args:
@@ -87,7 +87,7 @@ def probe(
     seeds: Sequence[int],
     shadows: int,
     say: Progress = lambda text: None,
-) -> Report:
+) -> MembershipReport:
     """Every protocol under every mechanism; a victim for each seed.
 
     Raises:
@@ -103,10 +103,10 @@ def probe(
             seen.append(play_shadows(prepare(one), shadows))
         return judged(protocol, mechanism, seen, Key(seeds[0]))
 
-    return Report(*play_each(protocols, mechanisms, play))
+    return MembershipReport(*play_each(protocols, mechanisms, play))
 
 
-def judged(protocol: str, mechanism: str, seen: Sequence[Seen], key: Key) -> Membership:
+def judged(protocol: str, mechanism: str, seen: Sequence[ShadowScores], key: Key) -> Membership:
     """The readings of all victims' candidates together."""
     member = torch.cat([one.member for one in seen], dim=1)
     epsilons = [one.epsilon for one in seen if one.epsilon is not None]
@@ -134,14 +134,14 @@ def judged(protocol: str, mechanism: str, seen: Sequence[Seen], key: Key) -> Mem
     )
 
 
-def reading(name: str, scores: Tensor, member: Tensor, key: Key) -> Reading:
+def reading(name: str, scores: Tensor, member: Tensor, key: Key) -> AttackSuccess:
     """The success of scores ``(S, N)``."""
-    tprs: dict[float, Estimate | None] = {}
+    tprs: dict[float, IntervalEstimate | None] = {}
     for rate in RATES:
         resolved = tpr(scores, member, rate) is not None
         at = partial(_rate, fpr=rate)
         tprs[rate] = bootstrap(at, scores, member, key) if resolved else None
-    return Reading(
+    return AttackSuccess(
         name, bootstrap(auc, scores, member, key), tprs, balanced_accuracy(scores, member)
     )
 

@@ -14,7 +14,7 @@ FEWEST = 1  # false positives that a rate must stand for, or it is not resolved
 
 
 @dataclass(frozen=True)
-class Estimate:
+class IntervalEstimate:
     """A number and its 95 % interval.
 
     Args:
@@ -74,7 +74,7 @@ def balanced_accuracy(scores: Tensor, member: Tensor) -> float:
 
 def bootstrap(
     measure: Callable[[Tensor, Tensor], float], scores: Tensor, member: Tensor, key: Key
-) -> Estimate:
+) -> IntervalEstimate:
     """A measure of ``(S, N)`` scores, and its interval over examples drawn again.
 
     A drawn example brings its scores in all shadows along, for these hang together.
@@ -85,4 +85,4 @@ def bootstrap(
         drawn = (key.fold("bootstrap", i).uniform(n) * n).long()
         found.append(measure(scores[:, drawn], member[:, drawn]))
     low, high = torch.tensor(found).quantile(torch.tensor([0.025, 0.975])).tolist()
-    return Estimate(measure(scores, member), low, high)
+    return IntervalEstimate(measure(scores, member), low, high)

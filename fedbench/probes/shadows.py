@@ -15,7 +15,7 @@ from fedbench.executors.training import Client, Schedule
 from fedbench.experiment.guarantee import guarantee
 from fedbench.experiment.setup import Setup
 from fedbench.probes.lira import FEWEST_SHADOWS, confidences, halves
-from fedbench.probes.listener import Heard, listening, signal
+from fedbench.probes.listener import Exchange, listening, signal
 from fedbench.run import begin, play_round
 
 _AT_ONCE = 16  # examples whose directions are in memory together
@@ -42,7 +42,7 @@ class Shadow(Setup):
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class ShadowScores:
     """Scores of each candidate in the shadows of one victim, rows ``(S, N)`` float64.
 
     Args:
@@ -102,7 +102,7 @@ def shadow(setup: Setup, victim: int, chosen: Tensor, number: int) -> Shadow:
     return Shadow(**fields, base=setup)
 
 
-def play_shadows(setup: Setup, shadows: int) -> Seen:
+def play_shadows(setup: Setup, shadows: int) -> ShadowScores:
     """Play all shadows of a prepared scenario and look at every candidate in each.
 
     Raises:
@@ -117,7 +117,7 @@ def play_shadows(setup: Setup, shadows: int) -> Seen:
         look(shadow(setup, victim, pool[row.to(pool.device)], s), victim, pool)
         for s, row in enumerate(member)
     ]
-    return Seen(
+    return ShadowScores(
         member=member,
         deployed=torch.stack([one.deployed for one in looks]),
         message=_stacked([one.message for one in looks]),
@@ -129,8 +129,8 @@ def play_shadows(setup: Setup, shadows: int) -> Seen:
     )
 
 
-def look(run: Shadow, victim: int, pool: Tensor) -> Seen:
-    """Play one shadow; its `Seen` has one row without the first dimension, and no `member`."""
+def look(run: Shadow, victim: int, pool: Tensor) -> ShadowScores:
+    """Play one shadow; its `ShadowScores` has one row without the first dimension, and no `member`."""
     hearing, listener = listening(run, frozenset([victim]))
     protocol = hearing.plugins.protocol
     shared = hearing.shared
@@ -151,7 +151,7 @@ def look(run: Shadow, victim: int, pool: Tensor) -> Seen:
         if (found := cosine(hearing, one, x, y, Key(0).fold("adversary", step))) is not None
     ]
     privacy = guarantee(hearing, state.ledger)
-    return Seen(
+    return ShadowScores(
         member=torch.empty(0),
         deployed=confidences(shared.network, deployed, x, y),
         message=torch.stack(said).mean(dim=0) if said else None,
@@ -163,7 +163,7 @@ def look(run: Shadow, victim: int, pool: Tensor) -> Seen:
     )
 
 
-def cosine(setup: Setup, heard: Heard, x: Tensor, y: Tensor, key: Key) -> Tensor | None:
+def cosine(setup: Setup, heard: Exchange, x: Tensor, y: Tensor, key: Key) -> Tensor | None:
     """``(N,)`` float64: of a message with the update that each example alone would have caused.
 
     That update is one local step of the protocol on the example, with the adversary's own draws,

@@ -16,7 +16,7 @@ from fedbench.privacy.mechanisms.clipping import clipped
 
 
 @dataclass(frozen=True)
-class Clip:
+class ClipState:
     """The clip of a round.
 
     Args:
@@ -117,24 +117,24 @@ class DPFedAvg(Mechanism):
         require("DPFedAvg.z", self.z, self.z < twice, rule)
         return math.sqrt(1 / (self.z**-2 - twice**-2))
 
-    def init(self) -> Clip:
+    def init(self) -> ClipState:
         """Where the norm starts."""
-        return Clip(self.clip)
+        return ClipState(self.clip)
 
     def message_bits(self) -> int:
         """One, if the norm follows a quantile."""
         return int(self.adaptive)
 
     def on_updates(
-        self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: Clip
-    ) -> tuple[Tensor, Clip]:
+        self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: ClipState
+    ) -> tuple[Tensor, ClipState]:
         """Clipped; and how many needed none."""
         x, below = clipped(updates, reference, state.norm)
-        return x, Clip(state.norm, int(below.sum()))
+        return x, ClipState(state.norm, int(below.sum()))
 
     def on_aggregate(
-        self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: Clip
-    ) -> tuple[Tensor, Clip]:
+        self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: ClipState
+    ) -> tuple[Tensor, ClipState]:
         """The sum under noise, over the expected number of rows."""
         expected = view.expected
         noise = key.gaussian(len(aggregate), device=aggregate.device).to(aggregate)
@@ -143,4 +143,6 @@ class DPFedAvg(Mechanism):
             return total / expected, state
         bit_noise = self.bit_z(expected) * key.fold("bits").gaussian(1).item()
         share = (state.below - len(received) / 2 + bit_noise) / expected + 0.5
-        return total / expected, Clip(state.norm * math.exp(-self.eta * (share - self.quantile)))
+        return total / expected, ClipState(
+            state.norm * math.exp(-self.eta * (share - self.quantile))
+        )

@@ -306,7 +306,7 @@ def test_a_plan_takes_the_mean_number_of_rounds_unless_told() -> None:
     half = PLAN.after(100)
     assert (half.rounds, half.times) == (100, 10)
     assert PLAN.after(1).times == 1
-    assert dataclasses.replace(PLAN, malicious=0.25).exposure("sum").honest == 7
+    assert dataclasses.replace(PLAN, malicious=0.25).participation("sum").honest == 7
     steps = dataclasses.replace(PLAN, samples=100, batch_size=32, epochs=2).release.steps
     assert steps == 8
 

@@ -23,7 +23,7 @@ from fedbench.payload import FloatVectors, Payload
 from fedbench.probes import codec_choice, codec_inputs, codecs
 from fedbench.probes.codec_choice import Codec, chosen, misfit
 from fedbench.probes.codec_play import Bench, source
-from fedbench.probes.codecs import CodecResult, CodecPlan, measure, scale_of, send
+from fedbench.probes.codecs import CodecPlan, CodecResult, measure, scale_of, send
 from fedbench.probes.distortion import Distortion, Draws, bias_squared, distortion
 from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.fedavg import FedAvg
@@ -230,7 +230,9 @@ def test_fedmrn_has_its_gain_on_updates_within_its_noise() -> None:
 
 def test_clients_at_once_are_draws_of_one_input_with_keys_of_their_own() -> None:
     codec = Codec("dithered", Dithered())
-    together = lost(measure(codec, "gaussian", gaussian, SHARED, CodecPlan(3, 2, clients=4), "kept"))
+    together = lost(
+        measure(codec, "gaussian", gaussian, SHARED, CodecPlan(3, 2, clients=4), "kept")
+    )
     assert together.nmse == pytest.approx(1.0, abs=1e-6)
     assert not together.biased  # of equal draws all error is bias
 

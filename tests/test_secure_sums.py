@@ -11,7 +11,7 @@ from fedbench.core.rng import Key
 from fedbench.models.network import ConvNet
 from fedbench.payload import Residues, same
 from fedbench.payload.residues import total
-from fedbench.privacy.sum_events import BinomialCounts, SkellamShare
+from fedbench.privacy.events import BinomialCounts, SkellamShare
 from fedbench.protocols.pbm import PBM
 from fedbench.protocols.secure_sums import SummedResidues, clipped, flattened, unflattened
 from fedbench.protocols.skellam import Skellam, rounded, rounded_norm

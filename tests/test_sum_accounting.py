@@ -13,6 +13,7 @@ from scipy.stats import binom
 from fedbench.api import Adjacency
 from fedbench.core.errors import ConfigError
 from fedbench.privacy.conversion import Floats
+from fedbench.privacy.events import BinomialCounts, SkellamShare
 from fedbench.privacy.poisson_binomial import (
     SLACK,
     counted,
@@ -21,7 +22,6 @@ from fedbench.privacy.poisson_binomial import (
     poisson_binomial_rdp,
 )
 from fedbench.privacy.skellam import shifted_rdp, skellam_rdp
-from fedbench.privacy.sum_events import BinomialCounts, SkellamShare
 
 ORDERS = np.array([1.001, 1.5, 2.0, 4.0, 8.0, 32.0])
 

@@ -12,8 +12,9 @@ from fedbench.audits.rates import CHOOSING, check_confidence, lower_bound
 from fedbench.audits.releases import ReleaseBench
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
-from fedbench.privacy.accountants import Participation, price
+from fedbench.privacy.accountants import price
 from fedbench.privacy.conversion import Floats, check_delta
+from fedbench.privacy.participation import Participation
 
 
 def audit(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fedbench.api import Sees
     from fedbench.core.errors import NoTheorem
-    from fedbench.privacy.accountants import PrivacyCost
+    from fedbench.privacy.participation import PrivacyCost
     from fedbench.privacy.planning import PrivacyPlan
 
 Prices = Mapping["Sees", "PrivacyCost | NoTheorem"]

@@ -1,19 +1,19 @@
-"""How much privacy a Bernoulli sample of a noisy, clipped mask probability gains, exactly.
+"""Privacy of a Bernoulli sample of noisy, clipped mask probabilities.
 
 The mechanism: ``theta`` in ``[c, 1-c]^d``, ``theta~ = clip(theta + sigma N(0, I), c, 1-c)``, and
 only ``m ~ Bern(theta~)`` is released. Given ``theta`` the bits are independent, and bit ``i`` is
-``Bern(p(theta_i))`` with `marginal` ``p``: randomized response whose odds depend on the data; the
-noise only bends ``theta`` into ``p``. What holds, with ``Delta`` the L2 sensitivity of ``theta``:
+``Bern(p(theta_i))`` with `marginal` ``p``: randomized response whose odds depend on the data.
+Bounds, with ``Delta`` the L2 sensitivity of ``theta``:
 
 - *whole cube* (Theorem A): any two admissible Bernoullis are a post-processing of randomized
-  response with ``q = p(c)``, whose trade-off is the extreme one, and the corners of the cube attain
-  it. So ``n = d T`` bits are exactly `RandomizedResponse` ``(q, n)``, also when a bit depends on
-  earlier ones, and whatever clients remember between rounds.
+  response with ``q = p(c)``, and the corners of the cube attain it. So ``n = d T`` bits are exactly
+  `RandomizedResponse` ``(q, n)``, also when a bit depends on earlier ones, and whatever clients
+  remember between rounds.
 - *logit* (B1): ``A = ln(1 + e^x)`` has ``A'' <= 1/4``, so ``D_a = (A(a u + (1-a) v) - a A(u) -
   (1-a) A(v)) / (a-1) <= (a/8)(u - v)²`` for logits ``u, v``: ``K_l Delta²/2``-zCDP.
 - *probit* (B2): ``Bern(p) = 1{Phi^-1(p) + N(0, 1) > 0}``, a post-processing of a Gaussian mechanism
   on probits: ``sqrt(K_u) Delta``-GDP.
-- *envelope* (B3): ``d`` coordinates share ``Delta²``; the most that they give, order by order.
+- *envelope* (B3): the most that ``d`` coordinates release together that share ``Delta²``.
 
 Assumed: fresh noise per coordinate and round, one sample of it, and a clip that is enforced.
 
@@ -27,6 +27,7 @@ References:
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -34,32 +35,26 @@ from scipy.special import erf, ndtr, ndtri
 
 from fedbench.core.errors import require
 from fedbench.privacy.conversion import (
-    ORDERS,
     Floats,
     check_orders,
-    gdp_epsilon,
-    gdp_rounds,
-    rdp_rounds,
-    rdp_to_dp,
 )
 from fedbench.privacy.knapsack import concave_hull
-from fedbench.privacy.randomized_response import RandomizedResponse
 
-SLACK = 1e-3  # of the envelope, for what lies between two points of its grid
+SLACK = 1e-3  # relative enlargement of the envelope, for what lies between two points of its grid
 
 
 def check_mask(sigma: float, c: float) -> None:
-    """``sigma`` is the noise on a probability, ``c`` how far its clip stays from 0 and from 1."""
+    """Check the noise ``sigma`` on a probability, and the distance ``c`` of its clip to 0 and 1."""
     require("sigma", sigma, 0 <= sigma < math.inf, ">= 0 and finite")
     require("c", c, 0 < c < 0.5, "in (0, 1/2)")
 
 
 def marginal(theta: npt.ArrayLike, sigma: float, c: float) -> Floats:
-    """``p(theta) = E clip(theta + sigma Z, c, 1-c)``, any shape: the odds of the released bit.
+    """``p(theta) = E clip(theta + sigma Z, c, 1-c)``, any shape: the chance that a bit is 1.
 
-    With ``a = (c-theta)/sigma`` and ``b = (1-c-theta)/sigma``, a sum of terms >= 0 where ``theta
-    <= 1/2``: ``c + (theta-c) Phi(-a) + (1-c-theta) Phi(-b) + sigma (phi(a) - phi(b))``, of which
-    the difference is ``-phi(a) expm1(-(1-2c)(1-2theta)/(2 sigma²))``. Above it, ``1 - p(1-theta)``.
+    With ``a = (c-theta)/sigma`` and ``b = (1-c-theta)/sigma``, for ``theta <= 1/2`` a sum of terms
+    >= 0: ``c + (theta-c) Phi(-a) + (1-c-theta) Phi(-b) + sigma (phi(a) - phi(b))``, where the last
+    difference is ``-phi(a) expm1(-(1-2c)(1-2theta)/(2 sigma²))``. Above 1/2, ``1 - p(1-theta)``.
 
     References:
         FedPM, Appendix C, the expectation after Equation 13, whose last line prints
@@ -80,7 +75,7 @@ def marginal(theta: npt.ArrayLike, sigma: float, c: float) -> Floats:
 
 
 def marginal_slope(theta: npt.ArrayLike, sigma: float, c: float) -> Floats:
-    """``p'(theta) = Phi(b) - Phi(a)``, the chance of not being clipped, as two terms >= 0."""
+    """``p'(theta) = Phi(b) - Phi(a)``, any shape: the chance of not being clipped."""
     check_mask(sigma, c)
     given = np.asarray(theta, dtype=np.float64)
     if sigma < 1e-300:
@@ -105,7 +100,7 @@ def renyi_bernoulli(
 def r_alpha(orders: npt.ArrayLike, c: float) -> Floats:
     """``ln(c^a (1-c)^(1-a) + (1-c)^a c^(1-a)) / (a-1)`` per order, ``(k,)``, in nats.
 
-    Of ``c`` it is the amplification bound of the papers per coordinate; of ``p(c)`` it is exact.
+    At ``c`` it is the papers' amplification bound per coordinate; at ``p(c)`` it is exact.
 
     References:
         FedPM, Section 2.4 and Appendix C (``r_alpha``); Imola, Chaudhuri, 2021.
@@ -139,19 +134,8 @@ def _supremum(f: Callable[[Floats], Floats], sigma: float, c: float) -> float:
     return best * (1 + 1e-9)
 
 
-def fisher_constant(sigma: float, c: float) -> float:
-    """``K_F = sup p'²/(p(1-p))``: below every constant here, and the truth for small changes."""
-    check_mask(sigma, c)
-
-    def information(theta: Floats) -> Floats:
-        p = marginal(theta, sigma, c)
-        return np.asarray(marginal_slope(theta, sigma, c) ** 2 / (p * (1 - p)))
-
-    return _supremum(information, sigma, c)
-
-
 def logit_constant(sigma: float, c: float) -> float:
-    """``K_l = sup (logit p)'²/4`` (B1): masks are ``K_l Delta²/2``-zCDP, that is a times it RDP."""
+    """``K_l = sup (logit p)'²/4`` (B1): masks are ``K_l Delta²/2``-zCDP."""
     check_mask(sigma, c)
 
     def slope(theta: Floats) -> Floats:
@@ -161,6 +145,7 @@ def logit_constant(sigma: float, c: float) -> float:
     return _supremum(slope, sigma, c)
 
 
+@lru_cache(maxsize=32)
 def probit_constant(sigma: float, c: float) -> float:
     """``K_u = sup (Phi^-1 p)'²`` (B2), at most ``1/sigma²``: a mask is ``sqrt(K_u) Delta``-GDP."""
     check_mask(sigma, c)
@@ -176,12 +161,12 @@ def probit_constant(sigma: float, c: float) -> float:
 def envelope(orders: npt.ArrayLike, squared: float, sigma: float, c: float) -> Floats:
     """B3 per coordinate: the concave hull over ``h²`` of ``G_a(h)``, at ``squared = Delta²/d``.
 
-    ``G_a(h)`` is the largest ``D_a(Bern(p(theta)) || Bern(p(theta')))`` at a distance ``h`` of the
-    two, in both orders. Changes ``h_i`` with ``sum h_i² <= Delta²`` give at most ``sum G_a(h_i)``,
-    which is at most ``d`` times the hull at the mean of ``h_i²`` (Jensen), and comes within one
-    coordinate of it (Shapley, Folkman). The supremum is over a grid of relative steps of 4 % and
-    8 %, enlarged by `SLACK`: numerical, where the other bounds are proofs. A ``p(c)`` under 1e-6 is
-    beyond the grid; the answer is then infinite, which bounds nothing and is always true.
+    ``G_a(h)`` is the largest ``D_a(Bern(p(theta)) || Bern(p(theta')))`` of probabilities ``h``
+    apart, in both directions. Changes ``h_i`` with ``sum h_i² <= Delta²`` cost at most ``sum
+    G_a(h_i)``, which is at most ``d`` times the hull at the mean of ``h_i²`` (`concave_hull`). The
+    supremum is over a grid of relative steps of 4 % and 8 %, enlarged by `SLACK`: numerical, where
+    the other bounds are proofs. It is infinite for ``p(c)`` under 1e-6, which the grid does not
+    reach.
     """
     check_mask(sigma, c)
     require("squared", squared, squared >= 0, ">= 0")
@@ -194,39 +179,31 @@ def envelope(orders: npt.ArrayLike, squared: float, sigma: float, c: float) -> F
     h = np.geomspace(1e-4 * floor, width, math.ceil(math.log(1e4 * width / floor) / 0.04))
     h = np.unique(np.append(h, max(math.sqrt(at), h[0])))
     near = np.geomspace(1e-3 * floor, 0.5, math.ceil(math.log(500 / floor) / 0.08))
-    # by reflection theta -> 1-theta, which swaps the orders, the left half says everything
+    # the reflection theta -> 1-theta swaps the directions, so the left half is enough
     u = np.concatenate([[0.0], near, np.linspace(0.0, 0.5, 41)[1:-1]])[:, None]
     left = c + u * (width - h)
     right = left + h
     p = np.log(marginal(left, sigma, c)), np.log(marginal(1 - left, sigma, c))
     q = np.log(marginal(right, sigma, c)), np.log(marginal(1 - right, sigma, c))
-    x = np.concatenate([[0.0], h**2])
     result = np.empty_like(alpha)
     for i, a in enumerate(alpha):
         largest = np.maximum(renyi_bernoulli(a, p, q), renyi_bernoulli(a, q, p)).max(axis=0)
-        y = np.concatenate([[0.0], largest])
-        result[i] = concave_hull(x, y, at)
+        result[i] = concave_hull(h**2, largest, at)
     return result * (1 + SLACK)
 
 
 @dataclass(frozen=True, eq=False)
 class MaskRdp:
-    """RDP of one round of masks, ``(k,)``: every bound that holds, the least, and which that is."""
+    """Bounds on the RDP of one round of bits, by name, ``(k,)`` each at the ``orders``."""
 
     orders: Floats
     terms: dict[str, Floats]
 
     @property
     def epsilon(self) -> Floats:
-        """``eps_mask(alpha)``: the least term of every order, which each of them bounds alone."""
+        """``(k,)``: the least bound at every order."""
         least: Floats = np.stack(list(self.terms.values())).min(axis=0)
         return least
-
-    @property
-    def winner(self) -> list[str]:
-        """The name of the least term, per order."""
-        names = list(self.terms)
-        return [names[i] for i in np.stack(list(self.terms.values())).argmin(axis=0)]
 
 
 def cube(d: int, c: float) -> float:
@@ -240,7 +217,7 @@ def mask_rdp(
 ) -> MaskRdp:
     """Every bound on the RDP of one round of ``d`` masks, of L2 ``sensitivity`` (None: the cube).
 
-    The minimum is to be taken per order and before rounds are added.
+    Take the minimum at each order, before adding rounds.
     """
     check_mask(sigma, c)
     reach = cube(d, c) if sensitivity is None else sensitivity
@@ -262,7 +239,7 @@ def mask_rdp(
 def paper_rdp(
     orders: npt.ArrayLike, d: int, sigma: float, c: float, sensitivity: float | None = None
 ) -> Floats:
-    """``min{a Delta²/(2 sigma²), d r_a(c)}`` per order: the paper's own bound, to be shown beside.
+    """``min{a Delta²/(2 sigma²), d r_a(c)}`` per order: the paper's own bound, for comparison.
 
     References:
         FedPM, Section 2.4, ``eps_amp <= min{eps, d r_alpha(c)}``; Imola, Chaudhuri, 2021.
@@ -272,24 +249,3 @@ def paper_rdp(
     alpha = check_orders(orders)
     noise = 1 / sigma**2 if sigma > 1e-150 else math.inf
     return np.minimum(alpha * reach**2 / 2 * noise, d * r_alpha(alpha, c))
-
-
-def mask_epsilons(
-    d: int, rounds: int, delta: float, sigma: float, c: float, sensitivity: float | None = None
-) -> dict[str, float]:
-    """Epsilon at ``delta`` of ``rounds`` visible rounds by each way of adding them up.
-
-    ``rdp`` converts `mask_rdp`; ``randomized-response`` is exact for the whole cube and holds for
-    every sensitivity; ``probit`` is exact for Gaussians; ``paper`` is what FedPM would claim.
-    """
-    masks = mask_rdp(ORDERS, d, sigma, c, sensitivity)
-    reach = min(cube(d, c), math.inf if sensitivity is None else sensitivity)
-    mu = gdp_rounds(math.sqrt(probit_constant(sigma, c)) * reach, rounds)
-    claimed = rdp_rounds(paper_rdp(ORDERS, d, sigma, c, sensitivity), rounds)
-    response = RandomizedResponse(float(marginal(c, sigma, c)), d * rounds)
-    return {
-        "rdp": rdp_to_dp(ORDERS, rdp_rounds(masks.epsilon, rounds), delta)[0],
-        "randomized-response": float(response.epsilon(delta)),
-        "probit": gdp_epsilon(mu, delta),
-        "paper": rdp_to_dp(ORDERS, claimed, delta)[0],
-    }

@@ -1,4 +1,4 @@
-"""Privacy mechanism and compression on the clients of a round."""
+"""Application of the privacy mechanism and the compression to the clients of a round."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,18 +19,18 @@ def protect_updates(
     complies: Tensor,
     state: Any,
 ) -> tuple[Tensor, Any]:
-    """`Mechanism.on_updates` on the rows ``complies (n,)`` bool of ``updates (n, d)``.
+    """Apply `Mechanism.on_updates` to the rows ``complies (n,)`` bool of ``updates (n, d)``.
 
     ``reference (r, d)`` has one row for all, or one for each; ``keys`` are the mechanism's own.
     """
     rows = complies.nonzero()[:, 0]
     if not len(rows) or type(mechanism).on_updates is Mechanism.on_updates:
         return updates, state
-    here = rows.to(updates.device)
-    reference = reference.expand(len(updates), -1)[here]
     noise = [keys[row] for row in rows.tolist()]
-    protected, state = hooks.on_updates(mechanism, updates[here], reference, noise, state)
-    return updates.index_copy(0, here, protected.to(updates)), state
+    rows = rows.to(updates.device)
+    reference = reference.expand(len(updates), -1)[rows]
+    protected, state = hooks.on_updates(mechanism, updates[rows], reference, noise, state)
+    return updates.index_copy(0, rows, protected.to(updates)), state
 
 
 def compress(
@@ -41,18 +41,20 @@ def compress(
     memory: Sequence[Memory],
     broadcast: Payload,
 ) -> tuple[Payload, Sequence[Memory]]:
-    """`Protocol.message`; where nobody takes part, no rows of its form.
+    """Return `Protocol.message` of the ``updates (n, d)``; of no updates, a payload without rows.
 
-    The form is that of a client that received the ``broadcast`` and took no step: what some
-    messages are made of, `Protocol.local_update` alone remembers.
+    Its form is that of a client that received the ``broadcast`` and took no step, since some
+    messages depend on what `Protocol.local_update` remembers.
     """
     if len(updates):
         return hooks.message(protocol, shared, updates, keys, memory)
     tree = protocol.receive(shared, broadcast.take([0]))
     with hooks.Hook(protocol, "local_update"):
-        moved, kept = protocol.local_update(tree, [], _no_step, Key(0), protocol.memory(shared))
+        moved, memory_after = protocol.local_update(
+            tree, [], _no_step, Key(0), protocol.memory(shared)
+        )
     row = protocol.trained(shared).flatten(moved)[None]
-    form, _ = hooks.message(protocol, shared, row, [Key(0)], [kept])
+    form, _ = hooks.message(protocol, shared, row, [Key(0)], [memory_after])
     return form.take([]), []
 
 
@@ -63,7 +65,7 @@ def _no_step(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
 def protect_payload(
     mechanism: Mechanism, payload: Payload, keys: Sequence[Key], complies: Tensor
 ) -> Payload:
-    """`Mechanism.on_payload` on those rows of a payload."""
+    """Apply `Mechanism.on_payload` to the rows ``complies (n,)`` bool of a payload."""
     rows = complies.nonzero()[:, 0].tolist()
     if not rows or type(mechanism).on_payload is Mechanism.on_payload:
         return payload

@@ -17,21 +17,21 @@ Floats = npt.NDArray[np.float64]
 # Millions of bits are best near 1, strong noise near 1024; the steps cost under 0.1 % of epsilon.
 ORDERS: Floats = np.append(1 + np.geomspace(1e-6, 1000, 319), 1024.0)
 
-LEAST_DELTA = 1e-100  # of a claim: what is derived from it, its square among them, is no underflow
+LEAST_DELTA = 1e-100  # smallest delta of a claim; its square does not underflow
 
 
 def check_delta(delta: float) -> None:
-    """A ``delta`` is a probability, and neither 0 nor 1."""
+    """Check that ``delta`` is strictly between 0 and 1."""
     require("delta", delta, 0 < delta < 1, "in (0, 1)")
 
 
 def check_claim(delta: float) -> None:
-    """A ``delta`` that somebody claims, large enough that none derived from it underflows."""
+    """Check the ``delta`` of a claim, so that no number derived from it underflows."""
     require("--delta", delta, LEAST_DELTA <= delta < 1, f"in [{LEAST_DELTA:g}, 1)")
 
 
 def check_orders(orders: npt.ArrayLike) -> Floats:
-    """The orders as floats, ``(k,)``: every ``alpha`` finite and > 1."""
+    """Return the orders as floats, ``(k,)``, each finite and > 1."""
     alpha = np.asarray(orders, dtype=np.float64)
     legal = bool(alpha.size and np.isfinite(alpha).all() and (alpha > 1).all())
     require("orders", orders, legal, "finite and > 1, at least one")
@@ -44,9 +44,9 @@ def _best(alpha: Floats, epsilons: Floats) -> tuple[float, float]:
 
 
 def rdp_to_dp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) -> tuple[float, float]:
-    """The least ``eps(a) + ln((a-1)/a) - (ln delta + ln a)/(a-1)``, and the order ``a`` of it.
+    """Return the least ``eps(a) + ln((a-1)/a) - (ln delta + ln a)/(a-1)``, and its order ``a``.
 
-    ``orders`` and ``rdp`` are ``(k,)``; an infinite ``rdp`` is an order that says nothing.
+    ``orders`` and ``rdp`` are ``(k,)``; orders with an infinite ``rdp`` are ignored.
 
     >>> rdp_to_dp([2.0, 10.0], [0.2, 1.0], 1e-5)  # the second: 1 + ln(.9) - ln(1e-4) / 9
     (1.9180..., 10.0)
@@ -67,7 +67,7 @@ def rdp_to_dp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) -> tuple[
 def rdp_to_dp_mironov(
     orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float
 ) -> tuple[float, float]:
-    """The least ``eps(a) + ln(1/delta)/(a-1)``, and its order: what papers use, for comparison.
+    """Return the least ``eps(a) + ln(1/delta)/(a-1)``, and its order: the papers' conversion.
 
     References:
         Mironov, "Rényi Differential Privacy", CSF 2017, https://arxiv.org/abs/1702.07476,
@@ -81,32 +81,16 @@ def rdp_to_dp_mironov(
 
 
 def rdp_rounds(rdp: npt.ArrayLike, rounds: int) -> Floats:
-    """RDP of ``rounds`` rounds, order by order: it adds, also when a round depends on the last."""
+    """RDP of ``rounds`` rounds: the sum at each order, also when a round depends on the last."""
     require("rounds", rounds, rounds >= 1, ">= 1")
     return rounds * np.asarray(rdp, dtype=np.float64)
-
-
-def zcdp_to_dp(rho: float, delta: float) -> float:
-    """Epsilon of ``rho``-zCDP: `rdp_to_dp` of ``eps(a) = a rho`` at its own best order.
-
-    References:
-        Canonne, Kamath, Steinke, NeurIPS 2020, https://arxiv.org/abs/2004.00010, Corollary 13.
-    """
-    check_delta(delta)
-    require("rho", rho, rho >= 0, ">= 0")
-    if rho == 0 or math.isinf(rho):
-        return rho
-    # Mironov's order is sqrt(ln(1/delta)/rho) + 1; a step of 0.3 % costs less than 1e-5 of epsilon.
-    excess = math.sqrt(-math.log(delta) / rho) * np.geomspace(1e-3, 1e3, 4001)
-    alpha = 1 + excess[excess > 1e-12]
-    return rdp_to_dp(alpha, alpha * rho, delta)[0]
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
     """Delta of ``mu``-GDP: ``Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)``, for ``eps >= 0``.
 
-    With ``x = -eps/mu + mu/2`` and ``y = -eps/mu - mu/2``, ``e^eps phi(y) = phi(x)``, so that the
-    second term is ``exp(-x²/2) erfcx(-y/sqrt 2)/2``: nothing overflows, however large epsilon is.
+    With ``x = -eps/mu + mu/2`` and ``y = -eps/mu - mu/2``, ``e^eps phi(y) = phi(x)``, so the second
+    term is computed as ``exp(-x²/2) erfcx(-y/sqrt 2)/2``, which does not overflow.
 
     References:
         Dong, Roth, Su, "Gaussian Differential Privacy", 2019, https://arxiv.org/abs/1905.02383,
@@ -125,7 +109,7 @@ def gdp_delta(mu: float, epsilon: float) -> float:
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """The last ``low`` where it does not hold and the first ``high`` where it does, adjacent."""
+    """Return adjacent floats: the last where ``holds`` is false, and the first where it is true."""
     for _ in range(200):
         middle = (low + high) / 2
         if middle in (low, high):
@@ -135,9 +119,9 @@ def _bisect(holds: Callable[[float], bool], low: float, high: float) -> tuple[fl
 
 
 def gdp_epsilon(mu: float, delta: float) -> float:
-    """Epsilon of ``mu``-GDP at ``delta``: `gdp_delta` is at most ``delta`` there, by bisection.
+    """Epsilon of ``mu``-GDP at ``delta``, by bisection of `gdp_delta`.
 
-    The search ends at ``mu²/2 + mu sqrt(2 ln(1/delta))``, by ``Phi(-t) <= exp(-t²/2)``.
+    It is at most ``mu²/2 + mu sqrt(2 ln(1/delta))``, by ``Phi(-t) <= exp(-t²/2)``.
 
     >>> round(gdp_epsilon(1.0, 1e-5), 3)
     4.377
@@ -151,7 +135,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
-    """The largest ``mu`` whose `gdp_delta` at ``epsilon`` is at most ``delta``: for calibration."""
+    """Return the largest ``mu`` whose `gdp_delta` at ``epsilon`` is at most ``delta``."""
     check_delta(delta)
     require("epsilon", epsilon, 0 <= epsilon < math.inf, ">= 0 and finite")
     high = 1.0
@@ -161,7 +145,7 @@ def gdp_mu(epsilon: float, delta: float) -> float:
 
 
 def gdp_rounds(mu: float, rounds: int) -> float:
-    """``mu sqrt(rounds)``: rounds of ``mu``-GDP, each of which may depend on the last.
+    """``mu sqrt(rounds)``: the GDP of ``rounds`` rounds, each of which may depend on the last.
 
     References:
         Dong, Roth, Su, 2019, https://arxiv.org/abs/1905.02383, Corollary 3.3.

@@ -1,4 +1,9 @@
-"""Events that a client's data go through; `accountants` prices each of them."""
+"""Events that a client's data go through; `accountants` prices each of them.
+
+`SkellamShare` and `BinomialCounts` are single messages of a secure aggregation. The cost of their
+sum depends on how many honest clients' noise is in it, which no client knows (`skellam`,
+`poisson_binomial`).
+"""
 
 from dataclasses import dataclass
 
@@ -10,10 +15,10 @@ class MaskSample(DpEvent):
     """One Bernoulli sample of noisy, clipped probabilities (`amplification`).
 
     Args:
-        d: Bits.
-        sigma: Standard deviation of the noise on a probability; 0: the sampling alone.
+        d: Number of bits.
+        sigma: Standard deviation of the noise on a probability; 0 for sampling without noise.
         c: Probabilities are clipped to ``[c, 1-c]`` before and after the noise.
-        radius: L2 distance of a client's probabilities from public ones, at most; None: any.
+        radius: Largest L2 distance of a client's probabilities from public ones; None if unbounded.
     """
 
     d: int
@@ -24,11 +29,11 @@ class MaskSample(DpEvent):
 
 @dataclass(frozen=True)
 class FlippedBits(DpEvent):
-    """Bits, whatever they say, each of which was flipped with probability ``p``.
+    """Bits of any meaning, each of which was flipped with probability ``p``.
 
     Args:
-        d: Bits.
-        p: In (0, 1/2].
+        d: Number of bits.
+        p: Probability of a flip, in (0, 1/2].
     """
 
     d: int
@@ -40,7 +45,7 @@ class NoisySigns(DpEvent):
     """Signs of a clipped vector under Gaussian noise.
 
     Args:
-        d: Signs.
+        d: Number of signs.
         z: Standard deviation of the noise on a coordinate, in units of the vector's largest norm.
     """
 
@@ -54,7 +59,7 @@ class GaussianSum(DpEvent):
 
     Args:
         z: Standard deviation of the noise on a coordinate, in units of a vector's largest norm.
-        bits: Is a noisy count of one bit of each client part of it?
+        bits: True if a noisy sum of one bit of each client is released too.
     """
 
     z: float
@@ -67,10 +72,42 @@ class GaussianGradients(DpEvent):
 
     Args:
         z: Standard deviation of the noise on a coordinate, in units of a gradient's largest norm.
-        rate: A step's share of the client's samples, each of which is drawn by a coin.
-        steps: In one round.
+        rate: Probability that a step draws a sample, each independently of the others.
+        steps: Steps in one round.
     """
 
     z: float
     rate: float
     steps: int
+
+
+@dataclass(frozen=True)
+class SkellamShare(DpEvent):
+    """Vector of integers plus one client's share of the Skellam noise on each.
+
+    Args:
+        d: Number of coordinates.
+        norm: Largest L2 norm of the vector before noise, after scaling to integers.
+        variance: Variance of this client's noise on a coordinate, in the same units.
+    """
+
+    d: int
+    norm: float
+    variance: float
+
+
+@dataclass(frozen=True)
+class BinomialCounts(DpEvent):
+    """Number of heads among ``coins`` coins of chance ``1/2 + y_i``, for each coordinate ``y_i``.
+
+    Args:
+        d: Number of coordinates.
+        coins: Coins tossed for each of them.
+        reach: Largest ``|y_i|``: ``theta``, below 1/2.
+        norm: Largest L2 norm of ``y``.
+    """
+
+    d: int
+    coins: int
+    reach: float
+    norm: float

@@ -1,8 +1,7 @@
 """Amplification of Gaussian noise by sampling, tighter than from its RDP alone.
 
-``z`` is always the noise's standard deviation over the distance between two runs of a round that
-the client is in: of add/remove and zero-out, the norm ``C`` that vectors are clipped to; of
-replace-one, twice that.
+``z`` is always the standard deviation of the noise over the distance of two neighbouring sums: the
+norm ``C`` that vectors are clipped to for add-remove and zero-out, ``2C`` for replace-one.
 """
 
 import math
@@ -27,22 +26,22 @@ LARGEST = 1024  # above it, Opacus' binomial coefficients overflow
 INTEGERS: Floats = np.unique(
     np.append(np.arange(2.0, 65.0), np.round(np.geomspace(64, LARGEST, 21)))
 )
-# for weak noise and many rounds, where the best order is a small one
+# Small orders are the best for weak noise and many rounds.
 FRACTIONS: Floats = np.array([1.1, 1.25, 1.5, 1.75, 2.2, 2.4, 2.7, 3.3, 3.6, 4.4, 5.5, 6.5, 8.5])
-POINTS = 2**19  # of the accountant's grid, at most: under a second
+POINTS = 2**19  # largest grid of the numerical accountant: under a second
 
 
 def check_noise(z: float) -> None:
-    """``z`` is a noise multiplier, and not so small that its square is no number."""
+    """Check a noise multiplier, whose square must not underflow."""
     require("z", z, 1e-100 < z < math.inf, "> 1e-100 and finite")
 
 
 def poisson_rdp(z: float, rate: float, steps: int = 1) -> tuple[Floats, Floats]:
     """Orders up to 1024, and the RDP of ``steps`` Gaussian sums at them, both ``(k,)``.
 
-    Every client, or sample, throws a coin of its own in every step; neighbours: one of them is
-    there or not (add/remove, zero-out), and ``z`` is relative to its clipping norm. Orders that are
-    no integers cost Opacus up to 0.1 s; strong noise, ``z > 30``, does not need them.
+    Poisson sampling with probability ``rate`` in every step, of clients or of samples; add-remove
+    or zero-out of one of them, with ``z`` relative to its clipping norm. Strong noise, ``z > 30``,
+    needs no fractional orders, each of which costs Opacus up to 0.1 s.
 
     References:
         Mironov, Talwar, Zhang, "Rényi Differential Privacy of the Sampled Gaussian Mechanism",
@@ -56,50 +55,52 @@ def poisson_rdp(z: float, rate: float, steps: int = 1) -> tuple[Floats, Floats]:
 
 @lru_cache(maxsize=256)
 def _poisson_step(z: float, rate: float) -> tuple[Floats, Floats]:
-    """Compute one step, cached: clients of many sizes are priced round after round."""
+    """Return the orders and the RDP of one step, cached: every round asks for the same few."""
     from opacus.accountants.analysis.rdp import compute_rdp
 
     alpha = INTEGERS if z > 30 else np.sort(np.append(INTEGERS, FRACTIONS))
     whole = alpha / (2 * z * z)
-    if rate == 1 or z > 1e7:  # where Opacus' terms cancel to rounding errors
+    if rate == 1 or z > 1e7:  # at such z Opacus' terms cancel to rounding errors
         return alpha, whole
-    # Opacus wants whole orders as ints, and rounds at 1e-16 what may be less
-    given = [int(a) if a.is_integer() else float(a) for a in alpha.tolist()]
-    once = compute_rdp(q=rate, noise_multiplier=z, steps=1, orders=given)
+    # Opacus needs integer orders as ints, and may round a small RDP to below 0
+    orders = [int(a) if a.is_integer() else float(a) for a in alpha.tolist()]
+    once = compute_rdp(q=rate, noise_multiplier=z, steps=1, orders=orders)
     return alpha, np.clip(np.nan_to_num(once, nan=np.inf), 0.0, whole)
 
 
 def rough_epsilon(z: float, rate: float, steps: int, delta: float) -> float:
-    """Epsilon from orders 2 to 64 alone, in a millisecond: true, and to be beaten.
+    """Upper bound on epsilon from orders 2 to 64 alone, in a millisecond.
 
-    ``e^((a-1) eps(a)) = sum_k C(a,k) (1-q)^(a-k) q^k e^((k²-k)/(2z²))``, for whole orders.
+    ``e^((a-1) eps(a)) = sum_k C(a,k) (1-q)^(a-k) q^k e^((k²-k)/(2z²))``, for integer orders.
 
     References:
         Mironov, Talwar, Zhang, 2019, https://arxiv.org/abs/1908.10530, Section 3.3.
     """
     check_noise(z)
     check_rate(rate)
-    orders, j = np.arange(2.0, 65.0), np.arange(2.0, 65.0)
+    orders = np.arange(2.0, 65.0)
     if rate == 1:
         return rdp_to_dp(orders, rdp_rounds(orders / (2 * z * z), steps), delta)[0]
-    out = math.log1p(-rate)
-    come = math.log(rate)
-    terms = (orders[:, None] - j) * out + j * come + j * (j - 1) / (2 * z * z)
-    few = np.logaddexp(orders * out, np.log(orders) + (orders - 1) * out + come)
-    total = np.maximum(np.logaddexp(few, log_binomial_sum(orders, terms)), 0.0)
+    k = np.arange(2.0, 65.0)
+    log_out = math.log1p(-rate)
+    log_in = math.log(rate)
+    terms = (orders[:, None] - k) * log_out + k * log_in + k * (k - 1) / (2 * z * z)
+    first_two = np.logaddexp(orders * log_out, np.log(orders) + (orders - 1) * log_out + log_in)
+    total = np.maximum(np.logaddexp(first_two, log_binomial_sum(orders, terms)), 0.0)
     return rdp_to_dp(orders, rdp_rounds(total / (orders - 1), steps), delta)[0]
 
 
 @lru_cache(maxsize=256)
 def _prv(z: float, rate: float, steps: int, delta: float) -> float | None:
-    """Opacus' upper bound by convolution; None where it would be slow, coarse or a failure.
+    """Opacus' upper bound by convolution; None where it would be slow or coarse, or fails.
 
-    Its error is additive: 1 % of epsilon, 1e-4 to 0.01, or more if the grid would be too long.
+    The additive error that it includes is 1 % of epsilon, from 1e-4 to 0.01, or as much as the
+    longest grid needs.
     """
     from opacus.accountants import PRVAccountant
 
     alpha, rdp = poisson_rdp(z, rate)
-    loose = delta / 1000  # the share of delta that the accountant keeps for its own errors
+    loose = delta / 1000  # the share of delta that the accountant reserves for its own errors
     reach = 3 + max(
         rdp_to_dp(alpha, rdp_rounds(rdp, steps), loose / 4)[0],
         rdp_to_dp(alpha, rdp, loose / (8 * steps))[0],
@@ -112,7 +113,7 @@ def _prv(z: float, rate: float, steps: int, delta: float) -> float | None:
     accountant = PRVAccountant()
     accountant.history = [(z, rate, steps)]
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        # about the orders with which it chooses its own grid
+        # Opacus warns of the orders that it chooses its grid with
         warnings.filterwarnings("ignore", message="Optimal order is the")
         try:
             epsilon = float(accountant.get_epsilon(delta, eps_error=error))
@@ -124,13 +125,13 @@ def _prv(z: float, rate: float, steps: int, delta: float) -> float | None:
 def poisson_epsilons(
     z: float, rate: float, steps: int, delta: float, numerical: bool = True
 ) -> dict[str, float]:
-    """Epsilon at ``delta`` of `poisson_rdp`'s mechanism, by every way of adding up that holds.
+    """Epsilon at ``delta`` of `poisson_rdp`'s mechanism, by every accountant that applies.
 
-    ``rdp`` is always there. ``prv`` is numerically exact up to a stated error that it includes; it
-    is left out unless ``numerical``, for it takes up to a second, where its grid is too long (an
-    epsilon of thousands), where ``delta`` is below 1e-10 and rounding counts, where Opacus takes
-    seconds (``z`` above 1000, which RDP describes well), and where it gives up. ``gdp`` is exact,
-    and takes its place, if ``rate`` is 1.
+    ``rdp`` is always there. ``prv`` is numerically exact up to an error that it includes. It takes
+    up to a second, so it needs ``numerical``, and is left out where its grid would be too long (an
+    epsilon of thousands), where rounding counts (``delta`` below 1e-10), where Opacus takes seconds
+    (``z`` above 1000, which RDP describes well) or fails. At ``rate`` 1 the exact ``gdp`` takes its
+    place.
 
     References:
         Gopi, Lee, Wutschitz, "Numerical Composition of Differential Privacy", NeurIPS 2021,
@@ -147,9 +148,9 @@ def poisson_epsilons(
 
 
 def _log_moments(j: Floats, v: float) -> Floats:
-    """``ln E|e^(v Z - v²/2) - 1|^j`` of a standard normal ``Z``, by a sum, per ``j (m,)``.
+    """``ln E|e^(v Z - v²/2) - 1|^j`` of a standard normal ``Z`` for each ``j (m,)``, by quadrature.
 
-    The integrand's peaks are within ``-sqrt j`` and ``j v + sqrt j``, and at least 0.7 wide.
+    The integrand's peaks are between ``-sqrt j`` and ``j v + sqrt j``, and at least 0.7 wide.
     """
     most = float(j.max())
     x = np.arange(-math.sqrt(most) - 10, most * v + math.sqrt(most) + 10, 0.05)
@@ -162,14 +163,13 @@ def _log_moments(j: Floats, v: float) -> Floats:
 def fixed_size_rdp(z: float, rate: float) -> tuple[Floats, Floats]:
     """Orders and RDP, both ``(k,)``, of one Gaussian sum over exactly ``rate N`` clients.
 
-    The clients are drawn without replacement; neighbours: one client's vector is another
-    (replace-one), and ``z`` is relative to the distance of the two, which is ``2C`` for vectors of
-    norm at most ``C``. With ``q = rate`` and ``M_j = E|e^(Z/z - 1/(2z²)) - 1|^j``:
-    ``e^((a-1) eps(a)) <= 1 + sum_{j=2}^a q^j C(a,j) min{4 M_j, 2 e^(j(j-1)/(2z²))}``. It holds
-    since ``E_R (|P-Q|/R)^j``, of three that are neighbours of each other, is at most 4 times the
-    largest for two (where ``P > Q``, ``P-Q`` is at most ``P-R`` if ``R <= Q``, and ``1/R < 1/Q`` if
-    not), of which the most distant ones are the worst. The theorem has the geometric mean of the
-    two even neighbours of ``M_j`` where ``j`` is odd; here it is integrated.
+    The clients are drawn without replacement; replace-one changes one client's vector, and ``z`` is
+    relative to the distance ``2C`` of the two. With ``q = rate`` and ``M_j = E|e^(Z/z - 1/(2z²)) -
+    1|^j``: ``e^((a-1) eps(a)) <= 1 + sum_{j=2}^a q^j C(a,j) min{4 M_j, 2 e^(j(j-1)/(2z²))}``. Of
+    three laws that are neighbours of each other, ``E_R (|P-Q|/R)^j`` is at most 4 times the largest
+    value for two (where ``P > Q``, ``P-Q`` is at most ``P-R`` if ``R <= Q``, and ``1/R < 1/Q`` if
+    not), and the most distant laws are the worst. For odd ``j`` the theorem takes the geometric
+    mean of the even neighbours of ``M_j``; here ``M_j`` is integrated.
 
     References:
         Wang, Balle, Kasiviswanathan, "Subsampled Rényi Differential Privacy and Analytical Moments
@@ -184,7 +184,7 @@ def fixed_size_rdp(z: float, rate: float) -> tuple[Floats, Floats]:
     j = np.arange(2.0, LARGEST + 1)
     log_terms = math.log(2) + j * (j - 1) / (2 * z * z)
     log_terms[0] = min(math.log(4) + float(log_expm1(v * v)), log_terms[0])
-    # M_j is within a half of e^(j(j-1)/(2z²)) from some j on, and is not needed there
+    # for larger j, M_j is at least half of e^(j(j-1)/(2z²)), the other term of the minimum
     near = (j > 2) & (j * v * v < 10)
     if near.any():
         moments = math.log(4 + 1e-5) + _log_moments(j[near], v)

@@ -1,18 +1,21 @@
-"""Many coordinates share one budget: the most that they give away together."""
+"""Bound on what many coordinates that share one budget release together."""
+
+import numpy as np
 
 from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats
 
 
 def concave_hull(x: Floats, y: Floats, at: float) -> float:
-    """The concave hull of the points ``(x, y)`` at ``at``; ``x (k,)`` rises from 0 to ``at`` or on.
+    """Return the concave hull of the origin and the points ``(x, y)`` at ``at``, ``x (k,)`` rising.
 
-    If one coordinate of cost ``x`` gives at most ``y(x)``, ``d`` coordinates whose costs have a
-    mean of ``at`` give at most ``d`` times the hull there (Jensen), and can give that but for one
-    coordinate (Shapley, Folkman). Where ``at`` is beyond the last point, the last point counts:
-    no coordinate can spend more.
+    If one coordinate of cost ``x`` releases at most ``y(x)``, ``d`` coordinates of mean cost ``at``
+    release at most ``d`` times the hull (Jensen), which is tight up to one coordinate (Shapley,
+    Folkman). Beyond the last point the largest ``y`` counts: no coordinate can cost more.
     """
-    require("at", at, at >= x[0], ">= the first x")
+    require("at", at, at >= 0, ">= 0")
+    x = np.append(0.0, x)
+    y = np.append(0.0, y)
     before = x <= at
     after = x > at
     if not after.any():

@@ -1,4 +1,4 @@
-"""Ledger of a run: what its clients have given away so far, and its price."""
+"""Ledger of a run: the events of its clients so far, and their privacy cost."""
 
 import math
 from collections import Counter
@@ -14,13 +14,13 @@ from fedbench.privacy.participation import Participation, PrivacyCost
 
 @dataclass(eq=False)
 class Ledger:
-    """Events, and who took part in them.
+    """Events of a run, and the clients that caused them.
 
     Args:
-        local: Per event, how often each client has caused it by taking part.
-        central: Per event of the whole round, in how many rounds it happened.
-        rounds: So far, skipped ones too: that a client was in one is part of the sampling.
-        honest: The fewest clients of a round that added their noise: the others' protect nobody.
+        local: By event, in how many rounds each client caused it.
+        central: By event of the whole round, in how many rounds it happened.
+        rounds: Rounds so far, skipped ones too, since drawing a client is part of the sampling.
+        honest: Fewest clients of a round that added their noise, which hides the others too.
     """
 
     local: dict[DpEvent, Counter[int]] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Ledger:
     honest: int | None = None
 
     def add(self, events: Sequence[tuple[int, DpEvent]], central: DpEvent | None) -> None:
-        """A round: what each client that kept to the mechanism caused, and the round itself."""
+        """Add a round: the event of each client that complied, and that of the whole round."""
         self.rounds += 1
         for i, event in events:
             others = (counts for other, counts in self.local.items() if other != event)
@@ -41,48 +41,45 @@ class Ledger:
             count = len(events)
             self.honest = count if self.honest is None else min(self.honest, count)
 
-    def price(self, exposure: Participation, delta: float) -> PrivacyCost | None:
-        """Price the client that gave away most; None if nothing was.
+    def price(self, participation: Participation, delta: float) -> PrivacyCost | None:
+        """Price the client with the largest epsilon; None if there were no events.
 
         Args:
-            exposure: Before whose eyes; ``rounds``, ``times`` and ``honest`` are counted here.
-            delta: Of (epsilon, delta).
+            participation: The run; ``rounds``, ``times`` and ``honest`` are those of the ledger.
+            delta: Delta of the guarantee.
 
         Raises:
             NoTheorem: nobody has proved what that costs.
         """
+        asked = replace(participation, rounds=self.rounds, honest=self.honest or 1)
         spent = [(event, max(counts.values())) for event, counts in self.local.items()]
-        asked = replace(exposure, rounds=self.rounds, honest=self.honest or 1)
-        rough = [(_rough(one, delta), *one) for one in [*_worst(spent), *self.central.items()]]
+        undominated = [s for s in spent if not any(_outdoes(other, s) for other in spent)]
+        limits = [(_limit(s, delta), *s) for s in [*undominated, *self.central.items()]]
         worst: PrivacyCost | None = None
-        for limit, event, times in sorted(rough, key=lambda one: -one[0]):
+        for limit, event, times in sorted(limits, key=lambda limited: -limited[0]):
             if worst is not None and limit <= worst.epsilon:
                 break
-            found = price(event, replace(asked, times=times), delta)
-            worst = found if worst is None or found.epsilon > worst.epsilon else worst
+            cost = price(event, replace(asked, times=times), delta)
+            if worst is None or cost.epsilon > worst.epsilon:
+                worst = cost
         return worst
 
 
 Spent = tuple[DpEvent, int]
 
 
-def _worst(spent: list[Spent]) -> list[Spent]:
-    """Drop clients that another one outdoes: of many sizes only a few have to be priced."""
-    return [one for one in spent if not any(_outdoes(other, one) for other in spent)]
-
-
-def _outdoes(other: Spent, one: Spent) -> bool:
-    """More steps, each on a larger share of its samples, and not the same."""
-    (a, often), (b, times) = other, one
+def _outdoes(other: Spent, spent: Spent) -> bool:
+    """True if the other takes no fewer steps at no smaller sampling rate, and is not the same."""
+    (a, often), (b, times) = other, spent
     if not (isinstance(a, GaussianGradients) and isinstance(b, GaussianGradients) and a.z == b.z):
         return False
     more, less = (a.rate, a.steps * often), (b.rate, b.steps * times)
     return more[0] >= less[0] and more[1] >= less[1] and more != less
 
 
-def _rough(one: Spent, delta: float) -> float:
-    """No less than its price, in no time: who is below another's price need not be priced."""
-    event, times = one
+def _limit(spent: Spent, delta: float) -> float:
+    """Return a quick upper bound on epsilon: below another client's epsilon it is not priced."""
+    event, times = spent
     if isinstance(event, GaussianGradients):
         return rough_epsilon(event.z, event.rate, event.steps * times, delta)
     return math.inf

@@ -2,24 +2,24 @@
 
 The mechanism: ``g`` with ``|g|_2 <= C``, and only the signs of ``g + N(0, s² I)`` are released, so
 that sign ``i`` is positive with probability ``Phi(g_i/s)``. In units of ``s``: ``t = g/s`` of norm
-at most ``b = C/s = 1/z``. Neighbours are any two such vectors, ``2b`` apart at most (replace-one),
-or one of them is 0, whose signs are fair coins (zero-out). Bounds that hold, with ``Delta`` the
-distance of the two in units of ``s``:
+at most ``b = C/s = 1/z``. Neighbours are any two such vectors, at most ``2b`` apart (replace-one),
+or one of them is 0, whose signs are fair coins (zero-out). Bounds, with ``Delta`` the distance of
+the two in units of ``s``:
 
-- *gaussian*: signs are a post-processing of the noisy vector: ``a Delta²/2``. They come from unit
-  noise on their own probits, so the probit bound (B2) of `amplification` is this one.
+- *gaussian*: signs are a post-processing of the noisy vector: ``a Delta²/2``. This is also the
+  probit bound (B2) of `amplification`.
 - *logit* (B1 there): ``a K_l Delta²/2`` with ``4 K_l = sup (logit Phi)'²``. ``(logit Phi)'(t) =
   r(t) + r(-t)`` with ``r = phi/Phi(-.)`` the hazard rate, which is convex (Sampford, 1953): the sum
   is even and convex, and the supremum is at ``t = b``.
-- *randomized-response*: no coordinate is beyond ``b``: ``d`` times the divergence of its ends.
-- *envelope*: coordinates share the norm. Let one whose values are ``t`` and ``t'`` cost ``w =
-  (t² + t'²)/2`` (zero-out: ``t' = 0`` and ``w = t²``); the sum of the costs is at most ``b²``, and
-  `concave_hull` at ``b²/d`` bounds what ``d`` of them give.
+- *randomized-response*: no coordinate is beyond ``b``: ``d`` times the divergence of the extremes.
+- *envelope*: coordinates share the norm. A coordinate of values ``t`` and ``t'`` costs ``w = (t² +
+  t'²)/2`` (zero-out: ``t' = 0`` and ``w = t²``); the costs add up to at most ``b²``, and
+  `concave_hull` at ``b²/d`` bounds what ``d`` coordinates release.
 
 References:
     Jin et al., "Stochastic-Sign SGD for Federated Learning with Theoretical Guarantees", 2020,
     https://arxiv.org/abs/2002.10940 (the mechanism); "Noisy SIGNSGD Is More Differentially Private
-    Than You (Might) Think", ICML 2025, PMLR 267 (that signs give away less than their noise).
+    Than You (Might) Think", ICML 2025, PMLR 267 (signs are more private than the noisy vector).
 """
 
 import math
@@ -34,7 +34,7 @@ from fedbench.privacy.amplification import MaskRdp, renyi_bernoulli
 from fedbench.privacy.conversion import Floats, check_orders
 from fedbench.privacy.knapsack import concave_hull
 
-SLACK = 5e-3  # of the hull, for what lies between two points of its grid
+SLACK = 5e-3  # relative enlargement of the hull, for what lies between two points of its grid
 
 
 def _hazard(t: float) -> float:
@@ -54,22 +54,19 @@ def sign_constant(z: float) -> float:
 
 
 def _renyi(alpha: float, t: Floats, other: Floats) -> Floats:
-    """The larger ``D_a`` of the two orders of a pair of signs, whose means are ``t`` and ``other``.
-
-    All of one shape; in units of the noise.
-    """
+    """``D_a`` between signs of means ``t`` and ``other``, in the worse direction, any shape."""
     p, q = ((log_ndtr(x), log_ndtr(-x)) for x in (t, other))
     return np.maximum(renyi_bernoulli(alpha, p, q), renyi_bernoulli(alpha, q, p))
 
 
 def _pairs(b: float, at: float, zero_out: bool) -> tuple[Floats, Floats, Floats]:
-    """Costs ``w (m,)``, and ``t`` and ``t'`` within ``b`` of these costs, both ``(angles, m)``."""
-    least = max(1e-3 * min(b, 1.0), 1e-5)  # below it all is in proportion to w, and digits are lost
+    """Costs ``w (m,)``, and ``t`` and ``t'`` in ``[-b, b]`` that cost it, ``(angles, m)``."""
+    least = max(1e-3 * min(b, 1.0), 1e-5)  # below it divergences are proportional to w
     size = np.geomspace(least, b, math.ceil(math.log(b / least) / 0.04) + 1)
     size = np.unique(np.append(size, min(max(math.sqrt(at), least), b)))
     if zero_out:
         return size**2, size[None], np.zeros((1, len(size)))
-    # by t, t' -> -t', -t a half of the half plane t > t' says everything; the first is t' = -t
+    # by the symmetry t, t' -> -t', -t half of the half plane t > t' is enough; first is t' = -t
     angle = np.append(0.0, np.geomspace(0.01, 1.0, 24))[:, None] * math.pi / 2 - math.pi / 4
     radius = size * math.sqrt(2)
     return size**2, np.minimum(radius * np.cos(angle), b), np.maximum(radius * np.sin(angle), -b)
@@ -83,8 +80,8 @@ def sign_rdp(
 ) -> MaskRdp:
     """Every bound on the RDP of one release of ``d`` signs, with ``z = s/C`` the noise multiplier.
 
-    The minimum is to be taken per order and before rounds are added. ``randomized-response`` and
-    ``envelope`` are left out where ``z`` is below 1e-6 or above 1e4: there are no digits for them.
+    Take the minimum at each order, before adding rounds. ``randomized-response`` and ``envelope``
+    are left out where float64 cannot resolve them, for ``z`` below 1e-6 or above 1e4.
     """
     require("d", d, d >= 1, ">= 1")
     require("adjacency", adjacency, adjacency in ("replace-one", "zero-out"), "one of the two")
@@ -94,11 +91,10 @@ def sign_rdp(
     zero_out = adjacency == "zero-out"
     half = alpha * (b if zero_out else 2 * b) ** 2 / 2
     terms = {"logit": half * constant, "gaussian": half}
-    if 1e-4 < b < 1e6:  # beyond it, logit or gaussian is all there is to know
+    if 1e-4 < b < 1e6:
         at = b * b / d
         costs, t, s = _pairs(b, at, zero_out)
-        x = np.append(0.0, costs)
-        hulls = [concave_hull(x, np.append(0.0, _renyi(a, t, s).max(axis=0)), at) for a in alpha]
+        hulls = [concave_hull(costs, _renyi(a, t, s).max(axis=0), at) for a in alpha]
         edge = np.array([b])
         other = np.array([0.0 if zero_out else -b])
         ends = np.array([float(_renyi(a, edge, other)[0]) for a in alpha])

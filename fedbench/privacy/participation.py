@@ -1,4 +1,4 @@
-"""How often something happened, before whose eyes, and what that comes to."""
+"""Participation of a client, the observation of the adversary, and the resulting privacy cost."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,21 +9,20 @@ from fedbench.core.errors import NoTheorem
 
 @dataclass(frozen=True)
 class Participation:
-    """How often something happened, and before whose eyes.
+    """How often an event happened, and what the adversary observes of it.
 
     Args:
-        rounds: Of the run so far.
-        times: In how many of them the client took part that did so most often.
-        clients: All of them, N.
-        per_round: How many a round samples, on average if by coins.
-        honest: The fewest clients of any round so far that kept to the mechanism.
-        sees: What the adversary sees: single messages, their sum, that without who took part, or
-            the models alone.
+        rounds: Rounds of the run so far.
+        times: Rounds of the client that took part most often.
+        clients: All clients of the run, N.
+        per_round: Clients sampled in a round, on average under Poisson sampling.
+        honest: Fewest clients of any round so far that complied with the mechanism.
+        sees: Observation of the adversary: single messages, their sum, the sum without knowing who
+            took part, or the models alone.
         sampling: ``fixed`` or ``poisson``.
-        adjacency: What may differ; None: the one for which the event has the most theorems.
-        noncompliant: Of all clients, how many never keep to the mechanism; the adversary knows when
-            they are drawn.
-        slow: Also the accountants that take a second.
+        adjacency: What may differ between neighbours; None for the event's default.
+        noncompliant: Clients of the run that never comply; the adversary knows when they are drawn.
+        slow: True to use also the accountants that take a second.
     """
 
     rounds: int
@@ -39,10 +38,10 @@ class Participation:
 
     @property
     def rate(self) -> float:
-        """The chance of an honest client to take part in a round, at most.
+        """Largest probability that an honest client takes part in a round.
 
-        Of a fixed number with ``k`` noncompliant ones the others are a set of ``n - k`` honest
-        ones, all alike: the rate is at most ``n / (N - m)``.
+        Given ``k`` noncompliant clients in a round of fixed size ``n``, the others are ``n - k`` of
+        the ``N - m`` honest clients: the rate is at most ``n / (N - m)``.
         """
         if self.sampling == "poisson":
             return self.per_round / self.clients
@@ -50,14 +49,18 @@ class Participation:
 
     @property
     def surely(self) -> int:
-        """The fewest honest clients of any set that might have been drawn."""
+        """Fewest honest clients in any round that might have been drawn."""
         return max(1, min(self.honest, self.per_round - self.noncompliant))
 
     def among(self, event: str, reasons: dict[Adjacency, str | None]) -> Adjacency:
-        """The adjacency, if there is no reason against it; the first that has none by default.
+        """Return the adjacency that was asked for, by default the first with a theorem.
+
+        Args:
+            event: What is priced, for the message.
+            reasons: By adjacency, why there is no theorem; None where there is one.
 
         Raises:
-            NoTheorem: there is one.
+            NoTheorem: there is none for this adjacency.
         """
         proved = [name for name, reason in reasons.items() if reason is None]
         asked = self.adjacency or proved[0]
@@ -68,21 +71,21 @@ class Participation:
         return asked
 
     def visible(self) -> str:
-        """Describe who took part, where everybody can see it."""
+        """Describe participation that the adversary can see."""
         return f"visible, {self.times} of {self.rounds} rounds"
 
 
 @dataclass(frozen=True)
 class PrivacyCost:
-    """Epsilon of everything so far.
+    """Epsilon of the run so far.
 
     Args:
         epsilon: The least of the bounds.
-        winner: Its name.
-        bounds: All of them, by name.
-        adjacency: What may differ.
-        sampler: Who took part, as the bounds use it.
-        paper: What the mechanism's own paper would claim, if that is something else.
+        winner: Name of that bound.
+        bounds: All bounds by name.
+        adjacency: What may differ between neighbours.
+        sampler: Description of the participation that the bounds assume.
+        paper: Epsilon that the mechanism's own paper would claim, if that differs.
     """
 
     epsilon: float
@@ -96,6 +99,6 @@ class PrivacyCost:
 def least(
     bounds: dict[str, float], adjacency: Adjacency, sampler: str, paper: float | None = None
 ) -> PrivacyCost:
-    """The price that these bounds come to."""
+    """Return the cost whose epsilon is the least of these bounds."""
     winner = min(bounds, key=lambda name: bounds[name])
     return PrivacyCost(bounds[winner], winner, bounds, adjacency, sampler, paper)

@@ -1,4 +1,4 @@
-"""Planning: the price of a mechanism before a run, and the noise that a budget buys."""
+"""Privacy cost of a mechanism before a run, and calibration of its noise to a budget."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from fedbench.privacy.accountants import price
 from fedbench.privacy.conversion import check_claim
 from fedbench.privacy.participation import Participation, PrivacyCost
 
-# More takes accountants gigabytes: tables over the summed clients, and over all released bits.
+# Larger ones take gigabytes: tables over the summed clients, and over all released bits.
 MOST = {"rounds": 10**6, "per_round": 10**4}
 MOST_SYMBOLS = 10**11
 
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """Rounds that have not been played yet.
+    """Run whose privacy cost is computed before it is played.
 
     Args:
-        rounds: All of them, T.
-        clients: All of them, N.
-        per_round: How many a round samples.
+        rounds: Rounds of the run, T.
+        clients: Clients of the run, N.
+        per_round: Clients sampled in a round.
         participations: Rounds of the client that takes part most often; None: the mean, rounded up.
-        delta: Of (epsilon, delta).
+        delta: Delta of the guarantee.
         dim: Symbols of a message.
         samples: Training samples of a client.
-        batch_size: Of a local step.
-        epochs: Of a client in a round.
+        batch_size: Samples of a local step.
+        epochs: Epochs of a client in a round.
         malicious: Share of the clients that add no noise.
         sampling: ``fixed`` or ``poisson``.
-        adjacency: None: the mechanism's own.
+        adjacency: What may differ between neighbours; None for the mechanism's default.
     """
 
     rounds: int
@@ -53,14 +53,14 @@ class PrivacyPlan:
     adjacency: Adjacency | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot be planned."""
         check_claim(self.delta)
         counts = ("rounds", "clients", "per_round", "dim", "samples", "batch_size", "epochs")
         for name in counts:
             value = getattr(self, name)
             most = MOST.get(name, 2**31 - 1)
-            require(f"--{name.replace('_', '-')}", value, value >= 1, ">= 1")
-            require(f"--{name.replace('_', '-')}", value, value <= most, f"<= {most}")
+            option = f"--{name.replace('_', '-')}"
+            require(option, value, value >= 1, ">= 1")
+            require(option, value, value <= most, f"<= {most}")
         rule = f"<= --clients = {self.clients}: a sampling rate above 1 means nothing"
         require("--per-round", self.per_round, self.per_round <= self.clients, rule)
         require("--malicious", self.malicious, 0 <= self.malicious < 1, "in [0, 1)")
@@ -72,13 +72,13 @@ class PrivacyPlan:
 
     @property
     def times(self) -> int:
-        """Rounds of one client."""
+        """Rounds of the client that is priced."""
         mean = math.ceil(self.rounds * self.per_round / self.clients - 1e-9)
         return mean if self.participations is None else self.participations
 
     @property
     def release(self) -> Release:
-        """A client's part in a round."""
+        """Release of a client in one round."""
         steps = self.epochs * -(-self.samples // self.batch_size)
         return Release(
             d=self.dim,
@@ -89,8 +89,8 @@ class PrivacyPlan:
             per_round=self.per_round,
         )
 
-    def exposure(self, sees: Sees) -> Participation:
-        """Participation of the client that is priced."""
+    def participation(self, sees: Sees) -> Participation:
+        """Return the participation of the client that is priced."""
         honest = max(1, self.per_round - math.ceil(self.malicious * self.per_round - 1e-9))
         return Participation(
             rounds=self.rounds,
@@ -105,16 +105,16 @@ class PrivacyPlan:
         )
 
     def after(self, rounds: int) -> PrivacyPlan:
-        """The same, stopped earlier; the client's rounds are as dense."""
-        share = max(1, math.ceil(self.times * rounds / self.rounds - 1e-9))
-        return dataclasses.replace(self, rounds=rounds, participations=min(share, rounds))
+        """Return the plan stopped after ``rounds``, at the same rate of participation."""
+        times = max(1, math.ceil(self.times * rounds / self.rounds - 1e-9))
+        return dataclasses.replace(self, rounds=rounds, participations=min(times, rounds))
 
 
 def event_of(plugin: Any, release: Release) -> DpEvent:
     """Return the event of a mechanism, or of a protocol with noise of its own.
 
     Raises:
-        ConfigError: nothing that it would answer for.
+        ConfigError: it releases nothing that an accountant could price.
     """
     event: DpEvent | None = plugin.event(release)
     if event is None:
@@ -126,42 +126,39 @@ def event_of(plugin: Any, release: Release) -> DpEvent:
 
 
 def prices(plugin: Any, plan: PrivacyPlan) -> dict[Sees, PrivacyCost | NoTheorem]:
-    """The price before everybody's eyes; where there is no theorem, the reason.
+    """Return the cost for each observation of the adversary, or why there is no theorem.
 
-    One of them where it makes no difference who sees what.
+    Only the first one if they are all the same.
     """
     event = event_of(plugin, plan.release)
-    found: dict[Sees, PrivacyCost | NoTheorem] = {}
+    costs: dict[Sees, PrivacyCost | NoTheorem] = {}
     views: tuple[Sees, ...] = ("messages", "sum", "hidden-sum")
     if getattr(plugin, "central", False):
         views = ("model",)
     for sees in views:
         try:
-            found[sees] = price(event, plan.exposure(sees), plan.delta)
+            costs[sees] = price(event, plan.participation(sees), plan.delta)
         except NoTheorem as reason:
-            found[sees] = reason
-    first = found[views[0]]
-    same = all(str(one) == str(first) for one in found.values())
-    return {views[0]: first} if same else found
+            costs[sees] = reason
+    same = len({str(cost) for cost in costs.values()}) == 1
+    return {views[0]: costs[views[0]]} if same else costs
 
 
 def curve(
     plugin: Any, plan: PrivacyPlan, sees: Sees, points: int = 24
 ) -> list[tuple[int, PrivacyCost]]:
-    """The price after fewer rounds, on a logarithmic scale."""
+    """Return numbers of rounds up to the plan's, on a logarithmic scale, and the cost of each."""
     steps = np.unique(np.geomspace(1, plan.rounds, points).round().astype(int)).tolist()
     event = event_of(plugin, plan.release)
-    out = []
-    for rounds in steps:
-        out.append((rounds, price(event, plan.after(rounds).exposure(sees), plan.delta)))
-    return out
+    shorter = [(rounds, plan.after(rounds).participation(sees)) for rounds in steps]
+    return [(rounds, price(event, taken, plan.delta)) for rounds, taken in shorter]
 
 
 def calibrated(plugin: Any, plan: PrivacyPlan, sees: Sees, target: float) -> Any:
-    """The plug-in with the least noise (its `knob`) that costs at most ``target``.
+    """Return the plug-in with the least noise (its `knob`) that costs at most ``target``.
 
-    By bisection on a logarithmic scale, to 0.1 %, from the side that keeps the promise, which four
-    digits do not leave.
+    Found by bisection on a logarithmic scale to 0.1 %, and rounded to four digits where that still
+    costs at most ``target``.
 
     Raises:
         ConfigError: it has no such field, or no value of it suffices.
@@ -179,7 +176,7 @@ def calibrated(plugin: Any, plan: PrivacyPlan, sees: Sees, target: float) -> Any
 
     def suffices(x: float) -> bool:
         event = event_of(at(x), plan.release)
-        return price(event, plan.exposure(sees), plan.delta).epsilon <= target
+        return price(event, plan.participation(sees), plan.delta).epsilon <= target
 
     if not suffices(high):
         raise ConfigError(

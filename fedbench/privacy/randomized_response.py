@@ -16,14 +16,14 @@ OMITTED = 1e-36  # at most, outside 13 standard deviations and 60: 2 exp(-84) by
 
 @dataclass(frozen=True)
 class RandomizedResponse:
-    """``n`` bits, each of which is flipped with probability ``p``: the exact trade-off.
+    """Exact trade-off of ``n`` bits, each of which is flipped with probability ``p``.
 
     With ``L = ln((1-p)/p)``, ``k ~ Bin(n, 1-p)`` and the privacy loss ``l_k = L(2k - n)``,
-    ``delta(eps) = sum_k Pr[k] (1 - e^(eps - l_k))+``. For the ``k`` at which the loss first exceeds
+    ``delta(eps) = sum_k Pr[k] (1 - e^(eps - l_k))+``. For the first ``k`` whose loss exceeds
     ``eps``, by ``g``, and ``S_k = Pr[>= k]``, that is ``e^-g D_k + (1 - e^-g) S_k`` with ``D_k =
-    delta(l_k) = e^(-2L) D_{k+1} + (1 - e^(-2L)) S_{k+1}``: sums of terms >= 0, and an inverse in
-    closed form. Only 13 standard deviations around the mean are kept, 10^6 numbers at ``n`` of 5e9;
-    what is outside is added to delta.
+    delta(l_k) = e^(-2L) D_{k+1} + (1 - e^(-2L)) S_{k+1}``: sums of terms >= 0, with an inverse in
+    closed form. Only 13 standard deviations around the mean are computed, 10^6 numbers at ``n`` of
+    5e9; the rest of the mass is added to delta.
 
     Args:
         p: Probability that a bit is flipped, at most 1/2.
@@ -38,7 +38,6 @@ class RandomizedResponse:
     n: int
 
     def __post_init__(self) -> None:
-        """Check that it is a randomized response."""
         require("p", self.p, 0 < self.p <= 0.5, "in (0, 1/2]")
         require("n", self.n, self.n >= 1, ">= 1")
 
@@ -54,13 +53,13 @@ class RandomizedResponse:
 
     @cached_property
     def _window(self) -> tuple[int, int, Floats, Floats]:
-        """First ``k``, last ``k + 1``, and ``S_k`` and ``D_k`` from the one to the other."""
+        """First ``k``, one past the last ``k``, and ``S_k`` and ``D_k`` in between."""
         mean = self.n * (1 - self.p)
         reach = 13 * math.sqrt(mean * self.p) + 60
         first = max(0, math.floor(mean - reach))
         last = min(self.n, math.ceil(mean + reach))
         k = np.arange(first, last, dtype=np.float64)
-        # ratios of neighbours, summed and normalised: at n of 5e9 gamma functions lose 5 digits
+        # sums of logarithmic ratios, since gamma functions lose 5 digits at n of 5e9
         steps = np.log((self.n - k) / (k + 1)) + self.per_bit
         log_mass = np.concatenate([[0.0], np.cumsum(steps)])
         mass = np.exp(log_mass - log_mass.max())
@@ -76,7 +75,7 @@ class RandomizedResponse:
         return 0.0 if first == 0 and end == self.n + 1 else OMITTED
 
     def delta(self, epsilon: npt.ArrayLike) -> Floats:
-        """The least delta at every ``epsilon >= 0``, of any shape."""
+        """Return the least delta at every ``epsilon >= 0``, any shape."""
         eps = np.asarray(epsilon, dtype=np.float64)
         require("epsilon", epsilon, bool((eps >= 0).all()), ">= 0")
         if self.per_bit == 0:
@@ -89,10 +88,10 @@ class RandomizedResponse:
         return np.where(eps < self.pure, np.minimum(value + self._omitted, 1.0), 0.0)
 
     def epsilon(self, delta: npt.ArrayLike) -> Floats:
-        """The least epsilon at every ``delta`` in (0, 1), of any shape."""
+        """Return the least epsilon at every ``delta`` in (0, 1), any shape."""
         given = np.asarray(delta, dtype=np.float64)
-        for each in given.ravel():
-            check_delta(float(each))
+        for value in given.ravel():
+            check_delta(float(value))
         first, _, above, exceed = self._window
         room = given - self._omitted
         i = np.searchsorted(-exceed, -room)  # the first k with D_k <= delta

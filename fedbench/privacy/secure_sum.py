@@ -1,19 +1,19 @@
-"""Privacy of masks of which the server sees only the sum, per coordinate.
+"""Privacy of masks of which the server sees only the sum of each coordinate.
 
 ``S = X + Y`` with ``X`` the client's bit and ``Y`` the bits of ``n - 1`` other honest clients.
 
-- *The others are the worst at their ends.* ``e^((a-1) D_a)`` is jointly convex in the two laws
-  of ``S``, which are affine in the probability of each other client: no law of ``Y`` is worse than
+- *Extreme probabilities are the worst.* ``e^((a-1) D_a)`` is jointly convex in the two laws of
+  ``S``, which are affine in the probability of each other client: no law of ``Y`` is worse than
   ``Bin(k, 1-p) + Bin(n-1-k, p)`` for some ``k``, with ``p = p(c)``.
-- *All on one side.* ``k = 0`` and its reflection ``k = n-1`` were the largest for every pair, order
-  and ``n`` that was tried (`tests/test_secure_sum.py` tries all ``k``): a finding, not a proof.
+- *The same extreme for all.* ``k = 0`` and its reflection ``k = n-1`` were the largest for every
+  pair, order and ``n`` tried (`tests/test_secure_sum.py` tries all ``k``): observed, not proved.
 - For ``k = 0``, ``Pr[S = s] = Bin(n, p)(s) (1 + (x-p) g(s))`` with ``g(s) = (s - np)/(np(1-p))``
   and ``x = Pr[X = 1] >= p``, so that ``e^((a-1) D_a) = E (1 + (x-p) g)^a (1 + (y-p) g)^(1-a)``
-  under ``Bin(n, p)``: it is close to that of one bit with ``h²/n`` in the place of ``h²``.
+  under ``Bin(n, p)``: close to the divergence of one bit with ``h²/n`` in place of ``h²``.
 
-What the adversary knows of colluders does not count: ``n`` is of honest clients, this one included,
-and more of them give away less (a further bit is a post-processing). The same holds of every
-coordinate, whatever the others do there; as in `amplification`, ``d`` coordinates share ``Delta²``.
+Colluders do not count: ``n`` is the number of honest clients, this one included, and more of them
+release less (a further bit is a post-processing). The bound holds for each coordinate whatever the
+others are; as in `amplification`, ``d`` coordinates share ``Delta²``.
 
 References:
     Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with
@@ -31,8 +31,8 @@ from fedbench.privacy.amplification import check_mask, cube, marginal, mask_rdp
 from fedbench.privacy.conversion import Floats, check_orders
 from fedbench.privacy.knapsack import concave_hull
 
-SLACK = 5e-3  # of the hull, for what lies between two points of its grid
-# Enough for a run: what an order costs here grows with n, and 2 % of epsilon is between two.
+SLACK = 5e-3  # relative enlargement of the hull, for what lies between two points of its grid
+# Few, since the time for an order grows with n; neighbouring orders are within 2 % of epsilon.
 SUM_ORDERS: Floats = np.concatenate(
     [
         [1.01, 1.05, 1.1, 1.2, 1.35, 1.5, 1.65, 1.8, 2, 2.2, 2.4, 2.7, 3, 3.4, 3.8, 4.3],
@@ -57,12 +57,12 @@ def _renyi(alpha: float, log_p: Floats, p: Floats, loss: Floats) -> Floats:
 
 
 def _largest(orders: Floats, h: Floats, n: int, sigma: float, c: float) -> Floats:
-    """The largest ``D_a`` of sums of two clients ``h (m,)`` apart, per order: ``(k, m)``."""
+    """``(k, m)``: the largest ``D_a`` between sums whose changed client moves by ``h (m,)``."""
     floor = float(marginal(c, sigma, c))
     width = 1 - 2 * c
     near = np.geomspace(0.01 * floor, 0.5, math.ceil(math.log(50 / floor) / 0.2))
     u = np.unique(np.concatenate([[0.0], near, np.linspace(0, 0.5, 13)[1:]]))
-    u = np.concatenate([u, 1 - u[-2::-1]])  # both sides: the others are all at the lower end
+    u = np.concatenate([u, 1 - u[-2::-1]])  # both halves: the others are all at the lower end
     log_b, g = _binomial(n, floor)
     result = np.empty((len(orders), len(h)))
     for i, step in enumerate(h):
@@ -74,9 +74,9 @@ def _largest(orders: Floats, h: Floats, n: int, sigma: float, c: float) -> Float
         q = np.exp(log_q)
         loss = log_p - log_q
         for row, alpha in enumerate(orders):
-            one = _renyi(alpha, log_p, p, loss)
-            other = _renyi(alpha, log_q, q, -loss)
-            result[row, i] = max(one.max(), other.max())
+            forth = _renyi(alpha, log_p, p, loss)
+            back = _renyi(alpha, log_q, q, -loss)
+            result[row, i] = max(forth.max(), back.max())
     return result
 
 
@@ -88,12 +88,11 @@ def sum_rdp(
     c: float,
     sensitivity: float | None = None,
 ) -> Floats:
-    """RDP, ``(k,)``, of the sum of ``n`` honest clients' masks of ``d`` bits, one round.
+    """RDP, ``(k,)``, of the sum of ``n`` honest clients' masks of ``d`` bits in one round.
 
     Neighbours: the probabilities of one client change by at most L2 ``sensitivity`` (None: to
-    anything in the cube). Never above `mask_rdp`, of which a sum is a post-processing. About 0.01 s
-    per order at ``n = 100``: `SUM_ORDERS` is enough of them. A ``p(c)`` under 1e-6 is beyond the
-    grid, and has the masks' own RDP.
+    anything in the cube). Never above `mask_rdp`, of which a sum is a post-processing; equal to it
+    for ``p(c)`` under 1e-6, which the grid does not reach. About 0.01 s per order at ``n = 100``.
     """
     check_mask(sigma, c)
     require("n", n, n >= 1, ">= 1")
@@ -107,7 +106,5 @@ def sum_rdp(
     at = min(reach**2 / d, width**2)
     h = np.geomspace(1e-3 * floor, width, math.ceil(math.log(1e3 * width / floor) / 0.1))
     h = np.unique(np.append(h, max(math.sqrt(at), h[0])))
-    x = np.append(0.0, h**2)
-    largest = _largest(alpha, h, n, sigma, c)
-    sums = [concave_hull(x, np.append(0.0, row), at) for row in largest]
+    sums = [concave_hull(h**2, row, at) for row in _largest(alpha, h, n, sigma, c)]
     return np.minimum(masks, d * (1 + SLACK) * np.array(sums))

@@ -8,27 +8,26 @@ import numpy.typing as npt
 from fedbench.api import Adjacency
 from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats, check_orders
-from fedbench.privacy.sum_events import SkellamShare
+from fedbench.privacy.events import SkellamShare
 
 
 def skellam_rdp(
     orders: npt.ArrayLike, event: SkellamShare, honest: int, adjacency: Adjacency
 ) -> Floats:
-    """``(k,)``, of one round in which the sum that is seen holds ``honest`` shares of the noise.
+    """RDP, ``(k,)``, of one round whose observed sum holds ``honest`` shares of the noise.
 
-    `shifted_rdp` of variance ``mu = honest v`` and of whole numbers at an L2 distance of ``r B``,
-    with ``B`` the norm of a client's vector: ``r = 1`` if it may become 0 (``zero-out``; the client
-    still adds its noise), 2 if any other (``replace-one``). Their L1 distance is at most ``r min{
-    sqrt(d) B, B**2}``, for whole numbers are no larger than their squares. How the vector was
-    rounded is no help to the adversary: it holds for every rounding, so for any mixture of them.
-    What is done to the sum afterwards, wrapping for one, costs nothing.
+    `shifted_rdp` of variance ``mu = honest v`` and of integers at an L2 distance of ``r B``, with
+    ``B`` the norm of a client's vector: ``r = 1`` if the vector may become 0 (``zero-out``; the
+    client still adds its noise), 2 if it may become any other (``replace-one``). Their L1 distance
+    is at most ``r min{sqrt(d) B, B**2}``, since an integer is at most its square. The bound holds
+    for every rounding of the vector, so for random ones; wrapping the sum is a post-processing.
 
     Args:
-        orders: Above 1.
-        event: Of one client.
-        honest: Shares of noise in the sum, the client's own among them: honest clients of a round
+        orders: Rényi orders above 1, ``(k,)``.
+        event: Message of one client.
+        honest: Shares of noise in the sum, the client's own included: the honest clients of a round
             with secure aggregation, 1 if single messages are seen.
-        adjacency: ``replace-one`` or ``zero-out``; without the client its noise were missing too.
+        adjacency: ``replace-one`` or ``zero-out``. Under ``add-remove`` the noise would change too.
     """
     times = distances(adjacency)
     require("honest", honest, honest >= 1, ">= 1")
@@ -38,19 +37,19 @@ def skellam_rdp(
 
 
 def distances(adjacency: Adjacency) -> int:
-    """How many norms of a client's vector lie between neighbours."""
-    known = {"zero-out": 1, "replace-one": 2}
-    require("adjacency", adjacency, adjacency in known, " or ".join(known))
-    return known[adjacency]
+    """Return the distance of neighbours in units of the largest norm of a client's vector."""
+    norms = {"zero-out": 1, "replace-one": 2}
+    require("adjacency", adjacency, adjacency in norms, " or ".join(norms))
+    return norms[adjacency]
 
 
 def shifted_rdp(orders: npt.ArrayLike, l2: float, l1: float, mu: float) -> Floats:
-    """``(k,)``, of whole numbers under Skellam noise of variance ``mu`` on each.
+    """RDP, ``(k,)``, of integers under Skellam noise of variance ``mu`` on each.
 
-    For whole orders ``a l2**2 / (2 mu) + min{((2 a - 1) l2**2 + 6 l1) / (4 mu**2), 3 l1 / (2 mu)}``
-    at distances ``l2`` and ``l1`` at most; the first term is that of a Gaussian. The theorem speaks
-    of whole orders only. ``(a - 1) D_a`` is convex in ``a`` and 0 at 1, so between two of them it
-    is at most what lies on the line between theirs; below 2 that is ``D_2``.
+    For integer orders ``a l2**2 / (2 mu) + min{((2 a - 1) l2**2 + 6 l1) / (4 mu**2), 3 l1 /
+    (2 mu)}`` at distances of at most ``l2`` and ``l1``; the first term is a Gaussian's. The theorem
+    covers integer orders only. ``(a - 1) D_a`` is convex in ``a`` and 0 at 1, so for other orders
+    the chord between the neighbouring integers bounds it; below 2 that is ``D_2``.
 
     References:
         Agarwal, Kairouz, Liu, "The Skellam Mechanism for Differentially Private Federated

@@ -16,7 +16,7 @@ from fedbench.experiment.prepare import prepare
 from fedbench.experiment.setup import Setup
 from fedbench.probes import codec_inputs
 from fedbench.probes.codec_choice import chosen
-from fedbench.probes.codecs import CodecResult, CodecPlan, measure, scale_of
+from fedbench.probes.codecs import CodecPlan, CodecResult, measure, scale_of
 
 
 @dataclass(frozen=True)

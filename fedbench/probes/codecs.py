@@ -46,7 +46,7 @@ class CodecPlan:
 
 
 @dataclass(frozen=True)
-class CodecMeasurement:
+class CodecResult:
     """One codec on one kind of input.
 
     Args:
@@ -154,7 +154,7 @@ def measure(
     shared: Shared,
     plan: CodecPlan,
     scale: Scale,
-) -> CodecMeasurement:
+) -> CodecResult:
     """One codec on one kind of input. Every draw goes over the wire; the first is not timed.
 
     Args:
@@ -182,7 +182,7 @@ def measure(
         draws.append(Draws.of(x, messages(x, s)))
     d = shared.layout.d
     per_million = 1e3 / (plan.clients * d / 1e6)
-    return CodecMeasurement(
+    return CodecResult(
         codec=codec.name,
         kind=kind,
         bits=statistics.fmean(bits for one in sent for bits in one.bits) / d,

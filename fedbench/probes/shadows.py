@@ -130,7 +130,7 @@ def play_shadows(setup: Setup, shadows: int) -> ShadowScores:
 
 
 def look(run: Shadow, victim: int, pool: Tensor) -> ShadowScores:
-    """Play one shadow; its `ShadowScores` has one row without the first dimension, and no `member`."""
+    """Play one shadow and score every candidate in it, without the first dimension and `member`."""
     hearing, listener = listening(run, frozenset([victim]))
     protocol = hearing.plugins.protocol
     shared = hearing.shared

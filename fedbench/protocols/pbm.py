@@ -12,8 +12,8 @@ from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import Residues
 from fedbench.payload.residues import LARGEST
+from fedbench.privacy.events import BinomialCounts
 from fedbench.privacy.poisson_binomial import LEAST
-from fedbench.privacy.sum_events import BinomialCounts
 from fedbench.protocols.draws import binomial
 from fedbench.protocols.secure_sums import SummedResidues
 

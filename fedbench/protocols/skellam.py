@@ -12,7 +12,7 @@ from fedbench.api import DpEvent, Release
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import Residues
-from fedbench.privacy.sum_events import SkellamShare
+from fedbench.privacy.events import SkellamShare
 from fedbench.protocols.draws import skellam
 from fedbench.protocols.secure_sums import SummedResidues
 

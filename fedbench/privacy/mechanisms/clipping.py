@@ -1,16 +1,16 @@
-"""Clipping in L2, which is what makes a sensitivity true."""
+"""Clipping in L2, which bounds the sensitivity of a client's update."""
 
 import torch
 from torch import Tensor
 
-ROUNDING = 1e-6  # norms in float32 err by less
+ROUNDING = 1e-6  # relative error of norms in float32, at most
 
 
 def clipped(x: Tensor, reference: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     """``reference + y min(1, radius / |y|)`` with ``y = x - reference``, rows ``(n, d)``.
 
-    And which rows needed no clipping, ``(n,)`` bool. A row that is not finite becomes its
-    reference: that too must not depend on the data in other ways than the guarantee allows.
+    The second result tells which rows needed no clipping, ``(n,)`` bool. A row that is not finite
+    becomes its reference, so that the guarantee holds for it too.
 
     >>> x, zeros = torch.tensor([[3.0, 4.0], [0.3, 0.4]]), torch.zeros(2, 2)
     >>> clipped(x, zeros, 1.0)[0].norm(dim=1)

@@ -1,4 +1,4 @@
-"""Central noise on the mean of clipped updates."""
+"""Central noise of the server on the mean of clipped updates."""
 
 import math
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from fedbench.privacy.mechanisms.clipping import clipped
 
 @dataclass(frozen=True)
 class ClipState:
-    """The clip of a round.
+    """State of the clip in a round.
 
     Args:
-        norm: L2 norm of an update, at most.
-        below: Clients of the round whose update was not longer.
+        norm: Largest L2 norm of an update.
+        below: Clients of the round whose update needed no clipping.
     """
 
     norm: float
@@ -33,21 +33,21 @@ class DPFedAvg(Mechanism):
     """Clients clip their update in L2; the server adds Gaussian noise to the mean.
 
     ``(sum_i clip(x_i) + N(0, (z clip)²)) / (q N)`` with the fixed denominator ``q N``, the expected
-    size of a round, every client counting the same. It protects against whoever sees the models
-    that the server deploys, not against the server, and hides who took part. A malicious client
-    need not clip; the others are protected all the same.
+    size of a round, and equal weights. It protects against an adversary that sees the models which
+    the server deploys, not against the server, and hides who took part. A malicious client need not
+    clip; the others are protected all the same.
 
     With ``adaptive`` the norm follows a quantile of the updates' norms: each client also sends one
     bit, whether its update was not longer than ``clip``; the server adds noise to their sum, and
     ``clip <- clip exp(-eta (b - quantile))``. The noise on the updates is raised so that the two
-    together are what ``z`` says.
+    releases together have noise multiplier ``z``.
 
     Args:
-        clip: L2 norm of an update, at most; where ``adaptive`` starts.
+        clip: Largest L2 norm of an update; with ``adaptive``, its first value.
         z: Noise multiplier: standard deviation of the noise on the sum, in units of ``clip``.
-        adaptive: Does the norm follow a quantile?
-        quantile: Which one, ``gamma``.
-        eta: How fast.
+        adaptive: True if the norm follows a quantile.
+        quantile: Quantile of the norms to follow, ``gamma``.
+        eta: Learning rate of the norm.
         bit_noise: Standard deviation of the noise on the sum of bits; none: a twentieth of the
             clients of a round.
 
@@ -77,20 +77,20 @@ class DPFedAvg(Mechanism):
 
     @property
     def knob(self) -> tuple[str, float, float] | None:  # type: ignore[override]
-        """``z``; not where the noise on the bits limits it."""
+        """``z``; none if adaptive, where the noise on the bits limits it."""
         return None if self.adaptive else ("z", 0.05, 1e5)
 
     def misfit(
         self, protocol: Protocol[Any], defense: Defense[Any], shared: Shared | None = None
     ) -> str | None:
-        """Only for updates that travel as floats, into a rule whose sensitivity is known."""
+        """Accept updates that are sent as floats, and rules of known sensitivity."""
         if protocol.space != "weights" or not issubclass(protocol.sends, FloatVectors):
             return (
                 f"needs updates that travel as floats, got {protocol.sends.__name__}: a codec may "
                 "enlarge what was clipped; use fedavg"
             )
-        moved = defense.sensitivity(1.0, 10) if defense.traits().reads_sum else None
-        if moved is None or moved > 2 / 10:
+        change = defense.sensitivity(1.0, 10) if defense.traits().reads_sum else None
+        if change is None or change > 2 / 10:
             return (
                 "needs a rule whose sensitivity is known, for noise behind another one has no "
                 "theorem; use mean"
@@ -100,12 +100,12 @@ class DPFedAvg(Mechanism):
         return None
 
     def event(self, release: Release) -> DpEvent:
-        """A noisy sum of clipped vectors (and of bits, within the same ``z``)."""
+        """Return the event of a noisy sum of clipped vectors, with the bits if adaptive."""
         self.update_z(release.per_round)
         return GaussianSum(self.z, self.adaptive)
 
     def bit_z(self, expected: int) -> float:
-        """Noise on the sum of bits."""
+        """Standard deviation of the noise on the sum of bits."""
         return expected / 20 if self.bit_noise is None else self.bit_noise
 
     def update_z(self, expected: int) -> float:
@@ -122,20 +122,20 @@ class DPFedAvg(Mechanism):
         return ClipState(self.clip)
 
     def message_bits(self) -> int:
-        """One, if the norm follows a quantile."""
+        """One bit if the norm follows a quantile, else none."""
         return int(self.adaptive)
 
     def on_updates(
         self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: ClipState
     ) -> tuple[Tensor, ClipState]:
-        """Clipped; and how many needed none."""
+        """Clip the updates, and count those that needed no clipping."""
         x, below = clipped(updates, reference, state.norm)
         return x, ClipState(state.norm, int(below.sum()))
 
     def on_aggregate(
         self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: ClipState
     ) -> tuple[Tensor, ClipState]:
-        """The sum under noise, over the expected number of rows."""
+        """Add noise to the sum, and divide by the expected number of rows."""
         expected = view.expected
         noise = key.gaussian(len(aggregate), device=aggregate.device).to(aggregate)
         total = aggregate * len(received) + self.update_z(expected) * state.norm * noise

@@ -1,4 +1,4 @@
-"""Noise in the clients' own training."""
+"""Noise on the gradients of the clients' training."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +17,14 @@ from fedbench.privacy.events import GaussianGradients
 class DPSGD(Mechanism):
     """Each local step clips the gradients of samples in L2 and adds Gaussian noise to their sum.
 
-    ``(sum_j clip(g_j) + N(0, (z clip)²)) / B`` in place of the batch's gradient: one sample of a
-    client cannot be told from its absence, whatever is sent and whoever sees it. Samples are drawn
-    by coins (Poisson), which is what the accountant assumes; ``B`` is the batch size, the mean of
-    what is drawn. What a protocol makes of the gradient is its own, so mask scores train as well;
-    in one step all samples see the same sampled mask. A client's size counts as public.
+    ``(sum_j clip(g_j) + N(0, (z clip)²)) / B`` in place of the batch's gradient: protects each
+    sample of a client against an adversary that sees anything derived from it. Samples are drawn by
+    Poisson sampling, as the accountant assumes; ``B`` is the batch size, the mean number drawn. Any
+    protocol may use the gradient, of mask scores too; in one step all samples see the same sampled
+    mask. A client's size counts as public.
 
     Args:
-        clip: L2 norm of a sample's gradient, at most.
+        clip: Largest L2 norm of a sample's gradient.
         z: Standard deviation of the noise on a coordinate of the sum, in units of ``clip``.
 
     References:
@@ -46,7 +46,7 @@ class DPSGD(Mechanism):
     def misfit(
         self, protocol: Protocol[Any], defense: Defense[Any], shared: Shared | None = None
     ) -> str | None:
-        """Only where no parameter mixes samples."""
+        """Accept models in which no parameter mixes samples."""
         if shared is not None and shared.statistics.d:
             return (
                 "needs a model without batch norm, whose statistics mix the samples of a batch; "
@@ -55,12 +55,12 @@ class DPSGD(Mechanism):
         return None
 
     def event(self, release: Release) -> DpEvent:
-        """A round of noisy steps."""
+        """Return the event of a round of noisy steps."""
         rate = min(1.0, release.batch_size / release.size)
         return GaussianGradients(self.z, rate, release.steps)
 
     def wrap_grad(self, grad: Gradient) -> Grad:
-        """Clip and noise per-example gradients, see the class."""
+        """Return a gradient that clips each sample's and adds noise to their sum."""
 
         def private(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             gradients = grad.each(tree, x, y, key)
@@ -71,8 +71,8 @@ class DPSGD(Mechanism):
             scale = self.z * self.clip
 
             def private_sum(name: str, g: Tensor) -> Tensor:
-                kept = torch.where(finite[(...,) + (None,) * (g.ndim - 1)], g, 0.0)
-                total = torch.tensordot(factors, kept, dims=1)
+                g = torch.where(finite[(...,) + (None,) * (g.ndim - 1)], g, 0.0)
+                total = torch.tensordot(factors, g, dims=1)
                 noise = key.fold("privacy", name).gaussian(*total.shape, device=total.device)
                 noisy: Tensor = total + scale * noise.to(total)
                 return noisy / grad.batch_size

@@ -1,4 +1,4 @@
-"""Gaussian noise on mask probabilities, and the sampling that follows."""
+"""Gaussian noise on mask probabilities, and the Bernoulli sample that is sent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,14 +18,13 @@ from fedbench.privacy.mechanisms.clipping import clipped
 
 @dataclass(frozen=True, kw_only=True)
 class SampledMasks(Mechanism):
-    """Mask probabilities, made private before one Bernoulli sample of them is sent.
+    """Base of mechanisms on mask probabilities of which one Bernoulli sample is sent.
 
     A client's probabilities are clipped to an L2 ball around those that the server sent, and to
-    ``[c, 1-c]``. Only the sample leaves the client: what the noise and the sampling give together
-    is `fedbench.privacy.amplification`.
+    ``[c, 1-c]``. `fedbench.privacy.amplification` prices the sample.
 
     Args:
-        c: Probabilities stay that far from 0 and from 1.
+        c: Smallest distance of a probability to 0 and to 1.
         clip: L2 radius of the ball; none: the whole cube, where no sensitivity is needed.
     """
 
@@ -41,7 +40,7 @@ class SampledMasks(Mechanism):
     def misfit(
         self, protocol: Protocol[Any], defense: Defense[Any], shared: Shared | None = None
     ) -> str | None:
-        """Only for a message that is one Bernoulli sample of probabilities, and nothing more."""
+        """Accept protocols whose whole message is one Bernoulli sample of probabilities."""
         if protocol.message_is != "sample":
             return "needs a protocol that sends a Bernoulli sample of probabilities, such as fedpm"
         if shared is None:
@@ -59,7 +58,7 @@ class SampledMasks(Mechanism):
         return None
 
     def box(self, updates: Tensor, reference: Tensor) -> Tensor:
-        """``(n, d)`` in the ball and in the cube; a projection moves no two points apart."""
+        """Project the ``updates (n, d)`` to the ball and the cube, which increases no distance."""
         x = updates if self.clip is None else clipped(updates, reference, self.clip)[0]
         return torch.where(torch.isfinite(x), x, reference).clamp(self.c, 1 - self.c)
 
@@ -69,13 +68,13 @@ class MaskGaussian(SampledMasks):
     """Gaussian noise on the mask probabilities, which are clipped again and then sampled.
 
     ``m ~ Bern(clip(theta + N(0, sigma²), c, 1-c))`` with ``theta`` in ``[c, 1-c]``. Clipping after
-    the noise pulls the mean of the masks towards 1/2; ``debias`` undoes that on the server, with
-    the corrected formula (E2): exactly where all clients have the same ``theta``, and else nearly,
-    for the inverse of a mean is not the mean of inverses.
+    the noise pulls the mean of the masks towards 1/2; ``debias`` inverts that on the server, with
+    the corrected formula (E2): exactly if all clients have the same ``theta``, else nearly, since
+    the inverse of a mean is not the mean of inverses.
 
     Args:
         sigma: Standard deviation of the noise on a probability.
-        debias: Does the server invert the bias of the clipping?
+        debias: True if the server inverts the bias of the clipping.
 
     References:
         Isik et al., "Sparse Random Networks for Communication-Efficient Federated Learning", ICLR
@@ -92,25 +91,23 @@ class MaskGaussian(SampledMasks):
         require(f"{type(self).__name__}.sigma", self.sigma, 0 <= self.sigma < 1e6, "in [0, 1e6)")
 
     def event(self, release: Release) -> DpEvent:
-        """A sample of noisy probabilities."""
+        """Return the event of one sample of noisy probabilities."""
         return MaskSample(release.d, self.sigma, self.c, self.clip)
 
     def on_updates(
         self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: Any
     ) -> tuple[Tensor, Any]:
-        """``clip(theta + N(0, sigma²), c, 1-c)``; the protocol samples it."""
+        """Return ``clip(theta + N(0, sigma²), c, 1-c)``, which the protocol samples."""
         theta = self.box(updates, reference)
         if not self.sigma:
             return theta, state
-        d = theta.shape[1]
-        device = theta.device
-        noise = torch.stack([key.gaussian(d, device=device) for key in keys])
+        noise = torch.stack([key.gaussian(theta.shape[1], device=theta.device) for key in keys])
         return (theta + self.sigma * noise.to(theta)).clamp(self.c, 1 - self.c), state
 
     def on_aggregate(
         self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: Any
     ) -> tuple[Tensor, Any]:
-        """The ``theta`` whose masks have that mean, if asked for."""
+        """Return the ``theta`` whose masks have that mean, if ``debias``."""
         if not self.debias:
             return aggregate, state
         theta = inverse_marginal(aggregate.double().cpu().numpy(), self.sigma, self.c)
@@ -119,11 +116,11 @@ class MaskGaussian(SampledMasks):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskSampling(SampledMasks):
-    """No noise: the sampling of the mask is the mechanism.
+    """Sampling of the mask as the only noise.
 
     ``m ~ Bern(theta)`` with ``theta`` clipped to ``[c, 1-c]`` and to an L2 ball. Each bit is then
-    randomized response whose odds depend on the data; it is worth a Gaussian of standard deviation
-    ``sqrt(c (1-c))`` on each probability, for small changes.
+    randomized response whose odds depend on the data; for small changes it protects like Gaussian
+    noise of standard deviation ``sqrt(c (1-c))`` on each probability.
 
     References:
         Imola, Chaudhuri, "Privacy Amplification Via Bernoulli Sampling", 2021,
@@ -133,11 +130,11 @@ class MaskSampling(SampledMasks):
     knob = ("clip", 1e3, 1e-6)
 
     def event(self, release: Release) -> DpEvent:
-        """A sample of probabilities."""
+        """Return the event of one sample of probabilities."""
         return MaskSample(release.d, 0.0, self.c, self.clip)
 
     def on_updates(
         self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: Any
     ) -> tuple[Tensor, Any]:
-        """``theta``, clipped; the protocol samples it."""
+        """Return the clipped ``theta``, which the protocol samples."""
         return self.box(updates, reference), state

@@ -1,4 +1,4 @@
-"""Signs of what is noisy."""
+"""Signs of updates under Gaussian noise."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +18,11 @@ from fedbench.privacy.mechanisms.clipping import clipped
 class NoisySign(Mechanism):
     """The update is clipped in L2, Gaussian noise is added, and its sign is sent.
 
-    ``sign(x min(1, clip / |x|) + N(0, (z clip)²))``. The sign throws most of the noise away, and
-    with it most of what an adversary could learn: at the same noise it is more private than the
-    noisy vector (`fedbench.privacy.noisy_sign`).
+    ``sign(x min(1, clip / |x|) + N(0, (z clip)²))``. At the same noise the sign is more private
+    than the noisy vector (`fedbench.privacy.noisy_sign`).
 
     Args:
-        clip: L2 norm of an update, at most.
+        clip: Largest L2 norm of an update.
         z: Standard deviation of the noise on a coordinate, in units of ``clip``.
 
     References:
@@ -44,7 +43,7 @@ class NoisySign(Mechanism):
     def misfit(
         self, protocol: Protocol[Any], defense: Defense[Any], shared: Shared | None = None
     ) -> str | None:
-        """Only for a message that is the sign of the update."""
+        """Accept protocols whose message is the sign of the update."""
         if protocol.message_is != "sign":
             return "needs a protocol that sends the signs of the update, such as signsgd"
         if shared is not None and protocol.memory(shared):
@@ -52,15 +51,13 @@ class NoisySign(Mechanism):
         return None
 
     def event(self, release: Release) -> DpEvent:
-        """Signs of a noisy vector."""
+        """Return the event of signs of a noisy vector."""
         return NoisySigns(release.d, self.z)
 
     def on_updates(
         self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: Any
     ) -> tuple[Tensor, Any]:
-        """Clipped and noisy; the protocol takes the sign."""
+        """Clip the updates and add noise; the protocol takes the sign."""
         x, _ = clipped(updates, reference, self.clip)
-        d = x.shape[1]
-        device = x.device
-        noise = torch.stack([key.gaussian(d, device=device) for key in keys])
+        noise = torch.stack([key.gaussian(x.shape[1], device=x.device) for key in keys])
         return x + (self.z * self.clip) * noise.to(x), state

@@ -1,4 +1,4 @@
-"""Bits that lie with a known probability."""
+"""Randomized response: bits that are flipped with a known probability."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,23 +16,23 @@ from fedbench.privacy.events import FlippedBits
 
 @dataclass(frozen=True, kw_only=True)
 class FlipBits(Mechanism):
-    """Every bit of a message is flipped with probability ``p``: local privacy whatever it says.
+    """Flip every bit of a message with probability ``p``: local privacy, whatever the bits mean.
 
-    ``flip`` works on the bits of any protocol, masks, signs or masked noise; a bit that says ``b``
-    says ``b`` on average after ``(mean - p) / (1 - 2p)``, for signs after ``mean / (1 - 2p)``,
-    which is what the server does if ``debias``. (Of masks over unsigned noise the ``p`` is left
-    out: the noise that it multiplies has mean 0 over seeds.)
+    ``flip`` works on the bits of any protocol: masks, signs or masked noise. With ``debias`` the
+    server makes the mean unbiased by ``(mean - p) / (1 - 2p)``, for signs by ``mean / (1 - 2p)``.
+    (Masks over unsigned noise are treated as signs: the noise that ``p`` multiplies has mean 0 over
+    seeds.)
 
     ``affine`` is for a protocol that samples its bits from probabilities ``theta`` in ``[c, 1-c]``:
-    ``m ~ Bern(1/2 + k (theta - 1/2))`` with ``k = (1/2 - p) / (1/2 - c)``. As private as flipping,
-    and with less noise, since no bit has to lie that the sampling has blurred already; the server
-    inverts it exactly, clients with different ``theta`` or not.
+    ``m ~ Bern(1/2 + k (theta - 1/2))`` with ``k = (1/2 - p) / (1/2 - c)``. As private as flipping
+    and with less noise, since the sampling already randomizes; the server inverts it exactly, also
+    when clients have different ``theta``.
 
     Args:
-        p: Probability of a flip; of ``affine`` that of the less likely value, at least.
+        p: Probability of a flip; for ``affine`` the least probability of either value.
         form: ``flip`` or ``affine``.
-        c: Of ``affine``: probabilities are clipped to ``[c, 1-c]``.
-        debias: Does the server undo the shrinking?
+        c: Clip of ``affine``: probabilities are clipped to ``[c, 1-c]``.
+        debias: True if the server undoes the shrinking.
 
     References:
         Warner, "Randomized Response", JASA 1965, https://doi.org/10.1080/01621459.1965.10480775;
@@ -56,13 +56,13 @@ class FlipBits(Mechanism):
 
     @property
     def slope(self) -> float:
-        """``k`` of the affine form."""
+        """Slope ``k`` of the affine form."""
         return (0.5 - self.p) / (0.5 - self.c)
 
     def misfit(
         self, protocol: Protocol[Any], defense: Defense[Any], shared: Shared | None = None
     ) -> str | None:
-        """Only for messages that are bits and nothing else."""
+        """Accept protocols whose messages are bits and nothing else."""
         sends = protocol.sends
         if self.form == "affine" and protocol.message_is != "sample":
             return "form=affine needs a protocol that samples probabilities, such as fedpm"
@@ -79,20 +79,20 @@ class FlipBits(Mechanism):
         return None
 
     def event(self, release: Release) -> DpEvent:
-        """Bits that were flipped; the affine form is as hard to read."""
+        """Return the event of flipped bits; the affine form costs the same."""
         return FlippedBits(release.d, self.p)
 
     def on_updates(
         self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: Any
     ) -> tuple[Tensor, Any]:
-        """``1/2 + k (theta - 1/2)`` in the affine form."""
+        """Return ``1/2 + k (theta - 1/2)`` in the affine form."""
         if self.form == "flip":
             return updates, state
         theta = torch.where(torch.isfinite(updates), updates, reference).clamp(self.c, 1 - self.c)
         return 0.5 + self.slope * (theta - 0.5), state
 
     def on_payload(self, payload: Payload, keys: Sequence[Key]) -> Payload:
-        """Some bits are flipped."""
+        """Flip some of the bits."""
         if self.form == "affine":
             return payload
         assert isinstance(payload, BinaryMasks | SignBits | NoiseMasks)
@@ -108,7 +108,7 @@ class FlipBits(Mechanism):
     def on_aggregate(
         self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: Any
     ) -> tuple[Tensor, Any]:
-        """The mean before it shrank towards the middle of the alphabet."""
+        """Undo the shrinking of the mean towards the middle of the alphabet."""
         if not self.debias:
             return aggregate, state
         middle = 0.5 if isinstance(received, BinaryMasks) and not received.signed else 0.0

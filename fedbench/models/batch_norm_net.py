@@ -72,7 +72,6 @@ class BatchNormNet(Network):
         return shapes
 
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
-        """Compute the logits; see `batch_norm` for what a ``step`` changes."""
         i = 0
         for number, block in enumerate(self.blocks, start=1):
             for _ in block:

@@ -64,7 +64,6 @@ class DropoutNet(Network):
         return side
 
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
-        """Compute the logits; see `dropout` for what a ``step`` changes."""
         for name in ("conv1", "conv2"):
             x = convolution(step)(x, params[name], params[f"{name}.bias"], padding=self.padding)
             x = F.max_pool2d(F.relu(x), 2)
@@ -74,5 +73,4 @@ class DropoutNet(Network):
         return F.linear(x, params["fc2"], params["fc2.bias"])
 
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
-        """Draw Kaiming normal weights; biases are 0."""
         return kaiming_normal(self, key, device)

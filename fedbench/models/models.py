@@ -236,7 +236,6 @@ class ResNet20(Model):
         require("ResNet20.groups", self.groups, divides, "a divisor of its 16 channels")
 
     def build(self, image: Image, classes: int) -> Network:
-        """Build the network for images of any size."""
         _require_data(image, classes)
         return ResidualNet(image, (16, 32, 64), 3, self.groups, classes)
 

@@ -184,7 +184,6 @@ class ConvNet(Network):
         return shapes
 
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
-        """Compute the logits, in training as in use."""
         convolve = convolution(step)
         i = 0
         for block in self.blocks:

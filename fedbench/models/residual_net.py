@@ -79,5 +79,4 @@ class ResidualNet(Network):
         return F.linear(x.mean(dim=(2, 3)), params["fc1"], params["fc1.bias"])
 
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
-        """Draw Kaiming normal weights; scales are 1, shifts and bias 0."""
         return kaiming_normal(self, key, device)

@@ -33,14 +33,14 @@ class EDEN(CompressedUpdates):
     more error than signal.
 
     Public code pads the vector to a power of two (up to 1.85 bits a parameter). Here blocks of
-    powers of two are rotated, without padding, each with a scale of 32 bits: 1.0078 bits at a block
-    of 4096. The errors of blocks add up to that of the vector, so the constants hold; what is lost
-    is mixing between blocks, which matters for vectors with few large coordinates.
+    powers of two are rotated, each with a scale of 32 bits: 1.0078 bits at a block of 4096. The
+    errors of blocks add up, so the constants hold; vectors with few large coordinates lose the
+    mixing between blocks.
 
     Fractional bits are our reading (A6): a share of the rotated coordinates of every block, the
     same for all clients, gets one bit more than the others (`widths`), and coordinates with no bit
-    count as 0. A block whose norm, or all that is sent of it, is as good as 0 has scale 0; one that
-    holds NaN or infinity has scale NaN, so that the server's default checks reject the message.
+    count as 0. A block as good as 0 has scale 0; one with NaN or infinity has scale NaN, which the
+    server's default checks reject.
 
     Args:
         bits: Bits a parameter, on average, without scales.

@@ -78,11 +78,11 @@ class FedDrop(DenseWeights):
     dropped unit neither travel nor train. Inputs and classes are never dropped.
 
     The papers do not say how updates of different sub-networks are averaged, nor whether
-    activations are scaled. Here the mean over all clients, 0 where a weight was dropped, is divided
-    by the probability that it was not: its expectation is the mean update of the clients that have
-    the weight. And a sub-network divides its weights by the share of inputs that a layer keeps, so
-    that its sums have the size of the whole network's, as in dropout. Rules that take a median see
-    mostly zeros where less than half of the clients have a weight.
+    activations are scaled. Here the mean over all clients is divided by the probability that a
+    weight was not dropped, so its expectation is the mean update of the clients that have the
+    weight; and a sub-network divides its weights by the share of inputs that a layer keeps, as
+    dropout does. Rules that take a median see mostly zeros where less than half of the clients have
+    a weight.
 
     Args:
         conv: Share of each convolution's filters that is dropped, rounded down.
@@ -151,7 +151,6 @@ class FedDrop(DenseWeights):
         return initial_weights(shared)
 
     def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
-        """Send each client its units, and the weights between them."""
         weights = shared.weights
         layers = _layers(weights)
         units = list(zip(self.kept(weights), weights.shapes, strict=False))
@@ -167,7 +166,6 @@ class FedDrop(DenseWeights):
         return GatedVectors(gates, x, state[weights.d :].repeat(len(clients), 1), layers)
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
-        """Read the weights, 0 where dropped, and the gates."""
         assert isinstance(broadcast, GatedVectors)
         tree = shared.layout.unflatten(torch.cat([broadcast.x[0], broadcast.rest[0]]))
         return tree | {_GATES: broadcast.gates[0].to(torch.float32)}

@@ -27,11 +27,10 @@ class FedMoG(LocalSGD[Tensor]):
 
     The paper does not say where clients start, nor how means are told apart: here means have
     different seeds, the first that of FedAvg, and a client starts each round at one of them, drawn
-    at random. Distances grow with the number of weights: where ``lam`` is large for it all
-    responsibilities are 0 or 1, and where it is small the means become one. The loss is the mean
-    over samples, where equation 38 has the sum, and its prior has the sign of a log-likelihood. A
-    mean without responsibility stays, running statistics have no prior, and every client counts the
-    same.
+    at random. Where ``lam`` is large for the number of weights, all responsibilities are 0 or 1;
+    where it is small, the means become one. The loss is the mean over samples, where equation 38
+    has the sum. A mean without responsibility stays, running statistics have no prior, and every
+    client counts the same.
 
     Args:
         k: Number of components ``K``.
@@ -54,7 +53,6 @@ class FedMoG(LocalSGD[Tensor]):
         require("FedMoG.lam", self.lam, self.lam > 0, "> 0")
 
     def init(self, shared: Shared) -> Tensor:
-        """Draw ``(K, d)`` Kaiming-uniform weights from K seeds."""
         keys = [shared.key.fold("init", *([j] if j else [])) for j in range(self.k)]
         trees = [shared.network.init(key, shared.device) for key in keys]
         return torch.stack([shared.layout.flatten(tree) for tree in trees])

@@ -33,10 +33,10 @@ class FedMRN(DenseWeights):
     so over uniform noise ``E[u_hat] = (u - u**2 / 2a) / 2``. A weight decay pulls ``u`` to 0, that
     is, to the weights of the round.
 
-    Where the paper is silent or wrong: clipping and masking have the gradient of the identity, and
-    ``u`` itself is never clipped (M6); parameters that are no weights have no mask: they are
-    trained by the same SGD and travel as floats that are counted (A2); a client has one 64-bit seed
-    that really travels; the mean weights by samples, as equation 5, not by batches.
+    Where the paper is silent or wrong (docs/errata.md): clipping and masking have the gradient of
+    the identity (M6); other parameters than weights have no mask, train by the same SGD and travel
+    as floats (A2); a client's one 64-bit seed really travels; the mean weights by samples, as
+    equation 5, not by batches.
 
     Args:
         noise: Distribution of the noise: ``uniform``, ``gaussian`` or ``bernoulli``.

@@ -29,11 +29,9 @@ class FedPM(ScoreTraining):
     that penalty moves a score by at most ``lr lambda / 4 d`` a step, which is nothing (R1); under
     Adam, the default, it shrinks the masks (docs/results.md).
 
-    Where papers and code disagree or are silent: the sample has the gradient of ``theta`` (E1);
-    Adam starts afresh every round, and the papers' SGD needs far larger rates; ``theta`` is clipped
-    only where it becomes a score, so the model is sampled from the posterior itself (E5); the prior
-    starts with the first masks, not with the first ``theta`` (E6); biases have no masks (E7, A1);
-    one mask is deployed, not a new one for every batch of test data (A1).
+    Where papers and code disagree or are silent, see docs/errata.md: E1 gradient of the sample, E5
+    clipping, which only scores see, E6 first prior, E7 and A1 biases without masks, one deployed
+    mask, and an Adam that starts afresh every round. The papers' SGD needs far larger rates.
 
     Args:
         ste: Gradient of the Bernoulli sample by ``theta``: ``identity``, exact in expectation for a

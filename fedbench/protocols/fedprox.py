@@ -35,7 +35,6 @@ class FedProx(FedAvg):
         require("FedProx.lam", self.lam, self.lam >= 0, ">= 0")
 
     def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
-        """Run SGD on the loss and the pull of the prior."""
 
         def pulled(trained: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             return {

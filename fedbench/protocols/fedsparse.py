@@ -49,16 +49,13 @@ class FedSparse(Protocol[SparseState]):
     fully-connected layer; every client counts the same. Parameters that are no weights have no
     gate, travel as updates and move by Adam too.
 
-    Where the paper is silent or disagrees with itself: the loss is the mean cross-entropy, plus
-    ``lambda0 |g| R(z_g > 0)``, minus ``ce_scale (R logit theta + log(1 - theta))`` once a gate,
-    plus ``drift / 2 R (w_s - w)^2`` with the half of equation 9 (S5). R is the hard-concrete
-    probability of equation 31, ``sigmoid(log_alpha + 1.5986)``, not ``pi``; gates have
-    ``log_alpha = logit(pi)``, one sample a step (S7). ``w`` is detached in ``theta``, ``pi`` and R
-    (S8). Optimisers that descend get the negatives of Algorithm 1's gradients (S1), that of ``w``
-    without lambda (S2), both as means over clients. Thresholds of pruned groups are not sent.
-    Pruned weights stay in the server's optimiser, whose momentum could lift one over its threshold
-    again. Deployed are the weights of groups with ``theta > epsilon``, not multiplied by ``theta``,
-    with or without ``prune``.
+    Where the paper is silent or disagrees with itself (docs/errata.md, S1 to S8): the loss is the
+    mean cross-entropy, plus ``lambda0 |g| R(z_g > 0)``, minus
+    ``ce_scale (R logit theta + log(1 - theta))`` once a gate, plus ``drift / 2 R (w_s - w)^2``. R
+    is the hard-concrete probability of equation 31, not ``pi``, and ``w`` is detached in ``theta``,
+    ``pi`` and R; the server's gradient of ``w`` has no lambda. Thresholds of pruned groups are not
+    sent, but pruned weights stay in the server's optimiser, whose momentum could lift one again.
+    Deployed weights are not multiplied by ``theta``.
 
     Args:
         lr: Learning rate of a client's weights, SGD.
@@ -118,7 +115,6 @@ class FedSparse(Protocol[SparseState]):
         return gating(shared.weights, self.gate_output)
 
     def trained(self, shared: Shared) -> Layout:
-        """Layout of all parameters, then the thresholds of each layer."""
         thresholds = self.gated(shared)
         return Layout(
             shared.layout.names + thresholds.names, shared.layout.shapes + thresholds.shapes
@@ -164,7 +160,6 @@ class FedSparse(Protocol[SparseState]):
     def broadcast(
         self, shared: Shared, state: SparseState, clients: Sequence[int], key: Key
     ) -> Payload:
-        """Send weights and thresholds of the surviving groups, one row for all."""
         d = shared.weights.d
         gates = self.survivors(shared, state)
         gates = gates if self.prune else torch.ones_like(gates)

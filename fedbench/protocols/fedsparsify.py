@@ -47,9 +47,9 @@ class FedSparsify(LocalSGD[PrunedState]):
     server prunes the mean, and all masks are its own.
 
     Clients send the update of the weights that stay, so that attacks flip updates and not weights
-    (D13); together with ``w`` it says the same. The mask is that of ``w`` plus the update as it
-    leaves the client, clipped or noised. The broadcast has the round's number, so both ends know
-    how many weights a message keeps; where these are all that are alive, the mask costs 32 bits.
+    (D13). The mask is that of ``w`` plus the update as it leaves the client, clipped or noised. The
+    broadcast has the round's number, so both ends know how many weights a message keeps; where
+    these are all that are alive, the mask costs 32 bits.
 
     Unlike in the public code (A9) ties and zeros are pruned as the schedule says, biases and
     parameters of normalisation are not pruned and travel as floats, and votes weigh as much as the
@@ -125,14 +125,12 @@ class FedSparsify(LocalSGD[PrunedState]):
     def broadcast(
         self, shared: Shared, state: PrunedState, clients: Sequence[int], key: Key
     ) -> Payload:
-        """Send the weights that are alive, the rest and the round's number, one row for all."""
         d = shared.weights.d
         rest = torch.cat([state.w[d:], state.w.new_tensor([state.rounds + 1])])
         count = int(state.mask.sum())
         return PrunedVectors(state.mask[None], state.w[None, :d], rest[None], count, Alive())
 
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
-        """Read the weights, 0 where pruned, their mask, and the round's number."""
         assert isinstance(broadcast, PrunedVectors)
         x, rest = broadcast.x[0], broadcast.rest[0]
         tree = shared.layout.unflatten(torch.cat([x, rest[:-1]]))
@@ -185,7 +183,6 @@ class FedSparsify(LocalSGD[PrunedState]):
     def server_step(
         self, shared: Shared, state: PrunedState, aggregate: Tensor, n: int, key: Key
     ) -> PrunedState:
-        """Merge the pruned models, or add the mean update and prune."""
         d = shared.weights.d
         t = state.rounds + 1
         share, update, rest = torch.split(aggregate.to(state.w), [d, d, len(state.w) - d])

@@ -57,11 +57,9 @@ class FSL(LocalSGD[Tensor]):
     (Algorithm 1) and sends ``R = argsort(S)`` per layer; VOTE sums the positions and sorts
     (Algorithm 2). Every client is one vote. State is ``R_g (1, d)``.
 
-    Where the paper is silent or its code disagrees with itself: initial scores are the absolute
-    value of the Kaiming-uniform draw, and mask and ranking both order the score itself (A3);
-    ``fan_in`` is the number of inputs of an edge's target, not of the whole previous layer (F8);
-    the mask keeps ``R_g[t:]``, not the edges whose index passes t (F1); equal reputations, and
-    equal scores, are ordered by edge index (F9); the learning rate does not decay. The seed is
+    Where the paper is silent or its code disagrees with itself (docs/errata.md): scores start
+    positive, and mask and ranking order the same number (A3); ``fan_in`` is that of an edge's
+    target (F8); the mask keeps ``R_g[t:]`` (F1); ties are ordered by edge index (F9). The seed is
     known at enrolment: its 32 bits are not in the downlink of a round.
 
     Args:

@@ -92,13 +92,11 @@ class HideNSeek(ScoreTraining):
         require("HideNSeek.keep", self.keep, 0 < self.keep <= 1, "in (0, 1]")
 
     def frozen(self, shared: Shared) -> Tree:
-        """The random weights, 0 where they are pruned."""
         masks = shared.weights.unflatten(kept_weights(shared, self.keep).float())
         network = dict(kaiming_normal(shared))
         return network | {name: network[name] * mask for name, mask in masks.items()}
 
     def mask(self, score: Tensor, key: Key) -> Tensor:
-        """Take the signs of the score, straight through with slope 1."""
         m = self.symbols(score.detach() > 0).to(score.dtype)
         return straight_through(score, m, torch.ones_like(m))
 

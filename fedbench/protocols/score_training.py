@@ -131,7 +131,6 @@ class ScoreTraining(Protocol[Belief]):
         return self._optimizer().init(layout.unflatten(blank))
 
     def init(self, shared: Shared) -> Belief:
-        """Draw ``theta`` from the seed; statistics are as built."""
         key = shared.key.fold("theta")
         d = shared.weights.d
         if self._uniform():
@@ -152,7 +151,6 @@ class ScoreTraining(Protocol[Belief]):
         }
 
     def idle(self, shared: Shared, broadcast: Payload) -> Tensor:
-        """The clipped ``theta``, and no move of the statistics."""
         layout = self.trained(shared)
         rows = []
         for row in range(len(broadcast)):
@@ -165,7 +163,6 @@ class ScoreTraining(Protocol[Belief]):
         return torch.stack(rows)
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
-        """The masked network ``w = m * w_init``."""
         return frozen | {
             name: frozen[name] * self.mask(x, key.fold(name)) if is_weight(name) else x
             for name, x in trained.items()
@@ -198,7 +195,6 @@ class ScoreTraining(Protocol[Belief]):
     def message(
         self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
     ) -> tuple[Payload, Sequence[Memory]]:
-        """Send the bits of the local probabilities, and the moves of the statistics."""
         d = shared.weights.d
         rows = zip(updates[:, :d], keys, strict=True)
         bits = torch.stack([self.bits(shared, theta, key.fold("mask")) for theta, key in rows])

@@ -50,7 +50,6 @@ class LocalSGD(Protocol[State], Generic[State]):
         require(f"{name}.weight_decay", self.weight_decay, self.weight_decay >= 0, ">= 0")
 
     def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
-        """Run SGD from ``tree``, one step a batch, and return where it ends."""
         sgd = SGD(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         trained = tree
         velocity = sgd.init(tree)

@@ -64,7 +64,6 @@ class SignVotes(DenseWeights):
     def server_step(
         self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
     ) -> Tensor:
-        """Move by the majority's sign, with the tie rule, or by the mean."""
         if self.vote == "mean":
             return state + self.server_lr * aggregate.to(state)
         sign = torch.sign(aggregate).to(state)
@@ -114,11 +113,10 @@ class StochasticSign(SignVotes):
     an average over their rounds, ``m <- beta m + (1 - beta) x``, 0 at first. A vector that is zero,
     or not finite, is sent as coins.
 
-    The paper's norm is that of the whole vector, ``l2``: a sign is then right with probability
+    The paper's norm is ``l2`` of the whole vector: a sign is then right with probability
     ``1/2 + O(1 / sqrt(d))``, nearly a coin for a network. With ``max``, ours, the largest
-    coordinate has a sure sign and the noise is as small as an unbiased sign can have. The paper
-    takes signs of gradients, here they are of updates after local epochs. FedMRN's baseline
-    "SignSGD" is this family; its scale is not published.
+    coordinate has a sure sign, and the noise is as small as an unbiased sign can have. The paper
+    takes signs of gradients, here they are of updates after local epochs.
 
     Args:
         server_lr: How far the server moves where all signs agree.

@@ -23,6 +23,7 @@ hypothesis.settings.load_profile("untimed")
 os.environ["FEDBENCH_PROBE"] = "off"
 
 Install = Callable[[str, dict[str, str]], dict[str, str]]
+Command = Callable[..., tuple[int, str, str]]
 
 
 NO_CASES = pytest.StashKey[list[str]]()
@@ -91,3 +92,18 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         return dict(os.environ) | {"PYTHONPATH": path}
 
     return package
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command line in this process; return exit code, stdout and stderr."""
+    from fedbench.cli import main
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        assert isinstance(end.value.code, int)
+        return end.value.code, shown.out, shown.err
+
+    return run

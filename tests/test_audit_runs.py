@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from fedbench.audits.campaign import AuditPlan, fitting
 from fedbench.audits.canaries import Canaries, Planted, Watched, model, play
 from fedbench.audits.finding import AuditFinding
 from fedbench.audits.runs import flock, ready
-from fedbench.cli import main
 from fedbench.core.errors import ConfigError, NoTheorem
 from fedbench.core.rng import Key
 from fedbench.experiment.scenario import Scenario
@@ -184,27 +183,25 @@ def test_a_run_whose_clients_forget_their_noise_is_refuted(monkeypatch: pytest.M
     assert caught.epsilon > 1.5 * caught.claimed
 
 
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as end:
-        main(["audit", *arguments])
-    assert isinstance(end.value.code, int)
-    return end.value.code
+Command = Callable[..., tuple[int, str, str]]
 
 
 def test_an_honest_mechanism_ends_with_0_and_a_sabotaged_one_with_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
-    quick = ("-m", "mask-gaussian:sigma=0.5", "--releases", "20000")
-    assert run(*quick) == 0
-    assert "holds" in capsys.readouterr().out
+    quick = ("audit", "-m", "mask-gaussian:sigma=0.5", "--releases", 20000)
+    code, out, _ = command(*quick)
+    assert code == 0
+    assert "holds" in out
     honest = MaskGaussian.on_updates
 
     def quiet(self: MaskGaussian, *hook: Any) -> tuple[Tensor, Any]:
         return honest(dataclasses.replace(self, sigma=self.sigma / 2), *hook)
 
     monkeypatch.setattr(MaskGaussian, "on_updates", quiet)
-    assert run(*quick, "--format", "json") == 1
-    found = json.loads(capsys.readouterr().out)
+    code, out, _ = command(*quick, "--format", "json")
+    assert code == 1
+    found = json.loads(out)
     (only,) = found["findings"]
     assert only["refuted"]
     assert only["epsilon"] > only["claimed"] == pytest.approx(2.63, abs=0.01)
@@ -213,14 +210,15 @@ def test_an_honest_mechanism_ends_with_0_and_a_sabotaged_one_with_1(
 
 @pytest.mark.slow
 def test_a_method_that_does_not_apply_is_skipped_by_all_and_refused_by_name(
-    capsys: pytest.CaptureFixture[str],
+    command: Command,
 ) -> None:
-    assert run("-m", "dp-sgd", "--method", "all", "--releases", "2000") == 0
-    shown = capsys.readouterr()
-    assert "lower bound" in shown.out
-    assert shown.err.count("skipped one-") == 2
-    assert run("-m", "dp-sgd", "--method", "one-run") == 2
-    assert "covers an example" in capsys.readouterr().err
+    code, out, err = command("audit", "-m", "dp-sgd", "--method", "all", "--releases", 2000)
+    assert code == 0
+    assert "lower bound" in out
+    assert err.count("skipped one-") == 2
+    code, _, err = command("audit", "-m", "dp-sgd", "--method", "one-run")
+    assert code == 2
+    assert "covers an example" in err
 
 
 def test_a_mechanism_that_fits_no_protocol_needs_one_by_name() -> None:

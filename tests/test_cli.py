@@ -6,13 +6,14 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fedbench.cli import main
 from fedbench.experiment.record import read
 
+Command = Callable[..., tuple[int, str, str]]
 COMMAND = [sys.executable, "-m", "fedbench"]
 SMALL = ["--clients", "12", "--per-round", "4", "--rounds", "2", "--epochs", "1", "--seeds", "0,1"]
 
@@ -24,18 +25,9 @@ def fedbench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command in this process."""
-    with pytest.raises(SystemExit) as end:
-        main(list(arguments))
-    shown = capsys.readouterr()
-    assert isinstance(end.value.code, int)
-    return end.value.code, shown.out, shown.err
-
-
-def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def mistake(command: Command, *arguments: object) -> str:
     """The one line on stderr of a command that ends with 2."""
-    code, _, err = ended(capsys, *arguments)
+    code, _, err = command(*arguments)
     assert code == 2
     (line,) = err.splitlines()
     assert line.startswith("fedbench: ")
@@ -43,21 +35,21 @@ def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_data_that_cannot_be_had_says_how_to_get_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path))
     (tmp_path / "mnist.npz").write_bytes(b"PK not an archive")
-    line = mistake(capsys, "attack", "--dataset", "mnist", "--out", str(tmp_path / "out"))
+    line = mistake(command, "attack", "--dataset", "mnist", "--out", tmp_path / "out")
     assert "mnist.npz" in line
     assert not (tmp_path / "out").exists()
 
 
 def test_an_output_folder_that_cannot_be_written_is_found_before_the_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command
 ) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("mine")
-    line = mistake(capsys, "attack", "--out", str(blocked))
+    line = mistake(command, "attack", "--out", blocked)
     assert line.startswith("--out must be a folder that can be written")
     assert blocked.read_text() == "mine"
 
@@ -185,15 +177,15 @@ def test_on_a_terminal_there_is_a_live_display_and_the_cursor_comes_back(tmp_pat
     assert "left" in text
 
 
-def test_list_and_show_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    code, listed, _ = ended(capsys, "list", "attacks")
+def test_list_and_show_answer(command: Command) -> None:
+    code, listed, _ = command("list", "attacks")
     assert code == 0
     assert "rank-reversal" in listed
     assert "trimmed-mean" not in listed
-    _, shown, _ = ended(capsys, "show", "trimmed-mean")
+    _, shown, _ = command("show", "trimmed-mean")
     for word in ("Drop the", "f=", "Yin et al.", "Definition 2"):
         assert word in shown
-    assert "did you mean the attack 'dyn-opt'" in mistake(capsys, "show", "dynopt")
+    assert "did you mean the attack 'dyn-opt'" in mistake(command, "show", "dynopt")
 
 
 def test_help_names_the_three_numbers() -> None:

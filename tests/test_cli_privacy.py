@@ -1,39 +1,25 @@
 """``fedbench privacy`` and the privacy options of ``fedbench attack``, as they are typed."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fedbench.cli import main
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import read
 from fedbench.results.summary import rows
 from fedbench.tables.columns import guarantees, nats
 
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as exit:
-        main(list(arguments))
-    out, err = capsys.readouterr()
-    assert isinstance(exit.value.code, int)
-    return exit.value.code, out, err
+Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.mark.slow
 def test_every_bound_of_every_view_is_printed_and_the_least_is_marked(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    command: Command, tmp_path: Path
 ) -> None:
-    code, out, _ = run(
-        capsys,
-        "privacy",
-        "-m",
-        "mask-sampling:clip=0.15",
-        "--rounds",
-        "200",
-        "--out",
-        str(tmp_path),
-    )
+    typed = ("-m", "mask-sampling:clip=0.15", "--rounds", "200", "--out", tmp_path)
+    code, out, _ = command("privacy", *typed)
     assert code == 0
     lines = out.partition("Binomial tail")[0].splitlines()
     table = {line.split()[0]: line for line in lines if line.split()}
@@ -46,9 +32,9 @@ def test_every_bound_of_every_view_is_printed_and_the_least_is_marked(
     assert (tmp_path / "privacy.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_json_has_the_same_numbers_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(
-        capsys, "privacy", "-m", "mask-sampling:clip=0.15", "--rounds", "200", "--format", "json"
+def test_json_has_the_same_numbers_and_nothing_else(command: Command) -> None:
+    code, out, _ = command(
+        "privacy", "-m", "mask-sampling:clip=0.15", "--rounds", "200", "--format", "json"
     )
     assert code == 0
     found = json.loads(out)
@@ -58,9 +44,9 @@ def test_json_has_the_same_numbers_and_nothing_else(capsys: pytest.CaptureFixtur
     assert sums["epsilon"] == pytest.approx(7.788, abs=1e-3)
 
 
-def test_a_budget_is_turned_into_noise(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_budget_is_turned_into_noise(command: Command, tmp_path: Path) -> None:
     arguments = ("-m", "noisy-sign:clip=3", "--rounds", "10", "--target-epsilon", "2")
-    code, out, _ = run(capsys, "privacy", *arguments, "--out", str(tmp_path))
+    code, out, _ = command("privacy", *arguments, "--out", tmp_path)
     assert code == 0
     assert out.startswith("noisy-sign:clip=3, z=")
     assert "2.00 ◀" in out
@@ -71,13 +57,12 @@ SMALL = ("--clients", "10", "--per-round", "4", "--rounds", "2", "--epochs", "1"
 
 @pytest.mark.slow
 def test_attack_shows_epsilon_what_it_covers_and_the_papers_own(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    command: Command, tmp_path: Path
 ) -> None:
-    code, out, _ = run(
-        capsys,
+    code, out, _ = command(
         *("attack", "-p", "fedpm", "-m", "none", "-m", "mask-sampling:clip=1", "-a", "none"),
         *SMALL,
-        *("--delta", "1e-3", "--workers", "1", "--out", str(tmp_path)),
+        *("--delta", "1e-3", "--workers", "1", "--out", tmp_path),
     )
     assert code == 0
     records = sorted((read(path) for path in tmp_path.glob("*.json")), key=lambda r: r.mechanism)
@@ -104,14 +89,11 @@ def test_attack_shows_epsilon_what_it_covers_and_the_papers_own(
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_is_listed_as_skipped(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    code, out, _ = run(
-        capsys,
+def test_what_does_not_fit_is_listed_as_skipped(command: Command, tmp_path: Path) -> None:
+    code, out, _ = command(
         *("attack", "-p", "fedavg", "-p", "fedpm", "-m", "mask-sampling", "-a", "none"),
         *SMALL,
-        *("--workers", "1", "--out", str(tmp_path)),
+        *("--workers", "1", "--out", tmp_path),
     )
     assert code == 0
     assert "skipped: fedavg + own / none: mechanism mask-sampling needs a protocol" in " ".join(

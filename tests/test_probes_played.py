@@ -5,13 +5,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from fedbench.cli import main
 from fedbench.core.errors import Incompatible
 from fedbench.core.rng import Key
 from fedbench.experiment.prepare import prepare
@@ -167,28 +167,21 @@ def test_whoever_sends_no_model_and_no_vector_has_no_reading_of_one() -> None:
 # commands
 
 
-def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["probe", *arguments])
-    shown = capsys.readouterr()
-    assert isinstance(end.value.code, int)
-    return end.value.code, shown.out, shown.err
-
-
+Command = Callable[..., tuple[int, str, str]]
 SMALL = ["--clients", "60", "--per-round", "1", "--rounds", "1", "--epochs", "1", "--shadows", "6"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", ["80", "120"])
 def test_the_table_of_members_fits_and_says_what_was_measured(
-    capsys: pytest.CaptureFixture[str],
+    command: Command,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     width: str,
 ) -> None:
     monkeypatch.setenv("COLUMNS", width)
     out = ["-p", "fedavg", "-p", "fedpm", "-m", "mask-sampling", "--out", str(tmp_path)]
-    code, shown, _ = ended(capsys, "membership", *SMALL, *out)
+    code, shown, _ = command("probe", "membership", *SMALL, *out)
     assert code == 0
     assert max(map(len, shown.split("wrote ")[0].splitlines())) <= int(width)
     said = " ".join(shown.split())
@@ -202,11 +195,11 @@ def test_the_table_of_members_fits_and_says_what_was_measured(
 
 @pytest.mark.slow
 def test_the_table_of_images_fits_and_a_picture_is_left(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     small = ["--dataset", "digits", "--steps", "2", "--out", str(tmp_path)]
-    code, shown, _ = ended(capsys, "inversion", *small)
+    code, shown, _ = command("probe", "inversion", *small)
     assert code == 0
     assert max(map(len, shown.split("wrote ")[0].splitlines())) <= 80
     assert "digits, lenet, round 1; one local step on 1 image, 2 steps of Adam; 2 images" in shown

@@ -12,7 +12,7 @@ from fedbench.cli.options import Device, Threads, option, torch_threads
 if TYPE_CHECKING:
     from fedbench.probes.codec_play import Bench
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, help="Measure the codecs of messages by themselves.")
 FORMATS = ("table", "csv", "json", "md")
 _WHAT = "What is measured"
 
@@ -56,7 +56,7 @@ def codecs(
     threads: Threads = 2,
     format: Annotated[str, option("Form of the output: table, csv, json or md.")] = "table",
 ) -> None:
-    """What every codec loses, costs and takes: on drawn vectors and on updates of real clients.
+    """Measure what codecs lose, cost and take, on drawn vectors and on updates of real clients.
 
     Squared error, bias, bits and times, all of messages that went over the wire and back.
     """

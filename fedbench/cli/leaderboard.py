@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Entries that others can trust: plan, sweep, submit, check, reproduce, rank, render.",
+    help="Make entries that others can trust: plan, sweep, submit, check, reproduce, rank, render.",
 )
 _SAID = "What you say"
 _WHERE = "Where it goes"
@@ -150,7 +150,7 @@ def check(
         ),
     ] = False,
 ) -> int:
-    """Whether files are what they say: exit code 1 if a rule is broken. Nothing is played."""
+    """Check that files are what they say: exit code 1 if a rule is broken. Nothing is played."""
     from rich.console import Console
 
     from fedbench.cli.leaderboard_findings import Report, checked_json, verdict
@@ -239,7 +239,7 @@ def rank(
         str, typer.Option(help="Form of the output: table, json, csv or md.")
     ] = "table",
 ) -> None:
-    """Who is before whom in the worst case, how sure that is, and what it costs."""
+    """Rank entries by their worst case, with how sure the order is and what each entry costs."""
     from dataclasses import replace
 
     from rich.console import Console
@@ -284,7 +284,7 @@ def render(
         Path | None, typer.Option(help="Folder for the page; by default the board.")
     ] = None,
 ) -> None:
-    """Write the page."""
+    """Write the page of a board: ranks, races and entries."""
     from fedbench.leaderboard.site.page import render
 
     for path in render(board, out or board):

@@ -35,7 +35,7 @@ def plot(
         bool, typer.Option("--terminal", help="Draw sketches in characters, and write no files.")
     ] = False,
 ) -> None:
-    """Pictures of records: accuracy over rounds, against bits, under attacks, against epsilon.
+    """Draw pictures of records: accuracy over rounds, against bits, under attacks, against epsilon.
 
     A folder means its *.json; of these, what is no record is skipped.
     """

@@ -1,6 +1,7 @@
 """``fedbench privacy`` and the privacy options of ``fedbench attack``, as they are typed."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,12 +45,14 @@ def test_json_has_the_same_numbers_and_nothing_else(command: Command) -> None:
     assert sums["epsilon"] == pytest.approx(7.788, abs=1e-3)
 
 
-def test_a_budget_is_turned_into_noise(command: Command, tmp_path: Path) -> None:
-    arguments = ("-m", "noisy-sign:clip=3", "--rounds", "10", "--target-epsilon", "2")
-    code, out, _ = command("privacy", *arguments, "--out", tmp_path)
+@pytest.mark.parametrize("mechanism", ["noisy-sign:clip=3", "dp-fedavg"])  # local, and central
+def test_a_budget_is_turned_into_noise(mechanism: str, command: Command) -> None:
+    typed = ("-m", mechanism, "--rounds", 10, "--target-epsilon", 2, "--format", "json")
+    code, out, _ = command("privacy", *typed)
     assert code == 0
-    assert out.startswith("noisy-sign:clip=3, z=")
-    assert "2.00 ◀" in out
+    report = json.loads(out)
+    assert re.match(mechanism.partition(":")[0] + ":.*z=", report["mechanism"])
+    assert next(iter(report["prices"].values()))["epsilon"] == pytest.approx(2, rel=0.01)
 
 
 SMALL = ("--clients", "10", "--per-round", "4", "--rounds", "2", "--epochs", "1", "--seeds", "0")

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from fedbench.cli import app
+from fedbench.cli.attack import choose
 from fedbench.cli.options import FIELDS
 from fedbench.experiment.scenario import Scenario
 
@@ -97,3 +98,19 @@ def test_the_help_of_a_command_with_generated_options_does_not_wait_for_torch() 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--per-round" in done.stdout
+
+
+def test_a_paragraph_of_the_help_is_wrapped_at_the_width_of_the_terminal(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "two of them malicious. A preset has values of its own" in command("attack", "--help")[1]
+
+
+def test_a_preset_keeps_its_values_but_those_that_were_typed() -> None:
+    plan = choose(None, {"rounds": 3}, "4,5", 0.3)
+    assert plan.seeds == (4, 5)
+    (first, *_), _ = plan.cells()
+    assert (first.scenario.clients, first.scenario.rounds) == (10, 3)  # of the demo, and typed
+    protocols = {cell.scenario.protocol for cell in plan.cells()[0]}
+    assert protocols == {"fedavg:lr=0.05", "signsgd:lr=0.3", "fsl:lr=0.3"}

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor
-
 from fedbench.api import AttackView, Choices
 from fedbench.core.errors import require
 from fedbench.payload import NoiseMasks, Payload
@@ -49,10 +47,6 @@ class NoiseMask(Reader):
             return view.own, memory
         target = (-self.scale * honest.mean(dim=0)).expand(len(view.own), -1)
         tries = self.tries if self.seed == "choose" else 1
-        best, distances = best_seeds(view, target, tries, _closest)
+        best, distances = best_seeds(view, target, tries, lambda x, own: own.nearest(x))
         view.trace.extend((float(number), distance) for number, distance in enumerate(distances))
         return best, memory
-
-
-def _closest(target: Tensor, own: Any) -> Any:
-    return own.nearest(target)

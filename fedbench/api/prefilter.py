@@ -127,9 +127,9 @@ class Chain(Defense[Any], chain=True):
             out = out + origin
         view.findings.notes |= inner.findings.notes
         if rows is not None and self.traits().detects:
-            kept = torch.zeros(len(received), dtype=torch.bool)
-            kept[rows.cpu()] = True if inner.findings.kept is None else inner.findings.kept.cpu()
-            view.findings.kept = kept
+            counted = torch.zeros(len(received), dtype=torch.bool)
+            counted[rows.cpu()] = True if inner.findings.kept is None else inner.findings.kept.cpu()
+            view.findings.kept = counted
         return out, state
 
 

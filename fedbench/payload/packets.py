@@ -184,19 +184,6 @@ def code_residues(residues: npt.NDArray[np.int32], modulus: int) -> Part:
     return words, 8 * len(words)
 
 
-def decode_residues(data: Bytes, count: int, modulus: int) -> npt.NDArray[np.int32]:
-    """Return the ``count`` residues that `code_residues` wrote."""
-    import constriction
-
-    if modulus == 1:
-        return np.zeros(count, dtype=np.int32)
-    words = np.frombuffer(data.tobytes(), dtype="<u4").astype(np.uint32)
-    decoder = constriction.stream.queue.RangeDecoder(words)
-    model = constriction.stream.model.Uniform(modulus)
-    symbols: npt.NDArray[np.int32] = decoder.decode(model, count)
-    return symbols
-
-
 @lru_cache(maxsize=64)
 def _byte_model(p: float) -> Any:
     """Return the model of eight independent bits, 1 with probability ``p``, as one symbol."""

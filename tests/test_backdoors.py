@@ -80,7 +80,7 @@ def test_the_stamp_is_white_in_the_lower_right_corner_and_nowhere_else() -> None
     assert torch.equal(xs, before), "written into"
 
 
-def test_a_share_of_the_local_images_is_stamped_and_labelled_and_the_rest_is_as_it_was() -> None:
+def test_a_share_of_the_local_images_is_stamped_and_labelled_others_in_each_round() -> None:
     data = pool()
     xs, ys = data.floats(torch.arange(10)), data.y
     x, y = Pixel(size=2, rho=0.3, target=4).poison(xs, ys, local())
@@ -92,10 +92,6 @@ def test_a_share_of_the_local_images_is_stamped_and_labelled_and_the_rest_is_as_
     assert ys.tolist() == list(range(10)), "written into"
     fewest, _ = Pixel(rho=0.01).poison(xs, ys, local())
     assert int((fewest != xs).flatten(1).any(dim=1).sum()) == 1
-
-
-def test_other_rounds_stamp_other_images() -> None:
-    data = pool()
     xs = data.floats(torch.arange(10))
     labels = [
         Pixel(rho=0.3).poison(xs, data.y + 1, dataclasses.replace(local(), key=Key(seed)))[1]
@@ -134,22 +130,16 @@ def test_the_odd_images_of_a_class_are_those_farthest_from_its_own_mean() -> Non
     assert ys.tolist() == [7, 7, 3, 7, 7], "written into"
     images, target = EdgeCase(tail=0.25).trigger(xs, ys)
     assert (images.flatten().tolist(), target) == ([9.0], 1)
-
-
-def test_a_client_without_the_source_class_is_honest_and_has_no_tail() -> None:
     xs, ys = torch.zeros(2, 1, 2, 2), torch.tensor([3, 4])
     assert torch.equal(EdgeCase().poison(xs, ys, local())[1], ys)
     assert len(EdgeCase().trigger(xs, ys)[0]) == 0
 
 
-def test_the_replacing_update_is_scaled_from_where_it_started_by_rows_over_colluders() -> None:
+def test_the_replacing_update_is_scaled_by_rows_over_colluders_and_replaces_the_model() -> None:
     # n / m = 5 / 2; idle 1: 1 + 2.5 (3 - 1) = 6. From zero it would be 7.5, with n alone 11.
     trained = torch.full((2, 3), 3.0)
     assert crafted(ModelReplacement(), trained, n=5, idle=1.0).tolist() == [[6.0] * 3] * 2
     assert crafted(ModelReplacement(scale=4.0), trained, n=5).tolist() == [[12.0] * 3] * 2
-
-
-def test_replacement_replaces_the_model_if_the_others_send_nothing() -> None:
     payload = FloatVectors(torch.zeros(8, 3))
     trained = torch.tensor([[1.0, 2.0, 3.0]]).repeat(2, 1)
     situation = dataclasses.replace(example_situation(payload, Mean()), trained=trained)

@@ -67,14 +67,11 @@ def test_dense_attacks_go_through_codecs_both_ways(protocol: str, attack: str, v
     assert one.gain_mean > (5e-4 if protocol == "fedsparsify" else 0.05)  # masks have a norm too
 
 
-def test_a_strict_server_sees_symbols_that_do_not_fit_the_honest_scale() -> None:
+def test_a_strict_server_and_headers_that_bind_tell_the_two_ways_apart() -> None:
     # -3 u with the norm of u: no vector of that norm is so long in levels.
     for via, accepted in (("codec", 6), ("wire", 4)):
         attack = f"sign-flip:scale=3,via={via}"
         assert play(protocol="fedpaq", attack=attack, server_checks="range").accepted == accepted
-
-
-def test_the_two_ways_differ_where_headers_bind() -> None:
     # Through the codec a row a thousand times as long has such a scale; on the wire its own.
     found = {
         via: play(protocol="drive", attack=f"sign-flip:scale=1000,via={via}")
@@ -146,7 +143,7 @@ def test_chosen_seeds_show_in_the_record(protocol: str) -> None:
     assert play(protocol=protocol, attack="none").headers["seeds"] == 0.0
 
 
-def test_indices_are_spent_where_nobody_contradicts() -> None:
+def test_indices_are_spent_where_nobody_contradicts_and_show_in_the_record() -> None:
     # Benign rows hold 0, 1 and 0, 2; the colluders' update is largest at 0, then 3, 5, 4.
     update = torch.tensor([5.0, 0.5, 0.5, -3.0, 0.1, 2.0])
     rows = torch.stack(
@@ -163,9 +160,6 @@ def test_indices_are_spent_where_nobody_contradicts() -> None:
     assert sent.entries[0].tolist() == pytest.approx([3 * length, -2 * length])
     assert view.notes["unused"] == 2
     assert forged_headers(round_, payload.put([0], sent), torch.ones(3).bool()) == {"indices": 0.5}
-
-
-def test_concentrated_indices_show_in_the_record() -> None:
     one = play(protocol="topk:k=0.05", attack="index-concentration")
     assert one.accepted == 6
     assert (one.headers["indices"] or 0) > 0.5
@@ -192,9 +186,6 @@ def test_headers_are_compared_row_by_row_among_the_accepted() -> None:
     assert forged_headers(round_, forged, everyone) == {"scales": pytest.approx(50)}
     forged.scales[1] = torch.nan
     assert forged_headers(round_, forged, everyone) == {"scales": None}
-
-
-def test_a_small_scale_that_has_become_large_shows() -> None:
     own = ScaledSigns(
         torch.ones(2, 2).bool(), torch.tensor([[4.0, 0.001]] * 2), torch.zeros(2, 0), (1, 1)
     )

@@ -88,9 +88,6 @@ def test_meamed_averages_what_is_nearest_to_the_median_and_not_what_is_in_the_mi
     # Even: the median of 0, 1, 2, 5, 6, 20 is 3.5; next to it are 2, 5, 1 and 6. The lower median,
     # 2, has 0 and not 6 beside it: 2.
     assert answer(MeaMed(f=2), column(6, 20, 0, 5, 2, 1)).item() == 3.5
-
-
-def test_meamed_does_not_stop_at_far_equals() -> None:
     # Bits 0 0 0 1 1 1 1, median 1: the five nearest are all four 1 and one 0, never three 0.
     assert answer(MeaMed(f=2), column(0, 1, 0, 1, 1, 0, 1)).item() == pytest.approx(0.8)
 
@@ -125,7 +122,7 @@ def test_meamed_and_bulyan_are_their_definitions(seed: int) -> None:
     assert answer(Bulyan(f=f), x).tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_bulyan_by_hand() -> None:
+def test_d2_bulyan_by_hand_picks_no_row_twice() -> None:
     # n = 7, f = 1, five picks by 4, 3, 2, 1 and 1 neighbours of 0 1 3 6 10 15 40: the row 3 with
     # 4 + 9 + 9 + 49 = 71 (1 has 111, 6 has 86); then of 0 1 6 10 15 40 the row 6 with 16 + 25 +
     # 36; of 0 1 10 15 40 the row 0 ties with no one: 1 + 100, row 1: 1 + 81, row 10: 25 + 81, so 1;
@@ -137,9 +134,6 @@ def test_bulyan_by_hand() -> None:
     assert seen.findings.kept is not None
     assert sorted(x[seen.findings.kept][:, 0].tolist()) == [1, 3, 6, 10, 15]
     assert out.item() == pytest.approx(19 / 3)
-
-
-def test_d2_bulyan_picks_no_row_twice() -> None:
     for seed in range(20):
         assert int(krum_picks(squared_distances(draw(seed, 15, 4)), 9, 3).sum()) == 9
 
@@ -190,7 +184,7 @@ def passed(first: Prefilter, x: Tensor, seed: int = 0) -> Tensor:
     return out.values()
 
 
-def test_d3_every_row_is_in_exactly_one_bucket() -> None:
+def test_d3_every_row_is_in_exactly_one_bucket_of_its_size() -> None:
     # Powers of two: the sum of a bucket tells its rows. Eleven rows by three: 3, 3, 3 and 2.
     x = 2.0 ** torch.arange(11)[:, None]
     drawn = set()
@@ -203,9 +197,6 @@ def test_d3_every_row_is_in_exactly_one_bucket() -> None:
         drawn.add(tuple(sums))
     assert len(drawn) > 20
     assert Bucketing(s=3).rows(11) == 4
-
-
-def test_bucketing_by_one_changes_nothing_and_by_all_is_the_mean() -> None:
     x = draw(1, 5, 3)
     assert torch.equal(passed(Bucketing(s=1), x), x)
     torch.testing.assert_close(passed(Bucketing(s=9), x), x.mean(dim=0, keepdim=True))
@@ -228,12 +219,17 @@ def test_a_bad_row_spoils_one_bucket() -> None:
     torch.testing.assert_close(out.values()[0], rankings.values().float().mean(dim=0))
 
 
-def test_clip_brings_rows_to_the_median_norm_and_leaves_the_others() -> None:
+def test_clip_goes_to_the_median_norm_about_the_middle_of_the_alphabet() -> None:
     # Norms 5, 1, 10, 2: the median is 3.5, and 5 -> 3.5 keeps the direction 3 : 4.
     x = torch.tensor([[3.0, 4.0], [1.0, 0.0], [0.0, -10.0], [0.0, 2.0]])
     expected = [[2.1, 2.8], [1.0, 0.0], [0.0, -3.5], [0.0, 2.0]]
     torch.testing.assert_close(passed(Clip(), x), torch.tensor(expected))
     assert passed(Clip(c=5.0), x)[2].tolist() == [0.0, -5.0]
+    masks = BinaryMasks(torch.tensor([[True, False]]), torch.zeros(1, 0))
+    for why in (Clip().refuses(BinaryMasks), ARC().refuses(SignBits)):
+        assert why == "would be the plain mean, since all messages of one length have one norm"
+    out, _ = Clip(c=0.5**1.5).transform(masks, view(1))
+    torch.testing.assert_close(out.values(), torch.tensor([[0.75, 0.25]]))
 
 
 def test_arc_clips_its_k_largest_norms_to_the_next_one() -> None:
@@ -243,14 +239,6 @@ def test_arc_clips_its_k_largest_norms_to_the_next_one() -> None:
     assert passed(ARC(f=1), x)[:, 0].tolist() == [4, -7, 1, 7, 2]
     assert passed(ARC(f=2), x)[:, 0].tolist() == [4, -4, 1, 4, 2]
     assert [ARC(f=3)._k(n) for n in (7, 10, 12)] == [3, 4, 4]
-
-
-def test_clipping_is_about_the_middle_of_the_alphabet() -> None:
-    masks = BinaryMasks(torch.tensor([[True, False]]), torch.zeros(1, 0))
-    for why in (Clip().refuses(BinaryMasks), ARC().refuses(SignBits)):
-        assert why == "would be the plain mean, since all messages of one length have one norm"
-    out, _ = Clip(c=0.5**1.5).transform(masks, view(1))
-    torch.testing.assert_close(out.values(), torch.tensor([[0.75, 0.25]]))
 
 
 @pytest.mark.parametrize("first", [Clip(), Clip(c=3.0), ARC(f=4)], ids=repr)

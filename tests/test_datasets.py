@@ -119,7 +119,7 @@ def test_floats_scale_shift_and_divide_each_channel_by_hand() -> None:
     assert tiny().floats(torch.tensor([[0], [1]])).shape == (2, 1, 2, 1, 1)
 
 
-def test_the_digest_sees_pixels_labels_and_shapes() -> None:
+def test_the_digest_sees_pixels_labels_shapes_and_owners() -> None:
     first = tiny()
     pixels, labels = first.x.clone(), first.y.clone()
     pixels[0, 0], labels[0] = 1, 1
@@ -127,18 +127,12 @@ def test_the_digest_sees_pixels_labels_and_shapes() -> None:
     digests = {d.digest for d in (first, tiny(x=pixels), tiny(y=labels), tiny(**wide))}
     assert len(digests) == 4
     assert tiny().digest == first.digest == first.to("cpu").digest
-
-
-def test_the_digest_sees_owners_only_where_there_are_some() -> None:
     # The digest of a pool without owners is the one that it had before pools could have them.
     digest = "e2e64df9ddf1f38d"
     mine, yours = (tiny(owner=torch.tensor(owner)) for owner in ([0, 1], [0, 2]))
     assert tiny().digest.startswith(digest)
     assert len({tiny().digest, mine.digest, yours.digest}) == 3
     assert mine.digest == tiny(owner=torch.tensor([0, 1])).digest
-
-
-def test_owners_stay_owners_on_another_device() -> None:
     pool = tiny(owner=torch.tensor([4, 1]))
     moved = pool.to("cpu")
     assert moved.owner is not None
@@ -168,7 +162,7 @@ def test_a_pool_of_another_form_is_refused(changes: Arrays, message: str) -> Non
         tiny(**changes)
 
 
-def test_an_archive_is_one_pool_training_samples_first(tmp_path: Path) -> None:
+def test_an_archive_is_one_pool_training_samples_first_with_channels(tmp_path: Path) -> None:
     npz.write(tmp_path / "a.npz", arrays())
     x, y = npz.read(tmp_path / "a.npz", GREY, classes=10)
     assert x.shape == (5, 1, 28, 28)
@@ -176,9 +170,6 @@ def test_an_archive_is_one_pool_training_samples_first(tmp_path: Path) -> None:
     assert x[3, 0, 0, 1] == (3 * 784 + 1) % 256
     assert y.tolist() == [0, 1, 2, 3, 4]
     assert y.dtype == torch.int64
-
-
-def test_colours_become_channels(tmp_path: Path) -> None:
     images = np.zeros((2, 4, 5, 3), np.uint8)
     images[1, 2, 3] = 7, 8, 9
     labels = np.zeros(2, np.uint8)
@@ -253,7 +244,7 @@ def test_data_that_only_look_like_mnist_are_refused(tmp_path: Path) -> None:
     assert "delete the file to fetch it again" in one_line(e)
 
 
-def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_an_archive_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     npz.write(path, arrays())
     before = path.read_bytes()
@@ -261,9 +252,6 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Pat
         npz.write(path, {"x_train": np.zeros(1)})
     assert [child.name for child in tmp_path.iterdir()] == ["a.npz"]
     assert path.read_bytes() == before
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"a.npz could not be written .*set FEDBENCH_DATA") as e:
         npz.write(tmp_path / "file" / "a.npz", arrays())

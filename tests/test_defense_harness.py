@@ -46,7 +46,7 @@ def floats(*rows: list[float]) -> FloatVectors:
     return FloatVectors(torch.tensor(rows))
 
 
-def test_a_chain_is_typed_as_one_rule_and_described_as_it_was_typed() -> None:
+def test_a_chain_is_described_as_it_was_typed_and_every_link_is_a_prefilter_named_once() -> None:
     chain = registry.load("defense", "clip:c=1e+2+nnm:f=1+multi-krum:f=2")
     assert isinstance(chain, Chain)
     assert isinstance(chain.rule, Chain)
@@ -57,6 +57,10 @@ def test_a_chain_is_typed_as_one_rule_and_described_as_it_was_typed() -> None:
     assert registry.load("defense", text) == chain
     scenario = resolve(Scenario(defense=text, malicious=0.1, **SMALL)).scenario
     assert file_name(scenario, "0") == "fedavg-clip+nnm+multi-krum-none-seed0-0.json"
+    with pytest.raises(UnknownPluginError, match="--prefilter 'median' is not installed"):
+        registry.load("defense", "median+mean")
+    with pytest.raises(ConfigError, match="must name each link once"):
+        registry.load("defense", "clip:c=9+clip:c=1+mean")
 
 
 def test_the_declared_share_fills_every_link_of_a_chain() -> None:
@@ -78,11 +82,6 @@ def test_a_chain_is_shown_without_what_is_by_default() -> None:
     assert shown == "nnm+multi-krum:m=3,variant=canonical"
 
 
-def test_what_is_no_prefilter_cannot_stand_in_front() -> None:
-    with pytest.raises(UnknownPluginError, match="--prefilter 'median' is not installed"):
-        registry.load("defense", "median+mean")
-
-
 def test_a_chain_of_a_foreign_package_is_part_of_the_code_of_a_run() -> None:
     plain, chained = (
         load_plugins(Scenario(defense=text, malicious=0.1, **SMALL)).modules()
@@ -91,7 +90,7 @@ def test_a_chain_of_a_foreign_package_is_part_of_the_code_of_a_run() -> None:
     assert [path.rpartition("/")[2] for path in set(chained) - set(plain)] == ["nnm.py"]
 
 
-def test_a_chain_refuses_what_a_link_would_get() -> None:
+def test_what_a_chain_or_a_rule_cannot_be_is_refused_before_the_run() -> None:
     with pytest.raises(
         Incompatible, match="all messages of one length have one norm, but fsl sends"
     ):
@@ -100,11 +99,11 @@ def test_a_chain_refuses_what_a_link_would_get() -> None:
     with pytest.raises(Incompatible, match="works on BinaryMasks, SignBits, but fedpm sends"):
         resolve(Scenario(protocol="fedpm", defense="nnm:f=1+vote-margin", **SMALL))
     resolve(Scenario(protocol="fedpm", defense="entropy-filter+vote-margin", **SMALL))
-
-
-def test_more_rows_than_a_rule_can_look_at_are_refused_before_the_run() -> None:
     with pytest.raises(ConfigError, match=r"must have at most 48, got --per-round 60"):
         resolve(Scenario(defense="mda:f=4", clients=100, per_round=60))
+    with pytest.raises(Incompatible, match="would be the plain vote for signsgd"):
+        resolve(Scenario(protocol="signsgd", defense="log-odds-cap", **SMALL))
+    resolve(Scenario(protocol="fedpm", defense="log-odds-cap", **SMALL))
 
 
 def test_rates_hold_what_a_rule_left_out_against_the_truth() -> None:
@@ -118,6 +117,8 @@ def test_rates_hold_what_a_rule_left_out_against_the_truth() -> None:
     nobody = detection(Findings(kept), FINITE, torch.zeros(8, dtype=torch.bool))
     assert nobody["true_positive_rate"] is None
     assert "true_positive_rate" not in detection(Findings(), FINITE, malicious)
+    told = detection(Findings(None, {"c": float("inf")}), FINITE, torch.zeros(1, dtype=torch.bool))
+    assert told["findings"] == {"c": "inf"}, "JSON has no infinity"
 
 
 def test_a_filter_and_a_rule_say_together_whom_they_left_out() -> None:
@@ -180,7 +181,7 @@ def test_the_truth_and_the_root_are_shown_only_to_who_needs_them() -> None:
     assert ROOT == 100
 
 
-def test_the_findings_of_the_server_are_not_those_of_an_attacker_s_questions() -> None:
+def test_an_attackers_questions_leave_no_findings_and_move_nothing_where_undefined() -> None:
     x = torch.arange(9.0)[:, None].repeat(1, 3) ** 2
     situation = example_situation(FloatVectors(x), MultiKrum(f=2))
     view = attack_view(DynOpt(), situation)
@@ -188,6 +189,11 @@ def test_the_findings_of_the_server_are_not_those_of_an_attacker_s_questions() -
     view.defense(view.own)
     assert situation.view.findings.kept is None
     assert situation.view.findings.notes == {}
+    x = torch.arange(12.0)[:, None].repeat(1, 3) ** 2
+    situation = example_situation(FloatVectors(x), MultiKrum(f=5))  # 13 rows are needed
+    view = attack_view(DynOpt(), situation)
+    assert view.defense is not None
+    assert view.defense(view.own).tolist() == x.mean(dim=0).tolist()
 
 
 def test_who_may_not_read_the_others_does_not_ask_about_what_they_sent_earlier() -> None:
@@ -255,24 +261,16 @@ def test_a_rule_that_leaves_out_most_of_the_honest_is_doubted_unless_it_always_d
     assert any(flag.startswith("the rule left out 6") for flag in dnc.flags), dnc.flags
 
 
-def test_a_rule_that_fell_back_is_doubted() -> None:
+def test_a_rule_that_fell_back_or_stopped_early_is_doubted() -> None:
     turned = {"attack": "sign-flip", "malicious": 0.97, "clients": 50, "per_round": 3}
     flags = fedbench.play(Scenario(**(SMALL | turned | {"defense": "fltrust"}))).flags
     assert "the rule fell back in some rounds: no trust" in flags
     honest = fedbench.play(Scenario(defense="fltrust", malicious=0.2, **SMALL)).flags
     assert not any("fell back" in flag for flag in honest)
-
-
-def test_a_rule_that_stopped_early_is_doubted() -> None:
     for steps, doubted in ((1, True), (100, False)):
         rule = f"geometric-median:iterations={steps}"
         flags = fedbench.play(Scenario(defense=rule, malicious=0.2, **SMALL)).flags
         assert any("stopped early in some rounds: 1 steps did" in flag for flag in flags) == doubted
-
-
-def test_findings_are_legible_in_json() -> None:
-    told = detection(Findings(None, {"c": float("inf")}), FINITE, torch.zeros(1, dtype=torch.bool))
-    assert told["findings"] == {"c": "inf"}, "JSON has no infinity"
 
 
 def test_in_rounds_without_attack_nobody_is_malicious_to_a_rule_s_rates() -> None:
@@ -299,11 +297,6 @@ def test_the_truth_comes_first_or_not_at_all() -> None:
     assert several == {"oracle+krum:f=none,variant=canonical"}
 
 
-def test_a_link_is_named_once() -> None:
-    with pytest.raises(ConfigError, match="must name each link once"):
-        registry.load("defense", "clip:c=9+clip:c=1+mean")
-
-
 def test_root_data_are_nobody_s_validation_data_and_no_mechanism_covers_them() -> None:
     setup = prepare(Scenario(defense="fltrust", malicious=0.2, **SMALL))
     rows = torch.cat(setup.population.validation)
@@ -313,12 +306,6 @@ def test_root_data_are_nobody_s_validation_data_and_no_mechanism_covers_them() -
     assert not bool(torch.isin(setup.population.root, rows).any())
     with pytest.raises(Incompatible, match="trains on clients' validation images as they are"):
         resolve(Scenario(defense="fltrust", mechanism="dp-sgd", **SMALL))
-
-
-def test_a_cap_on_odds_is_refused_where_the_server_takes_the_majority() -> None:
-    with pytest.raises(Incompatible, match="would be the plain vote for signsgd"):
-        resolve(Scenario(protocol="signsgd", defense="log-odds-cap", **SMALL))
-    resolve(Scenario(protocol="fedpm", defense="log-odds-cap", **SMALL))
 
 
 @pytest.mark.parametrize("rule", ["rlr:f=2", "centered-clipping:tau=0.1", "fltrust", "median"])
@@ -332,14 +319,6 @@ def test_real_rows_are_handed_on_as_measured_from_the_middle(rule: str) -> None:
         one, two = answer(alone, payload).double(), answer(chained, payload).double()
         largest = float(one.abs().max())
         torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-4 * largest, msg=str(type(payload)))
-
-
-def test_a_question_to_a_rule_that_is_not_defined_moves_nothing() -> None:
-    x = torch.arange(12.0)[:, None].repeat(1, 3) ** 2
-    situation = example_situation(FloatVectors(x), MultiKrum(f=5))  # 13 rows are needed
-    view = attack_view(DynOpt(), situation)
-    assert view.defense is not None
-    assert view.defense(view.own).tolist() == x.mean(dim=0).tolist()
 
 
 def test_a_gain_is_relative_and_leaves_both_as_they_are() -> None:

@@ -50,14 +50,11 @@ def honest(seed: int = 0, n: int = 9, d: int = 40) -> AttackContext:
     return example_situation(FloatVectors(x + key.fold("mean").normal(d)), Mean(), range(M))
 
 
-def test_ipm_sends_minus_eps_times_the_mean_of_the_benign_rows_alone() -> None:
+def test_ipm_sends_minus_eps_times_the_benign_mean_and_mirrors_masks() -> None:
     here = situation([1.0], [2.0], [6.0])
     assert sent(IPM(), here)[1].tolist() == [[-1.5], [-1.5]]  # -0.5 * 3
     assert sent(IPM(eps=100), here)[1].tolist() == [[-300.0], [-300.0]]
     assert sent(IPM(knows="colluders"), here)[1].tolist() == [[-15.0], [-15.0]]  # -0.5 * 30
-
-
-def test_ipm_of_masks_mirrors_at_one_half() -> None:
     # A mean of 3/4 becomes 1/2 - 1/2 * 1/4 = 3/8, which is no longer a one; 1/4 becomes 5/8.
     bits = torch.tensor([[1, 0]] * M + [[1, 0], [1, 0], [1, 1], [0, 0]]).bool()
     payload = BinaryMasks(bits, torch.zeros(6, 0))
@@ -83,7 +80,7 @@ def test_sign_flip_of_the_mean_is_that_and_reads_what_it_needs() -> None:
     assert SignFlip(of="mean").needs() == Knowledge("all")
 
 
-def test_alie_has_the_z_of_its_paper() -> None:
+def test_alie_sends_the_mean_minus_the_z_of_its_paper_with_ddof_1() -> None:
     # n = 5, m = 2: s = floor(3.5) - 2 = 1, so z = Phi^-1(2 / 3) = 0.430727.
     assert largest_z(5, 2) == pytest.approx(0.430727, abs=1e-6)
     assert largest_z(50, 24) == pytest.approx(1.426077, abs=1e-6)  # s = 26 - 24, Phi^-1(24 / 26)
@@ -91,9 +88,6 @@ def test_alie_has_the_z_of_its_paper() -> None:
     assert largest_z(5, 3) == 4.0  # the adversary is a majority: s = 0
     assert largest_z(2, 1) == -4.0
     assert largest_z(4, 4) == 0.0
-
-
-def test_alie_sends_the_mean_minus_z_deviations_with_ddof_1() -> None:
     # mean 3, std sqrt((4 + 1 + 9) / 2) = 2.645751; with ddof 0 it would be 2.160247.
     view, rows = sent(ALIE(), situation([1.0], [2.0], [6.0]))
     assert rows[:, 0].tolist() == pytest.approx([3 - 0.430727 * 2.645751] * 2, abs=1e-5)
@@ -103,11 +97,13 @@ def test_alie_sends_the_mean_minus_z_deviations_with_ddof_1() -> None:
     )
 
 
-def test_min_max_in_one_dimension_goes_to_the_farther_end_of_the_longest_distance() -> None:
+def test_min_max_goes_to_the_farther_end_of_the_longest_distance_or_stays() -> None:
     # mean 2, std sqrt(7); the longest distance is 5, and 5 below the row at 5 is 0.
     view, rows = sent(MinMax(), situation([0.0], [1.0], [5.0]))
     assert rows[:, 0].tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
     assert view.notes["gamma"] == pytest.approx(2 / math.sqrt(7))
+    for attack in (MinMax(), MinSum(), MinMax(direction="sign")):
+        assert sent(attack, situation([3.0], [3.0]))[1].tolist() == [[3.0], [3.0]]
 
 
 @pytest.mark.parametrize(("bound", "expected"), [("max", -1.0), ("min", 1.0)])
@@ -138,12 +134,7 @@ def test_min_max_and_min_sum_sit_exactly_on_their_bounds(direction: Any, seed: i
         assert float((rows[0].double() - mean) @ mean) < 0 or direction == "std"
 
 
-def test_min_max_of_rows_that_are_all_equal_stays_there() -> None:
-    for attack in (MinMax(), MinSum(), MinMax(direction="sign")):
-        assert sent(attack, situation([3.0], [3.0]))[1].tolist() == [[3.0], [3.0]]
-
-
-def test_noise_is_as_long_as_the_own_update_times_scale() -> None:
+def test_noise_is_as_long_as_what_was_learned_times_scale() -> None:
     d = 20_000
     x = torch.cat([torch.full((1, d), 2.0), torch.full((1, d), -7.0), torch.ones(1, d)])
     here = example_situation(FloatVectors(x), Mean(), range(M))
@@ -155,9 +146,6 @@ def test_noise_is_as_long_as_the_own_update_times_scale() -> None:
     assert abs(float(torch.corrcoef(rows)[0, 1])) < 0.05
     assert NoiseAttack().needs() == Knowledge()
     assert view.notes == {}
-
-
-def test_noise_about_probabilities_is_as_long_as_what_was_learned() -> None:
     # Of an update 0.5 + 0.1, where 0.5 is what was received, 0.1 was learned.
     here = example_situation(FloatVectors(torch.full((3, 20_000), 0.6)), Mean(), range(M))
     here = dataclasses.replace(here, idle=torch.full((3, 20_000), 0.5))
@@ -206,7 +194,7 @@ def learned(trained: Tensor, updates: Tensor, idle: Tensor) -> AttackContext:
     return dataclasses.replace(here, trained=trained, idle=idle)
 
 
-def test_pga_is_the_ascent_as_long_as_honest_updates_are() -> None:
+def test_pga_is_the_ascent_as_long_as_honest_updates_or_their_opposite() -> None:
     # Honest updates are (3, 4) and (0, 1) from (1, 1): tau = 3. The ascents (0, -2) and (6, 8).
     updates = torch.tensor([[4.0, 5.0], [1.0, 2.0], [1.0, 11.0]])
     here = learned(torch.tensor([[1.0, -1.0], [7.0, 9.0]]), updates, torch.ones(3, 2))
@@ -216,9 +204,6 @@ def test_pga_is_the_ascent_as_long_as_honest_updates_are() -> None:
     # The benign message is 10 from there, and none of its business.
     _, rows = sent(PGA(scale=0.5), here)
     torch.testing.assert_close(rows, torch.tensor([[1.0, -0.5], [1.9, 2.2]]))
-
-
-def test_pga_that_has_diverged_sends_the_opposite() -> None:
     updates = torch.tensor([[3.0, 4.0], [0.0, 5.0], [1.0, 1.0]])
     here = learned(torch.tensor([[math.nan, 1.0], [2.0, 0.0]]), updates, torch.zeros(3, 2))
     view, rows = sent(PGA(), here)
@@ -245,12 +230,9 @@ def test_pga_in_a_run_points_away_from_what_honest_clients_learn() -> None:
     assert one.notes["diverged"] == 0
 
 
-def test_a_free_rider_sends_what_it_would_have_without_training() -> None:
+def test_a_free_rider_sends_nothing_learned_or_replays_the_last_global_update() -> None:
     here = learned(torch.zeros(2, 2), torch.ones(3, 2), torch.full((3, 2), 0.25))
     assert sent(FreeRider(), here)[1].tolist() == [[0.25, 0.25]] * 2
-
-
-def test_a_free_rider_replays_the_last_global_update() -> None:
     attack, memory, rows = FreeRider(kind="replay"), None, []
     here = learned(torch.zeros(2, 2), torch.ones(3, 2), torch.zeros(3, 2))
     for weights in ([[5.0, 7.0]], [[6.0, 5.0]], [[6.0, 4.0]]):
@@ -259,9 +241,6 @@ def test_a_free_rider_replays_the_last_global_update() -> None:
         message, memory = attack.craft(view, memory)
         rows.append(message.values()[0].tolist())
     assert rows == [[0.0, 0.0], [1.0, -2.0], [0.0, -1.0]]
-
-
-def test_a_free_rider_replays_scores_from_the_scores_that_it_received() -> None:
     attack, memory, rows = FreeRider(kind="replay"), None, []
     for score in (1.0, 4.0):
         idle = torch.tensor([[score, 1.0]]).expand(3, -1)

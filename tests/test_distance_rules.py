@@ -77,13 +77,15 @@ def test_rows_that_tie_are_picked_by_their_distances_to_all_however_small() -> N
             assert order[best] == 2, (scale, order)
 
 
-def test_multi_krum_picks_n_minus_f_rows_or_stops_where_2f_plus_2_are_left() -> None:
+def test_multi_krum_picks_n_minus_f_rows_or_stops_where_2f_plus_2_are_left_and_none_twice() -> None:
     x = squared_distances(draw(0, 13, 3))
     assert int(MultiKrum(f=3).select(x).sum()) == 10
     assert int(MultiKrum(f=3, variant="recursive").select(x).sum()) == 5
     assert int(MultiKrum(f=3, variant="public").select(x).sum()) == 5
     assert MultiKrum(f=3, variant="public", m=4).rows_needed() == 12
     assert MultiKrum(f=3, m=4).rows_needed() == 9
+    chosen = krum_picks(torch.zeros(6, 6, dtype=torch.float64), 4, 1)
+    assert chosen.tolist() == [True, True, True, True, False, False]
 
 
 def slow_krum(x: list[list[float]], picks: int, f: int, variant: str) -> list[int]:
@@ -355,7 +357,7 @@ def test_centred_clipping_is_its_definition(seed: int) -> None:
     torch.testing.assert_close(out.double(), expected, atol=1e-4, rtol=1e-5)
 
 
-def test_norm_bound_by_hand() -> None:
+def test_norm_bound_by_hand_and_its_noise_follows_the_servers_key() -> None:
     # Norms 5, 1, 10. Bounded by 2: (1.2, 1.6), (0, 1), (0, -2); by their median, 5: (3, 4), (0, 1),
     # (0, -5). Sizes 1, 2, 3 do not count.
     x = torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.0, -10.0]])
@@ -368,9 +370,6 @@ def test_norm_bound_by_hand() -> None:
     other[2] = torch.tensor([0.0, 10.0])  # the other end of the ball: the bound is attained
     moved = answer(NormBound(c=2.0), other) - answer(NormBound(c=2.0), x)
     assert float(moved.norm()) == pytest.approx(NormBound(c=2.0).sensitivity(5.0, 3) or 0)
-
-
-def test_the_noise_of_norm_bound_has_its_width_and_follows_the_servers_key() -> None:
     x, rule = torch.zeros(2, 20_000), NormBound(c=1.0, noise=0.5)
     draws = [rule.aggregate(FloatVectors(x), None, view(2, seed))[0] for seed in (1, 1, 2)]
     assert torch.equal(draws[0], draws[1])
@@ -435,8 +434,3 @@ def test_what_the_traits_say_of_shift_scale_and_f_is_so(rule: Any) -> None:
 def test_distance_rules_keep_the_promises_of_rules(rule: Defense[Any]) -> None:
     if rule != NormBound(c=4.0):  # which does not return what all sent, if that is larger
         check_defense(rule)
-
-
-def test_no_row_is_picked_twice() -> None:
-    chosen = krum_picks(torch.zeros(6, 6, dtype=torch.float64), 4, 1)
-    assert chosen.tolist() == [True, True, True, True, False, False]

@@ -212,15 +212,12 @@ def test_it_hurts_more_than_an_honest_round_on_every_alphabet(payload: Payload) 
     assert float((view.defense(sent).double() - mean).norm()) > float(honest_damage)
 
 
-def test_both_ways_through_the_codec_exist() -> None:
+def test_both_ways_through_the_codec_exist_and_a_unit_step_is_felt_by_rankings() -> None:
     x = Key(0).normal(9, 12)
     payload = Rankings(ranking(x, (12,)), (12,))
     by_codec = attacked(DynOpt(via="codec"), Mean(), payload)[1]
     by_wire = attacked(DynOpt(via="wire"), Mean(), payload)[1]
     assert by_codec.values().tolist() == by_wire.values().tolist()  # sorting has no headers
-
-
-def test_a_unit_step_is_felt_by_rankings_however_many_edges_there_are() -> None:
     x = Key(0).normal(1, 4000).expand(9, -1) + 0.01 * Key(1).normal(9, 4000)
     payload = Rankings(ranking(x, (4000,)), (4000,))
     view, sent = attacked(DynOpt(direction="unit", bound=10.0), Mean(), payload)
@@ -232,11 +229,29 @@ def test_a_unit_step_is_felt_by_rankings_however_many_edges_there_are() -> None:
 UNIT = Scale(near=1.0, far=1.0, bound=1e5)
 
 
-def test_a_grid_search_prefers_the_smallest_of_equals_and_says_when_it_ends_on_the_bound() -> None:
-    found = best_of_grid(lambda gamma: min(gamma, 4.0), UNIT)
-    assert found.gamma == pytest.approx(4.0, rel=1e-3)
-    assert found.ended == "converged"
+def test_the_grid_search_finds_peaks_the_smallest_of_equals_and_its_bound() -> None:
+    search = best_of_grid(lambda gamma: min(gamma, 4.0), UNIT)
+    assert search.gamma == pytest.approx(4.0, rel=1e-3)
+    assert search.ended == "converged"
     assert best_of_grid(lambda gamma: gamma, UNIT).ended == "bound"
+
+    # A tooth that rises in proportion and falls off at once: within 1 % of its tip.
+    def tooth(gamma: float, tip: float) -> float:
+        return gamma if 0 < gamma <= tip else 0.0
+
+    for tip in (0.3, 0.777, 2.9, 20.0, 300.0):
+        gamma = best_of_grid(partial(tooth, tip=tip), UNIT).gamma
+        assert 0.99 * tip <= gamma <= tip
+
+        def other_side(gamma: float, tip: float = tip) -> float:
+            return tooth(-gamma, tip)
+
+        gamma = best_of_grid(other_side, UNIT, sides=(1, -1)).gamma
+        assert 0.99 * tip <= -gamma <= tip
+    assert best_of_grid(lambda gamma: 1 / (1 + gamma), UNIT).gamma == 0.0
+    assert best_of_grid(lambda gamma: 3.0, UNIT).gamma == 0.0
+    assert best_of_grid(lambda gamma: float("nan"), UNIT).ended == "never"
+    assert best_of_grid(lambda g: float("inf") if g > 2 else g, UNIT).gamma <= 2
 
 
 def test_the_oracle_does_not_know_the_server_s_randomness() -> None:
@@ -249,32 +264,6 @@ def test_the_oracle_does_not_know_the_server_s_randomness() -> None:
     assert view.defense is not None
     server, _ = Dice().aggregate(situation.honest, None, situation.view)  # type: ignore[no-untyped-call]
     assert not torch.equal(view.defense(view.own), server)
-
-
-def test_a_grid_search_looks_closer_around_its_peaks_on_both_sides() -> None:
-    # A tooth that rises in proportion and falls off at once: within 1 % of its tip.
-    def tooth(gamma: float, tip: float) -> float:
-        return gamma if 0 < gamma <= tip else 0.0
-
-    for tip in (0.3, 0.777, 2.9, 20.0, 300.0):
-        found = best_of_grid(partial(tooth, tip=tip), UNIT).gamma
-        assert 0.99 * tip <= found <= tip
-
-        def other_side(gamma: float, tip: float = tip) -> float:
-            return tooth(-gamma, tip)
-
-        found = best_of_grid(other_side, UNIT, sides=(1, -1)).gamma
-        assert 0.99 * tip <= -found <= tip
-
-
-def test_a_grid_search_that_finds_nothing_better_than_no_push_returns_zero() -> None:
-    assert best_of_grid(lambda gamma: 1 / (1 + gamma), UNIT).gamma == 0.0
-    assert best_of_grid(lambda gamma: 3.0, UNIT).gamma == 0.0
-
-
-def test_a_grid_search_survives_damage_that_is_not_finite() -> None:
-    assert best_of_grid(lambda gamma: float("nan"), UNIT).ended == "never"
-    assert best_of_grid(lambda g: float("inf") if g > 2 else g, UNIT).gamma <= 2
 
 
 def test_the_oracle_is_a_snapshot() -> None:

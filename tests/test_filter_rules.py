@@ -146,13 +146,19 @@ def test_dnc_equals_the_singular_vectors_of_the_sketch(rule: DnC) -> None:
         assert_rounded_alike(out, dnc_slowly(x, rule, Key(seed)))
 
 
-def test_dnc_without_malicious_rows_is_the_mean_and_c_is_rounded_up() -> None:
-    x = FloatVectors(alike(5))
-    torch.testing.assert_close(answer(DnC(f=0), x), x.x.mean(dim=0))
-    view = view_of(x)
-    answer(DnC(f=2, c=1.2), x, view)  # 2.4
+def test_dnc_without_malicious_rows_is_the_mean_and_averages_no_row_that_is_not_finite() -> None:
+    rows = FloatVectors(alike(5))
+    torch.testing.assert_close(answer(DnC(f=0), rows), rows.x.mean(dim=0))
+    view = view_of(rows)
+    answer(DnC(f=2, c=1.2), rows, view)  # 2.4
     assert view.findings.kept is not None
     assert int(view.findings.kept.sum()) == 6
+    x = alike(6)
+    x[1], x[4, 3] = torch.nan, torch.inf
+    view = view_of(FloatVectors(x))
+    torch.testing.assert_close(
+        answer(DnC(f=1), FloatVectors(x), view), x[[0, 2, 3, 5, 6, 7, 8]].mean(dim=0)
+    )
 
 
 def test_dnc_survives_rows_far_away_in_one_direction_and_rows_that_are_not_finite() -> None:
@@ -164,15 +170,6 @@ def test_dnc_survives_rows_far_away_in_one_direction_and_rows_that_are_not_finit
         torch.testing.assert_close(out, x[[0, 2, 3, 5, 6, 7, 8]].mean(dim=0))
         assert view.findings.kept is not None
         assert view.findings.kept.nonzero()[:, 0].tolist() == [0, 2, 3, 5, 6, 7, 8]
-
-
-def test_dnc_averages_no_row_that_is_not_finite_however_few_it_leaves_out() -> None:
-    x = alike(6)
-    x[1], x[4, 3] = torch.nan, torch.inf
-    view = view_of(FloatVectors(x))
-    torch.testing.assert_close(
-        answer(DnC(f=1), FloatVectors(x), view), x[[0, 2, 3, 5, 6, 7, 8]].mean(dim=0)
-    )
 
 
 def test_dnc_does_not_see_a_row_that_is_far_away_where_the_sketch_does_not_look() -> None:
@@ -297,14 +294,11 @@ def test_foolsgold_leaves_out_sybils_and_cannot_leave_out_a_single_attacker() ->
     assert bool(view.findings.kept.tolist()[2])
 
 
-def test_foolsgold_averages_if_all_histories_are_parallel_and_says_so() -> None:
+def test_foolsgold_averages_parallel_histories_and_remembers_nothing_that_is_not_finite() -> None:
     rows = floats([1, 1], [2, 2], [6, 6])
     view = view_of(rows)
     assert answer(FoolsGold(), rows, view).tolist() == [3, 3]
     assert view.findings.notes == {"fell_back": "all parallel"}
-
-
-def test_foolsgold_neither_uses_nor_remembers_a_message_that_is_not_finite() -> None:
     x = alike(3, 5)
     x[2, 1] = torch.nan
     out, state = FoolsGold().aggregate(FloatVectors(x), {}, view_of(FloatVectors(x)))
@@ -456,7 +450,7 @@ def test_flame_admits_the_first_majority_of_single_linkage() -> None:
         assert view.findings.kept.nonzero()[:, 0].tolist() == admitted
 
 
-def test_flame_adds_noise_of_its_share_of_the_median_norm() -> None:
+def test_flame_adds_noise_of_its_share_of_the_median_norm_and_says_if_it_found_no_cluster() -> None:
     x = FloatVectors(alike(1, 9, 4000))
     noise = answer(FLAME(noise=0.01), x) - answer(FLAME(noise=0), x)
     # Of 4000 draws the standard deviation is within 5 / sqrt(8000) = 5.6 % of the true one.
@@ -464,6 +458,10 @@ def test_flame_adds_noise_of_its_share_of_the_median_norm() -> None:
     other = answer(FLAME(noise=0.01), x, view_of(x, key=1))
     assert not torch.equal(other, answer(FLAME(noise=0.01), x))
     assert not FLAME(noise=0).traits().randomized
+    rows = floats([1, 0], [0, 1], [torch.nan, 0], [torch.inf, 0])
+    view = view_of(rows)
+    FLAME(noise=0).aggregate(rows, None, view)
+    assert view.findings.notes == {"fell_back": "no cluster"}
 
 
 @pytest.mark.parametrize("rule", [FLAME(noise=0), SignGuard(share=1)], ids=repr)
@@ -471,13 +469,6 @@ def test_a_row_that_is_not_finite_counts_as_an_infinite_norm(rule: Defense[Any])
     # The median of 2, 4, 8 and two infinite norms is 8, so that nothing is clipped; without them 4.
     rows = floats([2, 0], [torch.nan, 0], [4, 0], [8, 0], [0, torch.inf])
     torch.testing.assert_close(answer(rule, rows), torch.tensor([14 / 3, 0]))
-
-
-def test_flame_says_if_it_found_no_cluster() -> None:
-    rows = floats([1, 0], [0, 1], [torch.nan, 0], [torch.inf, 0])
-    view = view_of(rows)
-    FLAME(noise=0).aggregate(rows, None, view)
-    assert view.findings.notes == {"fell_back": "no cluster"}
 
 
 def test_flame_and_signguard_find_masks_with_other_angles_or_densities() -> None:
@@ -509,9 +500,6 @@ def test_rlr_turns_the_weighted_mean_around_where_too_few_agree() -> None:
     assert view.findings.notes["turned"] == pytest.approx(1 / 3)
     assert torch.equal(answer(RLR(f=1), rows, view), answer(RLR(f=4, theta=2), rows, view))
     torch.testing.assert_close(answer(RLR(theta=3), rows, view)[2], torch.tensor(-0.25))
-
-
-def test_rlr_mirrors_masks_and_rankings_at_the_middle() -> None:
     bits = torch.tensor([[1, 1], [1, 1], [1, 1], [0, 1], [0, 1]]).bool()
     masks = BinaryMasks(bits, torch.zeros(5, 0))
     torch.testing.assert_close(answer(RLR(f=1), masks), torch.tensor([0.4, 1]))

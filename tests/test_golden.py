@@ -60,13 +60,10 @@ def flat(d: int) -> Shared:
     return Shared(ConvNet((1, 1, d), (), (), 1), 0, torch.device("cpu"))
 
 
-def test_figure_1_of_the_fsl_paper_the_reputations_add_up_to_a() -> None:
+def test_figure_1_of_the_fsl_paper_votes_add_up_to_a_and_sort_it() -> None:
     votes = rankings(R1, R2, R3)
     assert votes.values()[0].tolist() == [1, 5, 2, 3, 0, 4]
     assert votes.values().sum(dim=0).tolist() == [2, 12, 3, 11, 8, 9]
-
-
-def test_figure_1_of_the_fsl_paper_the_vote_sorts_a() -> None:
     total = torch.tensor([2, 12, 3, 11, 8, 9])
     state = FSL().server_step(flat(6), torch.zeros(1, 6), total.double() / 3, 3, Key(0))
     assert state.tolist() == [[0, 2, 4, 5, 3, 1]]
@@ -199,9 +196,14 @@ def test_the_femnist_rows_of_table_1_too(protocol: FedAvg, printed: float) -> No
     assert printed in (round(mib, 2), math.floor(mib * 100) / 100)
 
 
-def test_krum_sums_over_neighbours_and_not_over_itself() -> None:
+def test_krum_sums_over_neighbours_and_the_default_multi_krum_averages_n_minus_f_rows() -> None:
     # n = 5, f = 1: two neighbours. The pair 0, 0.1 is tightest, but 6 has the closest two.
     assert aggregate(MultiKrum(f=1, m=1), rows(0.0, 0.1, 5.0, 6.0, 7.0)).item() == 6.0
+    # D9: a default of m = 1 reports Krum as Multi-Krum.
+    assert aggregate(MultiKrum(f=1), rows(0.0, 0.1, 5.0, 6.0, 107.0)).item() == pytest.approx(2.775)
+    x = rows(1.0, 2.0, 3.0, 4.0, torch.nan)
+    assert aggregate(MultiKrum(f=1), x).item() == 2.5
+    assert aggregate(MultiKrum(f=1), x.take([4, 0, 1, 2, 3])).item() == 2.5
 
 
 # D1: one input on which Krum and the five scores that public code calls Krum pick five other rows.
@@ -210,14 +212,11 @@ D1 = torch.tensor(
 )
 
 
-def test_krum_scores_are_sums_of_squared_distances_to_n_minus_f_minus_2_others() -> None:
+def test_krum_scores_are_squared_distances_to_n_minus_f_minus_2_others_and_no_other_score() -> None:
     # n = 7, f = 1: four neighbours. Row 1 by hand: the others are at 36, 136, 5, 17, 149 and 73,
     # and 5 + 17 + 36 + 73 = 131. Row 3: 17, 5, 34, 82 = 138.
     scores = krum_scores(squared_distances(D1), f=1)
     assert scores.tolist() == pytest.approx([170, 131, 243, 138, 148, 246, 178])
-
-
-def test_krum_is_none_of_the_five_scores_that_public_code_gives_that_name() -> None:
     squared = squared_distances(D1)
     near = squared.sort(dim=1).values
     variants = {
@@ -230,11 +229,6 @@ def test_krum_is_none_of_the_five_scores_that_public_code_gives_that_name() -> N
     winners = {name: int(score.argmin()) for name, score in variants.items()}
     assert list(winners.values()) == [0, 3, 4, 6, 3]
     assert MultiKrum(f=1, m=1).select(squared).nonzero().tolist() == [[1]]
-
-
-def test_the_default_multi_krum_averages_n_minus_f_rows_and_is_not_krum() -> None:
-    # D9: a default of m = 1 reports Krum as Multi-Krum.
-    assert aggregate(MultiKrum(f=1), rows(0.0, 0.1, 5.0, 6.0, 107.0)).item() == pytest.approx(2.775)
 
 
 def test_squared_distances_survive_a_common_offset() -> None:
@@ -270,19 +264,10 @@ def test_sign_flip_sends_the_negative_of_its_own_update() -> None:
         assert sent.x.tolist() == [[-2.0, 4.0], [-6.0, -8.0], [5.0, 6.0]]
 
 
-def test_one_nan_row_is_not_selected_and_does_not_spread() -> None:
-    x = rows(1.0, 2.0, 3.0, 4.0, torch.nan)
-    assert aggregate(MultiKrum(f=1), x).item() == 2.5
-    assert aggregate(MultiKrum(f=1), x.take([4, 0, 1, 2, 3])).item() == 2.5
-
-
-def test_trimmed_mean_drops_f_on_each_side() -> None:
+def test_trimmed_mean_drops_f_on_each_side_and_both_medians_are_named() -> None:
     # f = 1 of 5 keeps 1, 2, 6; dropping on one side only would give 4 or 1.25.
     assert aggregate(TrimmedMean(f=1), rows(6.0, -3.0, 2.0, 100.0, 1.0)).item() == 3.0
     assert aggregate(TrimmedMean(f=0), rows(1.0, 2.0, 6.0)).item() == 3.0
-
-
-def test_both_medians_of_an_even_number_are_named() -> None:
     x = rows(4.0, 1.0, 2.0, 100.0)
     assert aggregate(Median(), x).item() == 3.0
     assert aggregate(Median(even="lower"), x).item() == 2.0

@@ -55,16 +55,13 @@ def bits(attack: Any, payload: Payload, m: int) -> list[list[int]]:
     return sent(attack, payload, m).mask.int().tolist()  # type: ignore[no-any-return]
 
 
-def test_the_complement_is_that_of_the_majority_of_which_a_tie_is_none() -> None:
+def test_the_complement_is_that_of_the_majority_or_over_noise_its_own() -> None:
     # Two of three colluders have a 1 first, one second; the benign rows say the contrary.
     three = masks([1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1], [0, 1, 1])
     assert bits(Complement(), three, 3) == [[0, 1, 1]] * 3
     two = masks([1, 0], [0, 0], [1, 1])
     assert bits(Complement(), two, 2) == [[1, 1]] * 2
     assert bits(Complement(of="own"), two, 2) == [[0, 1], [1, 1]]
-
-
-def test_masks_over_different_noise_are_complemented_one_by_one() -> None:
     seeds, rest = torch.tensor([[1], [2], [3]]), torch.ones(3, 2)
     noise = NoiseMasks(torch.tensor([[1, 1], [1, 0], [1, 1]]).bool(), seeds, rest, "uniform", 0.1)
     view = view_of(Complement(), noise, 2)
@@ -182,7 +179,7 @@ def test_margin_overturns_as_much_as_the_best_of_all_choices(tie: Any, m: int, b
         assert changes(out.mask.int(), benign, TIES[tie]) == most == view.notes["overturned"]
 
 
-def test_margin_is_honest_where_nothing_can_be_changed_and_ties_are_the_servers() -> None:
+def test_margin_overturns_what_it_can_ties_are_the_servers_and_its_own_rows_count_once() -> None:
     # b = 4, m = 2. Ones 4, 3, 2, 1, 0. With none of the colluders' 4 and 3 of 6 remain: masks keep
     # what is strictly above 1/2, so 3 of 6 is 0 and the second falls. 2 of 4 was 0 and rises with
     # two more; 1 and two more are 3 of 6, still 0. Signs: 3 of 6 is a tie that stays, which neither
@@ -193,9 +190,6 @@ def test_margin_is_honest_where_nothing_can_be_changed_and_ties_are_the_servers(
     signs = sent(Margin(), SignBits(payload.mask), 2)
     assert signs.positive.int().tolist() == [[1, 0, 1, 1, 0]] * 2
     assert bits(Margin(rest="against"), payload, 2) == [[0, 0, 1, 1, 1]] * 2
-
-
-def test_margin_scales_what_its_own_rows_say_to_the_benign_ones() -> None:
     # One colluder of seven: its own row, six times over, cannot be overturned by one vote.
     payload = masks([1, 0], *[[0, 1]] * 6)
     assert bits(Margin(knows="colluders"), payload, 1) == [[1, 0]]
@@ -285,7 +279,7 @@ def test_a_stealthy_message_closes_as_many_gates_where_most_is_behind_them() -> 
     out.check()
 
 
-def test_what_was_saved_up_is_released_at_once_and_saving_starts_again() -> None:
+def test_what_was_saved_up_is_released_at_once_through_the_codec() -> None:
     # wait = 2, scale = 3: honest, honest, -3 (1 + 2 + 4) = -21, and honest again.
     attack, memory, said = ResidualRelease(wait=2, scale=3.0), None, []
     for update in (1.0, 2.0, 4.0, 8.0, 16.0, float("nan"), 1.0):
@@ -295,9 +289,6 @@ def test_what_was_saved_up_is_released_at_once_and_saving_starts_again() -> None
     assert said[:5] == [1.0, 2.0, -21.0, 8.0, 16.0]
     assert said[5] == -72.0  # NaN is not added: -3 (8 + 16)
     assert said[6] == 1.0
-
-
-def test_a_release_goes_through_the_codec() -> None:
     x = torch.tensor([[5.0, -1.0, 2.0], [1.0, 1.0, 1.0]])
     blank = SparseVectors(
         torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 1), torch.zeros(2, 0), 3

@@ -121,15 +121,12 @@ def of_density(*ones: int, d: int = 10) -> BinaryMasks:
     return masks(torch.stack([(torch.arange(d) < count) for count in ones]))
 
 
-def test_the_density_filter_counts_median_deviations() -> None:
+def test_the_density_filter_counts_median_deviations_of_a_bit_at_least() -> None:
     # Ones 5, 5, 6, 4, 9: the median is 5, deviations 0, 0, 1, 1, 4, of which the median is 1.
     # Mean and standard deviation, 5.8 and 1.72, would keep 9 within 2 of them.
     sent = of_density(5, 5, 6, 4, 9)
     assert passed(DensityFilter(width=4.0), sent) == [0, 1, 2, 3, 4]
     assert passed(DensityFilter(width=3.9), sent) == [0, 1, 2, 3]
-
-
-def test_where_most_masks_are_equally_dense_one_bit_is_the_deviation() -> None:
     sent = of_density(5, 5, 5, 5, 6, 7, 8)
     assert passed(DensityFilter(width=1.0), sent) == [0, 1, 2, 3, 4]
     assert passed(DensityFilter(width=2.0), sent) == [0, 1, 2, 3, 4, 5]
@@ -151,7 +148,7 @@ def test_a_mask_may_be_too_sparse_but_not_too_typical() -> None:
     assert 0 in passed(EntropyFilter(), masks(bits))
 
 
-def test_surprise_is_the_cross_entropy_under_the_others() -> None:
+def test_surprise_is_the_cross_entropy_under_the_others_in_every_tile() -> None:
     for seed in range(20):
         bits = drawn(seed, 3 + seed % 6, 17)
         expected = []
@@ -164,9 +161,6 @@ def test_surprise_is_the_cross_entropy_under_the_others() -> None:
             expected.append(cost / len(row))
         for sent in (masks(bits), SignBits(bits)):
             assert surprises(sent).tolist() == pytest.approx(expected)
-
-
-def test_surprise_of_more_than_one_tile() -> None:
     bits = drawn(0, 3, 70_000)
     left, right = surprises(masks(bits[:, :40_000])), surprises(masks(bits[:, 40_000:]))
     torch.testing.assert_close(surprises(masks(bits)), (4 * left + 3 * right) / 7)
@@ -215,7 +209,7 @@ def positions(*rows: list[int], sizes: tuple[int, ...]) -> Rankings:
     return Rankings(blank, sizes).nearest(torch.tensor(rows))
 
 
-def test_positions_are_clipped_around_the_median_position() -> None:
+def test_positions_are_clipped_around_the_median_position_or_not_at_all() -> None:
     # Medians 1, 1, 2, 3, 4 and a reach of 1: 0 1 2; 1 0 2; 2 2 2; 3 3 2; 4 4 3. VOTE's means are
     # 5/3, 4/3, 2, 7/3, 8/3. A second layer of 2 edges has a reach of 0.4: medians 0, 1.
     sent = positions([0, 1, 2, 3, 4], [1, 0, 2, 3, 4], [4, 3, 2, 1, 0], sizes=(5,))
@@ -224,9 +218,6 @@ def test_positions_are_clipped_around_the_median_position() -> None:
     two = positions([0, 1, 2, 0, 1], [0, 1, 2, 0, 1], [2, 1, 0, 1, 0], sizes=(3, 2))
     out = answer(ReputationClipping(width=0.5), two)
     torch.testing.assert_close(out, torch.tensor([0.5, 1, 1.5, 1 / 3, 2 / 3]).double())
-
-
-def test_with_the_width_of_the_layer_clipping_is_the_vote() -> None:
     sizes = (6, 4)
     for seed in range(5):
         x = Rankings(torch.zeros(8, 10, dtype=torch.int32), sizes).nearest(Key(seed).normal(8, 10))
@@ -312,9 +303,6 @@ def test_vote_margin_answers_the_mean_and_certifies_coordinates() -> None:
     }
     for sent in (SignBits(bits), BinaryMasks(bits, torch.tensor([[1.0]] * 4 + [[6.0]]), True)):
         torch.testing.assert_close(answer(VoteMargin(f=1), sent), answer(Mean(), sent).double())
-
-
-def test_the_failure_bound_is_void_where_the_malicious_are_too_many() -> None:
     view = view_of(masks(drawn(0, 5, 30)))
     answer(VoteMargin(f=4), masks(drawn(0, 5, 30)), view)
     assert view.findings.notes["failure_bound_valid"] is False  # F4

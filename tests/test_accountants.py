@@ -198,7 +198,7 @@ def test_an_event_that_nobody_can_price_is_refused() -> None:
         price(Strange(), ONCE, 1e-5)
 
 
-def test_the_ledger_charges_the_client_that_took_part_most_often() -> None:
+def test_the_ledger_charges_the_client_that_took_part_most_often_or_is_dearest() -> None:
     ledger = Ledger()
     asked = Participation(0, 0, 10, 3, 0)
     assert ledger.price(asked, 1e-5) is None
@@ -210,12 +210,8 @@ def test_the_ledger_charges_the_client_that_took_part_most_often() -> None:
     assert found is not None
     assert found == price(MASK, Participation(3, 3, 10, 3, 2), 1e-5)
     assert "3 of 3 rounds" in found.sampler
-
-
-def test_of_clients_of_many_sizes_the_dearest_is_found() -> None:
     small, large = GaussianGradients(1.0, 0.4, 3), GaussianGradients(1.0, 0.1, 12)
-    often = GaussianGradients(1.0, 0.1, 3)
-    ledger = Ledger()
+    often, ledger = GaussianGradients(1.0, 0.1, 3), Ledger()
     ledger.add([(0, small), (1, large), (2, often)], None)
     ledger.add([(1, large), (2, often)], None)
     found = ledger.price(Participation(0, 0, 3, 3, 0), 1e-5)
@@ -281,14 +277,11 @@ def test_malicious_clients_protect_nobody_and_the_record_says_so() -> None:
     assert "no guarantee" in said.note
 
 
-def test_a_run_without_a_mechanism_claims_nothing() -> None:
+def test_a_run_claims_nothing_without_a_mechanism_nor_without_a_theorem() -> None:
     record = play(rounds=1)
     assert record.privacy is None
     assert record.result.epsilon is None
     assert record.rounds[0].epsilon is None
-
-
-def test_a_claim_without_a_theorem_ends_a_run_before_it_starts() -> None:
     masks = {"protocol": "fedpm", "mechanism": "mask-sampling"}
     with pytest.raises(NoTheorem, match="shows who is there"):
         prepare(SMALL.model_copy(update=masks | {"adjacency": "add-remove"}), "cpu")
@@ -328,7 +321,7 @@ def test_plans_that_mean_nothing_are_refused(changes: dict[str, Any], message: s
         dataclasses.replace(PLAN, **changes)
 
 
-def test_prices_of_a_plan_are_those_of_its_views() -> None:
+def test_prices_of_a_plan_are_those_of_its_views_along_a_curve() -> None:
     found = prices(MaskSampling(clip=0.15), PLAN)
     assert list(found) == ["messages", "sum", "hidden-sum"]
     assert found["messages"] == price(MASK, TWENTY, 1e-5)
@@ -336,6 +329,11 @@ def test_prices_of_a_plan_are_those_of_its_views() -> None:
     assert list(prices(DPFedAvg(), PLAN)) == ["model"]
     refused = prices(MaskSampling(), dataclasses.replace(PLAN, adjacency="add-remove"))
     assert isinstance(refused["messages"], NoTheorem)
+    points = curve(NoisySign(), PLAN, "messages", points=6)
+    assert points[0][0] == 1
+    assert points[-1] == (200, prices(NoisySign(), PLAN)["messages"])
+    epsilons = [one.epsilon for _, one in points]
+    assert epsilons == sorted(epsilons)
 
 
 @pytest.mark.edges("FlipBits-messages-50.0", "NoisySign-messages-2.0", "DPFedAvg-model-8.0")
@@ -364,14 +362,6 @@ def test_a_target_out_of_reach_is_refused() -> None:
         calibrated(NoisySign(), PLAN, "messages", 0.0)
     with pytest.raises(ConfigError, match="cannot be had with p up to"):
         calibrated(FlipBits(), PLAN, "messages", 1e-9)
-
-
-def test_a_curve_ends_where_the_plan_does() -> None:
-    points = curve(NoisySign(), PLAN, "messages", points=6)
-    assert points[0][0] == 1
-    assert points[-1] == (200, prices(NoisySign(), PLAN)["messages"])
-    epsilons = [one.epsilon for _, one in points]
-    assert epsilons == sorted(epsilons)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_the_marginal_keeps_its_digits_where_terms_would_cancel() -> None:
         assert float(marginal_slope(theta, sigma, c)) == pytest.approx(float(inner), rel=1e-14)
 
 
-def test_r_alpha_agrees_with_many_digits_at_every_order() -> None:
+def test_r_alpha_agrees_with_many_digits_and_with_renyi_of_two_bernoullis() -> None:
     mpmath.mp.dps = 60
     for c in (1e-12, 0.05, 0.2, 0.4999):
         for a in (1 + 1e-6, 1.5, 2.0, 32.0, 1024.0):
@@ -111,8 +111,6 @@ def test_r_alpha_agrees_with_many_digits_at_every_order() -> None:
     assert r_alpha([1 + 1e-9], 0.2)[0] == pytest.approx(0.6 * math.log(4), rel=1e-7)
     assert r_alpha([1e9], 0.2)[0] == pytest.approx(math.log(4), rel=1e-8)
 
-
-def test_renyi_of_two_bernoullis_is_r_alpha_at_opposite_odds_and_survives_both_ends() -> None:
     def logs(p: float) -> tuple[np.ndarray, np.ndarray]:
         return np.array([math.log(p)]), np.array([math.log1p(-p)])
 
@@ -157,16 +155,13 @@ def test_epsilon_inverts_delta(p: float, n: int) -> None:
     assert (response.delta(eps + 1e-9 * response.pure) < delta).all()
 
 
-def test_randomized_response_agrees_with_two_binomial_tails_at_a_billion_bits() -> None:
+def test_randomized_response_of_a_billion_bits_is_two_binomial_tails_and_nearly_gaussian() -> None:
     p, n, eps = 0.49999, 10**9, 5.0
     loss = RandomizedResponse(p, n).per_bit
     k = math.floor((eps / loss + n) / 2)
     expected = binom.sf(k, n, 1 - p) - math.exp(eps) * binom.sf(k, n, p)
     # the two tails are themselves only good to 6 digits here
     assert RandomizedResponse(p, n).delta(eps) == pytest.approx(expected, rel=1e-5)
-
-
-def test_randomized_response_becomes_gaussian_when_bits_are_many_and_weak() -> None:
     n, mu = 10**9, 1.0
     p = 0.5 - mu / (4 * math.sqrt(n))  # means 1/2 -+ h of variance 1/4: mu = 2h sqrt(n) / (1/2)
     assert RandomizedResponse(p, n).epsilon(1e-5) == pytest.approx(gdp_epsilon(mu, 1e-5), rel=1e-4)
@@ -228,7 +223,7 @@ def test_the_table_of_3_4_was_too_small_where_its_grid_was_too_coarse() -> None:
     assert reached <= constants(0.0, 0.01, [32.0])[0] <= reached * 1.0015
 
 
-def test_closed_forms_of_the_constants() -> None:
+def test_closed_forms_of_the_constants_and_of_order_2_without_noise() -> None:
     for c in (0.2, 0.05, 1e-6):
         v = c * (1 - c)
         assert fisher(0.0, c) == pytest.approx(1 / v)
@@ -239,9 +234,6 @@ def test_closed_forms_of_the_constants() -> None:
         assert logit_constant(sigma, 0.2) == pytest.approx(middle, rel=1e-6)
     for c, shrunk in ((0.2, 4.36), (0.05, 1.94)):
         assert 1 / (1e6 * logit_constant(1e3, c)) == pytest.approx(shrunk, abs=5e-3)
-
-
-def test_without_noise_order_2_has_a_closed_form() -> None:
     for c, d, reach in ((0.2, 100, 0.5), (0.05, 10**6, 3.0), (0.2, 5, 0.6 * math.sqrt(5))):
         exact = d * math.log1p(reach**2 / (d * c * (1 - c)))
         ours = d * envelope([2.0], reach**2 / d, 0.0, c)[0]
@@ -425,7 +417,7 @@ def test_five_million_weights_for_a_thousand_rounds_take_under_two_seconds() -> 
     assert time.process_time() - start < 2
 
 
-def test_conversion_of_rdp_is_below_mironovs_and_never_negative() -> None:
+def test_conversion_of_rdp_is_below_mironovs_and_zcdp_is_the_best_order() -> None:
     rdp = ORDERS * 0.01
     ours, order = rdp_to_dp(ORDERS, rdp, 1e-5)
     assert ours < rdp_to_dp_mironov(ORDERS, rdp, 1e-5)[0]
@@ -437,15 +429,12 @@ def test_conversion_of_rdp_is_below_mironovs_and_never_negative() -> None:
     np.testing.assert_array_equal(rdp_rounds(rdp, 7), 7 * rdp)
 
 
-def test_gaussian_delta_agrees_with_many_digits() -> None:
+def test_gaussian_epsilon_mu_and_delta_invert_each_other_and_keep_many_digits() -> None:
     mpmath.mp.dps = 80
     for mu, eps in [(1.0, 1.0), (0.01, 0.1), (5.0, 30.0), (1000.0, 5e5), (0.1, 3.0), (2.0, 0.0)]:
         m, e = mpmath.mpf(mu), mpmath.mpf(eps)
         exact = mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)
         assert gdp_delta(mu, eps) == pytest.approx(float(exact), rel=1e-9)
-
-
-def test_gaussian_epsilon_mu_and_delta_invert_each_other() -> None:
     for mu in (1e-3, 0.1, 1.0, 30.0, 2000.0):
         eps = gdp_epsilon(mu, 1e-5)
         assert gdp_delta(mu, eps) <= 1e-5

@@ -144,7 +144,9 @@ def test_one_clean_run_is_of_every_window_and_cap(template: Record) -> None:
     assert listed[1]["impact"] == pytest.approx(0.4)
 
 
-def test_records_of_a_store_find_their_twins_and_name_no_window(template: Record) -> None:
+def test_records_of_a_store_find_their_twins_and_a_twin_is_the_worst_of_nothing(
+    template: Record,
+) -> None:
     scenario = template.scenario
     twin = scenario.model_copy(update={"attack_from": scenario.rounds})
     clean = scenario.model_copy(update={"attack": "none"})
@@ -153,10 +155,6 @@ def test_records_of_a_store_find_their_twins_and_name_no_window(template: Record
     assert [row.cell.attack for row in table] == ["none", "pixel"]
     assert {row.cell.system for row in table} == {"fedavg + mean"}
     assert table[1].over_clean == 0.0  # its own record is its twin's here
-
-
-def test_a_twin_is_the_worst_attack_of_nothing_in_a_store_either(template: Record) -> None:
-    scenario = template.scenario
     never = scenario.model_copy(update={"attack_from": scenario.rounds})
     entries = []
     for one in (scenario, never):

@@ -99,7 +99,7 @@ def test_d5_a_masked_coordinate_stays_where_it_was() -> None:
     assert float(by_layer["conv1"].abs().max()) > 0
 
 
-def test_d6_the_anomaly_term_has_a_gradient() -> None:
+def test_d6_the_anomaly_term_has_a_gradient_and_holds_training_back() -> None:
     # alpha g + 2 (1 - alpha) (w - w0) = 0.25 * 4 + 2 * 0.75 * (3 - 1) = 4; inert it would be 1.
     start, tree = {"a": torch.tensor([1.0])}, {"a": torch.tensor([3.0])}
     got = pulled(ModelReplacement(alpha=0.25), tree, start, {"a": torch.tensor([4.0])}, None)
@@ -114,9 +114,6 @@ def test_d6_the_anomaly_term_has_a_gradient() -> None:
     moved = {"n.mean": torch.tensor([3.0])}
     kept = pulled(ModelReplacement(alpha=0.25), moved, {"n.mean": w}, with_statistics, None)
     assert kept["n.mean"].item() == 4.0, "a running statistic has no gradient"
-
-
-def test_d6_the_anomaly_term_holds_training_back() -> None:
     protocol = FedAvg(lr=0.05)
     clients = example_clients(protocol, SHARED)
     executor = Loop(protocol, SHARED, Schedule(3, 4))

@@ -150,7 +150,7 @@ def test_lock_step_convolves_with_what_was_chosen() -> None:
     assert seen
 
 
-def test_a_form_is_that_of_its_layer() -> None:
+def test_a_form_is_that_of_its_layer_and_its_patches_count_in_the_footprint() -> None:
     layer = LAYERS[0]
     x, weight = Key(0).normal(2, *layer.image), Key(1).normal(*layer.kernels)
 
@@ -162,9 +162,6 @@ def test_a_form_is_that_of_its_layer() -> None:
     assert multiplies(Forms(frozenset({layer})), 1)
     assert not multiplies(Forms(frozenset({layer})), 0)  # another geometry
     assert not multiplies(Forms(), 1)
-
-
-def test_patches_count_in_the_footprint_of_a_client() -> None:
     # NETWORK's convolution: patches of 9 numbers at each of 16 places, beside what is saved anyway.
     (layer,) = geometries(NETWORK)
     patches = layer.image[0] * 9 * 16 * 4
@@ -172,13 +169,10 @@ def test_patches_count_in_the_footprint_of_a_client() -> None:
     assert more >= 2 * 2 * (patches - 16 * 4)  # the image itself need not be saved
 
 
-def test_a_bias_keeps_products_in_bfloat16() -> None:
+def test_products_in_bfloat16_stay_so_and_are_timed_as_such(answers: Path) -> None:
     x, weight, bias = Key(0).normal(2, 1, 4, 4), Key(1).normal(3, 1, 3, 3), Key(2).normal(3)
     with torch.autocast("cpu", torch.bfloat16):
         assert matrices(x, weight, bias).dtype == GROUPS(x, weight, bias).dtype == torch.bfloat16
-
-
-def test_products_in_bfloat16_are_timed_as_such(answers: Path) -> None:
     seen = set()
 
     def noted(x: Tensor, weight: Tensor, **options: int) -> Tensor:

@@ -780,7 +780,7 @@ def test_an_error_of_a_plug_in_travels_between_processes_and_keeps_its_traceback
     assert "in hook" in failure.traceback
 
 
-def test_memory_that_a_plug_in_lacks_is_lack_of_memory_and_long_texts_are_cut() -> None:
+def test_lack_of_memory_is_named_and_texts_and_tensors_are_shown_briefly() -> None:
     with pytest.raises(PluginError) as caught:
         played(attack=attack(craft=raising(MemoryError("10 TiB"))))
     assert crash(caught.value).kind == "memory"
@@ -788,6 +788,9 @@ def test_memory_that_a_plug_in_lacks_is_lack_of_memory_and_long_texts_are_cut() 
     assert len(failure.message) <= blame.MESSAGE
     assert len(failure.traceback) < 110_000
     assert crash(Unreadable()).message == "(its message cannot be read)"
+    grown: Tensor = torch.zeros(2)
+    assert blame.shown(grown) == "a tensor (2,) of torch.float32"
+    assert blame.shown(Unreadable()) == "a Unreadable"
 
 
 class Alphabets(Attack):
@@ -803,9 +806,3 @@ def test_alphabets_that_are_none_are_named() -> None:
     with pytest.raises(PluginError, match=text):
         dataclasses.replace(plugins, attack=odd).check(SMALL)
     assert isinstance(plugins.defense.traits(), Traits)
-
-
-def test_tensors_are_shown_by_their_form() -> None:
-    grown: Tensor = torch.zeros(2)
-    assert blame.shown(grown) == "a tensor (2,) of torch.float32"
-    assert blame.shown(Unreadable()) == "a Unreadable"

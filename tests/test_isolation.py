@@ -134,7 +134,7 @@ class Rule(Defense):
 PLUGINS = {"spy": "Spy", "odd": "Odd", "turned": "Turned", "rule-spy": "Rule"}
 
 
-def test_plain_values_come_back_as_they_were() -> None:
+def test_plain_values_and_messages_of_the_expected_form_come_back_as_they_were() -> None:
     tensors = [
         torch.tensor([[1.5, float("nan")], [float("inf"), -0.0]]),
         torch.tensor([1, -2], dtype=torch.int16),
@@ -151,9 +151,6 @@ def test_plain_values_come_back_as_they_were() -> None:
         assert torch.equal(x.isnan(), y.isnan())
         assert torch.equal(x.nan_to_num(7), y.nan_to_num(7))
     assert read(write(tensors[0])).data_ptr() != tensors[0].data_ptr()
-
-
-def test_messages_come_back_in_the_form_that_is_expected_and_no_other() -> None:
     form, sent = FloatVectors(torch.zeros(1, 4)), FloatVectors(torch.ones(2, 4))
     found = read(write({"sent": sent}), form)["sent"]
     assert identical(found, sent)
@@ -199,16 +196,14 @@ def test_a_child_is_started_without_words_of_the_run(monkeypatch: pytest.MonkeyP
     assert passed["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_foreign_is_what_another_distribution_brings(install: Install) -> None:
+def test_foreign_is_what_another_distribution_brings_and_its_replays_are_isolated(
+    install: Install,
+) -> None:
     install(SPIES, PLUGINS)
     assert registry.is_foreign("attack", "spy")
     assert registry.is_foreign("defense", "nnm:f=1+rule-spy")
     assert not registry.is_foreign("attack", "alie:z=1")
     assert not registry.is_foreign("defense", "nnm+multi-krum:f=2")
-
-
-def test_replays_of_other_peoples_plugins_are_isolated(install: Install) -> None:
-    install(SPIES, PLUGINS)
     ours = Scenario(attack="alie", defense="nnm+multi-krum", per_round=20)
     assert not guarded(Options(), [ours]).isolate
     assert guarded(Options(isolate=True), [ours]).isolate

@@ -90,35 +90,32 @@ def batch_norm_module(network: BatchNormNet, params: Tree) -> nn.Sequential:
     return nn.Sequential(*order, nn.Flatten(), layers["fc1"])
 
 
-def test_cnn4_is_that_of_the_public_code() -> None:
+def test_cnn4_and_cnn8_are_those_of_the_public_code() -> None:
     convolutions = [288, 18_432, 73_728, 294_912]  # 9 * (1*32, 32*64, 64*128, 128*256)
     assert weights(CNN4(), (1, 28, 28), 10) == [*convolutions, 256 * 10]
     assert weights(CNN4(), (3, 32, 32), 10) == [864, *convolutions[1:], 256 * 4 * 10]
     assert count(CNN4(), (1, 28, 28), 10) == 389_920 + 4 * (32 + 64 + 128 + 256)
-
-
-def test_cnn8_is_that_of_the_public_code() -> None:
     convolutions = [864, 9_216, 18_432, 36_864, 73_728, 147_456, 294_912, 589_824]
     assert weights(CNN8(), (3, 32, 32), 100) == [*convolutions, 256 * 4 * 100]
     assert count(CNN8(), (3, 32, 32), 10) == 1_181_536 + 4 * 2 * (32 + 64 + 128 + 256)
 
 
-def test_lenet5_counts_its_weights_and_its_biases() -> None:
+def test_lenet5_counts_its_biases_and_resnet20_has_a_parameter_free_shortcut() -> None:
     # 28 - 4 = 24, 12, 8, 4 pixels; 32 - 4 = 28, 14, 10, 5.
     assert weights(LeNet5(), (1, 28, 28), 10) == [800, 51_200, 64 * 16 * 512, 5_120]
     assert weights(LeNet5(), (3, 32, 32), 10) == [2_400, 51_200, 64 * 25 * 512, 5_120]
     assert count(LeNet5(), (1, 28, 28), 10) == 581_408 + 32 + 64 + 512 + 10
     assert LeNet5().build((1, 16, 16), 10).shapes["fc1"] == (512, 64)  # 12, 6, 2, 1
     assert LeNet5().build((1, 8, 8), 10).shapes["fc1"] == (512, 64 * 2 * 2)  # 8, 4, 4, 2
-
-
-def test_resnet20_has_19_convolutions_and_a_parameter_free_shortcut() -> None:
     stem, first = 432, 6 * 2_304
     second, third = 4_608 + 5 * 9_216, 18_432 + 5 * 36_864
     norms = 2 * (7 * 16 + 6 * 32 + 6 * 64)
     assert sum(weights(ResNet20(), (3, 32, 32), 100)) == stem + first + second + third + 6_400
     assert count(ResNet20(), (3, 32, 32), 100) == 275_572 == 269_072 - norms + norms + 6_500
     assert len(weights(ResNet20(), (3, 32, 32), 100)) == 20
+    x = torch.arange(6.0).reshape(1, 1, 2, 3)
+    out = shortcut(x, channels=2, stride=2)
+    assert out.tolist() == [[[[0.0, 2.0]], [[0.0, 0.0]]]]
 
 
 @pytest.mark.parametrize(
@@ -158,14 +155,10 @@ def test_cnn_weights_start_with_a_hundredth_and_the_others_as_kaiming_says() -> 
         assert std == pytest.approx(math.sqrt(2 / network.fan_in("conv2")), rel=0.05)
 
 
-def test_batch_norm_computes_what_torch_nn_computes_in_use() -> None:
+def test_batch_norm_computes_what_torch_nn_computes_in_use_and_in_training() -> None:
     params, x = doubled(random_tree(NORMED)), images(NORMED, 4).double()
     net = batch_norm_module(NORMED, params).eval().double()
     assert_rounded_alike(NORMED.logits(params, x), net(x).detach())
-
-
-def test_batch_norm_computes_what_torch_nn_computes_in_training() -> None:
-    params, x = doubled(random_tree(NORMED)), images(NORMED, 4).double()
     net, step = batch_norm_module(NORMED, params).train().double(), all_real(4)
     assert_rounded_alike(NORMED.logits(params, x, step), net(x).detach())
     norms = [layer for layer in net if isinstance(layer, nn.BatchNorm2d)]
@@ -197,7 +190,7 @@ def test_the_gradient_of_batch_norm_is_that_of_torch_nn() -> None:
         assert_rounded_alike(leaves[name].grad, parameter.grad, name)
 
 
-def test_a_single_value_has_no_variance_to_learn_from() -> None:
+def test_a_single_value_and_a_forged_negative_variance_count_as_none() -> None:
     params = {"n.scale": torch.ones(2), "n.shift": torch.tensor([3.0, 4.0])}
     params |= {"n.mean": torch.zeros(2), "n.var": torch.full((2,), 5.0)}
     step = all_real(1)
@@ -205,6 +198,10 @@ def test_a_single_value_has_no_variance_to_learn_from() -> None:
     assert out.flatten().tolist() == [3.0, 4.0]
     assert step.statistics["n.var"].tolist() == [5.0, 5.0]
     torch.testing.assert_close(step.statistics["n.mean"], torch.tensor([0.1, 0.2]))
+    params = {f"n.{part}": torch.tensor([v]) for part, v in {"mean": 0.0, "scale": 2.0}.items()}
+    params |= {"n.var": torch.tensor([-1.0]), "n.shift": torch.tensor([0.5])}
+    out = batch_norm(torch.full((1, 1, 1, 1), 1e-3), params, "n", None)
+    assert out.item() == pytest.approx(2e-3 / math.sqrt(1e-5) + 0.5)
 
 
 def residual_by_hand(params: Tree, x: Tensor) -> Tensor:
@@ -240,12 +237,6 @@ def test_the_residual_network_computes_what_torch_nn_computes() -> None:
     assert_rounded_alike(RESIDUAL.logits(params, x, all_real(4)), expected)
 
 
-def test_a_shortcut_drops_pixels_and_adds_empty_channels() -> None:
-    x = torch.arange(6.0).reshape(1, 1, 2, 3)
-    out = shortcut(x, channels=2, stride=2)
-    assert out.tolist() == [[[[0.0, 2.0]], [[0.0, 0.0]]]]
-
-
 @pytest.mark.parametrize("padding", [0, 2])
 def test_lenet5_computes_what_torch_nn_computes_in_use(padding: int) -> None:
     network = dataclasses.replace(DROPPED, image=(2, 17, 16), padding=padding)
@@ -263,7 +254,7 @@ def test_lenet5_computes_what_torch_nn_computes_in_use(padding: int) -> None:
     assert_rounded_alike(network.logits(params, x), net(x).detach())
 
 
-def test_dropout_keeps_its_share_and_scales_what_it_keeps() -> None:
+def test_dropout_keeps_its_share_and_drops_other_units_in_each_layer_and_step() -> None:
     step = all_real(1)
     x = torch.full((1, 40_000), 2.0)
     out = dropout(x, 0.3, "fc1", step)
@@ -272,9 +263,6 @@ def test_dropout_keeps_its_share_and_scales_what_it_keeps() -> None:
     assert abs(kept - 0.7) < 5 * math.sqrt(0.3 * 0.7 / 40_000)
     assert torch.equal(dropout(x, 0.0, "fc1", step), x)
     assert torch.equal(dropout(x, 0.3, "fc1", None), x)
-
-
-def test_each_layer_and_each_step_drops_other_units() -> None:
     x = torch.ones(1, 100)
     draws = [
         dropout(x, 0.5, "conv2", Step(Key(1), torch.ones(1, dtype=torch.bool))),
@@ -419,10 +407,3 @@ def test_rates_and_groups_are_those_of_the_papers_unless_said_otherwise() -> Non
     other = LeNet5(conv_dropout=0.2, dense_dropout=0.4).build((1, 8, 8), 10)
     assert isinstance(other, DropoutNet)
     assert (other.conv_dropout, other.dense_dropout) == (0.2, 0.4)
-
-
-def test_a_forged_negative_variance_counts_as_zero() -> None:
-    params = {f"n.{part}": torch.tensor([v]) for part, v in {"mean": 0.0, "scale": 2.0}.items()}
-    params |= {"n.var": torch.tensor([-1.0]), "n.shift": torch.tensor([0.5])}
-    out = batch_norm(torch.full((1, 1, 1, 1), 1e-3), params, "n", None)
-    assert out.item() == pytest.approx(2e-3 / math.sqrt(1e-5) + 0.5)

@@ -76,19 +76,13 @@ def test_iid_sizes_differ_by_at_most_one_and_samples_are_shuffled() -> None:
     assert torch.cat(parts).tolist() != list(range(10))
 
 
-def test_shards_by_hand() -> None:
+def test_shards_by_hand_keep_the_order_of_a_label_and_are_rarely_neighbours() -> None:
     y = torch.tensor([2, 0, 1, 0, 2, 1])
     # Sorted by label, ties in order: rows 1 3 | 2 5 | 0 4.
     one = Shards(classes=1).split(y, 3, 3, Key(0))
     assert sorted(part.tolist() for part in one) == [[0, 4], [1, 3], [2, 5]]
-
-
-def test_samples_of_a_label_keep_their_order_in_shards() -> None:
     parts = Shards(classes=1).split(balanced(40), 40, 10, Key(0))
     assert {tuple(part.diff().tolist()) for part in parts} == {(10,) * 9}
-
-
-def test_shards_give_two_labels_that_are_rarely_neighbours() -> None:
     y = balanced(40)
     counts = table(y, Shards().split(y, 20, 10, Key(0)))  # 40 shards of 10 samples, 4 a label
     assert set(counts.sum(dim=1).tolist()) == {20}
@@ -147,24 +141,18 @@ def test_by_client_is_dirichlet_of_beta_times_the_prior_at_equal_sizes() -> None
     assert q.square().sum(dim=1).mean().item() == pytest.approx(0.577, abs=0.115)
 
 
-def test_a_starving_client_is_fed_by_whoever_is_largest() -> None:
+def test_a_starving_client_is_fed_by_whoever_is_largest_from_any_class() -> None:
     # 6, 5, 0: one from the first, then 5 = 5 and the first gives, then the second.
     parts = [np.arange(6), np.arange(6, 11), np.arange(0)]
     filled = fill_up(parts, 3, Key(0))
     assert [len(part) for part in filled] == [4, 4, 3]
     assert sorted(np.concatenate(filled).tolist()) == list(range(11))
-
-
-def test_what_a_starving_client_gets_is_not_always_the_last_class() -> None:
     parts = [np.arange(100), np.arange(0)]
     got = fill_up(parts, 10, Key(0))[1]
     assert got.min() < 40  # the last ten would start at 90
     assert got.max() > 20  # the first ten would end at 9
-
-
-def test_the_minimum_holds_when_it_takes_every_sample() -> None:
-    parts = Dirichlet(beta=0.01).split(balanced(5), 5, 10, Key(0))
-    assert [len(part) for part in parts] == [10] * 5
+    taken = Dirichlet(beta=0.01).split(balanced(5), 5, 10, Key(0))
+    assert [len(part) for part in taken] == [10] * 5
 
 
 @pytest.mark.parametrize(
@@ -218,14 +206,11 @@ def test_a_client_splits_70_10_20(n: int, sizes: tuple[int, int, int]) -> None:
     assert torch.equal(torch.cat(parts).sort().values, rows)
 
 
-def test_a_split_is_shuffled_by_its_key() -> None:
+def test_a_split_is_shuffled_by_its_key_and_needs_three_samples() -> None:
     rows = torch.arange(40)
     first, again, other = (torch.cat(split_client(rows, Key(seed))) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first, rows)
-
-
-def test_two_samples_cannot_be_split_in_three() -> None:
     with pytest.raises(ConfigError, match=r"at least 3 samples .* got 2"):
         split_client(torch.arange(2), Key(0))

@@ -60,8 +60,13 @@ def test_ratios_are_of_medians_of_rounds_and_then_the_median_over_turns() -> Non
     assert side_by_side.row(found)[5:] == ("3.00 (1.00 to 5.00)", "1.50", "0.25")
 
 
-def test_where_one_side_cannot_say_its_cpu_nothing_is_said() -> None:
+def test_work_that_was_the_same_is_accepted_and_what_a_side_cannot_say_is_not_said() -> None:
     assert Compared(CASE, [(turn(), turn(cpu=None))], None).cpu is None
+    pairing.agree(CASE, turn(loss=1.15), turn())
+    pairing.agree(CASE, turn(threads=2), turn(processes=2))
+    flower = dataclasses.replace(CASE, pins={"flwr": "1.41.0"})
+    quiet = {"loss": None, "accuracy": None}
+    pairing.agree(flower, turn(**quiet), turn(versions={"flwr": "1.41.0"}, processes=2, **quiet))
 
 
 @pytest.mark.parametrize(
@@ -85,14 +90,6 @@ def test_other_work_has_no_ratio(ours: dict[str, Any], theirs: dict[str, Any], w
         pairing.agree(CASE, turn(**ours), turn(**theirs))
 
 
-def test_work_that_was_the_same_is_accepted() -> None:
-    pairing.agree(CASE, turn(loss=1.15), turn())
-    pairing.agree(CASE, turn(threads=2), turn(processes=2))
-    flower = dataclasses.replace(CASE, pins={"flwr": "1.41.0"})
-    quiet = {"loss": None, "accuracy": None}
-    pairing.agree(flower, turn(**quiet), turn(versions={"flwr": "1.41.0"}, processes=2, **quiet))
-
-
 def test_both_sides_take_turns_each_in_a_process_of_its_own(tmp_path: Path) -> None:
     log, script = tmp_path / "log", tmp_path / "side.py"
     script.write_text(
@@ -108,15 +105,12 @@ def test_both_sides_take_turns_each_in_a_process_of_its_own(tmp_path: Path) -> N
     assert found.turns == [(turn(), turn())] * 2
 
 
-def test_turns_that_did_other_work_end_the_comparison() -> None:
+def test_turns_that_did_other_work_or_failed_end_the_comparison(tmp_path: Path) -> None:
     ours, theirs = (
         [sys.executable, "-c", f"print({json.dumps(SAID | {'samples': n})!r})"] for n in (8, 9)
     )
     with pytest.raises(ConfigError, match="samples of 'loop'"):
         pairing.compare(dataclasses.replace(CASE, ours=ours, theirs=theirs), 1)
-
-
-def test_a_turn_that_fails_says_its_last_words(tmp_path: Path) -> None:
     script = tmp_path / "side.py"
     script.write_text("raise SystemExit('first\\nno such port')")
     with pytest.raises(FedbenchError, match=r"a turn of side\.py failed: no such port"):

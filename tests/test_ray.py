@@ -579,16 +579,13 @@ def test_what_ray_cannot_do_is_said_in_one_line(cluster: Cluster, tmp_path: Path
     assert "pip install '.[ray]' in a clone" in ended.stderr
 
 
-def test_shares_of_a_gpu_are_whole_runs() -> None:
+def test_shares_of_a_gpu_are_whole_runs_and_options_that_do_not_fit_are_errors() -> None:
     node = {"CPU": 16.0, "GPU": 2.0}
     assert places(node, 1, 0.1) == 16  # 20 shares, of which 1 // 0.1 would see 18
     assert places(node, 1, 0.3) == 6  # three on each, not six and two thirds
     assert places(node, 1, 1.0) == 2
     assert places(node, 9, 1.0) == 1
     assert places({"CPU": 16.0}, 1, 0.5) == 0
-
-
-def test_options_that_do_not_fit_are_errors() -> None:
     for gpus in (-0.1, 0.00001, 1.5, 2.0):
         with pytest.raises(ConfigError, match=r"--gpus-per-run must be 0, or from 0\.0001"):
             OnRay(Options(), None, gpus)

@@ -108,12 +108,18 @@ def record() -> Record:
     return fedbench.play(scenario, device="cpu")
 
 
-def test_a_record_comes_back_from_its_file(record: Record, tmp_path: Path) -> None:
+def test_a_record_comes_back_from_its_file_and_is_enough_to_play_it_again(
+    record: Record, tmp_path: Path
+) -> None:
     path = record.write(tmp_path)
     assert read(path) == record
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     assert path.name == f"fedavg-mean-dyn-opt-seed0-{record.id}.json"
     assert json.loads(path.read_text())["rounds"][0]["accuracy"] is None
+    blocked = tmp_path / "file"
+    blocked.write_text("x")
+    with pytest.raises(ConfigError, match="--out must be a folder that can be written"):
+        record.write(blocked)
 
 
 def test_a_record_alone_is_enough_to_play_it_again(record: Record) -> None:
@@ -152,13 +158,6 @@ def test_a_record_that_was_changed_or_has_another_schema_is_refused(
         read(path)
 
 
-def test_a_record_cannot_be_written_into_a_file(record: Record, tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("x")
-    with pytest.raises(ConfigError, match="--out must be a folder that can be written"):
-        record.write(blocked)
-
-
 def test_a_grid_always_has_the_clean_run_first_and_lists_what_cannot_be() -> None:
     grid = Grid(
         {
@@ -191,13 +190,16 @@ def test_a_mistake_in_a_grid_is_not_skipped() -> None:
             Grid({name: (text,) for name, text in fields.items()}).cells()
 
 
-def test_no_round_of_the_demo_can_have_a_malicious_majority() -> None:
+def test_the_demo_has_no_malicious_majority_and_a_rule_under_two_names_is_one_cell() -> None:
     cells, _ = Plan.preset("demo", {}).cells()
     for each in cells:
         scenario = each.scenario
         assert scenario.per_round == scenario.clients == 10  # nobody is drawn
         assert scenario.sampling == "fixed"
         assert scenario.malicious == 0.2
+    preset = Plan.preset("table2-mini", {}, {"protocol": ["fedavg"], "defense": ["own", "mean"]})
+    cells, _ = preset.cells()
+    assert len({str(cell) for cell in cells}) == len(cells)
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -205,12 +207,6 @@ def test_every_preset_can_be_played(name: str) -> None:
     cells, skipped = Plan.preset(name, {}).cells()
     assert cells
     assert not skipped
-
-
-def test_the_same_rule_under_two_names_is_one_cell() -> None:
-    preset = Plan.preset("table2-mini", {"protocol": ["fedavg"], "defense": ["own", "mean"]})
-    cells, _ = preset.cells()
-    assert len({str(cell) for cell in cells}) == len(cells)
 
 
 def test_a_preset_takes_other_values_axes_and_learning_rates() -> None:

@@ -39,11 +39,18 @@ def skellam_exactly(a: float, shift: int, mu: float) -> float:
     return renyi(a, p, q)
 
 
-def test_the_bound_of_whole_orders_by_hand() -> None:
+def test_the_bound_of_whole_orders_by_hand_and_its_line_between_them() -> None:
     # 2 * 9 / 20 = 0.9, and the lesser of (3 * 9 + 6 * 5) / 400 = 0.1425 and 15 / 20.
     assert shifted_rdp([2], 3, 5, 10)[0] == pytest.approx(1.0425)
     # 3 * 9 / 2 = 13.5, and the lesser of (5 * 9 + 30) / 4 = 18.75 and 7.5.
     assert shifted_rdp([3], 3, 5, 1)[0] == pytest.approx(21.0)
+    two, three = shifted_rdp([2, 3], 4, 4, 7)
+    between = shifted_rdp([1.2, 2.5], 4, 4, 7)
+    assert between[0] == pytest.approx(two)
+    assert between[1] == pytest.approx((0.5 * two + 0.5 * 2 * three) / 1.5)
+    assert shifted_rdp([2, 3], 1, 1, 0).tolist() == [math.inf, math.inf]
+    assert shifted_rdp([2, 3], 0, 0, 0).tolist() == [0, 0]
+    assert shifted_rdp([2, 3], 0, 0, 5).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("mu", [1.0, 9.0, 25.0, 100.0])
@@ -57,13 +64,6 @@ def test_the_bound_is_above_the_divergence_of_two_skellams(shift: int, mu: float
         whole = [b / e for a, b, e in zip(orders, bounds, exact, strict=True) if a == int(a)]
         assert max(whole) < 1.06  # and 1.01 at the first
         assert min(whole) < 1.02
-
-
-def test_between_whole_orders_it_is_the_line_of_what_is_convex() -> None:
-    two, three = shifted_rdp([2, 3], 4, 4, 7)
-    between = shifted_rdp([1.2, 2.5], 4, 4, 7)
-    assert between[0] == pytest.approx(two)
-    assert between[1] == pytest.approx((0.5 * two + 0.5 * 2 * three) / 1.5)
 
 
 def test_much_noise_is_as_good_as_gaussian_noise() -> None:
@@ -88,12 +88,6 @@ def test_neighbours_are_one_norm_apart_or_two_and_shares_add_up() -> None:
     assert wide.tolist() == shifted_rdp(ORDERS, 20, 200, 3.0).tolist()
 
 
-def test_no_noise_has_no_bound_and_no_distance_costs_nothing() -> None:
-    assert shifted_rdp([2, 3], 1, 1, 0).tolist() == [math.inf, math.inf]
-    assert shifted_rdp([2, 3], 0, 0, 0).tolist() == [0, 0]
-    assert shifted_rdp([2, 3], 0, 0, 5).tolist() == [0, 0]
-
-
 @pytest.mark.parametrize(
     ("honest", "adjacency", "what"), [(1, "add-remove", "adjacency"), (0, "zero-out", "honest")]
 )
@@ -114,7 +108,7 @@ def coins_exactly(left: float, right: float, m: int, base: Floats) -> Floats:
     return np.array([max(renyi(a, p, q), renyi(a, q, p)) for a in ORDERS])
 
 
-def test_one_message_of_one_coordinate_by_hand() -> None:
+def test_one_message_of_one_coordinate_by_hand_and_one_that_becomes_nothing() -> None:
     # From 1/4 to 3/4: ln(1/16 / 3/4 + 9/16 / 1/4) = ln(7/3) a coin at order 2.
     event = BinomialCounts(1, 3, 0.25, 0.25)
     found = poisson_binomial_rdp([2], event, 1, "replace-one")[0]
@@ -122,6 +116,10 @@ def test_one_message_of_one_coordinate_by_hand() -> None:
     # From 1/2 to 3/4: ln(2 (1/16 + 9/16)) = ln(5/4), or in the other order ln(1/3 + 1) = ln(4/3).
     found = poisson_binomial_rdp([2], event, 1, "zero-out")[0]
     assert found == pytest.approx(3 * math.log(4 / 3) * (1 + SLACK))
+    # The line from 0 to 0.4**2 and ln(5/3), at 0.2**2; from 0.1 to 0.3 it were 0.154.
+    event = BinomialCounts(1, 1, 0.4, 0.2)
+    found = poisson_binomial_rdp([1.000001], event, 1, "zero-out")[0]
+    assert found == pytest.approx(math.log(5 / 3) / 4 * (1 + SLACK), rel=1e-4)
 
 
 @pytest.mark.parametrize("theta", [0.02, 0.1, 0.25])
@@ -177,7 +175,7 @@ def test_coordinates_share_the_norm_of_a_change(share: float, honest: int) -> No
     assert bool((found <= bound).all())
 
 
-def test_a_change_that_is_spread_thin_costs_what_the_fisher_information_says() -> None:
+def test_small_changes_cost_what_the_fisher_information_says() -> None:
     # m h / (h / 4) for h fair coins: 4 m Delta**2 / h, times a / 2.
     event = BinomialCounts(10**6, 5, 0.01, 0.4)
     for honest in (1, 10):
@@ -185,16 +183,6 @@ def test_a_change_that_is_spread_thin_costs_what_the_fisher_information_says() -
         found = poisson_binomial_rdp(ORDERS, event, honest, "zero-out")
         assert bool((found >= gaussian).all())
         assert bool((found <= 1.02 * gaussian).all())
-
-
-def test_a_client_that_becomes_nothing_has_fair_coins() -> None:
-    # The line from 0 to 0.4**2 and ln(5/3), at 0.2**2; from 0.1 to 0.3 it were 0.154.
-    event = BinomialCounts(1, 1, 0.4, 0.2)
-    found = poisson_binomial_rdp([1.000001], event, 1, "zero-out")[0]
-    assert found == pytest.approx(math.log(5 / 3) / 4 * (1 + SLACK), rel=1e-4)
-
-
-def test_the_least_changes_cost_what_the_fisher_information_at_the_end_says() -> None:
     # 1 / (1/4 * 3/4) a coin, more than on the way to 3/4
     event = BinomialCounts(10**6, 2, 0.25, 0.01)
     found = poisson_binomial_rdp([1.000001], event, 1, "replace-one")[0]

@@ -226,7 +226,9 @@ def test_a_store_has_what_is_whole(tmp_path: Path) -> None:
             store.keep(Run(run.cell, 1), record)
 
 
-def test_a_failure_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_an_error_and_an_unreadable_failure_is_none(
+    tmp_path: Path,
+) -> None:
     run = Run(small(), 0)
     with Store(tmp_path) as store:
         (tmp_path / "failed").mkdir()
@@ -236,6 +238,9 @@ def test_a_failure_that_cannot_be_read_is_none(tmp_path: Path) -> None:
             path.write_text(spoilt)
             assert store.failure(run) is None
         assert store.failed_at(run) == path.stat().st_mtime_ns
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="must be a folder that can be written"):
+        Store(tmp_path / "file").__enter__()
 
 
 CLAIM = """
@@ -275,12 +280,6 @@ def test_a_claim_holds_against_other_processes_and_ends_with_its_own(tmp_path: P
         assert store.claim(two)
         with claimer(0) as third:
             assert said(third) == "True False"
-
-
-def test_a_store_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError, match="must be a folder that can be written"):
-        Store(tmp_path / "file").__enter__()
 
 
 @pytest.mark.slow

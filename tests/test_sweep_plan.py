@@ -40,7 +40,7 @@ def test_any_list_is_an_axis_and_the_plug_ins_vary_fastest(tmp_path: Path) -> No
     ]
 
 
-def test_parameters_of_an_attack_vary_for_that_attack_only(tmp_path: Path) -> None:
+def test_parameters_of_any_plug_in_can_be_axes_for_it_alone(tmp_path: Path) -> None:
     text = """
         [[grid]]
         attack = ["sign-flip", {name = "dyn-opt", direction = ["std", "sign"], bound = 9}]
@@ -51,9 +51,6 @@ def test_parameters_of_an_attack_vary_for_that_attack_only(tmp_path: Path) -> No
         "fedavg + mean / dyn-opt:direction=std,bound=9",
         "fedavg + mean / dyn-opt:direction=sign,bound=9",
     ]
-
-
-def test_parameters_of_any_plug_in_can_be_axes(tmp_path: Path) -> None:
     text = """
         [scenario]
         partition = {name = "dirichlet", beta = [0.1, 1.0]}

@@ -164,7 +164,7 @@ def test_an_oracle_tells_no_more_than_the_tier() -> None:
         assert float(oracle(FloatVectors(torch.tensor([[7.0]])))) == pytest.approx(3.0)
 
 
-def test_where_each_client_is_sent_its_own_the_adversary_hears_its_own() -> None:
+def test_where_each_client_is_sent_its_own_the_adversary_hears_and_returns_its_own() -> None:
     rows = FloatVectors(torch.arange(8.0).reshape(4, 2))
     situation = example_situation(rows, Mean(), (1, 3))
     each = dataclasses.replace(situation, view=dataclasses.replace(situation.view, broadcast=rows))
@@ -172,9 +172,6 @@ def test_where_each_client_is_sent_its_own_the_adversary_hears_its_own() -> None
     assert heard.tolist() == [[2.0, 3.0], [6.0, 7.0]]
     shared = attack_view(Searching(), situation).broadcast.values()
     assert shared.tolist() == [[0.0, 1.0]]
-
-
-def test_who_learned_nothing_returns_what_each_was_sent_or_all_the_same() -> None:
     situation = example_situation(FloatVectors(torch.zeros(4, 2)), Mean(), (1, 3))
     for idle, expected in (
         (torch.arange(8.0).reshape(4, 2), [[2.0, 3.0], [6.0, 7.0]]),

@@ -98,7 +98,9 @@ def test_each_seed_has_its_own_network_also_sample_by_sample() -> None:
         assert_rounded_alike(updates, expected)
 
 
-def test_a_launch_takes_what_its_memory_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_takes_what_the_footprint_of_its_clients_leaves_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine, clients = part(TWO[0], chunk=32)
     engine = dataclasses.replace(engine, chunk=32)
     assert engine.width == 32  # 32 of this network are nothing
@@ -110,9 +112,6 @@ def test_a_launch_takes_what_its_memory_is_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("fedbench.executors.vmap.BUDGET", one // 2)
     assert dataclasses.replace(engine).width == 1  # never none
     assert BUDGET == 1 << 29
-
-
-def test_the_footprint_of_a_client_by_hand() -> None:
     # A convolution of 3 channels on 4 x 4, a pool to 2 x 2, layers of 5 and 3. A sample keeps: the
     # image, 16; the 48 after the convolution's ReLU twice, for the ReLU and as input of the pool;
     # the pool's 12 places in 8 bytes; its 12 values as input of a layer; the 5 after that one's

@@ -102,10 +102,14 @@ def test_the_gradient_can_be_wrapped_and_only_for_who_wraps_it() -> None:
         assert_rounded_alike(poisoned[1:], plain[1:])
 
 
-def test_padding_has_no_weight_in_the_loss() -> None:
+def test_the_loss_ignores_padding_and_is_summed_in_float32() -> None:
     logits, y = Key(0).normal(4, 3), torch.tensor([2, 0, -1, -1])
     expected = torch.nn.functional.cross_entropy(logits[:2], y[:2])
     torch.testing.assert_close(cross_entropy(logits, y), expected)
+    logits = torch.tensor([[8.0, 0.015625]]).bfloat16()
+    exact = cross_entropy(logits.float(), torch.tensor([0]))
+    assert cross_entropy(logits, torch.tensor([0])).item() == exact.item()
+    assert exact.dtype == torch.float32
 
 
 def test_labels_of_an_attack_are_looked_at_before_it_trains() -> None:
@@ -122,15 +126,12 @@ def test_labels_of_an_attack_are_looked_at_before_it_trains() -> None:
         threat_model.train(Shifted(), engine, clients, updates, owned, None, 0)
 
 
-def test_the_mask_gradient_goes_straight_through() -> None:
+def test_the_mask_is_the_end_of_a_stable_sort_and_its_gradient_goes_straight_through() -> None:
     scores = torch.tensor([0.4, -0.1, 0.2, 0.3], requires_grad=True)
     weights = torch.tensor([1.0, 2.0, 3.0, 4.0])
     (top_mask(scores, 2) * weights).sum().backward()  # type: ignore[no-untyped-call]
     assert scores.grad is not None
     assert scores.grad.tolist() == weights.tolist()  # also for edges outside of the subnetwork
-
-
-def test_the_mask_is_the_end_of_a_stable_sort_also_with_ties() -> None:
     rows = (Key(1).uniform(20, 15) * 4).floor()  # many ties
     for best in (1, 7, 15):
         order = torch.sort(rows, dim=1, stable=True).indices[:, 15 - best :]
@@ -209,10 +210,3 @@ def test_products_in_bfloat16_are_near_in_both_executors(protocol: FedAvg) -> No
         updates, _ = engine(protocol, SHARED, schedule, precision="bf16").train(clients)
         assert 2**-16 < difference(updates, exact) < 0.14
         assert updates.dtype == torch.float32
-
-
-def test_the_loss_is_summed_in_float32_whatever_the_logits() -> None:
-    logits = torch.tensor([[8.0, 0.015625]]).bfloat16()
-    exact = cross_entropy(logits.float(), torch.tensor([0]))
-    assert cross_entropy(logits, torch.tensor([0])).item() == exact.item()
-    assert exact.dtype == torch.float32

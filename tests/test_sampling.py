@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -74,7 +75,7 @@ def test_a_tiny_rate_keeps_its_digits() -> None:
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         for rate in (1e-12, 0.5, 1 - 1e-12):
             for scale in (0.0, 1e-9, 1e6):
-                eps = fixed_size(rate, lambda a, s=scale: a * s, largest=300)[1]
+                eps = fixed_size(rate, partial(np.multiply, scale), largest=300)[1]
                 assert np.isfinite(eps).all()
                 assert (eps >= 0).all()
                 assert (eps <= np.arange(2, 301) * scale).all()

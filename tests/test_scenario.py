@@ -197,7 +197,7 @@ def test_the_demo_has_no_malicious_majority_and_a_rule_under_two_names_is_one_ce
         assert scenario.per_round == scenario.clients == 10  # nobody is drawn
         assert scenario.sampling == "fixed"
         assert scenario.malicious == 0.2
-    preset = Plan.preset("table2-mini", {}, {"protocol": ["fedavg"], "defense": ["own", "mean"]})
+    preset = Plan.preset("table2-mini", {"protocol": ["fedavg"], "defense": ["own", "mean"]})
     cells, _ = preset.cells()
     assert len({str(cell) for cell in cells}) == len(cells)
 

@@ -10,17 +10,7 @@ from fedbench.experiment.cells import Cell, Run
 from fedbench.sweep.engine import Job, play_job
 from fedbench.sweep.local import Options
 
-
-@dataclass(frozen=True)
-class Speed:
-    """Speed that a probe measured, in seconds."""
-
-    start: float  # until the first round begins: data, partition, network
-    round: float  # of a round with its evaluation
-
-    def run(self, cell: Cell) -> float:
-        """Seconds that a whole run takes."""
-        return self.start + self.round * cell.scenario.rounds
+Speed = tuple[float, float]  # seconds until the first round begins, and of an evaluated round
 
 
 @dataclass(frozen=True)
@@ -56,7 +46,7 @@ def estimate(runs: Sequence[Run], options: Options, budget: float = 20.0) -> Est
             speeds[cell] = speed
     if not speeds:
         return Estimate(None, 0, len(cells))
-    seconds = {cell: _nearest(cell, speeds).run(cell) for cell in cells}
+    seconds = {cell: _expected(cell, speeds) for cell in cells}
     total = sum(seconds[run.cell] for run in runs)
     return Estimate(total, len(speeds), len(cells))
 
@@ -71,7 +61,7 @@ def _probe(cell: Cell, options: Options) -> Speed | None:
     except Exception:  # plug-ins are foreign code
         return None
     begin, first, second = times
-    return Speed(max(0.0, first - begin - (second - first)), second - first)
+    return max(0.0, first - begin - (second - first)), second - first
 
 
 def _traits(cell: Cell) -> list[str]:
@@ -95,12 +85,10 @@ def _by_novelty(cells: Sequence[Cell]) -> Iterator[Cell]:
         rest = {other: max(most, _alike(cell, other)) for other, most in rest.items()}
 
 
-def _nearest(cell: Cell, probed: dict[Cell, Speed]) -> Speed:
-    """Mean speed of the probes that have most in common with the cell."""
+def _expected(cell: Cell, probed: dict[Cell, Speed]) -> float:
+    """Seconds of a run, by the mean of the probes that have most in common with the cell."""
     likeness = {other: _alike(cell, other) for other in probed}
     most = max(likeness.values())
-    speeds = [probed[other] for other, alike in likeness.items() if alike == most]
-    return Speed(
-        statistics.fmean(speed.start for speed in speeds),
-        statistics.fmean(speed.round for speed in speeds),
-    )
+    nearest = [probed[other] for other, alike in likeness.items() if alike == most]
+    starts, rounds = zip(*nearest, strict=True)
+    return statistics.fmean(starts) + statistics.fmean(rounds) * cell.scenario.rounds

@@ -79,8 +79,8 @@ def by_worst(systems: dict[str, dict[str, Row]]) -> list[str]:
         worst, second = hostile[:2]
         lines.append(
             f"| {rule} | {said(clean)} | {attack(worst)} | **{said(worst)}** | {attack(second)} | "
-            f"{said(second)} | {rate([r.true_positive_rate for r in hostile])} | "
-            f"{rate([r.false_positive_rate for r in hostile])} |"
+            f"{said(second)} | {rate([r['true_positive_rate'] for r in hostile])} | "
+            f"{rate([r['false_positive_rate'] for r in hostile])} |"
         )
     return lines
 

@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import fedbench
 from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.results import extract, over_seeds
+from fedbench.results import aggregate, extract
 from fedbench.results.gather import cells_of
 from fedbench.results.summary import Row, half_life, rows
 from fedbench.sweep.plan import Plan, runs
-from fedbench.tables import table
+from fedbench.tables import report
 
 SMALL = Scenario(
     **{"clients": 10, "per_round": 4, "rounds": 2, "epochs": 1, "malicious": 0.4},  # type: ignore[arg-type]
@@ -39,11 +40,8 @@ def record(
     accuracy: float = 0.9,
 ) -> Record:
     """With these successes, one a round."""
-    rounds = [
-        template.rounds[0].model_copy(update={"step": step, "success": x})
-        for step, x in enumerate(success)
-    ]
-    result = template.result.model_copy(update={"success": success[-1], "accuracy": accuracy})
+    rounds = [replace(template.rounds[0], step=step, success=x) for step, x in enumerate(success)]
+    result = replace(template.result, success=success[-1], accuracy=accuracy)
     scenario = cell.scenario.model_copy(update={"seed": seed})
     return template.model_copy(update={"scenario": scenario, "rounds": rounds, "result": result})
 
@@ -140,7 +138,7 @@ def test_one_clean_run_is_of_every_window_and_cap(template: Record) -> None:
         entry = extract.run(told.sealed().to_json().encode(), "a.json")
         assert isinstance(entry, dict), entry
         entries.append(entry)
-    listed, _ = over_seeds.cells(entries)
+    listed, _ = aggregate.cells(entries)
     assert listed[1]["impact"] == pytest.approx(0.4)
 
 
@@ -162,13 +160,13 @@ def test_records_of_a_store_find_their_twins_and_a_twin_is_the_worst_of_nothing(
         entry = extract.run(told, "a.json")
         assert isinstance(entry, dict), entry
         entries.append(entry)
-    listed, _ = over_seeds.cells(entries)
+    listed, _ = aggregate.cells(entries)
     assert [(e["attack_from"], e["worst"]) for e in listed] == [(0, True), (2, False)]
 
 
 def printed(table_: list[Row], width: int = 200) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, force_terminal=False).print(table.final_table(table_, width))
+    Console(file=out, width=width, force_terminal=False).print(report.ResultsReport(table_, width))
     return " ".join(out.getvalue().split())
 
 
@@ -182,7 +180,7 @@ def test_success_has_columns_only_if_there_is_a_backdoor(template: Record) -> No
     bare = printed([row for row in rows_ if row.cell.attack != "pixel"])
     assert "backdoor" not in bare
     assert "over clean" not in bare
-    assert "| 70.0 | 70.0 |" in table.markdown(rows_)
+    assert "| 70.0 | 70.0 |" in report.markdown(rows_)
 
 
 @pytest.mark.parametrize(

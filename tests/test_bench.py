@@ -330,7 +330,7 @@ def example() -> Bench:
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_the_table_fits_its_terminal_and_no_number_is_cut(width: int) -> None:
     console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(codec_table.Report(example()))
+    console.print(codec_table.CodecReport(example()))
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)

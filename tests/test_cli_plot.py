@@ -8,8 +8,8 @@ import pytest
 
 from fedbench.cli import main
 from fedbench.experiment.compatibility import resolve
-from fedbench.experiment.measurements import Environment, Result, Round, Spread, Timing
-from fedbench.experiment.record import Record
+from fedbench.experiment.measurements import Result, Round, Spread, Timing
+from fedbench.experiment.record import Environment, Record
 from fedbench.experiment.scenario import Scenario
 
 

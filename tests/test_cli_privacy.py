@@ -10,7 +10,8 @@ import pytest
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import read
 from fedbench.results.summary import rows
-from fedbench.tables.columns import guarantees, nats
+from fedbench.tables.columns import guarantees
+from fedbench.tables.numbers import nats
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from fedbench.cli import main
-from fedbench.cli.results_table import shortened
-from fedbench.experiment.measurements import Environment, Privacy, Result, Round, Spread, Timing
-from fedbench.experiment.record import Record
+from fedbench.experiment.measurements import Result, Round, Spread, Timing
+from fedbench.experiment.record import Environment, Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.fields import CELL, FAILED, RUN
 from fedbench.results.store import Failure
+from fedbench.tables.entries import shortened
 
 FEDAVG, FSL = "fedavg:lr=0.01,momentum=0.9", "fsl:k=0.5,lr=0.1"
 PARAMS = "direction=std,search=exact,bound=100000.0,start=10.0,via=codec"

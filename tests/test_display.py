@@ -15,13 +15,14 @@ from rich.console import Console
 from fedbench.cli import terminal as live
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell, Skipped
-from fedbench.experiment.measurements import Environment, Result, Round, Spread, Timing
-from fedbench.experiment.record import Record
+from fedbench.experiment.measurements import Result, Round, Spread, Timing
+from fedbench.experiment.record import Environment, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.figures import survival, systems
 from fedbench.results import summary
 from fedbench.sweep.watch import Watcher
-from fedbench.tables import columns, table
+from fedbench.tables import columns, report
+from fedbench.tables.terminal import FIRST
 
 Results = dict[Cell, list[Record]]
 LONG = "fedavg:lr=0.1,momentum=0.9,weight_decay=0.0005"
@@ -134,7 +135,7 @@ def rows(results: Results) -> list[summary.Row]:
 def printed(results: Results, width: int = 80) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=False)
-    console.print(table.final_table(rows(results), width))
+    console.print(report.ResultsReport(rows(results), width))
     return out.getvalue()
 
 
@@ -171,7 +172,7 @@ def test_only_the_lowest_accuracy_of_each_system_is_marked() -> None:
 def test_the_worst_row_is_bold_red_and_the_others_are_not() -> None:
     out = io.StringIO()
     console = Console(file=out, width=80, force_terminal=True, color_system="standard")
-    console.print(table.final_table(rows(sweep()), 80))
+    console.print(report.ResultsReport(rows(sweep()), 80))
     coloured = [one for one in out.getvalue().splitlines() if "\x1b[1;31m" in one]
     assert coloured
     assert all("◀ worst" in one for one in coloured)
@@ -275,10 +276,12 @@ def test_a_row_is_the_mean_over_the_seeds_that_measured_it() -> None:
         record(of, 2, 0.5, model_bits=300),
     ]
     row = rows({of: found})[0]
-    assert (row.entropy, row.sparsity, row.local_accuracy) == pytest.approx((0.9, 0.35, 0.75))
-    assert row.model_bits == 2.0  # a parameter, of which there are 100
+    assert (row["entropy_bits"], row["sparsity"], row["local_accuracy"]) == pytest.approx(
+        (0.9, 0.35, 0.75)
+    )
+    assert row["model_bits"] == 2.0  # a parameter, of which there are 100
     row = rows({of: [record(of, 0, 0.5)]})[0]
-    assert (row.entropy, row.sparsity, row.local_accuracy) == (None, None, None)
+    assert (row["entropy_bits"], row["sparsity"], row["local_accuracy"]) == (None, None, None)
 
 
 def test_a_column_is_shown_only_if_it_says_something_of_a_row() -> None:
@@ -291,7 +294,7 @@ def test_a_column_is_shown_only_if_it_says_something_of_a_row() -> None:
         (["zeros %"], record(of, 0, 0.5, sparsity=0.1)),
     ):
         found = rows({of: [measured]})
-        text = table.markdown(found)
+        text = report.markdown(found)
         heads = text.splitlines()[0]
         assert [head for head in said if f"| {head} |" in heads] == shown
         assert [head for head, term in said.items() if term in columns.captions(found)] == shown
@@ -311,7 +314,7 @@ def test_what_masks_cost_stands_beside_what_was_measured() -> None:
 
 
 def test_markdown_says_what_masks_cost() -> None:
-    text = table.markdown(rows(masks()))
+    text = report.markdown(rows(masks()))
     assert (
         "| client max % | own model % | up bits | entropy bits | down bits | model bits | zeros % |"
     ) in text
@@ -348,11 +351,11 @@ def test_the_spare_columns_of_masks_leave_a_narrow_table_group_by_group() -> Non
 
 def test_what_is_too_wide_without_spare_columns_has_its_price_in_a_second_table() -> None:
     found = rows(masks())
-    first, second = table.layout(found, 50).values()
-    heads = [column.head.split()[0] for column in first]
+    first, second = report.layout(found, 50).values()
+    heads = [column.heading.split()[0] for column in first]
     assert heads == ["accuracy", "impact"]
-    assert [column.head.split()[0] for column in second] == ["up", "down", "ε"]
-    assert table.left_out(found, [*first, *second]).startswith(
+    assert [column.heading.split()[0] for column in second] == ["up", "down", "ε"]
+    assert report.left_out(found, [*first, *second]).startswith(
         "client mean, client std, client min"
     )
 
@@ -360,16 +363,16 @@ def test_what_is_too_wide_without_spare_columns_has_its_price_in_a_second_table(
 def test_a_table_that_fits_to_the_character_loses_no_column() -> None:
     found = rows(masks())
     every = columns.saying(found, columns.ALL)
-    whole = table.NAMES + table.span(found, every)
-    assert table.layout(found, whole) == {table.TITLE: every}
-    (fewer,) = table.layout(found, whole - 1).values()
+    whole = FIRST + report.span(found, every)
+    assert report.layout(found, whole) == {report.TITLE: every}
+    (fewer,) = report.layout(found, whole - 1).values()
     assert [column for column in every if column not in fewer] == list(columns.SPARE[0])
     out = io.StringIO()
     console = Console(file=out, width=whole, force_terminal=False)
-    console.print(table.final_table(found, whole))
+    console.print(report.ResultsReport(found, whole))
     rule = next(one for one in out.getvalue().splitlines() if one.startswith("─"))
     name = max(len(f"  rank-reversal {columns.WORST}"), len("fedavg + mean"))
-    assert len(rule) == whole - table.NAMES + name  # the span is what the columns take
+    assert len(rule) == whole - FIRST + name  # the span is what the columns take
 
 
 def test_one_seed_has_no_deviation() -> None:
@@ -392,13 +395,13 @@ def test_while_attacks_are_missing_no_table_says_worst_case() -> None:
     planned = [*results, cell("fedavg", "mean", "alie"), cell("fedavg", "mean", "ipm")]
     partial = summary.rows(planned, results)
     out = io.StringIO()
-    Console(file=out, width=80).print(table.final_table(partial, 80))
-    for text in (single(out.getvalue()), table.markdown(partial)):
+    Console(file=out, width=80).print(report.ResultsReport(partial, 80))
+    for text in (single(out.getvalue()), report.markdown(partial)):
         assert "2 of 4 attacks of fedavg + mean are missing: the lowest accuracy is no" in text
         assert "dyn-opt ◀ lowest so far" in text
         assert "rank-reversal ◀ worst" in text  # every attack of this system has finished
         assert "worst case %" not in text
-    assert "| dyn-opt (2 of 4 attacks) |" in table.markdown(partial)
+    assert "| dyn-opt (2 of 4 attacks) |" in report.markdown(partial)
 
 
 def test_seeds_that_are_planned_and_not_played_are_missing_too() -> None:
@@ -413,12 +416,12 @@ def test_a_system_costs_the_mean_bits_and_the_largest_epsilon_of_all_its_cells()
         clean: [record(clean, seed, 0.9, up=30.0, epsilon=5.39) for seed in (0, 1)],
         attack: [record(attack, seed, 0.2, up=20.0, epsilon=3.78) for seed in (0, 1)],
     }
-    worst = table.worst_cases(rows(results))[0].texts
+    worst = report.worst_cases(rows(results)).lines[0].texts
     assert worst[4:] == ["25.00", "20.31", "5.39"]
     price = systems.systems(rows(results))[0].price
     assert (price.uplink, price.epsilon) == (25.0, 5.39)
     results[clean][0] = record(clean, 0, 0.9, up=30.0)  # a price that is not finite
-    assert table.worst_cases(rows(results))[0].texts[-1] == "unknown"
+    assert report.worst_cases(rows(results)).lines[0].texts[-1] == "unknown"
 
 
 def test_each_doubt_is_listed_once_with_its_cells() -> None:
@@ -435,7 +438,7 @@ def test_an_ascii_output_gets_ascii() -> None:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
     console = Console(file=out, width=80, force_terminal=False)
-    console.print(table.final_table(rows(sweep()), 80))
+    console.print(report.ResultsReport(rows(sweep()), 80))
     out.flush()
     text = raw.getvalue().decode("ascii")
     assert "96.0 +- 1.0" in text
@@ -443,7 +446,7 @@ def test_an_ascii_output_gets_ascii() -> None:
 
 
 def test_markdown_has_whole_rows_and_marks_the_worst() -> None:
-    text = table.markdown(rows(sweep()))
+    text = report.markdown(rows(sweep()))
     assert "| fedavg + mean | none (clean) | 96.0 ± 1.0 |  | 51.0 | 8.0 | 21.0 | 91.0 |" in text
     assert "|  | **dyn-opt ◀ worst** | **10.1 ± 0.2** | 85.9 | 51.0 |" in text
     assert "| fsl + vote | 92.0 ± 0.0 | 85.0 ± 5.0 | rank-reversal | 20.31 | 20.31 | n/a |" in text
@@ -461,7 +464,7 @@ def test_combinations_that_cannot_exist_are_merged_by_reason() -> None:
         Skipped("fedavg", "bits", "none", bits),
         Skipped("fedavg", "bits", "sign-flip", bits),
     ]
-    assert table.skipped_lines(skipped) == [
+    assert report.skipped_lines(skipped) == [
         f"fedavg + mean, median / rank-reversal: {why}",
         f"fedavg + bits / none, sign-flip: {bits}",
     ]
@@ -659,7 +662,7 @@ def test_a_chart_of_clean_runs_only_can_be_drawn() -> None:
 
 def test_the_display_modules_start_without_heavy_libraries() -> None:
     code = (
-        "import sys, fedbench.cli.terminal, fedbench.tables.table, fedbench.figures.survival, "
+        "import sys, fedbench.cli.terminal, fedbench.tables.report, fedbench.figures.survival, "
         "fedbench.cli.listing, fedbench.cli.show\n"
         "print(sorted({'torch', 'matplotlib', 'pydantic', 'numpy'} & set(sys.modules)))"
     )

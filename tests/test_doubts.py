@@ -1,5 +1,6 @@
 """What rows say together, and the strongest of some candidates."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ def record() -> Record:
 def made(record: Record, accuracies: list[float], **fields: Any) -> Row:
     """A row whose runs had these accuracies; what it measured beside them is that of the record."""
     cell = Cell(SMALL.model_copy(update=fields), varied=("malicious",))
-    results = [record.result.model_copy(update={"accuracy": accuracy}) for accuracy in accuracies]
+    results = [replace(record.result, accuracy=accuracy) for accuracy in accuracies]
     return Row(cell, tuple(record.model_copy(update={"result": result}) for result in results))
 
 
@@ -66,8 +67,8 @@ def test_the_strongest_is_chosen_on_validation_data_and_shown_with_its_test_accu
     record: Record,
 ) -> None:
     def played(cell: Cell, validation: float, test: float) -> list[Record]:
-        result = {"validation_accuracy": validation, "accuracy": test}
-        return [record.model_copy(update={"result": record.result.model_copy(update=result)})]
+        result = replace(record.result, validation_accuracy=validation, accuracy=test)
+        return [record.model_copy(update={"result": result})]
 
     scenarios = [SMALL.model_copy(update={"attack": a}) for a in ("none", "ipm", "alie", "noise")]
     clean, *tried = [Cell(s, (), 3 * (i > 0), i in (0, 3)) for i, s in enumerate(scenarios)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from fedbench.core import seal
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.compatibility import counts_votes, resolve
-from fedbench.experiment.measurements import Environment, Result, Round, Spread, Timing
-from fedbench.experiment.record import Record
+from fedbench.experiment.measurements import Result, Round, Spread, Timing
+from fedbench.experiment.record import Environment, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.results import gather as module
+from fedbench.results.aggregate import interval
 from fedbench.results.gather import cells_of, gather, shortened
-from fedbench.results.statistics import accuracies, impacts, interval
 from fedbench.results.summary import Row, rows
 
 # how sure
@@ -90,10 +91,10 @@ def test_the_seeds_of_an_impact_are_those_that_both_have() -> None:
     clean = Row(Cell(Scenario()), (record(0, 0.9), record(1, 0.8)))
     runs = (record(1, 0.5, attack="dyn-opt"), record(2, 0.1, attack="dyn-opt"))
     attacked = Row(Cell(Scenario(attack="dyn-opt")), runs, clean)
-    assert impacts(attacked) == pytest.approx([0.3])
-    assert accuracies(attacked) == [0.5, 0.1]
-    assert impacts(Row(clean.cell, clean.records, clean)) == []
-    assert impacts(Row(attacked.cell, attacked.records)) == []
+    assert attacked.impacts() == pytest.approx([0.3])
+    assert attacked.accuracies() == [0.5, 0.1]
+    assert Row(clean.cell, clean.records, clean).impacts() == []
+    assert Row(attacked.cell, attacked.records).impacts() == []
 
 
 # files
@@ -186,9 +187,9 @@ def test_a_run_of_two_versions_of_the_code_is_refused(tmp_path: Path) -> None:
     [
         ({"result": {"accuracy": float("nan")}}, r"accuracy must be in \[0, 1\], got nan"),
         ({"result": {"accuracy": 1.5}}, r"accuracy must be in \[0, 1\], got 1.5"),
-        ({"result": {"uplink_bits_per_parameter": float("inf")}}, "finite, got inf"),
-        ({"result": {"downlink_bits_per_parameter": -1.0}}, "finite, got -1.0"),
-        ({"result": {"epsilon": float("nan")}}, "finite, got nan"),
+        ({"result": {"uplink_bits_per_parameter": float("inf")}}, "finite and >= 0, got inf"),
+        ({"result": {"downlink_bits_per_parameter": -1.0}}, "finite and >= 0, got -1.0"),
+        ({"result": {"epsilon": float("nan")}}, "finite and >= 0, got nan"),
         ({"scenario": {"attack": "\x1b[2J"}}, r"scenario.attack must be printable, got '\\x1b"),
     ],
 )
@@ -208,7 +209,7 @@ def test_what_cannot_be_shown_is_refused_even_with_a_good_digest(
 
 def test_an_accuracy_of_any_round_is_a_share(tmp_path: Path) -> None:
     good = record()
-    looks = [good.rounds[0].model_copy(update={"accuracy": 7.0})]
+    looks = [replace(good.rounds[0], accuracy=7.0)]
     path = good.model_copy(update={"rounds": looks}).write(tmp_path)
     with pytest.raises(ConfigError, match=r"accuracy must be in \[0, 1\], got 7.0"):
         gather([path])

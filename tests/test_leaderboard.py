@@ -8,6 +8,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.fingerprint import code_version
-from fedbench.experiment.measurements import Environment, Privacy, Result, Round, Spread, Timing
-from fedbench.experiment.record import Record
+from fedbench.experiment.measurements import Result, Round, Spread, Timing
+from fedbench.experiment.record import Environment, Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import Case, build
@@ -219,7 +220,7 @@ def test_what_a_client_spends_is_added_up_over_the_rounds() -> None:
     # Round 0: 4 benign send 3 bits each, 5 get 2: 5. Round 1: nobody benign sends, 5 get 2: 7.
     # Round 2: nobody came. What malicious clients send does not count.
     record = played()
-    base = record.rounds[0].model_dump() | {"downlink_bits": 10 * D}
+    base = asdict(record.rounds[0]) | {"downlink_bits": 10 * D}
     rounds = [
         base | {"benign_uplink_bits": 12 * D, "uplink_bits": 40 * D},
         base | {"step": 1, "malicious": 5, "benign_uplink_bits": 0, "uplink_bits": 15 * D},
@@ -421,11 +422,11 @@ WRONG: dict[str, tuple[str, Callable[[], Case]]] = {
 
 
 def _without_malicious(record: Record) -> list[dict[str, Any]]:
-    return [r.model_dump() | {"malicious": 0, "benign_uplink_bits": 5 * D} for r in record.rounds]
+    return [asdict(r) | {"malicious": 0, "benign_uplink_bits": 5 * D} for r in record.rounds]
 
 
 def _without_first_look(record: Record) -> list[dict[str, Any]]:
-    one, two = (r.model_dump() for r in record.rounds)
+    one, two = map(asdict, record.rounds)
     return [one | {"accuracy": None}, two]
 
 

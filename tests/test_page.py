@@ -35,7 +35,7 @@ from fedbench.leaderboard.site.labels import Box, cut
 from fedbench.leaderboard.site.labels import place as placed
 from fedbench.leaderboard.site.page import TEMPLATES, render
 from fedbench.leaderboard.site.scatter import System, plot
-from fedbench.tables import columns
+from fedbench.tables import numbers
 
 RULES = """
 version = {version}
@@ -525,9 +525,9 @@ def test_a_system_is_named_by_what_is_not_the_default() -> None:
 
 @pytest.mark.parametrize("x", [0.0, -0.0001, 0.1016, 0.9996, 1.5, 2.0, 32.0003, 0.00123, 836501.0])
 def test_a_page_rounds_as_the_tables_of_the_command_line_do(x: float) -> None:
-    assert words.percent(x) == columns.percent(x)
-    assert words.bits(abs(x)) == columns.bits(abs(x))
-    assert words.nats(abs(x)) == columns.nats(abs(x))
+    assert words.percent(x) == numbers.percent(x)
+    assert words.bits(abs(x)) == numbers.bits(abs(x))
+    assert words.nats(abs(x)) == numbers.nats(abs(x))
 
 
 def system(

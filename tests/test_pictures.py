@@ -19,8 +19,8 @@ from rich.console import Console
 
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell
-from fedbench.experiment.measurements import Environment, Privacy, Result, Round, Spread, Timing
-from fedbench.experiment.record import Record
+from fedbench.experiment.measurements import Result, Round, Spread, Timing
+from fedbench.experiment.record import Environment, Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.figures import bits, epsilon, heatmap, impact, page, places, rounds, style, systems
 from fedbench.figures.kinds import KINDS

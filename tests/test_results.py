@@ -13,18 +13,20 @@ from typing import Any
 
 import pytest
 
+import fedbench
 from fedbench.core.errors import ConfigError
-from fedbench.experiment import record as records
-from fedbench.experiment.measurements import Environment, Privacy, Result, Round, Spread, Timing
-from fedbench.experiment.record import Record, read
+from fedbench.experiment.measurements import Result, Round, Spread, Timing
+from fedbench.experiment.record import Environment, Privacy, Record, read
 from fedbench.experiment.scenario import Scenario
 from fedbench.results import extract, index
+from fedbench.results.aggregate import cells
 from fedbench.results.fields import CELL, NAMES, RUN, SEEDS, SETTINGS, Entry
 from fedbench.results.filters import Condition
 from fedbench.results.gather import cells_of
-from fedbench.results.over_seeds import cells
 from fedbench.results.query import Query
 from fedbench.results.summary import rows
+from fedbench.tables import export, report
+from fedbench.tables.entries import USUAL, Page
 
 PROTOCOL = "fsl:k=0.5,lr=0.1"
 
@@ -170,7 +172,6 @@ def test_a_run_says_what_its_record_says() -> None:
 
 def test_every_field_of_a_scenario_can_be_asked_for() -> None:
     assert set(NAMES | SETTINGS | SEEDS) == set(Scenario.model_fields)
-    assert extract.SCHEMA == records.SCHEMA
     record = made("sign-flip", delta=1e-6, clients=77)
     scenario = record.scenario.model_dump()
     assert {name: entry(record)[name] for name in scenario} == scenario
@@ -521,15 +522,15 @@ def test_the_numbers_are_those_of_the_table_of_an_attack(tmp_path: Path) -> None
             "impact": row.impact,
             "worst": row.worst,
             "worst_client": row.client("min"),
-            "local_accuracy": row.local_accuracy,
-            "uplink_bits": row.uplink,
-            "entropy_bits": row.entropy,
+            "local_accuracy": row["local_accuracy"],
+            "uplink_bits": row["uplink_bits"],
+            "entropy_bits": row["entropy_bits"],
             "downlink_bits": row.downlink,
-            "model_bits": row.model_bits,
-            "sparsity": row.sparsity,
+            "model_bits": row["model_bits"],
+            "sparsity": row["sparsity"],
             "epsilon": row.epsilon,
-            "rejected_malicious": row.rejected,
-            "flags": row.flags,
+            "rejected_malicious": row["rejected_malicious"],
+            "flags": row["flags"],
         }
         assert list(cell) == list(CELL)
 
@@ -645,3 +646,31 @@ def test_what_was_not_measured_comes_last_in_both_directions(tmp_path: Path) -> 
         assert [e["epsilon"] for e in entries] == order
     with pytest.raises(ConfigError, match="--sort must name a field, got 'epsilom'"):
         Query.parse("run", sort="-epsilom")
+
+
+def test_a_number_that_is_declared_once_is_in_the_record_the_tables_and_the_csv(
+    tmp_path: Path,
+) -> None:
+    # Krum with f = 2 needs seven rows; with 8 of 14 by coins, some rounds have fewer.
+    scenario = Scenario(
+        clients=14, per_round=8, rounds=6, epochs=1, model="micro", sampling="poisson"
+    )
+    asked = scenario.model_copy(update={"defense": "krum:f=2", "malicious": 0.0})
+    record = fedbench.play(asked, device="cpu")
+    skipped = sum(r.skipped for r in record.rounds)
+    assert 0 < skipped < 6
+    assert record.result.skipped_rounds == skipped
+    record.write(tmp_path)
+    by_cell = cells_of([record])
+    page = report.markdown(rows(list(by_cell), by_cell))
+    heads, _, line, *_ = page.splitlines()
+    assert heads.split(" | ")[-1] == "skipped rounds |"
+    assert line.split(" | ")[-1] == f"{skipped} |"
+    assert "- skipped: rounds in which fewer rows were accepted than the rule needs" in page
+    query = Query.parse("cell", columns=["skipped_rounds"])
+    entries = query.answer(tmp_path).entries
+    assert export.as_csv(entries, query.columns) == f"skipped_rounds\n{skipped}\n".encode()
+    usual = Query.parse("cell", columns=USUAL["cell"])
+    shown = Page(usual, usual.answer(tmp_path).entries, flat=False).markdown()
+    assert "| skipped rounds |" in shown
+    assert "- skipped: rounds in which" in shown

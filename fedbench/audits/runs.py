@@ -17,8 +17,8 @@ from fedbench.audits.rates import check_confidence
 from fedbench.core.errors import ConfigError, NoTheorem, require
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.guarantee import guarantee
-from fedbench.experiment.measurements import Privacy
 from fedbench.experiment.prepare import prepare
+from fedbench.experiment.record import Privacy
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState

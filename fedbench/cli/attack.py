@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import end, watcher
-from fedbench.tables.columns import counted
+from fedbench.tables.numbers import counted
 
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Cell, Run
@@ -107,7 +107,7 @@ def play(console: Console, plan: Plan, options: Options, out: Path) -> None:
     from fedbench.results.summary import rows
     from fedbench.sweep.drive import play_each
     from fedbench.sweep.plan import runs
-    from fedbench.tables.table import final_table, skipped_lines
+    from fedbench.tables.report import ResultsReport, skipped_lines
 
     cells, skipped = plan.cells()
     require_playable(cells[0], plan.seeds[0], options)
@@ -124,7 +124,7 @@ def play(console: Console, plan: Plan, options: Options, out: Path) -> None:
         records, failed = play_each(cells, plan.seeds, options, watch, out)
     done = sum(map(len, records.values()))
     if table := rows(cells, records, len(plan.seeds)):
-        console.print(final_table(table, console.width))
+        console.print(ResultsReport(table, console.width))
         console.print(write(plan, table, out, done), highlight=False, soft_wrap=True)
     for line in failed_lines(failed, store):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -182,7 +182,7 @@ def write(plan: Plan, table: list[Row], out: Path, count: int) -> str:
     """Write chart and Markdown table beside the records; return a line that says where."""
     from fedbench.core.files import write_atomically
     from fedbench.figures.survival import draw
-    from fedbench.tables.table import markdown
+    from fedbench.tables.report import markdown
 
     scenario = table[0].cell.scenario
     subtitle = (

@@ -86,7 +86,7 @@ def show(plan: AuditPlan, lenient: bool, format: str) -> int:
     if format == "json":
         print(audit_table.as_json(plan, findings))
     else:
-        Console().print(audit_table.Report(plan, findings))
+        Console().print(audit_table.AuditReport(plan, findings))
     for reason in played:
         if isinstance(reason, str):
             print(f"fedbench: skipped {reason}", file=sys.stderr)

@@ -1,18 +1,15 @@
-"""What audits found beside what was claimed, for a terminal and for a program."""
+"""Results of audits beside the claims, for a terminal and for a program."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
-
-from fedbench.cli.plain import finite
-from fedbench.tables.columns import known, nats
-from fedbench.tables.table import cell, legible, listed
+from fedbench.tables.export import document
+from fedbench.tables.numbers import nats, or_none
+from fedbench.tables.table import Column, Line, Table
+from fedbench.tables.terminal import cell, grid, listed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -25,13 +22,8 @@ NUMBERS = ("ε\nfound", "ε\nclaimed", "ε\nexact")
 
 
 @dataclass(frozen=True)
-class Report:
-    """For a terminal.
-
-    Args:
-        plan: What was asked.
-        findings: What was found.
-    """
+class AuditReport:
+    """Findings of the audits of a plan, for a terminal."""
 
     plan: AuditPlan
     findings: Sequence[AuditFinding]
@@ -41,67 +33,60 @@ class Report:
         yield cell(scenario.mechanism.replace(",", ", "), options, "bold")
         yield cell(f"with {scenario.protocol}; ε at delta = {scenario.delta:g}", options)
         yield ""
-        yield self._table(options)
+        yield grid(self._table(), options)
         yield ""
-        yield listed(self._details(), options)
+        details: list[tuple[str, str]] = []
+        for finding in self.findings:
+            details.append((finding.method, f"{finding.audited}; {finding.evidence}"))
+            details.append(("", covered(finding)))
+        yield listed(details, options)
         yield ""
-        yield listed(self._said().items(), options)
+        yield listed(self._terms().items(), options)
 
-    def _table(self, options: ConsoleOptions) -> Table:
-        table = Table(box=box.HORIZONTALS, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-        exact = any(one.exact is not None for one in self.findings)
-        for head in NAMES:
-            table.add_column(head)
-        for head in NUMBERS if exact else NUMBERS[:2]:
-            table.add_column(legible(head, options), justify="right", no_wrap=True)
-        table.add_column("\nthe claim")
-        for one in self.findings:
-            style = "bold red" if one.broken else ""
-            texts = [one.method, "lower bound" if one.is_bound else "estimate", found(one)]
-            texts += [nats(one.claimed), *([known(one.exact, nats)] if exact else [])]
-            table.add_row(*(cell(text, options, style) for text in [*texts, verdict(one)]))
-        return table
+    def _table(self) -> Table:
+        exact = any(finding.exact is not None for finding in self.findings)
+        lines = []
+        for finding in self.findings:
+            error = "" if finding.error is None else f" ± {nats(finding.error)}"
+            kind = "lower bound" if finding.is_bound else "estimate"
+            texts = [finding.method, kind, nats(finding.epsilon) + error, nats(finding.claimed)]
+            texts += [or_none(finding.exact, nats)] if exact else []
+            lines.append(Line([*texts, verdict(finding)], marked=finding.broken))
+        names = [Column(heading, "left", wraps=True) for heading in (*NAMES, "\nthe claim")]
+        numbers = [Column(heading) for heading in (NUMBERS if exact else NUMBERS[:2])]
+        return Table([*names[:2], *numbers, names[2]], lines)
 
-    def _details(self) -> Iterator[tuple[str, str]]:
-        for one in self.findings:
-            yield one.method, f"{one.audited}; {one.evidence}"
-            yield "", covered(one)
-
-    def _said(self) -> dict[str, str]:
-        said = {}
-        if any(one.is_bound for one in self.findings):
+    def _terms(self) -> dict[str, str]:
+        terms = {}
+        if any(finding.is_bound for finding in self.findings):
             share = f"{100 * self.plan.confidence:g} %"
-            said["lower bound"] = (
+            terms["lower bound"] = (
                 f"ε is at least that, with {share} confidence; none proves a claim"
             )
-        if any(not one.is_bound for one in self.findings):
-            said["estimate"] = "not a bound: it refutes nothing; ± one standard error over canaries"
-        if any(one.exact is not None for one in self.findings):
-            said["exact"] = "what the best auditor of these two inputs would find in the end"
-        return said
+        if any(not finding.is_bound for finding in self.findings):
+            terms["estimate"] = (
+                "not a bound: it refutes nothing; ± one standard error over canaries"
+            )
+        if any(finding.exact is not None for finding in self.findings):
+            terms["exact"] = "what the best auditor of these two inputs would find in the end"
+        return terms
 
 
-def found(one: AuditFinding) -> str:
-    """The number, and the standard error of an estimate."""
-    return nats(one.epsilon) + ("" if one.error is None else f" ± {nats(one.error)}")
+def verdict(finding: AuditFinding) -> str:
+    """Say whether the claim survived the audit."""
+    if finding.is_bound:
+        return "REFUTED" if finding.broken else "holds"
+    return "is smaller" if finding.claimed < finding.epsilon else "is larger"
 
 
-def verdict(one: AuditFinding) -> str:
-    """Whether the claim survived."""
-    if one.is_bound:
-        return "REFUTED" if one.broken else "holds"
-    return "is smaller" if one.claimed < one.epsilon else "is larger"
-
-
-def covered(one: AuditFinding) -> str:
-    """Whose data the claim covers, and what others would claim."""
-    paper = "" if one.paper is None else f"; its own paper would claim {nats(one.paper)}"
-    return f"claimed for one {one.unit}, {one.adjacency}{paper}"
+def covered(finding: AuditFinding) -> str:
+    """Say what data the claim covers, and what the mechanism's own paper would claim."""
+    paper = "" if finding.paper is None else f"; its own paper would claim {nats(finding.paper)}"
+    return f"claimed for one {finding.unit}, {finding.adjacency}{paper}"
 
 
 def as_json(plan: AuditPlan, findings: Sequence[AuditFinding]) -> str:
-    """Everything, in full precision; what is not finite is null."""
-    rows = [finite(asdict(one)) | {"refuted": one.broken} for one in findings]
-    scenario = plan.scenario.model_dump()
+    """Write everything, in full precision; what is not finite is null."""
+    rows = [asdict(finding) | {"refuted": finding.broken} for finding in findings]
     asked = {"releases": plan.releases, "dim": plan.dim, "canaries": plan.canaries}
-    return json.dumps({"scenario": scenario, **asked, "findings": rows}, indent=2)
+    return document({"scenario": plan.scenario.model_dump(), **asked, "findings": rows}, indent=2)

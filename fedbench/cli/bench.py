@@ -80,7 +80,7 @@ def show(bench: Bench, format: str) -> None:
 
     if format == "table":
         console = Console()
-        console.print(codec_table.Report(bench))
+        console.print(codec_table.CodecReport(bench))
     elif format == "md":
         print(codec_table.markdown(bench), end="")
     else:

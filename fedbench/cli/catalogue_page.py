@@ -7,6 +7,7 @@ from fedbench.cli.plugin_docs import Doc, paragraphs, parameters, prose, singula
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.files import read_limited, write_atomically
+from fedbench.tables.markdown import pipes
 
 START = "<!-- catalogue: {command} -->"
 END = "<!-- end of the catalogue -->"
@@ -81,9 +82,8 @@ def _table(kind: str, plugins: dict[str, type[Any]]) -> str:
         link = f"[`{name}`](#{name})"
         rows.append((link, prose(doc.summary), needed, survives, _works_on(plugin), source(doc)))
     used = [i for i, column in enumerate(zip(*rows[1:], strict=True)) if any(column)]
-    cells = [[row[i].replace("|", "\\|") for i in used] for row in rows]
-    lines = [f"| {' | '.join(texts)} |" for texts in cells]
-    return "\n".join([lines[0], "|" + " --- |" * len(used), *lines[1:], ""])
+    heads, *body = [[row[i].replace("|", r"\|") for i in used] for row in rows]
+    return pipes(heads, ["---"] * len(used), body)
 
 
 def _works_on(plugin: type[Any]) -> str:

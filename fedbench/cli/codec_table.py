@@ -1,22 +1,21 @@
-"""What codecs lose and cost: as tables for people, and for programs."""
+"""Losses and costs of codecs, as tables for people and for programs."""
 
 from __future__ import annotations
 
-import csv as csv_module
 import dataclasses
-import io
 import json as json_module
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
 
-from fedbench.tables.columns import NONE, bits
-from fedbench.tables.table import cell, listed
+from fedbench.tables.export import as_csv
+from fedbench.tables.markdown import bullets, literal
+from fedbench.tables.markdown import markdown as in_markdown
+from fedbench.tables.numbers import NONE, bits, counted
+from fedbench.tables.table import Column, Line, Table
+from fedbench.tables.terminal import cell, grid, listed
 
 if TYPE_CHECKING:
     from fedbench.probes.codec_play import Bench
@@ -27,7 +26,7 @@ FIXED = " *"
 
 
 def number(x: float) -> str:
-    """A few digits.
+    """Format a number with a few digits.
 
     >>> [number(x) for x in (0.0, 4.34e-8, 0.0096, 0.5709, 32.34, 1234.5)]
     ['0', '4.3e-08', '0.0096', '0.571', '32.3', '1234']
@@ -42,7 +41,7 @@ def number(x: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Two digits where they are needed.
+    """Format a share in percent, with two digits where they are needed.
 
     >>> [percent(share) for share in (0.0002083, 0.06, 0.9981, 1.2)]
     ['0.021', '6.0', '99.8', '120']
@@ -52,7 +51,7 @@ def percent(share: float) -> str:
 
 
 def bias(of: Distortion) -> str:
-    """In percent; ``0 (<2.6)`` where it is not told from 0, and what would have been.
+    """Format a bias in percent, or ``0 (<2.6)`` if it is below what the test could detect.
 
     >>> from fedbench.probes.distortion import Distortion
     >>> bias(Distortion(0.57, 0.57, 0.004, biased=False, bias_limit=0.026, gain=1.0))
@@ -79,14 +78,14 @@ COLUMNS: dict[str, Callable[[CodecResult], str]] = {
 
 
 def name(row: CodecResult) -> str:
-    """The codec, marked if its magnitude is fixed."""
+    """Name the codec, marked if its magnitude is fixed."""
     return row.codec + (FIXED if row.scale == "fixed" else "")
 
 
 def header(bench: Bench) -> str:
-    """What all numbers depend on."""
-    plan, s = bench.plan, "s" * (bench.threads > 1)
-    where = f"{bench.threads} thread{s}" if bench.device == "cpu" else bench.device
+    """Describe the setting on which all numbers depend."""
+    plan = bench.plan
+    where = counted(bench.threads, "thread") if bench.device == "cpu" else bench.device
     return (
         f"updates of {bench.model} on {bench.dataset}, {bench.parameters:,} parameters; "
         f"{plan.seeds} inputs of each kind, {plan.draws} draws; {where}"
@@ -94,38 +93,39 @@ def header(bench: Bench) -> str:
 
 
 def captions(bench: Bench) -> dict[str, str]:
-    """What kinds of input and columns are."""
+    """Explain the kinds of input and the columns."""
     from fedbench.probes.codec_inputs import INPUTS
     from fedbench.probes.distortion import LEVEL
 
-    plan, rows = bench.plan, bench.rows
-    said = {kind: INPUTS[kind] for kind in dict.fromkeys(row.kind for row in rows)}
-    if "real" in said:
-        said["real"] += f" on {bench.dataset}"
+    rows = bench.rows
+    terms = {kind: INPUTS[kind] for kind in dict.fromkeys(row.kind for row in rows)}
+    if "real" in terms:
+        terms["real"] += f" on {bench.dataset}"
     if any(row.distortion for row in rows):
-        said["NMSE"] = "|x' - x|^2 / |x|^2, where x' is what arrived; over inputs and draws"
-        said["bias"] = (
+        terms["NMSE"] = "|x' - x|^2 / |x|^2, where x' is what arrived; over inputs and draws"
+        terms["bias"] = (
             "|E x' - x| / |x|, from several draws of each input; 0 (<a): not told from 0 by a "
             f"t-test at {100 * LEVEL:g} %, as a bias of about a % would have been"
         )
-        said["gain"] = "mean of <x', x> / |x|^2: 1 if the part of x' along x has the length of x"
-    said["bits"] = "per parameter, counted on messages that were decoded again"
-    together = f", {plan.clients} messages at once" if plan.clients > 1 else ""
-    said["ms/M"] = (
+        terms["gain"] = "mean of <x', x> / |x|^2: 1 if the part of x' along x has the length of x"
+    terms["bits"] = "per parameter, counted on messages that were decoded again"
+    clients = bench.plan.clients
+    together = f", {clients} messages at once" if clients > 1 else ""
+    terms["ms/M"] = (
         "milliseconds per million parameters, median: encode from update to bytes, decode from "
         f"bytes to dense values{together}"
     )
     if any(row.distortion is None for row in rows):
-        said[NONE] = "messages without a scale: nothing to compare"
+        terms[NONE] = "messages without a scale: nothing to compare"
     if any(row.scale == "fixed" for row in rows):
-        said[FIXED.strip()] = "of a fixed magnitude: what is lost depends on how long x is"
+        terms[FIXED.strip()] = "of a fixed magnitude: what is lost depends on how long x is"
     if memory := dict.fromkeys(row.codec for row in rows if row.error_feedback):
-        said["memory"] = f"{', '.join(memory)}: measured without a past, so with no error fed back"
-    return said
+        terms["memory"] = f"{', '.join(memory)}: measured without a past, so with no error fed back"
+    return terms
 
 
 def remarks(bench: Bench) -> list[str]:
-    """On data and times, and what was not measured, those with one reason together."""
+    """Return notes on data and times, and the codecs that were not measured, by reason."""
     reasons: dict[str, list[str]] = {}
     for codec, reason in bench.others.items():
         reasons.setdefault(reason, []).append(codec)
@@ -133,85 +133,57 @@ def remarks(bench: Bench) -> list[str]:
     return [*bench.notes, *([f"not measured: {skipped}"] if skipped else [])]
 
 
-def by_kind(rows: Sequence[CodecResult]) -> dict[str, list[CodecResult]]:
-    """A table's rows each."""
-    kinds: dict[str, list[CodecResult]] = {}
-    for row in rows:
-        kinds.setdefault(row.kind, []).append(row)
-    return kinds
-
-
 @dataclass(frozen=True, eq=False)
-class Report:
-    """For a terminal: a table for each kind of input, with columns of one width."""
+class CodecReport:
+    """Tables of codecs for a terminal, one for each kind of input."""
 
     bench: Bench
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield cell(header(self.bench), options, "bold")
-        for kind, rows in by_kind(self.bench.rows).items():
+        for table in tables(self.bench):
             yield ""
-            yield self._table(kind, rows, options)
+            yield grid(table, options)
         yield ""
         yield listed(captions(self.bench).items(), options)
         for line in remarks(self.bench):
             yield cell(line, options, "dim")
 
-    def _table(self, kind: str, rows: Sequence[CodecResult], options: ConsoleOptions) -> Table:
-        table = Table(
-            title=Text(kind, style="bold"),
-            title_justify="left",
-            box=box.HORIZONTALS,
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
-            show_edge=False,
-        )
-        every = self.bench.rows
-        table.add_column("\ncodec", min_width=min(24, max(len(name(row)) for row in every)))
-        for head, text in COLUMNS.items():
-            width = max(len(text(row)) for row in every)
-            table.add_column(head, justify="right", no_wrap=True, min_width=width)
-        for row in rows:
-            shown = name(row).replace(",", ", ")  # long parameter lists wrap at spaces
-            texts = (shown, *(text(row) for text in COLUMNS.values()))
-            table.add_row(*(cell(text, options) for text in texts))
-        return table
+
+def tables(bench: Bench) -> list[Table]:
+    """Make a table for each kind of input, all with columns of one width."""
+    names = Column(
+        "\ncodec", "left", wraps=True, width=min(24, max(len(name(row)) for row in bench.rows))
+    )
+    numbers = [
+        Column(heading, width=max(len(text(row)) for row in bench.rows))
+        for heading, text in COLUMNS.items()
+    ]
+    lines: dict[str, list[Line]] = {}
+    for row in bench.rows:
+        texts = [name(row), *(text(row) for text in COLUMNS.values())]
+        lines.setdefault(row.kind, []).append(Line(texts))
+    return [Table([names, *numbers], rows, kind) for kind, rows in lines.items()]
 
 
 def markdown(bench: Bench) -> str:
-    """The same for a page."""
-    heads = ["codec", *(head.replace("\n", " ").strip() for head in COLUMNS)]
-    said = header(bench)
-    parts = [f"{said[0].upper()}{said[1:]}.\n"]
-    for kind, rows in by_kind(bench.rows).items():
-        body = [[name(row), *(text(row) for text in COLUMNS.values())] for row in rows]
-        cells = [heads, [":--", *["--:"] * len(COLUMNS)], *body]
-        lines = [f"| {' | '.join(_escaped(text) for text in line)} |\n" for line in cells]
-        parts.append(f"### {kind}\n\n{''.join(lines)}")
+    """Write the tables and their notes for a page."""
+    head = header(bench)
+    parts = [f"{head[0].upper()}{head[1:]}.\n"]
+    parts += [f"### {table.title}\n\n{in_markdown(table, literal)}" for table in tables(bench)]
     terms = captions(bench).items()
-    parts.append("".join(f"- {_escaped(term)}: {_escaped(said)}\n" for term, said in terms))
-    parts += [f"{_escaped(line)}\n" for line in remarks(bench)]
+    parts.append(bullets(f"{literal(term)}: {literal(text)}" for term, text in terms))
+    parts += [f"{literal(line)}\n" for line in remarks(bench)]
     return "\n".join(parts)
 
 
-def _escaped(text: str) -> str:
-    for special in "|*<":
-        text = text.replace(special, "\\" + special)
-    return text
-
-
 def csv(bench: Bench) -> str:
-    """A line for each codec and kind of input; what does not exist is empty."""
-    out = io.StringIO()
-    records = [flat(row) for row in bench.rows]
-    writer = csv_module.DictWriter(out, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return out.getvalue()
+    """Write a line for each codec and kind of input; what does not exist is empty."""
+    return as_csv([flat(row) for row in bench.rows]).decode()
 
 
 def json(bench: Bench) -> str:
-    """Everything, in full precision."""
+    """Write everything, in full precision."""
     fields = {f.name: getattr(bench, f.name) for f in dataclasses.fields(bench)}
     fields["plan"] = dataclasses.asdict(bench.plan)
     fields["rows"] = [flat(row) for row in bench.rows]
@@ -219,7 +191,7 @@ def json(bench: Bench) -> str:
 
 
 def flat(row: CodecResult) -> dict[str, Any]:
-    """One level of names; ``*_ms`` are milliseconds per million parameters of a client."""
+    """Flatten a row; ``*_ms`` are milliseconds per million parameters of a client."""
     from fedbench.probes.distortion import Distortion
 
     lost = row.distortion

@@ -153,7 +153,7 @@ def check(
     """Check that files are what they say: exit code 1 if a rule is broken. Nothing is played."""
     from rich.console import Console
 
-    from fedbench.cli.leaderboard_findings import Report, checked_json, verdict
+    from fedbench.cli.leaderboard_findings import CheckReport, checked_json, verdict
     from fedbench.core.errors import require
     from fedbench.leaderboard.check import check
 
@@ -162,7 +162,7 @@ def check(
     if format == "json":
         print(checked_json(checked))
     else:
-        Console().print(Report(checked))
+        Console().print(CheckReport(checked))
     return int(any(verdict(one.findings) == "refused" for one in checked))
 
 

@@ -1,18 +1,18 @@
-"""What is wrong with files of a board, and what playing an entry again has shown."""
+"""Findings about files of a board, and comparisons of an entry with its repetition."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from fedbench.cli.leaderboard_table import short
-from fedbench.tables.columns import NONE
-from fedbench.tables.table import cell
+from fedbench.tables.numbers import NONE, or_none
+from fedbench.tables.table import Column, Line, Table
+from fedbench.tables.terminal import cell, grid
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -26,45 +26,45 @@ STYLES = {"error": "bold red", "warning": "yellow"}
 
 
 @dataclass(frozen=True)
-class Report:
-    """Files of a board, and what is wrong with them."""
+class CheckReport:
+    """Files of a board and the findings about them, for a terminal."""
 
     checked: Sequence[Checked]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for one in self.checked:
-            yield cell(f"{verdict(one.findings)}  {one.path}", options, "bold")
-            if one.findings:
-                yield findings(one.findings, options)
-        wrong = sum(verdict(one.findings) == "refused" for one in self.checked)
+        for file in self.checked:
+            yield cell(f"{verdict(file.findings)}  {file.path}", options, "bold")
+            if file.findings:
+                yield findings(file.findings, options)
+        wrong = sum(verdict(file.findings) == "refused" for file in self.checked)
         yield cell(f"{len(self.checked)} checked, {wrong} refused", options)
 
 
-def verdict(found: Iterable[Finding]) -> str:
-    """In a word."""
-    return "refused" if any(one.severity == "error" for one in found) else "good"
+def verdict(of: Iterable[Finding]) -> str:
+    """Return ``refused`` if any finding is an error, else ``good``."""
+    return "refused" if any(finding.severity == "error" for finding in of) else "good"
 
 
-def findings(found: Sequence[Finding], options: ConsoleOptions) -> Table:
-    """A line each."""
-    table = Table.grid(padding=(0, 1, 0, 0))
-    for one in found:
-        style = STYLES[one.severity]
-        texts = (f"  {one.severity}", one.rule)
-        table.add_row(*(cell(t, options, style) for t in texts), cell(one.text, options))
+def findings(of: Sequence[Finding], options: ConsoleOptions) -> RichTable:
+    """List the findings, a line each."""
+    table = RichTable.grid(padding=(0, 1, 0, 0))
+    for finding in of:
+        style = STYLES[finding.severity]
+        texts = (f"  {finding.severity}", finding.rule)
+        table.add_row(*(cell(t, options, style) for t in texts), cell(finding.text, options))
     return table
 
 
 def checked_json(checked: Sequence[Checked]) -> str:
-    """For programs."""
+    """Write verdicts and findings for programs."""
     files = [
         {
-            "path": one.path.as_posix(),
-            "id": one.entry and one.entry.id,
-            "verdict": verdict(one.findings),
-            "findings": [asdict(finding) for finding in one.findings],
+            "path": file.path.as_posix(),
+            "id": file.entry and file.entry.id,
+            "verdict": verdict(file.findings),
+            "findings": [asdict(finding) for finding in file.findings],
         }
-        for one in checked
+        for file in checked
     ]
     good = all(file["verdict"] == "good" for file in files)
     return json.dumps({"good": good, "files": files}, indent=2)
@@ -72,12 +72,12 @@ def checked_json(checked: Sequence[Checked]) -> str:
 
 @dataclass(frozen=True)
 class Repetition:
-    """Cells as they are claimed, and as they were played again.
+    """Cells as they are claimed beside the same cells played again, for a terminal.
 
     Args:
-        entry: Which.
-        comparisons: Of its cells.
-        apart: Of each attack, what differs by more than the rules allow.
+        entry: Entry that was played again.
+        comparisons: Comparisons of its cells.
+        apart: Numbers that differ by more than the rules allow, by attack.
     """
 
     entry: Entry
@@ -85,24 +85,21 @@ class Repetition:
     apart: dict[str, list[str]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = Table(box=box.HORIZONTALS, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-        for head in ("attack", "what", "claimed", "again", "difference", ""):
-            table.add_column(head, justify="right" if head in ("claimed", "again") else "left")
-        for one in self.comparisons:
-            names = [short(self.entry, one.attack)]
-            for what, claimed, again in one.pairs():
-                if claimed is None and again is None:
-                    continue
-                far = what in self.apart[one.attack]
-                difference = NONE if claimed is None or again is None else f"{again - claimed:+.6g}"
-                values = (f"{x:.6g}" if x is not None else NONE for x in (claimed, again))
-                row = (
-                    *names,
-                    what.replace("_", " "),
-                    *values,
-                    difference,
-                    "too far" if far else "",
-                )
-                table.add_row(*(cell(t, options, STYLES["error"] if far else "") for t in row))
-                names = [""]
-        yield table
+        columns = [
+            Column(heading, "right" if heading in ("claimed", "again") else "left", wraps=True)
+            for heading in ("attack", "what", "claimed", "again", "difference", "")
+        ]
+        lines = [line for comparison in self.comparisons for line in self._lines(comparison)]
+        yield grid(Table(columns, lines), options)
+
+    def _lines(self, comparison: Comparison) -> Iterator[Line]:
+        name = short(self.entry, comparison.attack)
+        for what, claimed, again in comparison.pairs():
+            if claimed is None and again is None:
+                continue
+            far = what in self.apart[comparison.attack]
+            difference = NONE if claimed is None or again is None else f"{again - claimed:+.6g}"
+            values = (or_none(x, "{:.6g}".format) for x in (claimed, again))
+            texts = [name, what.replace("_", " "), *values, difference, "too far" if far else ""]
+            yield Line(texts, marked=far)
+            name = ""

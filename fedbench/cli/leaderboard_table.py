@@ -1,25 +1,22 @@
-"""Who is before whom: for a terminal, for a page in Markdown, for programs."""
+"""Rankings of a leaderboard: for a terminal, for a page in Markdown, for programs."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
-
-from fedbench.cli.export import FORMULA
 from fedbench.leaderboard.outdated import outdated
-from fedbench.tables.columns import NONE, bits, known, nats, percent
-from fedbench.tables.table import cell, legible, listed
+from fedbench.tables.export import as_csv as rows_as_csv
+from fedbench.tables.markdown import literal, markdown
+from fedbench.tables.numbers import NONE, bits, nats, or_none, percent
+from fedbench.tables.table import Column, Line, Table
+from fedbench.tables.terminal import grid, listed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table as RichTable
 
     from fedbench.leaderboard.entry import Entry, Interval, Score
     from fedbench.leaderboard.rank import Ranking, Standing
@@ -30,19 +27,17 @@ NARROW = ("rank", "entry", "worst case %", "up", "ε", FRONT)
 WIDE = 110  # characters from which on every column has room
 NAMES = 24  # characters that an entry has at least
 NUMBERS = ("rank", "up", "down", "ε")
-_MARKS = str.maketrans({FRONT: "*"})
-_MARKDOWN = re.compile(r"([\\`*_\[\]|<>!#~&])")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A ranking, and where it is.
+    """Ranking of a track of a board.
 
     Args:
-        division: Of the board.
-        track: Of the division.
-        ranking: Of its entries.
-        newest: Version of the rules.
+        division: Division of the board.
+        track: Track of the division.
+        ranking: Ranking of its entries.
+        newest: Newest version of the rules.
     """
 
     division: str
@@ -52,45 +47,42 @@ class Place:
 
     @property
     def title(self) -> str:
-        """What is equal."""
+        """Division, track, and what is equal for all entries."""
         budget = self.ranking.bits
         equal = "equal rounds" if budget is None else f"within {bits(budget)} bits per parameter"
         return f"{self.division} division, {self.track}: {equal}"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = Table(
-            title=cell(self.title, options, "bold"),
-            title_justify="left",
-            box=box.HORIZONTALS,
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
-            show_edge=False,
-        )
-        heads = HEADS if options.max_width >= WIDE else NARROW
-        for head in heads:
-            table.add_column(
-                _legible(head, options),
-                justify="right" if head in NUMBERS else "left",
-                min_width=NAMES if head == "entry" else None,
-                no_wrap=head not in ("entry", "attack"),
-            )
-        for one in self.ranking.standings:
-            style = "dim" if one.rank is None else "bold" if one.pareto else ""
-            texts = dict(zip(HEADS, self.texts(one), strict=True))
-            if heads is NARROW:  # what has no column of its own stands below the name
-                under = "" if one.score is None else f"under {texts['attack']}; "
-                texts["entry"] += f"\n{under}{texts['status']}"
-            table.add_row(*(cell(_legible(texts[h], options), options, style) for h in heads))
-        yield table
+        yield grid(self.table(HEADS if options.max_width >= WIDE else NARROW), options)
 
-    def texts(self, one: Standing) -> list[str]:
-        """A line of the table."""
+    def table(self, headings: Sequence[str] = HEADS) -> Table:
+        """Make the table with these columns; what has none of its own stands below the name."""
+        columns = [
+            Column(
+                heading,
+                "right" if heading in NUMBERS else "left",
+                wraps=heading in ("entry", "attack"),
+                width=NAMES if heading == "entry" else None,
+            )
+            for heading in headings
+        ]
+        lines = []
+        for standing in self.ranking.standings:
+            texts = dict(zip(HEADS, self._texts(standing), strict=True))
+            if headings is NARROW:
+                under = "" if standing.score is None else f"under {texts['attack']}; "
+                texts["entry"] += f"\n{under}{texts['status']}"
+            style = "dim" if standing.rank is None else "bold" if standing.pareto else ""
+            lines.append(Line([texts[heading] for heading in headings], style=style))
+        return Table(columns, lines, self.title)
+
+    def _texts(self, standing: Standing) -> list[str]:
         return [
-            known(one.rank, str),
-            f"{one.entry.name} ({system(one.entry)})",
-            *_scored(one),
-            FRONT if one.pareto else "",
-            self._status(one.entry),
+            or_none(standing.rank, str),
+            f"{standing.entry.name} ({system(standing.entry)})",
+            *_scored(standing),
+            FRONT if standing.pareto else "",
+            self._status(standing.entry),
         ]
 
     def _status(self, entry: Entry) -> str:
@@ -99,26 +91,26 @@ class Place:
         return entry.status + weaker + old
 
     def rows(self) -> list[dict[str, Any]]:
-        """Everything, in full precision."""
+        """Return every standing in full precision."""
         return [
             {
                 "division": self.division,
                 "track": self.track,
                 "view": self.ranking.view,
                 "bits": self.ranking.bits,
-                "rank": one.rank,
-                "pareto": one.pareto,
-                "id": one.entry.id,
-                "name": one.entry.name,
-                "system": system(one.entry),
-                **_numbers(one.score),
-                **_covered(one.entry),
-                "rules": one.entry.rules,
+                "rank": standing.rank,
+                "pareto": standing.pareto,
+                "id": standing.entry.id,
+                "name": standing.entry.name,
+                "system": system(standing.entry),
+                **_numbers(standing.score),
+                **_covered(standing.entry),
+                "rules": standing.entry.rules,
                 "newest_rules": self.newest,
-                "status": one.entry.status,
-                "outdated": outdated(cell.attack for cell in one.entry.cells),
+                "status": standing.entry.status,
+                "outdated": outdated(cell.attack for cell in standing.entry.cells),
             }
-            for one in self.ranking.standings
+            for standing in self.ranking.standings
         ]
 
 
@@ -136,39 +128,39 @@ def _numbers(score: Score | None) -> dict[str, Any]:
 
 
 def _covered(entry: Entry) -> dict[str, Any]:
-    """What its epsilon covers; two that differ in it do not compare."""
+    """Return what an entry's epsilon covers; two that differ in it do not compare."""
     names = ("unit", "sees", "adjacency", "delta")
     return {name: entry.price and getattr(entry.price, name) for name in names}
 
 
-def _scored(one: Standing) -> list[str]:
-    if one.score is None:
+def _scored(standing: Standing) -> list[str]:
+    score = standing.score
+    if score is None:
         return [NONE] * 6
-    found = one.score
     return [
-        spread(found.worst),
-        short(one.entry, found.attack),
-        percent(found.clean.mean),
-        bits(found.uplink_bits),
-        bits(found.downlink_bits),
-        known(found.epsilon, nats),
+        spread(score.worst),
+        short(standing.entry, score.attack),
+        percent(score.clean.mean),
+        bits(score.uplink_bits),
+        bits(score.downlink_bits),
+        or_none(score.epsilon, nats),
     ]
 
 
-def spread(found: Interval) -> str:
-    """Mean and interval, in percent."""
-    return f"{percent(found.mean)} [{percent(found.low)}, {percent(found.high)}]"
+def spread(interval: Interval) -> str:
+    """Format mean and interval, in percent."""
+    return f"{percent(interval.mean)} [{percent(interval.low)}, {percent(interval.high)}]"
 
 
 def system(entry: Entry) -> str:
-    """Protocol, mechanism and rule without what is by default."""
+    """Name protocol, mechanism and rule, without default parameters."""
     from fedbench.results.gather import Played, shortened
 
     return Played(shortened(entry.scenario), vote=entry.votes).system
 
 
 def short(entry: Entry, attack: str) -> str:
-    """An attack without what is by default."""
+    """Name an attack without default parameters."""
     from fedbench.results.gather import shortened
 
     return shortened(entry.scenario.model_copy(update={"attack": attack})).attack
@@ -186,50 +178,21 @@ LEGEND = {
 }
 
 
-def legend(options: ConsoleOptions) -> Table:
-    """What the columns mean."""
-    return listed(
-        [(_legible(k, options), _legible(v, options)) for k, v in LEGEND.items()], options
-    )
-
-
-def _legible(text: str, options: ConsoleOptions) -> str:
-    return legible(text.translate(_MARKS) if options.ascii_only else text, options)
+def legend(options: ConsoleOptions) -> RichTable:
+    """Explain the columns."""
+    return listed(LEGEND.items(), options)
 
 
 def as_json(places: Sequence[Place]) -> str:
-    """Numbers as numbers."""
+    """Write all tracks, numbers as numbers."""
     return json.dumps([row for place in places for row in place.rows()], indent=2)
 
 
 def as_csv(places: Sequence[Place]) -> str:
-    """One table of all tracks."""
-    rows = [row for place in places for row in place.rows()]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _plain(value) for name, value in row.items()} for row in rows)
-    return text.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    """No formula, whatever a name holds."""
-    formula = isinstance(value, str) and value.startswith(FORMULA)
-    return f"'{value}" if formula else value
+    """Write one table of all tracks."""
+    return rows_as_csv([row for place in places for row in place.rows()]).decode()
 
 
 def as_markdown(places: Sequence[Place]) -> str:
-    """A table a track."""
-    out = []
-    for place in places:
-        aligned = ["--:" if head in NUMBERS else ":--" for head in HEADS]
-        body = [place.texts(one) for one in place.ranking.standings]
-        lines = [list(HEADS), aligned, *([_escaped(text) for text in row] for row in body)]
-        table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        out.append(f"### {place.title}\n\n{table}")
-    return "\n".join(out)
-
-
-def _escaped(text: str) -> str:
-    """For Markdown: no markup, whatever a name holds."""
-    return _MARKDOWN.sub(r"\\\1", text)
+    """Write a table for each track."""
+    return "\n".join(f"### {place.title}\n\n{markdown(place.table(), literal)}" for place in places)

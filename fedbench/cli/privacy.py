@@ -114,7 +114,7 @@ def show(
     if format == "json":
         print(privacy_table.as_json(name, plan, costs))
         return
-    console.print(privacy_table.Report(name, plan, costs))
+    console.print(privacy_table.PriceReport(name, plan, costs))
     writable(out)
     path = out / "privacy.png"
     draw(curve(plugin, plan, sees), name, plan, sees, path)

@@ -1,15 +1,15 @@
-"""What a mechanism costs before whose eyes, for a terminal and for a program."""
+"""Prices of a mechanism against several adversaries, for a terminal and for a program."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from fedbench.cli.plain import finite
-from fedbench.tables.columns import nats
-from fedbench.tables.table import Line, cell, grid, listed
+from fedbench.tables.export import document
+from fedbench.tables.numbers import nats
+from fedbench.tables.table import Column, Line, Table
+from fedbench.tables.terminal import cell, grid, listed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -41,18 +41,18 @@ MEANINGS = {
 
 
 @dataclass(frozen=True)
-class Report:
-    """For a terminal.
+class PriceReport:
+    """Price of a mechanism against every adversary, for a terminal.
 
     Args:
-        name: Of the mechanism, with its parameters.
-        plan: What is priced.
-        found: The price before everybody's eyes.
+        name: Name of the mechanism, with its parameters.
+        plan: Rounds and clients that are priced.
+        prices: Price by what the adversary sees, or the reason why nobody can tell.
     """
 
     name: str
     plan: PrivacyPlan
-    found: Prices
+    prices: Prices
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         plan = self.plan
@@ -65,57 +65,54 @@ class Report:
         )
         yield cell(head, options)
         yield ""
-        heads = [HEADS[see] for see in self.found] if len(self.found) > 1 else ["ε"]
-        yield grid("", ["bound", *heads], self._lines(), options)
+        yield grid(self._table(), options)
         yield ""
-        yield listed(self._said(), options)
+        yield listed(self._terms(), options)
 
-    def _prices(self) -> dict[str, PrivacyCost]:
+    def _costs(self) -> dict[str, PrivacyCost]:
+        """Return the prices that a theorem gives."""
         from fedbench.core.errors import NoTheorem
 
-        return {see: one for see, one in self.found.items() if not isinstance(one, NoTheorem)}
+        return {s: cost for s, cost in self.prices.items() if not isinstance(cost, NoTheorem)}
 
-    def _lines(self) -> list[Line]:
-        prices = self._prices()
-        names = dict.fromkeys(name for one in prices.values() for name in one.bounds)
+    def _table(self) -> Table:
+        costs = [self._costs().get(see) for see in self.prices]
+        names = dict.fromkeys(name for cost in costs if cost for name in cost.bounds)
+        lines = [Line([name, *(_bound(cost, name) for cost in costs)]) for name in names]
+        claims = [cost.paper if cost else None for cost in costs]
+        if any(claim is not None for claim in claims):
+            texts = ["-" if claim is None else f"{nats(claim)}  " for claim in claims]
+            lines.append(Line(["paper", *texts]))
+        headings = [HEADS[see] for see in self.prices] if len(self.prices) > 1 else ["ε"]
+        return Table([Column(heading) for heading in ("bound", *headings)], lines)
 
-        def of(see: str, name: str) -> str:
-            one = prices.get(see)
-            if one is None or name not in one.bounds:
-                return "-"
-            return nats(one.bounds[name]) + (f" {LEAST}" if one.winner == name else "  ")
-
-        body = [Line([name, *(of(see, name) for see in self.found)]) for name in names]
-        claimed = [prices[see].paper if see in prices else None for see in self.found]
-        if any(x is not None for x in claimed):
-            body.append(Line(["paper", *("-" if x is None else f"{nats(x)}  " for x in claimed)]))
-        return body
-
-    def _said(self) -> list[tuple[str, str]]:
-        from fedbench.core.errors import NoTheorem
-
-        prices = self._prices()
-        names = {name for one in prices.values() for name in one.bounds}
-        if any(one.paper is not None for one in prices.values()):
+    def _terms(self) -> list[tuple[str, str]]:
+        costs = self._costs()
+        names = {name for cost in costs.values() for name in cost.bounds}
+        if any(cost.paper is not None for cost in costs.values()):
             names.add("paper")
-        said = [(name, text) for name, text in MEANINGS.items() if name in names]
-        for see, one in self.found.items():
-            if isinstance(one, NoTheorem):
-                said.append((see, f"refused: {one}"))
+        terms = [(name, text) for name, text in MEANINGS.items() if name in names]
+        for see, refusal in self.prices.items():
+            if see in costs:
+                covers = f"{costs[see].adjacency}; {costs[see].sampler}"
+                terms.append((see if len(self.prices) > 1 else "ε", covers))
             else:
-                said.append(
-                    (see if len(self.found) > 1 else "ε", f"{one.adjacency}; {one.sampler}")
-                )
-        said.append((LEAST, "the least bound, which is the ε that holds; natural logarithms"))
-        return said
+                terms.append((see, f"refused: {refusal}"))
+        return [*terms, (LEAST, "the least bound, which is the ε that holds; natural logarithms")]
 
 
-def as_json(name: str, plan: PrivacyPlan, found: Prices) -> str:
-    """The same as JSON; what is not finite is null."""
+def _bound(cost: PrivacyCost | None, name: str) -> str:
+    if cost is None or name not in cost.bounds:
+        return "-"
+    return nats(cost.bounds[name]) + (f" {LEAST}" if cost.winner == name else "  ")
+
+
+def as_json(name: str, plan: PrivacyPlan, prices: Prices) -> str:
+    """Write the same as JSON; what is not finite is null."""
     from fedbench.core.errors import NoTheorem
 
-    prices = {
-        see: {"refused": str(one)} if isinstance(one, NoTheorem) else asdict(one)
-        for see, one in found.items()
+    costs = {
+        see: {"refused": str(cost)} if isinstance(cost, NoTheorem) else asdict(cost)
+        for see, cost in prices.items()
     }
-    return json.dumps(finite({"mechanism": name, "plan": asdict(plan), "prices": prices}), indent=1)
+    return document({"mechanism": name, "plan": asdict(plan), "prices": costs})

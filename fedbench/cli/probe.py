@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import status
-from fedbench.tables.columns import counted
+from fedbench.tables.numbers import counted
 
 app = typer.Typer(no_args_is_help=True, help="Read what the server sees: who trained on what.")
 COMPARED = {"protocol": "Repeat to compare.", "mechanism": "Repeat to compare."}

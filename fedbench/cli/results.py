@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from fedbench.cli.results_table import Page
     from fedbench.results.fields import Entry
     from fedbench.results.query import Query
+    from fedbench.tables.entries import Page
 
 FORMATS = ("table", "csv", "json", "parquet", "md")
 
@@ -57,17 +57,17 @@ def results(
     require("--each", each, each in ("cell", "run"), "cell or run")
     require("--format", format, format in FORMATS, f"one of {', '.join(FORMATS)}")
     require("--out", out, format != "parquet" or out is not None, "a file for --format parquet")
-    from fedbench.cli import results_table
     from fedbench.results.query import Each, Query
+    from fedbench.tables.entries import USUAL, Page
 
     kind: Each = "failure" if failed else "run" if each == "run" else "cell"
-    usual = results_table.USUAL[kind] if format in ("table", "md") else None
+    usual = USUAL[kind] if format in ("table", "md") else None
     named = usual if columns is None else [name.strip() for name in columns.split(",")]
     query = Query.parse(kind, where or [], named, sort)
     answer = query.answer(store)
     for line in answer.complaints:
         print(one_line(f"fedbench: {line}"), file=sys.stderr)
-    page = results_table.Page(query, answer.entries, flat=columns is not None)
+    page = Page(query, answer.entries, flat=columns is not None)
     if format == "table":
         show(page, out)
     elif format == "md":
@@ -79,8 +79,8 @@ def results(
 
 
 def exported(query: Query, entries: Sequence[Entry], format: str) -> bytes:
-    """For another program."""
-    from fedbench.cli import export
+    """Write entries for another program."""
+    from fedbench.tables import export
 
     if format == "csv":
         return export.as_csv(entries, query.columns)
@@ -90,11 +90,11 @@ def exported(query: Query, entries: Sequence[Entry], format: str) -> bytes:
 
 
 def show(page: Page, out: Path | None) -> None:
-    """With styles on a terminal, without elsewhere."""
+    """Print a page, with styles on a terminal and without elsewhere."""
     from rich.console import Console
     from rich.text import Text
 
-    from fedbench.tables.table import legible
+    from fedbench.tables.terminal import legible
 
     console = Console()
     ascii_only = out is None and console.options.ascii_only
@@ -113,7 +113,7 @@ def show(page: Page, out: Path | None) -> None:
 
 
 def emit(data: bytes, out: Path | None) -> None:
-    """To the file, or to who reads the output, if they still do."""
+    """Write to the file, or to stdout, if anybody still reads it."""
     if out is not None:
         from fedbench.core.files import write_atomically
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import duration, end, watcher
-from fedbench.tables.columns import counted
+from fedbench.tables.numbers import counted
 
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Cell, Run, Skipped
@@ -108,7 +108,7 @@ def announce(
     console: Console, plan: Plan, cells: list[Cell], skipped: list[Skipped], store: Path
 ) -> None:
     """Print what is swept over, and what is left out with the reason."""
-    from fedbench.tables.table import skipped_lines
+    from fedbench.tables.report import skipped_lines
 
     seeds = ",".join(map(str, plan.seeds))
     runs = len(cells) * len(plan.seeds)

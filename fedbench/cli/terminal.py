@@ -19,7 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fedbench.sweep.watch import Watcher
-from fedbench.tables import columns, table
+from fedbench.tables.columns import ACCURACY
+from fedbench.tables.numbers import percent
+from fedbench.tables.report import results, systems
+from fedbench.tables.terminal import cell as folded
+from fedbench.tables.terminal import grid, legible
 
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Cell
@@ -110,7 +114,7 @@ class PlainWatcher(Watcher):
 
     def finished(self, cell: Cell, record: Record) -> None:
         """Print number, name, accuracy and time of a run."""
-        accuracy = columns.percent(record.result.accuracy)
+        accuracy = percent(record.result.accuracy)
         took = duration(record.timing.seconds)
         self._print(cell, record.scenario.seed, f"accuracy {accuracy} %, {took}")
 
@@ -122,7 +126,7 @@ class PlainWatcher(Watcher):
         self.ended += 1
         number = f"[{self.ended:>{len(str(self.runs))}}/{self.runs}]"
         text = f"{number} {cell}, seed {seed}: {outcome}"
-        self.console.print(Text(table.legible(text, self.console.options)), soft_wrap=True)
+        self.console.print(Text(legible(text, self.console.options)), soft_wrap=True)
 
 
 @dataclass
@@ -212,7 +216,7 @@ class TerminalWatcher(Watcher):
             self.running.pop((cell, seed), None)
             self.ended.add((cell, seed))
             self.lost += 1
-        text = table.legible(f"{cell}, seed {seed}: failed: {message}", self.console.options)
+        text = legible(f"{cell}, seed {seed}: failed: {message}", self.console.options)
         self.console.print(Text(text, style="bold red"), soft_wrap=True)
 
     def _progress(self, cell: Cell, seed: int) -> Progress:
@@ -238,10 +242,10 @@ class TerminalWatcher(Watcher):
             lines.add_column(no_wrap=True, justify="right")
         for run in shown:
             lines.add_row(
-                table.cell(run.name, flat),
+                folded(run.name, flat),
                 ProgressBar(total=1.0, completed=run.share, width=12),
                 f"round {run.rounds}/{run.total}",
-                "" if run.accuracy is None else f"{columns.percent(run.accuracy)} %",
+                "" if run.accuracy is None else f"{percent(run.accuracy)} %",
                 _left(now - run.start, run.share),
             )
         if shown:
@@ -252,7 +256,7 @@ class TerminalWatcher(Watcher):
         rest = height - len(shown) - 3  # what is hidden, the line for all runs, a blank one
         if rows := last_rows(self.rows, rest):
             yield ""
-            yield table.results("", rows, columns.ACCURACY, flat)
+            yield grid(results("", rows, ACCURACY), flat)
 
     def _overall(self, elapsed: float) -> RenderableType:
         played = len(self.ended) - self.existing + sum(run.share for run in self.running.values())
@@ -277,6 +281,6 @@ def last_rows(rows: Sequence[Row], height: int) -> list[Row]:
     """Return as many of the last rows as fit a table of ``height`` lines: heads, systems, rows."""
     for first in range(len(rows)):
         rest = list(rows[first:])
-        if 3 + 2 * len(table.systems(rest)) - 1 + len(rest) <= height:
+        if 3 + 2 * len(systems(rest)) - 1 + len(rest) <= height:
             return rest
     return []

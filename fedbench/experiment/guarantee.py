@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import DpEvent, Release, Sees, hooks
-from fedbench.experiment.measurements import Privacy
+from fedbench.experiment.record import Privacy
 from fedbench.experiment.setup import Setup
 from fedbench.payload import BinaryMasks, Residues, SignBits
 from fedbench.privacy.ledger import Ledger

@@ -1,60 +1,70 @@
-"""What a run measures: the parts of its record."""
+"""Everything that a run measures: the numbers of its record, and what their readers know of them.
+
+A number is declared here and nowhere else: its place in a record (`Round`, `Result`, `Timing`), and
+in `MEASURED` its field in `fedbench results`, its kind and unit, how it is aggregated, its heading
+and its caption. The schema of the fast reader, the columns of tables, CSV and Parquet follow.
+
+This module imports neither torch nor pydantic, because a question to a store is answered before
+either is loaded.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import operator
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from fedbench.api import Adjacency, Sees
-
+SCHEMA: Final = 4  # version of the record's schema
 Number = float | None  # None: not measured in this round, or not a finite number
+Note = float | int | str | bool
+
+# Pydantic checks these classes as parts of a record, whoever built them.
+STRICT = {"extra": "forbid", "revalidate_instances": "always"}
 
 
-class Part(BaseModel):
-    """Frozen, and nothing that is not named."""
-
-    # Older pydantic warns of a field whose name starts with "model_".
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class Round(Part):
-    """One round.
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """Numbers that one round measured.
 
     Args:
-        step: From 0.
-        clients: Who was sampled, in the order of the rows.
-        malicious: How many of them the adversary owns.
-        accepted: Rows that decoded and passed the server's checks.
-        rejected_honest: Benign rows that did not.
-        rejected_malicious: Malicious rows that did not.
-        skipped: Too few rows for the rule: the state stayed.
-        uplink_bits: Bits of all packets that clients sent; of a secure sum (``--sees sum``), of
-            what its participants must send, None where that is not known.
-        benign_uplink_bits: Those of benign clients.
-        downlink_bits: Bits of what the server sent, over all clients of the round.
-        entropy_bits: Empirical entropy of the benign messages' symbols, an estimate beside what was
-            measured; None where the alphabet has none.
-        accuracy: On the pooled test parts of the benign clients, in [0, 1].
+        step: Number of the round, from 0.
+        clients: Sampled clients, in the order of the rows.
+        malicious: Number of sampled clients that the adversary owns.
+        accepted: Number of rows that decoded and passed the server's checks.
+        rejected_honest: Number of benign rows that did not.
+        rejected_malicious: Number of malicious rows that did not.
+        skipped: Whether too few rows were left for the rule, so that the state stayed as it was.
+        uplink_bits: Bits of all packets that clients sent. Of a secure sum (``--sees sum``) bits
+            that its participants must send, None where that is not known.
+        benign_uplink_bits: Bits of the packets of benign clients.
+        downlink_bits: Bits that the server sent, over all clients of the round.
+        entropy_bits: Empirical entropy of the benign messages' symbols, an estimate beside the
+            measured bits; None where the alphabet has none.
+        accuracy: Accuracy on the pooled test parts of the benign clients, in [0, 1].
         loss: Mean cross-entropy there, in nats.
         sparsity: Share of the deployed weights that are exactly 0.
-        local_accuracy: Mean over the benign clients that were ever sampled: what each last sent, as
-            a model of its own, on its own test part.
-        gain: L2 distance of the aggregate from the one of honest messages, relative to the latter.
-        gain_mean: The same for the plain mean instead of the rule.
-        headers: Of the accepted malicious messages' scales, how many times the honest ones the most
-            forged one is; of seeds and indices, the share that is not theirs. Empty if skipped.
-        epsilon: Spent so far, by the accountants that take no time, in the last round by all; None
-            without a mechanism.
-        success: Of a backdoor, the share of the images of `Attack.trigger` that are taken for it.
-        queries: How often the attack asked a snapshot of the server's rule.
-        trace: Trials of its search: strength, and what was sought there.
-        notes: What the attack reported.
-        true_positive_rate: Of the accepted malicious rows, the share that a rule which detects left
+        local_accuracy: Mean accuracy over the benign clients that were ever sampled, each with
+            the model that its last message says, on its own test part.
+        gain: L2 distance of the aggregate from the aggregate of honest messages, relative to the
+            latter.
+        gain_mean: The same distance for the plain mean instead of the rule.
+        headers: For the scales of accepted malicious messages, the largest ratio to the honest
+            scale; for seeds and indices, the share that is not the client's own. Empty if skipped.
+        epsilon: Privacy spent so far, by the accountants that take no time, in the last round by
+            all accountants; None without a mechanism.
+        success: Share of the images with a backdoor's trigger that are classified as its target.
+        queries: Number of queries of the attack to a snapshot of the server's rule.
+        trace: Trials of the attack's search: strength, and objective there.
+        notes: Remarks that the attack reported.
+        true_positive_rate: Share of the accepted malicious rows that a rule which detects left
             out; None without such rows or with another rule.
-        false_positive_rate: The same of the accepted benign rows.
-        findings: What the rule reported; ``not_finite``: how many numbers of its answer are NaN or
-            infinite.
+        false_positive_rate: The same share of the accepted benign rows.
+        findings: Remarks that the rule reported; ``not_finite`` counts the numbers of its answer
+            that are NaN or infinite.
     """
 
     step: int
@@ -74,45 +84,44 @@ class Round(Part):
     local_accuracy: Number = None
     gain: Number = None
     gain_mean: Number = None
-    headers: dict[str, Number] = {}
+    headers: dict[str, Number] = field(default_factory=dict)
     epsilon: Number = None
     success: Number = None
     queries: int = 0
-    trace: list[tuple[Number, Number]] = []
-    notes: dict[str, float | int | str | bool] = {}
+    trace: list[tuple[Number, Number]] = field(default_factory=list)
+    notes: dict[str, Note] = field(default_factory=dict)
     true_positive_rate: Number = None
     false_positive_rate: Number = None
-    findings: dict[str, float | int | str | bool] = {}
+    findings: dict[str, Note] = field(default_factory=dict)
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
 
-class Spread(Part):
-    """Over the benign clients' own test parts; ``std`` divides by their number."""
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Accuracies of the benign clients on their own test parts; ``std`` divides by their number."""
 
     mean: float
     std: float
     min: float
     max: float
 
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
-class Result(Part):
-    """What is read at the last round.
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Numbers that are read after the last round; those of `Round` mean the same there.
 
     Args:
-        accuracy: On the pooled test parts of the benign clients, in [0, 1].
-        loss: Mean cross-entropy there, in nats.
-        validation_accuracy: On their pooled validation parts, for whoever chooses between runs.
-        success: See `Round`.
         per_client: Accuracies of the benign clients on their own test parts.
-        uplink_bits_per_parameter: Per benign message, headers included; None as in `Round`.
-        entropy_bits_per_parameter: Per benign message, an estimate; None where there is none.
-        downlink_bits_per_parameter: Per client and round.
-        model_bits: To store what is deployed.
-        sparsity: Share of the deployed weights that are exactly 0.
-        local_accuracy: See `Round`; None unless the scenario asks for it.
-        skipped_rounds: Rounds without a step.
-        epsilon: None without a mechanism.
-        true_positive_rate: Mean over the rounds that have one, see `Round`.
-        false_positive_rate: The same.
+        uplink_bits_per_parameter: Bits of a benign message, headers included; None as in `Round`.
+        entropy_bits_per_parameter: Estimate for a benign message; None where there is none.
+        downlink_bits_per_parameter: Bits that the server sent per client and round.
+        model_bits: Bits to store the deployed model.
+        skipped_rounds: Rounds in which fewer rows were accepted than the rule needs.
+        validation_accuracy: Accuracy on the pooled validation parts of the benign clients, for
+            choosing between runs.
     """
 
     accuracy: float
@@ -131,70 +140,213 @@ class Result(Part):
     true_positive_rate: Number = None
     false_positive_rate: Number = None
 
-
-class Environment(Part):
-    """Where the run took place: numbers may differ by rounding between two of these.
-
-    Args:
-        fedbench: Version, and a hash of the code that can change a number.
-        python: Version.
-        torch: Version.
-        numpy: Version.
-        platform: Operating system and processor.
-        device: ``cpu``, or the name of the accelerator.
-        executor: ``loop``, ``stacked``, ``forked``, or ``together`` with other runs.
-        threads: Of the process.
-        chunk: Clients that were trained at once; None in a loop.
-    """
-
-    fedbench: str
-    python: str
-    torch: str
-    numpy: str
-    platform: str
-    device: str
-    executor: str
-    threads: int
-    chunk: int | None = None
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
 
-class Timing(Part):
-    """The only part of a record that differs between two runs of one scenario.
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Part of a record in which two runs of one scenario differ, and the only such part.
 
     Args:
-        seconds: Of the whole run.
-        peak_memory_mib: Of the process until its end.
-        attack_seconds: Of them the adversary's: its own training, and what it crafted.
+        seconds: Duration of the whole run.
+        peak_memory_mib: Largest memory of the process until the run's end.
+        attack_seconds: Share of ``seconds`` that the adversary's training and crafting took.
     """
 
     seconds: float
     peak_memory_mib: float
     attack_seconds: float = 0.0
 
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
-class Privacy(Part):
-    """What the clients' data has given away, and to whom that was proved.
+
+# ``share`` is in [0, 1], ``points`` a difference of two; ``plug-in`` reads name:param=value.
+Kind = Literal["plug-in", "name", "whole", "number", "share", "points", "yes", "texts"]
+How = Literal["mean", "sum", "max", "union", "first"]
+
+
+def aggregated(how: How, values: Iterable[Any]) -> Any:
+    """Aggregate the values of several rounds or seeds into one value.
+
+    ``mean`` and ``sum`` are over the values that were measured, None if none was. ``max`` is None
+    if any value is: a bound that holds for all runs needs a bound of each.
+    """
+    values = list(values)
+    measured = [x for x in values if x is not None]
+    if how == "union":
+        return list(dict.fromkeys(chain.from_iterable(measured)))
+    if how == "first" or not measured:
+        return values[0] if how == "first" else None
+    if how == "max":
+        return max(measured) if len(measured) == len(values) else None
+    return statistics.fmean(measured) if how == "mean" else sum(measured)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Declaration of a measured number: all that its readers know of it.
 
     Args:
-        epsilon: Natural logarithms; of the client that took part most often.
-        delta: Of the same guarantee.
-        unit: Whose data it covers: a whole ``client``, or one ``example`` of one.
-        sees: What the adversary sees: messages, their sum, that without who took part, or models.
-        adjacency: What may differ between two data sets that cannot be told apart.
-        sampler: Who took part, how often, and who can see it.
-        winner: The bound that is the least.
-        bounds: Every bound that applies.
-        paper: What the mechanism's own paper would claim, where that is something else.
-        note: What malicious clients mean for it.
+        name: Field in `fedbench results`, in CSV and in Parquet.
+        kind: Kind of its values.
+        source: Place in a record, in dots; by default the field of that name of the result.
+            Numbers of ``rounds`` are summed over the rounds, and numbers of several places, with
+            `` + `` between them, are added.
+        seeds: How the values of several seeds are aggregated.
+        unit: ``bits`` are per parameter; ``nats`` for an epsilon; shares are shown in percent.
+        rounds: How the result follows from a number of each round, and which number that is.
+        per_parameter: Whether the number in the record is divided by the number of parameters.
+        heading: Lines above its column; by default made of its name.
+        term: Name of the number below a table, if it is explained there.
+        caption: Explanation of the term.
     """
 
-    epsilon: Number
-    delta: float
-    unit: Literal["client", "example"]
-    sees: Sees
-    adjacency: Adjacency
-    sampler: str
-    winner: str
-    bounds: dict[str, Number] = {}
-    paper: Number = None
-    note: str = ""
+    name: str
+    kind: Kind
+    source: str = ""
+    seeds: How = "mean"
+    unit: Literal["", "bits", "nats"] = ""
+    rounds: tuple[How, str] | None = None
+    per_parameter: bool = False
+    heading: str = ""
+    term: str = ""
+    caption: str = ""
+
+    @cached_property
+    def paths(self) -> list[list[str]]:
+        """Places in a record, each as the names that lead there."""
+        places = self.source or f"result.{self.name}"
+        return [place.split(".") for place in places.split(" + ")]
+
+    def read(self, record: Any) -> Any:
+        """Return the number from a record, as an object or as the mapping that its JSON holds."""
+        at: Callable[[Any, str], Any] = operator.getitem if isinstance(record, dict) else getattr
+        parts = []
+        for first, *names in self.paths:
+            value = at(record, first)
+            if first == "rounds":
+                (name,) = names
+                numbers = [at(element, name) for element in value]
+                value = None if None in numbers else sum(numbers)
+            else:
+                for name in names:
+                    value = value if value is None else at(value, name)
+            parts.append(value)
+        if None in parts:
+            return None
+        number = parts[0] if len(parts) == 1 else float(sum(parts))
+        return number / at(record, "parameters") if self.per_parameter else number
+
+
+MEASURED = (
+    Measurement(
+        "accuracy",
+        "share",
+        term="accuracy",
+        caption="percent of the benign clients' pooled test data, at the last round",
+    ),
+    Measurement("loss", "number"),
+    Measurement("worst_client", "share", "result.per_client.min", heading="worst\nclient %"),
+    Measurement(
+        "local_accuracy",
+        "share",
+        heading="own\nmodel %",
+        term="own model",
+        caption="what each sampled client last sent, as a model of its own, on its own test data",
+    ),
+    Measurement(
+        "uplink_bits",
+        "number",
+        "result.uplink_bits_per_parameter",
+        unit="bits",
+        heading="up\nbits",
+        term="bits",
+        caption="per parameter and message, counted on what was sent",
+    ),
+    Measurement(
+        "entropy_bits",
+        "number",
+        "result.entropy_bits_per_parameter",
+        unit="bits",
+        heading="entropy\nbits",
+        term="entropy",
+        caption="an estimate, the empirical entropy of the symbols, beside the measured bits",
+    ),
+    Measurement(
+        "downlink_bits",
+        "number",
+        "result.downlink_bits_per_parameter",
+        unit="bits",
+        heading="down\nbits",
+    ),
+    Measurement("total_bits", "number", "rounds.uplink_bits + rounds.downlink_bits"),
+    Measurement(
+        "model_bits",
+        "number",
+        unit="bits",
+        per_parameter=True,
+        heading="model\nbits",
+        term="model",
+        caption="bits per parameter to store what is deployed",
+    ),
+    Measurement(
+        "sparsity",
+        "share",
+        heading="zeros\n%",
+        term="zeros",
+        caption="share of the deployed weights that are exactly 0",
+    ),
+    Measurement(
+        "epsilon",
+        "number",
+        seeds="max",
+        unit="nats",
+        heading="ε",
+        term="ε",
+        caption="n/a without a privacy mechanism",
+    ),
+    Measurement("unit", "name", "privacy.unit", "first"),
+    Measurement("malicious_messages", "whole", "rounds.malicious", "sum"),
+    Measurement("rejected_honest", "whole", "rounds.rejected_honest", "sum"),
+    Measurement("rejected_malicious", "whole", "rounds.rejected_malicious", "sum"),
+    Measurement(
+        "skipped_rounds",
+        "whole",
+        seeds="sum",
+        rounds=("sum", "skipped"),
+        term="skipped",
+        caption="rounds in which fewer rows were accepted than the rule needs",
+    ),
+    Measurement("validation_accuracy", "share"),
+    Measurement(
+        "success",
+        "share",
+        heading="backdoor\n%",
+        term="backdoor",
+        caption="percent of the benign clients' test images with the trigger, none of them of the "
+        "target class, that are taken for it",
+    ),
+    Measurement(
+        "true_positive_rate", "share", rounds=("mean", "true_positive_rate"), heading="TPR\n%"
+    ),
+    Measurement(
+        "false_positive_rate", "share", rounds=("mean", "false_positive_rate"), heading="FPR\n%"
+    ),
+    Measurement("queries", "whole", "rounds.queries", "sum"),
+    Measurement("flags", "texts", "flags", "union"),
+    Measurement("seconds", "number", "timing.seconds"),
+    Measurement("peak_memory_mib", "number", "timing.peak_memory_mib", "max"),
+    Measurement("attack_seconds", "number", "timing.attack_seconds"),
+    Measurement("parameters", "whole", "parameters", "first"),
+)
+BY_NAME = {measurement.name: measurement for measurement in MEASURED}
+
+
+def from_rounds(rounds: Sequence[Round]) -> dict[str, Any]:
+    """Return the fields of `Result` that follow from a number of each round, by name."""
+    return {
+        measurement.name: aggregated(how, [getattr(r, name) for r in rounds])
+        for measurement in MEASURED
+        if measurement.rounds is not None
+        for how, name in [measurement.rounds]
+    }

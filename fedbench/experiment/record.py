@@ -4,19 +4,81 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
+from fedbench.api import Adjacency, Sees
 from fedbench.core import seal
 from fedbench.core.errors import ConfigError
 from fedbench.core.files import read_limited, write_atomically
 from fedbench.core.registry import split
-from fedbench.experiment.measurements import Environment, Part, Privacy, Result, Round, Timing
+from fedbench.experiment.measurements import SCHEMA, Number, Result, Round, Timing
 from fedbench.experiment.scenario import Scenario
 
-SCHEMA: Final = 4
 LARGEST = 256 << 20  # bytes of a file
+
+
+class Part(BaseModel):
+    """Immutable part of a record without unknown fields."""
+
+    # Older pydantic warns of a field whose name starts with "model_".
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Environment(Part):
+    """Machine and versions of a run: between two of these, numbers may differ by rounding.
+
+    Args:
+        fedbench: Version, and a hash of the code that can change a number.
+        python: Version of Python.
+        torch: Version of torch.
+        numpy: Version of NumPy.
+        platform: Operating system and processor.
+        device: ``cpu``, or the name of the accelerator.
+        executor: ``loop``, ``stacked``, ``forked``, or ``together`` with other runs.
+        threads: Threads of the process.
+        chunk: Clients that were trained at once; None in a loop.
+    """
+
+    fedbench: str
+    python: str
+    torch: str
+    numpy: str
+    platform: str
+    device: str
+    executor: str
+    threads: int
+    chunk: int | None = None
+
+
+class Privacy(Part):
+    """Privacy that the clients have spent, and the adversary against whom that was proved.
+
+    Args:
+        epsilon: Bound in nats, for the client that took part most often.
+        delta: Delta of the same guarantee.
+        unit: Data that it covers: a whole ``client``, or one ``example`` of one.
+        sees: Observations of the adversary: messages, their sum, the sum without the list of
+            participants, or models.
+        adjacency: Difference between two data sets that cannot be told apart.
+        sampler: How clients were sampled, how often one took part, and who can see it.
+        winner: Name of the least bound.
+        bounds: Every bound that applies, by name.
+        paper: Claim of the mechanism's own paper, where that is another number.
+        note: Effect of malicious clients on the guarantee.
+    """
+
+    epsilon: Number
+    delta: float
+    unit: Literal["client", "example"]
+    sees: Sees
+    adjacency: Adjacency
+    sampler: str
+    winner: str
+    bounds: dict[str, Number] = {}
+    paper: Number = None
+    note: str = ""
 
 
 class Record(Part):

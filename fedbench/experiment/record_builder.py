@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import platform
 import resource
-import statistics
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,8 @@ from fedbench.experiment.evaluation import validation_accuracy
 from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.flags import flags
 from fedbench.experiment.guarantee import guarantee
-from fedbench.experiment.measurements import Environment, Result, Round, Spread, Timing
-from fedbench.experiment.record import Record
+from fedbench.experiment.measurements import Result, Round, Spread, Timing, from_rounds
+from fedbench.experiment.record import Environment, Record
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.payload import Payload, summed_bits
@@ -141,10 +139,8 @@ def build_result(
         local_accuracy=rounds[-1].local_accuracy,
         validation_accuracy=validation_accuracy(setup, state.server),
         success=score.success,
-        true_positive_rate=_mean(r.true_positive_rate for r in rounds),
-        false_positive_rate=_mean(r.false_positive_rate for r in rounds),
-        skipped_rounds=sum(r.skipped for r in rounds),
         epsilon=epsilon,
+        **from_rounds(rounds),
     )
 
 
@@ -155,11 +151,6 @@ def uplink_bits_per_parameter(rounds: list[Round], d: int) -> float | None:
     if None in each:
         return None
     return sum(bits for bits in each if bits is not None) / max(messages, 1) / d
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    measured = [x for x in values if x is not None]
-    return statistics.fmean(measured) if measured else None
 
 
 def spread(x: Tensor) -> Spread:

@@ -13,7 +13,7 @@ from fedbench.figures.page import MARGIN, WIDTH, Key, Page, Words, measure, wrap
 from fedbench.figures.places import Box, Place, Spot, front, places, stairs
 from fedbench.figures.style import COLOURS, FAINT, INK, WORST, log_ticks, styled
 from fedbench.figures.systems import System, cut, setting, sureness, systems, tens
-from fedbench.results.statistics import accuracies, interval
+from fedbench.results.aggregate import interval
 from fedbench.tables import columns
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def marks(rows: Sequence[Row]) -> list[Mark]:
     out = []
     for system in systems(rows):
         row, clean = system.shown, system.clean
-        low, high = cut(interval(accuracies(row))) or (row.accuracy, row.accuracy)
+        low, high = cut(interval(row.accuracies())) or (row.accuracy, row.accuracy)
         without = None if clean is None or clean is row else 100 * clean.accuracy
         price = system.price
         bits = max((price.uplink or 0) + price.downlink, 1e-4)  # nothing has no logarithm

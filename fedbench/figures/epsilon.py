@@ -13,7 +13,7 @@ from fedbench.figures.page import Key, Words
 from fedbench.figures.panels import multiples
 from fedbench.figures.style import BANDS, FAINT, INK, decades, sign, styled
 from fedbench.figures.systems import System, cut, setting, sureness, systems, tens, where
-from fedbench.results.statistics import accuracies, interval
+from fedbench.results.aggregate import interval
 from fedbench.tables import columns
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _shown(system: System) -> list[Row]:
 
 
 def _ends(row: Row) -> tuple[float, float] | None:
-    return cut(interval(accuracies(row)))
+    return cut(interval(row.accuracies()))
 
 
 def _power(epsilon: float) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.figures.page import MARGIN, WIDTH, Key, Page, Words, measure, pieces, wrap
 from fedbench.figures.style import FAINT, WORST, styled
 from fedbench.figures.systems import attacks, cautions, setting, systems, unruled
-from fedbench.tables.columns import NONE, percent
+from fedbench.tables.numbers import NONE, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

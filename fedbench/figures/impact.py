@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from fedbench.figures.page import MARGIN, WIDTH, Key, Page, Words, measure, wrap
 from fedbench.figures.style import BANDS, BAR, FAINT, INK, WORST, styled
 from fedbench.figures.systems import System, setting, sureness, systems
-from fedbench.results.statistics import Interval, impacts, interval
-from fedbench.tables.columns import percent
+from fedbench.results.aggregate import Interval, interval
+from fedbench.tables.numbers import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,7 @@ def bars(system: System) -> list[Bar]:
     """One an attack."""
     out = []
     for row in system.attacked:
-        if points := [100 * lost for lost in impacts(row)]:
+        if points := [100 * lost for lost in row.impacts()]:
             found = interval(points)
             ends = None if found is None else (max(found[0], -100.0), min(found[1], 100.0))
             out.append(Bar(row, statistics.fmean(points), ends))
@@ -60,7 +60,7 @@ def bars(system: System) -> list[Bar]:
 
 def shows(rows: Sequence[Row]) -> bool:
     """A seed was played with and without attack."""
-    return any(impacts(row) for row in rows)
+    return any(row.impacts() for row in rows)
 
 
 @styled
@@ -78,7 +78,7 @@ def compose(rows: Sequence[Row]) -> Figure:
     body = sum(heights.values())
     looks = {False: Key("an attack", BAR, "s"), True: Key("the worst of its system", WORST, "s")}
     keys = [key for worst, key in looks.items() if any(bar.row.worst == worst for bar in drawn)]
-    counts = [len(impacts(bar.row)) for bar in drawn]
+    counts = [len(bar.row.impacts()) for bar in drawn]
     caption = "Clean minus attacked accuracy on the benign clients' pooled test data, last round. "
     words = Words("Attack impact", setting(rows), caption + sureness(rows, "Line", counts))
     page, top = Page.framed(0.1 + body + UNDER, words, keys)

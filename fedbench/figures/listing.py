@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.figures.page import Page, wrap
 from fedbench.figures.style import BANDS, FAINT
-from fedbench.tables import columns
+from fedbench.tables import numbers as formats
 
 if TYPE_CHECKING:
     from fedbench.figures.bits import Mark
@@ -50,7 +50,7 @@ def write_list(page: Page, top: float, found: Sequence[Mark], best: Collection[i
 def _lines(mark: Mark) -> tuple[list[str], list[str]]:
     worst = mark.system.worst
     name = wrap(mark.system.name.replace(",", ", "), NAME[1], SIZE, bold=True)
-    return name, wrap(worst.cell.attack if worst else columns.NONE, ATTACK[1], SIZE, bold=True)
+    return name, wrap(worst.cell.attack if worst else formats.NONE, ATTACK[1], SIZE, bold=True)
 
 
 def _height(mark: Mark) -> float:
@@ -59,5 +59,5 @@ def _height(mark: Mark) -> float:
 
 def _numbers(mark: Mark) -> tuple[str, str, str]:
     both = (mark.system.worst, mark.system.clean)
-    worst, clean = (columns.percent(row.accuracy) if row else columns.NONE for row in both)
-    return worst, clean, columns.bits(mark.bits)
+    worst, clean = (formats.percent(row.accuracy) if row else formats.NONE for row in both)
+    return worst, clean, formats.bits(mark.bits)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedbench.figures.page import MARGIN, WIDTH, Page, Words, measure
 from fedbench.figures.style import COLOURS, WORST, log_ticks, save, styled
-from fedbench.tables.columns import nats
+from fedbench.tables.numbers import nats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

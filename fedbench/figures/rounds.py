@@ -12,8 +12,8 @@ from fedbench.figures.page import Key, Words
 from fedbench.figures.panels import multiples
 from fedbench.figures.style import INK, WORST, sign, styled
 from fedbench.figures.systems import System, attacks, cut, setting, sureness, systems, tens
-from fedbench.results.statistics import Interval, interval
-from fedbench.tables.columns import percent
+from fedbench.results.aggregate import Interval, interval
+from fedbench.tables.numbers import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

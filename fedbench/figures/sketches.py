@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from fedbench.figures.bits import marks
@@ -19,8 +19,10 @@ from fedbench.figures.places import front
 from fedbench.figures.rounds import curve
 from fedbench.figures.systems import System, attacks, setting, systems
 from fedbench.tables import columns
-from fedbench.tables.columns import NONE, WORST, bits, epsilon, percent
-from fedbench.tables.table import NAMES, Line, cell, grid, legible
+from fedbench.tables.columns import WORST, epsilon
+from fedbench.tables.numbers import NONE, bits, percent
+from fedbench.tables.table import Line, Table
+from fedbench.tables.terminal import FIRST, cell, grid, legible
 
 if TYPE_CHECKING:
     from fedbench.results.summary import Row
@@ -100,7 +102,7 @@ class Sketch:
 
 def _room(options: ConsoleOptions, taken: int) -> int:
     """Characters for a bar beside names and numbers."""
-    return min(max(options.max_width - NAMES - taken, SHORTEST), LONGEST)
+    return min(max(options.max_width - FIRST - taken, SHORTEST), LONGEST)
 
 
 def _label(row: Row) -> str:
@@ -112,12 +114,14 @@ def _both(system: System) -> list[str]:
     return [percent(row.accuracy) if row else NONE for row in (system.clean, system.worst)]
 
 
-def _grouped(groups: dict[str, list[Line]], heads: Sequence[str], options: ConsoleOptions) -> Table:
+def _grouped(
+    groups: dict[str, list[Line]], heads: Sequence[str], options: ConsoleOptions
+) -> RichTable:
     """The name of every group, below it its lines."""
     body = []
     for name, inside in groups.items():
         body += [Line([name, *[""] * (len(heads) - 1)], title=True), *inside]
-    return grid("", heads, body, options)
+    return grid(Table.of(heads, body), options)
 
 
 def _rounds(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -155,7 +159,7 @@ def _bits(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableTy
         texts = [mark.system.name, bits(mark.bits), *_both(mark.system), drawn, sign]
         body.append(Line(texts))
     heads = ("\nsystem", "\nbits", "clean\n%", "worst\n%", f"\n{scale(width)}", "")
-    yield grid("", heads, body, options)
+    yield grid(Table.of(heads, body), options)
     yield Text("\nBits up and down, per parameter. *: nobody is better in both.")
 
 
@@ -183,7 +187,7 @@ def _heatmap(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[Renderabl
     tried = [*attacks(rows), WORST_CASE]
     longest = max(len(piece.strip()) for attack in tried for piece in pieces(attack))
     column = min(max(longest, NARROWEST), WIDEST)
-    names = min(max(len(rule) for one in found for rule in one.rules), NAMES)
+    names = min(max(len(rule) for one in found for rule in one.rules), FIRST)
     abreast = max((options.max_width - names) // (column + 1), 1)
     for one in found:
         yield cell(one.name.replace(",", ", "), options, "bold")
@@ -193,8 +197,10 @@ def _heatmap(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[Renderabl
     yield Text(legible(f"{WORST.split()[0]}: the worst of its row, in percent", options))
 
 
-def _map(one: Map, tried: Sequence[str], widths: tuple[int, int], options: ConsoleOptions) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+def _map(
+    one: Map, tried: Sequence[str], widths: tuple[int, int], options: ConsoleOptions
+) -> RichTable:
+    table = RichTable(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column(width=widths[0], overflow="fold")
     for attack in tried:
         words = " ".join(piece.strip() for piece in pieces(attack))

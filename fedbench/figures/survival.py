@@ -11,6 +11,7 @@ from fedbench.figures.page import MARGIN, WIDTH, Key, Page, Words, measure, wrap
 from fedbench.figures.style import BANDS, BAR, FAINT, INK, RULE, WORST, save, sign, styled
 from fedbench.figures.systems import System, attacks, systems
 from fedbench.tables import columns
+from fedbench.tables import numbers as formats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,7 +121,7 @@ def accuracies(axes: Axes, systems: Sequence[Group], keys: dict[str, Key]) -> No
             axes.errorbar(mean, y, xerr=std or None, color=key.colour, zorder=3)
             axes.plot(mean, y, **key.look(), zorder=4)
             axes.annotate(
-                f"{columns.percent(row.accuracy)} {columns.mark(row)}".rstrip(),
+                f"{formats.percent(row.accuracy)} {columns.mark(row)}".rstrip(),
                 (mean + std, y),
                 xytext=(7, 0),
                 textcoords="offset points",
@@ -145,7 +146,7 @@ def bits(axes: Axes, systems: Sequence[Group]) -> None:
     axes.barh(middles, lengths, height=0.17, color=BAR, zorder=2)
     for number, length, y in zip(numbers, lengths, middles, strict=True):
         axes.annotate(
-            columns.known(number, columns.bits),
+            formats.or_none(number, formats.bits),
             (length, y),
             xytext=(4, 0),
             textcoords="offset points",

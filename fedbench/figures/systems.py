@@ -11,7 +11,7 @@ from fedbench.tables import columns
 
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Cell
-    from fedbench.results.statistics import Interval
+    from fedbench.results.aggregate import Interval
     from fedbench.results.summary import Row
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from statistics import fmean
 from typing import Any
 
 from fedbench.core.errors import ConfigError, UnknownPluginError
@@ -13,6 +12,7 @@ from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.evaluation import is_evaluated
 from fedbench.experiment.fingerprint import code_version
+from fedbench.experiment.measurements import from_rounds
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard.build import Case, meaning
@@ -80,10 +80,8 @@ def _told_twice(one: Record) -> Iterator[tuple[str, Any, Any]]:
     yield "accuracy", one.result.accuracy, one.rounds[-1].accuracy
     yield "uplink bits", one.result.uplink_bits_per_parameter, up
     yield "downlink bits", one.result.downlink_bits_per_parameter, down
-    for name in ("true_positive_rate", "false_positive_rate"):
-        told = [getattr(r, name) for r in one.rounds if getattr(r, name) is not None]
-        yield name.replace("_", " "), getattr(one.result, name), fmean(told) if told else None
-    yield "skipped rounds", one.result.skipped_rounds, sum(r.skipped for r in one.rounds)
+    for name, value in from_rounds(one.rounds).items():
+        yield name.replace("_", " "), getattr(one.result, name), value
     yield "epsilon", one.result.epsilon, None if one.privacy is None else one.privacy.epsilon
 
 

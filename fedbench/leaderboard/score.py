@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.record import Record
 from fedbench.leaderboard.entry import AttackedCell, Interval, Member, Point, Price, Score
-from fedbench.results.statistics import interval
+from fedbench.results.aggregate import interval
 
 CLEAN = "none"
 DIGITS = 9  # a quantile's last ones depend on the library, and numbers are compared exactly

@@ -1,11 +1,13 @@
-"""What a record says about its run, read from its text without building the record.
+"""Entries of a store, read from the text of records without building the records.
 
 Ten thousand records are read in a second; building them, and importing what they are made of, would
-take a minute. A record that is not written as ours are is left to `fedbench.experiment.record`.
+take a minute. A record in another layout than ours is left to `fedbench.experiment.record`.
 """
 
 from __future__ import annotations
 
+import typing
+from functools import cache
 from typing import Any
 
 from pydantic_core import SchemaValidator, ValidationError, from_json
@@ -25,10 +27,19 @@ from pydantic_core.core_schema import (
 
 from fedbench.core import seal
 from fedbench.core.errors import ConfigError
-from fedbench.results.fields import FAILED, NAMES, OPTIONAL, RUN, SEEDS, SETTINGS, Entry, Fields
+from fedbench.experiment.measurements import (
+    BY_NAME,
+    MEASURED,
+    SCHEMA,
+    Kind,
+    Result,
+    Round,
+    Timing,
+)
+from fedbench.results.fields import FAILED, NAMES, OPEN, RUN, SEEDS, SETTINGS, Entry, Fields
 
-SCHEMA = 4  # of records; to ask `fedbench.experiment.record` would import torch
-UNWRITTEN: dict[str, Any] = {  # fields that a scenario leaves out where they say nothing
+# Fields of a scenario that are written only if they differ from these values.
+UNWRITTEN: dict[str, Any] = {
     "knowledge": None,
     "attack_from": 0,
     "attack_until": None,
@@ -42,7 +53,7 @@ WHOLE = int_schema(strict=True, ge=0, lt=1 << 63)
 NUMBER = float_schema(strict=True, ge=0, allow_inf_nan=False)
 SHARE = float_schema(strict=True, ge=0, le=1)
 TEXT = str_schema(strict=True, pattern=r"^(?:[^\p{C}\p{Z}]| )*$")  # as str.isprintable
-KINDS: dict[str, CoreSchema] = {
+SCHEMAS: dict[str, CoreSchema] = {
     "plug-in": TEXT,
     "name": TEXT,
     "whole": WHOLE,
@@ -51,15 +62,40 @@ KINDS: dict[str, CoreSchema] = {
     "yes": bool_schema(strict=True),
     "texts": list_schema(TEXT),
 }
+PARTS = {"rounds": Round, "result": Result, "timing": Timing}
 
 
-def schema(field: str, kind: str) -> CoreSchema:
-    """What a field of a run may hold."""
-    return nullable_schema(KINDS[kind]) if field in OPTIONAL else KINDS[kind]
+@cache
+def _types(part: type) -> dict[str, Any]:
+    return typing.get_type_hints(part)
 
 
-def _table(**fields: CoreSchema) -> CoreSchema:
-    """These fields; others are passed over."""
+def _hints(path: list[str]) -> tuple[Any, ...]:
+    """Types that the number at a place of a record may have; none where `PARTS` do not say."""
+    first, *names = path
+    if first not in PARTS:
+        return (type(None),) if first == "privacy" else ()
+    hint: Any = PARTS[first]
+    for name in names:
+        hint = _types(hint)[name]
+    return typing.get_args(hint) or (hint,)
+
+
+def _is_optional(name: str) -> bool:
+    """Tell whether a field of a run may be None."""
+    measurement = BY_NAME.get(name)
+    if measurement is None:
+        return name in OPEN
+    return any(type(None) in _hints(path) for path in measurement.paths)
+
+
+def schema(name: str, kind: Kind) -> CoreSchema:
+    """Return the schema of a field of a run, as the index keeps it."""
+    return nullable_schema(SCHEMAS[kind]) if _is_optional(name) else SCHEMAS[kind]
+
+
+def _table(fields: dict[str, CoreSchema]) -> CoreSchema:
+    """Return the schema of a mapping with these fields; others are passed over."""
     kinds = {
         name: with_default_schema(kind, default=UNWRITTEN[name]) if name in UNWRITTEN else kind
         for name, kind in fields.items()
@@ -71,68 +107,62 @@ def _fields(fields: Fields) -> dict[str, CoreSchema]:
     return {name: schema(name, kind) for name, kind in fields.items()}
 
 
-SCENARIO = _table(**_fields(NAMES | SETTINGS | SEEDS))
+def _leaves(*part: str) -> dict[str, CoreSchema]:
+    """Return the schemas of the measured numbers that stand directly in a part of a record."""
+    leaves: dict[str, CoreSchema] = {}
+    for measurement in MEASURED:
+        for path in measurement.paths:
+            *parents, name = path
+            if parents == list(part):
+                hints = _hints(path)
+                kind = WHOLE if int in hints else SCHEMAS[measurement.kind]
+                leaves[name] = nullable_schema(kind) if type(None) in hints else kind
+    return leaves
+
+
+SCENARIO = _table(_fields(NAMES | SETTINGS | SEEDS))
+_PRIVACY: dict[str, CoreSchema] = {"unit": TEXT, "sees": TEXT, "adjacency": TEXT}
+_RESULT = _leaves("result") | {"per_client": _table(_leaves("result", "per_client"))}
 _RECORD = SchemaValidator(
     _table(
-        schema_version=literal_schema([SCHEMA]),
-        id=TEXT,
-        scenario=SCENARIO,
-        parameters=int_schema(strict=True, ge=1, lt=1 << 63),
-        vote=bool_schema(strict=True),
-        environment=_table(fedbench=TEXT, device=TEXT),
-        privacy=nullable_schema(_table(unit=TEXT, sees=TEXT, adjacency=TEXT)),
-        rounds=list_schema(
-            _table(
-                malicious=WHOLE,
-                rejected_honest=WHOLE,
-                rejected_malicious=WHOLE,
-                uplink_bits=nullable_schema(WHOLE),
-                downlink_bits=WHOLE,
-                queries=WHOLE,
-            )
-        ),
-        result=_table(
-            accuracy=SHARE,
-            loss=nullable_schema(NUMBER),
-            per_client=_table(min=SHARE),
-            local_accuracy=nullable_schema(SHARE),
-            uplink_bits_per_parameter=nullable_schema(NUMBER),
-            entropy_bits_per_parameter=nullable_schema(NUMBER),
-            downlink_bits_per_parameter=NUMBER,
-            model_bits=WHOLE,
-            sparsity=nullable_schema(SHARE),
-            epsilon=nullable_schema(NUMBER),
-            skipped_rounds=WHOLE,
-            validation_accuracy=nullable_schema(SHARE),
-            success=nullable_schema(SHARE),
-            true_positive_rate=nullable_schema(SHARE),
-            false_positive_rate=nullable_schema(SHARE),
-        ),
-        flags=list_schema(TEXT),
-        timing=_table(seconds=NUMBER, peak_memory_mib=NUMBER, attack_seconds=NUMBER),
+        {
+            "schema_version": literal_schema([SCHEMA]),
+            "id": TEXT,
+            "scenario": SCENARIO,
+            "vote": bool_schema(strict=True),
+            "environment": _table({"fedbench": TEXT, "device": TEXT}),
+            "privacy": nullable_schema(_table(_PRIVACY)),
+            "rounds": list_schema(_table(_leaves("rounds"))),
+            "result": _table(_RESULT),
+            "timing": _table(_leaves("timing")),
+            **_leaves(),  # flags and parameters
+            "parameters": int_schema(strict=True, ge=1, lt=1 << 63),
+        }
     )
 )
 _OWN = ("id", "kind", "error", "tries", "chunk")  # what a failure says beside its scenario
 _FAILURE = SchemaValidator(
     _table(
-        scenario=SCENARIO,
-        message=str_schema(strict=True),
-        **_fields({name: FAILED[name] for name in _OWN}),
+        {
+            "scenario": SCENARIO,
+            "message": str_schema(strict=True),
+            **_fields({name: FAILED[name] for name in _OWN}),
+        }
     )
 )
 
 
 def run(data: bytes, name: str) -> Entry | str:
-    """The fields of the run with this record, or what is wrong with it: see `index.TROUBLES`."""
+    """Return the fields of a record's run, or the trouble with the record, see `index.TROUBLES`."""
     try:
         read = _RECORD.validate_json(data)
     except ValidationError:
         return _trouble(data)
-    return _entry(read, name) if sealed(data) else _asked(data, name)
+    return _entry(read, name) if sealed(data) else _read_slowly(data, name)
 
 
 def sealed(data: bytes) -> bool:
-    """Is this a record as it was written? If not, it may still be one, in another layout."""
+    """Tell whether this is a record as it was written; if not, its layout may be another one."""
     try:
         return seal.holds(data.decode())
     except UnicodeDecodeError:
@@ -140,7 +170,7 @@ def sealed(data: bytes) -> bool:
 
 
 def failure(data: bytes, name: str) -> Entry | str:
-    """The same for the file of a run that failed."""
+    """Return the fields of a run that failed, or the trouble with its file."""
     try:
         read = _FAILURE.validate_json(data)
     except ValidationError:
@@ -151,7 +181,7 @@ def failure(data: bytes, name: str) -> Entry | str:
 
 
 def _trouble(data: bytes) -> str:
-    """What is wrong with what is no record of this schema."""
+    """Return the trouble with a file that is no record of this schema."""
     version = _version(data)
     if version is None:
         return "torn"
@@ -159,7 +189,7 @@ def _trouble(data: bytes) -> str:
 
 
 def _version(data: bytes) -> int | None:
-    """Of the schema; 0 if there is none, None if this is no JSON."""
+    """Return the version of the schema; 0 if there is none, None if this is no JSON."""
     try:
         read = from_json(data)
     except ValueError:
@@ -168,8 +198,8 @@ def _version(data: bytes) -> int | None:
     return version if type(version) is int and version > 0 else 0
 
 
-def _asked(data: bytes, name: str) -> Entry | str:
-    """What the schema says to a record that is not as it was written."""
+def _read_slowly(data: bytes, name: str) -> Entry | str:
+    """Read a record in another layout, as `Record` does, or return the trouble with it."""
     from fedbench.experiment.record import Record
 
     try:
@@ -182,45 +212,18 @@ def _asked(data: bytes, name: str) -> Entry | str:
 
 
 def _entry(read: dict[str, Any], name: str) -> Entry:
-    scenario, result, rounds = read["scenario"], read["result"], read["rounds"]
-    privacy = read["privacy"]
-    up, down = ([one[f"{way}link_bits"] for one in rounds] for way in ("up", "down"))
     entry = {
-        **scenario,
+        **read["scenario"],
         "id": read["id"],
-        "accuracy": result["accuracy"],
-        "loss": result["loss"],
-        "worst_client": result["per_client"]["min"],
-        "local_accuracy": result["local_accuracy"],
-        "uplink_bits": result["uplink_bits_per_parameter"],
-        "entropy_bits": result["entropy_bits_per_parameter"],
-        "downlink_bits": result["downlink_bits_per_parameter"],
-        "total_bits": None if None in up else float(sum(up) + sum(down)),
-        "model_bits": result["model_bits"] / read["parameters"],
-        "sparsity": result["sparsity"],
-        "epsilon": result["epsilon"],
-        "unit": privacy and privacy["unit"],
-        "malicious_messages": sum(one["malicious"] for one in rounds),
-        "rejected_honest": sum(one["rejected_honest"] for one in rounds),
-        "rejected_malicious": sum(one["rejected_malicious"] for one in rounds),
-        "skipped_rounds": result["skipped_rounds"],
-        "validation_accuracy": result["validation_accuracy"],
-        "success": result["success"],
-        "true_positive_rate": result["true_positive_rate"],
-        "false_positive_rate": result["false_positive_rate"],
-        "queries": sum(one["queries"] for one in rounds),
-        "flags": read["flags"],
-        "seconds": read["timing"]["seconds"],
-        "peak_memory_mib": read["timing"]["peak_memory_mib"],
-        "attack_seconds": read["timing"]["attack_seconds"],
-        "parameters": read["parameters"],
         "code": read["environment"]["fedbench"],
         "device": read["environment"]["device"],
         "file": name,
     }
+    for measurement in MEASURED:
+        entry[measurement.name] = measurement.read(read)
     if read["vote"]:
         entry["defense"] = "vote"
-    if privacy:
+    if privacy := read["privacy"]:
         entry |= {"sees": privacy["sees"], "adjacency": privacy["adjacency"]}
     return _ordered(entry, RUN)
 

@@ -1,20 +1,20 @@
-"""What can be asked of a store: fields of a run, of a cell, of a run that failed.
+"""Fields of a store that can be asked for: those of a run, of a cell, of a run that failed.
 
-Nothing here or in what reads a store imports torch: a question is answered before that is loaded.
+No module that reads a store imports torch: a question is answered before that is loaded.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
+from fedbench.core import registry
 from fedbench.core.errors import ConfigError, few
+from fedbench.experiment.measurements import MEASURED, Kind
 
-Entry = dict[str, Any]  # of a run, a cell or a failure, by field; None: not measured
+Entry = dict[str, Any]  # values of a run, a cell or a failure, by field; None: not measured
 
-# ``share`` is in [0, 1], ``points`` a difference of two; ``plug-in`` reads name:param=value.
-Kind = Literal["plug-in", "name", "whole", "number", "share", "points", "yes", "texts"]
 Fields = dict[str, Kind]
 
 NAMES: Fields = {
@@ -50,41 +50,14 @@ SETTINGS: Fields = {
 }
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
 CODE: Fields = {"code": "name", "device": "name"}  # of other code the numbers may be others
-MEASURED: Fields = {
-    "accuracy": "share",
-    "loss": "number",
-    "worst_client": "share",
-    "local_accuracy": "share",
-    "uplink_bits": "number",  # per parameter and benign message
-    "entropy_bits": "number",  # likewise
-    "downlink_bits": "number",  # per parameter, client and round
-    "total_bits": "number",  # of all packets of the run, both ways
-    "model_bits": "number",  # per parameter
-    "sparsity": "share",
-    "epsilon": "number",
-    "unit": "name",  # whose data epsilon covers
-    "malicious_messages": "whole",
-    "rejected_honest": "whole",
-    "rejected_malicious": "whole",
-    "skipped_rounds": "whole",
-    "validation_accuracy": "share",  # for whoever chooses between runs
-    "success": "share",  # of a backdoor
-    "true_positive_rate": "share",  # of a rule that detects, mean over rounds
-    "false_positive_rate": "share",
-    "queries": "whole",  # of the attack, to a snapshot of the server's rule
-    "flags": "texts",
-    "seconds": "number",
-    "peak_memory_mib": "number",
-    "attack_seconds": "number",  # of these the adversary's
-    "parameters": "whole",
-}
+KINDS: Fields = {measurement.name: measurement.kind for measurement in MEASURED}
 SEEDS: Fields = {"seed": "whole", "data_seed": "whole"}
 RUN: Fields = {
     "id": "name",
     **NAMES,
     **SETTINGS,
     **SEEDS,
-    **MEASURED,
+    **KINDS,
     **CODE,
     "file": "name",
 }
@@ -103,7 +76,7 @@ CELL: Fields = {
     "data_seed": "whole",
     "seeds": "whole",
     **ACCURACY,
-    **MEASURED,
+    **KINDS,
     **CODE,
 }
 FAILED: Fields = {
@@ -118,17 +91,12 @@ FAILED: Fields = {
     "chunk": "whole",
     "file": "name",
 }
-SOMETIMES = (  # measured
-    *("loss", "local_accuracy", "entropy_bits", "sparsity", "epsilon", "unit"),
-    *("validation_accuracy", "success", "queries", "attack_seconds"),
-    *("true_positive_rate", "false_positive_rate"),
-)
-CHOSEN = ("declared", "sees", "adjacency", "data_seed", "knowledge", "attack_until")
-OPTIONAL = frozenset((*CHOSEN, *SOMETIMES))
+# Fields that a scenario leaves open.
+OPEN = ("declared", "sees", "adjacency", "data_seed", "knowledge", "attack_until")
 
 
 def known(name: str, fields: Iterable[str], subject: str) -> str:
-    """The name, if it is a field of these.
+    """Return the name if it is a field of these.
 
     Raises:
         ConfigError: it is not.
@@ -147,3 +115,11 @@ def known(name: str, fields: Iterable[str], subject: str) -> str:
         listed = f"known: {few(names)}; --format csv without --columns names all"
         hint = f"did you mean {close[0]!r}?" if close else listed
     raise ConfigError(f"{subject} must name a field, got {name!r}; {hint}")
+
+
+def plugin_parts(text: str) -> tuple[str, dict[str, str]]:
+    """Split a plug-in's name from its parameters; a name of somebody's own may not split."""
+    try:
+        return registry.split(text)
+    except ConfigError:
+        return text, {}

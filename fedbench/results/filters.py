@@ -1,4 +1,4 @@
-"""What ``--where`` means: a field, a comparison, a value."""
+"""Conditions of ``--where``: a field, a comparison, a value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
-from fedbench.results.fields import Fields, Kind, known
+from fedbench.experiment.measurements import Kind
+from fedbench.results.fields import Fields, known, plugin_parts
 
 _READS = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 _ORDERS: dict[str, Callable[[float, float], bool]] = {
@@ -26,12 +27,12 @@ Test = Callable[[Any], bool]
 
 @dataclass(frozen=True)
 class Condition:
-    """One comparison; all of several must hold.
+    """Comparison of a field with a value; of several all must hold.
 
     Args:
-        field: Which is compared.
-        text: As typed.
-        holds: Of a value of the field.
+        field: Name of the field.
+        text: Condition as typed.
+        holds: Tells whether a value of the field meets it.
     """
 
     field: str
@@ -40,7 +41,7 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str, fields: Fields) -> Condition:
-        """From ``FIELD OP VALUE``.
+        """Parse a condition that reads ``FIELD OP VALUE``.
 
         Raises:
             ConfigError: it does not read so, there is no such field, or it has no such values.
@@ -60,12 +61,13 @@ def _test(text: str, kind: Kind, comparison: str, wanted: str) -> Test:
     if comparison in _ORDERS:
         if kind in (*_TEXTUAL, "yes"):
             raise ConfigError(f"--where {text!r} must compare numbers; use = or !=")
-        order, limit = _ORDERS[comparison], _number(text, kind, wanted)
+        order = _ORDERS[comparison]
+        limit = _number(text, kind, wanted)
         return lambda value: isinstance(value, int | float) and order(value, limit)
     if comparison == "~":
         if kind not in _TEXTUAL:
             raise ConfigError(f"--where {text!r} must search in text; use = or !=")
-        return lambda value: any(wanted in one for one in _texts(value))
+        return lambda value: any(wanted in text for text in _texts(value))
     equals = _equals(text, kind, wanted)
     return equals if comparison == "=" else lambda value: not equals(value)
 
@@ -86,25 +88,23 @@ def _equals(text: str, kind: Kind, wanted: str) -> Test:
 
 
 def _plug_in(wanted: str) -> Test:
-    """Of this name, with these parameters; it may have others."""
+    """Test for a plug-in of this name with these parameters; it may have others."""
     name, params = registry.split(wanted)
 
     def test(value: Any) -> bool:
-        try:
-            called, has = registry.split(value) if isinstance(value, str) else (None, {})
-        except ConfigError:  # a record of somebody else may say anything
-            return False
-        alike = all(key in has and _same(given, has[key]) for key, given in params.items())
-        return called == name and alike
+        its_name, its_params = plugin_parts(value) if isinstance(value, str) else (None, {})
+        return its_name == name and all(
+            key in its_params and _same(param, its_params[key]) for key, param in params.items()
+        )
 
     return test
 
 
-def _same(one: str, other: str) -> bool:
+def _same(text: str, other: str) -> bool:
     try:
-        return float(one) == float(other)
+        return float(text) == float(other)
     except ValueError:
-        return one.lower() == other.lower()
+        return text.lower() == other.lower()
 
 
 def _texts(value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Records from files, and the cells that they are of."""
+"""Records from files, and the cells that they belong to."""
 
 from __future__ import annotations
 
@@ -16,39 +16,42 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell, differing
 from fedbench.experiment.compatibility import load_plugins
+from fedbench.experiment.measurements import MEASURED
 from fedbench.experiment.record import Record, parse, read
 from fedbench.experiment.scenario import Scenario
+from fedbench.results.aggregate import data_seeds
+from fedbench.results.fields import NAMES, plugin_parts
 
 MOST = 256 << 20  # bytes of a file
 UNPACKED = 32 << 20  # bytes of an archive when it is unpacked
 DENSER = 64  # times: records shrink to a fourteenth, and one of kilobytes to gigabytes is a bomb
 ARCHIVE = ".jsonl.gz"  # a record a line
-TEXTS = ("protocol", "attack", "defense", "mechanism", "dataset", "model", "partition")
+Param = tuple[str, str, str]  # kind, name of the plug-in, name of the parameter
 
 
 def gather(
     paths: Iterable[Path], skipped: Callable[[str], None] = lambda reason: None
 ) -> list[Record]:
-    """The records in files, in archives and in folders (``*.json``), each once, ordered by name.
+    """Read the records in files, archives and folders (``*.json``), each once, ordered by name.
 
     Args:
-        paths: Of any of these.
-        skipped: Is told why a file of a folder is no record.
+        paths: Paths of any of these.
+        skipped: Called with the reason why a file of a folder is no record.
 
     Raises:
         ConfigError: a file that was named is no record; there is none at all; or a run is there as
             two versions of the code played it.
     """
     listed = list(paths)
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     for path in listed:
         for record in _folder(path, skipped) if path.is_dir() else _file(path):
-            found.setdefault(record.id, record)
-    if not found:
+            records.setdefault(record.id, record)
+    if not records:
         where = ", ".join(map(str, listed)) or "no path"
         raise ConfigError(f"RECORDS must hold a record, got none in {where}; play some first")
     played: dict[Scenario, Record] = {}
-    for record in found.values():
+    for record in records.values():
         other = played.setdefault(record.scenario, record)
         if other is not record:
             raise ConfigError(
@@ -56,7 +59,7 @@ def gather(
                 f"of code {other.environment.fedbench} and {record.environment.fedbench}; "
                 "move those of one version to another folder"
             )
-    return sorted(found.values(), key=lambda record: record.file_name)
+    return sorted(records.values(), key=lambda record: record.file_name)
 
 
 def _folder(folder: Path, skipped: Callable[[str], None]) -> Iterator[Record]:
@@ -76,12 +79,12 @@ def _file(path: Path) -> Iterator[Record]:
         if about.st_size > MOST:
             raise ConfigError(f"{path} must have at most {MOST >> 20} MiB to be a record")
     if not path.name.endswith(ARCHIVE):
-        yield _sane(read(path), str(path))
+        yield _checked(read(path), str(path))
         return
     for number, line in enumerate(unpacked(path).splitlines(), 1):
         if line.strip():
             name = f"{path}:{number}"
-            yield _sane(parse(line, name), name)
+            yield _checked(parse(line, name), name)
 
 
 def unpacked(path: Path) -> bytes:
@@ -104,32 +107,27 @@ def unpacked(path: Path) -> bytes:
     return data
 
 
-def _sane(record: Record, name: str) -> Record:
-    """A record that can be shown: text that prints, shares in [0, 1], finite numbers.
+def _checked(record: Record, name: str) -> Record:
+    """Return a record that can be shown: text that prints, shares in [0, 1], finite numbers.
 
     Raises:
-        ConfigError: a digest only says that nobody has changed the file by mistake.
+        ConfigError: it cannot; a digest only says that nobody has changed the file by mistake.
     """
     for field, value in record.scenario:
         if isinstance(value, str) and not value.isprintable():
             raise ConfigError(f"{name}: scenario.{field} must be printable, got {value!r}")
-        if field in TEXTS:
+        if field in NAMES:
             try:
                 registry.split(value)
             except ConfigError as error:
                 raise ConfigError(f"{name}: scenario.{field}: {error}") from error
-    measured = [record.result.accuracy, *(r.accuracy for r in record.rounds)]
-    for accuracy in measured:
-        if accuracy is not None and not 0 <= accuracy <= 1:
-            raise ConfigError(f"{name}: accuracy must be in [0, 1], got {accuracy!r}")
-    result = record.result
-    for number in (
-        result.uplink_bits_per_parameter,
-        result.downlink_bits_per_parameter,
-        result.epsilon,
-    ):
-        if number is not None and not 0 <= number < math.inf:
-            raise ConfigError(f"{name}: bits and epsilon must be finite, got {number!r}")
+    numbers = [(m.name, m.kind, m.read(record)) for m in MEASURED]
+    numbers += [("accuracy", "share", r.accuracy) for r in record.rounds]
+    for what, kind, number in numbers:
+        if kind == "share" and number is not None and not 0 <= number <= 1:
+            raise ConfigError(f"{name}: {what} must be in [0, 1], got {number!r}")
+        if kind == "number" and number is not None and not 0 <= number < math.inf:
+            raise ConfigError(f"{name}: {what} must be finite and >= 0, got {number!r}")
     return record
 
 
@@ -138,90 +136,86 @@ class Played(Cell):
     """A cell known from its records: its plug-ins need not be installed.
 
     Args:
-        vote: Does the protocol's own rule count votes?
+        vote: Whether the protocol's own rule counts votes.
     """
 
     vote: bool = False
 
     @property
     def defense(self) -> str:
-        """Its name and what is not by default, or ``vote``."""
+        """Name of the rule with parameters that are not by default, or ``vote``."""
         return "vote" if self.vote else self.scenario.defense
 
 
 def cells_of(records: Iterable[Record]) -> dict[Cell, list[Record]]:
-    """The cells that the records are of, each with its seeds, in the records' order.
+    """Group records by cell, each with its seeds, in the records' order.
 
     Data is dealt anew for every seed, unless two seeds share one `data_seed`.
     """
+    records = list(records)
     unseeded = {"seed": 0, "data_seed": None}
-    pairs = [(record.scenario.model_copy(update=unseeded), record) for record in records]
-    scenarios = dict.fromkeys(full for full, _ in pairs)
-    kept = _several(scenarios)
-    short_of = {full: shortened(full, kept) for full in scenarios}
-    listed = [(short_of[full], record) for full, record in pairs]
-    seeds: dict[tuple[Scenario, int | None], set[int]] = {}
-    for short, record in listed:
-        seeds.setdefault((short, record.scenario.data_seed), set()).add(record.scenario.seed)
-    found: dict[tuple[Scenario, bool], list[Record]] = {}
-    for short, record in listed:
-        data = record.scenario.data_seed
-        follows = data is None or seeds[short, data] == {data}
-        scenario = short if follows else short.model_copy(update={"data_seed": data})
-        found.setdefault((scenario, record.vote), []).append(record)
-    played = {Played(scenario, vote=vote): runs for (scenario, vote), runs in found.items()}
-    told = [cell.scenario for cell in played if not cell.dormant] or [s for s, _ in found]
-    varied = tuple(differing(told)) if told else ()
-    return {dataclasses.replace(cell, varied=varied): runs for cell, runs in played.items()}
+    scenarios = [record.scenario.model_copy(update=unseeded) for record in records]
+    varying = _varying(scenarios)
+    short_of = {scenario: shortened(scenario, varying) for scenario in dict.fromkeys(scenarios)}
+    shorts = [short_of[scenario] for scenario in scenarios]
+    keys = [
+        (short, record.scenario.seed, record.scenario.data_seed)
+        for short, record in zip(shorts, records, strict=True)
+    ]
+    groups: dict[Played, list[Record]] = {}
+    for short, data_seed, record in zip(shorts, data_seeds(keys), records, strict=True):
+        scenario = short.model_copy(update={"data_seed": data_seed})
+        groups.setdefault(Played(scenario, vote=record.vote), []).append(record)
+    shown = [cell.scenario for cell in groups if not cell.dormant]
+    shown = shown or [cell.scenario for cell in groups]
+    varied = tuple(differing(shown)) if shown else ()
+    return {dataclasses.replace(cell, varied=varied): runs for cell, runs in groups.items()}
 
 
-Param = tuple[str, str, str]  # of a kind, of a plug-in, its name
-
-
-def shortened(scenario: Scenario, kept: Collection[Param] = ()) -> Scenario:
-    """The same run without the parameters that have their default, for people to read.
+def shortened(scenario: Scenario, keep: Collection[Param] = ()) -> Scenario:
+    """Return the same run without the parameters that have their default, for people to read.
 
     Args:
-        scenario: Resolved.
-        kept: Parameters that are said all the same.
+        scenario: Resolved scenario.
+        keep: Parameters that stay all the same.
     """
-    texts = {kind: _without_defaults(kind, getattr(scenario, kind), kept) for kind in TEXTS}
+    texts = {kind: _without_defaults(kind, getattr(scenario, kind), keep) for kind in NAMES}
     declared = None if scenario.declared == scenario.malicious else scenario.declared
     short = scenario.model_copy(update={**texts, "declared": declared})
-    name, params = _split(short.defense)
+    name, params = plugin_parts(short.defense)
     bare = {key: value for key, value in params.items() if key.rpartition(".")[2] != "f"}
     if bare != params:
-        open_ = short.model_copy(update={"defense": registry.joined(name, bare)})
+        undeclared = short.model_copy(update={"defense": registry.joined(name, bare)})
         with contextlib.suppress(ConfigError):  # not installed here, or it does not fit any more
-            if load_plugins(open_).defense == registry.load("defense", short.defense):
-                return open_  # what the declared share means
+            if load_plugins(undeclared).defense == registry.load("defense", short.defense):
+                return undeclared  # the declared share means this f
     return short
 
 
-def _several(scenarios: Iterable[Scenario]) -> set[Param]:
-    """Parameters of a plug-in that have several values among the scenarios."""
+def _varying(scenarios: Iterable[Scenario]) -> set[Param]:
+    """Return the parameters of a plug-in that have several values among the scenarios."""
     values: dict[Param, set[str]] = {}
     for scenario in scenarios:
-        for kind in TEXTS:
-            name, params = _split(getattr(scenario, kind))
+        for kind in NAMES:
+            name, params = plugin_parts(getattr(scenario, kind))
             for param, value in params.items():
                 values.setdefault((kind, name, param), set()).add(value)
-    return {param for param, found in values.items() if len(found) > 1}
+    return {param for param, several in values.items() if len(several) > 1}
 
 
-def _without_defaults(kind: str, text: str, kept: Collection[Param]) -> str:
-    """As typed if no such plug-in is installed."""
-    name, params = _split(text)
+def _without_defaults(kind: str, text: str, keep: Collection[Param]) -> str:
+    """Leave out parameters that have their default; none if no such plug-in is installed."""
+    name, params = plugin_parts(text)
     try:
         defaults = _defaults(kind, name)
     except ConfigError:
         return text
-    said = {k: v for k, v in params.items() if defaults.get(k) != v or (kind, name, k) in kept}
-    return registry.joined(name, said)
+    shown = {k: v for k, v in params.items() if defaults.get(k) != v or (kind, name, k) in keep}
+    return registry.joined(name, shown)
 
 
 def _defaults(kind: str, name: str) -> dict[str, str]:
-    """Of every parameter, as `registry.split` calls them, the text of its default."""
+    """Return the text of every parameter's default, by the names of `registry.split`."""
     *before, last = name.split("+") if kind == "defense" else [name]
     links = [("prefilter", link, f"{link}.") for link in before]
     return {
@@ -229,10 +223,3 @@ def _defaults(kind: str, name: str) -> dict[str, str]:
         for kind, link, prefix in [*links, (kind, last, "")]
         for field in dataclasses.fields(registry.plugin(kind, link))
     }
-
-
-def _split(text: str) -> tuple[str, dict[str, str]]:
-    try:
-        return registry.split(text)
-    except ConfigError:
-        return text, {}

@@ -1,7 +1,7 @@
-"""The runs of a store, from its files or, where these did not change, from what they said last.
+"""Entries of all runs of a store, from its files or, for files that did not change, from an index.
 
-What they said is kept in the user's own folder of caches and never in the store: a store may come
-from somebody else, and an index in it could say what no record does.
+The index is kept in the user's own folder of caches and never in the store: a store may come from
+somebody else, and an index in it could say what no record does.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from fedbench.results import extract
 from fedbench.results.fields import RUN, Entry
 
 INDEX = "stores"  # folder of caches: it may be deleted at any time, and whoever writes last wins
-VERSION = "3 " + " ".join(RUN)  # of the index: another meaning of a field is another number
+VERSION = "3 " + " ".join(RUN)  # another meaning of a field is another number
 MOST = 256 << 20  # bytes of a file
 
-# Why a file is no run of this store: what it is, and what to do.
+# Reasons why a file is no run of this store, each with its remedy.
 TROUBLES = {
     "torn": ("no whole JSON", "run the scenario again"),
     "foreign": ("no record", "move it to another folder"),
@@ -43,14 +43,14 @@ TROUBLES = {
     "changed": ("not what its digest says", "run the scenario again"),
     "closed": ("cannot be read", "change its permissions"),
 }
-# Bytes, when it was written, when anything of it changed (nobody can choose that), which inode.
+# Size, time of writing, time of any change (nobody can choose that one), and inode of a file.
 Stamp = tuple[int, int, int, int]
-Said = dict[str, tuple[Stamp, Entry | str]]  # by file: its fields, or which trouble it has
+Files = dict[str, tuple[Stamp, Entry | str]]  # by name: stamp, and fields or a trouble
 
 _RUN = tuple_schema([extract.schema(name, kind) for name, kind in RUN.items()])
-_SAID = union_schema([literal_schema([*TROUBLES]), _RUN])
+_CONTENT = union_schema([literal_schema([*TROUBLES]), _RUN])
 _STAMP = tuple_schema([int_schema()] * 4)
-_FILES = dict_schema(str_schema(), tuple_schema([_STAMP, _SAID]))
+_FILES = dict_schema(str_schema(), tuple_schema([_STAMP, _CONTENT]))
 _INDEX = SchemaValidator(
     typed_dict_schema(
         {
@@ -63,12 +63,12 @@ _INDEX = SchemaValidator(
 
 @dataclass
 class Listing:
-    """What a folder holds.
+    """Content of a folder of records.
 
     Args:
-        folder: Which.
-        entries: Of the files that are good, in the order in which they were written.
-        troubles: By what is wrong, the names of the others.
+        folder: Path of the folder.
+        entries: Entries of the good files, in the order in which these were written.
+        troubles: Names of the other files, by trouble.
     """
 
     folder: Path
@@ -76,7 +76,7 @@ class Listing:
     troubles: dict[str, list[str]] = field(default_factory=dict)
 
     def complaints(self) -> list[str]:
-        """A line for each kind of trouble, with its remedy."""
+        """Return a line for each kind of trouble, with its remedy."""
         return [
             f"{len(names)} file{'s' * (len(names) > 1)} left out ({TROUBLES[kind][0]}), first "
             f"{min(names)!r}: {TROUBLES[kind][1]}"
@@ -85,59 +85,56 @@ class Listing:
 
 
 def runs(store: Path) -> Listing:
-    """The runs that have a record.
+    """List the runs of a store that have a record, and update its index.
 
     Raises:
         ConfigError: there is no such folder.
     """
-    known = _remembered(store)
-    said = _said(store, known, extract.run)
-    if said != known:
-        _remember(store, said)
-    return _listing(store, said)
+    indexed = _load(store)
+    files = _read(store, indexed, extract.run)
+    if files != indexed:
+        _save(store, files)
+    return _listing(store, files)
 
 
 def failures(store: Path) -> Listing:
-    """The runs that failed."""
+    """List the runs of a store that failed."""
     folder = store / "failed"
-    return _listing(folder, _said(folder, {}, extract.failure) if folder.is_dir() else {})
+    return _listing(folder, _read(folder, {}, extract.failure) if folder.is_dir() else {})
 
 
 def failed(store: Path) -> int:
-    """How many runs failed."""
+    """Count the runs of a store that failed."""
     folder = store / "failed"
     return len(_stamps(folder)) if folder.is_dir() else 0
 
 
-def _said(folder: Path, known: Said, parse: Callable[[bytes, str], Entry | str]) -> Said:
-    """Of every file what it says, or what it said when it had the same stamp."""
-    said = {}
+def _read(folder: Path, indexed: Files, parse: Callable[[bytes, str], Entry | str]) -> Files:
+    """Read every file of a folder whose stamp is not the one that the index has."""
+    files = {}
     for name, stamp in _stamps(folder).items():
-        before = known.get(name)
-        if before is not None and before[0] == stamp:
-            said[name] = before
+        if name in indexed and indexed[name][0] == stamp:
+            files[name] = indexed[name]
         elif stamp[0] > MOST or not name.isprintable():
-            said[name] = stamp, "foreign"
+            files[name] = stamp, "foreign"
         else:
-            with contextlib.suppress(FileNotFoundError):  # it has just gone away
-                said[name] = stamp, _read(f"{folder}/{name}", name, parse)
-    return said
-
-
-def _read(path: str, name: str, parse: Callable[[bytes, str], Entry | str]) -> Entry | str:
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except PermissionError:
-        return "closed"
-    return parse(data, name)
+            try:
+                with open(f"{folder}/{name}", "rb") as file:
+                    data = file.read()
+            except FileNotFoundError:  # it has just gone away
+                continue
+            except PermissionError:
+                files[name] = stamp, "closed"
+            else:
+                files[name] = stamp, parse(data, name)
+    return files
 
 
 def _stamps(folder: Path) -> dict[str, Stamp]:
-    """Of each file that may hold a record, in the order of their names."""
+    """Return the stamp of each file that may hold a record, ordered by name."""
     try:
-        with os.scandir(folder) as found:
-            names = [one.name for one in found if one.name.endswith(".json")]
+        with os.scandir(folder) as files:
+            names = [file.name for file in files if file.name.endswith(".json")]
     except OSError as error:
         raise ConfigError(
             f"STORE must be a folder of records, got {str(folder)!r} ({error.strerror}); "
@@ -148,22 +145,18 @@ def _stamps(folder: Path) -> dict[str, Stamp]:
         with contextlib.suppress(OSError):  # it has gone away, or is a link to nowhere
             about = os.stat(f"{folder}/{name}")
             if stat.S_ISREG(about.st_mode) and not name.startswith("."):
-                stamps[name] = (
-                    about.st_size,
-                    about.st_mtime_ns,
-                    about.st_ctime_ns,
-                    about.st_ino,
-                )
+                times = about.st_mtime_ns, about.st_ctime_ns
+                stamps[name] = about.st_size, *times, about.st_ino
     return stamps
 
 
-def _listing(folder: Path, said: Said) -> Listing:
+def _listing(folder: Path, files: Files) -> Listing:
     listing = Listing(folder)
-    for name, (_, told) in sorted(said.items(), key=lambda item: (item[1][0][1], item[0])):
-        if isinstance(told, str):
-            listing.troubles.setdefault(told, []).append(name)
+    for name, (_, content) in sorted(files.items(), key=lambda item: (item[1][0][1], item[0])):
+        if isinstance(content, str):
+            listing.troubles.setdefault(content, []).append(name)
         else:
-            listing.entries.append(told)
+            listing.entries.append(content)
     return listing
 
 
@@ -177,26 +170,25 @@ def place(store: Path) -> Path:
     return cache_folder(INDEX) / f"{where[:32]}.json"
 
 
-def _remembered(store: Path) -> Said:
-    """What the index says; nothing if it is of another version, or is none."""
+def _load(store: Path) -> Files:
+    """Read the index; it is empty if it has another version, or is none."""
     try:
-        read = _INDEX.validate_json(place(store).read_bytes())
+        index = _INDEX.validate_json(place(store).read_bytes())
     except (OSError, RuntimeError, ValidationError):
         return {}
-    return {
-        name: (
-            stamp,
-            told if isinstance(told, str) else dict(zip(RUN, told, strict=True)) | {"file": name},
-        )
-        for name, (stamp, told) in read["files"].items()
-    }
+    files: Files = {}
+    for name, (stamp, content) in index["files"].items():
+        if not isinstance(content, str):
+            content = dict(zip(RUN, content, strict=True)) | {"file": name}
+        files[name] = stamp, content
+    return files
 
 
-def _remember(store: Path, said: Said) -> None:
-    files = {
-        name: (stamp, told if isinstance(told, str) else list(told.values()))
-        for name, (stamp, told) in said.items()
+def _save(store: Path, files: Files) -> None:
+    rows = {
+        name: (stamp, content if isinstance(content, str) else list(content.values()))
+        for name, (stamp, content) in files.items()
         if name.isprintable()
     }
     with contextlib.suppress(ConfigError, RuntimeError):  # caches that cannot be written
-        write_atomically(place(store), to_json({"version": VERSION, "files": files}))
+        write_atomically(place(store), to_json({"version": VERSION, "files": rows}))

@@ -1,4 +1,4 @@
-"""A question to a store: which cells, runs or failures, by which conditions, in which order."""
+"""Queries to a store: cells, runs or failures, selected by conditions and ordered."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from fedbench.core import registry
 from fedbench.results import index
+from fedbench.results.aggregate import INTERVAL, cells, place
 from fedbench.results.fields import CELL, FAILED, RUN, Entry, Fields, known
 from fedbench.results.filters import Condition
-from fedbench.results.over_seeds import INTERVAL, cells, place
 
 Each = Literal["cell", "run", "failure"]
 FIELDS: dict[Each, Fields] = {"cell": CELL, "run": RUN, "failure": FAILED}
@@ -23,11 +23,11 @@ OF_RUNS: Fields = {name: kind for name, kind in RUN.items() if name not in CELL}
 
 @dataclass(frozen=True)
 class Answer:
-    """What a store says.
+    """Answer of a store to a query.
 
     Args:
-        entries: In order.
-        complaints: What is wrong with the store, a line each.
+        entries: Selected entries, in order.
+        complaints: Troubles of the store, a line each.
     """
 
     entries: list[Entry]
@@ -36,13 +36,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Query:
-    """What is asked of a store.
+    """Query to a store.
 
     Args:
-        each: What an entry is.
-        conditions: That all must hold. One about a seed, an id or a file chooses the runs that
-            cells are made of, any other one chooses cells.
-        columns: The fields that are wanted, at least one.
+        each: Kind of the entries.
+        conditions: Conditions that must all hold. One about a seed, an id or a file selects the
+            runs that cells are made of, any other one selects cells.
+        columns: Fields that are wanted, at least one.
         sort: A field, or ``-field`` for the largest first; None: system by system.
     """
 
@@ -59,7 +59,7 @@ class Query:
         columns: Iterable[str] | None = None,
         sort: str | None = None,
     ) -> Query:
-        """As typed; without columns all fields.
+        """Parse what was typed; without columns all fields are wanted.
 
         Raises:
             ConfigError: there is no such field, or it has no such values.
@@ -78,11 +78,11 @@ class Query:
 
     @property
     def fields(self) -> Fields:
-        """That an entry has."""
+        """Fields that an entry has."""
         return FIELDS[self.each]
 
     def answer(self, store: Path) -> Answer:
-        """From the records in a folder.
+        """Answer the query from the records in a folder.
 
         Raises:
             ConfigError: there is no such folder.
@@ -91,21 +91,22 @@ class Query:
             failures = index.failures(store)
             return self._answer(failures.entries, self.conditions, failures.complaints())
         runs = index.runs(store)
-        said = runs.complaints()
+        complaints = runs.complaints()
         if number := index.failed(store):
             plural = "s" if number > 1 else ""
             remedy = f"fedbench results {shlex.quote(str(store))} --failed"
-            said.append(f"{number} run{plural} failed: {remedy}")
+            complaints.append(f"{number} run{plural} failed: {remedy}")
         if self.each == "run":
-            return self._answer(runs.entries, self.conditions, said)
-        chosen = _choose(runs.entries, [c for c in self.conditions if c.field in OF_RUNS])
-        found, repeated = cells(chosen, self._wants(INTERVAL))
+            return self._answer(runs.entries, self.conditions, complaints)
+        selected = _select(runs.entries, [c for c in self.conditions if c.field in OF_RUNS])
+        entries, repeated = cells(selected, self._wants(INTERVAL))
         if repeated:
-            said.append(
+            complaints.append(
                 f"{repeated} of the runs repeat cell and seed of a later one, perhaps with another "
                 "version of a plug-in, and do not count; --each run lists them"
             )
-        return self._answer(found, [c for c in self.conditions if c.field not in OF_RUNS], said)
+        conditions = [c for c in self.conditions if c.field not in OF_RUNS]
+        return self._answer(entries, conditions, complaints)
 
     def _wants(self, fields: Iterable[str]) -> bool:
         asked = {*self.columns, (self.sort or "").removeprefix("-")}
@@ -114,13 +115,13 @@ class Query:
     def _answer(
         self, entries: list[Entry], conditions: Sequence[Condition], complaints: list[str]
     ) -> Answer:
-        chosen = _choose(entries, conditions)
-        if not chosen:
-            complaints += [_instead(c, entries) for c in conditions if not _choose(entries, [c])]
-        return Answer(_in_order(chosen, self.sort), complaints)
+        selected = _select(entries, conditions)
+        if not selected:
+            complaints += [_instead(c, entries) for c in conditions if not _select(entries, [c])]
+        return Answer(_in_order(selected, self.sort), complaints)
 
 
-def _choose(entries: Iterable[Entry], conditions: Sequence[Condition]) -> list[Entry]:
+def _select(entries: Iterable[Entry], conditions: Sequence[Condition]) -> list[Entry]:
     return [entry for entry in entries if all(c.holds(entry[c.field]) for c in conditions)]
 
 
@@ -135,12 +136,12 @@ def _in_order(entries: list[Entry], by: str | None) -> list[Entry]:
 
 
 def _named(value: Any) -> str:
-    """Of plug-ins the names; of anything else all of it, up to a colon."""
+    """Return the names of a chain of plug-ins, or a text up to its colon."""
     return "+".join(link.partition(":")[0] for link in registry.links(str(value)))
 
 
 def _instead(condition: Condition, entries: Iterable[Entry]) -> str:
-    """What the field of a condition that nothing meets has here."""
+    """Name the values that the field of a condition has here, which nothing meets."""
     values = [entry[condition.field] for entry in entries]
     texts = sorted({_named(value) for value in values if value is not None})
     few = ", ".join(texts[:8]) + (", ..." if len(texts) > 8 else "")

@@ -1,4 +1,4 @@
-"""A folder of records: what has been run, what failed, and who is at which run now."""
+"""A folder of records: finished runs, failed runs, and the runs that processes have claimed."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Failure(BaseModel):
     """A run that ended without a record.
 
     Args:
-        schema_version: Of this file.
-        id: The record would have it.
-        scenario: Resolved.
+        schema_version: Version of this file's schema.
+        id: Id that the record would have.
+        scenario: Resolved scenario.
         kind: ``user``: it cannot be played as described; ``machine``: not on this machine, which
             lacks a device or data: it is played again; ``crash``: an error of the code or of a
             plug-in; ``memory``: too little, even for one client at a time; ``lost``: its process
             was killed, every time; ``timeout``: it took longer than it may.
         error: Type of the exception.
-        message: Of the exception.
-        traceback: Of the last try.
-        tries: How often it was begun.
+        message: Message of the exception.
+        traceback: Traceback of the last try.
+        tries: Number of tries.
         chunk: Clients trained at once in the last try.
     """
 
@@ -51,17 +51,17 @@ class Failure(BaseModel):
     def __str__(self) -> str:
         if self.error == PluginError.__name__:  # whose message names everything
             return self.message
-        said = self.message.splitlines()[0] if self.message.strip() else ""
-        return f"{self.error}: {said}" if said else self.error
+        first = self.message.splitlines()[0] if self.message.strip() else ""
+        return f"{self.error}: {first}" if first else self.error
 
 
 class Store:
     """A folder of records that any number of sweeps may share, on any number of machines.
 
-    A record is a file that is whole or absent, named by the run's id. Who plays a run holds a lock
-    on one byte of the file ``.claims``, at the place that the id names. The system frees a lock
-    when its process ends, however it ends, so nothing is left to clean up. Locks are the process's:
-    it must not open one store twice.
+    A record is a file that is whole or absent, named by the run's id. A process that plays a run
+    holds a lock on one byte of the file ``.claims``, at the place that the id names. The system
+    frees a lock when its process ends, however it ends, so nothing is left to clean up. Locks
+    belong to a process: it must not open one store twice.
 
     Args:
         folder: Made if absent.
@@ -88,18 +88,18 @@ class Store:
             self._claims = None
 
     def path(self, run: Run) -> Path:
-        """Where its record is, or will be."""
+        """Return the path of the run's record, written or not."""
         return self.folder / run.file_name
 
     def has(self, run: Run) -> bool:
-        """Is there a record of this run, as it was written? One that was cut or edited is none."""
+        """Tell whether there is a record of this run that was neither cut nor edited."""
         try:
             return sealed(self.path(run).read_bytes())
         except OSError:
             return False
 
     def record(self, run: Run) -> Record:
-        """Its record.
+        """Read the record of a run.
 
         Raises:
             ConfigError: there is none, or it was changed.
@@ -107,7 +107,7 @@ class Store:
         return read(self.path(run))
 
     def keep(self, run: Run, record: Record) -> None:
-        """Write the record of a run that this process claimed; forget that it ever failed.
+        """Write the record of a run that this process claimed, and remove its failure.
 
         Raises:
             ConfigError: it is of another run: a worker read code that this process does not know.
@@ -123,30 +123,30 @@ class Store:
             torn.unlink(missing_ok=True)
 
     def failure(self, run: Run) -> Failure | None:
-        """How it failed, if that is the last that was heard of it."""
+        """Return how a run failed; None if it did not, or was played since."""
         try:
             return Failure.model_validate_json(self.failure_path(run).read_bytes())
         except (OSError, ValidationError, ConfigError):  # the last one: of the scenario in it
             return None
 
     def failure_path(self, run: Run) -> Path:
-        """Where it is written how the run failed."""
+        """Return the path of the file that says how the run failed."""
         return self.folder / "failed" / run.file_name
 
     def failed_at(self, run: Run) -> int | None:
-        """When it failed last, in nanoseconds of the file system's clock."""
+        """Return the time of the last failure, in nanoseconds of the file system's clock."""
         try:
             return self.failure_path(run).stat().st_mtime_ns
         except OSError:
             return None
 
     def fail(self, run: Run, failure: Failure) -> None:
-        """Write how it failed."""
+        """Write how a run failed."""
         text = failure.model_dump_json(indent=1) + "\n"
         write_atomically(self.failure_path(run), text.encode())
 
     def claim(self, run: Run) -> bool:
-        """Take the run for this process; False if another one has it.
+        """Claim a run for this process; return False if another process has it.
 
         Raises:
             ConfigError: the file system has no locks.
@@ -164,7 +164,7 @@ class Store:
         return True
 
     def release(self, run: Run) -> None:
-        """Give the run back."""
+        """Give a claimed run back."""
         assert self._claims is not None
         fcntl.lockf(self._claims, fcntl.LOCK_UN, 1, _place(run))
 

@@ -1,30 +1,36 @@
-"""Cells over their seeds: what the table, the chart and the story are made of."""
+"""Rows of a report: cells over their seeds, each beside the clean cell of its system."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import itemgetter
+from typing import Any
 
 from fedbench.experiment.cells import Cell
-from fedbench.experiment.measurements import Privacy
-from fedbench.experiment.record import Record
+from fedbench.experiment.measurements import MEASURED, aggregated
+from fedbench.experiment.record import Privacy, Record
+from fedbench.results.aggregate import aggregate, differences
+from fedbench.results.fields import Entry
 
 
 @dataclass(frozen=True)
 class Row:
-    """One cell over its finished seeds.
+    """One cell over its finished seeds; ``row[name]`` is a measured field over them.
 
     Args:
-        cell: Which.
-        records: One a seed, at least one.
-        clean: The row of the same protocol and defense without attack, if it has finished.
-        worst: Is this the attack with the lowest mean accuracy of its protocol and defense?
-        twins: Of a backdoor, the records of its clean twin, see `Cell.twin`.
-        tried: Of how many candidates it was chosen on validation data; 0 if it was asked for.
-        attacks: Attacks that are planned for its system.
-        missing: Those of them that have not finished every seed: until they have, the lowest
+        cell: The cell.
+        records: Records of it, one for each seed, at least one.
+        clean: Row of the same system without attack, if it has finished.
+        worst: Whether this attack has the lowest mean accuracy of its system.
+        twins: Records of a backdoor's clean twin, see `Cell.twin`.
+        tried: Number of candidates from which it was chosen on validation data; 0 if it was asked
+            for.
+        attacks: Number of attacks that are planned for its system.
+        missing: Number of these that have not finished every seed: until they have, the lowest
             accuracy is no worst case.
     """
 
@@ -37,66 +43,66 @@ class Row:
     attacks: int = 0
     missing: int = 0
 
+    @cached_property
+    def _measured(self) -> Entry:
+        return aggregate([{m.name: m.read(record) for m in MEASURED} for record in self.records])
+
+    def __getitem__(self, name: str) -> Any:
+        return self._measured[name]
+
     @property
     def accuracy(self) -> float:
-        """Mean over seeds, in [0, 1]."""
-        return statistics.fmean(self._accuracies())
+        """Mean accuracy over the seeds, in [0, 1]."""
+        return float(self["accuracy"])
 
     @property
     def accuracy_std(self) -> float:
-        """Sample standard deviation over seeds; 0 for one seed."""
-        values = self._accuracies()
-        return statistics.stdev(values) if len(values) > 1 else 0.0
+        """Sample standard deviation over the seeds; 0 for one seed."""
+        return self["accuracy_std"] or 0.0
+
+    def accuracies(self) -> list[float]:
+        """Return the accuracy at the last round of each seed."""
+        return [record.result.accuracy for record in self.records]
+
+    def impacts(self) -> list[float]:
+        """Return clean minus attacked accuracy of each seed that both have; none if clean."""
+        if self.clean is None or self.cell.clean:
+            return []
+        clean, attacked = (
+            {record.scenario.seed: record.result.accuracy for record in row.records}
+            for row in (self.clean, self)
+        )
+        return differences(clean, attacked)
 
     @property
     def impact(self) -> float | None:
-        """Clean minus attacked accuracy, over the seeds that both have."""
-        if self.clean is None or self.cell.clean:
-            return None
-        clean = {r.scenario.seed: r.result.accuracy for r in self.clean.records}
-        pairs = [
-            clean[r.scenario.seed] - r.result.accuracy
-            for r in self.records
-            if r.scenario.seed in clean
-        ]
-        return statistics.fmean(pairs) if pairs else None
+        """Mean of the `impacts`, None if there are none."""
+        mean: float | None = aggregated("mean", self.impacts())
+        return mean
 
     @property
     def success(self) -> float | None:
-        """Of the backdoor, in [0, 1], as measured: what a clean model falls for included."""
-        return _mean([r.result.success for r in self.records])
-
-    @property
-    def true_positive_rate(self) -> float | None:
-        """Of a rule that detects: of the malicious rows the share that it left out."""
-        return _mean([r.result.true_positive_rate for r in self.records])
-
-    @property
-    def false_positive_rate(self) -> float | None:
-        """Of a rule that detects: of the benign rows the share that it left out."""
-        return _mean([r.result.false_positive_rate for r in self.records])
+        """Success of the backdoor, in [0, 1]; it includes what a clean model falls for."""
+        success: float | None = self["success"]
+        return success
 
     @property
     def over_clean(self) -> float | None:
         """Success minus that of the clean twin, over the seeds that both have."""
-        return _mean(
-            [
-                _difference(r.result.success, twin.result.success)
-                for r, twin in self._with_twins()
-                if twin is not None
-            ]
-        )
+        pairs = [(r.result.success, twin.result.success) for r, twin in self._with_twins()]
+        excess: float | None = aggregated("mean", [_difference(x, y) for x, y in pairs])
+        return excess
 
     @property
     def half_life(self) -> float | None:
         """Median over seeds of `half_life`, in rounds."""
-        lives = [half_life(r, twin) for r, twin in self._with_twins() if twin is not None]
-        known = [x for x in lives if x is not None]
-        return statistics.median(known) if known else None
+        lives = [half_life(record, twin) for record, twin in self._with_twins()]
+        finished = [x for x in lives if x is not None]
+        return statistics.median(finished) if finished else None
 
-    def _with_twins(self) -> list[tuple[Record, Record | None]]:
+    def _with_twins(self) -> list[tuple[Record, Record]]:
         twins = {r.scenario.seed: r for r in self.twins}
-        return [(r, twins.get(r.scenario.seed)) for r in self.records]
+        return [(r, twins[r.scenario.seed]) for r in self.records if r.scenario.seed in twins]
 
     def client(self, what: str) -> float:
         """Mean over seeds of ``mean``, ``std``, ``min`` or ``max`` of the per-client accuracy."""
@@ -105,76 +111,45 @@ class Row:
     @property
     def uplink(self) -> float | None:
         """Bits per parameter and benign message; None where a secure sum hides them."""
-        return _mean([r.result.uplink_bits_per_parameter for r in self.records])
+        bits: float | None = self["uplink_bits"]
+        return bits
 
     @property
     def downlink(self) -> float:
         """Bits per parameter, client and round."""
-        return statistics.fmean(r.result.downlink_bits_per_parameter for r in self.records)
-
-    @property
-    def entropy(self) -> float | None:
-        """Bits per parameter and benign message, an estimate; None where no alphabet has one."""
-        return _mean([r.result.entropy_bits_per_parameter for r in self.records])
-
-    @property
-    def model_bits(self) -> float:
-        """Bits per parameter to store what is deployed."""
-        return statistics.fmean(r.result.model_bits / r.parameters for r in self.records)
-
-    @property
-    def sparsity(self) -> float | None:
-        """Share of the deployed weights that are exactly 0; None where nobody looked."""
-        return _mean([r.result.sparsity for r in self.records])
-
-    @property
-    def local_accuracy(self) -> float | None:
-        """Of the benign clients' own last models, in [0, 1]; None where nobody looked."""
-        return _mean([r.result.local_accuracy for r in self.records])
+        return float(self["downlink_bits"])
 
     @property
     def epsilon(self) -> float | None:
-        """The largest over seeds; None where no mechanism ran, or a price is not finite."""
-        values = [r.result.epsilon for r in self.records]
-        known = [x for x in values if x is not None]
-        return max(known) if len(known) == len(values) else None
+        """Largest epsilon over the seeds; None where no mechanism ran, or one is not finite."""
+        epsilon: float | None = self["epsilon"]
+        return epsilon
 
     @property
     def privacy(self) -> Privacy | None:
-        """The guarantee of the seed that gave away most; None without one."""
-        found = [r.privacy for r in self.records if r.privacy is not None]
-        return max(found, key=lambda one: _or_infinite(one.epsilon), default=None)
-
-    @property
-    def rejected(self) -> int:
-        """Malicious messages that the server rejected, all seeds together."""
-        return sum(round.rejected_malicious for r in self.records for round in r.rounds)
-
-    @property
-    def flags(self) -> list[str]:
-        """Doubts that any seed raised, each once."""
-        return list(dict.fromkeys(flag for r in self.records for flag in r.flags))
-
-    def _accuracies(self) -> list[float]:
-        return [r.result.accuracy for r in self.records]
+        """Guarantee of the seed that gave away most; None without one."""
+        guarantees = [r.privacy for r in self.records if r.privacy is not None]
+        return max(guarantees, key=lambda x: _or_infinite(x.epsilon), default=None)
 
 
 def half_life(record: Record, twin: Record) -> float | None:
-    """Rounds without attack until a backdoor's success over clean has halved.
+    """Count the rounds without attack until a backdoor's success over clean has halved.
 
-    From the last round in which it acted to the first look at test data at which at most half is
-    left of what there was at the last look until then; infinite if no look of the run is such.
+    They start at the last round in which the attack acted and end at the first look at test data
+    at which at most half is left of the excess at the last look until then; infinite if there is
+    no such look.
 
     Args:
-        record: Of a run with ``attack_until``.
-        twin: Of its clean twin, with the same seed.
+        record: Record of a run with ``attack_until``.
+        twin: Record of its clean twin, with the same seed.
 
     Returns:
-        None if it never stops, or had no success over clean when it stopped.
+        None if the attack never stops, or had no success over clean when it stopped.
     """
-    until, clean = record.scenario.attack_until, {r.step: r.success for r in twin.rounds}
+    until = record.scenario.attack_until
     if until is None or until >= record.scenario.rounds:
         return None
+    clean = {r.step: r.success for r in twin.rounds}
     *_, last = range(record.scenario.attack_from, until, record.scenario.attack_every)
     looks = [(r.step, _difference(r.success, clean.get(r.step))) for r in record.rounds]
     excess = {step: x for step, x in looks if x is not None}
@@ -191,14 +166,8 @@ def _difference(x: float | None, y: float | None) -> float | None:
 
 
 def _or_infinite(epsilon: float | None) -> float:
-    """JSON has no infinity: a price that is not finite was written as None."""
+    """Return infinity for None: JSON has none, so it was written as null."""
     return math.inf if epsilon is None else epsilon
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """Over the seeds that measured it."""
-    measured = [x for x in values if x is not None]
-    return statistics.fmean(measured) if measured else None
 
 
 def pooled(rows: Sequence[Row]) -> Row:
@@ -213,63 +182,61 @@ def pooled(rows: Sequence[Row]) -> Row:
 def rows(
     cells: Sequence[Cell], records: dict[Cell, list[Record]], seeds: int | None = None
 ) -> list[Row]:
-    """A row for each cell with a finished seed, in the cells' order, the worst attacks marked.
+    """Return a row for each cell with a finished seed, in the cells' order, the worst marked.
 
-    Clean twins of backdoors have none: their numbers are in the rows that they belong to. Of the
+    Clean twins of backdoors have no row: their numbers are in the rows that they belong to. Of the
     candidates of ``strongest`` that were not asked for by name, each system has one: the one with
     the lowest mean accuracy on *validation* data, so that its test accuracy was not chosen.
 
     Args:
-        cells: All that are planned.
-        records: What has been played of them.
-        seeds: Runs that each cell shall have; by default as many as the cell with most has.
+        cells: All planned cells.
+        records: Finished runs of each cell.
+        seeds: Number of runs that each cell shall have; by default that of the cell with most.
     """
-    twins = {cell for cell in cells if cell.dormant and any(_succeeded(records.get(cell)))}
+    twins = {
+        cell
+        for cell in cells
+        if cell.dormant and any(r.result.success is not None for r in records.get(cell, ()))
+    }
     played = [cell for cell in cells if records.get(cell) and cell not in twins]
-    found = strongest(played, records)
-    done = [cell for cell in played if cell.listed or cell in found]
+    tried = strongest(played, records)
+    done = [cell for cell in played if cell.listed or cell in tried]
     clean = {cell.defended: Row(cell, tuple(records[cell])) for cell in done if cell.clean}
-    plain = {cell: Row(cell, tuple(records[cell]), clean.get(cell.defended)) for cell in done}
-    worst: dict[str, Cell] = {}
-    for cell in done:
-        current = worst.get(cell.system)
-        lower = current is None or plain[cell].accuracy < plain[current].accuracy
-        acts = not cell.clean and not cell.dormant
-        if acts and lower and any(r.malicious for x in records[cell] for r in x.rounds):
-            worst[cell.system] = cell
-    planned: dict[str, list[Cell]] = {}
+    attacks: dict[str, list[Cell]] = {}
     for cell in cells:
         if not cell.clean and not cell.dormant:
-            planned.setdefault(cell.system, []).append(cell)
-    whole = max(map(len, records.values()), default=0) if seeds is None else seeds
+            attacks.setdefault(cell.system, []).append(cell)
+    wanted = max(map(len, records.values()), default=0) if seeds is None else seeds
     missing = {
-        system: sum(len(records.get(cell, ())) < whole for cell in attacks)
-        for system, attacks in planned.items()
+        system: sum(len(records.get(cell, ())) < wanted for cell in planned)
+        for system, planned in attacks.items()
     }
-    return [
+    table = [
         Row(
             cell,
-            row.records,
-            row.clean,
-            worst.get(cell.system) == cell,
-            tuple(records[cell.twin]) if cell.twin in twins else (),
-            found.get(cell, 0),
-            len(planned.get(cell.system, ())),
-            missing.get(cell.system, 0),
+            tuple(records[cell]),
+            clean.get(cell.defended),
+            twins=tuple(records[cell.twin]) if cell.twin in twins else (),
+            tried=tried.get(cell, 0),
+            attacks=len(attacks.get(cell.system, ())),
+            missing=missing.get(cell.system, 0),
         )
-        for cell, row in plain.items()
+        for cell in done
     ]
+    worst: dict[str, Row] = {}
+    for row in table:
+        acts = not row.cell.clean and not row.cell.dormant and row["malicious_messages"]
+        lowest = worst.get(row.cell.system)
+        if acts and (lowest is None or row.accuracy < lowest.accuracy):
+            worst[row.cell.system] = row
+    return [replace(row, worst=row is worst.get(row.cell.system)) for row in table]
 
 
 def strongest(cells: Sequence[Cell], records: dict[Cell, list[Record]]) -> dict[Cell, int]:
-    """Of each system's candidates the worst on validation data, and how many were tried."""
+    """Return each system's worst candidate on validation data, and how many were tried."""
     tried: dict[str, list[tuple[float, Cell]]] = {}
     for cell in cells:
-        seen = _mean([r.result.validation_accuracy for r in records[cell]])
-        if cell.sought and seen is not None:
-            tried.setdefault(cell.system, []).append((seen, cell))
-    return {min(of, key=lambda pair: pair[0])[1]: len(of) for of in tried.values()}
-
-
-def _succeeded(records: Sequence[Record] | None) -> list[bool]:
-    return [r.result.success is not None for r in records or ()]
+        mean = aggregated("mean", [r.result.validation_accuracy for r in records[cell]])
+        if cell.sought and mean is not None:
+            tried.setdefault(cell.system, []).append((mean, cell))
+    return {min(group, key=itemgetter(0))[1]: len(group) for group in tried.values()}

@@ -1,4 +1,4 @@
-"""Reasons to doubt a table: what its runs doubt, and what only several of them can show."""
+"""Warnings about a table: flags of its runs, and doubts that only several runs can raise."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from fedbench.results.summary import Row
 
 
 def doubts(rows: Sequence[Row]) -> list[str]:
-    """Every flag of a run, once, with the cells that raised it; then what rows say together."""
-    found: dict[str, list[str]] = {}
+    """Return every flag of a run once, with its cells, then the doubts that rows raise together."""
+    by_flag: dict[str, list[str]] = {}
     for row in rows:
-        for flag in row.flags:
-            found.setdefault(flag, []).append(str(row.cell))
+        for flag in row["flags"]:
+            by_flag.setdefault(flag, []).append(str(row.cell))
     attacked = [str(row.cell) for row in rows if not row.cell.clean]
-    said = [
+    flags = [
         f"{flag}: {'every attacked cell' if cells == attacked else '; '.join(cells)}"
-        for flag, cells in found.items()
+        for flag, cells in by_flag.items()
     ]
-    return [*said, *helped(rows), *blind(rows), *once(rows)]
+    return [*flags, *helped(rows), *blind(rows), *once(rows)]
 
 
 def helped(rows: Sequence[Row]) -> Iterator[str]:
-    """A larger adversary with the same attack leaves more accuracy, beyond both spreads."""
+    """Warn if a larger adversary with the same attack leaves more accuracy, beyond both spreads."""
     alike: dict[Scenario, list[Row]] = {}
     for row in rows:
         if not row.cell.clean:
@@ -40,7 +40,10 @@ def helped(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def blind(rows: Sequence[Row]) -> Iterator[str]:
-    """Of a system, an attack that sees less beats every one that sees more, beyond both spreads."""
+    """Warn if an attack with less knowledge lowers accuracy more than all with more knowledge.
+
+    The difference must exceed the sum of both standard deviations.
+    """
     systems: dict[str, list[Row]] = {}
     for row in rows:
         if not row.cell.clean:
@@ -51,11 +54,11 @@ def blind(rows: Sequence[Row]) -> Iterator[str]:
             tier = tier_of(row)
             if tier and (tier not in best or row.accuracy < best[tier].accuracy):
                 best[tier] = row
-        known = [tier for tier in TIERS if tier in best]
-        if len(known) < 2:
+        tiers = [tier for tier in TIERS if tier in best]
+        if len(tiers) < 2:
             continue
-        less = min((best[tier] for tier in known[:-1]), key=lambda row: row.accuracy)
-        most = best[known[-1]]
+        less = min((best[tier] for tier in tiers[:-1]), key=lambda row: row.accuracy)
+        most = best[tiers[-1]]
         if most.accuracy - less.accuracy > less.accuracy_std + most.accuracy_std:
             yield (
                 f"an attack that sees less beats all that see more: {less.cell.attack} is below "
@@ -64,7 +67,7 @@ def blind(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def tier_of(row: Row) -> str | None:
-    """What its attack must be shown; None if that attack is not installed."""
+    """Return the knowledge that a row's attack needs; None if the attack is not installed."""
     if registry.split(row.cell.attack)[0] not in registry.names("attack"):
         return None
     tier: str = registry.load("attack", row.cell.attack).needs().tier
@@ -72,14 +75,14 @@ def tier_of(row: Row) -> str | None:
 
 
 def once(rows: Sequence[Row]) -> Iterator[str]:
-    """A rule that draws numbers is judged by one draw of them."""
+    """Warn if a rule that draws random numbers was run with one draw of them only."""
     single = [row.cell for row in rows if len(row.records) < 2]
     for name in sorted({cell.defense for cell in single if draws(cell.scenario.defense)}):
         yield f"a randomized defense was run once: {name}"
 
 
 def draws(defense: str) -> bool:
-    """True for an installed rule that says so."""
+    """Tell whether a rule is installed and draws random numbers."""
     try:
         return bool(registry.load("defense", defense).traits().randomized)
     except ConfigError:  # a rule of somebody's own

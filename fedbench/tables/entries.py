@@ -1,4 +1,4 @@
-"""Entries of a store in words: as a table for a terminal of any width, or for a page."""
+"""Entries of a store as a table: for a terminal of any width, or for a page."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from fedbench.cli.long_table import Line, Table, escaped
 from fedbench.core import registry
-from fedbench.core.errors import ConfigError
-from fedbench.tables.columns import MASKED, NONE, SUMS, WORST, bits, nats, percent
+from fedbench.experiment.measurements import BY_NAME
+from fedbench.results.fields import plugin_parts
+from fedbench.tables.columns import MASKED, SUMS, WORST, heading, text_of
+from fedbench.tables.markdown import bullets, escaped, markdown
+from fedbench.tables.numbers import NONE, percent
+from fedbench.tables.table import Column, Line, Table
+from fedbench.tables.terminal import narrowed, plain_lines, translated
 
 if TYPE_CHECKING:
+    from fedbench.experiment.measurements import Kind
     from fedbench.results.fields import Entry, Fields
     from fedbench.results.query import Query
 
@@ -30,37 +35,21 @@ USUAL = {
     ),
     "failure": ("seed", "kind", "tries", "error", "message"),
 }
-HEADS = {
-    "impact": "impact\npoints",
-    "uplink_bits": "up\nbits",
-    "entropy_bits": "entropy\nbits",
-    "downlink_bits": "down\nbits",
-    "model_bits": "model\nbits",
-    "worst_client": "worst\nclient %",
-    "epsilon": "ε",
-}
-BITS = ("uplink_bits", "entropy_bits", "downlink_bits", "model_bits")
 COUNTS = ("rejected_malicious", "skipped_rounds")  # a column of zeros says nothing
 PERCENT = ("accuracy_low", "accuracy_high", "accuracy_std")
 WRAPS = ("plug-in", "name", "texts")
 AXES = ("protocol", "mechanism", "defense", "attack")
-CAPTION = {
-    "accuracy": "percent of the benign clients' pooled test data, at the last round",
-    "±": "sample standard deviation over seeds",
-    "impact": f"clean minus attacked, in percentage points; {WORST}: the lowest accuracy",
-    "bits": "per parameter and message, counted on what was sent",
-    "ε": f"{NONE} without a privacy mechanism; natural logarithms",
-}
 
 
 @dataclass(frozen=True)
 class Page:
-    """An answer in words.
+    """The answer to a query, as a table and notes below it.
 
     Args:
-        query: What was asked.
-        entries: What was answered.
-        flat: Were the columns chosen? Otherwise the table is by system, with the columns that fit.
+        query: The query.
+        entries: Entries of the answer.
+        flat: Whether the columns were chosen; otherwise the table is by system, with the columns
+            that fit.
     """
 
     query: Query
@@ -68,52 +57,64 @@ class Page:
     flat: bool
 
     def count(self) -> str:
-        """How many there are of what, and by which conditions."""
-        number, where = len(self.entries), " and ".join(c.text for c in self.query.conditions)
-        said = f"{number or 'no'} {self.query.each}{'s' * (number != 1)}"
-        return f"{said} with {where}" if where else said
+        """Say how many entries there are, and under which conditions."""
+        number = len(self.entries)
+        where = " and ".join(condition.text for condition in self.query.conditions)
+        text = f"{number or 'no'} {self.query.each}{'s' * (number != 1)}"
+        return f"{text} with {where}" if where else text
 
     def lines(self, width: int, say: Callable[[str], str], rule: str) -> Iterator[tuple[str, str]]:
-        """For a terminal: lines of text and their styles.
+        """Yield lines of text and their styles, for a terminal.
 
         Args:
-            width: Of the terminal.
-            say: A text in the characters that the output has.
-            rule: One of its characters.
+            width: Characters of a line.
+            say: Returns a text in the characters that the output has.
+            rule: One of these characters, for horizontal rules.
         """
         if self.entries:
-            table = self._table().translated(say)
-            yield from (table if self.flat else table.within(width)).shown(width, rule)
+            whole = translated(self._table(), say)
+            table = whole if self.flat else narrowed(whole, width)
+            yield from plain_lines(table, width, rule)
             yield "", ""
-            for note in self._notes():
+            for note in self._notes(table):
                 yield from ((line, "") for line in textwrap.wrap(say(note), width))
         yield say(self.count()), ""
 
     def markdown(self) -> str:
-        """For a page."""
+        """Write the answer for a page."""
         if not self.entries:
             return f"{escaped(self.count())}\n"
-        notes = [f"- {escaped(note)}\n" for note in self._notes()]
-        parts = (self._table().markdown(), "".join(notes), f"{escaped(self.count())}\n")
+        table = self._table()
+        notes = bullets(map(escaped, self._notes(table)))
+        parts = (markdown(table), notes, f"{escaped(self.count())}\n")
         return "\n".join(filter(None, parts))
 
     def _table(self) -> Table:
         make = flat if self.flat else by_system
         return make(self.entries, self.query.fields, self.query.columns)
 
-    def _notes(self) -> Iterator[str]:
-        if self.query.each != "failure" and not self.flat:
-            yield from (f"{term}: {said}" for term, said in CAPTION.items())
-            if any(entry.get("sees") in SUMS for entry in self.entries):
-                yield f"bits up: {MASKED}"
-            flagged = sum(bool(entry["flags"]) for entry in self.entries)
-            if flagged:
-                yield f"doubts about {flagged} of {len(self.entries)}: --columns attack,flags"
+    def _notes(self, table: Table) -> Iterator[str]:
+        if self.query.each == "failure" or self.flat:
+            return
+        bits = BY_NAME["uplink_bits"].caption
+        yield f"accuracy: {BY_NAME['accuracy'].caption}"
+        yield "±: sample standard deviation over seeds"
+        yield f"impact: clean minus attacked, in percentage points; {WORST}: the lowest accuracy"
+        yield f"bits: {bits}"
+        yield f"ε: {BY_NAME['epsilon'].caption}; natural logarithms"
+        skipped = BY_NAME["skipped_rounds"]
+        if any(column.heading == heading(skipped) for column in table.columns):
+            yield f"{skipped.term}: {skipped.caption}"
+        if any(entry["sees"] in SUMS for entry in self.entries):
+            yield f"bits up: {MASKED}"
+        flagged = sum(bool(entry["flags"]) for entry in self.entries)
+        if flagged:
+            yield f"doubts about {flagged} of {len(self.entries)}: --columns attack,flags"
 
 
 def by_system(entries: Sequence[Entry], fields: Fields, columns: Iterable[str]) -> Table:
-    """What each system measured under each attack: those of the columns that say something."""
-    from fedbench.results.over_seeds import SYSTEM
+    """Make the table by system and attack, with those of the columns that say something."""
+    from fedbench.results.aggregate import SYSTEM
 
     short = shortened(entries, fields)
     others = [name for name in (*SYSTEM, "data_seed") if name in fields and name not in AXES]
@@ -125,14 +126,14 @@ def by_system(entries: Sequence[Entry], fields: Fields, columns: Iterable[str]) 
     lines = []
     rows = zip(short, *(texts[name] for name in chosen), strict=True)
     for title, group in groupby(rows, lambda row: _system(row[0], varied)):
-        lines.append(Line([title], "bold", title=True))
-        for entry, *said in group:
+        lines.append(Line([title], title=True))
+        for entry, *numbers in group:
             worst = entry.get("worst", False)
             attack = "none (clean)" if entry["attack"] == "none" else entry["attack"]
-            label = f"  {attack} {WORST}" if worst else f"  {attack}"
-            lines.append(Line([label, *said], "bold red" if worst else ""))
-    heads = ["system\n  attack", *(head(name, fields[name]) for name in chosen)]
-    return Table(heads, [True, *(fields[name] in WRAPS for name in chosen)], lines)
+            label = f"{attack} {WORST}" if worst else attack
+            lines.append(Line([label, *numbers], worst))
+    names = Column("system\n  attack", "left", wraps=True)
+    return Table([names, *(_head(name, fields[name]) for name in chosen)], lines)
 
 
 def _says(name: str, text: str) -> bool:
@@ -140,21 +141,26 @@ def _says(name: str, text: str) -> bool:
 
 
 def flat(entries: Sequence[Entry], fields: Fields, columns: Sequence[str]) -> Table:
-    """The columns, of each entry a line."""
+    """Make the table of the columns, with a line for each entry."""
     short = shortened(entries, fields)
     rows = zip(*(_column(short, name, fields[name]) for name in columns), strict=True)
-    heads = [head(name, fields[name]) for name in columns]
-    return Table(heads, [fields[name] in WRAPS for name in columns], [Line([*row]) for row in rows])
+    return Table([_head(name, fields[name]) for name in columns], [Line(row) for row in rows])
 
 
-def head(name: str, kind: str) -> str:
-    """Of a column."""
-    unit = "\n%" if kind == "share" or name in PERCENT else ""
-    return HEADS.get(name, name.replace("_", "\n") + unit)
+def _head(name: str, kind: Kind) -> Column:
+    """Make the column of a field: headed as in a report if it is usual, else as it is typed."""
+    usual = any(name in names for names in USUAL.values())
+    if name == "impact":
+        above = "impact\npoints"
+    elif usual and name in BY_NAME:
+        above = heading(BY_NAME[name])
+    else:
+        above = name.replace("_", "\n") + ("\n%" if kind == "share" or name in PERCENT else "")
+    return Column(above, "left", wraps=True) if kind in WRAPS else Column(above)
 
 
-def text(entry: Entry, name: str, kind: str) -> str:
-    """A field for people: shares in percent."""
+def text(entry: Entry, name: str, kind: Kind) -> str:
+    """Format a field for people: shares in percent."""
     value = entry[name]
     if name == "epsilon" and value is None:
         return NONE if entry["unit"] is None else "unknown"
@@ -164,16 +170,16 @@ def text(entry: Entry, name: str, kind: str) -> str:
         return NONE
     if kind in ("share", "points") or name in PERCENT:
         return percent(value)
-    if name in BITS:
-        return bits(value)
+    if name in BY_NAME and BY_NAME[name].unit:
+        return text_of(BY_NAME[name])(value)
     if kind == "number":
-        return nats(value) if name == "epsilon" else f"{value:.4g}"
+        return f"{value:.4g}"
     if kind == "yes":
         return "yes" if value else "no"
     return "; ".join(value) if kind == "texts" else str(value)
 
 
-def _column(entries: Sequence[Entry], name: str, kind: str) -> list[str]:
+def _column(entries: Sequence[Entry], name: str, kind: Kind) -> list[str]:
     texts = [text(entry, name, kind) for entry in entries]
     if name != "accuracy" or not any(entry.get("accuracy_std") is not None for entry in entries):
         return texts
@@ -185,31 +191,31 @@ def _column(entries: Sequence[Entry], name: str, kind: str) -> list[str]:
 
 
 def _system(entry: Entry, varied: Sequence[str]) -> str:
-    """Protocol, mechanism if there is one, rule, and what differs between systems."""
+    """Name a system: protocol, mechanism if there is one, rule, and fields that differ."""
     parts = [entry["protocol"], entry["mechanism"], entry["defense"]]
     name = " + ".join(part for part in parts if part != "none")
     there = [field for field in varied if entry[field] is not None]
-    return name + "".join(f"; {field} {_said(entry[field])}" for field in there)
+    return name + "".join(f"; {field} {_short(entry[field])}" for field in there)
 
 
-def _said(value: object) -> str:
+def _short(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def shortened(entries: Sequence[Entry], fields: Fields) -> list[Entry]:
-    """Of the plug-ins only the parameters in which those of one name differ here."""
+    """Keep of each plug-in only the parameters in which those of one name differ here."""
     names = [name for name, kind in fields.items() if kind == "plug-in"]
     short = {name: _shortened({entry[name] for entry in entries}) for name in names}
     return [entry | {name: short[name][entry[name]] for name in names} for entry in entries]
 
 
 def _shortened(texts: Iterable[str]) -> dict[str, str]:
-    """Of every text a shorter one.
+    """Map every text to a shorter one.
 
     >>> _shortened(["fsl:k=1,lr=2", "fsl:k=1,lr=3", "mean"])
     {'fsl:k=1,lr=2': 'fsl:lr=2', 'fsl:k=1,lr=3': 'fsl:lr=3', 'mean': 'mean'}
     """
-    read = {text: _split(text) for text in texts}
+    read = {text: plugin_parts(text) for text in texts}
     values: dict[tuple[str, str], list[str]] = {}
     for name, params in read.values():
         for key, value in params.items():
@@ -217,18 +223,11 @@ def _shortened(texts: Iterable[str]) -> dict[str, str]:
     plugins = Counter(name for name, _ in read.values())
     shared = {
         (name, key)
-        for (name, key), found in values.items()
-        if len(found) == plugins[name] and len(set(found)) == 1
+        for (name, key), given in values.items()
+        if len(given) == plugins[name] and len(set(given)) == 1
     }
     short = {}
     for text, (name, params) in read.items():
-        told = {key: value for key, value in params.items() if (name, key) not in shared}
-        short[text] = registry.joined(name, told)
+        differing = {key: value for key, value in params.items() if (name, key) not in shared}
+        short[text] = registry.joined(name, differing)
     return short
-
-
-def _split(text: str) -> tuple[str, dict[str, str]]:
-    try:
-        return registry.split(text)
-    except ConfigError:  # a name of somebody's own
-        return text, {}

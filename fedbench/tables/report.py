@@ -1,0 +1,188 @@
+"""The report on attacked systems: tables, doubts and worst cases, for a terminal or in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.text import Text
+
+from fedbench.tables.columns import (
+    ALL,
+    DOWN,
+    EPSILON,
+    PRICE,
+    SPARE,
+    UP,
+    ReportColumn,
+    accuracy,
+    captions,
+    guarantees,
+    mark,
+    saying,
+    unfinished,
+    worst_case,
+)
+from fedbench.tables.markdown import bullets
+from fedbench.tables.markdown import markdown as in_markdown
+from fedbench.tables.numbers import NONE
+from fedbench.tables.table import Line, Table
+from fedbench.tables.terminal import FIRST, aligned, grid, legible, listed
+
+if TYPE_CHECKING:
+    from fedbench.experiment.cells import Skipped
+    from fedbench.results.summary import Row
+
+TITLE = "accuracy under attack"
+PRICES = "the price"
+
+
+def systems(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each system, the clean one first."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.cell.system, []).append(row)
+    return {name: sorted(group, key=lambda r: not r.cell.clean) for name, group in groups.items()}
+
+
+def results(title: str, rows: Sequence[Row], columns: Sequence[ReportColumn]) -> Table:
+    """Make the table of all rows: every system's name, then its rows."""
+    seeds = max((len(row.records) for row in rows), default=0)
+    lines = []
+    for name, group in systems(rows).items():
+        lines.append(Line([name], title=True))
+        for row in group:
+            label = "none (clean)" if row.cell.clean else row.cell.attack
+            label = f"strongest of {row.tried}: {label}" if row.tried else label
+            if len(row.records) < seeds:
+                label += f" ({len(row.records)} of {seeds} seeds)"
+            label += f" {mark(row)}" if row.worst else ""
+            lines.append(Line([label, *(column.text(row) for column in columns)], row.worst))
+    return Table.of(["system\n  attack", *(column.heading for column in columns)], lines, title)
+
+
+def worst_cases(rows: Sequence[Row]) -> Table:
+    """Make a table with a line for each system, the best worst case first, the unattacked last."""
+    from fedbench.results.summary import pooled
+
+    lines: list[tuple[float, Line]] = []
+    for name, group in systems(rows).items():
+        worst = next((row for row in group if row.worst), None)
+        clean = accuracy(group[0]) if group[0].cell.clean else NONE
+        attacked = [accuracy(worst), _among(worst)] if worst else [NONE, NONE]
+        price = [column.text(pooled(group)) for column in (UP, DOWN, EPSILON)]
+        lines.append((worst.accuracy if worst else -1.0, Line([name, clean, *attacked, *price])))
+    title = worst_case(rows)
+    headings = ("\nsystem", "clean\n%", f"{title}\n%", "\nattack")
+    prices = (UP.heading, DOWN.heading, EPSILON.heading)
+    ordered = sorted(lines, key=lambda pair: -pair[0])
+    return Table.of([*headings, *prices], [line for _, line in ordered], title)
+
+
+def _among(row: Row) -> str:
+    """Name the attack with the lowest accuracy, and out of how many if some are missing."""
+    if not row.missing:
+        return row.cell.attack
+    return f"{row.cell.attack} ({row.attacks - row.missing} of {row.attacks} attacks)"
+
+
+@dataclass(frozen=True)
+class ResultsReport:
+    """All results, the doubts about them, and last the worst case of every system, for a terminal.
+
+    One table, with the columns that its width has room for. Where the output has no Unicode, the
+    table makes do with ASCII.
+    """
+
+    rows: Sequence[Row]
+    width: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        options = options.update_width(self.width)
+        for part in self._parts(options):
+            yield from console.render(part, options)
+
+    def _parts(self, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from fedbench.results.warnings import doubts
+
+        tables = layout(self.rows, self.width)
+        for title, columns in tables.items():
+            yield grid(results(title, self.rows, columns), options)
+            yield ""
+        shown = [column for columns in tables.values() for column in columns]
+        terms = captions(self.rows, shown)
+        if missed := left_out(self.rows, shown):
+            terms["no room"] = f"for {missed}: the Markdown table has them"
+        yield listed(terms.items(), options)
+        if claims := guarantees(self.rows):
+            yield Text("\nprivacy:", style="bold")
+            yield listed([("-", claim) for claim in claims], options)
+        if warnings := doubts(self.rows):
+            yield Text("\ndoubts:", style="bold yellow")
+            yield listed([("-", warning) for warning in warnings], options)
+        yield ""
+        if missing := unfinished(self.rows):
+            yield Text(legible(missing, options), style="bold red")
+        yield grid(worst_cases(self.rows), options)
+
+
+def layout(rows: Sequence[Row], width: int) -> dict[str, list[ReportColumn]]:
+    """Choose the columns that fit into one table beside the names, by title.
+
+    `SPARE` columns make room, group by group. Only if the others still do not fit, the price gets a
+    table of its own.
+    """
+    columns = saying(rows, ALL)
+    for group in ((), *SPARE):
+        columns = [column for column in columns if column not in group]
+        if FIRST + span(rows, columns) <= width:
+            return {TITLE: columns}
+    prices = [column for column in columns if column in PRICE]
+    return {TITLE: [column for column in columns if column not in prices], PRICES: prices}
+
+
+def left_out(rows: Sequence[Row], shown: Collection[ReportColumn]) -> str:
+    """Name the columns that there was no room for; empty if all are shown."""
+    headings = [column.heading.split() for column in saying(rows, ALL) if column not in shown]
+    return ", ".join(" ".join(word for word in words if word != "%") for words in headings)
+
+
+def span(rows: Sequence[Row], columns: Iterable[ReportColumn]) -> int:
+    """Count the characters that the columns take, each with the gap before it."""
+    total = 0
+    for column in columns:
+        texts = aligned([column.text(row) for row in rows])
+        total += 2 + max(map(len, [*texts, *column.heading.split("\n")]))
+    return total
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Write the report for GitHub: one table of everything, the doubts, the worst cases."""
+    from fedbench.results.warnings import doubts
+
+    table = results("", rows, saying(rows, ALL))
+    parts = [in_markdown(table, emphasized=2)]
+    parts.append(bullets(f"{term}: {meaning}" for term, meaning in captions(rows).items()))
+    if claims := guarantees(rows):
+        parts.append("Privacy:\n\n" + bullets(claims))
+    if warnings := doubts(rows):
+        parts.append("Doubts:\n\n" + bullets(warnings))
+    if missing := unfinished(rows):
+        parts.append(f"{missing}\n")
+    worst = worst_cases(rows)
+    parts.append(f"{worst.title.capitalize()}:\n\n{in_markdown(worst)}")
+    return "\n".join(parts)
+
+
+def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
+    """Say which combinations cannot exist and why, those with one reason in one line."""
+    defenses: dict[tuple[str, str, str], dict[str, None]] = {}
+    for s in skipped:
+        defenses.setdefault((s.protocol, s.attack, s.reason), {})[s.defense] = None
+    attacks: dict[tuple[str, str, str], list[str]] = {}
+    for (protocol, attack, reason), rules in defenses.items():
+        attacks.setdefault((protocol, ", ".join(rules), reason), []).append(attack)
+    merged = attacks.items()
+    return [f"{p} + {rules} / {', '.join(names)}: {why}" for (p, rules, why), names in merged]

@@ -418,7 +418,7 @@ def test_a_system_costs_the_mean_bits_and_the_largest_epsilon_of_all_its_cells()
     }
     worst = report.worst_cases(rows(results)).lines[0].texts
     assert worst[4:] == ["25.00", "20.31", "5.39"]
-    price = systems.systems(rows(results))[0].price
+    price = systems.systems(rows(results))[0].cost
     assert (price.uplink, price.epsilon) == (25.0, 5.39)
     results[clean][0] = record(clean, 0, 0.9, up=30.0)  # a price that is not finite
     assert report.worst_cases(rows(results)).lines[0].texts[-1] == "unknown"
@@ -632,11 +632,9 @@ def test_no_text_of_the_chart_is_cut_or_overlaps_another(systems: int) -> None:
     texts = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_visible()]
     boxes = [(t.get_text(), t.get_window_extent()) for t in texts if t.get_text().strip()]
     assert len(boxes) > 4 * systems
-    names = [box for text, box in boxes if text.startswith("fedavg")]
     panel, bits = (axes.get_window_extent() for axes in figure.axes[:2])
-    assert max(box.x1 for box in names) < panel.x0
     assert max(box.x1 for text, box in boxes if "worst" in text and box.y0 > panel.y0) < bits.x0
-    assert panel.width > 4 * figure.dpi
+    assert panel.width > 3.5 * figure.dpi
     for text, box in boxes:
         assert min(box.x0, box.y0) >= 0, text
         assert box.x1 <= figure.bbox.x1, text
@@ -649,15 +647,15 @@ def test_no_text_of_the_chart_is_cut_or_overlaps_another(systems: int) -> None:
 def test_the_chart_marks_the_worst_case_of_each_system() -> None:
     figure = survival.compose(rows(sweep()), "Title", "subtitle")
     accuracies, bits = figure.axes
-    said = [text.get_text() for text in accuracies.texts]
-    assert said == ["92.0", "85.0 ◀ worst", "90.0", "96.0", "91.0", "10.1 ◀ worst"]
+    numbers = [text.get_text() for text in accuracies.texts if text.get_text()[0].isdigit()]
+    assert numbers == ["92.0", "85.0 ◀ worst", "90.0", "96.0", "91.0", "10.1 ◀ worst"]
     assert [text.get_text() for text in bits.texts] == ["20.31", "32.00"]
 
 
 def test_a_chart_of_clean_runs_only_can_be_drawn() -> None:
     of = cell("fedavg", "mean", "none")
     figure = survival.compose(rows({of: [record(of, 0, 0.5)]}), "Title", "")
-    assert [text.get_text() for text in figure.axes[0].texts] == ["50.0"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["fedavg + mean", "50.0"]
 
 
 def test_the_display_modules_start_without_heavy_libraries() -> None:

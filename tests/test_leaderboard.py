@@ -26,12 +26,11 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import Case, build
 from fedbench.leaderboard.check import check
-from fedbench.leaderboard.entry import Entry, Interval, Repeated, Reproduction, Said
+from fedbench.leaderboard.entry import Entry, Interval, Repeated, Reproduction, Statement
 from fedbench.leaderboard.entry_plan import plan
 from fedbench.leaderboard.entry_rules import one_system
 from fedbench.leaderboard.growth import losses
-from fedbench.leaderboard.judge import RULES, SOUND, judge
-from fedbench.leaderboard.outdated import outdated
+from fedbench.leaderboard.notices import outdated
 from fedbench.leaderboard.rank import ranking, total
 from fedbench.leaderboard.reproduce import claim
 from fedbench.leaderboard.reproduction import (
@@ -46,6 +45,7 @@ from fedbench.leaderboard.rules import PUBLISHED, Rules, numbered, versions
 from fedbench.leaderboard.schema import schemas
 from fedbench.leaderboard.score import curve, over, price, score, spending
 from fedbench.leaderboard.submission import infer, submit
+from fedbench.leaderboard.verdict import RULES, SOUND, judge
 from fedbench.sweep.plan import Plan
 
 ROOT = Path(__file__).parents[1]
@@ -79,7 +79,7 @@ RULES_1: dict[str, Any] = {
     ],
 }
 RULES_OF = Rules.model_validate(RULES_1)
-SAID = Said(name="Majority", authors="A. Uthor", tried=3)
+SAID = Statement(name="Majority", authors="A. Uthor", tried=3)
 CLEAN, FLIPPED = (0.7, 0.8, 0.9), (0.5, 0.6, 0.7)
 
 

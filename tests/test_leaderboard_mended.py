@@ -13,16 +13,16 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from fedbench.cli import main
-from fedbench.cli.leaderboard_table import Place, as_csv
+from fedbench.cli.leaderboard_table import RankingTable, as_csv
 from fedbench.core.errors import ConfigError
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.check import check
 from fedbench.leaderboard.entry import Entry, Price, Repeated, Reproduction
-from fedbench.leaderboard.judge import errors
 from fedbench.leaderboard.rank import ranking
 from fedbench.leaderboard.reproduction import coverage, reproduced, status
 from fedbench.leaderboard.rules import Rules, read_rules
 from fedbench.leaderboard.submission import submit
+from fedbench.leaderboard.verdict import errors
 
 BOARD = Path(__file__).parents[1] / "leaderboards"
 PLAYED = (
@@ -287,8 +287,8 @@ def test_other_hidden_files_are_still_refused(board: Path) -> None:
     assert hidden in boards.files(board)
 
 
-def place(entry: Entry) -> Place:
-    return Place("closed", "digits", ranking([entry]), 1)
+def place(entry: Entry) -> RankingTable:
+    return RankingTable("closed", "digits", ranking([entry]), 1)
 
 
 def test_a_name_is_no_formula_in_a_spreadsheet() -> None:

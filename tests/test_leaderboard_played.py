@@ -14,9 +14,9 @@ import tomli_w
 from fedbench.experiment.record import Record, read
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.check import check
-from fedbench.leaderboard.entry import Said
-from fedbench.leaderboard.judge import errors
+from fedbench.leaderboard.entry import Statement
 from fedbench.leaderboard.submission import submit
+from fedbench.leaderboard.verdict import errors
 from fedbench.results.gather import gather
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,7 @@ RULES = {
         }
     ],
 }
-SAID = Said(name="Tiny", authors="A. Uthor", tried=1).model_dump()
+SAID = Statement(name="Tiny", authors="A. Uthor", tried=1).model_dump()
 
 
 def fedbench(*words: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""``fedbench leaderboard``: entries that others can trust, and who is before whom."""
+"""``fedbench leaderboard``: entries that others can trust, and their ranks."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def submit(
     from fedbench.results.gather import gather
 
     require("--division", division, division in ("closed", "open"), "closed or open")
-    said = {"name": name, "authors": authors, "link": link, "note": note, "tried": tried}
+    statement = {"name": name, "authors": authors, "link": link, "note": note, "tried": tried}
     played = gather(records, skipped)
     where: Division = "closed" if division == "closed" else "open"
-    return tell(submit(played, said, board, where, track, replace), dry_run)
+    return tell(submit(played, statement, board, where, track, replace), dry_run)
 
 
 def skipped(reason: str) -> None:
@@ -109,22 +109,23 @@ def skipped(reason: str) -> None:
 
 
 def tell(done: Submission, dry_run: bool) -> int:
-    """What became of it, and what to do next."""
+    """Print the outcome of a submission and what to do next, and return the exit code."""
     from rich.console import Console
 
     from fedbench.cli.leaderboard_findings import findings
     from fedbench.cli.leaderboard_table import short, spread
     from fedbench.core.errors import one_line
     from fedbench.leaderboard.board import place
-    from fedbench.leaderboard.judge import errors
+    from fedbench.leaderboard.verdict import errors
 
-    entry, broken = done.entry, errors(done.findings)
+    entry = done.entry
+    broken = errors(done.findings)
     if entry is None:
-        names = {one.rule for one in broken}
+        names = {finding.rule for finding in broken}
         many = "a rule is" if len(names) == 1 else f"{len(names)} rules are"
         print(f"fedbench: {many} broken, nothing is written", file=sys.stderr)
-        for one in broken:
-            print(f"  {one_line(f'{one.rule}: {one.text}', 1000)}", file=sys.stderr)
+        for finding in broken:
+            print(f"  {one_line(f'{finding.rule}: {finding.text}', 1000)}", file=sys.stderr)
         return 2
     console = Console(soft_wrap=True, highlight=False, markup=False)
     if done.findings:
@@ -163,7 +164,7 @@ def check(
         print(checked_json(checked))
     else:
         Console().print(CheckReport(checked))
-    return int(any(verdict(one.findings) == "refused" for one in checked))
+    return int(any(verdict(file.findings) == "refused" for file in checked))
 
 
 @app.command("reproduce")
@@ -200,20 +201,21 @@ def reproduce(
     options = Options(device, executor, workers=workers, threads=threads, run_timeout=run_timeout)
     claimed = claim(entry)
     chosen = claimed.entry.seeds if seeds is None else list(parse_seeds(seeds))
-    known = ", ".join(map(str, claimed.entry.seeds))
-    require("--seeds", seeds, set(chosen) <= set(claimed.entry.seeds), f"some of {known}")
+    listed = ", ".join(map(str, claimed.entry.seeds))
+    require("--seeds", seeds, set(chosen) <= set(claimed.entry.seeds), f"some of {listed}")
     attacks = order(claimed.entry)[: None if every else cells]
-    console, played = Console(), [cell(claimed.entry, attack) for attack in attacks]
+    console = Console()
+    played = [cell(claimed.entry, attack) for attack in attacks]
     with watcher(console, played, chosen, table=False) as watch:
         comparisons = again(claimed, attacks, chosen, options, watch, out)
-    if any(len(one.again) < len(chosen) for one in comparisons):
+    if any(len(each.again) < len(chosen) for each in comparisons):
         print("fedbench: stopped, the entry is as it was", file=sys.stderr)
         return 130
-    apart = {one.attack: one.apart(claimed.rules.tolerance) for one in comparisons}
+    apart = {each.attack: each.apart(claimed.rules.tolerance) for each in comparisons}
     console.print(Repetition(claimed.entry, comparisons, apart))
     now = keep(claimed, comparisons)
-    said = f"{entry} is {now.status}: {coverage(now)} played again"
-    console.print(said, soft_wrap=True, highlight=False, markup=False)
+    outcome = f"{entry} is {now.status}: {coverage(now)} played again"
+    console.print(outcome, soft_wrap=True, highlight=False, markup=False)
     return int(any(apart.values()))
 
 
@@ -258,7 +260,7 @@ def rank(
     chosen: View = "equal-bits" if view == "equal-bits" else "equal-rounds"
     newest = max(numbered(board))
     places = [
-        shown.Place(*race, ranking(entries, chosen, bits), newest)
+        shown.RankingTable(*race, ranking(entries, chosen, bits), newest)
         for race, entries in races(board).items()
         if division in (None, race[0]) and track in (None, race[1])
     ]

@@ -17,10 +17,10 @@ from fedbench.tables.terminal import cell, grid
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from fedbench.leaderboard.check import Checked
+    from fedbench.leaderboard.check import CheckedFile
     from fedbench.leaderboard.entry import Entry
-    from fedbench.leaderboard.judge import Finding
     from fedbench.leaderboard.reproduction import Comparison
+    from fedbench.leaderboard.verdict import RuleFinding
 
 STYLES = {"error": "bold red", "warning": "yellow"}
 
@@ -29,7 +29,7 @@ STYLES = {"error": "bold red", "warning": "yellow"}
 class CheckReport:
     """Files of a board and the findings about them, for a terminal."""
 
-    checked: Sequence[Checked]
+    checked: Sequence[CheckedFile]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for file in self.checked:
@@ -40,12 +40,12 @@ class CheckReport:
         yield cell(f"{len(self.checked)} checked, {wrong} refused", options)
 
 
-def verdict(of: Iterable[Finding]) -> str:
+def verdict(of: Iterable[RuleFinding]) -> str:
     """Return ``refused`` if any finding is an error, else ``good``."""
     return "refused" if any(finding.severity == "error" for finding in of) else "good"
 
 
-def findings(of: Sequence[Finding], options: ConsoleOptions) -> RichTable:
+def findings(of: Sequence[RuleFinding], options: ConsoleOptions) -> RichTable:
     """List the findings, a line each."""
     table = RichTable.grid(padding=(0, 1, 0, 0))
     for finding in of:
@@ -55,7 +55,7 @@ def findings(of: Sequence[Finding], options: ConsoleOptions) -> RichTable:
     return table
 
 
-def checked_json(checked: Sequence[Checked]) -> str:
+def checked_json(checked: Sequence[CheckedFile]) -> str:
     """Write verdicts and findings for programs."""
     files = [
         {

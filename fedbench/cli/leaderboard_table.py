@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbench.leaderboard.outdated import outdated
+from fedbench.leaderboard.notices import outdated
+from fedbench.leaderboard.site.words import brief, system
 from fedbench.tables.export import as_csv as rows_as_csv
 from fedbench.tables.markdown import literal, markdown
 from fedbench.tables.numbers import NONE, bits, nats, or_none, percent
@@ -30,7 +31,7 @@ NUMBERS = ("rank", "up", "down", "ε")
 
 
 @dataclass(frozen=True)
-class Place:
+class RankingTable:
     """Ranking of a track of a board.
 
     Args:
@@ -152,18 +153,9 @@ def spread(interval: Interval) -> str:
     return f"{percent(interval.mean)} [{percent(interval.low)}, {percent(interval.high)}]"
 
 
-def system(entry: Entry) -> str:
-    """Name protocol, mechanism and rule, without default parameters."""
-    from fedbench.results.gather import Played, shortened
-
-    return Played(shortened(entry.scenario), vote=entry.votes).system
-
-
 def short(entry: Entry, attack: str) -> str:
     """Name an attack without default parameters."""
-    from fedbench.results.gather import shortened
-
-    return shortened(entry.scenario.model_copy(update={"attack": attack})).attack
+    return brief(entry.scenario.model_copy(update={"attack": attack})).attack
 
 
 LEGEND = {
@@ -183,16 +175,16 @@ def legend(options: ConsoleOptions) -> RichTable:
     return listed(LEGEND.items(), options)
 
 
-def as_json(places: Sequence[Place]) -> str:
+def as_json(places: Sequence[RankingTable]) -> str:
     """Write all tracks, numbers as numbers."""
     return json.dumps([row for place in places for row in place.rows()], indent=2)
 
 
-def as_csv(places: Sequence[Place]) -> str:
+def as_csv(places: Sequence[RankingTable]) -> str:
     """Write one table of all tracks."""
     return rows_as_csv([row for place in places for row in place.rows()]).decode()
 
 
-def as_markdown(places: Sequence[Place]) -> str:
+def as_markdown(places: Sequence[RankingTable]) -> str:
     """Write a table for each track."""
     return "\n".join(f"### {place.title}\n\n{markdown(place.table(), literal)}" for place in places)

@@ -1,4 +1,4 @@
-"""``fedbench plot``: records as pictures, or as sketches in the terminal."""
+"""``fedbench plot``: records as figures, or as sketches in the terminal."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def plot(
     from fedbench.results.gather import cells_of, gather
     from fedbench.results.summary import rows
 
-    for one in kind or ():
-        require("--kind", one, one in KINDS, f"{', '.join(KINDS[:-1])} or {KINDS[-1]}")
-    for one in format or ():
-        require("--format", one, one in FORMATS, " or ".join(FORMATS))
+    for name in kind or ():
+        require("--kind", name, name in KINDS, f"{', '.join(KINDS[:-1])} or {KINDS[-1]}")
+    for name in format or ():
+        require("--format", name, name in FORMATS, " or ".join(FORMATS))
     cells = cells_of(gather(records, _skipped))
     table = rows(list(cells), cells)
     shown = chosen(table, kind)
@@ -63,10 +63,10 @@ def _skipped(reason: str) -> None:
 
 
 def chosen(table: list[Row], kinds: list[str] | None) -> list[str]:
-    """What was asked for; if nothing was, what can be shown.
+    """Return the kinds that were asked for, or by default all that can be shown.
 
     Raises:
-        ConfigError: it cannot be shown.
+        ConfigError: a kind that was asked for cannot be shown.
     """
     from fedbench.core.errors import ConfigError
     from fedbench.figures.kinds import KINDS as ALL
@@ -80,7 +80,7 @@ def chosen(table: list[Row], kinds: list[str] | None) -> list[str]:
 
 
 def draw(table: list[Row], kinds: list[str], formats: list[str], out: Path) -> None:
-    """Write every picture in every format; say where."""
+    """Write every figure in every format, and print the paths."""
     from fedbench.figures.kinds import KINDS as ALL
     from fedbench.figures.style import save
 
@@ -93,7 +93,7 @@ def draw(table: list[Row], kinds: list[str], formats: list[str], out: Path) -> N
 
 
 def sketch(table: list[Row], kinds: list[str]) -> None:
-    """Print every picture in characters."""
+    """Print every figure in characters."""
     from rich.console import Console
 
     from fedbench.figures.sketches import Sketch

@@ -1,20 +1,18 @@
-"""Accuracy against bits: what a worst case costs, and who is beaten in both."""
+"""Accuracy in the worst case against bits: which systems no other beats in both."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from fedbench.figures.listing import height_of, write_list
-from fedbench.figures.page import MARGIN, WIDTH, Key, Page, Words, measure, wrap
-from fedbench.figures.places import Box, Place, Spot, front, places, stairs
-from fedbench.figures.style import COLOURS, FAINT, INK, WORST, log_ticks, styled
-from fedbench.figures.systems import System, cut, setting, sureness, systems, tens
-from fedbench.results.aggregate import interval
+from fedbench.figures.labels import place_labels
+from fedbench.figures.layout import Words, page, wrap
+from fedbench.figures.style import COLOURS, FAINT, INK, WORST, Key, styled
+from fedbench.figures.systems import SystemRows, ends, setting, sureness, systems, tens
+from fedbench.results.pareto import pareto
 from fedbench.tables import columns
+from fedbench.tables.numbers import bits, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,190 +20,205 @@ if TYPE_CHECKING:
 
     from fedbench.results.summary import Row
 
-FEW = 12  # systems that may have their names beside their points
-# Inches.
-LEFT, UNDER = MARGIN + 0.5, 0.55  # room for the numbers of the axes
-ACROSS, DOWN = WIDTH - MARGIN - LEFT, 4.6  # the panel
-NAME, SIZE, LINE = 1.9, 8.5, 0.155  # of a name: width, points, a line
-SAME, APART = 0.06, 0.06  # points that are nearer share their numbers; between two names
+LABELLED = 12  # systems at most whose names stand beside their points
+HEIGHT = 4.6  # inches of the panel
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A system in the picture; accuracies in percent.
+class Point:
+    """A system in the figure; accuracies in percent.
 
     Args:
-        system: Which.
-        bits: Up and down, per parameter, message and round.
-        y: In the worst case; clean if nobody attacks.
-        ends: Of its interval; twice ``y`` if there is none.
-        clean: Without attack, if that is another number.
+        system: The system.
+        bits: Bits up and down, per parameter, message and round.
+        accuracy: Accuracy in the worst case, or clean if nobody attacks.
+        low: Lower end of its interval; ``accuracy`` if there is none.
+        high: Upper end, likewise.
+        clean: Accuracy without attack, if that is another number.
     """
 
-    system: System
+    system: SystemRows
     bits: float
-    y: float
-    ends: tuple[float, float]
+    accuracy: float
+    low: float
+    high: float
     clean: float | None
 
     @property
-    def look(self) -> Key:
-        """Of its point."""
+    def spot(self) -> tuple[float, float]:
+        """Coordinates of the marker."""
+        return self.bits, self.accuracy
+
+    @property
+    def key(self) -> Key:
+        """Look of the marker."""
         return Key("", WORST, "o") if self.system.worst else Key("", INK, "o", hollow=True)
 
 
-def marks(rows: Sequence[Row]) -> list[Mark]:
-    """The best worst case first."""
+def points(rows: Sequence[Row]) -> list[Point]:
+    """Return a point for each system, the best worst case first."""
     out = []
     for system in systems(rows):
-        row, clean = system.shown, system.clean
-        low, high = cut(interval(row.accuracies())) or (row.accuracy, row.accuracy)
+        row = system.shown
+        clean = system.clean
+        low, high = ends(row) or (row.accuracy, row.accuracy)
         without = None if clean is None or clean is row else 100 * clean.accuracy
-        price = system.price
-        bits = max((price.uplink or 0) + price.downlink, 1e-4)  # nothing has no logarithm
-        out.append(Mark(system, bits, 100 * row.accuracy, (100 * low, 100 * high), without))
+        sent = (system.cost.uplink or 0) + system.cost.downlink
+        sent = max(sent, 1e-4)  # zero has no logarithm
+        out.append(Point(system, sent, 100 * row.accuracy, 100 * low, 100 * high, without))
     return out
 
 
+def front(spots: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the indices of the pairs of bits and accuracy that no other beats in both, by bits."""
+    best = pareto([(-bits, accuracy) for bits, accuracy in spots])
+    return sorted(best, key=lambda i: spots[i])
+
+
 def shows(rows: Sequence[Row]) -> bool:
-    """Every record counts its bits, unless a secure sum hides them."""
+    """Return True if every record counts its bits, so that no secure sum hides them."""
     return bool(rows) and all(row.uplink is not None for row in rows)
 
 
 @styled
 def compose(rows: Sequence[Row]) -> Figure:
-    """A point a system, its name beside it; if they are many a number, and a list of names."""
-    found = marks(rows)
-    best = front([(mark.bits, mark.y) for mark in found])
-    frame = _Frame.around(found)
-    labels = _names(found, best, frame)
-    put = frame.places(labels, found, best) if len(found) <= FEW else [None]
-    listed = found if None in put else []
-    if listed:
-        labels = _numbers(found, best, frame)
-        put = frame.places(labels, found, best)
-    body = DOWN + UNDER + height_of(listed)
-    page, top = Page.framed(body, _words(rows), _keys(found, rows))
-    _draw(page.axes(LEFT, top, ACROSS, DOWN), found, best, frame)
-    for label, place in zip(labels, put, strict=True):
-        if place:
-            _write(page, top, place, label)
-    write_list(page, top + DOWN + UNDER, listed, best)
-    return page.figure
-
-
-def _words(rows: Sequence[Row]) -> Words:
-    worst = columns.in_worst_case(rows)
+    """Draw a point per system with its name beside it, or with a number if names have no room."""
+    shown = points(rows)
+    best = front([point.spot for point in shown])
     caption = (
         "Benign clients' pooled test data, last round. Bits as they were sent: of a benign message "
         f"up, and of what one client gets in a round. {sureness(rows, 'Vertical bar')}"
     )
-    return Words(f"Accuracy{worst} against bits", setting(rows), caption)
+    words = Words(f"Accuracy{columns.in_worst_case(rows)} against bits", setting(rows), caption)
+    keys = _keys(shown, rows)
+    if len(shown) <= LABELLED:
+        sheet = page(words, keys)
+        _draw(sheet.panels[0], shown, best)
+        sheet.fit(HEIGHT)
+        names = [
+            Label(point.spot, "\n".join(wrap(point.system.name, 1.9, 8.5)), i in best)
+            for i, point in enumerate(shown)
+        ]
+        if _write(sheet.panels[0], names, shown, best):
+            return sheet.figure
+    listed = [f"{i + 1} {_listed(point)}" for i, point in enumerate(shown)]
+    sheet = page(replace(words, caption="\n".join([caption, *listed])), keys)
+    _draw(sheet.panels[0], shown, best)
+    sheet.fit(HEIGHT)
+    _write(sheet.panels[0], _numbers(sheet.panels[0], shown, best), shown, best)
+    return sheet.figure
 
 
-def _keys(found: Sequence[Mark], rows: Sequence[Row]) -> list[Key]:
+def _listed(point: Point) -> str:
+    """Say below the figure what a number in it stands for."""
+    worst = point.system.worst
+    clean = point.system.clean
+    text = point.system.name
+    if worst:
+        text += f", {percent(worst.accuracy)} % under {worst.cell.attack}"
+    if clean:
+        text += f", {percent(clean.accuracy)} % without attack"
+    return f"{text}, {bits(point.bits)} bits"
+
+
+def _keys(shown: Sequence[Point], rows: Sequence[Row]) -> list[Key]:
     keys = []
-    if any(mark.system.worst for mark in found):
+    if any(point.system.worst for point in shown):
         keys.append(Key(f"{columns.worst_case(rows)} over the attacks", WORST, "o"))
-    if any(mark.clean is not None or not mark.system.worst for mark in found):
+    if any(point.clean is not None or not point.system.worst for point in shown):
         keys.append(Key("no attack", INK, "o", hollow=True))
     return [*keys, Key("Pareto front: nobody is better in both", COLOURS[0], line="-")]
 
 
-@dataclass(frozen=True)
-class _Label:
-    """What stands beside a point, in lines."""
+def _draw(axes: Axes, shown: Sequence[Point], best: Sequence[int]) -> None:
+    sent = [point.bits for point in shown]
+    low, high = tens(
+        y / 100 for p in shown for y in (p.low, p.high, p.accuracy if p.clean is None else p.clean)
+    )
+    axes.set(xlim=(min(sent) / 1.7, max(sent) * 1.7), ylim=(low - 2, high + 2))
+    axes.set(ylabel="accuracy, %", xlabel="bits up and down, per parameter (logarithmic)")
+    log_bits(axes)
+    draw_front(axes, [(shown[i].bits, shown[i].accuracy) for i in best])
+    for point in shown:
+        if point.clean is not None:
+            axes.plot([point.bits] * 2, [point.accuracy, point.clean], color=FAINT, linewidth=0.8)
+            axes.plot(point.bits, point.clean, **Key("", INK, "o", hollow=True).look(), zorder=3)
+        if point.low < point.high:
+            colour = point.key.colour
+            axes.vlines(point.bits, point.low, point.high, color=colour, alpha=0.4, linewidth=2.5)
+        axes.plot(point.bits, point.accuracy, **point.key.look(), zorder=4)
 
-    spot: Spot
-    lines: list[str]
+
+def log_bits(axes: Axes) -> None:
+    """Make the horizontal axis logarithmic, with ticks at powers of two."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    axes.minorticks_off()
+
+
+def draw_front(axes: Axes, corners: Sequence[tuple[float, float]], **look: Any) -> None:
+    """Draw the accuracy that so many bits can buy, as steps to the right end of the panel."""
+    xs, ys = zip(*corners, strict=True)
+    end = axes.get_xlim()[1]
+    axes.step(
+        [*xs, end], [*ys, ys[-1]], where="post", **{"color": COLOURS[0], "zorder": 2.7, **look}
+    )
+
+
+def steps(corners: Sequence[tuple[float, float]], end: float) -> list[Any]:
+    """Return the segments of `draw_front`: a tread behind each corner, a riser up to the next."""
+    out = []
+    following = [*corners[1:], (end, corners[-1][1])] if corners else []
+    for (x, y), (right, top) in zip(corners, following, strict=True):
+        out += [((x, y), (right, y)), ((right, y), (right, top))]
+    return out
+
+
+@dataclass(frozen=True)
+class Label:
+    """Text beside a point.
+
+    Args:
+        spot: The point, in bits and percent.
+        text: The text, in lines.
+        bold: Whether it is on the front.
+    """
+
+    spot: tuple[float, float]
+    text: str
     bold: bool
 
-    @property
-    def size(self) -> tuple[float, float]:
-        width = max(measure(line, SIZE, self.bold) for line in self.lines)
-        return width + APART, LINE * len(self.lines)
+
+def _write(
+    axes: Axes, labels: Sequence[Label], shown: Sequence[Point], best: Sequence[int]
+) -> bool:
+    """Write the labels; return False, and write none, if one of them has no room."""
+    obstacles = steps([shown[i].spot for i in best], axes.get_xlim()[1])
+    for point in shown:
+        heights = [y for y in (point.low, point.high, point.clean) if y is not None]
+        obstacles.append(((point.bits, min(heights)), (point.bits, max(heights))))
+    looks: list[dict[str, Any]] = [
+        {"fontsize": 8.5, "fontweight": "bold" if label.bold else "normal"} for label in labels
+    ]
+    spots = [label.spot for label in labels]
+    placed = place_labels(axes, spots, [label.text for label in labels], obstacles, looks)
+    if None in placed:
+        for text in filter(None, placed):
+            text.remove()
+    return None not in placed
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """What the panel shows: from which bits to which, from which percent to which."""
-
-    bits: tuple[float, float]
-    percent: tuple[float, float]
-
-    @classmethod
-    def around(cls, found: Sequence[Mark]) -> _Frame:
-        bits = [mark.bits for mark in found]
-        low, high = tens(y / 100 for mark in found for y in (*mark.ends, mark.clean or mark.y))
-        return cls((min(bits) / 1.7, max(bits) * 1.7), (low - 2, high + 2))
-
-    def spot(self, bits: float, percent: float) -> Spot:
-        """Inches from the upper left corner of the panel."""
-        (left, right), (low, high) = self.bits, self.percent
-        across = math.log(bits / left) / math.log(right / left)
-        return ACROSS * across, DOWN * (high - percent) / (high - low)
-
-    def places(
-        self, labels: Sequence[_Label], found: Sequence[Mark], best: Sequence[int]
-    ) -> list[Place | None]:
-        """Beside the points, the intervals and the front."""
-        taken = []
-        for mark in found:
-            ys = [y for y in (*mark.ends, mark.clean) if y is not None]
-            (x, top), (_, bottom) = self.spot(mark.bits, max(ys)), self.spot(mark.bits, min(ys))
-            taken.append(Box(x - 0.05, top - 0.05, x + 0.05, bottom + 0.05))
-        steps = stairs([self.spot(found[i].bits, found[i].y) for i in best], ACROSS)
-        for (x, y), (right, end) in pairwise(steps):
-            taken.append(Box(x - 0.02, min(y, end) - 0.02, right + 0.02, max(y, end) + 0.02))
-        spots, sizes = [label.spot for label in labels], [label.size for label in labels]
-        return places(spots, sizes, Box(0, 0, ACROSS, DOWN), taken)
-
-
-def _names(found: Sequence[Mark], best: Sequence[int], frame: _Frame) -> list[_Label]:
+def _numbers(axes: Axes, shown: Sequence[Point], best: Sequence[int]) -> list[Label]:
+    """Return the numbers of the list as labels; points that lie on each other share one label."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for i, point in enumerate(shown):
+        x, y = axes.transData.transform(point.spot) / axes.figure.dpi  # inches
+        groups.setdefault((round(x / 0.06), round(y / 0.06)), []).append(i)
     return [
-        _Label(
-            frame.spot(mark.bits, mark.y),
-            wrap(mark.system.name.replace(",", ", "), NAME, SIZE, bold=i in best),
-            i in best,
+        Label(
+            shown[group[0]].spot,
+            "\n".join(wrap(", ".join(str(i + 1) for i in group), 1.0, 8.5)),
+            group[0] in best,
         )
-        for i, mark in enumerate(found)
+        for group in groups.values()
     ]
-
-
-def _numbers(found: Sequence[Mark], best: Sequence[int], frame: _Frame) -> list[_Label]:
-    """Of the list, from 1; those of points that lie on each other together."""
-    groups: dict[Spot, list[int]] = {}
-    for i, mark in enumerate(found):
-        spot = frame.spot(mark.bits, mark.y)
-        near = next((other for other in groups if math.dist(spot, other) < SAME), spot)
-        groups.setdefault(near, []).append(i)
-    return [
-        _Label(spot, wrap(", ".join(str(i + 1) for i in group), 1.0, SIZE, True), group[0] in best)
-        for spot, group in groups.items()
-    ]
-
-
-def _draw(axes: Axes, found: Sequence[Mark], best: Sequence[int], frame: _Frame) -> None:
-    axes.set(xscale="log", xlim=frame.bits, ylim=frame.percent)
-    axes.set(ylabel="accuracy, %", xlabel="bits up and down, per parameter (logarithmic)")
-    log_ticks(axes.xaxis)
-    steps = stairs([(found[i].bits, found[i].y) for i in best], frame.bits[1])
-    axes.plot(*zip(*steps, strict=True), color=COLOURS[0], zorder=2.7)
-    for mark in found:
-        if mark.clean is not None:
-            axes.plot([mark.bits] * 2, [mark.y, mark.clean], color=FAINT, linewidth=0.8, zorder=2.5)
-            axes.plot(mark.bits, mark.clean, **Key("", INK, "o", hollow=True).look(), zorder=3)
-        if mark.ends[0] < mark.ends[1]:
-            axes.vlines(mark.bits, *mark.ends, color=mark.look.colour, alpha=0.4, linewidth=2.5)
-        axes.plot(mark.bits, mark.y, **mark.look.look(), zorder=4)
-
-
-def _write(page: Page, top: float, place: Place, label: _Label) -> None:
-    """A name at its place, with a line to its point if it is far."""
-    weight = "bold" if label.bold else "normal"
-    for k, line in enumerate(label.lines):
-        y = top + place.box.top + (k + 0.5) * LINE
-        page.write(LEFT + place.box.left, y, line, fontsize=SIZE, fontweight=weight)
-    if place.line:
-        start, end = ((LEFT + x, top + y) for x, y in place.line)
-        page.line(start, end)

@@ -1,19 +1,25 @@
-"""Accuracy against epsilon: a panel a protocol, a line a mechanism over its noise."""
+"""Accuracy against epsilon: a panel per protocol, a line per mechanism over its noise."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
-from fedbench.figures.page import Key, Words
-from fedbench.figures.panels import multiples
-from fedbench.figures.style import BANDS, FAINT, INK, decades, sign, styled
-from fedbench.figures.systems import System, cut, setting, sureness, systems, tens, where
-from fedbench.results.aggregate import interval
+from fedbench.figures.layout import Words, fit_multiples, multiples
+from fedbench.figures.style import INK, SHADE, Key, decades, sign, styled
+from fedbench.figures.systems import (
+    SystemRows,
+    ends,
+    setting,
+    sureness,
+    systems,
+    tens,
+    varied,
+)
 from fedbench.tables import columns
 
 if TYPE_CHECKING:
@@ -22,193 +28,171 @@ if TYPE_CHECKING:
 
     from fedbench.results.summary import Row
 
-STRIPS = ("no finite ε", "no mechanism")  # right of the numbers
-STRIP = 0.16  # the width of one, as a share of the width of the numbers
+STRIPS = ("no finite ε", "no mechanism")  # places right of the numbers
+STRIP = 0.16  # width of such a place, as a share of the width of the numbers
 
 
 @dataclass(frozen=True)
-class Line:
-    """One mechanism with one rule, over its noise.
+class NoiseLine:
+    """One mechanism with one defense, over its noise.
 
     Args:
-        panel: The protocol.
-        name: Mechanism, rule, varied fields.
-        systems: Of every noise.
-        bare: The same without a mechanism, if it was played.
+        panel: Protocol.
+        name: Mechanism, defense and varied fields.
+        systems: Systems, one for every noise.
+        bare: The same system without a mechanism, if it was played.
     """
 
     panel: str
     name: str
-    systems: list[System]
-    bare: System | None
+    systems: list[SystemRows]
+    bare: SystemRows | None
 
 
-def lines(rows: Sequence[Row]) -> list[Line]:
-    """Of what has a price; in the order of the best worst cases."""
-    priced: dict[tuple[str, str, str], list[System]] = {}
-    bare: dict[tuple[str, str], System] = {}
+def lines(rows: Sequence[Row]) -> list[NoiseLine]:
+    """Return a line per mechanism and defense, in the order of the best worst cases."""
+    priced: dict[tuple[str, str, str], list[SystemRows]] = {}
+    bare: dict[tuple[str, str], SystemRows] = {}
     for system in systems(rows):
         cell = system.shown.cell
-        panel, rule = quiet("protocol", cell.protocol), f"{cell.defense}{where(cell)}"
+        panel = quiet("protocol", cell.protocol)
+        rule = f"{cell.defense}{varied(cell)}"
         unnoised = cell.scenario.mechanism == "none"
-        if system.price.privacy is not None:
+        if system.cost.privacy is not None:
             noise = "noise of its own" if unnoised else quiet("mechanism", cell.scenario.mechanism)
             priced.setdefault((panel, noise, rule), []).append(system)
         elif unnoised:
             bare[panel, rule] = system
     return [
-        Line(panel, f"{noise} + {rule}", found, bare.get((panel, rule)))
-        for (panel, noise, rule), found in priced.items()
+        NoiseLine(panel, f"{noise} + {rule}", priced_systems, bare.get((panel, rule)))
+        for (panel, noise, rule), priced_systems in priced.items()
     ]
 
 
 def quiet(kind: str, text: str) -> str:
-    """A plug-in without the parameter that is its noise."""
+    """Return the text of a plug-in without the parameter that is its noise."""
     name, params = registry.split(text)
     try:
         knob = getattr(registry.load(kind, text), "knob", None)
     except ConfigError:  # not installed here
         return text
-    kept = [f"{key}={value}" for key, value in params.items() if not knob or key != knob[0]]
-    return f"{name}:{','.join(kept)}" if kept else name
+    return registry.joined(name, {k: v for k, v in params.items() if not knob or k != knob[0]})
 
 
 def shows(rows: Sequence[Row]) -> bool:
-    """Somebody has paid a finite epsilon."""
+    """Return True if any row has a finite epsilon."""
     return any(row.epsilon is not None for row in rows)
 
 
 @styled
 def compose(rows: Sequence[Row]) -> Figure:
-    """Title, legend, a panel a protocol."""
-    found = lines(rows)
-    looks = {name: sign(i) for i, name in enumerate(dict.fromkeys(line.name for line in found))}
-    names = list(dict.fromkeys(line.panel for line in found))
+    """Draw a panel per protocol."""
+    drawn = lines(rows)
+    looks = {name: sign(i) for i, name in enumerate(dict.fromkeys(line.name for line in drawn))}
+    names = list(dict.fromkeys(line.panel for line in drawn))
     worst = columns.in_worst_case(rows)
     caption = (
-        f"Benign clients' pooled test data, last round. {_covered(found)} "
+        f"Benign clients' pooled test data, last round. {_covered(drawn)} "
         f"{sureness(rows, 'Vertical bar')}"
     )
-    words = Words(f"Accuracy{worst} against ε", setting(rows), caption)
     keys = [Key(name, *look, line="-") for name, look in looks.items()]
-    keys += (
-        [Key(f"{columns.worst_case(rows)} over the attacks", INK, "o", line="-")] if worst else []
-    )
+    if worst:
+        keys.append(Key(f"{columns.worst_case(rows)} over the attacks", INK, "o", line="-"))
     keys.append(Key("no attack", INK, "o", line="--", hollow=True))
-    figure, panels = multiples([(name, "") for name in names], words, keys)
-    scale = _Scale.of(found)
-    for panel, name in zip(panels, names, strict=True):
-        here = [line for line in found if line.panel == name]
-        scale.dress(panel.axes)
+    words = Words(f"Accuracy{worst} against ε", setting(rows), caption)
+    sheet = multiples(words, keys, [(name, "") for name in names], "ε (logarithmic)")
+    places = _places(drawn)
+    for axes, name in zip(sheet.panels, names, strict=False):
+        here = [line for line in drawn if line.panel == name]
+        _dress(axes, places)
         for slot, line in enumerate(here):
-            scale.draw(panel.axes, line, looks[line.name], (slot + 1) / (len(here) + 1))
-        panel.axes.tick_params(labelleft=panel.leftmost, labelbottom=panel.lowest)
-        if panel.leftmost:
-            panel.axes.set_ylabel("accuracy, %")
-        if panel.lowest:
-            panel.axes.set_xlabel("ε (logarithmic)")
-    return figure
+            _draw(axes, line, Key("", *looks[line.name]), places, (slot + 1) / (len(here) + 1))
+    shown = [row for line in drawn for _, row in _marks(line)]
+    heights = [x for row in shown for x in (row.accuracy, *(ends(row) or ()))]
+    sheet.panels[0].set_ylim(tens(heights))
+    return fit_multiples(sheet)
 
 
-def _covered(found: Sequence[Line]) -> str:
-    """What the epsilons promise, if all promise the same."""
-    priced = [system.price.privacy for line in found for system in line.systems]
+def _covered(drawn: Sequence[NoiseLine]) -> str:
+    """Say what the epsilons promise, if all promise the same."""
+    guarantees = [system.cost.privacy for line in drawn for system in line.systems]
     claims = {
-        f"at δ = {one.delta:g}, per {one.unit}, {one.adjacency}, before who sees the "
-        f"{columns.SEEN[one.sees]}"
-        for one in priced
-        if one is not None
+        f"at δ = {claim.delta:g}, per {claim.unit}, {claim.adjacency}, before who sees the "
+        f"{columns.SEEN[claim.sees]}"
+        for claim in guarantees
+        if claim is not None
     }
     return (
         f"ε {claims.pop() if len(claims) == 1 else 'of guarantees that differ in what they cover'}."
     )
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """Where an epsilon is: powers of ten, and strips for what is none.
-
-    Args:
-        low: The least power.
-        high: The largest one.
-        strips: Those that hold something.
-        percent: Of accuracy, from where to where.
-    """
-
-    low: float
-    high: float
-    strips: list[str]
-    percent: tuple[float, float]
-
-    @classmethod
-    def of(cls, found: Sequence[Line]) -> _Scale:
-        prices = [system.price.epsilon for line in found for system in line.systems]
-        priced = [row for line in found for system in line.systems for row in _shown(system)]
-        bare = [row for line in found if line.bare for row in _shown(line.bare)]
-        powers = [_power(epsilon) for epsilon in prices if epsilon is not None]
-        air = max(0.04 * (max(powers) - min(powers)), 0.1)
-        ends = [end for row in (*priced, *bare) for end in (row.accuracy, *(_ends(row) or ()))]
-        held = {STRIPS[0]: None in prices, STRIPS[1]: bool(bare)}
-        strips = [name for name, holds in held.items() if holds]
-        return cls(min(powers) - air, max(powers) + air, strips, tens(ends))
-
-    def strip(self, name: str) -> tuple[float, float]:
-        """Its left end, and its width."""
-        width = STRIP * (self.high - self.low)
-        return self.high + width * (self.strips.index(name) + 0.15), 0.85 * width
-
-    def dress(self, axes: Axes) -> None:
-        right = self.high + STRIP * (self.high - self.low) * len(self.strips)
-        axes.set(xlim=(self.low, right), ylim=self.percent)
-        ticks = decades(10**self.low, 10**self.high)
-        if len(ticks) > 6:
-            ticks = [tick for tick in ticks if math.log10(tick).is_integer()]
-        axes.set_xticks([math.log10(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
-        for name in self.strips:
-            left, width = self.strip(name)
-            axes.axvspan(left, left + width, color=BANDS[0], zorder=1.5)
-            x, y = left + 0.06 * width, self.percent[1] - 2
-            axes.text(x, y, name, rotation=90, fontsize=7.5, color=FAINT, va="top")
-
-    def draw(self, axes: Axes, line: Line, look: tuple[str, str], slot: float) -> None:
-        """The worst case as a line, the clean runs as a dashed one; alone in the strips."""
-        places: dict[bool, list[tuple[float, Row]]] = {True: [], False: []}
-        for system in line.systems:
-            epsilon = system.price.epsilon
-            for row in _shown(system):
-                if epsilon is not None:
-                    places[row.cell.clean].append((_power(epsilon), row))
-                else:
-                    self._alone(axes, row, look, STRIPS[0], slot)
-        for row in _shown(line.bare) if line.bare else ():
-            self._alone(axes, row, look, STRIPS[1], slot)
-        for clean, spots in places.items():
-            spots.sort(key=lambda spot: spot[0])
-            key = Key("", *look, line="--" if clean else "-", hollow=clean)
-            self._points(axes, spots, key)
-
-    def _alone(self, axes: Axes, row: Row, look: tuple[str, str], strip: str, slot: float) -> None:
-        left, width = self.strip(strip)
-        spot = (left + width * (0.35 + 0.65 * slot), row)
-        self._points(axes, [spot], Key("", *look, hollow=row.cell.clean))
-
-    def _points(self, axes: Axes, spots: Sequence[tuple[float, Row]], key: Key) -> None:
-        x, y = [x for x, _ in spots], [100 * row.accuracy for _, row in spots]
-        axes.plot(x, y, **key.look(), zorder=4, clip_on=False)
-        for at, row in spots:
-            if ends := _ends(row):
-                low, high = ends
-                axes.vlines(at, 100 * low, 100 * high, color=key.colour, alpha=0.4, zorder=3)
+def _marks(line: NoiseLine) -> list[tuple[float | str, Row]]:
+    """Return the clean row and the worst row of every system, each with its epsilon or strip."""
+    marks: list[tuple[float | str, Row]] = []
+    for system in line.systems:
+        epsilon = system.cost.epsilon
+        marks += [(STRIPS[0] if epsilon is None else epsilon, row) for row in _both(system)]
+    return marks + ([(STRIPS[1], row) for row in _both(line.bare)] if line.bare else [])
 
 
-def _shown(system: System) -> list[Row]:
-    """The clean run, and the worst case."""
+def _both(system: SystemRows) -> list[Row]:
+    """Return the clean row and the worst row, as far as they exist."""
     return [row for row in (system.clean, system.worst) if row] or system.rows[:1]
 
 
-def _ends(row: Row) -> tuple[float, float] | None:
-    return cut(interval(row.accuracies()))
+def _places(drawn: Sequence[NoiseLine]) -> dict[str, tuple[float, float]]:
+    """Return the ends of the axis of powers of ten, and of each strip that holds something."""
+    used = {place for line in drawn for place, _ in _marks(line)}
+    powers = [_power(epsilon) for epsilon in used if isinstance(epsilon, float)]
+    air = max(0.04 * (max(powers) - min(powers)), 0.1)
+    low, high = min(powers) - air, max(powers) + air
+    places = {"ε": (low, high)}
+    width = STRIP * (high - low)
+    for strip in (strip for strip in STRIPS if strip in used):
+        left = max(right for _, right in places.values()) + 0.15 * width
+        places[strip] = (left, left + 0.85 * width)
+    return places
 
 
 def _power(epsilon: float) -> float:
     return math.log10(max(epsilon, 1e-6))
+
+
+def _dress(axes: Axes, places: dict[str, tuple[float, float]]) -> None:
+    """Set the ticks and the limits of a panel, and shade its strips."""
+    low, high = places["ε"]
+    ticks = decades(10**low, 10**high)
+    if len(ticks) > 6:
+        ticks = [tick for tick in ticks if math.log10(tick).is_integer()]
+    axes.set_xticks([math.log10(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
+    axes.set_xlim(low, max(right for _, right in places.values()))
+    for name, (left, right) in places.items():
+        if name in STRIPS:
+            axes.axvspan(left, right, color=SHADE, zorder=1.5)
+            look: dict[str, Any] = {"rotation": 90, "fontsize": 7.5, "va": "top"}
+            x = left + 0.06 * (right - left)
+            axes.text(x, 0.97, name, transform=axes.get_xaxis_transform(), **look)
+
+
+def _draw(
+    axes: Axes, line: NoiseLine, key: Key, places: dict[str, tuple[float, float]], slot: float
+) -> None:
+    """Draw the worst cases as a line and the clean runs as a dashed one; alone in the strips."""
+    connected: dict[bool, list[tuple[float, float]]] = {}
+    for place, row in _marks(line):
+        clean = row.cell.clean
+        y = 100 * row.accuracy
+        if isinstance(place, float):
+            x = _power(place)
+            connected.setdefault(clean, []).append((x, y))
+        else:
+            left, right = places[place]
+            x = left + (right - left) * (0.35 + 0.65 * slot)
+            axes.plot(x, y, **replace(key, hollow=clean).look(), zorder=4, clip_on=False)
+        if bounds := ends(row):
+            low, high = bounds
+            axes.vlines(x, 100 * low, 100 * high, color=key.colour, alpha=0.4, zorder=3)
+    for clean, spots in connected.items():
+        look = replace(key, line="--" if clean else "-", hollow=clean).look()
+        axes.plot(*zip(*sorted(spots), strict=True), **look, zorder=4, clip_on=False)

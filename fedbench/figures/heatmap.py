@@ -1,4 +1,4 @@
-"""Heat maps: the accuracy of every defense under every attack, a map a protocol."""
+"""Heat maps: the accuracy of every defense under every attack, one map per protocol."""
 
 from __future__ import annotations
 
@@ -7,193 +7,136 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbench.figures.page import MARGIN, WIDTH, Key, Page, Words, measure, pieces, wrap
-from fedbench.figures.style import FAINT, WORST, styled
-from fedbench.figures.systems import attacks, cautions, setting, systems, unruled
+from fedbench.figures.layout import Words, page, wrap
+from fedbench.figures.style import FAINT, WORST, Key, styled
+from fedbench.figures.systems import attacks, cautions, setting, systems, undefended
 from fedbench.tables.numbers import NONE, percent
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from fedbench.results.summary import Row
 
 # Inches.
-ACROSS, WIDEST, DOWN = 0.82, 1.3, 0.34  # a cell: how narrow, how wide for a name, and its height
-RULE, GAP, UNDER = 1.7, 0.35, 0.3  # the widest name of a defense; between two maps; below one
-SIZE, LINE = 8.5, 0.15  # of a name: points, and a line
-NARROWEST = 7.0  # page
-SCALE = (0, 25, 50, 75, 100)  # percent in the legend
-WORST_CASE = "worst case"  # the last column, apart from the others
-APART = 0.12
+COLUMN, LANE, TITLE = 0.46, 0.3, 0.5
+NAMES = 2.0  # room for the names of the defenses
+NARROWEST = 7.0  # figure
+WORST_CASE = "worst case"  # head of the last column, apart from the others
+MISSING = "#ededed"
 
 
 @dataclass(frozen=True)
 class Map:
-    """One protocol: what its defenses are worth.
+    """Accuracies of one protocol.
 
     Args:
         name: Protocol, mechanism and varied fields.
-        rules: The defenses, each with its rows by attack.
+        defenses: Rows by attack, of each defense.
     """
 
     name: str
-    rules: dict[str, dict[str, Row]]
+    defenses: dict[str, dict[str, Row]]
 
-    def at(self, rule: str, column: str) -> Row | None:
-        """What stands in a cell: under an attack, or in the worst case."""
-        inside = self.rules[rule]
+    def at(self, defense: str, column: str) -> Row | None:
+        """Return the row in a cell: under an attack, or in the worst case."""
+        by_attack = self.defenses[defense]
         if column == WORST_CASE:
-            return next((row for row in inside.values() if row.worst), None)
-        return inside.get(column)
+            return next((row for row in by_attack.values() if row.worst), None)
+        return by_attack.get(column)
 
 
 def maps(rows: Sequence[Row]) -> list[Map]:
-    """In the order of the best worst cases; so the defenses of each."""
-    found: dict[str, Map] = {}
+    """Return a map per protocol; maps and defenses have the order of their best worst cases."""
+    by_name: dict[str, Map] = {}
     for system in systems(rows):
         cell = system.rows[0].cell
-        one = found.setdefault(unruled(cell), Map(unruled(cell), {}))
-        one.rules[cell.defense] = {row.cell.attack: row for row in system.rows}
-    return list(found.values())
+        drawn = by_name.setdefault(undefended(cell), Map(undefended(cell), {}))
+        drawn.defenses[cell.defense] = {row.cell.attack: row for row in system.rows}
+    return list(by_name.values())
 
 
 def shows(rows: Sequence[Row]) -> bool:
-    """Somebody attacks."""
+    """Return True if any row is of an attack."""
     return any(not row.cell.clean for row in rows)
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Where things are in a map; all maps have the same columns.
-
-    Args:
-        attacks: Of the columns, with their names in lines.
-        across: Inches of a column.
-        names: Inches of the widest name of a defense.
-    """
-
-    attacks: dict[str, list[str]]
-    across: float
-    names: float
-
-    @classmethod
-    def of(cls, rows: Sequence[Row], found: Sequence[Map]) -> _Layout:
-        heads = {name: name.replace(",", ", ") for name in attacks(rows)} | {"none": "none (clean)"}
-        heads |= {WORST_CASE: WORST_CASE}
-        lines = [line for one in found for rule in one.rules for line in rule_lines(rule)]
-        words = [piece.strip() for head in heads.values() for piece in pieces(head)]
-        across = min(max(ACROSS, *(measure(word, 8) + 0.12 for word in words)), WIDEST)
-        return cls(
-            {a: wrap(head, across - 0.06, 8) for a, head in heads.items()},
-            across,
-            max(measure(line, SIZE) for line in lines) + 0.1,
-        )
-
-    @property
-    def width(self) -> float:
-        return self.names + self.across * len(self.attacks) + APART
-
-    def left(self, i: int) -> float:
-        """Of a column, from the left of the map."""
-        apart = APART if i == len(self.attacks) - 1 else 0.0
-        return self.names + i * self.across + apart
-
-    @property
-    def head(self) -> float:
-        return LINE * max(map(len, self.attacks.values())) + 0.05
-
-    def title(self, one: Map) -> list[str]:
-        return wrap(one.name.replace(",", ", "), self.width, 9.5, bold=True)
-
-    def titles(self, strip: Sequence[Map]) -> float:
-        """Of maps that stand abreast."""
-        return 0.18 * max(len(self.title(one)) for one in strip)
-
-    def height(self, strip: Sequence[Map]) -> float:
-        cells = max(sum(rule_height(rule) for rule in one.rules) for one in strip)
-        return self.titles(strip) + self.head + cells + UNDER
-
-
-def rule_lines(rule: str) -> list[str]:
-    """The name of a defense."""
-    return wrap(rule.replace(",", ", "), RULE, SIZE)
-
-
-def rule_height(rule: str) -> float:
-    """Of its cells."""
-    return max(DOWN, LINE * len(rule_lines(rule)) + 0.06)
 
 
 @styled
 def compose(rows: Sequence[Row]) -> Figure:
-    """As many maps abreast as the page holds; in each the worst cell of a row is framed."""
-    found = maps(rows)
-    layout = _Layout.of(rows, found)
-    abreast = max(1, int((WIDTH - 2 * MARGIN + GAP) / (layout.width + GAP)))
-    abreast = min(abreast, len(found))
-    strips = [found[i : i + abreast] for i in range(0, len(found), abreast)]
-    heights = [layout.height(strip) for strip in strips]
-    width = max(NARROWEST, abreast * (layout.width + GAP) - GAP + 2 * MARGIN)
+    """Draw the maps below each other on the same columns; the worst cell of a row is framed."""
+    drawn = maps(rows)
+    heads = [*attacks(rows), WORST_CASE]
     caption = "Benign clients' pooled test data, last round; mean over the seeds."
-    if any(len(row) < len(layout.attacks) - 1 for one in found for row in one.rules.values()):
+    if any(len(row) < len(heads) - 1 for each in drawn for row in each.defenses.values()):
         caption += f" {NONE}: no record."
     words = Words("Accuracy of defenses under attacks", setting(rows), caption + cautions(rows))
-    keys = [Key(f"{share} %", face(share / 100), "s") for share in SCALE]
+    keys = [Key(f"{share} %", face(share / 100), "s") for share in (0, 25, 50, 75, 100)]
     if any(row.worst for row in rows):
         keys.append(Key("the worst of its row", WORST, "s", hollow=True))
-    page, top = Page.framed(sum(heights) + 0.1, words, keys, width)
-    for number, strip in enumerate(strips):
-        for i, one in enumerate(strip):
-            x = MARGIN + i * (layout.width + GAP)
-            y = top + 0.1 + sum(heights[:number]) + layout.titles(strip)
-            _draw(page, x, y, one, layout)
-    return page.figure
+    names = {rule: wrap(rule, NAMES, 8.5, most=2) for each in drawn for rule in each.defenses}
+    width = max(NARROWEST, COLUMN * len(heads) + NAMES + 1.0)
+    heights = [LANE * len(each.defenses) for each in drawn]
+    sheet = page(words, keys, rows=len(drawn), width=width, sharex=True, height_ratios=heights)
+    for axes, each in zip(sheet.panels, drawn, strict=True):
+        _draw(axes, each, heads, names)
+    top = sheet.panels[0]
+    columns = [_x(i, len(heads)) for i in range(len(heads))]
+    texts = ["\n".join(wrap(spelled(head), 3.0, 8, most=2)) for head in heads]
+    top.tick_params(axis="x", labeltop=True, pad=20)  # above the name of the first map
+    top.set_xticks(columns, texts, rotation=45, ha="left", rotation_mode="anchor", fontsize=8)
+    return sheet.fit(sum(heights))
 
 
-def _draw(page: Page, x: float, y: float, one: Map, layout: _Layout) -> None:
-    """The names of the map above ``y``, the rest below."""
-    for k, line in enumerate(reversed(layout.title(one))):
-        page.write(x, y - 0.18 * (k + 0.5), line, fontsize=9.5, fontweight="bold")
-    y += layout.head
-    for i, lines in enumerate(layout.attacks.values()):
-        for k, line in enumerate(lines):
-            middle = y - 0.05 - LINE * (len(lines) - k - 0.5)
-            look = {"fontsize": 8, "ha": "center", "color": FAINT}
-            page.write(x + layout.left(i) + layout.across / 2, middle, line, **look)
-    frames = []
-    for rule, cells in one.rules.items():
-        height, names = rule_height(rule), rule_lines(rule)
-        for k, line in enumerate(names):
-            middle = y + height / 2 + LINE * (k - (len(names) - 1) / 2)
-            page.write(x, middle, line, fontsize=SIZE)
-        for i, attack in enumerate(layout.attacks):
-            place = (x + layout.left(i), y, layout.across, height)
-            _cell(page, place, one.at(rule, attack))
-            if attack in cells and cells[attack].worst:
-                frames.append(place)
-        y += height
-    for x, y, width, height in frames:  # above the neighbours
-        inside = (x + 0.02, y + 0.02, width - 0.04, height - 0.04)
-        page.box(*inside, facecolor="none", edgecolor="white", linewidth=4.0)
-        page.box(*inside, facecolor="none", edgecolor=WORST, linewidth=2.2)
+def spelled(attack: str) -> str:
+    """Return the name of an attack as the head of a column."""
+    return "none (clean)" if attack == "none" else attack
 
 
-def _cell(page: Page, place: tuple[float, float, float, float], row: Row | None) -> None:
-    x, y, width, height = place
-    middle = (x + width / 2, y + height / 2)
-    edge: dict[str, Any] = {"edgecolor": "white", "linewidth": 1.0}
-    if row is None:
-        page.box(*place, facecolor="#ededed", hatch="////", **edge)
-        paper = {"facecolor": "#ededed", "edgecolor": "none", "pad": 1.5}
-        page.write(*middle, NONE, ha="center", color=FAINT, fontsize=8, bbox=paper)
-        return
-    colour = face(row.accuracy)
-    page.box(*place, facecolor=colour, **edge)
-    page.write(*middle, percent(row.accuracy), ha="center", color=on(colour))
+def _x(i: int, count: int) -> float:
+    """Return the middle of a column; the last one stands apart."""
+    return i + 0.5 + (0.25 if i == count - 1 else 0.0)
+
+
+def _draw(axes: Axes, drawn: Map, heads: Sequence[str], names: dict[str, list[str]]) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.set(xlim=(0, len(heads) + 0.25), ylim=(len(drawn.defenses), 0))
+    axes.grid(False)
+    title = wrap(drawn.name, COLUMN * len(heads), 9.5, most=1)[0]
+    axes.set_title(title, fontsize=9.5, y=1.0)
+    lanes = [y + 0.5 for y in range(len(drawn.defenses))]
+    axes.set_yticks(lanes, ["\n".join(names[rule]) for rule in drawn.defenses])
+    axes.tick_params(labelbottom=False, labeltop=False)
+    for y, rule in enumerate(drawn.defenses):
+        for i, head in enumerate(heads):
+            row = drawn.at(rule, head)
+            x = _x(i, len(heads))
+            colour = face(row.accuracy) if row else MISSING
+            hatch = None if row else "////"
+            tile: dict[str, Any] = {"edgecolor": "white", "linewidth": 1.0}
+            axes.add_patch(Rectangle((x - 0.5, y), 1, 1, facecolor=colour, hatch=hatch, **tile))
+            axes.text(
+                x,
+                y + 0.5,
+                percent(row.accuracy) if row else NONE,
+                ha="center",
+                va="center",
+                color=on(colour) if row else FAINT,
+                fontsize=8 if row else 7,
+            )
+            if row is not None and row.worst and head != WORST_CASE:
+                for edge, thick in (("white", 4.0), (WORST, 2.2)):
+                    frame: dict[str, Any] = {
+                        "fill": False,
+                        "edgecolor": edge,
+                        "linewidth": thick,
+                        "zorder": 3,
+                    }
+                    axes.add_patch(Rectangle((x - 0.46, y + 0.06), 0.92, 0.88, **frame))
 
 
 def face(share: float) -> str:
-    """The colour of an accuracy: dark is low, bright is high; told apart by the colour-blind."""
+    """Return the colour of an accuracy: dark is low, bright is high, also for the colour-blind."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
@@ -201,12 +144,12 @@ def face(share: float) -> str:
 
 
 def on(colour: str) -> str:
-    """White or black, whatever is easier to read there: a contrast of 4.5 at least."""
+    """Return white or black, by which has a contrast of at least 4.5 with the colour."""
     return "white" if luminance(colour) + 0.05 < math.sqrt(1.05 * 0.05) else "black"
 
 
 def luminance(colour: str) -> float:
-    """Relative, of the Web Content Accessibility Guidelines 2.1.
+    """Return the relative luminance of the Web Content Accessibility Guidelines 2.1.
 
     >>> round(luminance("#ffffff"), 6), luminance("#000000")
     (1.0, 0.0)

@@ -1,4 +1,4 @@
-"""The kinds of pictures, by name."""
+"""Kinds of figures that ``fedbench plot`` draws, by name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to look at results.
+    """One kind of figure.
 
     Args:
-        shows: Is there anything to see in these rows?
+        shows: Tells whether there is anything to see in these rows.
         lacks: What they lack, if not.
-        compose: The picture.
+        compose: Draws the figure.
     """
 
     shows: Callable[[Sequence[Row]], bool]

@@ -1,55 +1,49 @@
-"""Reconstructions beside the truth, as a PNG."""
+"""Images that were reconstructed from one message, beside the true images."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedbench.figures.page import MARGIN, Page, Words, wrap
-from fedbench.figures.style import FAINT, RULE, save, styled
-from fedbench.probes.inversion import (
-    MESSAGE,
-    RAW,
-    SAME_CLASS,
-    InversionReport,
-    InvertedSystem,
-    Reconstruction,
-)
+from fedbench.figures.layout import Words, page, wrap
+from fedbench.figures.style import INK, RULE, save, styled
+from fedbench.probes.inversion import MESSAGE, RAW, SAME_CLASS, Reconstruction, InversionReport, InvertedSystem
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Inches.
-NAME, TILE, GAP = 2.0, 1.0, 0.1
-BETWEEN, NARROWEST = 0.3, 2.2  # the two panels
-HEAD, UNDER = 0.3, 0.2  # room for the names of panels, for the numbers under an image
+# Tiles are squares of an inch.
+LANE = 1.35  # a tile and the numbers below it
+BETWEEN = 0.4  # the two panels
+NARROWEST = 2.3  # panel, so that its name has room
 MOST = 4  # images in a panel
 PANELS = {MESSAGE: "from the message", RAW: "from the raw update, not sent"}
 
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """A row of the picture.
+    """One row of images.
 
     Args:
-        name: In bold.
-        note: Under it.
-        panels: By panel, the images ``(C, H, W)``.
-        found: By panel, what stands under them; nothing under the truth.
+        name: Name of the row.
+        note: Note below the name.
+        panels: Images ``(C, H, W)`` of each panel.
+        scored: Reconstructions of each panel, whose scores stand below the images.
     """
 
     name: str
     note: str
     panels: dict[str, Sequence[Tensor]]
-    found: dict[str, Sequence[Reconstruction]] = field(default_factory=dict)
+    scored: dict[str, Sequence[Reconstruction]] = field(default_factory=dict)
 
 
 def draw(report: InversionReport, subtitle: str, path: Path) -> None:
-    """Write the PNG.
+    """Write the picture as a PNG.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -58,64 +52,65 @@ def draw(report: InversionReport, subtitle: str, path: Path) -> None:
 
 
 def strips(report: InversionReport) -> list[Strip]:
-    """The truth, what each system gave away, and what a good guess is worth."""
+    """Return the true images, what each system gave away, and what a good guess is worth."""
     truth: dict[str, Sequence[Tensor]] = {panel: report.truth for panel in PANELS}
     out = [Strip("truth", "a client's images", truth)]
     for system in report.results:
         images: dict[str, Sequence[Tensor]] = {
-            panel: [one.image for one in found] for panel, found in system.found.items()
+            panel: [each.image for each in reconstructions]
+            for panel, reconstructions in system.found.items()
         }
         out.append(Strip(system.protocol, _note(system), images, dict(system.found)))
     guess = report.guesses[SAME_CLASS]
     note = "nearest other of the class"
-    return [*out, Strip("a guess", note, {MESSAGE: [one.image for one in guess]}, {MESSAGE: guess})]
-
-
-@styled
-def compose(rows: Sequence[Strip], subtitle: str) -> Figure:
-    """Names on the left, two panels of images, PSNR and SSIM under each."""
-    columns = min(MOST, len(rows[0].panels[MESSAGE]))
-    panel = max(columns * (TILE + GAP) - GAP, NARROWEST)
-    lefts = {MESSAGE: MARGIN + NAME, RAW: MARGIN + NAME + panel + BETWEEN}
-    foot = "Under each image: PSNR, SSIM."
-    if len(rows[0].panels[MESSAGE]) > columns:
-        foot += f" The first {columns} of {len(rows[0].panels[MESSAGE])} images."
-    words = Words("What one message gives back", subtitle, foot)
-    body = HEAD + len(rows) * (TILE + UNDER + GAP)
-    page, top = Page.framed(body, words, width=lefts[RAW] + panel + MARGIN)
-    for name, x in lefts.items():
-        page.write(x, top + HEAD / 2, PANELS[name], fontweight="bold")
-    for number, row in enumerate(rows):
-        y = top + HEAD + number * (TILE + UNDER + GAP)
-        _label(page, row, y + TILE / 2)
-        for name, images in row.panels.items():
-            for column, image in enumerate(images[:columns]):
-                x = lefts[name] + column * (TILE + GAP)
-                _show(page, x, y, image)
-                if name in row.found:
-                    one = row.found[name][column]
-                    text = f"{one.psnr:.1f} dB, {one.ssim:.2f}"
-                    page.write(x + TILE / 2, y + TILE + 0.1, text, ha="center", fontsize=7.5)
-    return page.figure
-
-
-def _show(page: Page, x: float, y: float, image: Tensor) -> None:
-    axes = page.axes(x, y, TILE, TILE, xticks=[], yticks=[])
-    axes.spines[:].set(visible=True, color=RULE, linewidth=0.8)
-    grey = image.shape[0] == 1
-    shade = image[0] if grey else image.permute(1, 2, 0)
-    axes.imshow(shade.cpu().numpy(), cmap="gray" if grey else None, vmin=0, vmax=1)
-
-
-def _label(page: Page, row: Strip, middle: float) -> None:
-    """The name and the note of a row, one line under the other."""
-    texts: list[tuple[str, dict[str, Any]]] = []
-    for text, style in ((row.name, {"fontweight": "bold"}), (row.note, {"color": FAINT})):
-        texts += [(line, style) for line in wrap(text, NAME - 0.1, 9, bold="fontweight" in style)]
-    for i, (line, style) in enumerate(texts):
-        y = middle + 0.17 * (i - (len(texts) - 1) / 2)
-        page.write(MARGIN, y, line, fontsize=9 if "fontweight" in style else 8, **style)
+    images = {MESSAGE: [each.image for each in guess]}
+    return [*out, Strip("a guess", note, images, {MESSAGE: guess})]
 
 
 def _note(system: InvertedSystem) -> str:
     return "" if system.mechanism.partition(":")[0] == "none" else f"+ {system.mechanism}"
+
+
+@styled
+def compose(rows: Sequence[Strip], subtitle: str) -> Figure:
+    """Draw names on the left and two panels of images, with PSNR and SSIM below each image."""
+    images = len(rows[0].panels[MESSAGE])
+    columns = min(MOST, images)
+    panel = max(1.1 * columns, NARROWEST)
+    lefts = {MESSAGE: 0.0, RAW: panel + BETWEEN}
+    width = lefts[RAW] + panel
+    foot = "Under each image: PSNR, SSIM."
+    if images > columns:
+        foot += f" The first {columns} of {images} images."
+    words = Words("What one message gives back", subtitle, foot)
+    sheet = page(words, width=width + 2.9)
+    axes = sheet.panels[0]
+    labels = ["\n".join([*wrap(row.name, 1.8, 9), *wrap(row.note, 1.8, 9, most=4)]) for row in rows]
+    middles = [LANE * i + 0.5 for i in range(len(rows))]
+    axes.set_yticks(middles, labels, color=INK)
+    axes.set_xticks([])
+    axes.grid(False)
+    for name, x in lefts.items():
+        axes.text(x, -0.15, PANELS[name], fontweight="bold")
+    for y, row in zip(middles, rows, strict=True):
+        for name, shown in row.panels.items():
+            for column, image in enumerate(shown[:columns]):
+                x = lefts[name] + 1.1 * column
+                _show(axes, x, y - 0.5, image)
+                if name in row.scored:
+                    scores = row.scored[name][column]
+                    text = f"{scores.psnr:.1f} dB, {scores.ssim:.2f}"
+                    axes.text(x + 0.5, y + 0.62, text, ha="center", va="center", fontsize=7.5)
+    height = LANE * len(rows) + 0.3
+    axes.set(xlim=(0, width), ylim=(height - 0.3, -0.3), aspect="equal", anchor="W")
+    return sheet.fit(height)
+
+
+def _show(axes: Axes, x: float, y: float, image: Tensor) -> None:
+    from matplotlib.patches import Rectangle
+
+    grey = image.shape[0] == 1
+    pixels = (image[0] if grey else image.permute(1, 2, 0)).cpu().numpy()
+    shades = "gray" if grey else None
+    axes.imshow(pixels, cmap=shades, extent=(x, x + 1, y + 1, y), vmin=0, vmax=1)
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor="none", edgecolor=RULE, linewidth=0.8))

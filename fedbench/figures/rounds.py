@@ -1,4 +1,4 @@
-"""Accuracy over the rounds: a panel a system, a line an attack."""
+"""Accuracy over the rounds: a panel per system, a line per attack."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedbench.figures.page import Key, Words
-from fedbench.figures.panels import multiples
-from fedbench.figures.style import INK, WORST, sign, styled
-from fedbench.figures.systems import System, attacks, cut, setting, sureness, systems, tens
+from fedbench.figures.layout import Words, fit_multiples, multiples
+from fedbench.figures.style import INK, WORST, Key, sign, styled
+from fedbench.figures.systems import SystemRows, attacks, cut, setting, sureness, systems, tens
 from fedbench.results.aggregate import Interval, interval
 from fedbench.tables.numbers import percent
 
@@ -21,17 +20,18 @@ if TYPE_CHECKING:
 
     from fedbench.results.summary import Row
 
-SIGNS, STRONG = 6, 2.2  # markers on a line; points of a line that matters
+SIGNS = 6  # markers on a line
+STRONG = 2.2  # width of a line that matters, in points
 
 
 @dataclass(frozen=True)
-class Point:
-    """The accuracy after a round.
+class RoundAccuracy:
+    """Accuracy after a round.
 
     Args:
-        round: From 1.
-        mean: Over the seeds, in [0, 1].
-        interval: Of the mean, cut to what an accuracy can be; None for one seed.
+        round: Round, from 1.
+        mean: Mean over the seeds, in [0, 1].
+        interval: Interval of the mean, cut to [0, 1]; None for one seed.
     """
 
     round: int
@@ -39,8 +39,8 @@ class Point:
     interval: Interval | None
 
 
-def curve(row: Row) -> list[Point]:
-    """Where every seed was looked at."""
+def curve(row: Row) -> list[RoundAccuracy]:
+    """Return the accuracy after every round in which every seed was evaluated."""
     measured = [
         {r.step: r.accuracy for r in record.rounds if r.accuracy is not None}
         for record in row.records
@@ -48,19 +48,20 @@ def curve(row: Row) -> list[Point]:
     points = []
     for step in sorted(set(measured[0]).intersection(*measured[1:])):
         values = [seed[step] for seed in measured]
-        points.append(Point(step + 1, statistics.fmean(values), cut(interval(values))))
+        points.append(RoundAccuracy(step + 1, statistics.fmean(values), cut(interval(values))))
     return points
 
 
 def shows(rows: Sequence[Row]) -> bool:
-    """Two looks at the test data make a line."""
+    """Return True if any row was evaluated twice, which makes a line."""
     return any(len(curve(row)) > 1 for row in rows)
 
 
 @styled
 def compose(rows: Sequence[Row]) -> Figure:
-    """Title, legend, a panel a system; the best worst case first."""
-    found, keys = systems(rows), _keys(rows)
+    """Draw a panel per system, the best worst case first."""
+    shown = systems(rows)
+    keys = _keys(rows)
     curves = {id(row): curve(row) for row in rows}
     caption = "Benign clients' pooled test data. " + sureness(rows, "Bands (no attack, the worst)")
     played = {row.cell.attack for row in rows}
@@ -68,63 +69,56 @@ def compose(rows: Sequence[Row]) -> Figure:
     if any(row.worst for row in rows):
         legend.append(Key("the worst of its panel", WORST, line="-", thick=STRONG))
     words = Words("Accuracy over the rounds", setting(rows), caption)
-    figure, panels = multiples([(one.name, _note(one)) for one in found], words, legend)
-    xlim, ylim = _limits(rows, curves)
-    for panel, system in zip(panels, found, strict=True):
+    sheet = multiples(words, legend, [(each.name, _note(each)) for each in shown], "round")
+    for axes, system in zip(sheet.panels, shown, strict=False):
         for row in system.rows:
-            _draw(panel.axes, row, curves[id(row)], keys[row.cell.attack])
-        panel.axes.set(xlim=xlim, ylim=ylim)
-        panel.axes.tick_params(labelleft=panel.leftmost, labelbottom=panel.lowest)
-        if panel.leftmost:
-            panel.axes.set_ylabel("accuracy, %")
-        if panel.lowest:
-            panel.axes.set_xlabel("round")
-        panel.axes.locator_params(axis="x", integer=True)
-    return figure
+            _draw(axes, row, curves[id(row)], keys[row.cell.attack])
+    xlim, ylim = _limits(rows, curves)
+    sheet.panels[0].set(xlim=xlim, ylim=ylim)
+    sheet.panels[0].locator_params(axis="x", integer=True)
+    return fit_multiples(sheet)
 
 
 def _keys(rows: Sequence[Row]) -> dict[str, Key]:
-    """The look of the clean run and of every attack."""
+    """Return the look of the clean run and of every attack."""
     keys = {name: Key(name, *sign(i), line="-") for i, name in enumerate(attacks(rows)[1:])}
     return {"none": Key("none (clean)", INK, "o", line="-", thick=STRONG)} | keys
 
 
-def _note(system: System) -> str:
+def _note(system: SystemRows) -> str:
     worst = system.worst
-    return (
-        f"worst {percent(worst.accuracy)} %: {worst.cell.attack.replace(',', ', ')}"
-        if worst
-        else ""
-    )
+    return f"worst {percent(worst.accuracy)} %: {worst.cell.attack}" if worst else ""
 
 
-def _draw(axes: Axes, row: Row, points: Sequence[Point], key: Key) -> None:
-    """A line; with a band if it is the clean one or the worst one: more could not be told apart."""
+def _draw(axes: Axes, row: Row, points: Sequence[RoundAccuracy], key: Key) -> None:
+    """Draw a line; only the clean one and the worst one have a band, since more would overlap."""
     strong = row.worst or row.cell.clean
     if row.worst:
         key = replace(key, colour=WORST, thick=STRONG)
+    rounds = [point.round for point in points]
     axes.plot(
-        [point.round for point in points],
+        rounds,
         [100 * point.mean for point in points],
         **key.look(),
         markevery=max(1, math.ceil(len(points) / SIGNS)),
         zorder=4 if strong else 3,
         clip_on=False,
     )
-    if strong and all(point.interval for point in points):
-        low, high = ([100 * (p.interval or (0, 0))[end] for p in points] for end in (0, 1))
-        axes.fill_between([p.round for p in points], low, high, color=key.colour, alpha=0.15)
+    bands = [point.interval for point in points if point.interval]
+    if strong and len(bands) == len(points):
+        low, high = ([100 * band[end] for band in bands] for end in (0, 1))
+        axes.fill_between(rounds, low, high, color=key.colour, alpha=0.15)
 
 
 def _limits(
-    rows: Sequence[Row], curves: dict[int, list[Point]]
+    rows: Sequence[Row], curves: dict[int, list[RoundAccuracy]]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """A little more than the rounds; tens of percent around all that is drawn."""
-    points = [point for found in curves.values() for point in found]
-    first, last = min(p.round for p in points), max(p.round for p in points)
+    """Return limits: a little more than the rounds, and tens of percent around what is drawn."""
+    points = [point for each in curves.values() for point in each]
+    rounds = [point.round for point in points]
     ends = [point.mean for point in points]
     for row in rows:
         for point in curves[id(row)] if row.worst or row.cell.clean else ():
             ends += point.interval or ()
-    air = max(0.02 * (last - first), 0.02)
-    return (first - air, last + air), tens(ends)
+    air = max(0.02 * (max(rounds) - min(rounds)), 0.02)
+    return (min(rounds) - air, max(rounds) + air), tens(ends)

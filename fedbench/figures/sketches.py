@@ -1,7 +1,8 @@
-"""The same pictures in characters: for a terminal at the other end of an ssh session."""
+"""Figures drawn in characters, for a terminal at the other end of an ssh session."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,16 +11,14 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedbench.figures.bits import marks
+from fedbench.figures.bits import front, points
 from fedbench.figures.epsilon import STRIPS, lines
-from fedbench.figures.heatmap import WORST_CASE, Map, face, maps, on
+from fedbench.figures.heatmap import WORST_CASE, Map, face, maps, on, spelled
 from fedbench.figures.impact import bars
-from fedbench.figures.page import pieces
-from fedbench.figures.places import front
 from fedbench.figures.rounds import curve
-from fedbench.figures.systems import System, attacks, setting, systems
+from fedbench.figures.systems import SystemRows, attacks, setting, systems
 from fedbench.tables import columns
-from fedbench.tables.columns import WORST, epsilon
+from fedbench.tables.columns import WORST
 from fedbench.tables.numbers import NONE, bits, percent
 from fedbench.tables.table import Line, Table
 from fedbench.tables.terminal import FIRST, cell, grid, legible
@@ -34,13 +33,14 @@ TITLES = {
     "impact": "Attack impact",
     "epsilon": "Accuracy against ε",
 }
-BLOCKS, DIGITS = "▁▂▃▄▅▆▇█", "0123456789"
+BLOCKS = "▁▂▃▄▅▆▇█"
+DIGITS = "0123456789"
 LONGEST, SHORTEST = 40, 8  # characters of a bar
-NARROWEST, WIDEST = 8, 19  # of a column of a heat map
+NARROWEST, WIDEST = 8, 19  # characters of a column of a heat map
 
 
 def bar(share: float, width: int, plain: bool) -> str:
-    """As long as the share says; the rest is a track.
+    """Return a bar of ``width`` characters, filled as far as the share says.
 
     >>> bar(0.5, 8, False), bar(-0.1, 8, True)
     ('████░░░░', '........')
@@ -51,7 +51,7 @@ def bar(share: float, width: int, plain: bool) -> str:
 
 
 def scale(width: int) -> str:
-    """What stands above a bar.
+    """Return the numbers that stand above a bar.
 
     >>> scale(12)
     '0    50  100'
@@ -61,7 +61,7 @@ def scale(width: int) -> str:
 
 
 def spark(shares: Sequence[float], width: int, plain: bool) -> str:
-    """A sign a number, at most ``width`` of them; digits are tens of percent.
+    """Return a sign per share, at most ``width`` of them; digits are tens of percent.
 
     >>> spark([0.0, 0.55, 1.0], 8, False), spark([0.0, 0.55, 1.0], 8, True)
     ('▁▅█', '059')
@@ -74,11 +74,11 @@ def spark(shares: Sequence[float], width: int, plain: bool) -> str:
 
 @dataclass(frozen=True)
 class Sketch:
-    """One picture, as wide as the terminal.
+    """One figure in characters, as wide as the terminal.
 
     Args:
-        kind: Of `TITLES`.
-        rows: What it shows.
+        kind: A key of `TITLES`.
+        rows: Rows that it shows.
     """
 
     kind: str
@@ -101,7 +101,7 @@ class Sketch:
 
 
 def _room(options: ConsoleOptions, taken: int) -> int:
-    """Characters for a bar beside names and numbers."""
+    """Return the characters for a bar beside names and numbers."""
     return min(max(options.max_width - FIRST - taken, SHORTEST), LONGEST)
 
 
@@ -109,108 +109,112 @@ def _label(row: Row) -> str:
     return "none (clean)" if row.cell.clean else f"{row.cell.attack} {columns.mark(row)}".rstrip()
 
 
-def _both(system: System) -> list[str]:
-    """Clean, and in the worst case."""
+def _both(system: SystemRows) -> list[str]:
+    """Return the accuracy without attack and in the worst case."""
     return [percent(row.accuracy) if row else NONE for row in (system.clean, system.worst)]
 
 
 def _grouped(
     groups: dict[str, list[Line]], heads: Sequence[str], options: ConsoleOptions
 ) -> RichTable:
-    """The name of every group, below it its lines."""
+    """Return a table with the name of every group above its lines."""
     body = []
-    for name, inside in groups.items():
-        body += [Line([name, *[""] * (len(heads) - 1)], title=True), *inside]
+    for name, members in groups.items():
+        body += [Line([name, *[""] * (len(heads) - 1)], title=True), *members]
     return grid(Table.of(heads, body), options)
 
 
 def _rounds(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
-    plain, width = options.ascii_only, _room(options, 10)
+    plain = options.ascii_only
+    width = _room(options, 10)
     groups: dict[str, list[Line]] = {}
     for system in systems(rows):
-        inside = groups.setdefault(system.name, [])
         for row in system.rows:
             drawn = spark([point.mean for point in curve(row)], width, plain)
-            inside.append(Line([_label(row), drawn, percent(row.accuracy)], row.worst))
+            line = Line([_label(row), drawn, percent(row.accuracy)], row.worst)
+            groups.setdefault(system.name, []).append(line)
     yield _grouped(groups, ("system\n  attack", "\nrounds", "last\n%"), options)
-    said = "A digit is tens of percent" if plain else f"{BLOCKS[0]} is 0 %, {BLOCKS[-1]} is 100 %"
-    yield Text(f"\n{said}; the last sign is the last round.")
+    signs = "A digit is tens of percent" if plain else f"{BLOCKS[0]} is 0 %, {BLOCKS[-1]} is 100 %"
+    yield Text(f"\n{signs}; the last sign is the last round.")
 
 
 def _impact(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
-    plain, width = options.ascii_only, _room(options, 10)
+    width = _room(options, 10)
     groups: dict[str, list[Line]] = {}
     for system in systems(rows):
-        for one in bars(system):
-            drawn = bar(one.mean / 100, width, plain)
-            line = Line([_label(one.row), drawn, percent(one.mean / 100)], one.row.worst)
-            groups.setdefault(system.name, []).append(line)
+        for lane in bars(system):
+            label = lane.label
+            if lane.worst and system.worst:
+                label += f" {columns.mark(system.worst)}"
+            drawn = bar(lane.value / 100, width, options.ascii_only)
+            groups.setdefault(system.name, []).append(Line([label, drawn, lane.text], lane.worst))
     heads = ("system\n  attack", f"\n{scale(width)}", "points\nlost")
     yield _grouped(groups, heads, options)
 
 
 def _bits(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
-    plain, width = options.ascii_only, _room(options, 28)
-    found = sorted(marks(rows), key=lambda mark: (mark.bits, -mark.y))
-    best = front([(mark.bits, mark.y) for mark in found])
+    width = _room(options, 28)
+    shown = sorted(points(rows), key=lambda point: (point.bits, -point.accuracy))
+    best = front([point.spot for point in shown])
     body = []
-    for i, mark in enumerate(found):
-        drawn, sign = bar(mark.y / 100, width, plain), "*" if i in best else ""
-        texts = [mark.system.name, bits(mark.bits), *_both(mark.system), drawn, sign]
-        body.append(Line(texts))
+    for i, point in enumerate(shown):
+        drawn = bar(point.accuracy / 100, width, options.ascii_only)
+        name = point.system.name
+        sign = "*" if i in best else ""
+        body.append(Line([name, bits(point.bits), *_both(point.system), drawn, sign]))
     heads = ("\nsystem", "\nbits", "clean\n%", "worst\n%", f"\n{scale(width)}", "")
     yield grid(Table.of(heads, body), options)
     yield Text("\nBits up and down, per parameter. *: nobody is better in both.")
 
 
 def _epsilon(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
-    plain, width = options.ascii_only, _room(options, 18)
+    width = _room(options, 18)
     groups: dict[str, list[Line]] = {}
     for line in lines(rows):
-        inside = groups.setdefault(f"{line.panel} + {line.name}", [])
-        known = [one for one in line.systems if one.price.epsilon is not None]
-        listed = sorted(known, key=lambda one: one.price.epsilon or 0.0)
-        said = [epsilon(one.price) for one in listed]
-        listed += [one for one in line.systems if one not in known]
-        said += [STRIPS[0]] * (len(listed) - len(said))
-        if line.bare:
-            listed, said = [*listed, line.bare], [*said, STRIPS[1]]
-        for system, label in zip(listed, said, strict=True):
-            drawn = bar(system.shown.accuracy, width, plain)
-            inside.append(Line([label, *_both(system), drawn]))
+        finite = [system for system in line.systems if system.cost.epsilon is not None]
+        finite.sort(key=lambda system: system.cost.epsilon or 0.0)
+        labelled = [(columns.epsilon(system.cost), system) for system in finite]
+        labelled += [(STRIPS[0], system) for system in line.systems if system not in finite]
+        labelled += [(STRIPS[1], line.bare)] if line.bare else []
+        for label, system in labelled:
+            drawn = bar(system.shown.accuracy, width, options.ascii_only)
+            members = groups.setdefault(f"{line.panel} + {line.name}", [])
+            members.append(Line([label, *_both(system), drawn]))
     heads = ("system\n  ε", "clean\n%", "worst\n%", f"\n{scale(width)}")
     yield _grouped(groups, heads, options)
 
 
+def _pieces(attack: str) -> list[str]:
+    """Split the name of an attack where a line may end."""
+    return re.findall(r"[^\s,:]+[,:]?", spelled(attack))
+
+
 def _heatmap(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
-    found = maps(rows)
-    tried = [*attacks(rows), WORST_CASE]
-    longest = max(len(piece.strip()) for attack in tried for piece in pieces(attack))
+    drawn = maps(rows)
+    heads = [*attacks(rows), WORST_CASE]
+    longest = max(len(piece) for attack in heads for piece in _pieces(attack))
     column = min(max(longest, NARROWEST), WIDEST)
-    names = min(max(len(rule) for one in found for rule in one.rules), FIRST)
+    names = min(max(len(rule) for each in drawn for rule in each.defenses), FIRST)
     abreast = max((options.max_width - names) // (column + 1), 1)
-    for one in found:
-        yield cell(one.name.replace(",", ", "), options, "bold")
-        for first in range(0, len(tried), abreast):
-            yield _map(one, tried[first : first + abreast], (names, column), options)
+    for each in drawn:
+        yield cell(each.name.replace(",", ", "), options, "bold")
+        for first in range(0, len(heads), abreast):
+            yield _map(each, heads[first : first + abreast], names, column, options)
             yield ""
     yield Text(legible(f"{WORST.split()[0]}: the worst of its row, in percent", options))
 
 
 def _map(
-    one: Map, tried: Sequence[str], widths: tuple[int, int], options: ConsoleOptions
+    drawn: Map, heads: Sequence[str], names: int, column: int, options: ConsoleOptions
 ) -> RichTable:
     table = RichTable(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column(width=widths[0], overflow="fold")
-    for attack in tried:
-        words = " ".join(piece.strip() for piece in pieces(attack))
-        head = "none (clean)" if attack == "none" else words
-        table.add_column(cell(head, options), justify="right", width=widths[1], overflow="fold")
-    for rule in one.rules:
-        shown = [
-            _share(one.at(rule, attack), options, marked=attack != WORST_CASE) for attack in tried
-        ]
-        table.add_row(cell(rule.replace(",", ", "), options), *shown)
+    table.add_column(width=names, overflow="fold")
+    for attack in heads:
+        head = cell(" ".join(_pieces(attack)), options)
+        table.add_column(head, justify="right", width=column, overflow="fold")
+    for rule in drawn.defenses:
+        shares = [_share(drawn.at(rule, head), options, head != WORST_CASE) for head in heads]
+        table.add_row(cell(rule.replace(",", ", "), options), *shares)
     return table
 
 

@@ -1,4 +1,4 @@
-"""One look for all pictures: colours, fonts and rules, and how a picture becomes a file."""
+"""Look shared by all figures: colours, markers and ticks, and how a figure becomes a file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import io
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -17,19 +18,56 @@ if TYPE_CHECKING:
 STYLE = Path(__file__).with_name("fedbench.mplstyle")
 FORMATS = ("png", "svg")
 
-# Okabe and Ito: told apart by the colour-blind. Vermilion is kept for the worst case.
+# The palette of Okabe and Ito, which the colour-blind tell apart. Vermilion marks the worst case.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
-INK, FAINT, RULE, WORST, BAR = "#1a1a1a", "#595959", "#d9d9d9", "#d55e00", "#8c9aa5"
-BANDS = ("#f4f4f2", "white")
+INK = "#1a1a1a"
+FAINT = "#595959"
+RULE = "#d9d9d9"
+WORST = "#d55e00"
+BAR = "#8c9aa5"
+SHADE = "#f4f4f2"
+BANDS = (SHADE, "white")
 MARKERS = "sD^vPXp"
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@dataclass(frozen=True)
+class Key:
+    """Look of a line or a marker, and its label in the legend.
+
+    Args:
+        label: Text in the legend.
+        colour: Colour of the line and of the marker.
+        marker: Marker of matplotlib; empty for none.
+        line: Line style of matplotlib; empty for none.
+        thick: Width of the line, in points.
+        hollow: Whether the marker is white inside.
+    """
+
+    label: str
+    colour: str
+    marker: str = ""
+    line: str = ""
+    thick: float = 1.6
+    hollow: bool = False
+
+    def look(self) -> dict[str, Any]:
+        """Return the keyword arguments of a `matplotlib.lines.Line2D`."""
+        return {
+            "color": self.colour,
+            "marker": self.marker,
+            "markersize": 6.0,
+            "markerfacecolor": "white" if self.hollow else self.colour,
+            "linestyle": self.line,
+            "linewidth": self.thick,
+        }
+
+
 @contextmanager
 def look() -> Iterator[None]:
-    """The style file, whatever the user's own settings of matplotlib are."""
+    """Apply the style file, whatever the user's own settings of matplotlib are."""
     from matplotlib import style
 
     with style.context(STYLE, after_reset=True):
@@ -37,7 +75,7 @@ def look() -> Iterator[None]:
 
 
 def styled(compose: Callable[P, R]) -> Callable[P, R]:
-    """A function that draws in `look`."""
+    """Wrap a function so that it draws in `look`."""
 
     @functools.wraps(compose)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -48,7 +86,7 @@ def styled(compose: Callable[P, R]) -> Callable[P, R]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a PNG or an SVG, as the path ends; equal figures make equal files.
+    """Write a PNG or an SVG, by the ending of the path; equal figures make equal files.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -57,27 +95,40 @@ def save(figure: Figure, path: Path) -> None:
 
     format = path.suffix.removeprefix(".")
     assert format in FORMATS
+    write_atomically(path, rendered(figure, format))
+
+
+def rendered(figure: Figure, format: str, letters: str = "path") -> bytes:
+    """Return the figure as the bytes of a ``png`` or an ``svg`` file, without its date.
+
+    Args:
+        figure: The figure.
+        format: Format of the file.
+        letters: Letters of an SVG as outlines (``path``) or as text (``none``).
+    """
+    from matplotlib import rc_context
+
     buffer = io.BytesIO()
-    with look():
+    with look(), rc_context({"svg.fonttype": letters}):
         metadata = {"Date": None} if format == "svg" else {}
         figure.savefig(buffer, format=format, metadata=metadata)
-    write_atomically(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def sign(i: int) -> tuple[str, str]:
-    """Colour and marker of the ``i``-th of several things; the first 35 differ."""
+    """Return the colour and the marker of the ``i``-th of several things; the first 35 differ."""
     return COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
 
 
 def log_ticks(axis: Axis) -> None:
-    """Ticks of a logarithmic axis, written out."""
+    """Set the ticks of a logarithmic axis, with their numbers written out."""
     axis.set_ticks(decades(*axis.get_view_interval()))
     axis.set_major_formatter(lambda x, _: f"{x:g}")
     axis.set_ticks([], minor=True)
 
 
 def decades(low: float, high: float) -> list[float]:
-    """Numbers from one to the other at 1, 2 and 5, or at powers of ten only; one at least.
+    """Return ticks in [low, high] at 1, 2 and 5, or at powers of ten only; at least one tick.
 
     >>> decades(0.3, 20), decades(2.4, 3.75)
     ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [3.0])
@@ -85,6 +136,6 @@ def decades(low: float, high: float) -> list[float]:
     steps = (1, 2, 5) if high < 200 * low else (1,)
     every = max(1, round(math.log10(high / low) / 7))
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1, every)
-    found = [step * 10.0**power for power in powers for step in steps]
+    ticks = [step * 10.0**power for power in powers for step in steps]
     middle = float(f"{math.sqrt(low * high):.2g}")
-    return [x for x in found if low <= x <= high] or [middle]
+    return [x for x in ticks if low <= x <= high] or [middle]

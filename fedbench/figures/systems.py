@@ -1,4 +1,4 @@
-"""What a picture is about: systems under attack, and what was run."""
+"""Rows of results grouped by the system under attack, and the words that describe a figure."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedbench.results.aggregate import Interval, interval
 from fedbench.tables import columns
 
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Cell
-    from fedbench.results.aggregate import Interval
     from fedbench.results.summary import Row
 
 
 @dataclass(frozen=True)
-class System:
-    """What is attacked, with and without attack.
+class SystemRows:
+    """Rows of one system, with and without attack.
 
     Args:
-        name: Protocol, mechanism, rule and varied fields.
-        rows: The clean one first.
+        name: Protocol, mechanism, defense and varied fields.
+        rows: The clean row first.
     """
 
     name: str
@@ -29,21 +29,21 @@ class System:
 
     @property
     def clean(self) -> Row | None:
-        """Nobody attacks."""
+        """Row of the run without attack."""
         return self.rows[0] if self.rows[0].cell.clean else None
 
     @property
     def attacked(self) -> list[Row]:
-        """Somebody does."""
+        """Rows of the runs under attack."""
         return [row for row in self.rows if not row.cell.clean]
 
     @property
     def worst(self) -> Row | None:
-        """Under the attack with the lowest accuracy."""
+        """Row of the attack with the lowest accuracy."""
         return next((row for row in self.rows if row.worst), None)
 
     @property
-    def price(self) -> Row:
+    def cost(self) -> Row:
         """Bits and epsilon of the system over all its cells, see `pooled`."""
         from fedbench.results.summary import pooled
 
@@ -51,29 +51,32 @@ class System:
 
     @property
     def shown(self) -> Row:
-        """The one that stands for the system: its worst case; the clean run if nobody attacks."""
+        """Row that stands for the system: its worst case, or the clean run if nobody attacks."""
         return self.worst or self.rows[0]
 
 
-def systems(rows: Sequence[Row]) -> list[System]:
-    """The best worst case first; last those that nobody has attacked."""
+def systems(rows: Sequence[Row]) -> list[SystemRows]:
+    """Group rows by system: the best worst case first, systems that nobody has attacked last."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.cell.system, []).append(row)
-    found = [
-        System(name, sorted(group, key=lambda row: not row.cell.clean))
+    grouped = [
+        SystemRows(name, sorted(group, key=lambda row: not row.cell.clean))
         for name, group in groups.items()
     ]
-    return sorted(found, key=lambda one: -one.worst.accuracy if one.worst else 1.0)
+    return sorted(grouped, key=lambda system: -system.worst.accuracy if system.worst else 1.0)
 
 
 def attacks(rows: Sequence[Row]) -> list[str]:
-    """Those that were played, in order; ``none`` is the first of them."""
+    """Return the names of the attacks in order of appearance, after ``none``."""
     return ["none", *dict.fromkeys(row.cell.attack for row in rows if not row.cell.clean)]
 
 
+_PLURALS = {"dataset": "data sets", "model": "models", "partition": "partitions"}
+
+
 def setting(rows: Sequence[Row]) -> str:
-    """What was run, in a line; of what differs the range, or how many there are."""
+    """Describe in one line what was run; where runs differ, give the range or the number."""
     scenarios = [row.cell.scenario for row in rows]
     numbers: dict[str, Sequence[float]] = {
         "clients": [s.clients for s in scenarios],
@@ -81,18 +84,12 @@ def setting(rows: Sequence[Row]) -> str:
         "rounds": [s.rounds for s in scenarios],
         "seeds": [len(row.records) for row in rows],
     }
-    names = {kind: [getattr(s, kind) for s in scenarios] for kind in _SEVERAL}
-    parts = [_names(kind, texts) for kind, texts in names.items()]
+    parts = []
+    for kind, plural in _PLURALS.items():
+        names = list(dict.fromkeys(getattr(s, kind) for s in scenarios))
+        parts.append(names[0] if len(names) == 1 else f"{len(names)} {plural}")
     parts += [f"{_range(values)} {unit}" for unit, values in numbers.items()]
     return ", ".join(parts).replace(", 1 seeds", ", 1 seed").replace(" 1 rounds", " 1 round")
-
-
-_SEVERAL = {"dataset": "data sets", "model": "models", "partition": "partitions"}
-
-
-def _names(kind: str, texts: Iterable[str]) -> str:
-    found = list(dict.fromkeys(texts))
-    return found[0] if len(found) == 1 else f"{len(found)} {_SEVERAL[kind]}"
 
 
 def _range(values: Sequence[float]) -> str:
@@ -101,32 +98,35 @@ def _range(values: Sequence[float]) -> str:
 
 
 def sureness(rows: Sequence[Row], sign: str, seeds: Sequence[int] = ()) -> str:
-    """What the ``sign`` of an interval means, and of whom; ``seeds``: how many each is over."""
+    """Explain what the ``sign`` of an interval means, and add `cautions`.
+
+    Args:
+        rows: Rows in the figure.
+        sign: Name of the sign.
+        seeds: Number of pairs of seeds behind each interval; empty for intervals of means.
+    """
     counts = seeds or [len(row.records) for row in rows]
-    if max(counts) > 1:
-        paired = "paired " if seeds else ""
-        said = (
-            f"{sign}: 95 % interval of the mean over {_range(counts)} {paired}seeds (Student's t)."
-        )
-    else:
-        said = "One seed, so no interval."
-    return said + cautions(rows)
+    if max(counts) == 1:
+        return "One seed, so no interval." + cautions(rows)
+    paired = "paired " if seeds else ""
+    mean = f"95 % interval of the mean over {_range(counts)} {paired}seeds (Student's t)."
+    return f"{sign}: {mean}{cautions(rows)}"
 
 
 def cautions(rows: Sequence[Row]) -> str:
-    """Warnings for a caption: code that changed between two records, attacks that are missing."""
+    """Return warnings for a caption: several versions of the code, attacks that are missing."""
     played_by = {record.environment.fedbench for row in rows for record in row.records}
     versions = f"Played by {len(played_by)} versions of the code." if len(played_by) > 1 else ""
     return "".join(f" {warning}" for warning in (versions, columns.unfinished(rows)) if warning)
 
 
-def unruled(cell: Cell) -> str:
-    """The name of a system without its rule."""
-    return _head(cell) + where(cell)
+def undefended(cell: Cell) -> str:
+    """Return the name of a system without its defense."""
+    return _head(cell) + varied(cell)
 
 
-def where(cell: Cell) -> str:
-    """What its name says of the varied fields."""
+def varied(cell: Cell) -> str:
+    """Return the part of a system's name that stands for the varied fields."""
     return cell.system.removeprefix(f"{_head(cell)} + {cell.defense}")
 
 
@@ -135,17 +135,22 @@ def _head(cell: Cell) -> str:
     return cell.protocol + ("" if mechanism == "none" else f" + {mechanism}")
 
 
-def cut(found: Interval | None) -> Interval | None:
-    """An interval of accuracies, cut to what an accuracy can be."""
-    return None if found is None else (max(found[0], 0.0), min(found[1], 1.0))
+def ends(row: Row) -> Interval | None:
+    """Return the interval of a row's mean accuracy, cut to [0, 1]; None for one seed."""
+    return cut(interval(row.accuracies()))
+
+
+def cut(bounds: Interval | None) -> Interval | None:
+    """Return an interval of accuracies, cut to [0, 1]."""
+    return None if bounds is None else (max(bounds[0], 0.0), min(bounds[1], 1.0))
 
 
 def tens(shares: Iterable[float]) -> tuple[float, float]:
-    """Tens of percent around the shares.
+    """Return the tens of percent around some shares.
 
     >>> tens([0.31, 0.58]), tens([0.3]), tens([1.0])
     ((30, 60), (30, 40), (90, 100))
     """
-    found = list(shares)
-    low = min(10 * math.floor(10 * min(found)), 90)
-    return low, max(10 * math.ceil(10 * max(found)), low + 10)
+    values = list(shares)
+    low = min(10 * math.floor(10 * min(values)), 90)
+    return low, max(10 * math.ceil(10 * max(values)), low + 10)

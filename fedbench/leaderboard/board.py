@@ -1,4 +1,4 @@
-"""A board on disk: who may lie where, and entries that are read without trusting them.
+"""A board on disk: where its files lie, and entries that are read without trusting them.
 
 ``<division>/<track>/<protocol>-<id>.json`` is an entry, the ``.jsonl.gz`` beside it its records.
 """
@@ -24,18 +24,19 @@ from fedbench.leaderboard.score import score
 from fedbench.results.gather import ARCHIVE, gather, unpacked
 
 LARGEST = 1 << 20  # bytes of an entry
-PACKED, LINES = 4 << 20, 2000  # bytes and lines of its records
-TEMPORARY = re.compile(r"\..+\.(json|jsonl\.gz)\.[a-z0-9_]{8}")  # of `write_atomically`
-STEM = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{12}")  # of an entry's file
+PACKED = 4 << 20  # bytes of its records
+LINES = 2000  # records
+TEMPORARY = re.compile(r"\..+\.(json|jsonl\.gz)\.[a-z0-9_]{8}")  # files of `write_atomically`
+STEM = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{12}")  # name of an entry's file
 
 Race = tuple[Division, str]
 
 
 def find(path: Path) -> Path:
-    """The board that a path belongs to.
+    """Return the board that a path belongs to.
 
     Raises:
-        ConfigError: to none.
+        ConfigError: it belongs to none.
     """
     whole = Path(os.path.normpath(path.absolute()))
     for folder in (whole, *whole.parents):
@@ -47,39 +48,39 @@ def find(path: Path) -> Path:
 
 
 def files(board: Path) -> Iterator[Path]:
-    """Everything below the divisions that is no folder, by name; links are not followed.
+    """Yield all files below the divisions, by name, and links, which are not followed.
 
-    What a killed `write_atomically` has left is nothing.
+    Files that a killed `write_atomically` has left are skipped.
     """
     for division in DIVISIONS:
         if (board / division).is_symlink():
             yield board / division
             continue
-        for folder, names, found in os.walk(board / division):
+        for folder, names, plain in os.walk(board / division):
             links = [name for name in names if Path(folder, name).is_symlink()]
             names.sort()
-            every = sorted(name for name in found + links if not TEMPORARY.fullmatch(name))
+            every = sorted(name for name in plain + links if not TEMPORARY.fullmatch(name))
             yield from (Path(folder, name) for name in every)
 
 
 def is_entry(path: Path) -> bool:
-    """True for a file that can be one."""
+    """Return True for a file that can be an entry."""
     return path.suffix == ".json" and path.is_file() and not path.is_symlink()
 
 
 def archive(path: Path) -> Path:
-    """Where the records of the entry at ``path`` are."""
+    """Return the path of the records of the entry at ``path``."""
     return path.with_name(path.name.removesuffix(".json") + ARCHIVE)
 
 
 def owner(path: Path) -> Path | None:
-    """The entry whose records a file is named to be."""
+    """Return the entry whose records a file is named to be; None for another name."""
     stem = path.name.removesuffix(ARCHIVE)
     return path.with_name(f"{stem}.json") if stem != path.name else None
 
 
 def read(path: Path) -> Entry:
-    """An entry from its file, which is hostile until `fedbench leaderboard check` is content.
+    """Read an entry from its file, which is hostile until `fedbench leaderboard check` accepts it.
 
     Raises:
         ConfigError: unreadable, too large, not as the schema says, or written in another way than
@@ -109,13 +110,13 @@ def read(path: Path) -> Entry:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; empty, which no entry is, if it says a field twice."""
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else {}
+    """Return an object of JSON; empty, as no entry is, if it has a field twice."""
+    fields = dict(pairs)
+    return fields if len(fields) == len(pairs) else {}
 
 
 def records(path: Path) -> list[Record]:
-    """The records of the entry at ``path``.
+    """Return the records of the entry at ``path``.
 
     Raises:
         ConfigError: absent, a link, too large, no archive, or a record that is not one.
@@ -123,50 +124,44 @@ def records(path: Path) -> list[Record]:
     packed = archive(path)
     if packed.is_symlink() or not packed.is_file():
         raise ConfigError(f"{packed} must be a file with the records of {path.name}, got none")
-    lines = _measured(packed)
-    found = gather([packed])
-    if len(found) != lines:
-        got = f"{lines} lines and {len(found)} records"
-        raise ConfigError(f"{packed} must have every record once, a line each, got {got}")
-    return found
-
-
-def _measured(packed: Path) -> int:
-    """How many lines it has, if it is no bomb."""
     if packed.stat().st_size > PACKED:
         raise ConfigError(f"{packed} must have at most {PACKED >> 20} MiB")
     lines = unpacked(packed).count(b"\n")
     if lines > LINES:
         raise ConfigError(f"{packed} must have at most {LINES} lines, got {lines}")
-    return lines
+    played = gather([packed])
+    if len(played) != lines:
+        got = f"{lines} lines and {len(played)} records"
+        raise ConfigError(f"{packed} must have every record once, a line each, got {got}")
+    return played
 
 
 def races(board: Path) -> dict[Race, list[Entry]]:
-    """Every entry, by division and track; each is what its own file can prove.
+    """Return every entry by division and track, after what its own file can prove was checked.
 
     Raises:
         ConfigError: a file of the board is no entry, lies elsewhere, was edited or is there twice.
     """
-    found: dict[Race, list[Entry]] = {}
-    known: set[str] = set()
+    by_race: dict[Race, list[Entry]] = {}
+    ids: set[str] = set()
     for path in filter(is_entry, files(board)):
         entry = read(path)
-        if wrong := _doubtful(board, path, entry, known):
+        if wrong := _doubtful(board, path, entry, ids):
             raise ConfigError(f"{path} must {wrong}; see fedbench leaderboard check")
-        known.add(entry.id)
-        found.setdefault((entry.division, entry.track), []).append(entry)
-    return dict(sorted(found.items()))
+        ids.add(entry.id)
+        by_race.setdefault((entry.division, entry.track), []).append(entry)
+    return dict(sorted(by_race.items()))
 
 
-def _doubtful(board: Path, path: Path, entry: Entry, known: set[str]) -> str | None:
-    """What keeps it from being shown; that its records say the same, only `check` knows."""
+def _doubtful(board: Path, path: Path, entry: Entry, ids: set[str]) -> str | None:
+    """Return what an entry must do before it is shown; only `check` compares its records."""
     if entry.id != entry.content_id():
         return f"have the id of its content, {entry.content_id()}, got {entry.id}"
     if not STEM.fullmatch(entry.file_name.removesuffix(".json")):
         return f"be named by a-z, 0-9 and hyphens, got the protocol {entry.protocol!r}"
     if path != place(board, entry):
         return f"be at {place(board, entry)} by its content, got another place"
-    if entry.id in known:
+    if entry.id in ids:
         return f"have an id of its own, got {entry.id} twice"
     if entry.score != score(entry.cells, None if entry.price is None else entry.price.epsilon):
         return "have the score that follows from its cells, got another one"
@@ -174,15 +169,15 @@ def _doubtful(board: Path, path: Path, entry: Entry, known: set[str]) -> str | N
 
 
 def place(board: Path, entry: Entry) -> Path:
-    """Where it belongs."""
+    """Return the path at which an entry belongs."""
     return board / entry.division / entry.track / entry.file_name
 
 
 def write(board: Path, entry: Entry, played: Iterable[Record]) -> Path:
-    """The entry, and its records in the order of its cells: equal records make equal files."""
+    """Write an entry, and its records in the order of its cells: equal records make equal files."""
     path = place(board, entry)
-    known = {record.digest: record for record in played}
-    ordered = [known[member.digest] for cell in entry.cells for member in cell.records]
+    by_digest = {record.digest: record for record in played}
+    ordered = [by_digest[member.digest] for cell in entry.cells for member in cell.records]
     text = "".join(record.to_json(None) for record in ordered)
     write_atomically(archive(path), gzip.compress(text.encode(), mtime=0))
     write_atomically(path, entry.to_json().encode())

@@ -1,4 +1,4 @@
-"""From records to an entry."""
+"""Build an entry from its records."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.leaderboard.entry import Entry, Said
+from fedbench.leaderboard.entry import Entry, Statement
 from fedbench.leaderboard.rules import Division, Rules, Track
 from fedbench.leaderboard.score import attacked, is_clean, price, score
 
-NOBODY = "0" * 12  # the id of an entry whose content is not hashed yet
+UNHASHED = "0" * 12  # id of an entry whose content is not hashed yet
 
 
 def alphabet(protocol: str) -> str:
-    """What its clients send.
+    """Return the name of the payload that clients of a protocol send.
 
     Raises:
         ConfigError: it is not installed.
@@ -32,14 +32,14 @@ def alphabet(protocol: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """What is judged, and by what.
+    """Records of one system, and the rules that they are judged by.
 
     Args:
-        records: Of one system.
-        rules: The version.
+        records: Records of one system.
+        rules: Version of the rules.
         division: ``closed`` or ``open``.
-        track: Its name.
-        alphabet: What clients of the protocol send.
+        track: Name of the track.
+        alphabet: Name of the payload that clients of the protocol send.
     """
 
     records: Sequence[Record]
@@ -50,56 +50,56 @@ class Case:
 
     @property
     def race(self) -> Track | None:
-        """The track of the closed division."""
+        """Track of the closed division; None in the open one."""
         return self.rules.named(self.track) if self.division == "closed" else None
 
     @cached_property
     def ensemble(self) -> dict[str, str]:
-        """The mandatory attacks as typed, by what they mean."""
+        """Mandatory attacks as typed, by what they mean."""
         typed = self.rules.ensemble.get(self.alphabet, ())
         return {meaning("attack", attack): attack for attack in typed}
 
     @cached_property
     def cells(self) -> dict[str, list[Record]]:
-        """The records by attack, ordered by seed: the clean run, the ensemble, others by name."""
-        found: dict[str, list[Record]] = {}
+        """Records by attack, ordered by seed: the clean run, the ensemble, others by name."""
+        runs: dict[str, list[Record]] = {}
         for record in sorted(self.records, key=lambda r: r.scenario.seed):
-            found.setdefault(record.scenario.attack, []).append(record)
+            runs.setdefault(record.scenario.attack, []).append(record)
         order = list(self.ensemble)
 
         def place(attack: str) -> tuple[bool, int, str]:
-            known = meaning("attack", attack)
-            at = order.index(known) if known in order else len(order)
+            full = meaning("attack", attack)
+            at = order.index(full) if full in order else len(order)
             return not is_clean(attack), at, attack
 
-        return {attack: found[attack] for attack in sorted(found, key=place)}
+        return {attack: runs[attack] for attack in sorted(runs, key=place)}
 
     def called(self, attack: str) -> str:
-        """As the rules call it, which is short; others as their records do."""
+        """Return the name of an attack in the rules, which is short, or else in the records."""
         return self.ensemble.get(meaning("attack", attack), attack)
 
     @property
     def clean(self) -> list[Record]:
-        """The runs without attack; none if they are missing."""
+        """Runs without attack; empty if they are missing."""
         return next((runs for attack, runs in self.cells.items() if is_clean(attack)), [])
 
 
 def meaning(kind: str, text: str) -> str:
-    """The plug-in with every parameter written out; the text itself if it is not installed."""
+    """Return a plug-in with every parameter written out; the text itself if not installed."""
     try:
         return registry.describe(registry.split(text)[0], registry.load(kind, text))
     except ConfigError:
         return text
 
 
-def build(case: Case, said: Said) -> Entry:
-    """The entry of records that keep the rules of `fedbench.leaderboard.judge`.
+def build(case: Case, statement: Statement) -> Entry:
+    """Return the entry of records that keep the rules of `fedbench.leaderboard.verdict`.
 
     Raises:
         ConfigError: a number or a text of a record that no entry can have.
     """
     try:
-        return _build(case, said)
+        return _build(case, statement)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -108,8 +108,9 @@ def build(case: Case, said: Said) -> Entry:
         ) from error
 
 
-def _build(case: Case, said: Said) -> Entry:
-    clean, confidence = case.clean, case.rules.confidence
+def _build(case: Case, statement: Statement) -> Entry:
+    clean = case.clean
+    confidence = case.rules.confidence
     cells = [
         attacked(runs, clean, meaning("attack", attack) in case.ensemble, confidence)
         for attack, runs in case.cells.items()
@@ -120,15 +121,11 @@ def _build(case: Case, said: Said) -> Entry:
     assert ranked is not None
     first = clean[0]
     entry = Entry(
-        id=NOBODY,
+        id=UNHASHED,
         division=case.division,
         track=case.track,
         rules=case.rules.version,
-        name=said.name,
-        authors=said.authors,
-        link=said.link,
-        note=said.note,
-        tried=said.tried,
+        **dict(statement),
         protocol=first.scenario.protocol,
         defense=first.scenario.defense,
         mechanism=first.scenario.mechanism,
@@ -153,7 +150,7 @@ SKIPPED = (*TYPED, "attack", "seed", "data_seed", "declared", "local_models")
 
 
 def command(scenario: Scenario, attacks: Sequence[str], seeds: Sequence[int]) -> str:
-    """What plays all cells, to be pasted; every parameter is said, since a default may change."""
+    """Return the command that plays all cells, with every parameter, since defaults may change."""
     words = ["fedbench", "attack"]
     for kind in TYPED:
         words += [f"--{kind}", getattr(scenario, kind)]

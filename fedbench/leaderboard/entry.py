@@ -22,7 +22,7 @@ def _printable(text: str) -> str:
     return text
 
 
-Line = Annotated[str, AfterValidator(_printable)]
+OneLine = Annotated[str, AfterValidator(_printable)]
 Title = Annotated[str, Field(min_length=1, max_length=80), AfterValidator(_printable)]
 Authors = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
 Link = Annotated[
@@ -46,14 +46,14 @@ class _Model(BaseModel):
     )
 
 
-class Said(_Model):
-    """What authors say of their entry; all else is read from its records.
+class Statement(_Model):
+    """Statement of the authors about their entry; all else is read from its records.
 
     Args:
-        name: What they call it.
-        authors: Who submits it.
-        link: To a paper or to code, https only; may be empty.
-        note: What a reader should know.
+        name: Name of the entry.
+        authors: Names of those who submit it.
+        link: Address of a paper or of code, https only; may be empty.
+        note: Note for readers.
         tried: Configurations that they tried before this one, this one included.
     """
 
@@ -117,19 +117,19 @@ class AttackedCell(_Model):
         records: One a seed, in the order of the seeds.
     """
 
-    attack: Line
+    attack: OneLine
     mandatory: bool
     accuracy: Interval
     impact: Interval | None = None
     uplink_bits: float
     downlink_bits: float
     curve: list[Point] = Field(min_length=1)
-    flags: list[Line]
+    flags: list[OneLine]
     records: list[Member]
 
 
 class Price(_Model):
-    """What the clients' data gave away: the seed that gave away most, in the clean run or attacked.
+    """Privacy cost of the run with the largest epsilon, over all seeds, clean or attacked.
 
     Args:
         epsilon: None where no finite one is known.
@@ -147,13 +147,13 @@ class Price(_Model):
     unit: Literal["client", "example"]
     sees: Sees
     adjacency: Adjacency
-    sampler: Line
-    winner: Line
-    note: Line = ""
+    sampler: OneLine
+    winner: OneLine
+    note: OneLine = ""
 
 
 class Score(_Model):
-    """What an entry is ranked by.
+    """Numbers that an entry is ranked by.
 
     Args:
         worst: Accuracy under the attack that hurts most; in [0, 1].
@@ -165,7 +165,7 @@ class Score(_Model):
     """
 
     worst: Interval
-    attack: Line
+    attack: OneLine
     clean: Interval
     uplink_bits: float
     downlink_bits: float
@@ -176,20 +176,20 @@ class Repeated(_Model):
     """A cell that was played again.
 
     Args:
-        attack: Which.
+        attack: Its attack.
         accuracy: Mean over its seeds, in [0, 1].
         difference: From the claimed mean.
         agrees: Are accuracy, bits and epsilon within the tolerance of the rules?
     """
 
-    attack: Line
+    attack: OneLine
     accuracy: float
     difference: float
     agrees: bool
 
 
 class Reproduction(_Model):
-    """What another run of some cells found.
+    """Result of playing some cells again.
 
     Args:
         code: Version that played it.
@@ -200,10 +200,10 @@ class Reproduction(_Model):
         cells: Those that were played.
     """
 
-    code: Line
-    platform: Line
-    device: Line
-    torch: Line
+    code: OneLine
+    platform: OneLine
+    device: OneLine
+    torch: OneLine
     seeds: list[Count]
     cells: list[Repeated] = Field(min_length=1)
 
@@ -251,27 +251,27 @@ class Entry(_Model):
     link: Link = ""
     note: Note = ""
     tried: Tried
-    protocol: Line
-    defense: Line
-    mechanism: Line
+    protocol: OneLine
+    defense: OneLine
+    mechanism: OneLine
     votes: bool
-    alphabet: Line
+    alphabet: OneLine
     parameters: Count
     scenario: Scenario
     seeds: list[Count]
-    data_digest: Line
-    code: Line
-    device: Line
+    data_digest: OneLine
+    code: OneLine
+    device: OneLine
     cells: list[AttackedCell] = Field(min_length=1)
     price: Price | None = None
     score: Score
-    command: Line
+    command: OneLine
     status: Status = "claimed"
     reproductions: list[Reproduction] = []
 
     @model_validator(mode="after")
     def _cells(self) -> Self:
-        """One cell is clean, the first; there is another, and the worst is one of the others."""
+        """Check that the first cell, and no other, is clean, and that the worst is another one."""
         clean, *others = self.cells
         if clean.impact is not None or any(cell.impact is None for cell in others):
             raise ValueError("the first of its cells, and no other, must be the clean one")
@@ -280,21 +280,21 @@ class Entry(_Model):
         return self
 
     def content_id(self) -> str:
-        """What `id` must be."""
+        """Return the id that follows from the content."""
         content = self.model_dump(mode="json", exclude={"id", "status", "reproductions"})
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_json(self) -> str:
-        """Indented, in the order of the schema, with a final newline."""
+        """Return the text of the file, indented and in the order of the schema."""
         return self.model_dump_json(indent=1) + "\n"
 
     def system(self) -> tuple[Division, str, str, Scenario]:
-        """Where it competes, the code, and what it attacks: two entries must not share it."""
+        """Return division, track, code and system, which no two entries may share."""
         scenario = self.scenario.model_copy(update={"attack": "", "seed": 0, "data_seed": None})
         return self.division, self.track, self.code, scenario
 
     @property
     def file_name(self) -> str:
-        """``<protocol>-<id>.json``; its records are beside it in ``<protocol>-<id>.jsonl.gz``."""
+        """Name of the file, ``<protocol>-<id>.json``; a ``.jsonl.gz`` beside it has the records."""
         return f"{self.protocol.partition(':')[0]}-{self.id}.json"

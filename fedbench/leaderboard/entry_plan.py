@@ -14,7 +14,7 @@ from fedbench.sweep.plan import Plan
 
 
 def plan(rules: Rules, track: str, system: Mapping[str, Any]) -> str:
-    """A file for `fedbench sweep`: the mandatory cells of a system and nothing else.
+    """Return a file for `fedbench sweep` with the mandatory cells of a system and no others.
 
     Args:
         rules: The version.
@@ -26,8 +26,8 @@ def plan(rules: Rules, track: str, system: Mapping[str, Any]) -> str:
     """
     race = rules.named(track)
     if race is None:
-        known = ", ".join(one.name for one in rules.track)
-        raise ConfigError(f"--track must be one of {known}, got {track!r}")
+        names = ", ".join(each.name for each in rules.track)
+        raise ConfigError(f"--track must be one of {names}, got {track!r}")
     sends = alphabet(system["protocol"])
     attacks = rules.ensemble.get(sends)
     if attacks is None:

@@ -9,16 +9,13 @@ from fedbench.leaderboard.rules import Rules
 
 
 def growth(versions: dict[int, Rules]) -> dict[int, list[str]]:
-    """By version, what the one before asked for and it does not; only versions that break it."""
-    found = {}
-    for old, new in pairwise(versions.values()):
-        if lost := list(losses(old, new)):
-            found[new.version] = lost
-    return found
+    """Return, by version, the demands of the version before that it has dropped, if any."""
+    pairs = {new.version: list(losses(old, new)) for old, new in pairwise(versions.values())}
+    return {version: lost for version, lost in pairs.items() if lost}
 
 
 def losses(old: Rules, new: Rules) -> Iterator[str]:
-    """Whatever would let an entry in that the version before kept out."""
+    """Yield every change that would let an entry in that the version before kept out."""
     before = f"as in version {old.version}"
     if new.version != old.version + 1:
         yield f"version must be {old.version + 1}, got {new.version}"
@@ -33,8 +30,8 @@ def losses(old: Rules, new: Rules) -> Iterator[str]:
         if got > limit:
             yield f"tolerance.{name} must be at most {limit} {before}, got {got}"
     for alphabet, attacks in old.ensemble.items():
-        kept = new.ensemble.get(alphabet, ())
-        if missing := [attack for attack in attacks if attack not in kept]:
+        newer = new.ensemble.get(alphabet, ())
+        if missing := [attack for attack in attacks if attack not in newer]:
             yield f"ensemble.{alphabet} must have {', '.join(missing)} {before}"
     for track in old.track:
         now = new.named(track.name)

@@ -1,4 +1,4 @@
-"""Who is before whom, and how sure that is."""
+"""Ranks of the entries of a track, and their Pareto front."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Literal
 
 from fedbench.leaderboard.entry import AttackedCell, Entry, Interval, Score
 from fedbench.leaderboard.score import score
+from fedbench.results.pareto import pareto
 
 View = Literal["equal-rounds", "equal-bits"]
-Promise = tuple[str, str, str, float]
 VIEWS: tuple[View, ...] = ("equal-rounds", "equal-bits")
 
 
@@ -21,7 +21,7 @@ class Standing:
     """An entry among those of its track.
 
     Args:
-        entry: Which.
+        entry: The entry.
         score: At the end, or within the budget; None if no look at the test data fits into that.
         rank: One more than there are entries whose interval lies wholly above its own. None without
             a score, and for a contested entry, which is nobody's rival.
@@ -51,72 +51,54 @@ class Ranking:
     standings: list[Standing]
 
     def front(self) -> Ranking:
-        """Without those that another entry dominates."""
-        return replace(self, standings=[one for one in self.standings if one.pareto])
-
-
-@dataclass(frozen=True)
-class Rival:
-    """What an entry is compared by.
-
-    Args:
-        score: Of a view.
-        promise: What its epsilon covers; two finite ones that differ in that do not compare.
-    """
-
-    score: Score
-    promise: Promise | None
-
-
-def promise(entry: Entry) -> Promise | None:
-    """Unit, who sees what, adjacency and delta; None without a mechanism."""
-    price = entry.price
-    return None if price is None else (price.unit, price.sees, price.adjacency, price.delta)
+        """Return the ranking without the entries that another one dominates."""
+        return replace(self, standings=[each for each in self.standings if each.pareto])
 
 
 def ranking(
     entries: Sequence[Entry], view: View = "equal-rounds", bits: float | None = None
 ) -> Ranking:
-    """The entries of one track.
+    """Rank the entries of one track.
 
     Args:
         entries: All of them.
         view: Whether rounds or bits are equal.
         bits: The budget if bits are equal; by default all that the cheapest entry needs.
     """
-    rivals = [entry for entry in entries if entry.status != "contested"]
     if view == "equal-rounds":
         bits = None
     elif bits is None:
-        bits = min(map(total, rivals), default=0.0)
-    found = [(e, e.score if bits is None else within(e, bits)) for e in entries]
-    known = [
-        Rival(own, promise(entry))
-        for entry, own in found
+        bits = min((total(e) for e in entries if e.status != "contested"), default=0.0)
+    scores = [entry.score if bits is None else within(entry, bits) for entry in entries]
+    rivals = [
+        (entry, own)
+        for entry, own in zip(entries, scores, strict=True)
         if own is not None and entry.status != "contested"
     ]
-    standings = [_standing(entry, own, known) for entry, own in found]
-    return Ranking(view, bits, sorted(standings, key=_place))
+    best = pareto([_goods(own) for _, own in rivals], lambda i, j: _compare(rivals[i], rivals[j]))
+    front = [rivals[i][0] for i in best]
+    standings = []
+    for entry, own in zip(entries, scores, strict=True):
+        place = None
+        if own is not None and entry.status != "contested":
+            place = rank(own, [other for _, other in rivals])
+        standings.append(Standing(entry, own, place, any(entry is other for other in front)))
+    return Ranking(view, bits, sorted(standings, key=_order))
 
 
-def _standing(entry: Entry, own: Score | None, rivals: Sequence[Rival]) -> Standing:
-    if own is None or entry.status == "contested":
-        return Standing(entry, own, None, False)
-    return Standing(entry, own, rank(own, rivals), is_front(Rival(own, promise(entry)), rivals))
-
-
-def _place(one: Standing) -> tuple[float, float, str]:
-    mean = -math.inf if one.score is None else one.score.worst.mean
-    return math.inf if one.rank is None else one.rank, -mean, one.entry.id
+def _order(standing: Standing) -> tuple[float, float, str]:
+    mean = -math.inf if standing.score is None else standing.score.worst.mean
+    place = math.inf if standing.rank is None else standing.rank
+    return place, -mean, standing.entry.id
 
 
 def total(entry: Entry) -> float:
-    """Bits per parameter until the last look, in the cell that needs most."""
+    """Return the bits per parameter until the last look, in the cell that needs most."""
     return max(cell.curve[-1].bits for cell in entry.cells)
 
 
 def within(entry: Entry, bits: float) -> Score | None:
-    """The score of the last look of each cell that so many bits allow; None without one."""
+    """Return the score of the last look of each cell within so many bits; None without one."""
     return score(entry.cells, entry.score.epsilon, partial(_affordable, bits))
 
 
@@ -125,25 +107,23 @@ def _affordable(bits: float, cell: AttackedCell) -> Interval | None:
     return looks[-1] if looks else None
 
 
-def rank(own: Score, rivals: Sequence[Rival]) -> int:
-    """One more than there are rivals surely above; so overlap is not asked for in a chain."""
-    return 1 + sum(other.score.worst.low > own.worst.high for other in rivals)
+def rank(own: Score, rivals: Sequence[Score]) -> int:
+    """Return one more than there are rivals whose interval lies wholly above."""
+    return 1 + sum(other.worst.low > own.worst.high for other in rivals)
 
 
-def is_front(own: Rival, rivals: Sequence[Rival]) -> bool:
-    """No rival is as good in all three, and better in one."""
-    return not any(_dominates(other, own) for other in rivals)
+def _goods(own: Score) -> tuple[float, float, float]:
+    """Return what a front compares; more is better, and no finite epsilon promises nothing."""
+    epsilon = math.inf if own.epsilon is None else own.epsilon
+    return own.worst.mean, -(own.uplink_bits + own.downlink_bits), -epsilon
 
 
-def _dominates(one: Rival, other: Rival) -> bool:
-    finite = one.score.epsilon is not None and other.score.epsilon is not None
-    if finite and one.promise != other.promise:
-        return False
-    mine, theirs = _goods(one.score), _goods(other.score)
-    return mine != theirs and all(a >= b for a, b in zip(mine, theirs, strict=True))
+def _compare(left: tuple[Entry, Score], right: tuple[Entry, Score]) -> bool:
+    """Tell whether two entries compare: finite epsilons must promise the same."""
+    finite = left[1].epsilon is not None and right[1].epsilon is not None
+    return not finite or _promise(left[0]) == _promise(right[0])
 
 
-def _goods(one: Score) -> tuple[float, float, float]:
-    """More is better; without a finite epsilon nothing is promised."""
-    epsilon = math.inf if one.epsilon is None else one.epsilon
-    return one.worst.mean, -(one.uplink_bits + one.downlink_bits), -epsilon
+def _promise(entry: Entry) -> tuple[str, str, str, float] | None:
+    price = entry.price
+    return None if price is None else (price.unit, price.sees, price.adjacency, price.delta)

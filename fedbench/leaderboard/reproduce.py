@@ -1,4 +1,4 @@
-"""An entry from its file, its cells once more, and what that says into the file."""
+"""Play cells of an entry again, and write the comparison into its file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.check import check
 from fedbench.leaderboard.entry import Entry
-from fedbench.leaderboard.judge import errors
 from fedbench.leaderboard.reproduction import Comparison, appended, cell, reproduction
 from fedbench.leaderboard.rules import Rules, numbered, read_rules
+from fedbench.leaderboard.verdict import errors
 from fedbench.sweep.drive import play_each
 from fedbench.sweep.local import Options
 from fedbench.sweep.watch import Watcher
@@ -28,10 +28,10 @@ class Claim:
     """An entry that keeps the rules.
 
     Args:
-        path: Its file.
-        entry: What it says.
-        records: Beside it.
-        rules: That it was scored under.
+        path: File of the entry.
+        entry: Content of the file.
+        records: Records beside it.
+        rules: Rules that it was scored under.
     """
 
     path: Path
@@ -40,21 +40,22 @@ class Claim:
     rules: Rules
 
     def of(self, attack: str, seeds: Sequence[int]) -> list[Record]:
-        """Its records of a cell, in the order of the seeds."""
-        found = {r.scenario.seed: r for r in self.records if r.scenario.attack == attack}
-        return [found[seed] for seed in seeds]
+        """Return the records of a cell, in the order of the seeds."""
+        by_seed = {r.scenario.seed: r for r in self.records if r.scenario.attack == attack}
+        return [by_seed[seed] for seed in seeds]
 
 
 def claim(path: Path) -> Claim:
-    """The entry in a file of a board.
+    """Read the entry in a file of a board.
 
     Raises:
         ConfigError: it breaks a rule.
     """
-    found = [one for one in check(path, own_rules=True) if one.entry is not None]
-    if len(found) != 1 or not path.is_file():
-        raise ConfigError(f"{path} must be one entry of a board, got {len(found)}")
-    broken, entry = errors(found[0].findings), found[0].entry
+    checked = [file for file in check(path, own_rules=True) if file.entry is not None]
+    if len(checked) != 1 or not path.is_file():
+        raise ConfigError(f"{path} must be one entry of a board, got {len(checked)}")
+    broken = errors(checked[0].findings)
+    entry = checked[0].entry
     if broken or entry is None:
         raise ConfigError(
             f"{path} breaks the rule {broken[0].rule!r}: {broken[0].text}; "
@@ -72,7 +73,7 @@ def again(
     watcher: Watcher,
     out: Path | None,
 ) -> list[Comparison]:
-    """Play cells once more, with the code that is installed; less than all of them on Ctrl-C.
+    """Play cells again with the code that is installed; less than all of them on Ctrl-C.
 
     Where an attack or the rule is another package's, they are isolated: they come from whoever
     submitted the entry.
@@ -84,11 +85,11 @@ def again(
     options = guarded(options, [entry.scenario for entry in cells.values()])
     played, _ = play_each(list(cells.values()), seeds, options, watcher, out, strict=True)
     comparisons = [
-        Comparison(attack, claim.of(attack, seeds), played.get(one, []))
-        for attack, one in cells.items()
+        Comparison(attack, claim.of(attack, seeds), played.get(planned, []))
+        for attack, planned in cells.items()
     ]
-    for one in comparisons:
-        for before, now in zip(one.claimed, one.again, strict=False):
+    for comparison in comparisons:
+        for before, now in zip(comparison.claimed, comparison.again, strict=False):
             if before.timing == now.timing:
                 raise ConfigError(
                     f"--out must be a store without the records of the entry, got {out}; "
@@ -98,14 +99,14 @@ def again(
 
 
 def guarded(options: Options, scenarios: Sequence[Scenario]) -> Options:
-    """Options under which other people's attacks and rules are isolated."""
+    """Return options that isolate attacks and defenses of other packages."""
     texts = [(kind, getattr(s, kind)) for s in scenarios for kind in ("attack", "defense")]
     foreign = any(registry.is_foreign(kind, text) for kind, text in texts if text != "own")
     return dataclasses.replace(options, isolate=options.isolate or foreign)
 
 
 def keep(claim: Claim, comparisons: Sequence[Comparison]) -> Entry:
-    """Append to the file what was found."""
+    """Append the comparisons to the file of the entry."""
     entry = appended(claim.entry, reproduction(comparisons, claim.rules))
     write_atomically(claim.path, entry.to_json().encode())
     return entry

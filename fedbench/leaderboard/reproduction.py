@@ -1,4 +1,4 @@
-"""Playing the cells of an entry again."""
+"""Compare cells of an entry with the same cells played again."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fedbench.results.gather import shortened
 
 
 def order(entry: Entry) -> list[str]:
-    """Its attacks: the one that hurts most, the clean run, others as a hash of the id says.
+    """Return the attacks of an entry: the worst one, the clean run, others by a hash of the id.
 
-    So nobody chooses which cells are looked at.
+    The hash keeps anybody from choosing which cells are played again.
     """
 
     def place(attack: str) -> tuple[bool, bool, str]:
@@ -29,7 +29,7 @@ def order(entry: Entry) -> list[str]:
 
 
 def cell(entry: Entry, attack: str) -> Cell:
-    """What is played: as described, the data dealt anew for every seed."""
+    """Return the cell that is played: as described, with data dealt anew for every seed."""
     return Cell(shortened(entry.scenario.model_copy(update={"attack": attack, "data_seed": None})))
 
 
@@ -38,7 +38,7 @@ class Comparison:
     """A cell as it is claimed and as it was played again, over the same seeds.
 
     Args:
-        attack: Which.
+        attack: Its attack.
         claimed: Records of the entry.
         again: Records that were made now.
     """
@@ -48,7 +48,7 @@ class Comparison:
     again: Sequence[Record]
 
     def pairs(self) -> Iterator[tuple[str, float | None, float | None]]:
-        """What is compared: its name, claimed, again."""
+        """Yield the numbers that are compared: name, claimed value, value of the run again."""
         yield "accuracy", mean(self.claimed), mean(self.again)
         for name in ("uplink_bits_per_parameter", "downlink_bits_per_parameter"):
             claimed, again = (
@@ -59,7 +59,7 @@ class Comparison:
         yield "epsilon", spent(self.claimed), spent(self.again)
 
     def apart(self, tolerance: Tolerance) -> list[str]:
-        """What differs by more than the rules allow."""
+        """Return the names of numbers that differ by more than the rules allow."""
         limits = {"accuracy": tolerance.accuracy, "epsilon": tolerance.epsilon}
         return [
             name
@@ -68,7 +68,7 @@ class Comparison:
         ]
 
     def repeated(self, tolerance: Tolerance) -> Repeated:
-        """For the entry."""
+        """Return the cell as the entry lists it."""
         return Repeated(
             attack=self.attack,
             accuracy=mean(self.again),
@@ -84,14 +84,14 @@ def _far(claimed: float | None, again: float | None, limit: float, relative: boo
 
 
 def spent(records: Sequence[Record]) -> float | None:
-    """The largest epsilon; None if one is not finite, or nobody promised anything."""
+    """Return the largest epsilon; None if any is not finite, or without a mechanism."""
     values = [r.result.epsilon for r in records]
-    known = [x for x in values if x is not None]
-    return max(known) if len(known) == len(values) else None
+    finite = [x for x in values if x is not None]
+    return max(finite) if len(finite) == len(values) else None
 
 
 def reproduction(comparisons: Sequence[Comparison], rules: Rules) -> Reproduction:
-    """What is appended to the entry."""
+    """Return the reproduction that is appended to an entry."""
     first = comparisons[0].again[0].environment
     return Reproduction(
         code=first.fedbench,
@@ -99,59 +99,60 @@ def reproduction(comparisons: Sequence[Comparison], rules: Rules) -> Reproductio
         device=first.device,
         torch=first.torch,
         seeds=[r.scenario.seed for r in comparisons[0].again],
-        cells=[one.repeated(rules.tolerance) for one in comparisons],
+        cells=[each.repeated(rules.tolerance) for each in comparisons],
     )
 
 
 def status(reproductions: Sequence[Reproduction], seeds: Sequence[int] = ()) -> Status:
-    """Contested while a word that stands disagrees; reproduced by one over all ``seeds``.
+    """Return ``contested`` while any reproduction that counts disagrees, else how far it came.
 
-    Of a cell a later word takes the place of an earlier one if it has all the seeds of that.
+    An entry is ``reproduced`` once a cell was played again with all ``seeds``. A later reproduction
+    of a cell replaces an earlier one if it has all its seeds.
     """
     standing: dict[str, list[tuple[set[int], bool]]] = {}
-    for one in reproductions:
-        played = set(one.seeds)
-        for again in one.cells:
-            words = [word for word in standing.get(again.attack, []) if not word[0] <= played]
-            standing[again.attack] = [*words, (played, again.agrees)]
-    words = [word for found in standing.values() for word in found]
+    for each in reproductions:
+        played = set(each.seeds)
+        for again in each.cells:
+            others = [word for word in standing.get(again.attack, []) if not word[0] <= played]
+            standing[again.attack] = [*others, (played, again.agrees)]
+    words = [word for cell_words in standing.values() for word in cell_words]
     if not all(agrees for _, agrees in words):
         return "contested"
     return "reproduced" if any(set(seeds) <= played for played, _ in words) else "claimed"
 
 
 def coverage(entry: Entry) -> str:
-    """How much of it was played again: cells, and the seeds that each of them had at least."""
+    """Say how much of an entry was played again: cells, and seeds that each of them had."""
     most: dict[str, int] = {}
-    for one in entry.reproductions:
-        for again in one.cells:
-            most[again.attack] = max(most.get(again.attack, 0), len(one.seeds))
+    for each in entry.reproductions:
+        for again in each.cells:
+            most[again.attack] = max(most.get(again.attack, 0), len(each.seeds))
     seeds = f"{min(most.values(), default=0)} of {len(entry.seeds)} seeds"
     return f"{len(most)} of {len(entry.cells)} cells, {seeds}"
 
 
-def appended(entry: Entry, found: Reproduction) -> Entry:
-    """The entry with one more reproduction; its id stays."""
-    every = [*entry.reproductions, found]
+def appended(entry: Entry, latest: Reproduction) -> Entry:
+    """Return the entry with one more reproduction; its id stays."""
+    every = [*entry.reproductions, latest]
     return entry.model_copy(update={"reproductions": every, "status": status(every, entry.seeds)})
 
 
 def reproduced(entry: Entry, rules: Rules) -> Iterator[str]:
-    """What its reproductions say that cannot be."""
+    """Yield the claims of an entry's reproductions that cannot be true."""
     expected = status(entry.reproductions, entry.seeds)
     if entry.status != expected:
         yield f"must be {expected} by its reproductions, got {entry.status}"
     claimed = {cell.attack: {m.seed: m.accuracy for m in cell.records} for cell in entry.cells}
-    for one in entry.reproductions:
-        distinct = set(one.seeds)
-        if not one.seeds or len(distinct) < len(one.seeds) or not distinct <= set(entry.seeds):
-            yield f"a reproduction must have seeds of the entry, each once, got {one.seeds}"
+    for each in entry.reproductions:
+        distinct = set(each.seeds)
+        if not each.seeds or len(distinct) < len(each.seeds) or not distinct <= set(entry.seeds):
+            yield f"a reproduction must have seeds of the entry, each once, got {each.seeds}"
             continue
-        for again in one.cells:
+        for again in each.cells:
             if again.attack not in claimed:
                 yield f"a reproduction must be of cells of the entry, got {again.attack!r}"
                 continue
-            before = statistics.fmean(claimed[again.attack][seed] for seed in one.seeds)
+            before = statistics.fmean(claimed[again.attack][seed] for seed in each.seeds)
             if again.difference != again.accuracy - before:
                 got = f"{again.difference} of {again.accuracy}"
                 yield f"{again.attack} was claimed with {before}, got a difference {got}"

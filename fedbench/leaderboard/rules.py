@@ -81,7 +81,7 @@ class Tolerance(_Model):
 
 
 class Rules(_Model):
-    """One version.
+    """One version of the rules.
 
     Args:
         version: From 1 on.
@@ -103,16 +103,16 @@ class Rules(_Model):
     track: tuple[Track, ...]
 
     def named(self, name: str) -> Track | None:
-        """The track of that name."""
+        """Return the track of that name; None if there is none."""
         return next((track for track in self.track if track.name == name), None)
 
     def scenario(self, track: Track) -> Scenario:
-        """What a track fixes, the rest at its defaults."""
+        """Return the scenario that a track fixes, with defaults for all other fields."""
         return Scenario.of(**track.scenario)
 
 
 def read_rules(path: Path) -> Rules:
-    """One version from its file.
+    """Read one version of the rules from its file.
 
     Raises:
         ConfigError: unreadable, a link, not as this model says, or not named by its version.
@@ -164,17 +164,17 @@ def versions(board: Path, broken: dict[Path, str] | None = None) -> dict[int, Ru
     Raises:
         ConfigError: there is none.
     """
-    found = {}
+    by_version = {}
     numbered(board)
     for path in sorted((board / "rules").glob("*.toml")):
         try:
             rules = read_rules(path)
-            found[rules.version] = rules
+            by_version[rules.version] = rules
         except ConfigError as error:
             if broken is None:
                 raise
             broken[path] = str(error)
-    return dict(sorted(found.items()))
+    return dict(sorted(by_version.items()))
 
 
 def changed(board: Path) -> dict[Path, str]:
@@ -185,15 +185,15 @@ def changed(board: Path) -> dict[Path, str]:
             digest = hashlib.sha256(read_limited(path, LARGEST)).hexdigest()
         except ConfigError:  # `versions` says so
             continue
-        known = PUBLISHED.get(number)
-        if known is None:
+        published = PUBLISHED.get(number)
+        if published is None:
             wrong[path] = (
                 f"version {number} is none that this fedbench knows; update it, add the digest to "
                 "PUBLISHED if you wrote that version, or say --own-rules on a board of your own"
             )
-        elif digest != known:
+        elif digest != published:
             wrong[path] = (
-                f"version {number} must be as it was published (sha256 {known[:12]}...), got "
+                f"version {number} must be as it was published (sha256 {published[:12]}...), got "
                 f"{digest[:12]}...; write a new version, or say --own-rules on a board of your own"
             )
     return wrong

@@ -1,4 +1,4 @@
-"""The numbers of an entry, from its records: the same function writes and checks them."""
+"""Numbers of an entry, from its records: the same functions write and check them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ DIGITS = 9  # a quantile's last ones depend on the library, and numbers are comp
 
 
 def is_clean(attack: str) -> bool:
-    """True if the adversary does nothing."""
+    """Return True if the adversary does nothing."""
     return attack.partition(":")[0] == CLEAN
 
 
 def mean(records: Sequence[Record]) -> float:
-    """Accuracy at the last round, over the seeds."""
+    """Return the mean accuracy at the last round over the seeds."""
     return statistics.fmean(r.result.accuracy for r in records)
 
 
 def over(values: Sequence[float], confidence: float) -> Interval:
-    """Mean and interval over two seeds or more."""
-    found = interval(values, confidence)
-    assert found is not None, "the rules ask for more than one seed"
-    low, high = (round(end, DIGITS) for end in found)
+    """Return mean and interval over two seeds or more."""
+    ends = interval(values, confidence)
+    assert ends is not None, "the rules ask for more than one seed"
+    low, high = (round(end, DIGITS) for end in ends)
     return Interval(mean=statistics.fmean(values), low=low, high=high)
 
 
 def attacked(
     records: Sequence[Record], clean: Sequence[Record], mandatory: bool, confidence: float
 ) -> AttackedCell:
-    """A cell over its seeds; ``clean`` are the runs without attack, in the same order."""
+    """Return a cell over its seeds; ``clean`` are the runs without attack, in the same order."""
     attack = records[0].scenario.attack
     accuracies = [r.result.accuracy for r in records]
     lost = [c.result.accuracy - a for c, a in zip(clean, accuracies, strict=True)]
@@ -57,10 +57,10 @@ def attacked(
 
 
 def counted(record: Record) -> float:
-    """Bits up, per parameter and benign message.
+    """Return the uplink bits per parameter and benign message.
 
     Raises:
-        ConfigError: nobody knows them.
+        ConfigError: a secure sum hides them.
     """
     bits = record.result.uplink_bits_per_parameter
     if bits is None or any(r.benign_uplink_bits is None for r in record.rounds):
@@ -72,7 +72,7 @@ def counted(record: Record) -> float:
 
 
 def curve(records: Sequence[Record], confidence: float) -> list[Point]:
-    """Every look at the test data that all seeds had."""
+    """Return every look at the test data that all seeds had."""
     spent = [spending(record) for record in records]
     looks = [{r.step: r.accuracy for r in x.rounds if r.accuracy is not None} for x in records]
     common = sorted(set.intersection(*map(set, looks)))
@@ -87,11 +87,12 @@ def curve(records: Sequence[Record], confidence: float) -> list[Point]:
 
 
 def spending(record: Record) -> list[float]:
-    """Bits per parameter, up and down, of a client that takes part in every round, after each.
+    """Return the bits per parameter, both ways, of a client in every round, after each round.
 
     Up is the mean over the benign messages of a round, down that over all its clients.
     """
-    total, out = 0.0, []
+    total = 0.0
+    out = []
     for r in record.rounds:
         benign = len(r.clients) - r.malicious
         up = (r.benign_uplink_bits or 0) / benign if benign else 0.0
@@ -102,11 +103,11 @@ def spending(record: Record) -> list[float]:
 
 
 def price(records: Sequence[Record]) -> Price | None:
-    """Of the run that gave away most; None if nobody promised anything."""
-    found = [r.privacy for r in records if r.privacy is not None]
-    if not found:
+    """Return the cost of the run with the largest epsilon; None without a mechanism."""
+    costs = [r.privacy for r in records if r.privacy is not None]
+    if not costs:
         return None
-    most = max(found, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
+    most = max(costs, key=lambda cost: math.inf if cost.epsilon is None else cost.epsilon)
     return Price(
         epsilon=most.epsilon,
         delta=most.delta,
@@ -124,24 +125,25 @@ def score(
     epsilon: float | None,
     read: Callable[[AttackedCell], Interval | None] = lambda cell: cell.accuracy,
 ) -> Score | None:
-    """The attack with the lowest mean, of two alike the first by name; by default at the end.
+    """Return the score: that of the attack with the lowest mean, of two alike the first by name.
 
     The clean run is no attack, even where it is the worst.
 
     Args:
         cells: The clean one, and at least one under attack.
-        epsilon: Of the entry.
-        read: The accuracy that counts; None if there is none, and then there is no score.
+        epsilon: Epsilon of the entry.
+        read: Returns the accuracy that counts, by default the last one; if it returns None for
+            any cell, there is no score.
     """
-    known = [(cell, value) for cell in cells if (value := read(cell)) is not None]
-    if len(known) < len(cells):
+    values = [(cell, value) for cell in cells if (value := read(cell)) is not None]
+    if len(values) < len(cells):
         return None
-    attacks = [(value.mean, cell.attack, value) for cell, value in known if cell.impact is not None]
-    _, attack, lowest = min(attacks, key=lambda one: one[:2])
+    attacked = [(cell.attack, value) for cell, value in values if cell.impact is not None]
+    attack, lowest = min(attacked, key=lambda pair: (pair[1].mean, pair[0]))
     return Score(
         worst=lowest,
         attack=attack,
-        clean=next(value for cell, value in known if cell.impact is None),
+        clean=next(value for cell, value in values if cell.impact is None),
         uplink_bits=statistics.fmean(cell.uplink_bits for cell in cells),
         downlink_bits=statistics.fmean(cell.downlink_bits for cell in cells),
         epsilon=epsilon,

@@ -1,4 +1,4 @@
-"""From records to a place on a board, or to all the rules that they break."""
+"""Submit records to a board: they get a place on it, or all the rules that they break."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import Case, alphabet, build, meaning
-from fedbench.leaderboard.entry import Entry, Said
-from fedbench.leaderboard.judge import Finding, errors, judge
+from fedbench.leaderboard.entry import Entry, Statement
 from fedbench.leaderboard.rules import Division, Rules, newest
+from fedbench.leaderboard.verdict import RuleFinding, errors, judge
 from fedbench.results.gather import ARCHIVE
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What became of it.
+    """Outcome of a submission.
 
     Args:
-        board: Where to.
-        records: It is made of.
+        board: Folder of the board.
+        records: Records of the entry.
         findings: Broken rules and doubts.
-        entry: None if a rule is broken.
+        entry: The entry; None if a rule is broken.
         older: Entries of the same system, which it replaces.
     """
 
     board: Path
     records: Sequence[Record]
-    findings: list[Finding]
+    findings: list[RuleFinding]
     entry: Entry | None
     older: list[Path]
 
     def write(self) -> Path:
-        """Onto the board, and off it what it replaces."""
+        """Write the entry onto the board, and remove the entries that it replaces."""
         assert self.entry is not None
         path = boards.write(self.board, self.entry, self.records)
         for orphan in _orphans(path, {record.digest for record in self.records}):
@@ -53,7 +53,7 @@ class Submission:
 
 def submit(
     records: Sequence[Record],
-    said: Mapping[str, Any],
+    statement: Mapping[str, Any],
     board: Path,
     division: Division,
     track: str | None = None,
@@ -63,38 +63,39 @@ def submit(
 
     Args:
         records: Of one system.
-        said: By their authors: the fields of `Said`.
+        statement: Fields of `Statement`.
         board: The folder.
         division: ``closed`` or ``open``.
-        track: None: the one that the records are of.
-        replace: Take the place of an entry of the same system.
+        track: Name of the track; None for the one that the records are of.
+        replace: Whether to take the place of an entry of the same system.
 
     Raises:
         ConfigError: no board, or the records' protocol is not installed.
     """
-    rules, sends = newest(board), alphabet(records[0].scenario.protocol)
+    rules = newest(board)
+    sends = alphabet(records[0].scenario.protocol)
     case = Case(records, rules, division, track or infer(records, rules, division), sends)
-    findings = [*_said(said), *judge(case)]
+    findings = [*_stated(statement), *judge(case)]
     if errors(findings):
         return Submission(board, records, findings, None, [])
-    entry = build(case, Said(**said))
-    older = [path for path, one in _readable(board) if one.system() == entry.system()]
+    entry = build(case, Statement(**statement))
+    older = [path for path, other in _readable(board) if other.system() == entry.system()]
     if older and not replace:
         where = ", ".join(str(path) for path in older)
         text = f"{where} is the same system, played by the same code; --replace takes its place"
-        findings.append(Finding("duplicate", "error", text))
+        findings.append(RuleFinding("duplicate", "error", text))
     return Submission(board, records, findings, None if errors(findings) else entry, older)
 
 
 def _readable(board: Path) -> Iterator[tuple[Path, Entry]]:
-    """The entries of a board; one that is broken is what `check` names, and stops nobody."""
+    """Yield the entries of a board; broken ones, which `check` names, are skipped."""
     for path in filter(boards.is_entry, boards.files(board)):
         with suppress(ConfigError):
             yield path, boards.read(path)
 
 
 def _orphans(beside: Path, digests: set[str]) -> Iterator[Path]:
-    """Archives of just these records without an entry: a submission was killed there."""
+    """Yield archives of just these records without an entry, left by a killed submission."""
     for packed in sorted(beside.parent.glob(f"*{ARCHIVE}")):
         owner = boards.owner(packed)
         if owner is None or owner.exists():
@@ -104,18 +105,18 @@ def _orphans(beside: Path, digests: set[str]) -> Iterator[Path]:
                 yield packed
 
 
-def _said(fields: Mapping[str, Any]) -> Iterator[Finding]:
-    """What authors may not say."""
+def _stated(fields: Mapping[str, Any]) -> Iterator[RuleFinding]:
+    """Yield the fields of a statement that are not allowed."""
     try:
-        Said(**fields)
+        Statement(**fields)
     except ValidationError as error:
-        for one in error.errors():
-            name = ".".join(map(str, one["loc"]))
-            yield Finding(name, "error", f"{one['msg'].lower()}, got {one['input']!r}")
+        for wrong in error.errors():
+            name = ".".join(map(str, wrong["loc"]))
+            yield RuleFinding(name, "error", f"{wrong['msg'].lower()}, got {wrong['input']!r}")
 
 
 def infer(records: Sequence[Record], rules: Rules, division: Division) -> str:
-    """The track of the records' data set; of several the one of which they miss least."""
+    """Return the track of the records' data set; of several the one whose rules they miss least."""
     dataset = records[0].scenario.dataset
     full = meaning("dataset", dataset)
     fitting = [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import inspect
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,12 +15,12 @@ from urllib.parse import quote
 from fedbench.core.files import write_atomically
 from fedbench.leaderboard.board import STEM, archive, place, races
 from fedbench.leaderboard.entry import Entry
-from fedbench.leaderboard.outdated import outdated
 from fedbench.leaderboard.reproduction import coverage
 from fedbench.leaderboard.rules import newest
-from fedbench.leaderboard.site import bars
-from fedbench.leaderboard.site import words as words
-from fedbench.leaderboard.site.races import ENTRIES, Race, race
+from fedbench.leaderboard.site import words
+from fedbench.leaderboard.site.drawings import curves, scatter
+from fedbench.leaderboard.site.views import ENTRIES, RaceSection, section
+from fedbench.tables import numbers
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 GENERATOR: Final = "fedbench leaderboard render"
 TEMPLATES = Path(__file__).parent / "templates"
 
-# Key, head, unit, and the order of the first click.
+# Columns of the table: key, head, unit, and the order of the first click.
 COLUMNS = (
     ("rank", "Rank", "", "ascending"),
     ("name", "Name", "", "ascending"),
@@ -42,71 +44,51 @@ COLUMNS = (
     ("doubts", "Doubts", "", "ascending"),
 )
 
-# What templates may say of an entry and of its parts.
-WORDS = (
-    words.attack,
-    words.bits,
-    coverage,
-    words.budget,
-    words.covers,
-    words.doubts,
-    words.epsilon,
-    words.family,
-    words.interval,
-    words.knows,
-    words.mechanism,
-    words.named,
-    words.percent,
-    words.points,
-    words.protocol,
-    words.resolved,
-    words.rule,
-    words.spread,
-    words.system,
-    words.threat,
-)
-
 
 def render(board: Path, out: Path) -> list[Path]:
-    """Write the pages of a board; those of entries that it no longer has are removed.
+    """Write the pages of a board, and remove those of entries that it no longer has.
 
     Raises:
         ConfigError: an entry or the rules cannot be read, or the folder cannot be written.
     """
     board, out = board.resolve(), out.resolve()
     rules = newest(board)
-    found = [race(key, entries, rules) for key, entries in races(board).items()]
-    made = pages(found, rules.version, board, out)
-    for name, text in made.items():
+    sections = [section(race, entries, rules) for race, entries in races(board).items()]
+    with warnings.catch_warnings():
+        # A browser has letters that the font of matplotlib lacks.
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        texts = pages(sections, rules.version, board, out)
+    for name, text in texts.items():
         write_atomically(out / name, text.encode())
-    for old in stale(out / ENTRIES, {Path(name).name for name in made}):
+    for old in stale(out / ENTRIES, {Path(name).name for name in texts}):
         old.unlink()
-    return [out / name for name in made]
+    return [out / name for name in texts]
 
 
-def pages(found: Sequence[Race], newest: int, board: Path, out: Path) -> dict[str, str]:
-    """Every page by its name; those of the entries first, so that no link is ever dead."""
+def pages(sections: Sequence[RaceSection], newest: int, board: Path, out: Path) -> dict[str, str]:
+    """Return every page by its name, those of the entries first, so that no link is ever dead."""
     templates = environment()
-    page, index = templates.get_template("entry.html"), templates.get_template("index.html")
-    made = {}
-    for one in found:
-        for line in one.views[0].lines:
-            files = links(board, line.entry, out / ENTRIES)
-            made[line.href] = page.render(
-                entry=line.entry, race=one, newest=newest, files=files, size=bars
-            )
-    entries = [entry for one in found for entry in one.entries]
+    page = templates.get_template("entry.html")
+    index = templates.get_template("index.html")
+    texts = {}
+    for race in sections:
+        for row in race.views[0].rows:
+            files = links(board, row.entry, out / ENTRIES)
+            texts[row.href] = page.render(entry=row.entry, race=race, newest=newest, files=files)
+    entries = [entry for race in sections for entry in race.entries]
     choices = {
         "alphabet": sorted({entry.alphabet for entry in entries}),
         "defense": sorted({words.family(words.rule(entry)) for entry in entries}),
         "status": sorted({entry.status for entry in entries}),
     }
-    made["index.html"] = index.render(races=found, newest=newest, columns=COLUMNS, choices=choices)
-    return made
+    texts["index.html"] = index.render(
+        races=sections, newest=newest, columns=COLUMNS, choices=choices
+    )
+    return texts
 
 
 def links(board: Path, entry: Entry, folder: Path) -> list[tuple[str, str]]:
-    """The files of an entry, as a page in ``folder`` names them."""
+    """Return the files of an entry, by what they are, as a page in ``folder`` links to them."""
     path = place(board, entry)
     files = {
         "entry (json)": path,
@@ -120,23 +102,23 @@ def links(board: Path, entry: Entry, folder: Path) -> list[tuple[str, str]]:
     ]
 
 
-def stale(folder: Path, kept: set[str]) -> list[Path]:
-    """Pages of ours that no entry belongs to; what else lies there is not ours to remove."""
+def stale(folder: Path, current: set[str]) -> list[Path]:
+    """Return the pages that `render` wrote for entries that are gone; other files are not ours."""
     return [
         path
         for path in sorted(folder.glob("*.html"))
-        if path.name not in kept
+        if path.name not in current
         and STEM.fullmatch(path.stem)
         and GENERATOR in path.read_text("utf-8", errors="replace")[:1000]
     ]
 
 
 def environment() -> Environment:
-    """Templates in which everything is escaped, but the style and the script of this package."""
+    """Return templates that escape everything but the style, the script and the drawings."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
@@ -145,21 +127,22 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    style, script = ((TEMPLATES / f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
-    made.globals.update(
+    style = (TEMPLATES / "page.css").read_text("utf-8")
+    script = (TEMPLATES / "page.js").read_text("utf-8")
+    templates.globals.update(
         style=Markup(style),
         script=Markup(script),
         policy=policy(style, script),
         generator=GENERATOR,
     )
-    made.filters.update({word.__name__: word for word in WORDS})
-    made.filters["outdated"] = outdated
-    made.filters.update(bar=bars.bar, curves=bars.curves, px="{:.1f}".format)
-    return made
+    for texts in (numbers, words):
+        templates.filters.update(inspect.getmembers(texts, inspect.isfunction))
+    templates.filters.update(scatter=scatter, curves=curves, coverage=coverage)
+    return templates
 
 
 def policy(style: str, script: str) -> str:
-    """Nothing is loaded from anywhere, and nothing runs but this style and this script."""
+    """Return a policy under which nothing is loaded, and only this style and this script run."""
     return (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"

@@ -1,0 +1,214 @@
+"""Title, legend and caption around panels that matplotlib's constrained layout arranges."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from fedbench.core.errors import ConfigError
+from fedbench.figures.style import FAINT, WORST, Key
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Inches.
+WIDTH = 10.0
+MARGIN = 0.25
+TALLEST = 400.0  # limit of matplotlib for a PNG of 160 dots an inch
+LINE = 1.35  # height of a line of text, times its size
+
+
+@dataclass(frozen=True)
+class Words:
+    """Texts around the panels of a figure.
+
+    Args:
+        title: What the figure shows.
+        subtitle: What was run.
+        caption: What its signs mean, in paragraphs.
+    """
+
+    title: str
+    subtitle: str
+    caption: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """A figure whose head and foot have a fixed height, and whose panels share the rest.
+
+    Args:
+        figure: The figure.
+        panels: Its panels, row by row.
+        columns: Panels in a row.
+        head: Inches above the panels.
+        foot: Inches below the panels.
+    """
+
+    figure: Figure
+    panels: list[Axes]
+    columns: int
+    head: float
+    foot: float
+
+    def fit(self, inches: float) -> Figure:
+        """Make the panels of the first column ``inches`` high together, and fix the layout.
+
+        Raises:
+            ConfigError: the figure would be too tall.
+        """
+        first = self.panels[:: self.columns]
+        extra = 3.0  # for titles, ticks and labels; corrected when they are measured
+        for _ in range(4):
+            height = self.head + inches + extra + self.foot
+            if not height <= TALLEST:
+                raise ConfigError(
+                    f"a figure must be at most {TALLEST:g} inches tall, got {height:.0f}; "
+                    "plot fewer records"
+                )
+            self.figure.set_figheight(height)
+            side = MARGIN / self.figure.get_figwidth()
+            share = 1 - (self.head + self.foot) / height
+            rect = (side, self.foot / height, 1 - 2 * side, share)
+            self.figure.set_layout_engine("constrained", rect=rect, w_pad=0.08, h_pad=0.06)
+            self.figure.draw_without_rendering()
+            drawn = height * sum(axes.get_position().height for axes in first)
+            if abs(inches - drawn) < 0.01:
+                break
+            extra += inches - drawn
+        self.figure.set_layout_engine("none")
+        return self.figure
+
+
+def page(
+    words: Words,
+    keys: Sequence[Key] = (),
+    rows: int = 1,
+    columns: int = 1,
+    width: float = WIDTH,
+    **grid: Any,
+) -> Page:
+    """Return a figure with its texts, its legend and empty panels; call `Page.fit` at the end."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import ScaledTranslation
+
+    figure = Figure(figsize=(width, 1.0))
+    FigureCanvasAgg(figure)  # measures texts with one renderer, where a bare figure makes many
+    corner = figure.dpi_scale_trans + ScaledTranslation(0, 1, cast(Any, figure.transFigure))
+    room = width - 2 * MARGIN
+    y = 0.2
+    for text, size, weight, colour in (
+        (words.title, 15.0, "bold", None),
+        (words.subtitle, 10.0, "normal", FAINT),
+    ):
+        lines = wrap(text, room, size * (1.2 if weight == "bold" else 1))
+        look: dict[str, Any] = {
+            "fontsize": size,
+            "fontweight": weight,
+            **({"color": colour} if colour else {}),
+        }
+        block = "\n".join(lines)
+        figure.text(MARGIN, -y, block, va="top", transform=corner, linespacing=LINE, **look)
+        y += len(lines) * LINE * size / 72 + 0.04
+    if keys:
+        y += 0.08
+        y += _legend(figure, keys, room, loc="upper left", bbox_to_anchor=(MARGIN, -y), at=corner)
+    caption = [line for text in words.caption.splitlines() for line in wrap(text, room, 8.0)]
+    bottom = figure.dpi_scale_trans
+    figure.text(
+        MARGIN,
+        0.15,
+        "\n".join(caption),
+        va="bottom",
+        transform=bottom,
+        linespacing=1.4,
+        fontsize=8,
+        color=FAINT,
+    )
+    foot = 0.27 + len(caption) * 1.4 * 8 / 72
+    panels = figure.subplots(rows, columns, squeeze=False, **grid)
+    return Page(figure, list(panels.flat), columns, y + 0.08, foot)
+
+
+def multiples(
+    words: Words, keys: Sequence[Key], names: Sequence[tuple[str, str]], xlabel: str
+) -> Page:
+    """Return a page of equal panels that share their axes of accuracies.
+
+    Args:
+        words: Texts around the panels.
+        keys: Signs of the legend.
+        names: Name of each panel, and a note below it in the colour of the worst case.
+        xlabel: Label of the horizontal axes.
+    """
+    count = len(names)
+    columns = 1 if count == 1 else 2 if count <= 4 else 3 if count <= 12 else 4
+    rows = math.ceil(count / columns)
+    sheet = page(words, keys, rows, columns, sharex=True, sharey=True)
+    width = (WIDTH - 2 * MARGIN - 0.6) / columns - 0.2
+    for i, axes in enumerate(sheet.panels):
+        if i >= count:
+            axes.set_visible(False)
+            continue
+        name, note = names[i]
+        below = wrap(note, width, 8.5)
+        note = "\n".join(below)
+        above: dict[str, Any] = {
+            "xytext": (0, 5),
+            "textcoords": "offset points",
+            "in_layout": False,
+        }
+        axes.annotate(note, (0, 1), xycoords="axes fraction", color=WORST, fontsize=8.5, **above)
+        title = "\n".join(wrap(name, width / 1.2, 9.5))
+        axes.set_title(title, fontsize=9.5, pad=6 + 8.5 * LINE * len(below))
+        if i % columns == 0:
+            axes.set_ylabel("accuracy, %")
+        if i + columns >= count:
+            axes.set_xlabel(xlabel)
+            axes.tick_params(labelbottom=True)
+    return sheet
+
+
+def fit_multiples(sheet: Page) -> Figure:
+    """Give the panels a height that suits their number; see `Page.fit`."""
+    height = {1: 4.0, 2: 2.6}.get(sheet.columns, 1.7)
+    return sheet.fit(height * len(sheet.panels) / sheet.columns)
+
+
+def _legend(figure: Figure, keys: Sequence[Key], room: float, at: Any, **place: Any) -> float:
+    """Draw the legend with as many columns as fit, and return its height in inches."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], label="\n".join(wrap(key.label, room - 0.6, 9)), **key.look())
+        for key in keys
+    ]
+    for columns in range(len(keys), 0, -1):
+        legend = figure.legend(handles=handles, ncols=columns, bbox_transform=at, **place)
+        box = legend.get_window_extent()
+        if box.width <= room * figure.dpi or columns == 1:
+            break
+        legend.remove()
+    return float(box.height / figure.dpi)
+
+
+def wrap(text: str, inches: float, size: float, most: int = 8) -> list[str]:
+    """Return the text in at most ``most`` lines of about ``inches`` at ``size`` points.
+
+    A name of a plug-in may be broken behind the commas between its parameters.
+
+    >>> wrap("dyn-opt:search=all,via=wire + mean", 1.2, 9)
+    ['dyn-opt:', 'search=all,', 'via=wire + mean']
+    """
+    letters = max(int(inches * 72 / (0.53 * size)), 4)
+    spaced = re.sub(r",(?=\S)", ", ", text[: 2 * most * letters]).replace(":", ":\u200b ")
+    lines = textwrap.wrap(spaced, letters)
+    if len(lines) > most:
+        lines = [*lines[: most - 1], lines[most - 1][: letters - 1] + "…"]
+    return [line.replace(":\u200b ", ":").replace("\u200b", "") for line in lines]

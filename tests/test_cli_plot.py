@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sample_records import sample_record, sample_round
 
 from fedbench.cli import main
 from fedbench.experiment.compatibility import resolve
-from fedbench.experiment.measurements import Result, Round, Spread, Timing
-from fedbench.experiment.record import Environment, Record
 from fedbench.experiment.scenario import Scenario
 
 
@@ -18,52 +17,15 @@ def write(folder: Path, looks: int = 2, attacks: tuple[str, ...] = ("none", "sig
     for attack in attacks:
         for seed in (0, 1):
             scenario = Scenario(attack=attack, seed=seed, rounds=3)
-            rounds = [
-                Round(
-                    step=step,
-                    clients=[0, 1],
-                    malicious=1,
-                    accepted=2,
-                    rejected_honest=0,
-                    rejected_malicious=0,
-                    skipped=False,
-                    uplink_bits=64,
-                    benign_uplink_bits=32,
-                    downlink_bits=64,
-                    accuracy=0.2 + 0.3 * step,
-                )
-                for step in range(looks)
-            ]
-            Record(
+            rounds = [sample_round(step, 0.2 + 0.3 * step) for step in range(looks)]
+            accuracy = 0.5 if attack == "none" else 0.3 + 0.1 * seed
+            record = sample_record(
+                resolve(scenario).scenario,
+                rounds,
+                {"accuracy": accuracy},
                 id=resolve(scenario).id(),
-                scenario=resolve(scenario).scenario,
-                data_digest="digest",
-                parameters=100,
-                vote=False,
-                mechanism="none",
-                environment=Environment(
-                    fedbench="0.1.0",
-                    python="3.11",
-                    torch="2.6",
-                    numpy="1.26",
-                    platform="linux",
-                    device="cpu",
-                    executor="loop",
-                    threads=1,
-                ),
-                rounds=rounds,
-                result=Result(
-                    accuracy=0.5 if attack == "none" else 0.3 + 0.1 * seed,
-                    loss=1.0,
-                    per_client=Spread(mean=0.5, std=0.1, min=0.2, max=0.9),
-                    uplink_bits_per_parameter=32.0,
-                    downlink_bits_per_parameter=32.0,
-                    model_bits=3200,
-                    skipped_rounds=0,
-                ),
-                flags=[],
-                timing=Timing(seconds=1.0, peak_memory_mib=100.0),
-            ).write(folder)
+            )
+            record.write(folder)
 
 
 def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -8,15 +8,16 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
+from sample_records import sample_record, sample_round
 
 from fedbench.cli import terminal as live
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell, Skipped
-from fedbench.experiment.measurements import Result, Round, Spread, Timing
-from fedbench.experiment.record import Environment, Record
+from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.figures import survival, systems
 from fedbench.results import summary
@@ -33,70 +34,27 @@ def cell(protocol: str, defense: str, attack: str, mechanism: str = "none") -> C
     return Cell(Scenario(**fields, mechanism=mechanism))  # type: ignore[arg-type]
 
 
-def round_(step: int, accuracy: float | None = None, rejected: int = 0) -> Round:
-    return Round(
-        step=step,
-        clients=[0, 1],
-        malicious=1,
-        accepted=2 - rejected,
-        rejected_honest=0,
-        rejected_malicious=rejected,
-        skipped=False,
-        uplink_bits=64,
-        benign_uplink_bits=32,
-        downlink_bits=64,
-        accuracy=accuracy,
-    )
-
-
 def record(
     of: Cell,
     seed: int,
     accuracy: float,
     *,
-    up: float = 32.0,
-    epsilon: float | None = None,
-    flags: Sequence[str] = (),
     rejected: int = 0,
-    entropy: float | None = None,
-    model_bits: int = 3200,
-    sparsity: float | None = None,
-    own: float | None = None,
+    flags: Sequence[str] = (),
+    **result: Any,
 ) -> Record:
-    return Record(
-        id="0" * 16,
-        scenario=of.scenario.model_copy(update={"seed": seed}),
-        data_digest="digest",
-        parameters=100,
-        vote=of.defense == "vote",
-        mechanism=of.scenario.mechanism,
-        environment=Environment(
-            fedbench="0.1.0",
-            python="3.11",
-            torch="2.6",
-            numpy="1.26",
-            platform="linux",
-            device="cpu",
-            executor="loop",
-            threads=1,
-        ),
-        rounds=[round_(0, accuracy, rejected)],
-        result=Result(
-            accuracy=accuracy,
-            loss=1.0,
-            per_client=Spread(mean=0.51, std=0.08, min=0.21, max=0.91),
-            uplink_bits_per_parameter=up,
-            downlink_bits_per_parameter=20.31,
-            entropy_bits_per_parameter=entropy,
-            model_bits=model_bits,
-            sparsity=sparsity,
-            local_accuracy=own,
-            skipped_rounds=0,
-            epsilon=epsilon,
-        ),
-        flags=list(flags),
-        timing=Timing(seconds=5.31, peak_memory_mib=100.0),
-    )
+    """A run of one round; ``result`` changes its result."""
+    only = sample_round(0, accuracy, accepted=2 - rejected, rejected_malicious=rejected)
+    scenario = of.scenario.model_copy(update={"seed": seed})
+    names = {
+        "up": "uplink_bits_per_parameter",
+        "entropy": "entropy_bits_per_parameter",
+        "own": "local_accuracy",
+    }
+    result = {names.get(name, name): value for name, value in result.items()}
+    result["downlink_bits_per_parameter"] = 20.31
+    vote = of.defense == "vote"
+    return sample_record(scenario, [only], result, vote=vote, flags=list(flags))
 
 
 def sweep() -> Results:
@@ -121,8 +79,26 @@ def masks() -> Results:
     for attack in ("none", "rank-reversal"):
         of, dense = cell("fedpm", "mean", attack), cell("fedavg", "mean", attack)
         found[of] = [
-            record(of, 0, 0.75, up=1.001, entropy=0.9, model_bits=100, sparsity=0.4, own=0.7),
-            record(of, 1, 0.95, up=0.995, entropy=1.0, model_bits=102, sparsity=0.5, own=0.8),
+            record(
+                of,
+                0,
+                0.75,
+                up=1.001,
+                entropy=0.9,
+                model_bits=100,
+                sparsity=0.4,
+                own=0.7,
+            ),
+            record(
+                of,
+                1,
+                0.95,
+                up=0.995,
+                entropy=1.0,
+                model_bits=102,
+                sparsity=0.5,
+                own=0.8,
+            ),
         ]
         found[dense] = [record(dense, seed, 1.0, sparsity=0.0) for seed in (0, 1)]
     return found
@@ -271,8 +247,24 @@ def test_rejected_messages_have_a_column_only_if_there_are_any() -> None:
 def test_a_row_is_the_mean_over_the_seeds_that_measured_it() -> None:
     of = cell("fedpm", "mean", "none")
     found = [
-        record(of, 0, 0.5, entropy=0.8, model_bits=100, sparsity=0.2, own=0.6),
-        record(of, 1, 0.5, entropy=1.0, model_bits=200, sparsity=0.5, own=0.9),
+        record(
+            of,
+            0,
+            0.5,
+            entropy=0.8,
+            model_bits=100,
+            sparsity=0.2,
+            own=0.6,
+        ),
+        record(
+            of,
+            1,
+            0.5,
+            entropy=1.0,
+            model_bits=200,
+            sparsity=0.5,
+            own=0.9,
+        ),
         record(of, 2, 0.5, model_bits=300),
     ]
     row = rows({of: found})[0]
@@ -493,7 +485,7 @@ def test_outside_a_terminal_each_run_is_a_plain_line() -> None:
     console = Console(file=out, width=40, force_terminal=False)
     with live.watcher(console, list(results), [0, 1, 2]) as watcher:
         watcher.started(of, 0)
-        watcher.round(of, 0, round_(0))
+        watcher.round(of, 0, sample_round(0))
         watcher.finished(of, record(of, 0, 0.102))
         watcher.failed(of, 1, "[boom] it broke")
     assert out.getvalue() == (
@@ -511,7 +503,7 @@ def test_a_run_has_a_line_with_round_accuracy_and_time_left(
     watcher = live.watcher(console, [of], [0, 1])
     watcher.started(of, 0)
     for step in range(10):
-        watcher.round(of, 0, round_(step, 0.5 if step == 4 else None))
+        watcher.round(of, 0, sample_round(step, 0.5 if step == 4 else None))
     now = 120.0  # ten rounds in 20 s: 30 more take 60 s; the other run another 80 s
     run, overall = drawn(watcher, console)[:2]
     assert run.startswith("fedavg + mean / dyn-opt, seed 0")
@@ -525,7 +517,7 @@ def test_a_finished_run_moves_from_the_lines_to_the_table() -> None:
     watcher = live.watcher(console, [of], [0])
     watcher.started(of, 0)
     watcher.finished(of, record(of, 0, 0.102))
-    watcher.round(of, 0, round_(39))  # its queue is slower than its result
+    watcher.round(of, 0, sample_round(39))  # its queue is slower than its result
     lines = drawn(watcher, console)
     assert lines[0].startswith("1 of 1 runs done")
     assert not any("round" in one for one in lines)

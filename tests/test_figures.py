@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from sample_records import sample_record, sample_round
 
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell
-from fedbench.experiment.measurements import Result, Round, Spread, Timing
-from fedbench.experiment.record import Environment, Privacy, Record
+from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.figures import bits, epsilon, heatmap, impact, layout, rounds, style, systems
 from fedbench.figures.kinds import KINDS
@@ -46,23 +46,7 @@ def record(
     epsilon: float | None = None,
     code: str = "0.1.0",
 ) -> Record:
-    """A run that was looked at in every round; None: it was not."""
-    looks = [
-        Round(
-            step=step,
-            clients=[0, 1],
-            malicious=1,
-            accepted=2,
-            rejected_honest=0,
-            rejected_malicious=0,
-            skipped=False,
-            uplink_bits=64,
-            benign_uplink_bits=32,
-            downlink_bits=64,
-            accuracy=accuracy,
-        )
-        for step, accuracy in enumerate(accuracies)
-    ]
+    """A run that was evaluated in every round; None: it was not."""
     claim = Privacy(
         epsilon=epsilon,
         delta=1e-5,
@@ -72,38 +56,18 @@ def record(
         sampler="fixed",
         winner="rdp",
     )
-    assert accuracies[-1] is not None
-    return Record(
-        id="0" * 16,
-        scenario=of.scenario.model_copy(update={"seed": seed}),
-        data_digest="digest",
-        parameters=100,
-        vote=False,
-        mechanism=of.scenario.mechanism,
-        environment=Environment(
-            fedbench=code,
-            python="3.11",
-            torch="2.6",
-            numpy="1.26",
-            platform="linux",
-            device="cpu",
-            executor="loop",
-            threads=1,
-        ),
+    up, down = bits
+    result = {
+        "uplink_bits_per_parameter": up,
+        "downlink_bits_per_parameter": down,
+        "epsilon": epsilon,
+    }
+    return sample_record(
+        of.scenario.model_copy(update={"seed": seed}),
+        [sample_round(step, accuracy) for step, accuracy in enumerate(accuracies)],
+        result,
         privacy=None if of.scenario.mechanism == "none" else claim,
-        rounds=looks,
-        result=Result(
-            accuracy=accuracies[-1],
-            loss=1.0,
-            per_client=Spread(mean=0.5, std=0.1, min=0.2, max=0.9),
-            uplink_bits_per_parameter=bits[0],
-            downlink_bits_per_parameter=bits[1],
-            model_bits=3200,
-            skipped_rounds=0,
-            epsilon=epsilon,
-        ),
-        flags=[],
-        timing=Timing(seconds=1.0, peak_memory_mib=100.0),
+        code=code,
     )
 
 

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 import tomli_w
+from sample_records import sample_record, sample_round
 
 from fedbench.cli import main
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.fingerprint import code_version
-from fedbench.experiment.measurements import Result, Round, Spread, Timing
-from fedbench.experiment.record import Environment, Privacy, Record
+from fedbench.experiment.measurements import Timing
+from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import Case, build
@@ -90,51 +91,25 @@ def played(
     given = {"protocol": "signsgd", **TRACK, **fields, "attack": attack, "seed": seed}
     scenario = resolve(Scenario.of(**given)).scenario
     rounds = [
-        Round(
-            step=step,
+        sample_round(
+            step,
+            accuracy if step == scenario.rounds - 1 else accuracy / 2,
             clients=[0, 1, 2, 3, 4],
-            malicious=1,
             accepted=5,
-            rejected_honest=0,
-            rejected_malicious=0,
-            skipped=False,
             uplink_bits=5 * up * D,
             benign_uplink_bits=4 * up * D,
             downlink_bits=5 * 32 * D,
-            accuracy=accuracy if step == scenario.rounds - 1 else accuracy / 2,
         )
         for step in range(scenario.rounds)
     ]
-    result = Result(
-        accuracy=accuracy,
-        loss=1.0,
-        per_client=Spread(mean=accuracy, std=0.0, min=accuracy, max=accuracy),
-        uplink_bits_per_parameter=up,
-        downlink_bits_per_parameter=32,
-        model_bits=D,
-        skipped_rounds=0,
-    )
-    environment = Environment(
-        fedbench="0.0.1+0123456789ab",
-        python="3.11",
-        torch="2",
-        numpy="2",
-        platform="a machine",
-        device="cpu",
-        executor="loop",
-        threads=1,
-    )
-    return Record(
+    return sample_record(
+        scenario,
+        rounds,
+        {"uplink_bits_per_parameter": up, "model_bits": D},
         id=hashlib.sha256(scenario.model_dump_json().encode()).hexdigest()[:16],
-        scenario=scenario,
         data_digest=DATA,
-        parameters=D,
         vote=True,
-        mechanism=scenario.mechanism,
-        environment=environment,
-        rounds=rounds,
-        result=result,
-        flags=[],
+        code="0.0.1+0123456789ab",
         timing=Timing(seconds=float(seed + 1), peak_memory_mib=1.0),
     ).sealed()
 

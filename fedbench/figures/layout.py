@@ -206,7 +206,7 @@ def wrap(text: str, inches: float, size: float, most: int = 8) -> list[str]:
     >>> wrap("dyn-opt:search=all,via=wire + mean", 1.2, 9)
     ['dyn-opt:', 'search=all,', 'via=wire + mean']
     """
-    letters = max(int(inches * 72 / (0.53 * size)), 4)
+    letters = max(int(inches * 72 / (0.56 * size)), 4)
     spaced = re.sub(r",(?=\S)", ", ", text[: 2 * most * letters]).replace(":", ":\u200b ")
     lines = textwrap.wrap(spaced, letters)
     if len(lines) > most:

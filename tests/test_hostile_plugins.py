@@ -588,12 +588,12 @@ def test_how_many_messages_were_rejected_is_counted_over_the_rounds_of_the_attac
     setup, state = attacked(prepared(), attack_from=1)
     first = play_round(setup, state, 0)
     rounds = [
-        first.model_copy(update={"malicious": 4, "rejected_malicious": 4}),
-        first.model_copy(update={"step": 1, "malicious": 2, "rejected_malicious": 2}),
+        dataclasses.replace(first, malicious=4, rejected_malicious=4),
+        dataclasses.replace(first, step=1, malicious=2, rejected_malicious=2),
     ]
     for rejected, flag in ((2, "all"), (1, "most"), (0, None)):
-        last = {"step": 2, "malicious": 2, "rejected_malicious": rejected}
-        record = build_record(setup, state, [*rounds, first.model_copy(update=last)], 1.0)
+        last = dataclasses.replace(first, step=2, malicious=2, rejected_malicious=rejected)
+        record = build_record(setup, state, [*rounds, last], 1.0)
         flags = [text for text in record.flags if "were" in text]
         assert flags == ([f"{flag} malicious messages were rejected"] if flag else [])
 

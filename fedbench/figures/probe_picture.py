@@ -11,7 +11,14 @@ from torch import Tensor
 
 from fedbench.figures.layout import Words, page, wrap
 from fedbench.figures.style import INK, RULE, save, styled
-from fedbench.probes.inversion import MESSAGE, RAW, SAME_CLASS, Reconstruction, InversionReport, InvertedSystem
+from fedbench.probes.inversion import (
+    MESSAGE,
+    RAW,
+    SAME_CLASS,
+    InversionReport,
+    InvertedSystem,
+    Reconstruction,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

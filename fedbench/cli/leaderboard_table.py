@@ -171,7 +171,7 @@ LEGEND = {
 
 
 def legend(options: ConsoleOptions) -> RichTable:
-    """Explain the columns."""
+    """Return a list that explains the columns."""
     return listed(LEGEND.items(), options)
 
 

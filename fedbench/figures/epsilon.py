@@ -146,7 +146,8 @@ def _places(drawn: Sequence[NoiseLine]) -> dict[str, tuple[float, float]]:
     used = {place for line in drawn for place, _ in _marks(line)}
     powers = [_power(epsilon) for epsilon in used if isinstance(epsilon, float)]
     air = max(0.04 * (max(powers) - min(powers)), 0.1)
-    low, high = min(powers) - air, max(powers) + air
+    low = min(powers) - air
+    high = max(powers) + air
     places = {"ε": (low, high)}
     width = STRIP * (high - low)
     for strip in (strip for strip in STRIPS if strip in used):

@@ -18,14 +18,18 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schemas() -> dict[str, str]:
-    """Name of the file, and its text: entries and records as they are written, rules as read."""
+    """Return file names and texts: entries and records as they are written, rules as read."""
     models: dict[str, type[BaseModel]] = {"entry": Entry, "record": Record}
-    found = {name: one.model_json_schema(mode="serialization") for name, one in models.items()}
-    for schema in found.values():
+    by_name = {
+        name: model.model_json_schema(mode="serialization") for name, model in models.items()
+    }
+    for schema in by_name.values():
         _unwritten_optional(schema)
-    found["rules"] = Rules.model_json_schema()
-    texts = {name: {"$schema": DRAFT, **schema} for name, schema in found.items()}
-    return {f"{name}.json": json.dumps(text, indent=1) + "\n" for name, text in texts.items()}
+    by_name["rules"] = Rules.model_json_schema()
+    return {
+        f"{name}.json": json.dumps({"$schema": DRAFT, **schema}, indent=1) + "\n"
+        for name, schema in by_name.items()
+    }
 
 
 def _unwritten_optional(schema: dict[str, Any]) -> None:
@@ -36,7 +40,7 @@ def _unwritten_optional(schema: dict[str, Any]) -> None:
 
 
 def write(out: Path) -> list[Path]:
-    """All of them into a folder."""
+    """Write all schemas into a folder, and return their paths."""
     texts = schemas()
     for name, text in texts.items():
         write_atomically(out / name, text.encode())

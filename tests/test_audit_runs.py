@@ -12,7 +12,7 @@ from torch import Tensor
 from fedbench.audits.campaign import AuditPlan, fitting
 from fedbench.audits.canaries import Canaries, Planted, Watched, model, play
 from fedbench.audits.finding import AuditFinding
-from fedbench.audits.runs import flock, ready
+from fedbench.audits.runs import plant, ready
 from fedbench.core.errors import ConfigError, NoTheorem
 from fedbench.core.rng import Key
 from fedbench.experiment.scenario import Scenario
@@ -96,7 +96,7 @@ def test_an_adversary_sees_what_the_scenario_says(
     mechanism: str, changes: dict[str, Any], seen_by_all: bool
 ) -> None:
     setup = ready(small(mechanism, **changes), 10)
-    birds = flock(setup, torch.ones(10, dtype=torch.bool), "signs")
+    birds = plant(setup, torch.ones(10, dtype=torch.bool), "signs")
     run_state = begin(setup)
     start, moves = model(setup, run_state), []
     for step, seen in enumerate(play(setup, run_state, birds)):

@@ -1,4 +1,4 @@
-"""Campaign of audits: what is asked for, and the audits that answer it."""
+"""Campaign of audits: one mechanism, audited by several methods."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.scenario import Scenario
 
 METHODS = ("mechanism", "one-run", "one-shot")
-PROTOCOLS = ("fedavg", "fedpm", "signsgd")  # one of which fits any mechanism of ours
+PROTOCOLS = ("fedavg", "fedpm", "signsgd")  # each mechanism of ours fits one of these
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class AuditPlan:
     """Options of a campaign of audits.
 
     Args:
-        scenario: The run; of ``mechanism``, only its mechanism, protocol and claim.
-        methods: Of `METHODS`.
-        confidence: Of every lower bound.
-        releases: Of each of two neighbours, for ``mechanism``.
-        dim: Coordinates of a release there.
+        scenario: The run; the method ``mechanism`` uses only its mechanism, protocol and claim.
+        methods: Some of `METHODS`.
+        confidence: Probability that a lower bound is right.
+        releases: Releases of each neighbour, for the method ``mechanism``.
+        dim: Coordinates of such a release.
         canaries: Clients of the run that are canaries.
     """
 
@@ -49,19 +49,19 @@ class AuditPlan:
             require("--canaries", self.canaries, 4 <= self.canaries <= most, rule)
 
     def findings(self, method: str) -> list[AuditFinding]:
-        """Run a method; a refutation counts if it is found again, with another seed.
+        """Run a method; if it refutes the claim, run it with another seed, and return the weaker.
 
-        One audit in twenty is allowed to be wrong at 95 % confidence, two in a row are one in 400.
+        At 95 % confidence one audit in 20 may be wrong, but only two of two in 400.
 
         Raises:
-            ConfigError: it does not apply.
+            ConfigError: the method does not apply.
         """
-        found = self.once(method, self.scenario)
-        if not any(one.broken for one in found):
-            return found
+        findings = self.once(method, self.scenario)
+        if not any(finding.broken for finding in findings):
+            return findings
         fresh = self.scenario.model_copy(update={"seed": self.scenario.seed + 1})
-        both = zip(found, self.once(method, fresh), strict=True)
-        return [min(pair, key=lambda one: one.epsilon) for pair in both]
+        pairs = zip(findings, self.once(method, fresh), strict=True)
+        return [min(pair, key=lambda finding: finding.epsilon) for pair in pairs]
 
     def once(self, method: str, scenario: Scenario) -> list[AuditFinding]:
         """Run a method with the scenario's seed."""
@@ -88,7 +88,7 @@ class AuditPlan:
     def play(
         self, say: Callable[[str], None], lenient: bool = False
     ) -> Iterator[AuditFinding | str]:
-        """All findings, one after the other; ``lenient``: why a method did not apply, instead."""
+        """Yield all findings; if ``lenient``, a reason in place of a method that does not apply."""
         for method in self.methods:
             say(method)
             try:
@@ -100,7 +100,7 @@ class AuditPlan:
 
 
 def fitting(mechanism: str, names: Sequence[str] = PROTOCOLS) -> str:
-    """The first protocol for which the mechanism was proved.
+    """Return the first protocol that the mechanism fits.
 
     >>> fitting("noisy-sign")
     'signsgd'

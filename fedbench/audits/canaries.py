@@ -1,4 +1,4 @@
-"""Canary clients in a real run, and what the adversary that the scenario names sees of them."""
+"""Canary clients in a real run, and what the scenario's adversary observes of them."""
 
 import dataclasses
 import math
@@ -19,22 +19,22 @@ from fedbench.payload import Payload, Spec
 from fedbench.run import play_round
 
 Form = Literal["signs", "sphere"]
-FAR = 10.0  # times the clip: the mechanism has to shorten it
+FAR = 10.0  # times the clip, so that the mechanism has to clip it
 
 
 @dataclass(frozen=True, eq=False)
 class Canaries:
-    """The last ``m`` clients of a run, who do not train.
+    """The last ``m`` clients of a run, which do not train.
 
-    One that is there sends ``idle + radius u`` in each of its rounds, with a random unit vector
-    ``u`` of its own; one that is not sends ``idle``, what a client would that learned nothing. Both
-    keep to the mechanism, so that the two are neighbours in the sense of zero-out.
+    A present canary sends ``idle + radius u`` in each of its rounds, with a random unit vector
+    ``u`` of its own; an absent one sends ``idle``, as a client that learned nothing. Both comply
+    with the mechanism, so the two are neighbours in the sense of zero-out.
 
     Args:
-        there: ``(m,)`` bool.
-        first: The client that is canary 0.
-        radius: Of the update, before the mechanism clips it.
-        key: Of the directions.
+        there: ``(m,)`` bool, true for canaries that are present.
+        first: Client that is canary 0.
+        radius: L2 norm of the update before the mechanism clips it.
+        key: Key of the directions.
         form: ``signs``: ``u`` is in ``{-1, 1}^d / sqrt(d)``; ``sphere``: uniform on the sphere.
     """
 
@@ -48,28 +48,28 @@ class Canaries:
         return len(self.there)
 
     def direction(self, j: int, d: int) -> Tensor:
-        """``(d,)``, of length 1: the same whenever it is asked for."""
+        """Return the unit vector ``(d,)`` of canary ``j``, the same at every call."""
         key = self.key.fold("direction", j)
         x = key.flips(d) if self.form == "signs" else key.normal(d)
         return torch.nn.functional.normalize(x, dim=0)
 
     def update(self, j: int, idle: Tensor) -> Tensor:
-        """Return the update of canary ``j``, which does not train."""
+        """Return the update ``(d,)`` of canary ``j``."""
         if not bool(self.there[j]):
             return idle
         return idle + self.radius * self.direction(j, len(idle)).to(idle)
 
     def rows(self, ids: Sequence[int]) -> dict[int, int]:
-        """Map rows of a round to the canaries that are in them."""
+        """Map the rows of a round, of clients ``ids``, to their canaries."""
         return {row: i - self.first for row, i in enumerate(ids) if i >= self.first}
 
 
 @dataclass(frozen=True, eq=False)
 class Planted(Executor):
-    """Some rows are given, the others are trained as they would be.
+    """Executor in which some rows are given, and the others train as usual.
 
     Args:
-        inner: Who trains.
+        inner: Executor of the other rows.
         given: Updates ``(d,)`` by row of this round.
     """
 
@@ -77,26 +77,24 @@ class Planted(Executor):
     given: dict[int, Tensor]
 
     def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
-        """See `Executor.train`; what a canary remembers stays as it is."""
+        """See `Executor.train`; the memory of a canary does not change."""
         honest = [row for row in range(len(clients)) if row not in self.given]
         trained, memories = self.inner.train([clients[row] for row in honest])
         updates = trained.new_zeros(len(clients), trained.shape[1])
         updates[honest] = trained
-        kept = [client.memory for client in clients]
-        for row, memory in zip(honest, memories, strict=True):
-            kept[row] = memory
         for row, update in self.given.items():
             updates[row] = update.to(updates)
-        return updates, kept
+        after = dict(zip(honest, memories, strict=True))
+        return updates, [after.get(row, client.memory) for row, client in enumerate(clients)]
 
 
 @dataclass(frozen=True, eq=False)
 class Watched(Defense[Any]):
-    """The server's rule, and somebody who looks over its shoulder.
+    """The server's rule, with a record of its input and output for an observer.
 
     Args:
         inner: The rule.
-        seen: What it was given and what it said; nothing, if too few rows came.
+        seen: Input and output of each call; empty if too few rows came.
     """
 
     inner: Defense[Any]
@@ -122,18 +120,19 @@ class Watched(Defense[Any]):
 
 
 def play(setup: Setup, run_state: RunState, canaries: Canaries) -> Iterator[dict[int, Tensor]]:
-    """Rounds with canaries in them: for each, what is seen of which canary, ``(d,)``.
+    """Play rounds with canaries; yield for each what is seen, ``(d,)`` by canary.
 
-    If messages are seen, a canary's own one; if their sum and who took part, that of its rounds; if
-    only the sum, that of every round; what clients that learned nothing would have sent is taken
-    off, which the adversary knows. If the model is seen, its change in every round.
+    An adversary that sees messages gets a canary's own message; one that sees sums and who took
+    part the sum of the canary's rounds; one that sees only sums that of every round. All are minus
+    what clients that learned nothing would have sent, which the adversary knows. An adversary that
+    sees the model gets its change in every round.
 
     Raises:
         ConfigError: messages do not have a value for each parameter.
     """
-    protocol = setup.plugins.protocol
-    shared = setup.shared
     plugins = setup.plugins
+    protocol = plugins.protocol
+    shared = setup.shared
     before = model(setup, run_state)
     for step in range(setup.scenario.rounds):
         ids = setup.sample(step)
@@ -144,10 +143,10 @@ def play(setup: Setup, run_state: RunState, canaries: Canaries) -> Iterator[dict
         given = {row: canaries.update(j, idle[row]) for row, j in rows.items()}
         watched = Watched(plugins.defense)
         executor = Planted(protocol, shared, setup.executor.schedule, setup.executor, given)
-        now = dataclasses.replace(
+        observed = dataclasses.replace(
             setup, executor=executor, plugins=dataclasses.replace(plugins, defense=watched)
         )
-        play_round(now, run_state, step)
+        play_round(observed, run_state, step)
         after = model(setup, run_state)
         if setup.sees == "model":
             yield dict.fromkeys(range(len(canaries)), after - before)
@@ -173,13 +172,13 @@ def _seen(
     if setup.sees == "messages":
         values = received.values()
         return {j: values[row] - idle[row].to(values) for row, j in rows.items()}
-    moved = len(received) * aggregate - idle.sum(dim=0).to(aggregate)
+    change = len(received) * aggregate - idle.sum(dim=0).to(aggregate)
     hidden = setup.sees == "hidden-sum"
-    return dict.fromkeys(range(len(canaries)) if hidden else rows.values(), moved)
+    return dict.fromkeys(range(len(canaries)) if hidden else rows.values(), change)
 
 
 def model(setup: Setup, run_state: RunState) -> Tensor:
-    """``(d,)``: what the server would send now."""
+    """Return the values ``(d,)`` that the server would send now."""
     sent = setup.plugins.protocol.broadcast(
         setup.shared, run_state.server, [0], setup.secret.key("looked at")
     )
@@ -188,10 +187,9 @@ def model(setup: Setup, run_state: RunState) -> Tensor:
 
 
 def radius(setup: Setup) -> float:
-    """Far beyond the clip, of the mechanism or of a protocol that has noise of its own."""
+    """Return a norm far beyond the clip, of the mechanism or of a protocol that adds noise."""
     plugins = setup.plugins
-    d = int(setup.plugins.protocol.trained(setup.shared).d)
     if plugins.protocol.space == "probabilities":
-        return FAR * math.sqrt(d)
+        return FAR * math.sqrt(int(plugins.protocol.trained(setup.shared).d))
     owner = plugins.mechanism if hasattr(plugins.mechanism, "clip") else plugins.protocol
     return FAR * float(getattr(owner, "clip", None) or 1.0)

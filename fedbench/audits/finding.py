@@ -10,21 +10,21 @@ Method = Literal["mechanism", "one-run", "one-shot", "one-shot, max"]
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """One audit's lower bound and claim.
+    """Measured epsilon of one audit, and the claim.
 
     Args:
-        method: How it was done.
+        method: Method of the audit.
         epsilon: The lower bound, or the estimate.
-        claimed: What the accountant says, of the same thing at the same delta.
-        delta: Of both.
-        unit: Whose data the claim covers.
-        adjacency: Of the claim.
-        confidence: That a lower bound is one; None: it is an estimate, and bounds nothing.
-        audited: What was released, in a few words.
-        evidence: What was counted.
+        claimed: Epsilon of the accountant for the same release.
+        delta: Delta of both.
+        unit: Data that the claim covers.
+        adjacency: Adjacency of the claim.
+        confidence: Probability that a lower bound is right; None for an estimate.
+        audited: Description of the release.
+        evidence: Description of the counts.
         error: Standard error of an estimate.
-        exact: Epsilon of the very pair of inputs that was compared, where that is known.
-        paper: What the mechanism's own paper would claim, where that is something else.
+        exact: Epsilon of the pair of inputs that was compared, where that is known.
+        paper: Epsilon that the mechanism's own paper would claim, if that differs.
     """
 
     method: Method
@@ -42,10 +42,10 @@ class AuditFinding:
 
     @property
     def is_bound(self) -> bool:
-        """A lower bound proves something, an estimate does not."""
+        """True for a lower bound, false for an estimate."""
         return self.confidence is not None
 
     @property
     def broken(self) -> bool:
-        """Whether the claim is refuted, being below a lower bound."""
+        """True if the claim is refuted: it is below a lower bound."""
         return self.is_bound and self.epsilon > self.claimed

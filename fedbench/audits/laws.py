@@ -1,4 +1,4 @@
-"""Trade-off of two laws of a release: the bound that an ideal auditor would find."""
+"""Exact trade-off of two laws of a release, which no audit can exceed."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from fedbench.privacy.conversion import Floats, check_delta, gdp_delta, gdp_epsi
 
 
 def epsilon_of(delta_of: Callable[[float], float], delta: float) -> float:
-    """The least ``epsilon >= 0`` at which a falling ``delta_of`` is at most ``delta``.
+    """Return the least ``epsilon >= 0`` at which a decreasing ``delta_of`` is at most ``delta``.
 
     >>> round(epsilon_of(lambda epsilon: math.exp(-epsilon), 0.1), 6)  # ln 10
     2.302585
@@ -37,25 +37,25 @@ def epsilon_of(delta_of: Callable[[float], float], delta: float) -> float:
 
 
 class Law(ABC):
-    """Two laws of what is released, one for each of two neighbours."""
+    """Two laws of a release, one for each of two neighbours."""
 
     @abstractmethod
     def delta(self, epsilon: float) -> float:
-        """The least delta at which they are (epsilon, delta)-close, in both directions."""
+        """Return the least delta at which they are (epsilon, delta)-close, in both directions."""
 
     def epsilon(self, delta: float) -> float:
-        """The least epsilon at which they are (epsilon, delta)-close: what no audit exceeds."""
+        """Return the least epsilon at which they are (epsilon, delta)-close."""
         return epsilon_of(self.delta, delta)
 
 
 @dataclass(frozen=True)
 class Bernoullis(Law):
-    """``k`` bits, each 1 with chance ``p`` or with chance ``q``.
+    """Laws of ``k`` independent bits.
 
     Args:
-        k: Bits.
-        p: Under the first input.
-        q: Under the second.
+        k: Number of bits.
+        p: Probability of a 1 under the first input.
+        q: Probability of a 1 under the second input.
     """
 
     k: int
@@ -69,7 +69,7 @@ class Bernoullis(Law):
             require(name, value, 0 <= value <= 1, "in [0, 1]")
 
     def delta(self, epsilon: float) -> float:
-        """``sum_j (P[j] - e^eps Q[j])+`` over the number of ones, which tells all."""
+        """``sum_j (P[j] - e^eps Q[j])+`` over the number of ones, a sufficient statistic."""
         p, q = self._masses
         with np.errstate(over="ignore"):
             forth = np.exp(p) - np.exp(np.minimum(epsilon + q, 700.0))
@@ -78,7 +78,7 @@ class Bernoullis(Law):
 
     @cached_property
     def _masses(self) -> tuple[Floats, Floats]:
-        """Logarithms, per number of ones."""
+        """Log probabilities ``(k + 1,)`` of each number of ones, under the two inputs."""
         j = np.arange(self.k + 1, dtype=np.float64)
         ways = gammaln(self.k + 1) - gammaln(j + 1) - gammaln(self.k - j + 1)
         p, q = (ways + xlogy(j, p) + xlog1py(self.k - j, -p) for p in (self.p, self.q))
@@ -89,15 +89,14 @@ class Bernoullis(Law):
 class Gaussians(Law):
     """Normal laws of any two means and standard deviations.
 
-    Where the variances are equal this is `gdp_delta` of the distance of the means in standard
-    deviations. Else ``ln p - ln q`` is a parabola: it exceeds epsilon between two points, or
-    outside of them.
+    For equal variances delta is `gdp_delta` of the distance of the means in standard deviations.
+    Otherwise ``ln p - ln q`` is a parabola: it exceeds epsilon between two points, or outside them.
 
     Args:
-        mean: Of the first law.
-        std: Of the first law.
-        other: Mean of the second.
-        other_std: Standard deviation of the second.
+        mean: Mean of the first law.
+        std: Standard deviation of the first law.
+        other: Mean of the second law.
+        other_std: Standard deviation of the second law.
 
     References:
         Andrew et al., "One-Shot Empirical Privacy Estimation for Federated Learning", ICLR 2024,
@@ -115,7 +114,7 @@ class Gaussians(Law):
             require(name, value, 0 < value < math.inf, "> 0 and finite")
 
     def delta(self, epsilon: float) -> float:
-        """The larger of the two directions."""
+        """Return the larger delta of the two directions."""
         if self.std == self.other_std:
             return gdp_delta(abs(self.mean - self.other) / self.std, epsilon)
         p, q = (self.mean, self.std), (self.other, self.other_std)
@@ -129,7 +128,7 @@ class Gaussians(Law):
 
 
 def one_way(p: tuple[float, float], q: tuple[float, float], epsilon: float) -> float:
-    """``P[S] - e^eps Q[S]`` of the ``S`` where ``ln p - ln q > eps``, in units of ``q``.
+    """``P[S] - e^eps Q[S]`` for the set ``S`` where ``ln p - ln q > eps``; (mean, std) of each law.
 
     With ``x = (y - mean_q) / std_q``, ``ln p - ln q = -ln s - (x - m)^2 / (2 s^2) + x^2 / 2``.
     """
@@ -138,10 +137,10 @@ def one_way(p: tuple[float, float], q: tuple[float, float], epsilon: float) -> f
     a = s * s - 1
     b = 2 * m
     c = -m * m - 2 * s * s * (math.log(s) + epsilon)
-    inside = b * b - 4 * a * c  # of a x^2 + b x + c > 0
-    if inside <= 0:
-        return 1.0 if a > 0 else 0.0  # only at epsilon < 0 is it everywhere
-    root = -(b + math.copysign(math.sqrt(inside), b)) / 2
+    discriminant = b * b - 4 * a * c  # of a x^2 + b x + c > 0, which is the set S
+    if discriminant <= 0:
+        return 1.0 if a > 0 else 0.0  # S is everything only at epsilon < 0
+    root = -(b + math.copysign(math.sqrt(discriminant), b)) / 2
     low, high = sorted((root / a, c / root))
     between = a < 0
     log_p = _log_mass((low - m) / s, (high - m) / s, between)
@@ -150,11 +149,11 @@ def one_way(p: tuple[float, float], q: tuple[float, float], epsilon: float) -> f
 
 
 def _log_mass(low: float, high: float, between: bool) -> float:
-    """Log of a standard normal's mass between two points, or outside of them."""
+    """Log of a standard normal's mass between two points, or outside them."""
     if not between:
         return float(np.logaddexp(log_ndtr(low), log_ndtr(-high)))
     if low > 0:
-        low, high = -high, -low  # where the tails are exact
+        low, high = -high, -low  # the lower tail has more digits
     upper, lower = float(log_ndtr(high)), float(log_ndtr(low))
     gap = lower - upper
     return upper + math.log(-math.expm1(gap)) if gap < 0 else -math.inf

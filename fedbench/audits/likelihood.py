@@ -1,4 +1,4 @@
-"""The audit of one mechanism by itself: two neighbours, many releases, one count."""
+"""Audit of one mechanism by itself: many releases of two neighbours."""
 
 from typing import Literal
 
@@ -26,11 +26,20 @@ def audit(
     sampling: Literal["fixed", "poisson"] = "fixed",
     adjacency: Adjacency | None = None,
 ) -> AuditFinding:
-    """A lower bound on epsilon of one release, beside what the accountant charges for one.
+    """Return a lower bound on epsilon of one release, beside the accountant's epsilon.
 
-    The statistic is the likelihood ratio's: the number of ones where a chunk of bits is alike, the
-    projection on the difference where the noise is Gaussian. What the server also shows (an
-    adaptive clip) is weighted by its own signal and noise in the scores that choose the test.
+    The score is the statistic of the likelihood ratio test: the number of ones of bits that differ
+    alike, the projection on the difference under Gaussian noise. Other values that the server shows
+    (an adaptive clip) are weighted by signal over noise among the scores that choose the test.
+
+    Args:
+        bench: The mechanism, with a client and a server.
+        delta: Delta of the bound and of the claim.
+        confidence: Probability that the bound is right.
+        releases: Releases of each neighbour, at least 100.
+        key: Key of all draws.
+        sampling: ``fixed`` or ``poisson``.
+        adjacency: What may differ between neighbours; None for the mechanism's default.
 
     Raises:
         ConfigError: a parameter is out of range, or the mechanism claims nothing.
@@ -44,7 +53,7 @@ def audit(
     event = bench.mechanism.event(Release(bench.d, 1, 1, 1, clients, clients))
     if event is None:
         raise ConfigError(f"{type(bench.mechanism).__name__} claims nothing that could be audited")
-    exposure = Participation(
+    participation = Participation(
         rounds=1,
         times=1,
         clients=clients,
@@ -54,39 +63,36 @@ def audit(
         sampling=sampling,
         adjacency=adjacency,
     )
-    found = price(event, exposure, delta)
-    pair = worst_pair(event, bench.mechanism, bench.protocol.space, bench.d, found.adjacency, delta)
-    first, second = (
-        bench.releases(pair, given, releases, key.fold(name))
-        for name, given in (("first", pair.first), ("second", pair.second))
-    )
+    cost = price(event, participation, delta)
+    pair = worst_pair(event, bench.mechanism, bench.protocol.space, bench.d, cost.adjacency, delta)
+    first = bench.releases(pair, pair.first, releases, key.fold("first"))
+    second = bench.releases(pair, pair.second, releases, key.fold("second"))
     bound = lower_bound(*scores(first, second), delta, confidence)
     return AuditFinding(
         method="mechanism",
         epsilon=bound.epsilon,
-        claimed=found.epsilon,
+        claimed=cost.epsilon,
         delta=delta,
         unit=bench.mechanism.unit,
-        adjacency=found.adjacency,
+        adjacency=cost.adjacency,
         confidence=confidence,
-        audited=f"one release: {pair.says}",
+        audited=f"one release: {pair.description}",
         evidence=f"{len(first):,} releases of each; true alarms {bound.true:.4g}, "
         f"false {bound.false:.3g}; so many can prove {bound.most:.3g} at most",
         exact=None if pair.law is None else pair.law.epsilon(delta),
-        paper=found.paper,
+        paper=cost.paper,
     )
 
 
 def scores(first: torch.Tensor, second: torch.Tensor) -> tuple[Floats, Floats]:
-    """``(N,)`` each, large for the first: of one channel as it is, of several a weighted sum.
+    """Weighted sums ``(N,)`` of the channels of releases ``(N, channels)``, large for the first.
 
     The weights are differences of means over variances, of the part that also chooses the test.
     """
     a, b = first.numpy(), second.numpy()
     if a.shape[1] == 1:
         return a[:, 0], b[:, 0]
-    known = [x[: int(CHOOSING * len(x))] for x in (a, b)]
-    gap = known[0].mean(axis=0) - known[1].mean(axis=0)
-    noise = np.maximum((known[0].var(axis=0) + known[1].var(axis=0)) / 2, 1e-30)
-    weights = gap / noise
+    x, y = a[: int(CHOOSING * len(a))], b[: int(CHOOSING * len(b))]
+    noise = np.maximum((x.var(axis=0) + y.var(axis=0)) / 2, 1e-30)
+    weights = (x.mean(axis=0) - y.mean(axis=0)) / noise
     return a @ weights, b @ weights

@@ -1,4 +1,4 @@
-"""A lower bound on epsilon from one run with many canaries: guesses that were right."""
+"""Lower bound on epsilon from one run with many canaries, by the number of right guesses."""
 
 import math
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from fedbench.audits.rates import check_confidence
 from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats
 
-SHARES = (0.1, 0.25, 0.5, 0.9)  # of the canaries that are guessed; fixed before anyone looks
-MOST = 64.0  # epsilon that the search goes up to
+SHARES = (0.1, 0.25, 0.5, 0.9)  # shares of the canaries to guess, fixed in advance
+MOST = 64.0  # largest epsilon of the search
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,9 @@ class Guesses:
     """Guesses of an adversary about ``canaries`` coins, and how many were right.
 
     Args:
-        canaries: All of them, ``m``: each was there with probability 1/2, by a coin of its own.
-        made: Guesses, ``r``; of the other canaries it said nothing.
-        right: Correct guesses, ``v``.
+        canaries: Number of canaries, ``m``, each present by its own fair coin.
+        made: Number of guesses, ``r``; the adversary abstains on the other canaries.
+        right: Number of right guesses, ``v``.
     """
 
     canaries: int
@@ -54,7 +54,7 @@ class Guesses:
         return min(1.0, float(tails[0]) + 2 * self.canaries * delta * alpha)
 
     def epsilon(self, delta: float, confidence: float) -> float:
-        """The largest epsilon that is refuted: whose `chance` is at most ``1 - confidence``."""
+        """Return the largest epsilon whose `chance` is at most ``1 - confidence``."""
         check_confidence(confidence)
         require("delta", delta, 0 <= delta < 1, "in [0, 1)")
         level = 1 - confidence
@@ -68,7 +68,7 @@ class Guesses:
         return low
 
     def best(self, confidence: float) -> float:
-        """Return what so many right guesses prove at delta 0: ``logit q`` with ``q^r = p``.
+        """Return the bound at delta 0 if all guesses are right: ``logit q`` with ``q^r = p``.
 
         >>> round(Guesses(100, 100, 0).best(0.95), 3)
         3.493
@@ -78,7 +78,7 @@ class Guesses:
 
 
 def at_least(counts: npt.ArrayLike, trials: int, chance: float) -> Floats:
-    """``Pr[Bin(trials, chance) >= count]`` for counts of any shape.
+    """``Pr[Bin(trials, chance) >= count]`` for counts, any shape.
 
     >>> at_least([0, 1, 2], 2, 0.5).tolist()
     [1.0, 0.75, 0.25]
@@ -90,18 +90,25 @@ def at_least(counts: npt.ArrayLike, trials: int, chance: float) -> Floats:
 def best_guesses(
     scores: Floats, there: npt.NDArray[np.bool_], delta: float, confidence: float
 ) -> tuple[float, Guesses]:
-    """The best bound of a few ways to guess, and that way; each of them has its part of the error.
+    """Return the best bound over the number of guesses, and its guesses.
 
-    The ``r/2`` canaries of the largest scores are said to be there, the ``r/2`` of the least not;
-    ``r`` is one of `SHARES` of ``m``. Ties are broken by place, which knows nothing of the coins.
+    The ``r/2`` canaries of the largest scores are guessed present, the ``r/2`` of the least absent,
+    for ``r`` each of `SHARES` of ``m``, with an equal part of the error. Ties are broken by
+    position, which is independent of the coins.
+
+    Args:
+        scores: Scores of the canaries, ``(m,)``.
+        there: True for the canaries that were present, ``(m,)``.
+        delta: Delta of the bound.
+        confidence: Probability that the bound is right.
     """
     m = len(scores)
     require("canaries", m, m >= 2, ">= 2")
     order = np.argsort(scores, kind="stable")
     sides = sorted({max(1, math.floor(share * m / 2)) for share in SHARES})
-    found = []
+    bounds = []
     for side in sides:
         right = int(there[order[-side:]].sum() + (~there[order[:side]]).sum())
         guesses = Guesses(m, 2 * side, right)
-        found.append((guesses.epsilon(delta, 1 - (1 - confidence) / len(sides)), guesses))
-    return max(found, key=lambda one: one[0])
+        bounds.append((guesses.epsilon(delta, 1 - (1 - confidence) / len(sides)), guesses))
+    return max(bounds, key=lambda bound: bound[0])

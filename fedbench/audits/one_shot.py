@@ -1,4 +1,4 @@
-"""An estimate of epsilon from one run: how far canaries stand out from directions nobody took."""
+"""Estimate of epsilon from one run: cosines of canaries against those of unused directions."""
 
 import math
 from collections.abc import Callable
@@ -10,17 +10,17 @@ from fedbench.audits.laws import Gaussians
 from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats
 
-GROUPS = 20  # of canaries, one of which is left out at a time
+GROUPS = 20  # groups of canaries in the jackknife
 
 
 def from_final(cosines: Floats, d: int) -> Gaussians:
-    """The laws of a canary's cosine with the change of the model: with it, and without.
+    """Fit the laws of a canary's cosine with the change of the model, with and without the canary.
 
     Without it the cosine of any vector of ``d`` coordinates and a random direction is nearly
     ``N(0, 1/d)``; with it, a Gaussian of the mean and standard deviation of the ``cosines (k,)``.
-    An estimate: nothing bounds how far the laws are from Gaussian, nor how far k of them are from
-    their law. With few canaries it errs upwards, for the larger of two directions is taken: of 100
-    that cost 10.0 it says 11.3 on average.
+    An estimate: nothing bounds how far the laws are from Gaussian, nor how far ``k`` cosines are
+    from their law. Few canaries bias it upwards, since the larger of two directions is taken: 100
+    of true epsilon 10.0 give 11.3 on average.
 
     References:
         Andrew et al., "One-Shot Empirical Privacy Estimation for Federated Learning", ICLR 2024,
@@ -31,10 +31,10 @@ def from_final(cosines: Floats, d: int) -> Gaussians:
 
 
 def from_all(largest: Floats, unobserved: Floats) -> Gaussians:
-    """The same for an adversary that sees the model of every round: `largest` over rounds.
+    """Fit the laws of the largest cosine over rounds, for an adversary that sees every model.
 
-    The largest of several cosines has no simple law, so one is fitted to as many directions that
-    nobody took, ``unobserved (k,)``.
+    Without the canary that law has no simple form, so it is fitted to the ``unobserved (k,)``
+    cosines of as many unused directions; ``largest (k,)`` are those of canaries.
 
     References:
         Andrew et al., ICLR 2024, https://arxiv.org/abs/2302.03098, Algorithm 3.
@@ -47,16 +47,16 @@ def estimate(
 ) -> tuple[float, float]:
     """Epsilon of ``laws`` of all canaries, and its standard error by a jackknife over groups.
 
-    The error says how much other canaries would have changed it, not how far it is from the truth.
+    The error covers the choice of canaries, not the distance to the truth.
 
     References:
         Quenouille, "Notes on Bias in Estimation", Biometrika 1956, as the jackknife of groups.
     """
     require("--canaries", canaries, canaries >= 4, ">= 4")
-    every = np.arange(canaries)
+    rows = np.arange(canaries)
     count = min(GROUPS, canaries)
-    without = [laws(every[every % count != g]).epsilon(delta) for g in range(count)]
-    return laws(every).epsilon(delta), float(np.std(without)) * math.sqrt(count - 1)
+    without = [laws(rows[rows % count != group]).epsilon(delta) for group in range(count)]
+    return laws(rows).epsilon(delta), float(np.std(without)) * math.sqrt(count - 1)
 
 
 def _fit(x: Floats) -> tuple[float, float]:

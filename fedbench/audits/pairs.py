@@ -1,4 +1,4 @@
-"""The two neighbouring inputs that a mechanism finds hardest to hide, by what it says happens."""
+"""Neighbouring inputs whose releases are the easiest to tell apart, for each kind of event."""
 
 import math
 from dataclasses import dataclass
@@ -21,29 +21,29 @@ from fedbench.privacy.events import (
     NoisySigns,
 )
 
-FAR = 10.0  # times the clip: a mechanism that forgets it is caught
-INSIDE = 1 - 1e-5  # times the clip: not clipped, whatever is rounded
-POSITIONS = 17  # of a chunk in [c, 1-c] that are tried
+FAR = 10.0  # times the clip, to detect a mechanism that does not clip
+INSIDE = 1 - 1e-5  # times the clip, so that rounding does not cause clipping
+POSITIONS = 17  # positions of a chunk in [c, 1-c] to try
 
 
 @dataclass(frozen=True, eq=False)
 class NeighbourPair:
-    """Two inputs that differ as the adjacency allows; before the mechanism, which has to clip them.
+    """Two neighbouring inputs of a mechanism, which has to clip them.
 
     Args:
-        reference: ``(d,)``, what a client that learned nothing would return: public.
-        first: ``(d,)``, the client's update or the sample's gradient; None: it is not there.
-        second: ``(d,)`` or None, the same of the neighbour.
-        direction: ``(d,)``: the score of a release is its product with it.
-        says: In words.
-        law: Of the scores, if the mechanism does what it says; None where that is not worked out.
+        reference: ``(d,)``, the public update of a client that learned nothing.
+        first: ``(d,)``, the client's update or the sample's gradient; None if it is absent.
+        second: The same in the neighbouring input.
+        direction: ``(d,)``; the score of a release is its product with the direction.
+        description: The pair in words.
+        law: Laws of the scores if the mechanism is correct; None if they are not known.
     """
 
     reference: Tensor
     first: Tensor | None
     second: Tensor | None
     direction: Tensor
-    says: str
+    description: str
     law: Law | None
 
 
@@ -51,12 +51,20 @@ class NeighbourPair:
 def worst_pair(
     event: DpEvent, mechanism: Mechanism, space: str, d: int, adjacency: Adjacency, delta: float
 ) -> NeighbourPair:
-    """The neighbours whose releases are the easiest to tell apart, as far as that is known.
+    """Return the neighbours whose releases are the easiest to tell apart, as far as that is known.
 
-    ``space`` is `Protocol.space`. Any pair gives a true lower bound; a better one a larger.
+    Any pair gives a valid lower bound, a better one a larger bound.
+
+    Args:
+        event: Event of one release.
+        mechanism: The mechanism, for its clip.
+        space: Space of the protocol's updates, `Protocol.space`.
+        d: Coordinates of a release.
+        adjacency: What may differ between neighbours.
+        delta: Delta of the audit.
 
     Raises:
-        ConfigError: nobody has worked that out.
+        ConfigError: no pair is known for this kind of event.
     """
     raise ConfigError(
         f"{type(event).__name__} has no audit of its own; register one with "
@@ -72,7 +80,7 @@ def on_chunk(d: int, k: int) -> Tensor:
 
 
 def sizes(d: int) -> list[int]:
-    """Return sizes of chunks to try: all up to 16, and then by factors, up to d."""
+    """Return sizes of chunks to try: all up to 16, then by factors of 1.3, and ``d``."""
     return sorted({k for k in [*range(1, 17), *(round(1.3**i) for i in range(80)), d] if k <= d})
 
 
@@ -80,7 +88,7 @@ def sizes(d: int) -> list[int]:
 def _(
     event: MaskSample, mechanism: Mechanism, space: str, d: int, adjacency: Adjacency, delta: float
 ) -> NeighbourPair:
-    """Chunks of every size at several places (B3), the whole cube among them."""
+    """Move a chunk of equal probabilities, of the best size and position (B3)."""
     c = event.c
     width = 1 - 2 * event.c
     cube = width * math.sqrt(d)
@@ -96,16 +104,15 @@ def _(
                 chosen = (k, float(low), h)
     k, low, h = chosen
     unit = on_chunk(d, k)
-    far = FAR * (event.radius or math.sqrt(d))
+    far = FAR * (event.radius or math.sqrt(d)) * unit
     part = f"{k} of {d} probabilities" if k < d else f"all {d} probabilities"
-    says = f"{part} at {low:.3g} or at {low + h:.3g}"
+    text = f"{part} at {low:.3g} or at {low + h:.3g}"
     law = _sampled(event, k, low, h)
     if adjacency == "replace-one":
         reference = torch.where(unit > 0, low + h / 2, 0.5)
-        first = reference + far * unit
-        return NeighbourPair(reference, first, reference - far * unit, unit, says, law)
+        return NeighbourPair(reference, reference + far, reference - far, unit, text, law)
     reference = torch.where(unit > 0, low, 0.5)
-    return NeighbourPair(reference, reference + far * unit, reference.clone(), unit, says, law)
+    return NeighbourPair(reference, reference + far, reference.clone(), unit, text, law)
 
 
 def _sampled(event: MaskSample, k: int, low: float, h: float) -> Bernoullis:
@@ -117,23 +124,23 @@ def _sampled(event: MaskSample, k: int, low: float, h: float) -> Bernoullis:
 def _(
     event: FlippedBits, mechanism: Mechanism, space: str, d: int, adjacency: Adjacency, delta: float
 ) -> NeighbourPair:
-    """All bits one way or the other."""
+    """Set all bits to 1 or all to 0."""
     law = Bernoullis(d, 1 - event.p, event.p)
     unit = on_chunk(d, d)
-    says = f"all {d} bits 1 or all 0"
+    text = f"all {d} bits 1 or all 0"
+    zeros = torch.zeros(d)
+    ones = torch.ones(d)
     if space == "probabilities":
-        zeros = torch.zeros(d)
-        return NeighbourPair(zeros, torch.ones(d), zeros, unit, says, law)
-    idle = torch.zeros(d)  # whose signs are +1
-    other = idle if adjacency == "zero-out" else torch.ones(d)
-    return NeighbourPair(idle, torch.full((d,), -1.0), other, -unit, says, law)
+        return NeighbourPair(zeros, ones, zeros, unit, text, law)
+    other = zeros if adjacency == "zero-out" else ones  # the signs of 0 are +1
+    return NeighbourPair(zeros, -ones, other, -unit, text, law)
 
 
 @worst_pair.register
 def _(
     event: NoisySigns, mechanism: Mechanism, space: str, d: int, adjacency: Adjacency, delta: float
 ) -> NeighbourPair:
-    """The clip spread over some coordinates, against its opposite or against nothing."""
+    """Spread the clip over some coordinates, against its opposite or against 0."""
     replaced = adjacency == "replace-one"
 
     def law(k: int) -> Bernoullis:
@@ -144,35 +151,31 @@ def _(
     unit = on_chunk(d, k)
     zeros = torch.zeros(d)
     far = FAR * _clip(mechanism) * unit
-    says = f"the clip over {k} of {d} signs or {'its opposite' if replaced else 'nothing'}"
-    return NeighbourPair(zeros, far, -far if replaced else zeros, unit, says, law(k))
+    text = f"the clip over {k} of {d} signs or {'its opposite' if replaced else 'nothing'}"
+    return NeighbourPair(zeros, far, -far if replaced else zeros, unit, text, law(k))
 
 
 @worst_pair.register
 def _(
     event: GaussianSum, mechanism: Mechanism, space: str, d: int, adjacency: Adjacency, delta: float
 ) -> NeighbourPair:
-    """A vector as long as the clip, and one too long in the other direction, or zero, or none.
+    """Send a vector as long as the clip or one too long in the other direction, or zero, or none.
 
-    The two differ also in whether they are too long, which an adaptive clip adds up.
+    The two differ also in whether they are clipped, which an adaptive clip counts.
     """
+    zeros = torch.zeros(d)
     unit = on_chunk(d, d)
     clip = _clip(mechanism)
     far = -FAR * clip * unit
     if adjacency == "replace-one":
         near = INSIDE * clip * unit
-        return _sum_pair(near, far, unit, "the clip or its opposite", Gaussians(2 / event.z))
-    adaptive = bool(getattr(mechanism, "adaptive", False))
-    if adjacency == "zero-out":
-        law = None if adaptive else Gaussians(1 / event.z)
-        return _sum_pair(torch.zeros(d), far, unit, "the clip or nothing", law)
-    return _sum_pair(None, far, unit, "the clip or no client", Gaussians(1 / event.z))
-
-
-def _sum_pair(
-    first: Tensor | None, second: Tensor, unit: Tensor, says: str, law: Law | None
-) -> NeighbourPair:
-    return NeighbourPair(torch.zeros_like(second), first, second, unit, says, law)
+        law = Gaussians(2 / event.z)
+        return NeighbourPair(zeros, near, far, unit, "the clip or its opposite", law)
+    law = Gaussians(1 / event.z)
+    if adjacency == "add-remove":
+        return NeighbourPair(zeros, None, far, unit, "the clip or no client", law)
+    adaptive = getattr(mechanism, "adaptive", False)
+    return NeighbourPair(zeros, zeros, far, unit, "the clip or nothing", None if adaptive else law)
 
 
 @worst_pair.register
@@ -184,12 +187,12 @@ def _(
     adjacency: Adjacency,
     delta: float,
 ) -> NeighbourPair:
-    """A sample whose gradient is too long, or zero, or none."""
+    """Take a sample whose gradient is too long, or zero, or no sample."""
     unit = on_chunk(d, d)
     other = torch.zeros(d) if adjacency == "zero-out" else None
-    says = f"a long gradient or {'none' if other is None else 'zero'}, in one step"
+    text = f"a long gradient or {'none' if other is None else 'zero'}, in one step"
     law = Gaussians(1 / event.z)
-    return NeighbourPair(torch.zeros(d), FAR * _clip(mechanism) * unit, other, unit, says, law)
+    return NeighbourPair(torch.zeros(d), FAR * _clip(mechanism) * unit, other, unit, text, law)
 
 
 def _clip(mechanism: Mechanism) -> float:

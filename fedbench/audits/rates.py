@@ -1,4 +1,4 @@
-"""A lower bound on epsilon from scores of two neighbouring inputs: nothing but counting."""
+"""Lower bound on epsilon from counts of scores under two neighbouring inputs."""
 
 import math
 from dataclasses import dataclass
@@ -11,16 +11,18 @@ from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats, check_delta
 
 CHOOSING = 0.25  # share of the scores that choose the test; the others are tested
-THRESHOLDS = 256  # that are looked at, from each side
+THRESHOLDS = 256  # candidate thresholds from each set of scores
 
 
 def check_confidence(confidence: float) -> None:
-    """A ``confidence`` is a probability, and neither 0 nor 1."""
+    """Check that ``confidence`` is strictly between 0 and 1."""
     require("confidence", confidence, 0 < confidence < 1, "in (0, 1)")
 
 
 def clopper_pearson(successes: npt.ArrayLike, trials: int, level: float) -> tuple[Floats, Floats]:
-    """Lower and upper bound on a chance, each of which is wrong with probability <= ``level``.
+    """Lower and upper bound on a probability, each wrong with probability at most ``level``.
+
+    ``successes`` has any shape, as has each bound.
 
     >>> low, high = clopper_pearson(0, 10, 0.05)
     >>> float(low), round(float(high), 4)  # 1 - 0.05^(1/10)
@@ -40,18 +42,18 @@ def clopper_pearson(successes: npt.ArrayLike, trials: int, level: float) -> tupl
 
 @dataclass(frozen=True)
 class Alarm:
-    """Raised if the score is at least ``threshold``, or if it is at most that and ``below``.
+    """Test that accepts the first input at scores >= ``threshold``; if ``below``, the second at <=.
 
     Args:
-        threshold: Of a score.
-        below: Does a small score speak for what is suspected?
+        threshold: Threshold of the score.
+        below: True if a small score is a sign of the second input.
     """
 
     threshold: float
     below: bool
 
     def counts(self, first: Floats, second: Floats) -> tuple[int, int]:
-        """How often it is raised: truly, and falsely; ``below`` suspects the second input."""
+        """Count true and false alarms in the scores ``(N,)`` of the two inputs."""
         if self.below:
             return int((second <= self.threshold).sum()), int((first <= self.threshold).sum())
         return int((first >= self.threshold).sum()), int((second >= self.threshold).sum())
@@ -59,14 +61,14 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Bound:
-    """Lower bound that the scores prove.
+    """Lower bound on epsilon that the scores prove.
 
     Args:
-        epsilon: At least that, unless one of the two rates is outside its interval; 0 or more.
-        alarm: That was chosen.
-        true: How often it is true, among the scores that had no part in the choice.
-        false: How often it is false.
-        most: What so many scores prove of two inputs that are never mistaken for each other.
+        epsilon: The bound, at least 0, right unless one of the two rates is outside its interval.
+        alarm: The chosen test.
+        true: Rate of true alarms, among the scores that had no part in the choice.
+        false: Rate of false alarms, among the same scores.
+        most: Bound that as many scores prove if no input is ever mistaken for the other.
     """
 
     epsilon: float
@@ -77,20 +79,23 @@ class Bound:
 
 
 def log_ratio(true: npt.ArrayLike, false: npt.ArrayLike, delta: float) -> Floats:
-    """``ln((true - delta) / false)``, and at least 0: what (epsilon, delta) allows at most."""
+    """``max(0, ln((true - delta) / false))``, any shape: the epsilon that these rates need."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log(np.maximum(np.subtract(true, delta), 0.0) / np.asarray(false))
     return np.asarray(np.maximum(np.nan_to_num(ratio, nan=0.0, neginf=0.0), 0.0))
 
 
 def lower_bound(first: Floats, second: Floats, delta: float, confidence: float) -> Bound:
-    """A bound from scores ``(N,)`` under each of two neighbours, right with that confidence.
+    """Return a bound from scores ``(N,)`` under each of two neighbours, right with ``confidence``.
 
     ``Pr[M(D) in S] <= e^eps Pr[M(D') in S] + delta`` for the set ``S`` of scores beyond a
     threshold, so ``eps >= ln((TPR - delta) / FPR)``. A quarter of the scores chooses the threshold
-    and which of the two inputs is suspected; on the others both rates get a `clopper_pearson` bound
-    at half of the error, ``TPR_lo`` and ``FPR_hi``: one test is made, so nothing is divided by the
-    number of thresholds.
+    and its direction; on the others both rates get a `clopper_pearson` bound at half of the error,
+    ``TPR_lo`` and ``FPR_hi``. One test is made, so the error is not divided by the number of
+    thresholds.
+
+    Raises:
+        ConfigError: ``delta`` or ``confidence`` is not in (0, 1), or there are fewer than 8 scores.
 
     References:
         Nasr et al., "Adversary Instantiation: Lower Bounds for Differentially Private Machine
@@ -104,21 +109,21 @@ def lower_bound(first: Floats, second: Floats, delta: float, confidence: float) 
     level = (1 - confidence) / 2
     cuts = [math.ceil(CHOOSING * len(scores)) for scores in (first, second)]
     alarm = _choice(first[: cuts[0]], second[: cuts[1]], delta, level)
-    kept = first[cuts[0] :], second[cuts[1] :]
-    totals = (len(kept[1]), len(kept[0])) if alarm.below else (len(kept[0]), len(kept[1]))
+    first, second = first[cuts[0] :], second[cuts[1] :]
+    positives, negatives = (len(second), len(first)) if alarm.below else (len(first), len(second))
 
     def proved(true: int, false: int) -> float:
-        low, _ = clopper_pearson(true, totals[0], level)
-        _, high = clopper_pearson(false, totals[1], level)
+        low, _ = clopper_pearson(true, positives, level)
+        _, high = clopper_pearson(false, negatives, level)
         return float(log_ratio(low, high, delta))
 
-    true, false = alarm.counts(*kept)
-    rates = true / totals[0], false / totals[1]
-    return Bound(proved(true, false), alarm, *rates, most=proved(totals[0], 0))
+    true, false = alarm.counts(first, second)
+    most = proved(positives, 0)
+    return Bound(proved(true, false), alarm, true / positives, false / negatives, most)
 
 
 def _choice(first: Floats, second: Floats, delta: float, level: float) -> Alarm:
-    """The alarm whose bound on these scores is the largest."""
+    """Return the alarm with the largest bound on these scores."""
     best = -1.0
     alarm = Alarm(math.inf, below=False)
     for below in (False, True):
@@ -138,6 +143,6 @@ def _choice(first: Floats, second: Floats, delta: float, level: float) -> Alarm:
 
 
 def _tail(ascending: Floats) -> Floats:
-    """Some of the values, the closer together the larger they are."""
+    """Return some of the values, more of the larger ones."""
     ranks = np.unique(np.geomspace(1, len(ascending), THRESHOLDS).astype(np.int64))
     return ascending[len(ascending) - ranks]

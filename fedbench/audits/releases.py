@@ -1,4 +1,4 @@
-"""Releases of two neighbours, many times, by the code of mechanism and protocol."""
+"""Many releases of two neighbours, by the code of mechanism and protocol."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ from fedbench.payload import BinaryMasks, FloatVectors, Payload, SignBits, same
 from fedbench.privacy.clients import protect_payload, protect_updates
 from fedbench.privacy.mechanisms.dp_fedavg import ClipState
 
-AT_ONCE = 1 << 20  # numbers of one kind that are drawn together
-SLOW = 30_000  # releases of a mechanism that does one at a time, at most
+AT_ONCE = 1 << 20  # values of a vector draw in one chunk of releases
+SLOW = 30_000  # largest number of releases of a mechanism that cannot be vectorized
 
-Release = Callable[[Key], Tensor]
+DrawRelease = Callable[[Key], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class ReleaseBench:
-    """A client, a server, and what goes from the one to the other.
+    """One client and the server, to release a mechanism's output as in a round.
 
     Args:
-        mechanism: That is audited.
-        protocol: What makes a message of what the mechanism leaves.
-        defense: The server's rule, for a mechanism that is central.
-        d: Parameters.
-        expected: Clients of a round; of a central mechanism, two come, one of them idle.
+        mechanism: Mechanism that is audited.
+        protocol: Protocol that turns the mechanism's output into a message.
+        defense: The server's rule, for a central mechanism.
+        d: Number of parameters.
+        expected: Expected clients of a round; under a central mechanism two come, one of them idle.
     """
 
     mechanism: Mechanism
@@ -48,42 +48,42 @@ class ReleaseBench:
         return Shared(ConvNet((1, 1, 1), (), (), self.d), 0, torch.device("cpu"))
 
     def releases(self, pair: NeighbourPair, given: Tensor | None, count: int, key: Key) -> Tensor:
-        """``(count, channels)`` independent ones, in one pass where the mechanism allows that.
+        """Return ``(count, channels)`` independent releases, vectorized if the mechanism allows.
 
-        Each has a key of its own, so the two ways give the same numbers, to rounding.
+        Each has its own key, so both ways give the same numbers up to rounding.
         """
         seeds = key.bits(count)
         release = self.release(pair, given)
         try:
             return together(release, seeds, max(1, AT_ONCE // self.d))
-        except RuntimeError:  # it looks at a value that was drawn, as an adaptive clip does
+        except RuntimeError:  # control flow depends on a drawn value, as in an adaptive clip
             return one_by_one(release, seeds[:SLOW])
 
-    def release(self, pair: NeighbourPair, given: Tensor | None) -> Release:
-        """Return a function of a key: ``(channels,)``, a release's score and what else is seen."""
+    def release(self, pair: NeighbourPair, given: Tensor | None) -> DrawRelease:
+        """Return a function of a key to ``(channels,)``: a release's score, then other values."""
         if type(self.mechanism).wrap_grad is not Mechanism.wrap_grad:
             return lambda key: self._gradient(pair, given, key)
         if not self.mechanism.central:
             return lambda key: (_symbols(self._sent(pair, given, key)[0])[0] @ pair.direction)[None]
         first, state = self._sent(pair, given, Key(0))
-        if same(first, self._sent(pair, given, Key(1))[0]):  # clients add no noise: once will do
+        if same(first, self._sent(pair, given, Key(1))[0]):  # clients add no noise
             return lambda key: self._aggregate(pair, first, state, key)
         return lambda key: self._aggregate(pair, *self._sent(pair, given, key), key)
 
     def _sent(self, pair: NeighbourPair, given: Tensor | None, key: Key) -> tuple[Payload, Any]:
-        """The clients' part: messages, and the mechanism's state."""
+        """Return the clients' messages, and the mechanism's state."""
         mechanism, protocol = self.mechanism, self.protocol
         rows = [] if given is None else [given]
         rows += [pair.reference] if mechanism.central else []
         keys = [key.fold("client", i) for i in range(len(rows))]
-        noise = [one.fold("privacy") for one in keys]
-        keeps = torch.ones(len(rows), dtype=torch.bool)
+        noise = [key.fold("privacy") for key in keys]
+        complies = torch.ones(len(rows), dtype=torch.bool)
         updates, state = protect_updates(
-            mechanism, torch.stack(rows), pair.reference[None], noise, keeps, mechanism.init()
+            mechanism, torch.stack(rows), pair.reference[None], noise, complies, mechanism.init()
         )
         memory = [protocol.memory(self.shared) for _ in rows]
         sent, _ = protocol.message(self.shared, updates, keys, memory)
-        return protect_payload(mechanism, sent, noise, keeps), state
+        return protect_payload(mechanism, sent, noise, complies), state
 
     def _aggregate(self, pair: NeighbourPair, sent: Payload, state: Any, key: Key) -> Tensor:
         """Aggregate and add central noise, as the server does."""
@@ -99,7 +99,7 @@ class ReleaseBench:
         return score
 
     def _gradient(self, pair: NeighbourPair, given: Tensor | None, key: Key) -> Tensor:
-        """One step of which every sample is part; the loss is linear, ``x`` its gradients."""
+        """Release one step on every sample; the loss is linear, with gradients ``x``."""
         x = torch.zeros(0, self.d) if given is None else given[None]
 
         def each(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
@@ -114,22 +114,22 @@ class ReleaseBench:
         return (step @ pair.direction.to(step))[None]
 
 
-def together(release: Release, seeds: Tensor, chunk: int) -> Tensor:
-    """``(count, channels)`` float64, mapped over the seeds."""
-    every: Callable[[Tensor], Tensor] = torch.vmap(
+def together(release: DrawRelease, seeds: Tensor, chunk: int) -> Tensor:
+    """Return releases ``(count, channels)`` float64, vectorized over the seeds."""
+    vectorized: Callable[[Tensor], Tensor] = torch.vmap(
         lambda seed: release(Key(seed)).double(), chunk_size=chunk
     )
-    return every(seeds)
+    return vectorized(seeds)
 
 
-def one_by_one(release: Release, seeds: Tensor) -> Tensor:
-    """The same, one seed after the other."""
+def one_by_one(release: DrawRelease, seeds: Tensor) -> Tensor:
+    """Return the same as `together`, one seed after the other."""
     keys = (Key(seed % (1 << 64)) for seed in seeds.tolist())
     return torch.stack([release(key).double() for key in keys])
 
 
 def _symbols(sent: Payload) -> Tensor:
-    """``(n, d)`` of 0 and 1, whatever they stand for."""
+    """Return the bits of messages as ``(n, d)`` of 0 and 1."""
     if isinstance(sent, BinaryMasks):
         return sent.mask.float()
     if isinstance(sent, SignBits):

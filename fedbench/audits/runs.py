@@ -1,6 +1,5 @@
-"""The one-run bound and the one-shot estimate: a run with canaries, beside what it claims."""
+"""The one-run bound and the one-shot estimates: audits of a run with canaries."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -25,15 +24,30 @@ from fedbench.experiment.state import RunState
 from fedbench.run import begin
 
 Rows = npt.NDArray[np.int64]
-Laws = Callable[[Rows], Gaussians]
-ADJACENCIES = ("zero-out", "replace-one")  # a canary that is not there is one that is replaced
+ADJACENCIES = ("zero-out", "replace-one")  # an absent canary is one that was replaced
+OBSERVED = {
+    "messages": "messages",
+    "sum": "sums",
+    "hidden-sum": "sums, not who took part,",
+    "model": "models",
+}
 
 
 def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> AuditFinding:
-    """A lower bound from coins that decide which canaries are there, and guesses of these coins.
+    """Return a lower bound from guesses of the coins that decide which canaries are present.
 
-    A canary's score is the sum over rounds of ``<what is seen, u>``. The accountant is asked what
-    the same run costs at zero-out, or at replace-one, of which zero-out is a case.
+    A canary's score is the sum over rounds of ``<x, u>``, with ``x`` what is seen of it and ``u``
+    its direction. The claim is the same run's epsilon at zero-out, or at replace-one, which
+    includes zero-out.
+
+    Args:
+        scenario: The run to play.
+        canaries: Clients that are canaries.
+        confidence: Probability that the bound is right.
+
+    Raises:
+        ConfigError: see `ready` and `claimed`.
+        NoTheorem: see `ready`.
 
     References:
         Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023,
@@ -43,73 +57,79 @@ def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> Audit
     setup = ready(scenario, canaries)
     key = setup.secret.key("audit", "one-run")
     coins = key.fold("there").uniform(canaries) < 0.5
-    birds = flock(setup, coins, "signs")
+    planted = plant(setup, coins, "signs")
     state = begin(setup)
     scores = torch.zeros(canaries, dtype=torch.float64)
-    for seen in play(setup, state, birds):
+    for seen in play(setup, state, planted):
         for j, x in seen.items():
-            scores[j] += float(x.double() @ birds.direction(j, len(x)).to(x).double())
+            scores[j] += float(x.double() @ planted.direction(j, len(x)).to(x).double())
     claim = claimed(setup, state)
     epsilon, guesses = one_run.best_guesses(scores.numpy(), coins.numpy(), claim.delta, confidence)
     evidence = (
         f"{guesses.right} of {guesses.made} guesses right, no word on {canaries - guesses.made} "
         f"canaries; all right would prove {guesses.best(confidence):.3g}"
     )
-    found = _finding(setup, claim, canaries, "one-run", epsilon, evidence)
-    return dataclasses.replace(found, confidence=confidence)
+    return _finding(setup, claim, canaries, "one-run", epsilon, evidence, confidence=confidence)
 
 
 def one_shot_estimates(scenario: Scenario, canaries: int) -> list[AuditFinding]:
-    """Two estimates from canaries that are all there: of the end of the run, and of its rounds.
+    """Return two estimates from canaries that are all present: of the final model, and of all.
 
     References:
         Andrew et al., "One-Shot Empirical Privacy Estimation for Federated Learning", ICLR 2024,
         https://arxiv.org/abs/2302.03098, Algorithms 2 and 3.
     """
     setup = ready(scenario, canaries)
-    present = flock(setup, torch.ones(canaries, dtype=torch.bool), "sphere")
-    others = Canaries(present.there, 0, 0.0, present.key.fold("unobserved"), "sphere")
+    present = plant(setup, torch.ones(canaries, dtype=torch.bool), "sphere")
+    unused = Canaries(present.there, 0, 0.0, present.key.fold("unobserved"), "sphere")
     state = begin(setup)
     total = dict[int, Tensor]()
     largest = np.full((2, canaries), -math.inf)
     for seen in play(setup, state, present):
         for j, x in seen.items():
             total[j] = x.double() if j not in total else total[j] + x.double()
-            for k, bird in enumerate((present, others)):
-                largest[k, j] = max(largest[k, j], cosine(x, bird.direction(j, len(x))))
+            for k, directions in enumerate((present, unused)):
+                largest[k, j] = max(largest[k, j], cosine(x, directions.direction(j, len(x))))
     claim = claimed(setup, state)
     took = np.array(sorted(total))
     require("canaries that took part", len(took), len(took) >= 4, ">= 4; more rounds have more")
     d = len(total[int(took[0])])
     final = np.array([cosine(total[j], present.direction(j, d)) for j in took.tolist()])
 
-    def end(rows: Rows) -> Gaussians:
+    def of_final(rows: Rows) -> Gaussians:
         return one_shot.from_final(final[rows], d)
 
-    def best(rows: Rows) -> Gaussians:
+    def of_largest(rows: Rows) -> Gaussians:
         return one_shot.from_all(largest[0, took[rows]], largest[1, took[rows]])
 
+    def estimate(method: Method, cosines: str, laws: Callable[[Rows], Gaussians]) -> AuditFinding:
+        epsilon, error = one_shot.estimate(laws, len(took), claim.delta)
+        fit = laws(np.arange(len(took)))
+        evidence = (
+            f"{cosines} {fit.mean:.3g} (std {fit.std:.2g}), without canaries "
+            f"{fit.other:.3g} (std {fit.other_std:.2g})"
+        )
+        return _finding(setup, claim, len(took), method, epsilon, evidence, error=error)
+
     return [
-        _estimate(setup, claim, len(took), "one-shot", end),
-        _estimate(setup, claim, len(took), "one-shot, max", best),
+        estimate("one-shot", "cosines", of_final),
+        estimate("one-shot, max", "largest cosines of a round", of_largest),
     ]
 
 
-def _estimate(setup: Setup, claim: Privacy, took: int, method: Method, laws: Laws) -> AuditFinding:
-    epsilon, error = one_shot.estimate(laws, took, claim.delta)
-    fit = laws(np.arange(took))
-    cosines = "largest cosines of a round" if "max" in method else "cosines"
-    evidence = (
-        f"{cosines} {fit.mean:.3g} (std {fit.std:.2g}), without canaries "
-        f"{fit.other:.3g} (std {fit.other_std:.2g})"
-    )
-    found = _finding(setup, claim, took, method, epsilon, evidence)
-    return dataclasses.replace(found, error=error)
-
-
 def _finding(
-    setup: Setup, claim: Privacy, canaries: int, method: Method, epsilon: float, evidence: str
+    setup: Setup,
+    claim: Privacy,
+    canaries: int,
+    method: Method,
+    epsilon: float,
+    evidence: str,
+    confidence: float | None = None,
+    error: float | None = None,
 ) -> AuditFinding:
+    scenario = setup.scenario
+    rounds = f"{scenario.rounds} round{'s' * (scenario.rounds > 1)}"
+    clients = f"{canaries} canaries among {scenario.clients} clients"
     return AuditFinding(
         method=method,
         epsilon=epsilon,
@@ -117,25 +137,26 @@ def _finding(
         delta=claim.delta,
         unit=claim.unit,
         adjacency=claim.adjacency,
-        confidence=None,
-        audited=_audited(setup, canaries),
+        confidence=confidence,
+        audited=f"{clients}, {rounds}, {OBSERVED[setup.sees]} seen",
         evidence=evidence,
+        error=error,
         paper=claim.paper,
     )
 
 
 def cosine(x: Tensor, u: Tensor) -> float:
-    """Cosine of ``x`` and a unit vector; 0 where nothing moved."""
+    """Cosine of ``x`` and a unit vector; 0 if ``x`` is 0."""
     norm = float(torch.linalg.vector_norm(x.double()))
     return float(x.double() @ u.to(x).double()) / norm if norm else 0.0
 
 
 def ready(scenario: Scenario, canaries: int) -> Setup:
-    """The run, at the adjacency of its canaries.
+    """Prepare the run, at an adjacency that covers its canaries.
 
     Raises:
-        ConfigError: too few clients, or a mechanism that canary clients say nothing about.
-        NoTheorem: there is none for what they do.
+        ConfigError: too few clients, or a mechanism that does not protect clients.
+        NoTheorem: there is none for these adjacencies.
     """
     mechanism = load_plugins(scenario).mechanism
     if mechanism.unit != "client":
@@ -155,36 +176,23 @@ def ready(scenario: Scenario, canaries: int) -> Setup:
     raise refused
 
 
-def flock(setup: Setup, there: Tensor, form: Form) -> Canaries:
-    """The last clients of the run."""
+def plant(setup: Setup, there: Tensor, form: Form) -> Canaries:
+    """Return canaries in place of the last clients of the run; ``there (m,)`` bool."""
     first = setup.scenario.clients - len(there)
     key = setup.secret.key("audit", form)
     return Canaries(there, first, radius(setup), key, form)
 
 
 def claimed(setup: Setup, state: RunState) -> Privacy:
-    """Return the accountant's price of the run that was played.
+    """Return the guarantee that the accountant claims for the run that was played.
 
     Raises:
         ConfigError: nothing is claimed.
     """
-    found = guarantee(setup, state.ledger)
-    if found is None:
+    claim = guarantee(setup, state.ledger)
+    if claim is None:
         raise ConfigError(
             f"--mechanism {setup.scenario.mechanism.partition(':')[0]} claims nothing that could "
             "be audited; fedbench list mechanisms"
         )
-    return found
-
-
-def _audited(setup: Setup, canaries: int) -> str:
-    scenario = setup.scenario
-    rounds = f"{scenario.rounds} round{'s' * (scenario.rounds > 1)}"
-    who = f"{canaries} canaries among {scenario.clients} clients"
-    sight = {
-        "messages": "messages",
-        "sum": "sums",
-        "hidden-sum": "sums, not who took part,",
-        "model": "models",
-    }
-    return f"{who}, {rounds}, {sight[setup.sees]} seen"
+    return claim

@@ -42,7 +42,7 @@ def invert(steps: int = 80, **changes: Any) -> dict[str, list[Reconstruction]]:
     (system,) = inversion.probe(
         scenario, [scenario.protocol], [scenario.mechanism], [0], steps
     ).results
-    return system.found
+    return system.reconstructions
 
 
 def members(protocol: str, mechanism: str = "none", **changes: Any) -> Membership:

@@ -146,7 +146,7 @@ def inversion_table(report: InversionReport) -> Table:
     lines = []
     for system in report.results:
         lines.append(Line([f"{system.protocol} + {system.mechanism}"], title=True))
-        lines += [Line([name, *summary(system.found[name])]) for name in (MESSAGE, RAW)]
+        lines += [Line([name, *summary(system.reconstructions[name])]) for name in (MESSAGE, RAW)]
     lines.append(Line(["no message"], title=True))
     lines += [Line([name, *summary(images)]) for name, images in report.guesses.items()]
     headings = ("system\n  what is inverted", "PSNR\ndB", "\nSSIM", "cosine\nfound", "\nof truth")
@@ -190,7 +190,7 @@ def inversion_json(report: InversionReport) -> str:
         }
 
     systems = [
-        {"protocol": s.protocol, "mechanism": s.mechanism, **numbers(s.found)}
+        {"protocol": s.protocol, "mechanism": s.mechanism, **numbers(s.reconstructions)}
         for s in report.results
     ]
     whole = {"results": systems, "guesses": numbers(report.guesses), "skipped": report.skipped}

@@ -65,9 +65,9 @@ def strips(report: InversionReport) -> list[Strip]:
     for system in report.results:
         images: dict[str, Sequence[Tensor]] = {
             panel: [each.image for each in reconstructions]
-            for panel, reconstructions in system.found.items()
+            for panel, reconstructions in system.reconstructions.items()
         }
-        out.append(Strip(system.protocol, _note(system), images, dict(system.found)))
+        out.append(Strip(system.protocol, _note(system), images, dict(system.reconstructions)))
     guess = report.guesses[SAME_CLASS]
     note = "nearest other of the class"
     images = {MESSAGE: [each.image for each in guess]}

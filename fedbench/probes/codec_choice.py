@@ -1,6 +1,4 @@
-"""Which protocols have a codec that can be measured by itself, and in which variants."""
-
-from __future__ import annotations
+"""Choice of the protocols whose codec can be measured by itself, and of their variants."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from fedbench.core.rng import Key
 from fedbench.probes.codec_inputs import drawn
 from fedbench.protocols.fedavg import DenseWeights
 
-# In this order; the installed ones that are not named here follow with their defaults.
+# In this order; other installed protocols follow with their defaults.
 VARIANTS = (
     "fedavg",
     "cast:form=fp16",
@@ -46,11 +44,11 @@ VARIANTS = (
 
 @dataclass(frozen=True, eq=False)
 class Codec:
-    """A protocol, for the way from its dense updates to its messages.
+    """A protocol's compression of dense updates.
 
     Args:
-        name: As it is typed.
-        protocol: With its parameters.
+        name: Protocol as typed.
+        protocol: The protocol with its parameters.
     """
 
     name: str
@@ -58,10 +56,10 @@ class Codec:
 
 
 def chosen(texts: Sequence[str] | None, shared: Shared) -> tuple[list[Codec], dict[str, str]]:
-    """The codecs to measure, and why others are not: ``name -> reason``.
+    """Return the codecs to measure, and by name the reasons why others are not.
 
     Args:
-        texts: What the user asked for; None is every installed protocol that fits.
+        texts: Protocols as typed; None for every installed protocol that fits.
         shared: The network whose updates are compressed.
 
     Raises:
@@ -76,14 +74,15 @@ def chosen(texts: Sequence[str] | None, shared: Shared) -> tuple[list[Codec], di
                     f"{reason}; without --protocol all that do are measured"
                 )
         return codecs, {}
-    fitting, others = [], {}
+    fitting: list[Codec] = []
+    others: dict[str, str] = {}
     for text in default_texts(registry.names("protocol")):
         try:
             codec = Codec(text, registry.load("protocol", text))
             reason = misfit(codec.protocol, shared)
         except ConfigError as error:  # another package's plug-in of that name
             reason = str(error)
-        except Exception as error:  # foreign code: one that is broken must not hide the others
+        except Exception as error:  # another package's broken plug-in must not hide the others
             reason = f"messages fail, {type(error).__name__}: {error}".splitlines()[0]
         if reason is None and text not in VARIANTS and is_plain(codec.protocol):
             reason = "messages are those of fedavg"
@@ -95,15 +94,15 @@ def chosen(texts: Sequence[str] | None, shared: Shared) -> tuple[list[Codec], di
 
 
 def default_texts(installed: Iterable[str]) -> list[str]:
-    """The variants of what is installed, then the rest of it.
+    """Return the `VARIANTS` of installed protocols, then the other installed protocols.
 
     >>> default_texts(["drive", "mine"])
     ['drive', 'drive:scale=min-mse', 'mine']
     """
     names = list(installed)
-    known = {text: registry.split(text)[0] for text in VARIANTS}
-    rest = [name for name in names if name not in known.values()]
-    return [text for text, name in known.items() if name in names] + rest
+    variants = {text: registry.split(text)[0] for text in VARIANTS}
+    rest = [name for name in names if name not in variants.values()]
+    return [text for text, name in variants.items() if name in names] + rest
 
 
 def is_plain(protocol: Protocol[Any]) -> bool:
@@ -112,10 +111,7 @@ def is_plain(protocol: Protocol[Any]) -> bool:
 
 
 def misfit(protocol: Protocol[Any], shared: Shared) -> str | None:
-    """What of it keeps its codec from being measured on dense updates; None if nothing does.
-
-    Tried, not declared: it compresses a vector.
-    """
+    """Return why the codec cannot be measured on dense updates, or None; tried on a vector."""
     d = shared.layout.d
     if protocol.space != "weights":
         return f"updates are {protocol.space}"

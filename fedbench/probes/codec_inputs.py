@@ -1,6 +1,4 @@
-"""What codecs are measured on: drawn vectors, and updates of clients that trained."""
-
-from __future__ import annotations
+"""Inputs of codecs: random vectors, and updates of clients that trained."""
 
 import os
 from pathlib import Path
@@ -22,11 +20,12 @@ INPUTS = {
     "real": "updates of clients of fedavg after three rounds",
 }
 ROUNDS = 3  # before the updates are taken
-PREFERRED, EMBEDDED = "fashion-mnist", "mnist-5k"
+PREFERRED = "fashion-mnist"
+EMBEDDED = "mnist-5k"
 
 
 def default_dataset() -> tuple[str, str | None]:
-    """Fashion-MNIST if it is here, else the images that need no download, and why."""
+    """Return Fashion-MNIST if it is stored here, else a data set without download and a note."""
     folder = data_folder() or Path(CACHE)
     if os.path.exists(os.path.expanduser(folder / f"{PREFERRED}.npz")):
         return PREFERRED, None
@@ -37,7 +36,7 @@ def default_dataset() -> tuple[str, str | None]:
 
 
 def scenario(dataset: str, model: str) -> Scenario:
-    """Whose updates the real ones are: 50 clients of fedavg, 5 of them a round."""
+    """Return the scenario of the real updates: 50 clients of fedavg, 5 of them a round."""
     return Scenario.of(
         dataset=dataset,
         model=model,
@@ -45,14 +44,14 @@ def scenario(dataset: str, model: str) -> Scenario:
         per_round=5,
         malicious=0.0,
         rounds=ROUNDS + 1,
-        eval_every=ROUNDS + 1,  # nobody asks how accurate it is
+        eval_every=ROUNDS + 1,  # the accuracy is not used
         epochs=1,
         batch_size=32,
     )
 
 
 def drawn(kind: str, key: Key, d: int) -> Tensor:
-    """``(d,)`` float32, ``gaussian`` or ``lognormal``; normals end at 4.4, see `Key.normal`.
+    """Draw ``(d,)`` float32, ``gaussian`` or ``lognormal``; normals end at 4.4, see `Key.normal`.
 
     >>> drawn("lognormal", Key(0), 3).log().isnan().tolist()  # signs are random
     [False, True, True]
@@ -65,12 +64,13 @@ def drawn(kind: str, key: Key, d: int) -> Tensor:
 
 
 def real(setup: Setup) -> Tensor:
-    """``(n, d)``: how far each client of round `ROUNDS` moved.
+    """Return the updates ``(n, d)`` of the clients of round `ROUNDS`.
 
     Raises:
-        ConfigError: training left the numbers.
+        ConfigError: an update is not finite, or 0.
     """
-    protocol, shared = setup.plugins.protocol, setup.shared
+    protocol = setup.plugins.protocol
+    shared = setup.shared
     state = RunState(protocol.init(shared))
     for step in range(ROUNDS):
         play_round(setup, state, step)

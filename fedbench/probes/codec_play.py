@@ -1,6 +1,4 @@
-"""The whole bench: every codec on every kind of input."""
-
-from __future__ import annotations
+"""Benchmark of every codec on every kind of input."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -21,18 +19,18 @@ from fedbench.probes.codecs import CodecPlan, CodecResult, measure, scale_of
 
 @dataclass(frozen=True)
 class Bench:
-    """What was measured, and on what.
+    """Results of a benchmark of codecs, and its conditions.
 
     Args:
         model: The network whose updates are compressed.
-        dataset: What it was trained on, for ``real``; and what it is built for.
-        parameters: Of the network.
-        device: Where.
-        threads: Of torch.
-        plan: How often.
-        rows: Every codec on the first kind of input, then on the next.
+        dataset: Data set of the ``real`` updates, which also determines the network's shape.
+        parameters: Parameters of the network.
+        device: Device of the measurement.
+        threads: Threads of torch.
+        plan: Number of inputs and messages.
+        rows: Results of every codec on the first kind of input, then on the next.
         others: Installed protocols that were not measured, and why.
-        notes: What the user should know of the data and of the times.
+        notes: Notes on the data and on the times.
     """
 
     model: str
@@ -55,37 +53,37 @@ def play(
     plan: CodecPlan,
     say: Callable[[str], None] = lambda text: None,
 ) -> Bench:
-    """Measure.
+    """Measure every codec on every kind of input.
 
     Args:
-        texts: Protocols; None is all that fit.
-        kinds: Of input; None is all.
-        dataset: None is Fashion-MNIST or, where it is not to be had, MNIST in small.
+        texts: Protocols as typed; None for all that fit.
+        kinds: Kinds of input; None for all.
+        dataset: Data set; None for Fashion-MNIST or, where it is not stored, a part of MNIST.
         model: The network.
         device: ``auto``, ``cpu`` or ``cuda``.
-        plan: How often.
-        say: Told what is done now.
+        plan: Number of inputs and messages.
+        say: Called with the current step.
 
     Raises:
-        ConfigError: something that is named cannot be had or does not fit.
+        ConfigError: an option is wrong, or a protocol does not fit.
     """
-    known = ", ".join(codec_inputs.INPUTS)
-    for kind in kinds or ():
-        require("--input", kind, kind in codec_inputs.INPUTS, f"one of {known}")
+    kinds = list(dict.fromkeys(kinds or codec_inputs.INPUTS))
+    for kind in kinds:
+        legal = kind in codec_inputs.INPUTS
+        require("--input", kind, legal, f"one of {', '.join(codec_inputs.INPUTS)}")
     say("loading the data")
-    name, of_data = (dataset, None) if dataset else codec_inputs.default_dataset()
+    name, data_note = (dataset, None) if dataset else codec_inputs.default_dataset()
     setup = prepare(codec_inputs.scenario(name, model), device)
     say("looking for codecs")
     codecs, others = chosen(texts, setup.shared)
-    wanted = list(dict.fromkeys(kinds or codec_inputs.INPUTS))
     x = source("gaussian", setup)(0).to(setup.shared.device)
     scales = {codec: scale_of(codec.protocol, setup.shared, x) for codec in codecs}
     rows: list[CodecResult] = []
-    for kind in wanted:
+    for kind in kinds:
         say(f"{kind}: {codec_inputs.INPUTS[kind]}")
         inputs = source(kind, setup)
         for codec in codecs:
-            say(f"{kind}: {codec.name} ({len(rows)} of {len(wanted) * len(codecs)} done)")
+            say(f"{kind}: {codec.name} ({len(rows)} of {len(kinds) * len(codecs)} done)")
             rows.append(measure(codec, kind, inputs, setup.shared, plan, scales[codec]))
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Windows has none
     return Bench(
@@ -97,24 +95,24 @@ def play(
         plan=plan,
         rows=rows,
         others=others,
-        notes=[note for note in (of_data, busy(load, os.cpu_count() or 1)) if note],
+        notes=[note for note in (data_note, busy(load, os.cpu_count() or 1)) if note],
     )
 
 
 def busy(load: float, cores: int) -> str | None:
-    """A doubt about times, where more wanted to run than could.
+    """Return a warning about the times if more processes wanted to run than there are cores.
 
     >>> busy(5.8, 2)
     'the machine was busy (load 5.8 on 2 cores): times are longer than they need be'
     """
     if load <= cores + 0.5:
         return None
-    said = f"load {load:.1f} on {cores} core{'s' * (cores > 1)}"
-    return f"the machine was busy ({said}): times are longer than they need be"
+    where = f"load {load:.1f} on {cores} core{'s' * (cores > 1)}"
+    return f"the machine was busy ({where}): times are longer than they need be"
 
 
 def source(kind: str, setup: Setup) -> Callable[[int], Tensor]:
-    """The input of each seed; real updates are few, and come again."""
+    """Return a function from seeds to inputs ``(d,)``; the real updates are few, and repeat."""
     if kind == "real":
         updates = codec_inputs.real(setup)
         return lambda s: updates[s % len(updates)]

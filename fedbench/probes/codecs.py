@@ -1,4 +1,4 @@
-"""Error, bias, bits and time of a codec, all of them measured on messages that were decoded."""
+"""Error, bias, bits and time of a codec, measured on decoded messages."""
 
 import dataclasses
 import statistics
@@ -25,11 +25,11 @@ _Cache = type(lru_cache(maxsize=1)(lambda: None))
 
 @dataclass(frozen=True)
 class CodecPlan:
-    """How often a codec is asked.
+    """Number of inputs and messages per measurement.
 
     Args:
-        seeds: Inputs of each kind, which draws of its randomness go with.
-        draws: Messages of each input, with other keys; at least so many.
+        seeds: Inputs of each kind.
+        draws: Fewest messages of each input, each with its own key.
         clients: Messages that are compressed, encoded and decoded at once.
     """
 
@@ -41,23 +41,23 @@ class CodecPlan:
         require("--seeds", self.seeds, self.seeds >= 3, ">= 3 to tell bias from noise")
         require("--draws", self.draws, self.draws >= 2, ">= 2 to tell bias from noise")
         require("--clients", self.clients, self.clients >= 1, ">= 1")
-        for name in ("seeds", "draws", "clients"):
-            require(f"--{name}", getattr(self, name), getattr(self, name) <= 1000, "<= 1000")
+        for name, value in dataclasses.asdict(self).items():
+            require(f"--{name}", value, value <= 1000, "<= 1000")
 
 
 @dataclass(frozen=True)
 class CodecResult:
-    """One codec on one kind of input.
+    """Measurements of one codec on one kind of input.
 
     Args:
-        codec: Its name.
-        kind: Of input.
-        bits: Per parameter, mean.
+        codec: Name of the codec.
+        kind: Kind of input.
+        bits: Mean bits per parameter.
         encode: Median milliseconds per million parameters of a client, from update to bytes.
         decode: The same, from bytes to `values`.
-        error_feedback: Does a client remember? It was measured with an empty memory.
-        scale: What a message says of the length of an update, see `scale_of`.
-        distortion: None where the scale is lost: there is nothing to compare.
+        error_feedback: True if clients have a memory; it was empty in the measurement.
+        scale: What a message preserves of the length of an update, see `scale_of`.
+        distortion: Distortion; None if the scale is lost.
     """
 
     codec: str
@@ -72,13 +72,13 @@ class CodecResult:
 
 @dataclass(frozen=True, eq=False)
 class SentMessages:
-    """Messages on the other end of the wire.
+    """Decoded messages, their bits and times.
 
     Args:
-        values: ``(n, d)``, decoded.
-        bits: Of each.
-        encode: Seconds, from updates to bytes.
-        decode: Seconds, from bytes to ``values``.
+        values: Decoded values ``(n, d)``.
+        bits: Bits of each message.
+        encode: Seconds from updates to bytes.
+        decode: Seconds from bytes to ``values``.
     """
 
     values: Tensor
@@ -90,10 +90,10 @@ class SentMessages:
 def send(
     protocol: Protocol[Any], shared: Shared, x: Tensor, keys: Sequence[Key], strict: bool = False
 ) -> SentMessages:
-    """Compress ``x (n, d)``, encode, decode; if ``strict``, hold what arrived to what was sent.
+    """Compress ``x (n, d)``, encode and decode; if ``strict``, assert that decoding inverts it.
 
-    A cache that the encoder filled with numbers of this message (the noise of its seed, say) is
-    emptied before the server's clock starts: the server would have to draw them.
+    A cache that the encoder filled (with the noise of a seed, say) is emptied before decoding is
+    timed, since the server would have to draw the noise itself.
     """
     memory = [protocol.memory(shared) for _ in keys]
     missed = {cache: cache.cache_info().misses for cache in _caches(protocol)}
@@ -115,7 +115,7 @@ def send(
 
 
 def _caches(protocol: Protocol[Any]) -> list[Any]:
-    """Every ``lru_cache`` of ours and of the protocol's package."""
+    """Return every ``lru_cache`` of fedbench and of the protocol's package."""
     packages = {"fedbench", type(protocol).__module__.partition(".")[0]}
     modules = [m for name, m in sys.modules.items() if name.partition(".")[0] in packages]
     return [value for m in modules for value in vars(m).values() if isinstance(value, _Cache)]
@@ -130,9 +130,9 @@ def _now(device: torch.device) -> float:
 def scale_of(protocol: Protocol[Any], shared: Shared, x: Tensor) -> Scale:
     """Compare the length that a message implies with that of ``x (d,)``.
 
-    ``kept``: that of ``2 x`` stands for twice as much. ``lost``: 65536 times more or less are the
-    same message. ``fixed``: neither; what is lost then depends on how long an update is. Powers of
-    two, since floating point is exact for them.
+    ``kept``: the message of ``2 x`` implies twice the length. ``lost``: ``x`` times 65536 or its
+    inverse is the same message. ``fixed``: neither; the distortion then depends on the length of
+    an update. All factors are powers of two, for which floating point is exact.
     """
     key = [Key(0).fold("bench", "scale")]
 
@@ -155,39 +155,39 @@ def measure(
     plan: CodecPlan,
     scale: Scale,
 ) -> CodecResult:
-    """One codec on one kind of input. Every draw goes over the wire; the first is not timed.
+    """Measure one codec on one kind of input, on decoded messages; the first is not timed.
 
     Args:
-        codec: What is measured.
-        kind: A name for the inputs.
-        inputs: ``(d,)`` of each seed, from 0.
+        codec: The codec.
+        kind: Name of the inputs.
+        inputs: Function from a seed, from 0, to an update ``(d,)``.
         shared: The network.
-        plan: How often.
-        scale: Of the codec, see `scale_of`.
+        plan: Number of inputs and messages.
+        scale: Scale of the codec, see `scale_of`.
     """
     protocol = codec.protocol
     sent: list[SentMessages] = []
 
-    def messages(x: Tensor, s: int) -> Iterator[Tensor]:
+    def decoded(x: Tensor, s: int) -> Iterator[Tensor]:
         rows = x.repeat(plan.clients, 1)
         for batch in range(-(-plan.draws // plan.clients)):
             keys = [Key(0).fold("bench", s, batch, i) for i in range(plan.clients)]
-            one = send(protocol, shared, rows, keys, strict=not sent)
-            sent.append(dataclasses.replace(one, values=x[:0]))
-            yield one.values
+            messages = send(protocol, shared, rows, keys, strict=not sent)
+            sent.append(dataclasses.replace(messages, values=x[:0]))
+            yield messages.values
 
     draws = []
     for s in range(plan.seeds):
         x = inputs(s).to(shared.device)
-        draws.append(Draws.of(x, messages(x, s)))
+        draws.append(Draws.of(x, decoded(x, s)))
     d = shared.layout.d
     per_million = 1e3 / (plan.clients * d / 1e6)
     return CodecResult(
         codec=codec.name,
         kind=kind,
-        bits=statistics.fmean(bits for one in sent for bits in one.bits) / d,
-        encode=statistics.median(one.encode for one in sent[1:]) * per_million,
-        decode=statistics.median(one.decode for one in sent[1:]) * per_million,
+        bits=statistics.fmean(bits for messages in sent for bits in messages.bits) / d,
+        encode=statistics.median(messages.encode for messages in sent[1:]) * per_million,
+        decode=statistics.median(messages.decode for messages in sent[1:]) * per_million,
         error_feedback=bool(protocol.memory(shared)),
         scale=scale,
         distortion=None if scale == "lost" else distortion(draws),

@@ -11,7 +11,7 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-LEVEL = 0.001  # so rarely is a codec without bias called biased
+LEVEL = 0.001  # probability that a codec without bias is called biased
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class Distortion:
 
     Args:
         nmse: Mean of ``|x_hat - x|^2 / |x|^2`` over inputs and draws.
-        nmse_max: The largest.
+        nmse_max: Largest of these.
         bias: ``|E x_hat - x| / |x|``, root mean square over inputs, by `bias_squared`.
-        biased: Is that told from 0?
-        bias_limit: About the smallest bias that would have been.
+        biased: True if the bias differs significantly from 0.
+        bias_limit: Approximate smallest bias that would be significant.
         gain: Mean of ``<x_hat, x> / |x|^2``.
     """
 
@@ -37,7 +37,7 @@ class Distortion:
 
 @dataclass(frozen=True)
 class Draws:
-    """R messages ``x_hat_r`` of one ``x``, as sums: errors are ``e_r = x_hat_r - x``.
+    """Sums over R messages ``x_hat_r`` of one ``x``, with errors ``e_r = x_hat_r - x``.
 
     Args:
         norm: ``|x|^2``.
@@ -68,7 +68,7 @@ class Draws:
 
 
 def bias_squared(draws: Draws) -> float:
-    """An estimate of ``|b|^2``, ``b = E[x_hat] - x``, that is itself unbiased.
+    """Unbiased estimate of ``|b|^2`` with ``b = E[x_hat] - x``.
 
     The errors are independent and have mean ``b``, so ``E<e_r, e_q> = |b|^2`` for ``r != q``. The
     mean over those ``R (R - 1)`` pairs is
@@ -79,7 +79,7 @@ def bias_squared(draws: Draws) -> float:
 
         ``|mean - x|^2 - 1 / (R - 1) * mean_r |x_hat_r - mean|^2``,
 
-    the square of the mean error less what noise adds to it. So it may be negative.
+    the square of the mean error minus the part that is noise. It may be negative.
 
     >>> bias_squared(Draws(norm=1.0, total=9.0, squares=[1.0, 4.0], along=[]))  # errors 1 and 2
     2.0
@@ -91,9 +91,9 @@ def bias_squared(draws: Draws) -> float:
 def distortion(inputs: Sequence[Draws]) -> Distortion:
     """Summarise the distortion over all inputs.
 
-    Is the bias 0? Each input has a share of the squared error that is bias: `bias_squared` over the
-    mean of ``|e_r|^2``. It is 1 for a codec that draws nothing, and 0 on average for one without
-    bias. A one-sided t-test of the mean share, at `LEVEL`, answers.
+    A one-sided t-test at `LEVEL` decides whether the bias is 0. It tests the mean over inputs of
+    the share of the squared error that is bias: `bias_squared` over the mean of ``|e_r|^2``, which
+    is 1 for a deterministic codec, and 0 on average for one without bias.
     """
     nmses = [square / draws.norm for draws in inputs for square in draws.squares]
     biases = [bias_squared(draws) for draws in inputs]

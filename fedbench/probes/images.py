@@ -1,4 +1,4 @@
-"""How alike two images are: PSNR and SSIM, of pixels in [0, 1]."""
+"""Similarity of images, PSNR and SSIM, for pixels in [0, 1]."""
 
 import math
 
@@ -8,11 +8,11 @@ from torch import Tensor
 
 WINDOW, SIGMA = 11, 1.5
 K1, K2 = 0.01, 0.03
-_PERFECT = 100.0  # dB: of equal images PSNR is infinite, which has no mean
+_PERFECT = 100.0  # dB, in place of the infinite PSNR of equal images, which has no mean
 
 
 def psnr(image: Tensor, truth: Tensor) -> float:
-    """``10 log10(1 / MSE)`` in dB; 100 of equal images.
+    """``10 log10(1 / MSE)`` in dB; 100 for equal images.
 
     >>> round(psnr(torch.full((1, 4, 4), 0.6), torch.full((1, 4, 4), 0.5)), 3)
     20.0
@@ -24,8 +24,8 @@ def psnr(image: Tensor, truth: Tensor) -> float:
 def ssim(image: Tensor, truth: Tensor) -> float:
     """Structural similarity of ``(C, H, W)``: 1 for equal images, about 0 for unrelated ones.
 
-    The mean over channels and over every place at which the Gaussian window fits. In images that
-    are smaller than its 11 pixels the window is the largest odd square that fits.
+    The mean over channels and over all positions of the Gaussian window, of side 11 or the largest
+    odd side that fits.
 
     References:
         Wang, Bovik, Sheikh and Simoncelli, "Image Quality Assessment: From Error Visibility to
@@ -46,16 +46,16 @@ def ssim(image: Tensor, truth: Tensor) -> float:
 
 
 def window(side: int) -> Tensor:
-    """``(k, k)`` float64 Gaussian weights whose sum is 1, for images of that side."""
+    """Return Gaussian weights ``(k, k)`` float64 of sum 1 for images of that side."""
     k = min(WINDOW, side - 1 + side % 2)
     x = torch.arange(k, dtype=torch.float64) - (k - 1) / 2
-    one = torch.exp(-x.square() / (2 * SIGMA**2))
-    both = torch.outer(one, one)
-    return both / both.sum()
+    bell = torch.exp(-x.square() / (2 * SIGMA**2))
+    weights = torch.outer(bell, bell)
+    return weights / weights.sum()
 
 
 def total_variation(image: Tensor) -> Tensor:
-    """Mean absolute difference of neighbours, down and across, of ``(B, C, H, W)``.
+    """Mean absolute difference of vertical and of horizontal neighbours in ``(B, C, H, W)``.
 
     >>> total_variation(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])).item()
     1.0
@@ -65,7 +65,7 @@ def total_variation(image: Tensor) -> Tensor:
 
 
 def best_order(images: Tensor, truth: Tensor) -> Tensor:
-    """``images (B, C, H, W)`` in the order in which their squared errors are least together."""
+    """Return ``images (B, C, H, W)`` in the order of the least total squared error to ``truth``."""
     from scipy.optimize import linear_sum_assignment
 
     errors = torch.cdist(images.flatten(1).double(), truth.flatten(1).double()).square()

@@ -1,4 +1,4 @@
-"""Gradient inversion: the images that one message gives back."""
+"""Gradient inversion: reconstruction of training images from one message."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -27,20 +27,20 @@ MESSAGE = "message"
 RAW = "raw update"
 RANDOM = "random image"
 SAME_CLASS = "best other image of the class"
-# Weight of total variation: the noisier what is seen, the more of it there has to be.
+# Weight of total variation, larger for noisier messages.
 PRIORS = {"floats": 0.01, "signs": 0.1, "adam": 0.3, "masks": 1.0}
 
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """One reconstruction of one image.
+    """Reconstruction of one image.
 
     Args:
         image: ``(C, H, W)`` in [0, 1].
-        psnr: To the truth, dB.
-        ssim: To the truth.
-        cosine: Of its update with what was seen; None of a guess.
-        ceiling: The same cosine of the true image; None of a guess.
+        psnr: PSNR to the true image, dB.
+        ssim: SSIM to the true image.
+        cosine: Cosine of its update with the one that was seen; None for a guess.
+        ceiling: The same cosine of the true image; None for a guess.
     """
 
     image: Tensor
@@ -52,28 +52,28 @@ class Reconstruction:
 
 @dataclass(frozen=True, eq=False)
 class InvertedSystem:
-    """One protocol under one mechanism.
+    """Reconstructions under one protocol and mechanism.
 
     Args:
-        protocol: As typed.
-        mechanism: As typed.
-        found: By what was attacked, `MESSAGE` and `RAW`: a reconstruction of each image.
+        protocol: Protocol as typed.
+        mechanism: Mechanism as typed.
+        reconstructions: One of each image from `MESSAGE`, and one from `RAW`.
     """
 
     protocol: str
     mechanism: str
-    found: dict[str, list[Reconstruction]] = field(default_factory=dict)
+    reconstructions: dict[str, list[Reconstruction]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class InversionReport:
-    """Measurements of an inversion.
+    """Report of gradient inversion.
 
     Args:
-        truth: ``(C, H, W)`` in [0, 1], each of them.
-        guesses: What scores who sees nothing, by name: each image.
-        results: A system each.
-        skipped: Systems that cannot exist, and why.
+        truth: The true images, ``(C, H, W)`` in [0, 1].
+        guesses: Guesses of each image without a message, by name.
+        results: Reconstructions from each system.
+        skipped: Reason for each combination that does not fit.
     """
 
     truth: list[Tensor]
@@ -93,10 +93,10 @@ def probe(
     """Attack one message of each of the scenario's clients, under every system, for every seed.
 
     Raises:
-        ConfigError: an option is wrong, or no two of them fit.
+        ConfigError: an option is wrong, or no combination fits.
     """
     require("--steps", steps, steps >= 1, ">= 1")
-    pictures: dict[int, tuple[Data, Tensor]] = {}
+    images: dict[int, tuple[Data, Tensor]] = {}
 
     def play(protocol: str, mechanism: str) -> InvertedSystem:
         system = InvertedSystem(protocol, mechanism)
@@ -105,24 +105,24 @@ def probe(
             names = {"protocol": protocol, "mechanism": mechanism, "seed": seed}
             setup = prepare(Scenario.of(**scenario.model_dump() | names))
             rows = choose_images(setup)
-            pictures[seed] = setup.population.data, rows
-            for name, found in attack(setup, rows, steps).items():
-                system.found.setdefault(name, []).extend(found)
+            images[seed] = setup.population.data, rows
+            for name, reconstructed in attack(setup, rows, steps).items():
+                system.reconstructions.setdefault(name, []).extend(reconstructed)
         return system
 
     results, skipped = play_each(protocols, mechanisms, play)
-    truth = [image for data, rows in pictures.values() for image in pixels(data, rows.flatten())]
+    truth = [image for data, rows in images.values() for image in pixels(data, rows.flatten())]
     guesses: dict[str, list[Reconstruction]] = {RANDOM: [], SAME_CLASS: []}
-    for seed, (data, rows) in pictures.items():
-        for name, found in guess(data, rows.flatten(), Key(seed)).items():
-            guesses[name].extend(found)
+    for seed, (data, rows) in images.items():
+        for name, guessed in guess(data, rows.flatten(), Key(seed)).items():
+            guesses[name].extend(guessed)
     return InversionReport(truth, guesses, results, skipped)
 
 
 def choose_images(setup: Setup) -> Tensor:
-    """``(n, B)`` rows of the pool: of each client's training data, labels 0, 1, ... if it can be.
+    """Return rows ``(n, B)`` of each client's training data, of labels 0, 1, ... where it has them.
 
-    Those of one message have different labels.
+    The rows of one message have different labels, as far as the client has them.
     """
     batch = setup.scenario.batch_size
     classes = setup.population.data.classes
@@ -145,10 +145,10 @@ def choose_images(setup: Setup) -> Tensor:
 def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Reconstruction]]:
     """Reconstruct every client's images, ``rows (n, B)``, from its message and its raw update.
 
-    All rounds but the last are usual ones; in the last each client takes one step on its images.
+    In the last round each client takes one step on its images; the other rounds are usual ones.
 
     Raises:
-        Incompatible: messages of this protocol are not read as updates.
+        Incompatible: messages of this protocol cannot be read as updates.
     """
     protocol = setup.plugins.protocol
     shared = setup.shared
@@ -178,17 +178,21 @@ def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Reconstruct
         client = bare.client(
             i, protocol.receive(shared, heard.broadcast), before.memories.get(i), last
         )
-        for name, found in invert(bare, client, heard, rows[i], steps, i).items():
-            out[name].extend(found)
+        for name, reconstructed in invert(bare, client, heard, rows[i], steps, i).items():
+            out[name].extend(reconstructed)
     return out
 
 
 def invert(
     setup: Setup, client: Client, heard: Exchange, rows: Tensor, steps: int, number: int
 ) -> dict[str, list[Reconstruction]]:
-    """One client's images from its message, and from its update without mechanism and codec."""
+    """Reconstruct a client's images from its message, and from its update before any codec.
+
+    ``setup`` has no mechanism; ``rows (B,)`` are the images of client ``number``.
+    """
     protocol = setup.plugins.protocol
     shared = setup.shared
+    data = setup.population.data
     sent = signal(protocol, shared, heard)
     if sent is None:
         raise Incompatible(
@@ -207,34 +211,31 @@ def invert(
         kind = "signs" if signs else "adam" if simulate.soft else "floats"
         if name == MESSAGE and issubclass(protocol.sends, BinaryMasks | NoiseMasks):
             kind = "masks"
-        y = setup.population.data.y[rows]
-        true = pixels(setup.population.data, rows)
-        images, like = reconstruct(
-            simulate, seen, y, setup.population.data, PRIORS[kind], steps, key
-        )
-        ceiling = float(cosine(simulate(normalised(true, setup.population.data), y), seen).detach())
-        pairs = zip(best_order(images, true), true, strict=True)
+        y = data.y[rows]
+        truth = pixels(data, rows)
+        images, reached = reconstruct(simulate, seen, y, data, PRIORS[kind], steps, key)
+        ceiling = float(cosine(simulate(normalised(truth, data), y), seen).detach())
         out[name] = [
-            Reconstruction(image, psnr(image, one), ssim(image, one), like, ceiling)
-            for image, one in pairs
+            Reconstruction(image, psnr(image, true), ssim(image, true), reached, ceiling)
+            for image, true in zip(best_order(images, truth), truth, strict=True)
         ]
     return out
 
 
 def guess(data: Data, rows: Tensor, key: Key) -> dict[str, list[Reconstruction]]:
-    """Score guesses without a message: noise, and the nearest other image of the class."""
+    """Return guesses without a message: noise, and the nearest other image of the class."""
     noise, others = [], []
     for i, (row, truth) in enumerate(zip(rows.tolist(), pixels(data, rows), strict=True)):
         image = key.fold("guess", i).uniform(*data.image, device=truth.device)
         noise.append(Reconstruction(image, psnr(image, truth), ssim(image, truth)))
         same = (data.y == data.y[row]).nonzero()[:, 0]
         errors = (pixels(data, same) - truth).square().flatten(1).mean(dim=1)
-        errors = torch.where(errors == 0, torch.inf, errors)  # itself, and its copies
+        errors = torch.where(errors == 0, torch.inf, errors)  # the image itself and its copies
         image = pixels(data, same[errors.argmin()][None])[0]
         others.append(Reconstruction(image, psnr(image, truth), ssim(image, truth)))
     return {RANDOM: noise, SAME_CLASS: others}
 
 
 def pixels(data: Data, rows: Tensor) -> Tensor:
-    """``(..., C, H, W)`` in [0, 1]."""
+    """Return images ``(..., C, H, W)`` in [0, 1]."""
     return data.x[rows].float() / data.scale

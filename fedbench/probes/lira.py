@@ -9,15 +9,15 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.models.network import Network
 
-FEWEST_SHADOWS = 6  # without a pair, two in and two out are left for a variance
-_LARGEST = 100.0  # nats
+FEWEST_SHADOWS = 6  # without one pair, two in and two out are left to estimate a variance
+_LARGEST = 100.0  # largest confidence in nats
 
 
 def halves(count: int, pairs: int, key: Key) -> Tensor:
     """``(2 pairs, count)`` bool: shadow ``2j`` has half of the examples, ``2j + 1`` the others.
 
-    So each example is in half of the shadows, each shadow has as many examples as any other, and
-    whether an example is in one pair's first shadow says nothing about other pairs.
+    Each example is in half of the shadows, each shadow has equally many examples, and the pairs are
+    independent of each other.
     """
     rows = []
     for j in range(pairs):
@@ -29,8 +29,8 @@ def halves(count: int, pairs: int, key: Key) -> Tensor:
 def confidences(network: Network, model: Tree | list[Tree], x: Tensor, y: Tensor) -> Tensor:
     """``phi = ln(p / (1 - p))`` of the true class's probability, ``(N,)`` float64.
 
-    ``1 - p`` is summed over the other classes, so that it is exact where ``p`` is nearly 1; an
-    ensemble's probabilities are averaged. A model that is not finite says nothing, 0.
+    ``1 - p`` is summed over the other classes, which is exact where ``p`` is nearly 1; an
+    ensemble's probabilities are averaged. Confidences that are not finite become 0.
 
     References:
         Carlini et al., "Membership Inference Attacks From First Principles", S&P 2022,
@@ -38,7 +38,7 @@ def confidences(network: Network, model: Tree | list[Tree], x: Tensor, y: Tensor
     """
     ensemble = [model] if isinstance(model, dict) else model
     with torch.no_grad():
-        logs = [network.logits(one, x).double().log_softmax(dim=1) for one in ensemble]
+        logs = [network.logits(tree, x).double().log_softmax(dim=1) for tree in ensemble]
     each = torch.stack(logs)  # (models, N, classes)
     chosen = torch.zeros_like(each, dtype=torch.bool).scatter_(
         2, y.expand(len(each), -1)[..., None], True
@@ -49,14 +49,13 @@ def confidences(network: Network, model: Tree | list[Tree], x: Tensor, y: Tensor
 
 
 def likelihood_ratios(phi: Tensor, member: Tensor) -> Tensor:
-    """``(S, N)``: log likelihood ratio of "in" to "out" of what each shadow shows, ``phi (S, N)``.
+    """``(S, N)``: log likelihood ratio of "in" to "out" for each score in ``phi (S, N)``.
 
-    For every example one Gaussian of the shadows that have it and one of those that do not. The
-    shadow that is judged teaches nothing, nor does its pair (`halves`): how many shadows with and
-    without the example are left must not depend on the answer. Few shadows know little of one
-    example: the two variances are pooled over the examples, as in the paper, and, which is ours, an
-    example's difference of means is drawn towards the mean difference by as much as it is noise
-    (`shrunk`).
+    Each example has one Gaussian fitted to the shadows that have it and one to those that do not,
+    without the evaluated shadow and its pair (`halves`): how many shadows of each kind are left
+    must not depend on the answer. Since shadows are few, the two variances are pooled over the
+    examples, as in the paper, and an example's difference of means is shrunk towards the mean
+    difference (`shrunk`), which is ours.
 
     References:
         Carlini et al., https://arxiv.org/abs/2112.03570, Algorithm 1 (online attack), and their
@@ -64,36 +63,34 @@ def likelihood_ratios(phi: Tensor, member: Tensor) -> Tensor:
     """
     scores = torch.empty_like(phi)
     for first in range(0, len(phi), 2):
-        judged = slice(first, first + 2)
+        pair = slice(first, first + 2)
         rest = torch.ones(len(phi), dtype=torch.bool)
-        rest[judged] = False
-        (inside, noise_in), (outside, noise_out) = (
-            _moments(phi[rest], chosen) for chosen in (member[rest], ~member[rest])
-        )
+        rest[pair] = False
+        inside, noise_in = _moments(phi[rest], member[rest])
+        outside, noise_out = _moments(phi[rest], ~member[rest])
         count = int(rest.sum()) // 2
         half = shrunk(inside - outside, (noise_in + noise_out) / count) / 2
         middle = (inside + outside) / 2
-        scores[judged] = _log_density(phi[judged], middle + half, noise_in) - _log_density(
-            phi[judged], middle - half, noise_out
-        )
+        log_in = _log_density(phi[pair], middle + half, noise_in)
+        scores[pair] = log_in - _log_density(phi[pair], middle - half, noise_out)
     return scores
 
 
 def shrunk(x: Tensor, noise: Tensor) -> Tensor:
-    """``x (N,)``, drawn to its mean by the share of its variance that is ``noise``.
+    """Shrink ``x (N,)`` to its mean by the share of its variance that is ``noise``.
 
     >>> shrunk(torch.tensor([0.0, 2.0, 4.0]), torch.tensor(2.0)).tolist()
     [1.0, 2.0, 3.0]
     """
-    kept = (1 - noise / x.var().clamp_min(1e-24)).clamp(0, 1)
-    return x.mean() + kept * (x - x.mean())
+    signal = (1 - noise / x.var().clamp_min(1e-24)).clamp(0, 1)
+    return x.mean() + signal * (x - x.mean())
 
 
-def _moments(seen: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Means ``(N,)`` of the ``chosen (S, N)``, and the variance around them, pooled."""
+def _moments(phi: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Means ``(N,)`` of the ``chosen (S, N)`` of ``phi``, and the variance around them, pooled."""
     count = chosen.sum(dim=0)
-    mean = (seen * chosen).sum(dim=0) / count
-    residuals = (seen - mean).square() * chosen
+    mean = (phi * chosen).sum(dim=0) / count
+    residuals = (phi - mean).square() * chosen
     return mean, (residuals.sum() / (count - 1).sum()).clamp_min(1e-24)
 
 
@@ -102,5 +99,5 @@ def _log_density(x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def centred(scores: Tensor) -> Tensor:
-    """``(S, N)``, each row minus its median: half of a shadow's examples are above 0."""
+    """Return ``scores (S, N)`` minus the median of each row."""
     return scores - scores.quantile(0.5, dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Listener at the server: one client's messages, as they came off the wire."""
+"""Listener at the server, which records the messages of some clients."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from fedbench.payload import Payload, Rankings, Spec
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """One message, and what it answers.
+    """Message of a client, and the broadcast that it answers.
 
     Args:
-        broadcast: The row that was sent to the client.
-        sent: The row that came back.
+        broadcast: Row that was sent to the client.
+        sent: Row that came back.
     """
 
     broadcast: Payload
@@ -28,15 +28,15 @@ class Exchange:
 
 @dataclass(frozen=True, eq=False)
 class Listener(Defense[Any]):
-    """The server's rule, and a note of some clients' messages before it aggregates them.
+    """The server's rule, with a record of some clients' messages.
 
-    A round in which the server rejected a message is left out: it does not say whose.
+    A round in which the server rejected a message is left out, since it is not known whose it was.
 
     Args:
-        rule: Does the work.
-        clients: Whose messages are wanted.
-        sample: The clients of a round.
-        heard: By client, then by round; filled while the run is played.
+        rule: The rule.
+        clients: Clients whose messages are recorded.
+        sample: Function from a round to its clients.
+        heard: Exchanges by client, then by round; filled while the run is played.
     """
 
     rule: Defense[Any]
@@ -57,7 +57,7 @@ class Listener(Defense[Any]):
         return self.rule.tolerates(n)
 
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
-        """The rule's, after taking note."""
+        """Record the messages, then aggregate by the rule."""
         ids = self.sample(view.step)
         for row, i in enumerate(ids if len(ids) == len(received) else []):
             if i in self.clients:
@@ -67,25 +67,25 @@ class Listener(Defense[Any]):
 
 
 def listening(setup: Setup, clients: frozenset[int]) -> tuple[Setup, Listener]:
-    """The same run, with an ear at the server."""
+    """Return the same run with a listener at the server, and the listener."""
     listener = Listener(setup.plugins.defense, clients, setup.sample)
     plugins = dataclasses.replace(setup.plugins, defense=listener)
     return dataclasses.replace(setup, plugins=plugins), listener
 
 
 def signal(protocol: Protocol[Any], shared: Shared, heard: Exchange) -> Tensor | None:
-    """``(d,)``: how far a message is from that of a client that learned nothing, as `updates` are.
+    """Return the difference ``(d,)`` of a message to that of a client that learned nothing.
 
-    Floats, signs and masks are their `values`, minus ``theta_g`` for masks; a ranking is the scores
-    that it gives to the edges, minus those of the ranking that was sent down. None for an alphabet
-    whose values are no coordinates of the update.
+    Floats, signs and masks are read as their `values` (for masks minus ``theta_g``), a ranking as
+    the scores that it gives to the edges. None for an alphabet whose values are no coordinates of
+    the update.
     """
     idle = protocol.idle(shared, heard.broadcast)[0]
     if isinstance(heard.sent, Rankings):
         scores = protocol.receive(shared, heard.sent)
         return protocol.trained(shared).flatten(scores) - idle
     values = heard.sent.values()[0]
-    readable = protocol.space != "scores" and heard.sent.aligned  # positions are no scores
+    readable = protocol.space != "scores" and heard.sent.aligned
     if not readable or values.shape != idle.shape:
         return None
     return torch.nan_to_num(values.to(idle) - idle)

@@ -1,4 +1,4 @@
-"""Was this example in the client's training data? What the server can tell."""
+"""Membership inference: whether an example was in a client's training data, by what is sent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,13 +20,13 @@ RATES = (1e-2, 1e-3)
 
 @dataclass(frozen=True)
 class AttackSuccess:
-    """One attack's success against one system.
+    """Success of one attack against one system.
 
     Args:
-        name: What it reads.
+        name: Name of what the attack reads.
         auc: Area under the ROC curve; 1/2 is a guess.
-        tprs: True positive rate at each false positive rate of `RATES`; None: unresolved.
-        balanced: Accuracy on as many members as others.
+        tprs: True positive rate at each false positive rate of `RATES`; None if not resolved.
+        balanced: Accuracy on equally many members and non-members.
     """
 
     name: str
@@ -37,18 +37,18 @@ class AttackSuccess:
 
 @dataclass(frozen=True)
 class Membership:
-    """How much a system tells about its victims' examples.
+    """Success of membership inference against one system.
 
     Args:
-        protocol: As typed.
-        mechanism: As typed.
-        accuracy: Of the deployed models.
-        epsilon: The largest over seeds; None without a mechanism.
-        unit: Whose data epsilon covers.
-        shadows: Of each victim.
+        protocol: Protocol as typed.
+        mechanism: Mechanism as typed.
+        accuracy: Mean accuracy of the deployed models.
+        epsilon: Largest epsilon over seeds; None without a mechanism.
+        unit: Data that epsilon covers.
+        shadows: Shadow runs of each victim.
         candidates: Examples of all victims together.
-        rounds: In which a victim was heard, on average.
-        readings: By attack.
+        rounds: Rounds in which a victim was heard, on average.
+        readings: Success of each attack.
     """
 
     protocol: str
@@ -63,17 +63,17 @@ class Membership:
 
     @property
     def others(self) -> int:
-        """Pairs of a shadow and an example that it does not have."""
+        """Number of pairs of a shadow and an example that it does not have."""
         return self.shadows * self.candidates // 2
 
 
 @dataclass(frozen=True)
 class MembershipReport:
-    """Measurements of membership inference, and what could not be measured.
+    """Report of membership inference.
 
     Args:
-        results: A system each.
-        skipped: Systems that cannot exist, and why.
+        results: Success against each system.
+        skipped: Reason for each combination that does not fit.
     """
 
     results: list[Membership]
@@ -88,62 +88,63 @@ def probe(
     shadows: int,
     say: Progress = lambda text: None,
 ) -> MembershipReport:
-    """Every protocol under every mechanism; a victim for each seed.
+    """Attack every protocol under every mechanism, with one victim for each seed.
 
     Raises:
-        ConfigError: an option is wrong, or no two of them fit.
+        ConfigError: an option is wrong, or no combination fits.
     """
 
     def play(protocol: str, mechanism: str) -> Membership:
-        seen = []
+        victims = []
         for seed in seeds:
             say(f"{protocol} + {mechanism}: {shadows} shadows, seed {seed}")
             names = {"protocol": protocol, "mechanism": mechanism, "seed": seed}
-            one = Scenario.of(**scenario.model_dump() | names)
-            seen.append(play_shadows(prepare(one), shadows))
-        return judged(protocol, mechanism, seen, Key(seeds[0]))
+            setup = prepare(Scenario.of(**scenario.model_dump() | names))
+            victims.append(play_shadows(setup, shadows))
+        return evaluated(protocol, mechanism, victims, Key(seeds[0]))
 
     return MembershipReport(*play_each(protocols, mechanisms, play))
 
 
-def judged(protocol: str, mechanism: str, seen: Sequence[ShadowScores], key: Key) -> Membership:
-    """The readings of all victims' candidates together."""
-    member = torch.cat([one.member for one in seen], dim=1)
-    epsilons = [one.epsilon for one in seen if one.epsilon is not None]
-    scored = {
-        "deployed model: LiRA": [_ratios(one.deployed, one.member) for one in seen],
-        "messages: LiRA": [_ratios(one.message, one.member) for one in seen],
-        "messages: cosine": [None if one.cosine is None else centred(one.cosine) for one in seen],
-        "messages: cosine + LiRA": [_ratios(one.cosine, one.member) for one in seen],
+def evaluated(
+    protocol: str, mechanism: str, victims: Sequence[ShadowScores], key: Key
+) -> Membership:
+    """Evaluate the attacks on the candidates of all victims together."""
+    member = torch.cat([victim.member for victim in victims], dim=1)
+    epsilons = [victim.epsilon for victim in victims if victim.epsilon is not None]
+    attacks = {
+        "deployed model: LiRA": [_ratios(v.deployed, v.member) for v in victims],
+        "messages: LiRA": [_ratios(v.message, v.member) for v in victims],
+        "messages: cosine": [None if v.cosine is None else centred(v.cosine) for v in victims],
+        "messages: cosine + LiRA": [_ratios(v.cosine, v.member) for v in victims],
     }
     readings = []
-    for name, parts in scored.items():
-        known = [part for part in parts if part is not None]
-        if len(known) == len(parts):
-            readings.append(reading(name, torch.cat(known, dim=1), member, key))
+    for name, parts in attacks.items():
+        scores = [part for part in parts if part is not None]
+        if len(scores) == len(parts):
+            readings.append(reading(name, torch.cat(scores, dim=1), member, key))
     return Membership(
         protocol=protocol,
         mechanism=mechanism,
-        accuracy=sum(one.accuracy for one in seen) / len(seen),
+        accuracy=sum(victim.accuracy for victim in victims) / len(victims),
         epsilon=max(epsilons, default=None),
-        unit=seen[0].unit,
+        unit=victims[0].unit,
         shadows=len(member),
         candidates=member.shape[1],
-        rounds=sum(one.rounds for one in seen) / len(seen),
+        rounds=sum(victim.rounds for victim in victims) / len(victims),
         readings=readings,
     )
 
 
 def reading(name: str, scores: Tensor, member: Tensor, key: Key) -> AttackSuccess:
-    """The success of scores ``(S, N)``."""
+    """Return the success of an attack with these scores, ``(S, N)`` as ``member`` is."""
     tprs: dict[float, IntervalEstimate | None] = {}
     for rate in RATES:
         resolved = tpr(scores, member, rate) is not None
         at = partial(_rate, fpr=rate)
         tprs[rate] = bootstrap(at, scores, member, key) if resolved else None
-    return AttackSuccess(
-        name, bootstrap(auc, scores, member, key), tprs, balanced_accuracy(scores, member)
-    )
+    area = bootstrap(auc, scores, member, key)
+    return AttackSuccess(name, area, tprs, balanced_accuracy(scores, member))
 
 
 def _rate(scores: Tensor, member: Tensor, fpr: float) -> float:

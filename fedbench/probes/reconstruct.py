@@ -1,4 +1,4 @@
-"""Reconstruction of the images that caused an update."""
+"""Reconstruction of the images that caused an update, by gradient descent."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,28 +15,28 @@ from fedbench.executors.training import Client, Executor
 from fedbench.models.network import is_statistic
 from fedbench.probes.images import total_variation
 
-RATE = 0.1  # of a pixel in [0, 1], at first
+RATE = 0.1  # first learning rate, for pixels in [0, 1]
 DECAY = 0.3
 DECAYS = (3 / 8, 5 / 8, 7 / 8)
-_FLOOR = 1e-3  # of the cosine that the objective is relative to
+_FLOOR = 1e-3  # smallest cosine that the objective is relative to
 
 
 @dataclass(frozen=True, eq=False)
 class Simulator:
     """Function from images to the update that they cause, differentiable in the images.
 
-    One local step of the client, from what the server sent, with the draws that the client made (of
-    a mask, say): the adversary is given them, the worst case. Where the step is one of Adam, or
-    only the sign of an update is sent, its first step is ``g / |g|``, which has no derivative in
-    the images; `soft` puts ``tanh(g / mean |g|)`` of each layer in its place.
+    It is one local step of the client with the client's own draws (of a mask, say), which the
+    adversary is given as the worst case. The first step of Adam, or the sign of an update, is ``g /
+    |g|``, which has no useful derivative; if ``soft``, ``tanh(g / mean |g|)`` of each layer
+    replaces it.
 
     Args:
-        protocol: The client's.
-        executor: Knows the loss.
-        tree: Where the step starts.
-        key: The draws of the step.
-        slope: Of the space of updates by that of gradients, by name.
-        soft: Is it sign-like?
+        protocol: Protocol of the client.
+        executor: Executor, for the loss.
+        tree: Parameters at which the step starts.
+        key: Key of the step's draws.
+        slope: Derivative of what is sent by what is trained, by name.
+        soft: True if the step is like a sign.
     """
 
     protocol: Protocol[Any]
@@ -47,13 +47,13 @@ class Simulator:
     soft: bool
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """``(d,)``, up to a positive factor."""
+        """Return the update ``(d,)``, up to a positive factor."""
         shared = self.executor.shared
         layout, frozen = self.protocol.trained(shared), self.protocol.frozen(shared)
         leaves = {name: self.tree[name].detach().requires_grad_() for name in layout.names}
         loss, _ = self.executor.loss(self.tree | leaves, frozen, x, y, self.key)
-        found = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
-        gradient = dict(zip(leaves, found, strict=True))
+        gradients = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
+        gradient = dict(zip(leaves, gradients, strict=True))
         if self.soft:
             gradient = {
                 name: torch.tanh(g / g.detach().abs().mean().clamp_min(1e-30))
@@ -64,22 +64,21 @@ class Simulator:
 
 
 def simulator(protocol: Protocol[Any], executor: Executor, client: Client, soft: bool) -> Simulator:
-    """Return the simulator of one client's step, read off its own training.
+    """Return the simulator of one client's step, from the first step of its own training.
 
     Raises:
         Incompatible: the protocol trains something else than it sends.
     """
-    seen: list[tuple[Tree, Key]] = []
+    steps: list[tuple[Tree, Key]] = []
 
-    def spy(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-        seen.append((tree, key))
+    def record(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        steps.append((tree, key))
         return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
 
-    protocol.local_update(client.tree, [(client.x, client.y)], spy, client.key, client.memory)
-    (tree, key) = seen[0]
+    protocol.local_update(client.tree, [(client.x, client.y)], record, client.key, client.memory)
+    tree, key = steps[0]
     names = protocol.trained(executor.shared).names
-    fits = set(names) <= set(tree) and not any(map(is_statistic, names))
-    if not fits:
+    if not set(names) <= set(tree) or any(map(is_statistic, names)):
         raise Incompatible(
             "inversion simulates one gradient of what is sent, which is not what "
             f"{type(protocol).__name__} trains; use fedavg, signsgd, fsl or fedpm"
@@ -89,7 +88,7 @@ def simulator(protocol: Protocol[Any], executor: Executor, client: Client, soft:
 
 
 def _slopes(protocol: Protocol[Any], tree: Tree) -> Tree:
-    """``d theta / d s`` where scores are trained and probabilities are sent, else 1."""
+    """``d theta / d s`` by name if scores are trained and probabilities are sent, else 1."""
     if protocol.space != "probabilities":
         return {name: torch.ones_like(x) for name, x in tree.items()}
     expected: Any = getattr(protocol, "expected", None)
@@ -105,29 +104,26 @@ def _slopes(protocol: Protocol[Any], tree: Tree) -> Tree:
 
 
 def normalised(pixels: Tensor, data: Data) -> Tensor:
-    """Pixels in [0, 1] as the network gets them."""
+    """Normalise pixels in [0, 1] as the network expects them."""
     mean, std = (torch.tensor(m, device=pixels.device) for m in (data.mean, data.std))
-    centred: Tensor = pixels - mean[:, None, None]
-    scaled: Tensor = centred / std[:, None, None]
-    return scaled
+    return (pixels - mean[:, None, None]) / std[:, None, None]
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Cosine of two vectors; 0 where one of them is."""
+    """Cosine of two vectors ``(d,)``; 0 if one of them is 0."""
     norms = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
-    like: Tensor = torch.dot(a, b) / norms.clamp_min(1e-30)
-    return like
+    return torch.dot(a, b) / norms.clamp_min(1e-30)
 
 
 def reconstruct(
     simulate: Simulator, seen: Tensor, y: Tensor, data: Data, prior: float, steps: int, key: Key
 ) -> tuple[Tensor, float]:
-    """Images ``(B, C, H, W)`` in [0, 1] whose update points where the one ``seen (d,)`` does.
+    """Return images ``(B, C, H, W)`` in [0, 1] whose update is parallel to ``seen (d,)``.
 
     Minimises ``1 - cos + prior TV`` by signed Adam from uniform noise, with known labels ``y (B,)``
-    and pixels kept in [0, 1]. The gradient of the cosine is taken relative to its size: where a
-    message is one noisy bit a coordinate no image has a large cosine, and the prior would win.
-    Beside the images, the cosine that they reach.
+    and pixels clamped to [0, 1]. The gradient of the cosine is divided by the cosine, since no
+    image has a large cosine with one noisy bit per coordinate, and the prior would dominate. The
+    second result is the cosine that the images reach.
 
     References:
         Geiping, Bauermeister, Droege and Moeller, "Inverting Gradients - How easy is it to break
@@ -140,8 +136,8 @@ def reconstruct(
     milestones = [int(steps * share) for share in DECAYS]
     schedule = torch.optim.lr_scheduler.MultiStepLR(adam, milestones, DECAY)
     for _ in range(steps):
-        like = cosine(simulate(normalised(z, data), y), seen)
-        relative = like / like.detach().abs().clamp_min(_FLOOR)
+        similarity = cosine(simulate(normalised(z, data), y), seen)
+        relative = similarity / similarity.detach().abs().clamp_min(_FLOOR)
         (gradient,) = torch.autograd.grad(prior * total_variation(z) - relative, z)
         z.grad = torch.nan_to_num(gradient).sign()
         adam.step()

@@ -1,4 +1,4 @@
-"""How well scores tell members from others."""
+"""Measures of how well scores separate members from non-members."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from torch import Tensor
 
 from fedbench.core.rng import Key
 
-SAMPLES = 400  # of the bootstrap
-FEWEST = 1  # false positives that a rate must stand for, or it is not resolved
+SAMPLES = 400  # bootstrap samples
+FEWEST = 1  # false positives that a rate must allow to be resolved
 
 
 @dataclass(frozen=True)
 class IntervalEstimate:
-    """A number and its 95 % interval.
+    """Estimate of a number, with its 95 % interval.
 
     Args:
-        value: Of the sample.
+        value: Value on the sample.
         low: 2.5 % quantile of the bootstrap.
         high: 97.5 % quantile of the bootstrap.
     """
@@ -29,7 +29,7 @@ class IntervalEstimate:
 
 
 def auc(scores: Tensor, member: Tensor) -> float:
-    """Probability that a member's score is above another's; ties count one half.
+    """Probability that a member's score is above a non-member's; ties count one half.
 
     >>> auc(torch.tensor([3.0, 1.0, 2.0, 1.0]), torch.tensor([True, True, False, False]))
     0.625
@@ -44,9 +44,9 @@ def auc(scores: Tensor, member: Tensor) -> float:
 
 
 def tpr(scores: Tensor, member: Tensor, fpr: float) -> float | None:
-    """Share of the members above the lowest threshold that lets at most ``fpr`` of the others pass.
+    """Share of the members above the lowest threshold that at most ``fpr`` of the others exceed.
 
-    None where not even `FEWEST` of the others may pass: so few say nothing about such a rate.
+    None if fewer than `FEWEST` of the others may exceed it: too few to resolve such a rate.
 
     >>> scores = torch.tensor([5.0, 3.0, 2.0, 4.0, 1.0, 0.0])
     >>> member = torch.tensor([True, True, True, False, False, False])
@@ -68,21 +68,21 @@ def balanced_accuracy(scores: Tensor, member: Tensor) -> float:
     >>> balanced_accuracy(torch.tensor([1.0, -1.0, -2.0]), torch.tensor([True, True, False]))
     0.75
     """
-    said = scores > 0
-    return 0.5 * float(said[member].double().mean() + (~said)[~member].double().mean())
+    positive = scores > 0
+    return 0.5 * float(positive[member].double().mean() + (~positive)[~member].double().mean())
 
 
 def bootstrap(
     measure: Callable[[Tensor, Tensor], float], scores: Tensor, member: Tensor, key: Key
 ) -> IntervalEstimate:
-    """A measure of ``(S, N)`` scores, and its interval over examples drawn again.
+    """Return a measure of scores ``(S, N)``, and its interval over resampled examples.
 
-    A drawn example brings its scores in all shadows along, for these hang together.
+    A drawn example comes with its scores in all shadows, since these depend on each other.
     """
     n = scores.shape[1]
-    found = []
+    resampled = []
     for i in range(SAMPLES):
         drawn = (key.fold("bootstrap", i).uniform(n) * n).long()
-        found.append(measure(scores[:, drawn], member[:, drawn]))
-    low, high = torch.tensor(found).quantile(torch.tensor([0.025, 0.975])).tolist()
+        resampled.append(measure(scores[:, drawn], member[:, drawn]))
+    low, high = torch.tensor(resampled).quantile(torch.tensor([0.025, 0.975])).tolist()
     return IntervalEstimate(measure(scores, member), low, high)

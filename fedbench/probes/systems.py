@@ -1,4 +1,4 @@
-"""Every protocol under every mechanism, as far as they fit."""
+"""All combinations of protocols and mechanisms that fit."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -12,10 +12,10 @@ Result = TypeVar("Result")
 def play_each(
     protocols: Sequence[str], mechanisms: Sequence[str], play: Callable[[str, str], Result]
 ) -> tuple[list[Result], list[str]]:
-    """Play each system; return the results, and why some systems cannot exist.
+    """Play each protocol under each mechanism; return the results, and why some do not fit.
 
     Raises:
-        Incompatible: there is only one system and it cannot exist, or none of them can.
+        Incompatible: no combination fits.
     """
     results, skipped = [], []
     for protocol in protocols:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import gammaln, log_ndtr, xlog1py, xlogy
 
 from fedbench.core.errors import require
-from fedbench.privacy.conversion import Floats, check_delta, gdp_delta, gdp_epsilon
+from fedbench.privacy.conversion import Floats, bisect, check_delta, gdp_delta, gdp_epsilon
 
 
 def epsilon_of(delta_of: Callable[[float], float], delta: float) -> float:
@@ -28,12 +28,7 @@ def epsilon_of(delta_of: Callable[[float], float], delta: float) -> float:
         high = 2 * high
         if high > 1e9:
             return math.inf
-    for _ in range(60):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if delta_of(middle) > delta else (low, middle)
-    return high
+    return bisect(lambda epsilon: delta_of(epsilon) <= delta, low, high, steps=60)[1]
 
 
 class Law(ABC):

@@ -8,12 +8,12 @@ import torch
 from fedbench.api import Adjacency, Release
 from fedbench.audits.finding import AuditFinding
 from fedbench.audits.pairs import worst_pair
-from fedbench.audits.rates import CHOOSING, check_confidence, lower_bound
+from fedbench.audits.rates import CHOOSING, lower_bound
 from fedbench.audits.releases import ReleaseBench
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.privacy.accountants import price
-from fedbench.privacy.conversion import Floats, check_delta
+from fedbench.privacy.conversion import Floats
 from fedbench.privacy.participation import Participation
 
 
@@ -31,24 +31,13 @@ def audit(
     The score is the statistic of the likelihood ratio test: the number of ones of bits that differ
     alike, the projection on the difference under Gaussian noise. Other values that the server shows
     (an adaptive clip) are weighted by signal over noise among the scores that choose the test.
-
-    Args:
-        bench: The mechanism, with a client and a server.
-        delta: Delta of the bound and of the claim.
-        confidence: Probability that the bound is right.
-        releases: Releases of each neighbour, at least 100.
-        key: Key of all draws.
-        sampling: ``fixed`` or ``poisson``.
-        adjacency: What may differ between neighbours; None for the mechanism's default.
+    ``releases`` counts those of each neighbour.
 
     Raises:
-        ConfigError: a parameter is out of range, or the mechanism claims nothing.
+        ConfigError: a number is out of range, or the mechanism claims nothing.
         NoTheorem: the accountant has none for that adjacency.
     """
-    check_delta(delta)
-    check_confidence(confidence)
     require("--releases", releases, releases >= 100, ">= 100")
-    require("--dim", bench.d, bench.d >= 1, ">= 1")
     clients = bench.expected
     event = bench.mechanism.event(Release(bench.d, 1, 1, 1, clients, clients))
     if event is None:

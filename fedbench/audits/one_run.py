@@ -9,7 +9,7 @@ from scipy.special import betainc, expit
 
 from fedbench.audits.rates import check_confidence
 from fedbench.core.errors import require
-from fedbench.privacy.conversion import Floats
+from fedbench.privacy.conversion import Floats, bisect
 
 SHARES = (0.1, 0.25, 0.5, 0.9)  # shares of the canaries to guess, fixed in advance
 MOST = 64.0  # largest epsilon of the search
@@ -60,12 +60,7 @@ class Guesses:
         level = 1 - confidence
         if self.chance(0.0, delta) > level:
             return 0.0
-        low, high = 0.0, MOST
-        for _ in range(60):
-            middle = (low + high) / 2
-            refuted = self.chance(middle, delta) <= level
-            low, high = (middle, high) if refuted else (low, middle)
-        return low
+        return bisect(lambda epsilon: self.chance(epsilon, delta) > level, 0.0, MOST, steps=60)[0]
 
     def best(self, confidence: float) -> float:
         """Return the bound at delta 0 if all guesses are right: ``logit q`` with ``q^r = p``.
@@ -94,13 +89,7 @@ def best_guesses(
 
     The ``r/2`` canaries of the largest scores are guessed present, the ``r/2`` of the least absent,
     for ``r`` each of `SHARES` of ``m``, with an equal part of the error. Ties are broken by
-    position, which is independent of the coins.
-
-    Args:
-        scores: Scores of the canaries, ``(m,)``.
-        there: True for the canaries that were present, ``(m,)``.
-        delta: Delta of the bound.
-        confidence: Probability that the bound is right.
+    position, which is independent of the coins. ``scores`` and ``there`` are ``(m,)``.
     """
     m = len(scores)
     require("canaries", m, m >= 2, ">= 2")

@@ -53,15 +53,7 @@ def worst_pair(
 ) -> NeighbourPair:
     """Return the neighbours whose releases are the easiest to tell apart, as far as that is known.
 
-    Any pair gives a valid lower bound, a better one a larger bound.
-
-    Args:
-        event: Event of one release.
-        mechanism: The mechanism, for its clip.
-        space: Space of the protocol's updates, `Protocol.space`.
-        d: Coordinates of a release.
-        adjacency: What may differ between neighbours.
-        delta: Delta of the audit.
+    Any pair gives a valid lower bound, a better one a larger bound. ``space`` is `Protocol.space`.
 
     Raises:
         ConfigError: no pair is known for this kind of event.

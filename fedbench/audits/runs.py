@@ -40,15 +40,6 @@ def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> Audit
     its direction. The claim is the same run's epsilon at zero-out, or at replace-one, which
     includes zero-out.
 
-    Args:
-        scenario: The run to play.
-        canaries: Clients that are canaries.
-        confidence: Probability that the bound is right.
-
-    Raises:
-        ConfigError: see `ready` and `claimed`.
-        NoTheorem: see `ready`.
-
     References:
         Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023,
         https://arxiv.org/abs/2305.08846, Algorithm 1.

@@ -108,9 +108,11 @@ def gdp_delta(mu: float, epsilon: float) -> float:
     return -math.exp(first) * math.expm1(min(0.0, second - first)) if first > -745 else 0.0
 
 
-def _bisect(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Return adjacent floats: the last where ``holds`` is false, and the first where it is true."""
-    for _ in range(200):
+def bisect(
+    holds: Callable[[float], bool], low: float, high: float, steps: int = 200
+) -> tuple[float, float]:
+    """Narrow ``low``, where ``holds`` is false, and ``high``, where it is true, to neighbours."""
+    for _ in range(steps):
         middle = (low + high) / 2
         if middle in (low, high):
             break
@@ -131,7 +133,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     if math.isinf(mu) or gdp_delta(mu, 0.0) <= delta:
         return math.inf if math.isinf(mu) else 0.0
     most = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
-    return _bisect(lambda epsilon: gdp_delta(mu, epsilon) <= delta, 0.0, most)[1]
+    return bisect(lambda epsilon: gdp_delta(mu, epsilon) <= delta, 0.0, most)[1]
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
@@ -141,7 +143,7 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     high = 1.0
     while gdp_delta(high, epsilon) <= delta:
         high *= 2
-    return _bisect(lambda mu: gdp_delta(mu, epsilon) > delta, 0.0, high)[0]
+    return bisect(lambda mu: gdp_delta(mu, epsilon) > delta, 0.0, high)[0]
 
 
 def gdp_rounds(mu: float, rounds: int) -> float:

@@ -112,7 +112,8 @@ def normalised(pixels: Tensor, data: Data) -> Tensor:
 def cosine(a: Tensor, b: Tensor) -> Tensor:
     """Cosine of two vectors ``(d,)``; 0 if one of them is 0."""
     norms = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
-    return torch.dot(a, b) / norms.clamp_min(1e-30)
+    similarity: Tensor = torch.dot(a, b) / norms.clamp_min(1e-30)
+    return similarity
 
 
 def reconstruct(

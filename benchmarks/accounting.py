@@ -71,8 +71,8 @@ def large() -> None:
     )  # imports Opacus
     for name, event in EVENTS.items():
         sees: Sees = "model" if isinstance(event, GaussianSum) else "messages"
-        exposure = Participation(ROUNDS, ROUNDS, 100, 10, 10, sees)
-        took = seconds(price, event, exposure, 1e-5)
+        participation = Participation(ROUNDS, ROUNDS, 100, 10, 10, sees)
+        took = seconds(price, event, participation, 1e-5)
         line = f"  {name:24} {took:6.2f}"
         if isinstance(event, MaskSample | FlippedBits):
             forget()

@@ -85,14 +85,14 @@ def test_a_clip_is_priced_at_its_diameter_or_its_radius() -> None:
 @pytest.mark.parametrize("d", [5, 1000, 10**6])
 @pytest.mark.parametrize("radius", [0.05, 0.2])
 def test_the_rdp_of_a_few_orders_is_that_of_all(d: int, radius: float, times: int) -> None:
-    exposure = exposed(times=times)
+    participation = exposed(times=times)
     every = times * amplification.mask_rdp(ORDERS, d, 0.0, 0.2, 2 * radius).epsilon
     best, _ = rdp_to_dp(ORDERS, every, 1e-5)
-    found = price(MaskSample(d, 0.0, 0.2, radius), exposure, 1e-5).bounds["rdp"]
+    found = price(MaskSample(d, 0.0, 0.2, radius), participation, 1e-5).bounds["rdp"]
     assert best <= found <= 1.002 * best
     every = times * sign_rdp(ORDERS, d, 1.0).epsilon
     best, _ = rdp_to_dp(ORDERS, every, 1e-5)
-    found = price(NoisySigns(d, 1.0), exposure, 1e-5).bounds["rdp"]
+    found = price(NoisySigns(d, 1.0), participation, 1e-5).bounds["rdp"]
     assert best <= found <= 1.0005 * best
 
 
@@ -101,13 +101,13 @@ def test_the_least_bound_wins_and_more_costs_more(event: DpEvent) -> None:
     views = [TWENTY, exposed(sampling="poisson"), exposed(sees="sum")]
     if isinstance(event, GaussianSum):
         views = [exposed(sees="model"), exposed(sees="model", sampling="poisson")]
-    for exposure in views:
-        found = price(event, exposure, 1e-5)
+    for participation in views:
+        found = price(event, participation, 1e-5)
         assert found.epsilon == min(found.bounds.values()) == found.bounds[found.winner]
         assert found.epsilon > 0
-        more = price(event, dataclasses.replace(exposure, rounds=400, times=40), 1e-5)
+        more = price(event, dataclasses.replace(participation, rounds=400, times=40), 1e-5)
         assert more.epsilon > found.epsilon
-        assert price(event, exposure, 1e-7).epsilon > found.epsilon
+        assert price(event, participation, 1e-7).epsilon > found.epsilon
 
 
 @pytest.mark.parametrize("event", EVENTS[:3], ids=["ball", "cube", "bits"])
@@ -259,9 +259,9 @@ def test_a_record_says_what_its_epsilon_covers() -> None:
     assert said.paper is not None
     assert said.paper > said.epsilon  # type: ignore[operator]
     assert said.note == ""
-    exposure = Participation(4, most, 20, 6, 6)
+    participation = Participation(4, most, 20, 6, 6)
     event = MaskSample(record.parameters, 0.0, 0.2, 0.5)
-    assert said.epsilon == price(event, exposure, 1e-4).epsilon
+    assert said.epsilon == price(event, participation, 1e-4).epsilon
 
 
 @pytest.mark.slow
@@ -401,11 +401,11 @@ def test_clients_that_remember_have_no_hidden_rounds(protocol: str, bounds: set[
 
 
 def test_malicious_clients_may_all_be_drawn_at_once() -> None:
-    exposure = exposed(sees="hidden-sum", honest=8, noncompliant=7)
-    assert exposure.surely == 3
+    participation = exposed(sees="hidden-sum", honest=8, noncompliant=7)
+    assert participation.surely == 3
     assert exposed(noncompliant=40).surely == 1
     safe = price(MASK, exposed(sees="hidden-sum", honest=8), 1e-5).bounds["sampled-sum"]
-    assert price(MASK, exposure, 1e-5).bounds["sampled-sum"] > 1.5 * safe
+    assert price(MASK, participation, 1e-5).bounds["sampled-sum"] > 1.5 * safe
 
 
 @pytest.mark.parametrize("protocol", ["skellam", "pbm"])

@@ -52,13 +52,42 @@ class Module:
     def imports(self) -> set[str]:
         """Modules that the file imports: at once, inside functions, or for the type checker."""
         imported = set()
+        package = self.dotted if self.path.stem == "__init__" else self.dotted.rpartition(".")[0]
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                within = {f"{node.module}.{alias.name}" for alias in node.names}
-                imported |= (within & MODULES) or {node.module}
+            if isinstance(node, ast.ImportFrom):
+                above = package.split(".")[: 1 - node.level or None] if node.level else []
+                module = ".".join([*above, *filter(None, [node.module])])
+                names = {f"{module}.{alias.name}" for alias in node.names}
+                imported |= {name if name in MODULES else module for name in names}
             elif isinstance(node, ast.Import):
                 imported |= {alias.name for alias in node.names}
         return imported
+
+    @property
+    def summaries(self) -> list[str]:
+        """First paragraphs of its docstrings, a line each."""
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        nodes = [node for node in ast.walk(self.tree) if isinstance(node, kinds)]
+        docs = [ast.get_docstring(node) for node in nodes]
+        return [" ".join(doc.strip().split("\n\n")[0].split()) for doc in docs if doc]
+
+    @property
+    def packed(self) -> list[str]:
+        """Assignments of several values that do not look alike, but for swaps."""
+        nodes = [node for node in ast.walk(self.tree) if isinstance(node, ast.Assign)]
+        return [ast.unparse(node) for node in nodes if is_packed(node)]
+
+
+def is_packed(node: ast.Assign) -> bool:
+    """``a, b = x.min(), 3`` is, ``low, high = x.min(), x.max()`` and ``a, b = b, a`` are not."""
+    target = node.targets[0]
+    if not isinstance(target, ast.Tuple) or not isinstance(node.value, ast.Tuple):
+        return False
+    values = [ast.unparse(value) for value in node.value.elts]
+    if {ast.unparse(name) for name in target.elts} <= set(values):
+        return False
+    shapes = {re.sub(r"(?<!\w)[A-Za-z_]\w*|\d+(\.\d+)?", "_", value) for value in values}
+    return len(shapes) > 1
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +141,33 @@ def test_imports_go_in_no_circle(modules: list[Module]) -> None:
 def test_the_root_has_three_files() -> None:
     files = [name for name in NAMES if re.fullmatch(r"fedbench/\w+\.py", name)]
     assert files == ["fedbench/__init__.py", "fedbench/__main__.py", "fedbench/run.py"]
+
+
+NO_BEGINNING = re.compile(
+    r"(Of|Who|Whose|Whom|Which|That|Those|As|What|About|Above|After|Against|Among|At|Before|Behind"
+    r"|Below|Between|Beyond|By|During|For|From|In|Into|Near|On|Onto|Over|Per|Since|Through|To"
+    r"|Towards?|Under|Until|Up|Upon|Via|With|Within|Without)\b"
+)
+
+
+def is_plain(summary: str) -> bool:
+    """Whether a docstring's first line is a phrase with a verb or a subject, of four words."""
+    words = [word for word in summary.split() if re.search("[A-Za-z]", word)]
+    return len(words) >= 4 and not NO_BEGINNING.match(summary)
+
+
+def test_docstrings_begin_in_plain_english(modules: list[Module]) -> None:
+    riddles = [(m.name, text) for m in modules for text in m.summaries if not is_plain(text)]
+    assert riddles == []
+    examples = ("Kind of a column.", "Of a column, all of it.", "Its own row.")
+    assert [is_plain(text) for text in examples] == [True, False, False]
+
+
+def test_an_assignment_has_one_value(modules: list[Module]) -> None:
+    packed = [(module.name, line) for module in modules for line in module.packed]
+    assert len(packed) <= 60, packed
+    example = Module(Path(), "", "", ast.parse("a, b = x.min(), 3\na, b = x.min(), y.max()"))
+    assert example.packed == ["a, b = (x.min(), 3)"]
 
 
 def test_what_a_run_cannot_import_does_not_change_its_id() -> None:

@@ -27,15 +27,7 @@ from pydantic_core.core_schema import (
 
 from fedbench.core import seal
 from fedbench.core.errors import ConfigError
-from fedbench.experiment.measurements import (
-    BY_NAME,
-    MEASURED,
-    SCHEMA,
-    Kind,
-    Result,
-    Round,
-    Timing,
-)
+from fedbench.experiment.measurements import BY_NAME, MEASURED, SCHEMA, Kind, Result, Round, Timing
 from fedbench.results.fields import FAILED, NAMES, OPEN, RUN, SEEDS, SETTINGS, Entry, Fields
 
 # Fields of a scenario that are written only if they differ from these values.

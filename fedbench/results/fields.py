@@ -52,15 +52,7 @@ ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
 CODE: Fields = {"code": "name", "device": "name"}  # of other code the numbers may be others
 KINDS: Fields = {measurement.name: measurement.kind for measurement in MEASURED}
 SEEDS: Fields = {"seed": "whole", "data_seed": "whole"}
-RUN: Fields = {
-    "id": "name",
-    **NAMES,
-    **SETTINGS,
-    **SEEDS,
-    **KINDS,
-    **CODE,
-    "file": "name",
-}
+RUN: Fields = {"id": "name", **NAMES, **SETTINGS, **SEEDS, **KINDS, **CODE, "file": "name"}
 ACCURACY: Fields = {
     "accuracy": "share",
     "accuracy_low": "number",  # of the 95 % interval for the mean

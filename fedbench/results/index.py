@@ -53,10 +53,7 @@ _STAMP = tuple_schema([int_schema()] * 4)
 _FILES = dict_schema(str_schema(), tuple_schema([_STAMP, _CONTENT]))
 _INDEX = SchemaValidator(
     typed_dict_schema(
-        {
-            "version": typed_dict_field(literal_schema([VERSION])),
-            "files": typed_dict_field(_FILES),
-        }
+        {"version": typed_dict_field(literal_schema([VERSION])), "files": typed_dict_field(_FILES)}
     )
 )
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 
 def pareto(
-    points: Sequence[Sequence[float]],
-    comparable: Callable[[int, int], bool] = lambda i, j: True,
+    points: Sequence[Sequence[float]], comparable: Callable[[int, int], bool] = lambda i, j: True
 ) -> list[int]:
     """Return the indices, in ascending order, of the points that no other point dominates.
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_records import sample_record, sample_round
 
 from fedbench.cli import main
-from fedbench.experiment.measurements import Result, Round, Spread, Timing
-from fedbench.experiment.record import Environment, Privacy, Record
+from fedbench.experiment.measurements import Spread, Timing
+from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.fields import CELL, FAILED, RUN
 from fedbench.results.store import Failure
@@ -43,42 +44,21 @@ def made(
     if mechanism != "none":
         seen: dict[str, Any] = {"sees": "sum", "adjacency": "zero-out", "sampler": "", "winner": ""}
         privacy = Privacy(epsilon=epsilon, delta=1e-5, unit="client", **seen)
-    counts: dict[str, Any] = {
-        "rejected_honest": 0,
-        "rejected_malicious": 0,
-        "uplink_bits": 100,
-        "benign_uplink_bits": 70,
-        "downlink_bits": 30,
+    counts = {"uplink_bits": 100, "benign_uplink_bits": 70, "downlink_bits": 30}
+    result = {
+        "loss": 1.5,
+        "per_client": Spread(mean=accuracy, std=0.1, min=accuracy / 2, max=1.0),
+        "uplink_bits_per_parameter": 1.004,
+        "epsilon": epsilon,
     }
-    return Record(
+    return sample_record(
+        Scenario(**plugins, **seeds, **scenario),
+        [sample_round(0, accuracy, clients=[0], accepted=1, **counts)],
+        result,
         id=f"{number % 2**64:016x}",
-        scenario=Scenario(**plugins, **seeds, **scenario),
-        data_digest="",
-        parameters=100,
         vote=protocol == FSL,
-        mechanism=mechanism,
-        environment=Environment(
-            fedbench=code,
-            python="3",
-            torch="2",
-            numpy="2",
-            platform="x",
-            device="cpu",
-            executor="loop",
-            threads=1,
-        ),
+        code=code,
         privacy=privacy,
-        rounds=[Round(step=0, clients=[0], malicious=1, accepted=1, skipped=False, **counts)],
-        result=Result(
-            accuracy=accuracy,
-            loss=1.5,
-            per_client=Spread(mean=accuracy, std=0.1, min=accuracy / 2, max=1.0),
-            uplink_bits_per_parameter=1.004,
-            downlink_bits_per_parameter=32.0,
-            model_bits=3200,
-            skipped_rounds=0,
-            epsilon=epsilon,
-        ),
         flags=list(flags),
         timing=Timing(seconds=2.0, peak_memory_mib=100.0),
     )

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_records import sample_record, sample_round
 
 from fedbench.core import seal
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.compatibility import counts_votes, resolve
-from fedbench.experiment.measurements import Result, Round, Spread, Timing
-from fedbench.experiment.record import Environment, Record
+from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.results import gather as module
 from fedbench.results.aggregate import interval
@@ -42,48 +42,14 @@ def test_one_seed_has_no_interval_and_equal_ones_have_an_empty_one() -> None:
 def record(seed: int = 0, accuracy: float = 0.5, code: str = "0.1.0", **fields: Any) -> Record:
     """As a run leaves it: with its resolved scenario and its id."""
     scenario = Scenario(seed=seed, **fields)
-    look = Round(
-        step=0,
-        clients=[0],
-        malicious=0,
-        accepted=1,
-        rejected_honest=0,
-        rejected_malicious=0,
-        skipped=False,
-        uplink_bits=8,
-        benign_uplink_bits=8,
-        downlink_bits=8,
-        accuracy=accuracy,
-    )
-    return Record(
+    round_ = sample_round(0, accuracy, clients=[0], malicious=0, accepted=1)
+    return sample_record(
+        resolve(scenario).scenario,
+        [round_],
+        {"loss": None},
         id=f"{hash((scenario, code)) % 2**64:016x}",
-        scenario=resolve(scenario).scenario,
-        data_digest="digest",
-        parameters=100,
         vote=counts_votes(scenario),
-        mechanism="none",
-        environment=Environment(
-            fedbench=code,
-            python="3.11",
-            torch="2.6",
-            numpy="1.26",
-            platform="linux",
-            device="cpu",
-            executor="loop",
-            threads=1,
-        ),
-        rounds=[look],
-        result=Result(
-            accuracy=accuracy,
-            loss=None,
-            per_client=Spread(mean=0.5, std=0.1, min=0.2, max=0.9),
-            uplink_bits_per_parameter=32.0,
-            downlink_bits_per_parameter=32.0,
-            model_bits=3200,
-            skipped_rounds=0,
-        ),
-        flags=[],
-        timing=Timing(seconds=1.0, peak_memory_mib=100.0),
+        code=code,
     ).sealed()
 
 

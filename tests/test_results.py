@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_records import sample_record, sample_round
 
 import fedbench
 from fedbench.core.errors import ConfigError
-from fedbench.experiment.measurements import Result, Round, Spread, Timing
-from fedbench.experiment.record import Environment, Privacy, Record, read
+from fedbench.experiment.measurements import Spread, Timing
+from fedbench.experiment.record import Privacy, Record, read
 from fedbench.experiment.scenario import Scenario
 from fedbench.results import extract, index
 from fedbench.results.aggregate import cells
@@ -48,58 +49,39 @@ def made(
     described |= scenario
     name = f"{attack} {seed} {code} {vote} {epsilon} {described}"
     rounds = [
-        Round(
-            step=step,
-            clients=[0, 1, 2],
-            malicious=taken,
-            accepted=3,
-            rejected_honest=step,
-            rejected_malicious=2 * step,
-            skipped=False,
-            uplink_bits=100,
-            benign_uplink_bits=70,
-            downlink_bits=30 + step,
-            accuracy=accuracy,
+        sample_round(
+            step,
+            accuracy,
+            **{"clients": [0, 1, 2], "malicious": taken, "accepted": 3},
+            **{"rejected_honest": step, "rejected_malicious": 2 * step},
+            **{"uplink_bits": 100, "benign_uplink_bits": 70, "downlink_bits": 30 + step},
         )
         for step, taken in enumerate(malicious)
     ]
-    result = Result(
-        accuracy=accuracy,
-        loss=1.5,
-        per_client=Spread(mean=accuracy, std=0.1, min=accuracy / 2, max=1.0),
-        uplink_bits_per_parameter=1.25 + seed,
-        entropy_bits_per_parameter=None if seed else 0.5,
-        downlink_bits_per_parameter=32.5,
-        model_bits=3200,
-        sparsity=0.25,
-        local_accuracy=None,
-        skipped_rounds=3,
-        epsilon=epsilon,
-    )
+    result = {
+        "loss": 1.5,
+        "per_client": Spread(mean=accuracy, std=0.1, min=accuracy / 2, max=1.0),
+        "uplink_bits_per_parameter": 1.25 + seed,
+        "entropy_bits_per_parameter": None if seed else 0.5,
+        "downlink_bits_per_parameter": 32.5,
+        "sparsity": 0.25,
+        "skipped_rounds": 3,
+        "epsilon": epsilon,
+    }
     privacy = None
     if epsilon is not None:
         seen: dict[str, Any] = {"sees": "sum", "adjacency": "zero-out", "sampler": "", "winner": ""}
         privacy = Privacy(epsilon=epsilon, delta=1e-5, unit="client", **seen)
-    return Record(
+    return sample_record(
+        Scenario(attack=attack, seed=seed, rounds=len(rounds), **described),
+        rounds,
+        result,
         id=f"{hash_of(name):016x}",
-        scenario=Scenario(attack=attack, seed=seed, rounds=len(rounds), **described),
-        data_digest="",
         parameters=200,
         vote=vote,
         mechanism="none",
-        environment=Environment(
-            fedbench=code,
-            python="3",
-            torch="2",
-            numpy="2",
-            platform="x",
-            device="cpu",
-            executor="loop",
-            threads=1,
-        ),
+        code=code,
         privacy=privacy,
-        rounds=rounds,
-        result=result,
         flags=list(flags),
         timing=Timing(seconds=2.0 + seed, peak_memory_mib=100.0 + seed),
     )

@@ -39,7 +39,7 @@ def markdown(table: list[Row]) -> str:
         cells = [said(systems[name].get(attack)) for name in names]
         lines.append(f"| {attack} | " + " | ".join(cells) + " |")
     bits = [next(iter(systems[name].values())) for name in names]
-    lines.append("| bits up | " + " | ".join(f"{r.uplink:.2f}" for r in bits) + " |")
+    lines.append("| bits up | " + " | ".join(f"{r['uplink_bits']:.2f}" for r in bits) + " |")
     return "\n".join(lines)
 
 

@@ -108,7 +108,7 @@ def test_a_twin_has_no_row_is_never_the_worst_and_is_paired_by_seed(template: Re
     assert [row.worst for row in table] == [False, True, False]  # the twin's 0.2 is lower
     assert table[1].clean is not None
     assert table[1].impact == pytest.approx(0.05)  # from the row of none, not from the twin
-    assert table[1].success == pytest.approx(0.7)
+    assert table[1]["success"] == pytest.approx(0.7)
     assert table[1].over_clean == pytest.approx(0.7)  # seed 0 only: 0.8 - 0.1, not 0.7 - 0.1
     assert [row.over_clean for row in (table[0], table[2])] == [None, None]
 

@@ -77,7 +77,7 @@ def test_attack_shows_epsilon_what_it_covers_and_the_papers_own(
     assert said.delta == 1e-3
     results = {Cell(one.scenario): [one] for one in records}
     table = rows(list(results), results)
-    assert [row.epsilon for row in table] == [said.epsilon, None]
+    assert [row["epsilon"] for row in table] == [said.epsilon, None]
     (claim,) = guarantees(table)
     assert claim.startswith(f"{table[0].cell.system}: ε = {nats(said.epsilon or 0)} at δ = 0.001, ")
     covers = "per client, replace-one; before who sees the messages; visible, 2 of 2 rounds"

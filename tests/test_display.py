@@ -411,7 +411,7 @@ def test_a_system_costs_the_mean_bits_and_the_largest_epsilon_of_all_its_cells()
     worst = report.worst_cases(rows(results)).lines[0].texts
     assert worst[4:] == ["25.00", "20.31", "5.39"]
     price = systems.systems(rows(results))[0].cost
-    assert (price.uplink, price.epsilon) == (25.0, 5.39)
+    assert (price["uplink_bits"], price["epsilon"]) == (25.0, 5.39)
     results[clean][0] = record(clean, 0, 0.9, up=30.0)  # a price that is not finite
     assert report.worst_cases(rows(results)).lines[0].texts[-1] == "unknown"
 

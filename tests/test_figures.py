@@ -581,7 +581,7 @@ def test_an_attack_that_helps_has_a_bar_to_the_left() -> None:
 def test_a_line_is_a_mechanism_over_its_noise() -> None:
     (line,) = epsilon.lines(noisy())
     assert (line.panel, line.name) == ("fedavg", "dp-fedavg:clip=1.0 + mean")
-    assert sorted(system.shown.epsilon or 0.0 for system in line.systems) == [0.0, 8.0, 200.0]
+    assert sorted(system.shown["epsilon"] or 0.0 for system in line.systems) == [0.0, 8.0, 200.0]
     assert line.bare is not None
     assert line.bare.shown.accuracy == pytest.approx(0.6)
 

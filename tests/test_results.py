@@ -507,10 +507,10 @@ def test_the_numbers_are_those_of_the_table_of_an_attack(tmp_path: Path) -> None
             "local_accuracy": row["local_accuracy"],
             "uplink_bits": row["uplink_bits"],
             "entropy_bits": row["entropy_bits"],
-            "downlink_bits": row.downlink,
+            "downlink_bits": row["downlink_bits"],
             "model_bits": row["model_bits"],
             "sparsity": row["sparsity"],
-            "epsilon": row.epsilon,
+            "epsilon": row["epsilon"],
             "rejected_malicious": row["rejected_malicious"],
             "flags": row["flags"],
         }

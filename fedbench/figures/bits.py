@@ -63,7 +63,7 @@ def points(rows: Sequence[Row]) -> list[Point]:
         clean = system.clean
         low, high = ends(row) or (row.accuracy, row.accuracy)
         without = None if clean is None or clean is row else 100 * clean.accuracy
-        sent = (system.cost.uplink or 0) + system.cost.downlink
+        sent = (system.cost["uplink_bits"] or 0) + system.cost["downlink_bits"]
         sent = max(sent, 1e-4)  # zero has no logarithm
         out.append(Point(system, sent, 100 * row.accuracy, 100 * low, 100 * high, without))
     return out
@@ -77,7 +77,7 @@ def front(spots: Sequence[tuple[float, float]]) -> list[int]:
 
 def shows(rows: Sequence[Row]) -> bool:
     """Return True if every record counts its bits, so that no secure sum hides them."""
-    return bool(rows) and all(row.uplink is not None for row in rows)
+    return bool(rows) and all(row["uplink_bits"] is not None for row in rows)
 
 
 @styled

@@ -81,7 +81,7 @@ def quiet(kind: str, text: str) -> str:
 
 def shows(rows: Sequence[Row]) -> bool:
     """Return True if any row has a finite epsilon."""
-    return any(row.epsilon is not None for row in rows)
+    return any(row["epsilon"] is not None for row in rows)
 
 
 @styled
@@ -131,7 +131,7 @@ def _marks(line: NoiseLine) -> list[tuple[float | str, Row]]:
     """Return the clean row and the worst row of every system, each with its epsilon or strip."""
     marks: list[tuple[float | str, Row]] = []
     for system in line.systems:
-        epsilon = system.cost.epsilon
+        epsilon = system.cost["epsilon"]
         marks += [(STRIPS[0] if epsilon is None else epsilon, row) for row in _both(system)]
     return marks + ([(STRIPS[1], row) for row in _both(line.bare)] if line.bare else [])
 

@@ -171,8 +171,8 @@ def _epsilon(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[Renderabl
     width = _room(options, 18)
     groups: dict[str, list[Line]] = {}
     for line in lines(rows):
-        finite = [system for system in line.systems if system.cost.epsilon is not None]
-        finite.sort(key=lambda system: system.cost.epsilon or 0.0)
+        finite = [system for system in line.systems if system.cost["epsilon"] is not None]
+        finite.sort(key=lambda system: system.cost["epsilon"] or 0.0)
         labelled = [(columns.epsilon(system.cost), system) for system in finite]
         labelled += [(STRIPS[0], system) for system in line.systems if system not in finite]
         labelled += [(STRIPS[1], line.bare)] if line.bare else []

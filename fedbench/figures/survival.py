@@ -42,7 +42,7 @@ def compose(rows: Sequence[Row], title: str, subtitle: str) -> Figure:
     """Draw a group of lanes per system; the panels beside it hold its bits and its epsilon."""
     shown = systems(rows)
     groups = stacked({system.name: [_lane(row) for row in system.rows] for system in shown})
-    ratios = [6.5, 1.6] + [0.7] * any(row.epsilon is not None for row in rows)
+    ratios = [6.5, 1.6] + [0.7] * any(row["epsilon"] is not None for row in rows)
     sheet = page(
         Words(title, subtitle, _caption(rows)),
         columns=len(ratios),
@@ -77,7 +77,7 @@ def _lane(row: Row) -> Lane:
 
 def uplink_bars(axes: Axes, groups: Sequence[Group], shown: Sequence[SystemRows]) -> None:
     """Draw a bar per system: uplink bits, the mean over all its cells."""
-    sent = [system.cost.uplink for system in shown]
+    sent = [system.cost["uplink_bits"] for system in shown]
     lengths = [number or 0.0 for number in sent]
     axes.barh([group.top for group in groups], lengths, height=0.6, color=BAR, zorder=2)
     for group, number, length in zip(groups, sent, lengths, strict=True):

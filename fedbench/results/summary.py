@@ -81,12 +81,6 @@ class Row:
         return mean
 
     @property
-    def success(self) -> float | None:
-        """Success of the backdoor, in [0, 1]; it includes what a clean model falls for."""
-        success: float | None = self["success"]
-        return success
-
-    @property
     def over_clean(self) -> float | None:
         """Success minus that of the clean twin, over the seeds that both have."""
         pairs = [(r.result.success, twin.result.success) for r, twin in self._with_twins()]
@@ -107,23 +101,6 @@ class Row:
     def client(self, what: str) -> float:
         """Mean over seeds of ``mean``, ``std``, ``min`` or ``max`` of the per-client accuracy."""
         return statistics.fmean(getattr(r.result.per_client, what) for r in self.records)
-
-    @property
-    def uplink(self) -> float | None:
-        """Bits per parameter and benign message; None where a secure sum hides them."""
-        bits: float | None = self["uplink_bits"]
-        return bits
-
-    @property
-    def downlink(self) -> float:
-        """Bits per parameter, client and round."""
-        return float(self["downlink_bits"])
-
-    @property
-    def epsilon(self) -> float | None:
-        """Largest epsilon over the seeds; None where no mechanism ran, or one is not finite."""
-        epsilon: float | None = self["epsilon"]
-        return epsilon
 
     @property
     def privacy(self) -> Privacy | None:

@@ -132,8 +132,8 @@ def half_life(row: Row) -> str:
 
 def epsilon(row: Row) -> str:
     """Format epsilon: ``n/a`` without a mechanism, ``unknown`` if its price is not finite."""
-    if row.epsilon is not None:
-        return nats(row.epsilon)
+    if row["epsilon"] is not None:
+        return nats(row["epsilon"])
     return NONE if row.records[0].mechanism.partition(":")[0] == "none" else "unknown"
 
 
@@ -164,7 +164,7 @@ BACKDOOR = (
     ReportColumn(
         "half-life\nrounds",
         unless_clean(half_life),
-        lambda row: row.success is not None and row.cell.scenario.attack_until is not None,
+        lambda row: row["success"] is not None and row.cell.scenario.attack_until is not None,
         "half-life",
         "rounds after the attack stopped until half of that is left; median over seeds",
     ),
@@ -246,7 +246,7 @@ def guarantees(rows: Sequence[Row]) -> list[str]:
     most: dict[str, Row] = {}
     for row in rows:
         best = most.get(row.cell.system)
-        if row.privacy and (best is None or (row.epsilon or 0) > (best.epsilon or 0)):
+        if row.privacy and (best is None or (row["epsilon"] or 0) > (best["epsilon"] or 0)):
             most[row.cell.system] = row
     return [f"{name}: {_claim(row)}" for name, row in most.items()]
 

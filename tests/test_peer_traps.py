@@ -143,7 +143,9 @@ def test_d18_the_adversary_is_who_it_is_for_the_whole_run() -> None:
 
 def test_d20_epsilon_composes_over_rounds() -> None:
     def after(times: int) -> float:
-        participation = Participation(rounds=times, times=times, clients=10, per_round=10, honest=10)
+        participation = Participation(
+            rounds=times, times=times, clients=10, per_round=10, honest=10
+        )
         return price(FlippedBits(50, 0.4), participation, 1e-5).epsilon
 
     one, hundred = after(1), after(100)

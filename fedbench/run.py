@@ -1,7 +1,5 @@
 """START HERE: one round, in the order things happen, and the run that repeats it."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

@@ -466,10 +466,10 @@ def test_any_seed_is_legal_and_its_noise_is_within_the_magnitude(seed: int) -> N
 @pytest.mark.parametrize(
     ("field", "value", "rule"),
     [
-        ("mask", torch.ones(3, 200), r"NoiseMasks.mask must be \(n, 200\) torch.bool"),
+        ("mask", torch.ones(3, 200), r"NoiseMasks.mask must be \(n, d\) torch.bool"),
         ("seeds", torch.zeros(3, 2, dtype=torch.int64), r"NoiseMasks.seeds must be \(n, 1\)"),
         ("seeds", torch.zeros(3, 1), r"NoiseMasks.seeds must be \(n, 1\) torch.int64"),
-        ("rest", torch.zeros(3, 2).double(), r"NoiseMasks.rest must be \(n, 2\) torch.float32"),
+        ("rest", torch.zeros(3, 2).double(), r"NoiseMasks.rest must be \(n, p\) torch.float32"),
     ],
 )
 def test_messages_of_another_shape_are_named(field: str, value: Tensor, rule: str) -> None:

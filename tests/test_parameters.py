@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from figure5 import printed_mean
 
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
@@ -187,7 +186,6 @@ def gaussian(a: Any) -> Any:
         (lambda: poisson_rdp(1.0, 0.0), "rate must"),
         (lambda: poisson_rdp(1.0, 0.1, 0), "rounds must"),
         (lambda: poisson_rdp(INF, 0.1), "z must"),
-        (lambda: printed_mean(0.3, 1.0, 0.0), "c must"),
         (lambda: RandomizedResponse(0.2, 0), "n must"),
         (lambda: RandomizedResponse(0.2, 5).delta(-1.0), "epsilon must"),
         (lambda: RandomizedResponse(0.2, 5).epsilon([0.1, 1.0]), "delta must"),

@@ -1,7 +1,5 @@
 """Metrics of an attack: how far it moved the aggregate, and whether it was detected."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ The adversary owns a fixed set of clients for the whole run. It sees copies, so 
 changes nothing, and it rewrites its own rows and no others.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Order statistics: of a coordinate over the clients, of a client over its coordinates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Resolution of a scenario: plug-ins that fit each other, and every default written out."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Evaluation of deployed models on test data."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

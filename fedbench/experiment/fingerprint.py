@@ -1,7 +1,5 @@
 """Identity of a run: a hash of its resolved scenario and of the code that plays it."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from functools import cache

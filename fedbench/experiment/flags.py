@@ -1,7 +1,5 @@
 """Flags of a run: reasons to doubt its own evaluation."""
 
-from __future__ import annotations
-
 import statistics
 
 import torch

@@ -1,7 +1,5 @@
 """Privacy guarantee of a run: what its clients gave away, and what that comes to."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -8,8 +8,6 @@ This module imports neither torch nor pydantic, because a question to a store is
 either is loaded.
 """
 
-from __future__ import annotations
-
 import operator
 import statistics
 from collections.abc import Callable, Iterable, Sequence

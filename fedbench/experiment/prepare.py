@@ -1,7 +1,5 @@
 """Preparation of a run: from a scenario to the objects that its rounds are played with."""
 
-from __future__ import annotations
-
 import os
 from functools import lru_cache
 from pathlib import Path

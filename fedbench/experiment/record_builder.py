@@ -1,7 +1,5 @@
 """Record of a run: what each round travelled and measured, and what the whole run comes to."""
 
-from __future__ import annotations
-
 import platform
 import resource
 import sys

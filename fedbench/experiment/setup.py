@@ -1,7 +1,5 @@
 """Setup of a run: everything that does not change from round to round."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """State of a run: everything that changes from round to round."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -3,8 +3,6 @@
 ``<division>/<track>/<protocol>-<id>.json`` is an entry, the ``.jsonl.gz`` beside it its records.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Build an entry from its records."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass

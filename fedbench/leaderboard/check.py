@@ -1,7 +1,5 @@
 """Check the files of a board against its rules, without playing anything."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """One entry of a leaderboard: one JSON file, and its records beside it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Annotated, Final, Literal, Self

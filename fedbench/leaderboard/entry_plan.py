@@ -1,7 +1,5 @@
 """The sweep that a system must play to become an entry of the closed division."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

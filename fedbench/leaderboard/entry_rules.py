@@ -1,7 +1,5 @@
 """Rules about the records of an entry: one function per rule, which yields every breach."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any

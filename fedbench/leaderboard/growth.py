@@ -1,7 +1,5 @@
 """A later version of the rules only adds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Reasons to doubt an entry that keeps the rules: they stand beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from fedbench.leaderboard.build import Case

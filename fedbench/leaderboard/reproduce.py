@@ -1,7 +1,5 @@
 """Play cells of an entry again, and write the comparison into its file."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

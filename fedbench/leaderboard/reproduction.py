@@ -1,7 +1,5 @@
 """Compare cells of an entry with the same cells played again."""
 
-from __future__ import annotations
-
 import hashlib
 import statistics
 from collections.abc import Iterator, Sequence

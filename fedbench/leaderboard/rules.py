@@ -1,7 +1,5 @@
 """The rules of the leaderboards: data, one file a version, never changed once it is used."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """JSON Schemas of what a board is made of, from the models."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Numbers of an entry, from its records: the same functions write and check them."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence

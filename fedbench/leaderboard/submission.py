@@ -1,7 +1,5 @@
 """Submit records to a board: they get a place on it, or all the rules that they break."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """All rules about the records of an entry, and what they find."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial

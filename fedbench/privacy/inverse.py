@@ -1,7 +1,5 @@
 """Back from the mean of masks to a probability: FedPM's bias correction."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -1,7 +1,5 @@
 """Contents of the board's page: its races, and each of them as a table and a drawing per view."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """Texts of the pages: names, numbers and sentences about an entry."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from functools import cache

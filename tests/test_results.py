@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from sample_records import sample_record, sample_round
 
 import fedbench
+from fedbench.core import seal
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.measurements import Spread, Timing
 from fedbench.experiment.record import Privacy, Record, read
@@ -258,6 +260,16 @@ FORGED: list[dict[str, Any]] = [
 def test_what_cannot_be_shown_is_no_record_whatever_its_digest_says(fields: dict[str, Any]) -> None:
     forged = made(**fields).sealed()
     assert extract.run(forged.to_json().encode(), "a.json") == "foreign"
+
+
+def test_bits_are_whole_and_their_sum_is_unknown_where_a_round_has_not_counted() -> None:
+    good = made().sealed()
+    unknown = [replace(good.rounds[0], uplink_bits=None), good.rounds[1]]
+    assert entry(good.model_copy(update={"rounds": unknown}))["total_bits"] is None
+    text = good.to_json().replace('"uplink_bits": 100,', '"uplink_bits": 100.5,')
+    sealed = text.replace(good.digest, seal.digest(text)).encode()
+    assert extract.sealed(sealed)
+    assert extract.run(sealed, "a.json") == "foreign"
 
 
 def test_a_digest_at_the_wrong_place_seals_nothing() -> None:

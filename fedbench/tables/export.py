@@ -34,8 +34,8 @@ def as_csv(rows: Rows, columns: Iterable[str] | None = None) -> bytes:
 def _plain(value: Any) -> Any:
     """Return a value as a spreadsheet should read it: a foreign name may be a formula.
 
-    >>> _plain("=1+1"), _plain(-0.5), _plain(True), _plain(None)
-    ("'=1+1", -0.5, 'true', None)
+    >>> _plain("=1+1"), _plain("@x"), _plain(-0.5), _plain(True), _plain(None)
+    ("'=1+1", "'@x", -0.5, 'true', None)
     """
     if isinstance(value, bool):
         return "true" if value else "false"

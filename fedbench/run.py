@@ -28,6 +28,7 @@ from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.isolation.stand_ins import Isolation
 from fedbench.payload import Payload
+from fedbench.payload.packets import Packet
 from fedbench.privacy.clients import compress, protect_payload, protect_updates
 
 Progress = Callable[[Round], None]
@@ -96,16 +97,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     # 1  the server samples clients and sends; they get what the bytes say
     with span("broadcast"):
         ids = setup.sample(step)
-        sent_down = hooks.broadcast(
-            plugins.protocol,
-            setup.shared,
-            state.server,
-            ids or [0],
-            setup.secret.key("broadcast", step),
-        )
-        down = sent_down.encode()
-        broadcast, _ = type(sent_down).decode(down, sent_down.spec, setup.shared.device)
-        assert broadcast is not None  # the server's own message is legal
+        down, broadcast = send(setup, state.server, ids, step)
         rows = [broadcast.take([row]) for row in range(len(broadcast))]
         trees = [ask(plugins.protocol, "receive", dict, setup.shared, row) for row in rows]
 
@@ -198,6 +190,16 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         **achieved,
         **traffic(setup, honest, packets, down, accepted, malicious),
     )
+
+
+def send(setup: Setup, server: Any, ids: Sequence[int], step: int) -> tuple[list[Packet], Payload]:
+    """Return the packets that the server sends to the clients ``ids``, and what these decode."""
+    key = setup.secret.key("broadcast", step)
+    sent = hooks.broadcast(setup.plugins.protocol, setup.shared, server, ids or [0], key)
+    packets = sent.encode()
+    received, _ = type(sent).decode(packets, sent.spec, setup.shared.device)
+    assert received is not None  # the server's own message is legal
+    return packets, received
 
 
 def train(executor: Executor, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:

@@ -211,6 +211,24 @@ def test_a_rule_remembers_from_round_to_round_and_starts_from_its_init() -> None
     torch.testing.assert_close(run_state.defense, run_state.server - start)
 
 
+def test_a_rule_that_writes_into_its_state_is_compared_with_what_it_was_before() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Doubling(Mean):
+        def init(self, spec: Any) -> Any:
+            return [1.0]
+
+        def aggregate(self, received: Any, state: Any, view: Any) -> Any:
+            state[0] *= 2
+            return state[0] * super().aggregate(received, None, view)[0], state
+
+    setup = with_attack(SignFlip(), malicious=0.5)
+    plugins = dataclasses.replace(setup.plugins, defense=Doubling())
+    _, (played,) = rounds(dataclasses.replace(setup, plugins=plugins), 1)
+    # Both means are doubled once; with the state of the round itself the honest one would be twice.
+    assert played.malicious
+    assert played.gain == pytest.approx(played.gain_mean, rel=1e-4)
+
+
 def test_an_attack_that_trains_does_so_beside_the_honest_training_of_its_own_clients_only() -> None:
     poisoned: list[Local] = []
     seen: list[AttackView] = []

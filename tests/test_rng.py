@@ -72,6 +72,7 @@ def test_a_vmapped_key_draws_what_each_client_draws_alone() -> None:
 def test_uniform_and_normal_have_their_moments() -> None:
     # 10^6 draws: standard errors are .0003 and .001; five of them are allowed.
     u, z = Key(1).uniform(1_000_000), Key(2).normal(1_000_000)
+    assert torch.equal((u * 2**24).long(), Key(1).bits(1_000_000) >> 40 & 2**24 - 1)  # all 24
     assert 0 <= float(u.min()) < float(u.max()) < 1
     assert abs(float(u.mean()) - 0.5) < 0.0015
     assert abs(float(z.mean())) < 0.005

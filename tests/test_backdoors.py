@@ -60,9 +60,7 @@ def crafted(attack: Attack, trained: Tensor, n: int = 4, idle: float = 0.0) -> T
     """What the server gets of two colluders, of ``n`` clients that all send 1, 2, 2 honestly."""
     payload = FloatVectors(torch.tensor([[1.0, 2.0, 2.0]]).repeat(n, 1))
     situation = dataclasses.replace(
-        example_situation(payload, Mean()),
-        trained=trained,
-        idle=torch.full_like(payload.x, idle),
+        example_situation(payload, Mean()), trained=trained, idle=torch.full_like(payload.x, idle)
     )
     packets = forge(attack, situation, {}).among(situation.honest)
     received, _ = FloatVectors.decode(packets, payload.spec)

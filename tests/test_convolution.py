@@ -24,13 +24,7 @@ from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked, footprint
 from fedbench.models.network import Convolve
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.testing import (
-    NETWORK,
-    assert_rounded_alike,
-    doubled,
-    example_clients,
-    in_float64,
-)
+from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
 
 CPU = torch.device("cpu")
 GROUPS: Convolve = F.conv2d

@@ -47,12 +47,7 @@ def arrays(train: int = 3, test: int = 2) -> Arrays:
     """A small archive in MNIST's form; every pixel and label tells where it comes from."""
     x = np.arange((train + test) * 784).reshape(-1, 28, 28).astype(np.uint8)
     y = np.arange(train + test).astype(np.uint8)
-    return {
-        "x_train": x[:train],
-        "y_train": y[:train],
-        "x_test": x[train:],
-        "y_test": y[train:],
-    }
+    return {"x_train": x[:train], "y_train": y[:train], "x_test": x[train:], "y_test": y[train:]}
 
 
 def one_line(error: pytest.ExceptionInfo[ConfigError]) -> str:

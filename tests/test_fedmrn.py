@@ -26,13 +26,7 @@ from fedbench.payload.packets import Packet
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedmrn import FedMRN, FedMRNS
 from fedbench.run import play_round
-from fedbench.testing import (
-    NETWORK,
-    assert_rounded_alike,
-    check_payload,
-    doubled,
-    example_clients,
-)
+from fedbench.testing import NETWORK, assert_rounded_alike, check_payload, doubled, example_clients
 from fedbench_defenses.mean import Mean
 
 NOISES: list[Noise] = ["uniform", "gaussian", "bernoulli"]

@@ -24,13 +24,7 @@ from fedbench.protocols.fedpm import FedPM
 from fedbench.protocols.hidenseek import HideNSeek, kaiming_normal, kept_weights
 from fedbench.protocols.score_training import Belief, ScoreTraining
 from fedbench.protocols.topk_mask import TopKMask
-from fedbench.testing import (
-    NETWORK,
-    doubled,
-    example_clients,
-    example_situation,
-    in_float64,
-)
+from fedbench.testing import NETWORK, doubled, example_clients, example_situation, in_float64
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
 

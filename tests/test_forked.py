@@ -20,13 +20,7 @@ from fedbench.executors.training import Client, Loop, Schedule, WrapGrad, untouc
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedsparse import FedSparse
 from fedbench.protocols.fsl import FSL
-from fedbench.testing import (
-    NETWORK,
-    assert_rounded_alike,
-    doubled,
-    example_clients,
-    in_float64,
-)
+from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 
@@ -78,11 +72,7 @@ def test_forked_processes_train_as_the_loop_does(protocol: FedAvg, two_threads: 
     ],
 )
 def test_a_process_that_fails_is_an_error_and_leaves_none_behind(
-    who: str,
-    raised: type[BaseException],
-    says: str,
-    two_threads: None,
-    children: list[int],
+    who: str, raised: type[BaseException], says: str, two_threads: None, children: list[int]
 ) -> None:
     parent = os.getpid()
 

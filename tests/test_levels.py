@@ -46,13 +46,7 @@ def levels(
     seed=st.integers(0, 2**32),
 )
 def test_levels_keep_the_laws_of_payloads(
-    code: Code,
-    sizes: tuple[int, ...],
-    bucket: int,
-    top: int,
-    p: int,
-    scale: float,
-    seed: int,
+    code: Code, sizes: tuple[int, ...], bucket: int, top: int, p: int, scale: float, seed: int
 ) -> None:
     x, key = Key(seed).normal(2, sum(sizes)), Key(seed)
     scales = scale * key.fold("scales").uniform(2, len(bucket_lengths(sizes, bucket)))

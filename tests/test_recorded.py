@@ -42,13 +42,7 @@ from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fsl import FSL
 from fedbench.protocols.supermask import mask_without_asking
-from fedbench.testing import (
-    NETWORK,
-    assert_rounded_alike,
-    doubled,
-    example_clients,
-    in_float64,
-)
+from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
 
 CPU = Shared(NETWORK, 3, torch.device("cpu"))
 META = Shared(NETWORK, 3, torch.device("meta"))

@@ -33,8 +33,6 @@ TRAINED = ("label-flip", "pixel", "dba", "model-replacement", "neurotoxin", "edg
 
 
 def constant(gradient: Tree) -> Gradient:
-    """A gradient that does not depend on the tree."""
-
     def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         return gradient
 

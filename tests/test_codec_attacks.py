@@ -110,7 +110,6 @@ def test_the_scale_field_keeps_the_symbols_plausible_and_flips_them() -> None:
 
 
 def situation(payload: Payload, rows: tuple[int, ...] = (0,)) -> AttackContext:
-    """The adversary owns these rows."""
     return example_situation(payload, Mean(), rows)
 
 

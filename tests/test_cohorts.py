@@ -17,7 +17,6 @@ SMALL = Scenario(
 
 
 def begun(protocol: str, **fields: object) -> tuple[Setup, RunState]:
-    """A run before its first round."""
     scenario = SMALL.model_copy(update={"protocol": protocol, "attack": "sign-flip", **fields})
     setup = prepare(scenario, "cpu", "loop")
     return setup, RunState(

@@ -34,7 +34,6 @@ def test_every_alphabet_keeps_the_laws_of_payloads(payload):  # type: ignore[no-
 
 
 def slowly(names: Iterable[str], slow: Collection[str]) -> list[Any]:
-    """Parameters, of which some are slow."""
     return [pytest.param(name, marks=pytest.mark.slow) if name in slow else name for name in names]
 
 
@@ -80,7 +79,6 @@ KINDS_OF_ATTACK = ("dyn-opt", "stat-opt", "mimic", "malformed", "rank-reversal",
 
 
 def meet(attack: str, rule: str) -> bool:
-    """Whether both work on one alphabet."""
     accepts, server = registry.plugin("attack", attack).accepts, registry.load("defense", rule)
     alphabets = {type(payload) for payload in example_payloads(2)}
     return any(issubclass(a, accepts) and server.refuses(a) is None for a in alphabets)

@@ -260,7 +260,6 @@ def torchvision() -> Any:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary folders go."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -269,7 +268,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def idx(x: Any) -> bytes:
-    """MNIST's file format."""
     header = struct.pack(f">HBB{x.ndim}I", 0, 8, x.ndim, *x.shape)
     return gzip.compress(header + x.tobytes())
 
@@ -292,7 +290,6 @@ def md5(content: bytes) -> str:
 
 @pytest.fixture
 def mirror(torchvision: Any, site: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mirror of a very small MNIST on this machine."""
     folder, here = site
     files = {"train-images-idx3": "x_train", "train-labels-idx1": "y_train"}
     files |= {"t10k-images-idx3": "x_test", "t10k-labels-idx1": "y_test"}

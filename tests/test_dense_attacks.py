@@ -44,7 +44,6 @@ def sent(attack: Attack, here: AttackContext, memory: Any = None) -> tuple[Attac
 
 
 def honest(seed: int = 0, n: int = 9, d: int = 40) -> AttackContext:
-    """Rows of very different norms about a mean that is not zero."""
     key = Key(seed)
     x = key.normal(n, d) * (key.fold("scale").uniform(n)[:, None] * 4 + 0.2)
     return example_situation(FloatVectors(x + key.fold("mean").normal(d)), Mean(), range(M))

@@ -27,7 +27,6 @@ M = 2
 
 
 def honest(seed: int = 0, n: int = 9, d: int = 40) -> FloatVectors:
-    """Rows of very different norms."""
     key = Key(seed)
     return FloatVectors(key.normal(n, d) * (key.fold("scale").uniform(n)[:, None] * 4 + 0.2))
 

@@ -26,7 +26,6 @@ IDS = ["error feedback"]
 
 
 def game(protocol: Protocol[Any], **plugins: Any) -> Setup:
-    """A small run of a protocol that is not installed."""
     scenario = Scenario(clients=12, per_round=7, epochs=1, malicious=0.3)
     setup = prepare(scenario, "cpu")
     parts = dataclasses.replace(setup.plugins, protocol=protocol, **plugins)

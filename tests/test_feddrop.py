@@ -78,7 +78,6 @@ def test_both_directions_shrink_on_the_wire() -> None:
 
 
 def parts_of(payload: GatedVectors) -> list[Any]:
-    """Clients with a sub-network each."""
     return [
         dataclasses.replace(client, tree=DROP.receive(DEEP, payload.take([row])))
         for row, client in enumerate(example_clients(DROP, DEEP, len(payload)))

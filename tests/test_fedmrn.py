@@ -48,7 +48,6 @@ def shared_of(network: Network = NETWORK) -> Shared:
 
 
 def flat(d: int) -> Shared:
-    """A network with one layer of ``d`` weights."""
     return shared_of(ConvNet((1, 1, d), (), (), 1))
 
 
@@ -414,7 +413,6 @@ def test_a_packet_is_seed_floats_and_coded_mask() -> None:
 
 
 def forgeries(payload: NoiseMasks) -> dict[str, bytes]:
-    """Bytes that no honest client sends."""
     data = payload.encode()[0].data
     head, words = data[: 8 + 4 * payload.rest.shape[1]], data[8 + 4 * payload.rest.shape[1] :]
     return {
@@ -473,8 +471,6 @@ def test_messages_of_another_shape_are_named(field: str, value: Tensor, rule: st
 
 @dataclasses.dataclass(frozen=True)
 class Forger(Attack):
-    """Sends one of `forgeries` for each client."""
-
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload | list[bytes], Any]:
         assert isinstance(view.own, NoiseMasks)
         data = [packet.data for packet in view.own.encode()]

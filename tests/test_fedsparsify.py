@@ -38,7 +38,6 @@ SHARED = Shared(NETWORK, 3, CPU)
 
 
 def line(d: int) -> Shared:
-    """A network with one layer of ``d`` weights."""
     return Shared(ConvNet((1, 1, d), (), (), 1), 3, CPU)
 
 
@@ -63,7 +62,6 @@ def sent(masks: list[list[int]], x: list[list[float]], alive: Alive | None = Non
 
 
 def memory_of(shared: Shared, w: Tensor, alive: Tensor | None = None, t: int = 1) -> Any:
-    """What a client remembers of what it received."""
     ones = torch.ones(shared.weights.d) if alive is None else alive.float()
     return {"w": w[: shared.weights.d], "alive": ones, "round": torch.tensor(float(t))}
 
@@ -173,7 +171,6 @@ def test_rows_that_are_not_finite_become_messages_that_the_server_can_reject() -
 
 
 def merged(masks: list[list[int]], x: list[list[float]], w: list[float], **fields: Any) -> Tensor:
-    """The server's weights after one round, clients equal."""
     payload = sent(masks, x)
     aggregate = payload.values().mean(dim=0)
     protocol, n = once(0.5, **fields), len(x)

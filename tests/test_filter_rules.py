@@ -172,7 +172,7 @@ def test_dnc_survives_rows_far_away_in_one_direction_and_rows_that_are_not_finit
         assert view.findings.kept.nonzero()[:, 0].tolist() == [0, 2, 3, 5, 6, 7, 8]
 
 
-def test_dnc_does_not_see_a_row_that_is_far_away_where_the_sketch_does_not_look() -> None:
+def test_dnc_sees_only_what_the_sketch_looks_at() -> None:
     x = alike(7)
     missed = int(Key(0).fold("dnc", 0).permutation(40)[-1])
     x[3, missed] = 1e8

@@ -7,12 +7,13 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Memory, Shared
+from fedbench.api import Grad, Shared
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors.process_pool import Forked
@@ -35,7 +36,6 @@ def two_threads() -> Iterator[None]:
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Whom this process has forked."""
     known, fork = [], os.fork
 
     def remembered() -> int:
@@ -77,11 +77,9 @@ def test_a_process_that_fails_is_an_error_and_leaves_none_behind(
     parent = os.getpid()
 
     class Failing(FedAvg):
-        def local_update(
-            self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
-        ) -> tuple[Tree, Memory]:
+        def local_update(self, tree: Tree, *rest: Any) -> Any:
             if (os.getpid() == parent) != (who == "parent"):
-                return super().local_update(tree, batches, grad, key, memory)
+                return super().local_update(tree, *rest)
             if who == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             if who == "left":
@@ -122,7 +120,6 @@ def another(clients: Sequence[Client], round: int, wrap: WrapGrad = untouched) -
 
 
 def as_the_loop(engine: Forked, clients: Sequence[Client]) -> Tensor:
-    """What it trains is what the loop trains on one thread."""
     threads = torch.get_num_threads()
     found, memories = engine.train(clients)
     torch.set_num_threads(1)
@@ -169,13 +166,11 @@ def test_a_round_of_fewer_clients_keeps_children(two_threads: None, children: li
 
 def test_children_end_after_their_killed_parent(two_threads: None, children: list[int]) -> None:
     class Sleeping(FedAvg):
-        def local_update(
-            self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
-        ) -> tuple[Tree, Memory]:
+        def local_update(self, tree: Tree, *rest: Any) -> Any:
             if os.getpid() != parent:
                 os.write(told, b"%d\n" % os.getpid())
             time.sleep(60)
-            return tree, memory
+            return tree, rest[-1]
 
     hears, told = os.pipe()
     middle = os.fork()
@@ -204,11 +199,9 @@ def test_beside_an_accelerator_only_children_train(
     parent, protocol = os.getpid(), FedAvg()
 
     class Local(FedAvg):
-        def local_update(
-            self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
-        ) -> tuple[Tree, Memory]:
+        def local_update(self, tree: Tree, *rest: Any) -> Any:
             assert os.getpid() != parent
-            return super().local_update(tree, batches, grad, key, memory)
+            return super().local_update(tree, *rest)
 
     clients, schedule = doubled(example_clients(protocol, SHARED)), Schedule(1, 4)
     for some in (clients[:1], clients):

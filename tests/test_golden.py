@@ -56,7 +56,6 @@ def aggregate(rule: object, received: Payload) -> Tensor:
 
 
 def flat(d: int) -> Shared:
-    """A network with one layer of ``d`` weights."""
     return Shared(ConvNet((1, 1, d), (), (), 1), 0, torch.device("cpu"))
 
 

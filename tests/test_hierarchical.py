@@ -37,7 +37,6 @@ NOTHING = torch.zeros(1)
 
 
 def updates(protocol: Any) -> Tensor:
-    """Of four clients, trained as the harness trains them."""
     clients = doubled(example_clients(protocol, SHARED))
     rows, _ = Loop(in_float64(protocol), SHARED, Schedule(2, 4)).train(clients)
     return rows

@@ -112,14 +112,11 @@ def endless(*arguments: Any) -> Any:
 
 
 class Unreadable(Exception):
-    """An exception whose message raises."""
-
     def __str__(self) -> str:
         raise ValueError
 
 
 def made(name: str, contract: type, methods: dict[str, Any]) -> Any:
-    """A plug-in with these methods."""
     cls: Any = type(name, (contract,), methods | {"__module__": HERE})
     return dataclass(frozen=True)(cls)()
 
@@ -676,7 +673,6 @@ INSTANCE = Liar()
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An installed package of somebody else."""
     info = tmp_path / "liars-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: liars\nVersion: 1.2\n")

@@ -406,7 +406,6 @@ if hasattr(__main__, "Guest"):
 
 
 def peeked(where: str, attack: str, isolate: bool) -> list[object]:
-    """How many clients the rule has found, round by round, with malicious clients in each."""
     changes = {"defense": f"rule-peeking:where={where}", "attack": attack, "per_round": 12}
     scenario = SMALL.model_copy(update=changes)
     rounds = play(scenario, device="cpu", executor="loop", isolate=isolate).rounds

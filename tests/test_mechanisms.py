@@ -220,7 +220,6 @@ def test_adaptive_clipping_moves_towards_the_quantile_and_pays_for_the_bits() ->
 
 
 def gradients(rows: list[list[float]]) -> Gradient:
-    """A gradient of samples that is given."""
     table = torch.tensor(rows)
 
     def each(tree: Any, x: Any, y: Any, key: Any) -> Any:
@@ -262,8 +261,6 @@ def test_gaussian_noise_for_privacy_has_tails_the_right_variance_and_finite_ends
     torch.testing.assert_close(tensor_key.gaussian(400_000), x, rtol=1e-12, atol=0)
 
     class Ends(Key):
-        """A stream of the smallest and of the largest draw."""
-
         def bits(self, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
             return torch.tensor([0, -1])
 

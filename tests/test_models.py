@@ -22,7 +22,6 @@ def counts(model: Model, image: tuple[int, int, int], classes: int) -> list[int]
 
 
 def module(network: ConvNet) -> nn.Sequential:
-    """The same network, built from torch.nn."""
     layers: list[nn.Module] = []
     channels, height, width = network.image
     for block in network.blocks:
@@ -43,15 +42,13 @@ def images(network: ConvNet, count: int) -> Tensor:
     return Key(7).normal(count, *network.image)
 
 
-def test_lenet_has_the_weights_of_table_3() -> None:
+def test_lenet_and_conv8_have_the_weights_of_table_3() -> None:
     mnist = [288, 18_432, 1_605_632, 1_280]
     assert counts(LeNet(), (1, 28, 28), 10) == mnist
     assert counts(LeNet(), (1, 28, 28), 62) == [*mnist[:3], 7_936]
-
-
-def test_conv8_has_the_weights_of_table_3() -> None:
     convolutions = [1_728, 36_864, 73_728, 147_456, 294_912, 589_824, 1_179_648, 2_359_296]
     assert counts(Conv8(), (3, 32, 32), 10) == [*convolutions, 524_288, 65_536, 2_560]
+    assert Conv6().build((1, 28, 28), 10).shapes["fc1"] == (256, 256 * 3 * 3)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +65,6 @@ def test_the_other_networks_are_those_of_fedpm_table_2(
     shapes = model.build(image, classes).shapes
     assert [shape[0] for shape in shapes.values()] == [*channels, 256, 256, classes]
     assert shapes["fc1"] == (256, features)
-
-
-def test_an_odd_row_is_dropped_by_a_pool() -> None:
-    assert Conv6().build((1, 28, 28), 10).shapes["fc1"] == (256, 256 * 3 * 3)
 
 
 @pytest.mark.parametrize("network", [TINY, LeNet().build((1, 8, 8), 10)])
@@ -101,12 +94,9 @@ def test_a_stack_of_networks_under_vmap_equals_the_loop_in_value_and_gradient() 
         assert_rounded_alike(one, TINY.logits(tree, x[i]))
 
 
-def test_fan_in_is_channels_times_nine_or_features() -> None:
+def test_init_fills_plus_minus_one_over_the_root_of_fan_in() -> None:
     lenet = LeNet().build((1, 28, 28), 10)
     assert [lenet.fan_in(name) for name in lenet.shapes] == [9, 288, 12_544, 128]
-
-
-def test_init_fills_plus_minus_one_over_the_root_of_fan_in() -> None:
     network = LeNet().build((1, 8, 8), 10)
     tree = network.init(Key(1))
     assert {name: tuple(weight.shape) for name, weight in tree.items()} == network.shapes
@@ -127,13 +117,10 @@ def test_init_draws_each_layer_from_its_own_stream() -> None:
     assert torch.equal(tree["fc2"], deeper["fc2"])
 
 
-def test_a_pixel_is_enough_after_the_last_pool() -> None:
+def test_a_pixel_is_enough_after_the_last_pool_and_fewer_are_refused() -> None:
     assert Conv8().build((1, 16, 16), 10).shapes["fc1"] == (256, 512)
     with pytest.raises(ConfigError, match=r"conv8 .* at least 16 x 16 .* got \(1, 16, 15\)"):
         Conv8().build((1, 16, 15), 10)
-
-
-def test_an_image_that_is_too_small_is_refused_with_the_models_that_fit() -> None:
     with pytest.raises(ConfigError, match=r"conv10 .* 5 pools.*use lenet or conv4 or conv6$"):
         Conv10().build((1, 8, 8), 10)
     with pytest.raises(ConfigError, match=r"lenet .*use larger images$"):

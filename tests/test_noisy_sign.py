@@ -72,9 +72,13 @@ def test_many_signs_are_two_over_pi_of_a_gaussian(noise: float, adjacency: Adjac
     np.testing.assert_allclose(many, limit, rtol=2 * SLACK)
 
 
-def test_terms_without_digits_are_left_out() -> None:
+def test_terms_without_digits_are_left_out_and_every_other_wins_somewhere() -> None:
     for z, known in ((1e-7, False), (2e-6, True), (9999.0, True), (10001.0, False)):
         assert ("envelope" in sign_rdp([2.0], 3, z).terms) == known
+    assert sign_rdp([2.0], 1, 1.0).winner == ["randomized-response"]
+    assert sign_rdp([2.0], 100, 1.0).winner == ["envelope"]
+    assert sign_rdp([2.0], 100, 1e5).winner == ["logit"]
+    assert sign_rdp([2.0], 10**30, 1e-7).winner == ["gaussian"]
 
 
 def test_the_ends_of_zero_out_are_a_fair_coin_and_the_edge() -> None:

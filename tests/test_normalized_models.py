@@ -62,7 +62,6 @@ def all_real(count: int) -> Step:
 
 
 def loaded(layers: dict[str, nn.Module], params: Tree) -> None:
-    """Parameters by layer name into torch.nn's layers."""
     torch_names = {
         **{"scale": "weight", "shift": "bias", "mean": "running_mean", "var": "running_var"},
         **{"": "weight", "bias": "bias"},

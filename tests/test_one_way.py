@@ -49,8 +49,6 @@ def test_folding_can_be_taken_back() -> None:
 
 @dataclass(frozen=True)
 class Noting(Attack):
-    """Behaves, and notes its keys."""
-
     handed: Handed = field(default_factory=dict)
     tier: Tier = "own"
 
@@ -68,8 +66,6 @@ class Noting(Attack):
 
 @dataclass(frozen=True)
 class NotingRule(Defense[None]):
-    """The mean of the rows; it notes its keys."""
-
     handed: Handed
 
     def tolerates(self, n: int) -> int:
@@ -82,8 +78,6 @@ class NotingRule(Defense[None]):
 
 @dataclass(frozen=True, kw_only=True)
 class NotingMechanism(Mechanism):
-    """Protects nothing, and notes its keys."""
-
     handed: Handed
 
     def on_updates(
@@ -105,8 +99,6 @@ class NotingMechanism(Mechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class NotingProtocol(FedAvg):
-    """FedAvg that notes its keys."""
-
     handed: Handed = field(default_factory=dict)
 
     def broadcast(self, shared: Any, state: Any, clients: Any, key: Key) -> Payload:
@@ -127,7 +119,6 @@ class NotingProtocol(FedAvg):
 
 
 def note(handed: Handed, purpose: str, *keys: Key) -> None:
-    """Keep the seeds of these keys."""
     for key in keys:
         assert isinstance(key.seed, int)
         handed.setdefault(purpose, set()).add(key.seed)

@@ -34,7 +34,6 @@ def balanced(each: int, classes: int = 10) -> Tensor:
 
 
 def table(y: Tensor, parts: list[Tensor], classes: int = 10) -> Tensor:
-    """``(clients, classes)`` counts."""
     return torch.stack([y[part].bincount(minlength=classes) for part in parts])
 
 

@@ -120,7 +120,7 @@ def test_d15_the_score_is_the_last_look_and_ids_cover_every_field() -> None:
     assert len(ids) == 1 + len(Scenario.model_fields)
 
 
-def test_d17_no_round_is_drawn_again_because_it_is_malicious() -> None:
+def test_d17_d18_no_round_is_drawn_again_and_the_adversary_is_who_it_is() -> None:
     setup = prepare(SMALL, "cpu")
     counts = [int(setup.population.malicious[setup.sample(step)].sum()) for step in range(300)]
     # 8 of 20 are malicious, 6 are drawn: at least half of them with probability 0.4551.
@@ -129,10 +129,6 @@ def test_d17_no_round_is_drawn_again_because_it_is_malicious() -> None:
     assert [setup.sample(step) for step in range(9)] == [
         prepare(SMALL, "cpu").sample(step) for step in range(9)
     ], "and sampling is seeded"
-
-
-def test_d18_the_adversary_is_who_it_is_for_the_whole_run() -> None:
-    setup = prepare(SMALL, "cpu")
     owned = set(setup.population.malicious.nonzero()[:, 0].tolist())
     assert len(owned) == 8
     met = {i for step in range(200) for i in setup.sample(step) if setup.population.malicious[i]}

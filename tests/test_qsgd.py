@@ -31,7 +31,6 @@ def shared_of(network: Network) -> Shared:
 
 
 def flat(d: int) -> Shared:
-    """A network with one layer of ``d`` weights."""
     return shared_of(ConvNet((1, 1, d), (), (), 1))
 
 

@@ -40,7 +40,6 @@ def every_sum(cut: Cut) -> Tensor:
 
 
 def outcomes(cut: Cut, added: Tensor) -> Tensor:
-    """``(choices, n)`` bool: which edges are kept."""
     after = (cut.key + cut.n * added).argsort(dim=1)[:, cut.n - cut.k :]
     return torch.zeros(len(after), cut.n, dtype=torch.bool).scatter_(1, after, True)
 
@@ -87,16 +86,13 @@ def test_an_edge_that_any_choice_moves_lies_between_the_bounds(n: int, m: int, b
     assert bounded > 0
 
 
-def test_bounds_count_a_tie_as_the_server_does() -> None:
+def test_bounds_count_a_tie_as_the_server_does_and_the_new_top_is_lifted_by_its_smallest() -> None:
     # Two edges, one colluder, which adds 0 and 1. Sums 0 and 1: the first can tie, and the higher
     # index wins. Sums 1 and 0: the second can tie, and does win. Sums 2 and 0: nothing.
     for s, found in (([0, 1], (0, 0)), ([1, 0], (1, 1)), ([2, 0], (0, 0))):
         cut = Cut(torch.tensor(s), 1, 1)
         assert cut.vulnerable() == found
         assert best(cut)[1] == found[0]
-
-
-def test_the_smallest_sum_of_the_new_top_gets_the_highest_position() -> None:
     # Sums 0, 4, 5, 9 of four edges, two are kept, one colluder: it can lift edge 1 to 4 + 3 = 7 and
     # leave edge 2 at 5 + 0; edge 3, secure, takes position 2, edge 0 position 1.
     position, count, _ = best(Cut(torch.tensor([0, 4, 5, 9]), 2, 1))
@@ -145,16 +141,13 @@ def test_vem_moves_more_than_reversal_swap_and_shuffle_and_counts_what_it_moves(
     assert found["Shuffle"] < blind <= found["VEM"]
 
 
-def test_swapped_parts_keep_their_order() -> None:
+def test_swapped_parts_keep_their_order_and_a_top_ranking_gets_absent_edges() -> None:
     # Five edges, k = 0.5 keeps three: positions 0, 1 become 3, 4 and 2, 3, 4 become 0, 1, 2.
     own = Rankings(torch.tensor([[4, 1, 0, 3, 2]], dtype=torch.int32), (5,))
     view = attack_view(Swap(), example_situation(own, Mean(), [0]))
     sent, _ = Swap().craft(view, None)
     assert isinstance(sent, Rankings)
     assert sent.symbols.tolist() == [[0, 3, 2, 4, 1]]
-
-
-def test_a_top_ranking_is_swapped_for_edges_that_were_absent() -> None:
     own = TopRankings(torch.tensor([[1, 3]], dtype=torch.int32), (4,), (2,))
     view = attack_view(Swap(), example_situation(own, Mean(), [0]))
     sent, _ = Swap().craft(view, None)

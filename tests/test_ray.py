@@ -121,7 +121,6 @@ class Node:
             raise RuntimeError(said)
 
     def processes(self, name: bytes = b"") -> list[int]:
-        """Those whose command begins so."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -138,7 +137,6 @@ class Node:
         return self.processes(b"ray::_play")
 
     def end(self) -> None:
-        """As if its power failed."""
         while pids := self.processes():
             for pid in pids:
                 try:
@@ -179,16 +177,13 @@ class Cluster:
         self.head = self.start([*head, "--temp-dir", str(folder)], "1", {})
 
     def start(self, options: list[str], cores: str, env: Mapping[str, str]) -> Node:
-        """One more node."""
         self.nodes.append(Node([*options, "--num-cpus", cores], {**self.env, **env}))
         return self.nodes[-1]
 
     def join(self, *options: str, cores: str = "1", env: Mapping[str, str] = {}) -> Node:
-        """One more node that is no head."""
         return self.start(["--address", self.address, *options], cores, env)
 
     def end(self) -> None:
-        """Nothing of it is left."""
         for node in self.nodes:
             node.end()
 
@@ -203,7 +198,6 @@ class Cluster:
     def sweep(
         self, folder: Path, text: str, *options: str, env: Mapping[str, str] = {}
     ) -> subprocess.CompletedProcess[str]:
-        """Until it ends."""
         command = self.command(folder, text, *options)
         return subprocess.run(
             command,
@@ -215,7 +209,6 @@ class Cluster:
         )
 
     def begin(self, folder: Path, text: str, *options: str) -> "subprocess.Popen[str]":
-        """And do something else."""
         command = self.command(folder, text, *options)
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, env=self.env, cwd=folder
@@ -249,7 +242,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def second(cluster: Cluster) -> Iterator[Node]:
-    """A node beside the head."""
     node = cluster.join()
     yield node
     node.end()
@@ -283,12 +275,10 @@ def calm(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 def records(folder: Path) -> dict[str, Record]:
-    """By file name."""
     return {path.name: read(path) for path in (folder / "store").glob("*.json")}
 
 
 def failures(folder: Path) -> list[Failure]:
-    """What failed."""
     found = sorted((folder / "store" / "failed").glob("*.json"))
     return [Failure.model_validate_json(path.read_bytes()) for path in found]
 
@@ -301,7 +291,6 @@ def wait(until: Callable[[], object], seconds: float = 120.0) -> None:
 
 
 def assert_same(found: dict[str, Record], calm: dict[str, Record], runs: int) -> None:
-    """Record by record, whatever happened."""
     assert len(found) == runs
     for name, record in found.items():
         assert record.measured() == calm[name].measured()

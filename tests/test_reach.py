@@ -124,8 +124,6 @@ def marked(defense: Defense[Any]) -> AttackContext:
 
 @dataclass(frozen=True)
 class Knowing(Attack):
-    """Behaves."""
-
     knows: Knowledge
 
     def needs(self) -> Knowledge:
@@ -251,16 +249,12 @@ class Writing(Defense[dict[str, Tensor]]):
 
 @dataclass(frozen=True)
 class Flip(Attack):
-    """Sends the opposite."""
-
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
         return FloatVectors(-view.own.values()), memory
 
 
 @dataclass(frozen=True)
 class Reading(Writing):
-    """The same rule, which writes nowhere."""
-
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
         return self.answer(received, state, view), state
 

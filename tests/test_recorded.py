@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedbench.api import Batches, Grad, Gradient, Memory, Shared
+from fedbench.api import Grad, Gradient, Memory, Shared
 from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -214,18 +214,14 @@ def _way(name: str) -> tuple[object, ...]:
     return protocol.local_update, protocol.weights
 
 
-CALLS: list[int] = []  # clients of a call
+CALLS: list[int] = []
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Counted(FedAvg):
-    """Notes when Python trains."""
-
-    def local_update(
-        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
-    ) -> tuple[Tree, Memory]:
-        CALLS.append(len(batches))
-        return super().local_update(tree, batches, grad, key, memory)
+    def local_update(self, tree: Tree, *rest: Any) -> Any:
+        CALLS.append(1)
+        return super().local_update(tree, *rest)
 
 
 def test_python_trains_until_a_launch_is_recorded_and_not_after() -> None:
@@ -274,15 +270,9 @@ def test_a_replay_that_gives_other_numbers_is_never_used() -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asking(FedAvg):
-    """Its training looks at a number."""
-
-    def local_update(
-        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
-    ) -> tuple[Tree, Memory]:
+    def local_update(self, tree: Tree, *rest: Any) -> Any:
         probe = torch.zeros((), device=next(iter(tree.values())).device)
-        return (
-            super().local_update(tree, batches, grad, key, memory) if not probe.item() else ({}, {})
-        )
+        return super().local_update(tree, *rest) if not probe.item() else ({}, {})
 
 
 def test_what_cannot_be_recorded_goes_on_and_says_so_once(recwarn: Any) -> None:
@@ -314,11 +304,9 @@ def test_the_meta_device_finds_what_reads_a_number_or_moves_one() -> None:
 class Moving(FedAvg):
     """Its training copies a number to the device."""
 
-    def local_update(
-        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
-    ) -> tuple[Tree, Memory]:
+    def local_update(self, tree: Tree, *rest: Any) -> Any:
         scale = torch.tensor([1.0, 1.0]).to(next(iter(tree.values())).device)
-        trained, memory = super().local_update(tree, batches, grad, key, memory)
+        trained, memory = super().local_update(tree, *rest)
         return {name: x * scale[0] for name, x in trained.items()}, memory
 
 
@@ -326,13 +314,11 @@ class Moving(FedAvg):
 class Making(FedAvg):
     """Its training makes tensors of Python's numbers where it computes."""
 
-    def local_update(
-        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
-    ) -> tuple[Tree, Memory]:
+    def local_update(self, tree: Tree, *rest: Any) -> Any:
         leaf = next(iter(tree.values()))
         made = torch.tensor([1.0, 1.0], device=leaf.device)
         scale = made[[1, 0]]
-        trained, memory = super().local_update(tree, batches, grad, key, memory)
+        trained, memory = super().local_update(tree, *rest)
         return {name: x * scale[0] for name, x in trained.items()}, memory
 
 
@@ -414,8 +400,6 @@ def test_seeds_share_a_recording_and_keep_their_networks(as_accelerated: None) -
 
 @dataclasses.dataclass(frozen=True)
 class Frozen:
-    """A frozen dataclass."""
-
     number: int = 0
 
 
@@ -473,11 +457,9 @@ def test_what_may_change_is_not_recorded() -> None:
 class Sleepy(FedAvg):
     """Python's part of a step is a wait."""
 
-    def local_update(
-        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
-    ) -> tuple[Tree, Memory]:
+    def local_update(self, tree: Tree, *rest: Any) -> Any:
         time.sleep(0.2)
-        return super().local_update(tree, batches, grad, key, memory)
+        return super().local_update(tree, *rest)
 
 
 def test_recordings_are_chosen_if_faster(

@@ -26,22 +26,16 @@ def test_torch_and_numpy_draw_the_same_bits(seed: int, count: int, name: int) ->
     assert torch.equal(key.coins(p), key.shorts(count) < p * 2**16)
 
 
-def test_the_generator_is_splitmix64() -> None:
+def test_the_generator_is_splitmix64_whatever_is_drawn_of_it() -> None:
     # First outputs for seed 1234567, as published with Vigna's reference implementation.
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert [int(x) % 2**64 for x in Key(1234567).bits(3)] == expected
-
-
-def test_four_shorts_share_the_64_bits_of_a_draw() -> None:
     (word,) = (int(x) % 2**64 for x in Key(1234567).bits(1))
     assert Key(1234567).shorts(2, 2).flatten().tolist() == [
         word >> s & 0xFFFF for s in (0, 16, 32, 48)
     ]
     shares = Key(3).shorts(1 << 18).histc(4, 0, 1 << 16) / (1 << 18)
     assert float((shares - 0.25).abs().max()) < 5 * (0.1875 / (1 << 18)) ** 0.5
-
-
-def test_draws_of_a_block_do_not_depend_on_how_many_are_drawn() -> None:
     assert torch.equal(Key(3).bits(100_000)[:70_000], Key(3).bits(70_000))
 
 
@@ -69,7 +63,7 @@ def test_a_vmapped_key_draws_what_each_client_draws_alone() -> None:
     assert torch.equal(stacked, alone)
 
 
-def test_uniform_and_normal_have_their_moments() -> None:
+def test_uniform_normal_and_signs_have_their_moments() -> None:
     # 10^6 draws: standard errors are .0003 and .001; five of them are allowed.
     u, z = Key(1).uniform(1_000_000), Key(2).normal(1_000_000)
     assert torch.equal((u * 2**24).long(), Key(1).bits(1_000_000) >> 40 & 2**24 - 1)  # all 24
@@ -78,9 +72,6 @@ def test_uniform_and_normal_have_their_moments() -> None:
     assert abs(float(z.mean())) < 0.005
     assert abs(float(z.var()) - 1) < 0.008
     assert float(_gaussian_table().abs().max()) < 4.4
-
-
-def test_signs_are_signs() -> None:
     signs = Key(4).signs(10_000)
     assert set(signs.tolist()) == {-1.0, 1.0}
     assert abs(float(signs.mean())) < 0.05

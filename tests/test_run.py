@@ -39,7 +39,6 @@ def play(**changes: Any) -> Record:
 
 
 def with_attack(attack: Attack, **changes: Any) -> Setup:
-    """A prepared run with an attack that is not installed."""
     setup = prepare(SMALL.model_copy(update=changes), "cpu")
     return dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
 
@@ -364,8 +363,6 @@ def test_an_attack_rewrites_its_own_rows_and_no_others() -> None:
 
 @dataclass(frozen=True)
 class Garbage(Attack):
-    """Bytes that do not decode."""
-
     def craft(self, view: AttackView, memory: Any) -> tuple[list[bytes], Any]:
         return [b"\xff" * 3 for _ in range(len(view.own))], memory
 

@@ -22,7 +22,6 @@ NAN, INF = torch.nan, torch.inf
 
 
 def flat(d: int) -> Shared:
-    """A network with one layer of ``d`` weights."""
     return Shared(ConvNet((1, 1, d), (), (), 1), 3, torch.device("cpu"))
 
 

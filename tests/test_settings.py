@@ -102,11 +102,18 @@ def test_every_setting_is_restored_and_named(monkeypatch: pytest.MonkeyPatch) ->
             assert before.restore() == [], name
 
 
-def test_libraries_may_set_new_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_gone_and_a_variable_of_a_library_are_no_change(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     before = Settings()
     monkeypatch.setenv("SET_BY_A_LIBRARY", "1")
     assert before.restore() == []
     assert os.environ["SET_BY_A_LIBRARY"] == "1"
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert Settings().restore() == []
 
 
 def test_a_run_leaves_the_process_as_it_was_and_says_what_its_plugin_did(install: Install) -> None:
@@ -145,11 +152,3 @@ def test_runs_at_one_table_keep_their_settings_apart(install: Install) -> None:
         assert torch.get_default_dtype() == torch.float32
     assert not any("settings of the process" in flag for flag in ended[0].flags)
     assert any("torch's default dtype" in flag for flag in ended[1].flags)
-
-
-def test_a_folder_that_is_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert Settings().restore() == []

@@ -27,7 +27,6 @@ ORDERS = np.array([1.001, 1.5, 2.0, 4.0, 8.0, 32.0])
 
 
 def renyi(a: float, p: Floats, q: Floats) -> float:
-    """``D_a`` straight from its definition, where both chances are more than nothing."""
     kept = (p > 0) & (q > 0)
     loss = np.log(p[kept]) - np.log(q[kept])
     return float(np.log((p[kept] * np.exp((a - 1) * loss)).sum()) / (a - 1))

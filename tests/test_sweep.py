@@ -104,19 +104,15 @@ def sweep(
 
 
 def records(folder: Path) -> dict[str, Record]:
-    """By file name."""
     return {path.name: read(path) for path in (folder / "store").glob("*.json")}
 
 
 def failures(folder: Path) -> list[Failure]:
-    """What failed."""
     found = sorted((folder / "store" / "failed").glob("*.json"))
     return [Failure.model_validate_json(path.read_bytes()) for path in found]
 
 
 class Listener(Watcher):
-    """Remembers what it was told."""
-
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, int]] = []
 

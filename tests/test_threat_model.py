@@ -37,8 +37,6 @@ def with_attack(attack: Attack, **changes: Any) -> Setup:
 
 @dataclass(frozen=True)
 class Searching(Attack):
-    """Asks three times, in two draws, and says what it has found."""
-
     def needs(self) -> Knowledge:
         return Knowledge("colluders", defense=True)
 
@@ -127,8 +125,6 @@ def test_what_a_search_tried_and_how_often_it_asked_is_recorded(tmp_path: Path) 
 
 @dataclass(frozen=True, kw_only=True)
 class Dice(Defense[None]):
-    """The mean, and noise of the server."""
-
     def tolerates(self, n: int) -> int:
         return 0
 

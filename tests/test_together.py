@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Gradient, Memory
+from fedbench.api import Grad, Gradient
 from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -215,11 +215,9 @@ def test_away_from_a_table_it_trains_its_own() -> None:
 class Napping(FedAvg):
     """A launch takes two seconds, however many clients share it."""
 
-    def local_update(
-        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
-    ) -> tuple[Tree, Memory]:
+    def local_update(self, tree: Tree, *rest: Any) -> Any:
         time.sleep(2.0)
-        return super().local_update(tree, batches, grad, key, memory)
+        return super().local_update(tree, *rest)
 
 
 def test_a_run_is_charged_its_share_of_a_launch_and_no_wait_for_others(still_clock: None) -> None:

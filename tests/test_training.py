@@ -1,13 +1,14 @@
 """The stacked executor is the loop; both are SGD."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from fedbench.adversary import threat_model
-from fedbench.api import Attack, Batches, Grad, Local, Memory, Shared
+from fedbench.api import Attack, Grad, Local, Shared
 from fedbench.core.errors import PluginError
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
@@ -160,10 +161,8 @@ def test_edge_popup_follows_the_paper_on_one_neuron() -> None:
 
 def test_a_plugin_that_returns_another_shape_is_not_written_into_its_neighbours() -> None:
     class Wrong(FedAvg):
-        def local_update(
-            self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
-        ) -> tuple[Tree, Memory]:
-            return {name: x[:1] for name, x in tree.items()}, memory
+        def local_update(self, tree: Tree, *rest: Any) -> Any:
+            return {name: x[:1] for name, x in tree.items()}, rest[-1]
 
     with pytest.raises(RuntimeError, match="size"):
         Loop(Wrong(), SHARED, Schedule(1, 4)).train(example_clients(Wrong(), SHARED))
@@ -173,7 +172,6 @@ class Strides(ConvNet):
     """Keeps how the images lie in memory."""
 
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
-        """As of all networks."""
         SEEN.append(x.stride())
         return super().logits(params, x, step)
 

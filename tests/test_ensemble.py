@@ -55,8 +55,7 @@ def test_a_cap_or_a_hidden_sum_leaves_attacks_what_they_can_do_with_less_knowled
     assert capped("min-max", "all") == "min-max"
     assert capped("min-max", "own") == "min-max"  # nothing it could know: left out, with a reason
     assert capped("sign-flip", "colluders") == "sign-flip"
-    axes = {"attack": ("all",), "knowledge": ("colluders",)}
-    cells, skipped = Grid(axes).cells()
+    cells, skipped = Grid({"attack": ("all",), "knowledge": ("colluders",)}).cells()
     assert "min-max:knows=colluders" in {cell.attack for cell in cells}
     assert skipped
     assert all("must be shown" in one.reason for one in skipped)

@@ -148,8 +148,8 @@ def test_swapped_parts_keep_their_order_and_a_top_ranking_gets_absent_edges() ->
     sent, _ = Swap().craft(view, None)
     assert isinstance(sent, Rankings)
     assert sent.symbols.tolist() == [[0, 3, 2, 4, 1]]
-    own = TopRankings(torch.tensor([[1, 3]], dtype=torch.int32), (4,), (2,))
-    view = attack_view(Swap(), example_situation(own, Mean(), [0]))
+    top = TopRankings(torch.tensor([[1, 3]], dtype=torch.int32), (4,), (2,))
+    view = attack_view(Swap(), example_situation(top, Mean(), [0]))
     sent, _ = Swap().craft(view, None)
     assert isinstance(sent, TopRankings)
     assert sent.symbols.tolist() == [[0, 2]]

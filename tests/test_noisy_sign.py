@@ -75,10 +75,15 @@ def test_many_signs_are_two_over_pi_of_a_gaussian(noise: float, adjacency: Adjac
 def test_terms_without_digits_are_left_out_and_every_other_wins_somewhere() -> None:
     for z, known in ((1e-7, False), (2e-6, True), (9999.0, True), (10001.0, False)):
         assert ("envelope" in sign_rdp([2.0], 3, z).terms) == known
-    assert sign_rdp([2.0], 1, 1.0).winner == ["randomized-response"]
-    assert sign_rdp([2.0], 100, 1.0).winner == ["envelope"]
-    assert sign_rdp([2.0], 100, 1e5).winner == ["logit"]
-    assert sign_rdp([2.0], 10**30, 1e-7).winner == ["gaussian"]
+    settings = {
+        "randomized-response": (1, 1.0),
+        "envelope": (100, 1.0),
+        "logit": (100, 1e5),
+        "gaussian": (10**30, 1e-7),
+    }
+    for name, (d, z) in settings.items():
+        terms = sign_rdp([2.0], d, z).terms
+        assert min(terms, key=lambda bound: terms[bound][0]) == name
 
 
 def test_the_ends_of_zero_out_are_a_fair_coin_and_the_edge() -> None:
@@ -102,18 +107,6 @@ def test_the_bounds_are_ordered_as_the_mechanisms_are(d: int, z: float) -> None:
         assert (noisy < exact).all()
     for i in (0, 100, 319):
         assert min(term[i] for term in whole.terms.values()) == whole.epsilon[i]
-
-
-def test_every_bound_wins_somewhere() -> None:
-    settings = {
-        "randomized-response": (1, 1.0),
-        "envelope": (100, 1.0),
-        "logit": (100, 1e5),
-        "gaussian": (10**30, 1e-7),
-    }
-    for name, (d, z) in settings.items():
-        terms = sign_rdp([2.0], d, z).terms
-        assert min(terms, key=lambda bound: terms[bound][0]) == name
 
 
 def test_nothing_overflows_or_vanishes_at_the_extremes() -> None:

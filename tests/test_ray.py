@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from moody import HUNDRED, MOODY, failures, first, installed, records
 
 from fedbench.core.errors import ConfigError
 from fedbench.data import npz
 from fedbench.experiment.fingerprint import code_version
-from fedbench.experiment.record import Record, read
-from fedbench.results.store import Failure
+from fedbench.experiment.record import Record
 from fedbench.sweep.local import Options
 from fedbench.sweep.on_ray import OnRay, places
 
@@ -31,68 +31,10 @@ if importlib.util.find_spec("ray") is None and os.environ.get("CI") != "true":
 ROOT = Path(__file__).parents[1]
 RAY = Path(sys.executable).with_name("ray")
 
-HUNDRED = """
-seeds = [0, 1]
-[scenario]
-model = "micro"
-clients = 8
-per_round = 4
-malicious = 0.25
-rounds = [1, 2]
-epochs = 1
-[[grid]]
-protocol = ["fedavg", "signsgd", "topk", "qsgd", "fedpm"]
-attack = ["sign-flip", "dyn-opt", "dyn-opt:direction=sign", "dyn-opt:direction=unit"]
-"""
 TWENTY = HUNDRED.replace('["fedavg", "signsgd", "topk", "qsgd", "fedpm"]', '"fedavg"')
 LONG = TWENTY.replace("[1, 2]", "[20, 21]")  # a node joins while it is played
 TWO = HUNDRED.replace("[0, 1]", "[0]").replace("[1, 2]", "1")
 TWO = TWO[: TWO.index("protocol")] + 'protocol = "fedavg"\n'
-
-# An attack of another package, which fails in the way that its parameter says.
-MOODY = '''
-import os
-import signal
-from dataclasses import dataclass
-from pathlib import Path
-
-from fedbench.api import Attack
-
-
-@dataclass(frozen=True, kw_only=True)
-class Moody(Attack):
-    """Fail.
-
-    Args:
-        how: What happens.
-    """
-
-    how: str = "raise"
-
-    def craft(self, view, memory):
-        with Path(os.environ["DIARY"]).open("a") as diary:
-            diary.write(self.how + " ")
-        if self.how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        while self.how == "wait":
-            pass
-        raise ZeroDivisionError("moody today")
-'''
-
-
-def moody(folder: Path, code: str = MOODY) -> Path:
-    """A folder of packages with the attack `moody`."""
-    info = folder / "moody-1.0.dist-info"
-    info.mkdir(parents=True)
-    (folder / "moody_package.py").write_text(code)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moody\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[fedbench.attacks]\nmoody = moody_package:Moody\n")
-    return folder
-
-
-def first(folder: Path) -> str:
-    """A ``PYTHONPATH`` that begins with it."""
-    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
 
 class Node:
@@ -231,7 +173,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    site = moody(tmp_path_factory.mktemp("site") / "packages")
+    site = installed(tmp_path_factory.mktemp("site") / "packages")
     with tempfile.TemporaryDirectory(prefix="fedbench-", ignore_cleanup_errors=True) as folder:
         started = Cluster(Path(folder), site, site / "diary")
         try:
@@ -272,15 +214,6 @@ def calm(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         assert ended.returncode == 0, ended.stderr
     assert len(records(folder)) == 120
     return records(folder)
-
-
-def records(folder: Path) -> dict[str, Record]:
-    return {path.name: read(path) for path in (folder / "store").glob("*.json")}
-
-
-def failures(folder: Path) -> list[Failure]:
-    found = sorted((folder / "store" / "failed").glob("*.json"))
-    return [Failure.model_validate_json(path.read_bytes()) for path in found]
 
 
 def wait(until: Callable[[], object], seconds: float = 120.0) -> None:
@@ -370,7 +303,10 @@ def test_what_fails_is_a_failure_and_the_sweep_goes_on(cluster: Cluster, tmp_pat
         failure.scenario.model + failure.scenario.dataset + failure.scenario.attack: failure
         for failure in failures(tmp_path)
     }
-    raised, killed = found["microdigitsmoody:how=raise"], found["microdigitsmoody:how=kill"]
+    raised, killed = (
+        found["microdigitsmoody:times=99,how=raise"],
+        found["microdigitsmoody:times=99,how=kill"],
+    )
     data, misfit = found["microemnistnone"], found["cnn4digitsnone"]
     assert (raised.kind, raised.error, raised.tries) == ("crash", "PluginError", 1)
     assert "raised ZeroDivisionError" in raised.message
@@ -451,7 +387,7 @@ def test_places_are_counted_node_by_node_and_given_back(cluster: Cluster) -> Non
         import ray
         from fedbench.core.errors import ConfigError
         from fedbench.experiment.scenario import Scenario
-        from fedbench.sweep.cells import Cell, Run
+        from fedbench.experiment.cells import Cell, Run
         from fedbench.sweep.local import Options
         from fedbench.sweep.on_ray import OnRay
 
@@ -489,12 +425,12 @@ def test_places_are_counted_node_by_node_and_given_back(cluster: Cluster) -> Non
 def test_a_node_with_other_code_ends_the_sweep_before_it_fails_every_run(
     what: str, cluster: Cluster, tmp_path: Path
 ) -> None:
-    other = moody(tmp_path / "other", MOODY + ("# changed\n" if what == "plug-in" else ""))
+    other = installed(tmp_path / "other", MOODY + ("# changed\n" if what == "plug-in" else ""))
     expected = f"must run fedbench {code_version()} and the same plug-ins, got "
     if what == "code":
         for package in ("fedbench", "attacks/fedbench_attacks", "defenses/fedbench_defenses"):
             shutil.copytree(ROOT / package, other / Path(package).name)
-        with (other / "fedbench" / "rng.py").open("a") as file:
+        with (other / "fedbench" / "core" / "rng.py").open("a") as file:
             file.write("# changed\n")
         expected += code_version().partition("+")[0]
     elif what == "plug-in":

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from moody import HUNDRED, failures, first, installed, records
 
 from fedbench.core.errors import ConfigError, Unavailable
 from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.measurements import Round
-from fedbench.experiment.record import Record, read
+from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.store import Failure, Store
 from fedbench.sweep.drive import Sweep
@@ -41,57 +42,14 @@ attack = "sign-flip"
 """
 RUNS = 8  # of TINY
 
-# An attack whose first tries fail; how, and how many of them, is in its parameters.
-MOODY = '''
-import os
-import signal
-from dataclasses import dataclass
-from pathlib import Path
-
-import torch
-
-from fedbench.api import Attack
-
-
-@dataclass(frozen=True, kw_only=True)
-class Moody(Attack):
-    """Fail `times` times, then be honest.
-
-    Args:
-        times: How often.
-        how: What happens.
-    """
-
-    times: int = 0
-    how: str = "raise"
-
-    def craft(self, view, memory):
-        diary = Path(os.environ["DIARY"])
-        with diary.open("a") as file:
-            file.write(self.how + " ")
-        if len(diary.read_text().split()) <= self.times:
-            if self.how == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.how == "memory":
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            if self.how == "allocator":
-                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 10**12")
-            raise ZeroDivisionError("moody today")
-        return view.own, memory
-'''
-
 
 @pytest.fixture
 def moody(tmp_path: Path) -> dict[str, str]:
     """An environment in which a package with the attack `moody` is installed."""
-    site = tmp_path / "site"
-    info = site / "moody-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "moody_package.py").write_text(MOODY)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moody\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[fedbench.attacks]\nmoody = moody_package:Moody\n")
-    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    return os.environ | {"PYTHONPATH": path, "DIARY": str(tmp_path / "diary")}
+    return os.environ | {
+        "PYTHONPATH": first(installed(tmp_path / "site")),
+        "DIARY": str(tmp_path / "diary"),
+    }
 
 
 def sweep(
@@ -101,15 +59,6 @@ def sweep(
     (folder / "s.toml").write_text(text)
     command = [*COMMAND, str(folder / "s.toml"), "--out", str(folder / "store"), *options]
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
-
-
-def records(folder: Path) -> dict[str, Record]:
-    return {path.name: read(path) for path in (folder / "store").glob("*.json")}
-
-
-def failures(folder: Path) -> list[Failure]:
-    found = sorted((folder / "store" / "failed").glob("*.json"))
-    return [Failure.model_validate_json(path.read_bytes()) for path in found]
 
 
 class Listener(Watcher):
@@ -242,8 +191,8 @@ def test_a_store_that_cannot_be_written_is_an_error_and_an_unreadable_failure_is
 CLAIM = """
 import sys, time
 from pathlib import Path
-from fedbench.sweep.cells import Cell, Run
-from fedbench.sweep.store import Store
+from fedbench.experiment.cells import Cell, Run
+from fedbench.results.store import Store
 from fedbench.experiment.scenario import Scenario
 with Store(Path(sys.argv[1])) as store:
     print(*[store.claim(Run(Cell(Scenario()), seed)) for seed in (0, 1)], flush=True)
@@ -550,21 +499,6 @@ def marked(mark: str) -> list[int]:
         except OSError:  # it has ended, or is not ours
             continue
     return found
-
-
-HUNDRED = """
-seeds = [0, 1]
-[scenario]
-model = "micro"
-clients = 8
-per_round = 4
-malicious = 0.25
-rounds = [1, 2]
-epochs = 1
-[[grid]]
-protocol = ["fedavg", "signsgd", "topk", "qsgd", "fedpm"]
-attack = ["sign-flip", "dyn-opt", "dyn-opt:direction=sign", "dyn-opt:direction=unit"]
-"""
 
 
 @pytest.mark.slow

@@ -1,0 +1,86 @@
+"""Sweeps that are played in processes of their own, and an attack of another package that fails."""
+
+import os
+from pathlib import Path
+
+from fedbench.experiment.record import Record, read
+from fedbench.results.store import Failure
+
+HUNDRED = """
+seeds = [0, 1]
+[scenario]
+model = "micro"
+clients = 8
+per_round = 4
+malicious = 0.25
+rounds = [1, 2]
+epochs = 1
+[[grid]]
+protocol = ["fedavg", "signsgd", "topk", "qsgd", "fedpm"]
+attack = ["sign-flip", "dyn-opt", "dyn-opt:direction=sign", "dyn-opt:direction=unit"]
+"""
+
+MOODY = '''
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedbench.api import Attack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moody(Attack):
+    """Fail `times` times, then be honest.
+
+    Args:
+        times: How often.
+        how: What happens.
+    """
+
+    times: int = 99
+    how: str = "raise"
+
+    def craft(self, view, memory):
+        diary = Path(os.environ["DIARY"])
+        with diary.open("a") as file:
+            file.write(self.how + " ")
+        if len(diary.read_text().split()) <= self.times:
+            if self.how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            while self.how == "wait":
+                pass
+            if self.how == "memory":
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            if self.how == "allocator":
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 10**12")
+            raise ZeroDivisionError("moody today")
+        return view.own, memory
+'''
+
+
+def installed(folder: Path, code: str = MOODY) -> Path:
+    """The folder, with a package in it that has the attack `moody`."""
+    info = folder / "moody-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "moody_package.py").write_text(code)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moody\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fedbench.attacks]\nmoody = moody_package:Moody\n")
+    return folder
+
+
+def first(folder: Path) -> str:
+    """A ``PYTHONPATH`` that begins with the folder."""
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
+def records(folder: Path) -> dict[str, Record]:
+    """Records of the store by file name."""
+    return {path.name: read(path) for path in (folder / "store").glob("*.json")}
+
+
+def failures(folder: Path) -> list[Failure]:
+    paths = sorted((folder / "store" / "failed").glob("*.json"))
+    return [Failure.model_validate_json(path.read_bytes()) for path in paths]

@@ -54,17 +54,17 @@ def exposed(**changes: Any) -> Participation:
 
 
 def test_the_whole_cube_is_randomized_response_whatever_else_is_known() -> None:
-    found = price(MaskSample(5, 0.5, 0.2, None), ONCE, 1e-4)
-    assert found.winner == "randomized-response"
-    assert found.epsilon == pytest.approx(2.630, abs=5e-4)  # privacy by sampling, d = 5
+    cost = price(MaskSample(5, 0.5, 0.2, None), ONCE, 1e-4)
+    assert cost.winner == "randomized-response"
+    assert cost.epsilon == pytest.approx(2.630, abs=5e-4)  # privacy by sampling, d = 5
     # FedPM's own bound: min{Gaussian of (1-2c) sqrt(5), 5 r_a(.2)}, converted, is 6.93
-    assert found.paper == pytest.approx(6.93, abs=0.01)
+    assert cost.paper == pytest.approx(6.93, abs=0.01)
     bits = price(FlippedBits(5, 0.2), ONCE, 1e-4)
     same = price(MaskSample(5, 0.0, 0.2, None), ONCE, 1e-4)
     assert bits.epsilon == same.epsilon
     ball = price(MaskSample(5, 0.5, 0.2, 0.1), ONCE, 1e-4)
-    assert ball.epsilon < found.epsilon
-    assert ball.bounds["randomized-response"] == found.bounds["randomized-response"]
+    assert ball.epsilon < cost.epsilon
+    assert ball.bounds["randomized-response"] == cost.bounds["randomized-response"]
 
 
 def test_a_clip_is_priced_at_its_diameter_or_its_radius() -> None:
@@ -126,9 +126,9 @@ def test_who_sees_less_learns_no_more(event: DpEvent) -> None:
 def test_a_sum_of_ten_masks_costs_what_the_worked_example_says() -> None:
     # c = .2, no noise, replace-one .3, delta 1e-5, 100 clients, 10 a round, 200 rounds
     every = exposed(times=200, sees="hidden-sum")
-    found = price(MaskSample(10_000, 0.0, 0.2, 0.15), every, 1e-5)
-    assert found.bounds["secure-sum"] == pytest.approx(28.8, rel=0.02)
-    assert found.bounds["sampled-sum"] == pytest.approx(5.37, rel=0.02)
+    cost = price(MaskSample(10_000, 0.0, 0.2, 0.15), every, 1e-5)
+    assert cost.bounds["secure-sum"] == pytest.approx(28.8, rel=0.02)
+    assert cost.bounds["sampled-sum"] == pytest.approx(5.37, rel=0.02)
     visible = price(MaskSample(10_000, 0.0, 0.2, 0.15), TWENTY, 1e-5)
     assert visible.epsilon == pytest.approx(21.4, rel=0.04)
 
@@ -154,9 +154,9 @@ def test_central_noise_is_priced_by_sampler_and_adjacency() -> None:
 
 
 def test_noisy_steps_are_counted_over_rounds_and_steps() -> None:
-    found = price(GaussianGradients(1.0, 0.1, 5), TWENTY, 1e-5)
-    assert found.bounds == gaussian.poisson_epsilons(1.0, 0.1, 100, 1e-5)
-    assert "100 steps" in found.sampler
+    cost = price(GaussianGradients(1.0, 0.1, 5), TWENTY, 1e-5)
+    assert cost.bounds == gaussian.poisson_epsilons(1.0, 0.1, 100, 1e-5)
+    assert "100 steps" in cost.sampler
 
 
 @pytest.mark.parametrize(
@@ -206,21 +206,21 @@ def test_the_ledger_charges_the_client_that_took_part_most_often_or_is_dearest()
         ledger.add([(i, MASK) for i in ids], None)
     assert ledger.local == {MASK: Counter({1: 3, 2: 2, 0: 1, 3: 1, 4: 1})}
     assert (ledger.rounds, ledger.honest) == (3, 2)
-    found = ledger.price(asked, 1e-5)
-    assert found is not None
-    assert found == price(MASK, Participation(3, 3, 10, 3, 2), 1e-5)
-    assert "3 of 3 rounds" in found.sampler
+    cost = ledger.price(asked, 1e-5)
+    assert cost is not None
+    assert cost == price(MASK, Participation(3, 3, 10, 3, 2), 1e-5)
+    assert "3 of 3 rounds" in cost.sampler
     small, large = GaussianGradients(1.0, 0.4, 3), GaussianGradients(1.0, 0.1, 12)
     often, ledger = GaussianGradients(1.0, 0.1, 3), Ledger()
     ledger.add([(0, small), (1, large), (2, often)], None)
     ledger.add([(1, large), (2, often)], None)
-    found = ledger.price(Participation(0, 0, 3, 3, 0), 1e-5)
-    assert found is not None
+    cost = ledger.price(Participation(0, 0, 3, 3, 0), 1e-5)
+    assert cost is not None
     each = [
         price(event, Participation(2, times, 3, 3, 2), 1e-5).epsilon
         for event, times in ((small, 1), (large, 2), (often, 2))
     ]
-    assert found.epsilon == max(each)
+    assert cost.epsilon == max(each)
     assert each[2] < min(each[:2])
 
 
@@ -245,7 +245,7 @@ def play(**changes: Any) -> Record:
 @pytest.mark.slow
 def test_a_record_says_what_its_epsilon_covers() -> None:
     record = play(protocol="fedpm", mechanism="mask-sampling:clip=0.5", delta=1e-4)
-    spent = [one.epsilon for one in record.rounds]
+    spent = [r.epsilon for r in record.rounds]
     assert all(x is not None for x in spent)
     assert spent == sorted(spent)  # type: ignore[type-var]
     said = record.privacy
@@ -269,12 +269,12 @@ def test_malicious_clients_protect_nobody_and_the_record_says_so() -> None:
     record = play(
         protocol="fedpm", mechanism="mask-sampling:clip=0.5", sees="sum", attack="sign-flip"
     )
-    said = record.privacy
-    assert said is not None
-    fewest = min(len(one.clients) - one.malicious for one in record.rounds)
+    privacy = record.privacy
+    assert privacy is not None
+    fewest = min(len(r.clients) - r.malicious for r in record.rounds)
     assert fewest < 6
-    assert said.sampler.startswith(f"sum of {fewest} honest")
-    assert "no guarantee" in said.note
+    assert privacy.sampler.startswith(f"sum of {fewest} honest")
+    assert "no guarantee" in privacy.note
 
 
 def test_a_run_claims_nothing_without_a_mechanism_nor_without_a_theorem() -> None:
@@ -322,9 +322,9 @@ def test_plans_that_mean_nothing_are_refused(changes: dict[str, Any], message: s
 
 
 def test_prices_of_a_plan_are_those_of_its_views_along_a_curve() -> None:
-    found = prices(MaskSampling(clip=0.15), PLAN)
-    assert list(found) == ["messages", "sum", "hidden-sum"]
-    assert found["messages"] == price(MASK, TWENTY, 1e-5)
+    cost = prices(MaskSampling(clip=0.15), PLAN)
+    assert list(cost) == ["messages", "sum", "hidden-sum"]
+    assert cost["messages"] == price(MASK, TWENTY, 1e-5)
     assert list(prices(DPSGD(), PLAN)) == ["messages"]  # nobody's eyes matter
     assert list(prices(DPFedAvg(), PLAN)) == ["model"]
     refused = prices(MaskSampling(), dataclasses.replace(PLAN, adjacency="add-remove"))
@@ -332,7 +332,7 @@ def test_prices_of_a_plan_are_those_of_its_views_along_a_curve() -> None:
     points = curve(NoisySign(), PLAN, "messages", points=6)
     assert points[0][0] == 1
     assert points[-1] == (200, prices(NoisySign(), PLAN)["messages"])
-    epsilons = [one.epsilon for _, one in points]
+    epsilons = [cost.epsilon for _, cost in points]
     assert epsilons == sorted(epsilons)
 
 
@@ -352,9 +352,9 @@ def test_calibrated_noise_hardly_exceeds_its_promise(plugin: Any, sees: Any, tar
     plan = dataclasses.replace(PLAN, dim=300)
     chosen = calibrated(plugin, plan, sees, target)
     every = prices(chosen, plan)
-    found = every.get(sees, next(iter(every.values())))
-    assert not isinstance(found, NoTheorem)
-    assert 0.99 * target < found.epsilon <= target
+    cost = every.get(sees, next(iter(every.values())))
+    assert not isinstance(cost, NoTheorem)
+    assert 0.99 * target < cost.epsilon <= target
 
 
 def test_a_target_out_of_reach_is_refused() -> None:
@@ -378,9 +378,9 @@ def test_only_a_sum_of_symbols_hides_clients(protocol: str, mechanism: str, coun
     setup = prepare(SMALL.model_copy(update=asked), "cpu")
     ledger = Ledger()
     spend(setup, ledger, [0, 1, 2], torch.ones(3, dtype=torch.bool))
-    said = guarantee(setup, ledger)
-    assert said is not None
-    assert ("secure-sum" in said.bounds) == counted
+    privacy = guarantee(setup, ledger)
+    assert privacy is not None
+    assert ("secure-sum" in privacy.bounds) == counted
 
 
 @pytest.mark.parametrize(
@@ -395,9 +395,9 @@ def test_clients_that_remember_have_no_hidden_rounds(protocol: str, bounds: set[
     setup = prepare(SMALL.model_copy(update=asked), "cpu")
     ledger = Ledger()
     spend(setup, ledger, [0, 1, 2], torch.ones(3, dtype=torch.bool))
-    said = guarantee(setup, ledger)
-    assert said is not None
-    assert set(said.bounds) - {"randomized-response"} == bounds
+    privacy = guarantee(setup, ledger)
+    assert privacy is not None
+    assert set(privacy.bounds) - {"randomized-response"} == bounds
 
 
 def test_malicious_clients_may_all_be_drawn_at_once() -> None:
@@ -438,5 +438,5 @@ def test_epsilon_of_extreme_parameters_is_a_number() -> None:
         MaskSample(10, 0.0, 0.49999, None),
         MaskSample(5, 1e5, 1e-6, 0.1),
     ):
-        found = price(event, exposed(sees="sum"), 1e-5)
-        assert 0 <= found.epsilon < math.inf
+        cost = price(event, exposed(sees="sum"), 1e-5)
+        assert 0 <= cost.epsilon < math.inf

@@ -53,28 +53,28 @@ def cells(text: str, tmp_path: Path) -> list[Cell]:
 
 
 def test_a_grid_with_backdoors_has_their_clean_twins_last_and_no_others(tmp_path: Path) -> None:
-    found = cells(
+    cells_found = cells(
         'seeds = 0\n[[grid]]\nattack = ["sign-flip", "pixel", "edge-case"]\nrounds = [3, 4]\n'
         'defense = "median"',
         tmp_path,
     )
-    assert [(c.attack, c.scenario.attack_from, c.scenario.rounds) for c in found] == [
+    assert [(c.attack, c.scenario.attack_from, c.scenario.rounds) for c in cells_found] == [
         *((attack, 0, 3) for attack in ("none", "sign-flip", "pixel", "edge-case")),
         *((attack, 0, 4) for attack in ("none", "sign-flip", "pixel", "edge-case")),
         *(("pixel", 3, 3), ("edge-case", 3, 3), ("pixel", 4, 4), ("edge-case", 4, 4)),
     ]
-    assert {c.varied for c in found} == {("rounds",)}, "a twin varies nothing"
-    assert [c.dormant for c in found] == [False] * 8 + [True] * 4
-    assert len(runs(found, [0, 1])) == 24
+    assert {c.varied for c in cells_found} == {("rounds",)}, "a twin varies nothing"
+    assert [c.dormant for c in cells_found] == [False] * 8 + [True] * 4
+    assert len(runs(cells_found, [0, 1])) == 24
 
 
 def test_windows_of_one_attack_share_a_twin(tmp_path: Path) -> None:
     text = 'seeds = 0\n[[grid]]\nattack = "pixel"\nrounds = 5\nattack_until = [2, 3]\n'
-    found = cells(text, tmp_path)
-    (twin,) = [c for c in found if c.dormant]
+    cells_found = cells(text, tmp_path)
+    (twin,) = [c for c in cells_found if c.dormant]
     assert (twin.scenario.attack_from, twin.scenario.attack_until) == (5, None)
     Scenario.model_validate(twin.scenario.model_dump())
-    assert [c.twin for c in found if c.attack == "pixel"] == [twin] * 3
+    assert [c.twin for c in cells_found if c.attack == "pixel"] == [twin] * 3
 
 
 @pytest.mark.slow
@@ -132,10 +132,10 @@ def test_one_clean_run_is_of_every_window_and_cap(template: Record) -> None:
     (_, row) = rows([none, flip], records)
     assert row.impact == pytest.approx(0.4)
     entries = []
-    for found in (none, flip):
-        (one,) = records[found]
-        told = one.model_copy(update={"scenario": found.scenario})
-        entry = extract.run(told.sealed().to_json().encode(), "a.json")
+    for cells_found in (none, flip):
+        (only,) = records[cells_found]
+        written = only.model_copy(update={"scenario": cells_found.scenario})
+        entry = extract.run(written.sealed().to_json().encode(), "a.json")
         assert isinstance(entry, dict), entry
         entries.append(entry)
     listed, _ = aggregate.cells(entries)
@@ -155,9 +155,9 @@ def test_records_of_a_store_find_their_twins_and_a_twin_is_the_worst_of_nothing(
     assert table[1].over_clean == 0.0  # its own record is its twin's here
     never = scenario.model_copy(update={"attack_from": scenario.rounds})
     entries = []
-    for one in (scenario, never):
-        told = template.model_copy(update={"scenario": one}).sealed().to_json().encode()
-        entry = extract.run(told, "a.json")
+    for variant in (scenario, never):
+        written = template.model_copy(update={"scenario": variant}).sealed().to_json().encode()
+        entry = extract.run(written, "a.json")
         assert isinstance(entry, dict), entry
         entries.append(entry)
     listed, _ = aggregate.cells(entries)

@@ -110,8 +110,10 @@ def test_d6_the_anomaly_term_has_a_gradient_and_holds_training_back() -> None:
     assert got["a"].item() == w.grad.item()
     with_statistics = {"n.mean": torch.tensor([4.0])}
     moved = {"n.mean": torch.tensor([3.0])}
-    kept = pulled(ModelReplacement(alpha=0.25), moved, {"n.mean": w}, with_statistics, None)
-    assert kept["n.mean"].item() == 4.0, "a running statistic has no gradient"
+    moved_statistic = pulled(
+        ModelReplacement(alpha=0.25), moved, {"n.mean": w}, with_statistics, None
+    )
+    assert moved_statistic["n.mean"].item() == 4.0, "a running statistic has no gradient"
     protocol = FedAvg(lr=0.05)
     clients = example_clients(protocol, SHARED)
     executor = Loop(protocol, SHARED, Schedule(3, 4))

@@ -121,8 +121,8 @@ def test_the_odd_images_of_a_class_are_those_farthest_from_its_own_mean() -> Non
     # 26.4, the farthest would be 0.
     xs = torch.tensor([0.0, 1.0, 120.0, 2.0, 9.0])[:, None, None, None]
     ys = torch.tensor([7, 7, 3, 7, 7])
-    _, one = EdgeCase(tail=0.25).poison(xs, ys, local())
-    assert one.tolist() == [7, 7, 3, 7, 1]
+    _, labels = EdgeCase(tail=0.25).poison(xs, ys, local())
+    assert labels.tolist() == [7, 7, 3, 7, 1]
     _, two = EdgeCase(tail=0.26).poison(xs, ys, local())  # ceil(1.04)
     assert two.tolist() == [1, 7, 3, 7, 1]
     assert ys.tolist() == [7, 7, 3, 7, 7], "written into"
@@ -244,11 +244,11 @@ def rates(attack: str, defense: str, seed: int) -> tuple[float, float]:
         seed=seed,
     )
     twin = scenario.model_copy(update={"attack_from": 15})
-    played, clean = (fedbench.play(one, device="cpu") for one in (scenario, twin))
+    played, clean = (fedbench.play(variant, device="cpu") for variant in (scenario, twin))
     last = played.rounds[-2:]
     assert clean.result.success is not None
-    accuracy = max(one.accuracy for one in last if one.accuracy is not None)
-    success = max(one.success for one in last if one.success is not None)
+    accuracy = max(r.accuracy for r in last if r.accuracy is not None)
+    success = max(r.success for r in last if r.success is not None)
     return accuracy, success - clean.result.success
 
 

@@ -67,8 +67,8 @@ def chosen(protocol: FedAvg, together: float = 8.0) -> str:
 def test_what_is_faster_is_chosen(measuring: Path) -> None:
     assert chosen(Sleepy()) == "stacked"
     assert chosen(Crowded(), 2.0) == "loop"
-    found = [json.loads(path.read_text()) for path in measuring.iterdir()]
-    assert sorted(one["answer"] for one in found) == ["loop", "stacked"]
+    entries = [json.loads(path.read_text()) for path in measuring.iterdir()]
+    assert sorted(entry["answer"] for entry in entries) == ["loop", "stacked"]
     assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, crowd=8), Stacked)
     assert isinstance(executor("auto", Crowded(), SHARED, PLAN, crowd=2), Loop)
 
@@ -161,7 +161,7 @@ def test_a_command_measures_once_and_says_what_it_used(tmp_path: Path) -> None:
         out = ["--out", str(tmp_path / turn)]
         subprocess.run([*command, *out], env=home, check=True, capture_output=True, timeout=300)
     (path,) = (tmp_path / "fedbench" / "answers").iterdir()
-    said = json.loads(path.read_text())["answer"]
+    winner = json.loads(path.read_text())["answer"]
     for turn in ("a", "b"):
         (record,) = (tmp_path / turn).glob("*.json")
-        assert json.loads(record.read_text())["environment"]["executor"] == said
+        assert json.loads(record.read_text())["environment"]["executor"] == winner

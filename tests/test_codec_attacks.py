@@ -42,8 +42,8 @@ VARIANTS = ["eden:bits=2.5", "qsgd:norm=l2,bucket=0,code=elias", "topk:error_fee
 
 def play(**changes: Any) -> Round:
     """The only round of a small run."""
-    (one,) = fedbench.play(SMALL.model_copy(update=changes), device="cpu").rounds
-    return one
+    (r,) = fedbench.play(SMALL.model_copy(update=changes), device="cpu").rounds
+    return r
 
 
 @pytest.mark.edges(
@@ -60,11 +60,11 @@ def play(**changes: Any) -> Round:
 )
 @pytest.mark.parametrize("protocol", [*CODECS, *OTHERS, *VARIANTS])
 def test_dense_attacks_go_through_codecs_both_ways(protocol: str, attack: str, via: str) -> None:
-    one = play(protocol=protocol, attack=f"{attack},via={via}")
-    assert one.malicious == 2
-    assert one.accepted == 6
-    assert one.gain_mean is not None
-    assert one.gain_mean > (5e-4 if protocol == "fedsparsify" else 0.05)  # masks have a norm too
+    r = play(protocol=protocol, attack=f"{attack},via={via}")
+    assert r.malicious == 2
+    assert r.accepted == 6
+    assert r.gain_mean is not None
+    assert r.gain_mean > (5e-4 if protocol == "fedsparsify" else 0.05)  # masks have a norm too
 
 
 def test_a_strict_server_and_headers_that_bind_tell_the_two_ways_apart() -> None:
@@ -73,14 +73,14 @@ def test_a_strict_server_and_headers_that_bind_tell_the_two_ways_apart() -> None
         attack = f"sign-flip:scale=3,via={via}"
         assert play(protocol="fedpaq", attack=attack, server_checks="range").accepted == accepted
     # Through the codec a row a thousand times as long has such a scale; on the wire its own.
-    found = {
+    headers = {
         via: play(protocol="drive", attack=f"sign-flip:scale=1000,via={via}")
         for via in ("codec", "wire")
     }
-    assert found["codec"].headers["scales"] == pytest.approx(1000, rel=0.3)
-    assert found["wire"].headers["scales"] == 1.0
-    assert found["codec"].headers["seeds"] == found["wire"].headers["seeds"] == 0.0
-    gain, capped = found["codec"].gain, found["wire"].gain
+    assert headers["codec"].headers["scales"] == pytest.approx(1000, rel=0.3)
+    assert headers["wire"].headers["scales"] == 1.0
+    assert headers["codec"].headers["seeds"] == headers["wire"].headers["seeds"] == 0.0
+    gain, capped = headers["codec"].gain, headers["wire"].gain
     assert gain is not None
     assert capped is not None
     assert gain > 100 * capped
@@ -90,11 +90,11 @@ def test_a_strict_server_and_headers_that_bind_tell_the_two_ways_apart() -> None
 @pytest.mark.parametrize("protocol", ["drive", "qsgd", "terngrad", "ef-signsgd", "eden:bits=3"])
 def test_a_scale_a_million_times_too_large_is_legal_and_shows_in_the_record(protocol: str) -> None:
     for checks in ("finite", "range"):
-        one = play(protocol=protocol, attack="scale-field", server_checks=checks)
-        assert one.accepted == 6
-        assert one.headers["scales"] == pytest.approx(1e6, rel=1e-5)
-        assert one.gain is not None
-        assert one.gain > 1e4
+        r = play(protocol=protocol, attack="scale-field", server_checks=checks)
+        assert r.accepted == 6
+        assert r.headers["scales"] == pytest.approx(1e6, rel=1e-5)
+        assert r.gain is not None
+        assert r.gain > 1e4
 
 
 def test_the_scale_field_keeps_the_symbols_plausible_and_flips_them() -> None:
@@ -136,9 +136,9 @@ def test_grinding_finds_the_best_of_its_seeds(name: str) -> None:
 @pytest.mark.edges("randk")
 @pytest.mark.parametrize("protocol", ["drive", "randk", "fedmrn:magnitude=0.001"])
 def test_chosen_seeds_show_in_the_record(protocol: str) -> None:
-    one = play(protocol=protocol, attack="seed-grinding:tries=8")
-    assert one.accepted == 6
-    assert (one.headers["seeds"] or 0) > 0
+    r = play(protocol=protocol, attack="seed-grinding:tries=8")
+    assert r.accepted == 6
+    assert (r.headers["seeds"] or 0) > 0
     assert play(protocol=protocol, attack="none").headers["seeds"] == 0.0
 
 
@@ -159,9 +159,9 @@ def test_indices_are_spent_where_nobody_contradicts_and_show_in_the_record() -> 
     assert sent.entries[0].tolist() == pytest.approx([3 * length, -2 * length])
     assert view.notes["unused"] == 2
     assert forged_headers(round_, payload.put([0], sent), torch.ones(3).bool()) == {"indices": 0.5}
-    one = play(protocol="topk:k=0.05", attack="index-concentration")
-    assert one.accepted == 6
-    assert (one.headers["indices"] or 0) > 0.5
+    r = play(protocol="topk:k=0.05", attack="index-concentration")
+    assert r.accepted == 6
+    assert (r.headers["indices"] or 0) > 0.5
 
 
 def test_headers_are_compared_row_by_row_among_the_accepted() -> None:
@@ -189,8 +189,8 @@ def test_headers_are_compared_row_by_row_among_the_accepted() -> None:
         torch.ones(2, 2).bool(), torch.tensor([[4.0, 0.001]] * 2), torch.zeros(2, 0), (1, 1)
     )
     forged = dataclasses.replace(own, scales=torch.tensor([[4.0, 4.0], [9.0, 9.0]]))
-    found = forged_headers(situation(own), forged, torch.ones(2).bool())
-    assert found == {"scales": pytest.approx(1000)}  # of a thousandth of the row's largest
+    headers = forged_headers(situation(own), forged, torch.ones(2).bool())
+    assert headers == {"scales": pytest.approx(1000)}  # of a thousandth of the row's largest
 
 
 @pytest.mark.parametrize("name", ["topk:k=0.03,error_feedback=true", "ef-signsgd"])
@@ -225,7 +225,7 @@ class Release(Attack):
         return Knowledge("colluders")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        residuals = torch.stack([one["residual"] for one in view.memories])
+        residuals = torch.stack([memory_row["residual"] for memory_row in view.memories])
         view.notes["residual"] = float(residuals.norm())
         crafted = view.compress(-residuals)
         view.memories[0]["residual"].add_(1e6)  # a copy: the codec's own is as it was
@@ -251,8 +251,8 @@ def test_error_feedback_is_part_of_what_an_attack_sees_and_cannot_be_written() -
 
 
 def _bad(malicious: Tensor) -> list[int]:
-    found: list[int] = malicious.nonzero()[:, 0].tolist()
-    return found
+    headers: list[int] = malicious.nonzero()[:, 0].tolist()
+    return headers
 
 
 @pytest.mark.edges("range")
@@ -272,6 +272,6 @@ def test_the_server_is_as_strict_as_it_is_told(checks: str) -> None:
         )
         plugins = dataclasses.replace(setup.plugins, attack=Negative(scale=scale))
         state = RunState(setup.plugins.protocol.init(setup.shared))
-        one = play_round(dataclasses.replace(setup, plugins=plugins), state, 0)
-        assert one.rejected_malicious == (2 if checks in rejecting else 0)
-        assert one.rejected_honest == 0
+        r = play_round(dataclasses.replace(setup, plugins=plugins), state, 0)
+        assert r.rejected_malicious == (2 if checks in rejecting else 0)
+        assert r.rejected_honest == 0

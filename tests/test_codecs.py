@@ -52,11 +52,11 @@ def test_every_bit_pattern_is_a_half_float(data: bytes, form: Half) -> None:
 
 @given(d=st.integers(1, 400), share=st.floats(0, 1), seed=st.integers(0, 2**64 - 1))
 def test_a_seed_chooses_that_many_different_coordinates(d: int, share: float, seed: int) -> None:
-    kept = round(share * d)
-    indices = chosen(seed, d, kept)
-    assert len(set(indices.tolist())) == kept
+    count = round(share * d)
+    indices = chosen(seed, d, count)
+    assert len(set(indices.tolist())) == count
     assert indices.tolist() == sorted(indices.tolist())
-    assert kept == 0 or 0 <= int(indices[0]) <= int(indices[-1]) < d
+    assert count == 0 or 0 <= int(indices[0]) <= int(indices[-1]) < d
 
 
 def test_a_seed_chooses_every_coordinate_equally_often_and_replaces_indices_on_the_wire() -> None:
@@ -94,17 +94,17 @@ def test_randk_with_error_feedback_sends_coordinates_as_they_are() -> None:
     d=st.sampled_from([0, 1, 2, 3, 31, 64, 97, 128]), p=st.integers(0, 2), part=st.integers(0, 128)
 )
 def test_messages_of_every_length_keep_the_laws(d: int, p: int, part: int) -> None:
-    n, kept, cut = 2, (d + 1) // 2, min(part, d)
+    n, count, cut = 2, (d + 1) // 2, min(part, d)
     x, rest = Key(d).normal(n, d), Key(p).normal(n, p)
     wide, seeds = torch.cat([x, rest], dim=1), Key(1).bits(n)[:, None]
-    scales, index = torch.tensor([[0.5, 2.0]] * n), torch.zeros(n, kept, dtype=torch.int64)
+    scales, index = torch.tensor([[0.5, 2.0]] * n), torch.zeros(n, count, dtype=torch.int64)
     blanks = [
         HalfVectors(torch.zeros(n, d + p, dtype=torch.bfloat16), "bf16"),
         HalfVectors(torch.zeros(n, d + p, dtype=torch.float16), "fp16"),
         ScaledSigns(x > 0, scales, rest, (cut, d - cut)),
-        SeededSparse(torch.zeros(n, kept), seeds, rest, d),
-        SparseVectors(index, torch.zeros(n, kept), rest, d, coded=False),
-        SparseVectors(index, torch.zeros(n, kept), rest, d, coded=True),
+        SeededSparse(torch.zeros(n, count), seeds, rest, d),
+        SparseVectors(index, torch.zeros(n, count), rest, d, coded=False),
+        SparseVectors(index, torch.zeros(n, count), rest, d, coded=True),
     ]
     for blank in blanks:
         message = blank.nearest(wide)
@@ -129,12 +129,16 @@ def test_running_statistics_travel_as_floats_beside_any_code() -> None:
     for name in ("topk:k=0.03", "randk", "drive", "eden:bits=2", "ef-signsgd", "qsgd", "terngrad"):
         protocol = registry.load("protocol", name)
         memory = [protocol.memory(shared)]
-        sent, kept = protocol.message(shared, updates, KEYS[:1], memory)
+        sent, memory_after = protocol.message(shared, updates, KEYS[:1], memory)
         values, tail = sent.values(), shared.statistics.d
         assert values.shape == updates.shape
         assert torch.equal(values[:, -tail:], updates[:, -tail:]), name
         assert not torch.equal(values[:, :-tail], updates[:, :-tail])
-        assert all(len(one["residual"]) == shared.layout.d - tail for one in kept if one)
+        assert all(
+            len(memory_after["residual"]) == shared.layout.d - tail
+            for memory_after in memory_after
+            if memory_after
+        )
 
 
 def step(protocol: SignSGD | StochasticSign, rows: list[list[float]]) -> list[float]:
@@ -225,16 +229,16 @@ def test_error_feedback_keeps_what_the_message_does_not_say_unless_it_is_not_fin
     protocol = EFSignSGD()
     x = Key(0).normal(2, SHARED.layout.d)
     memory = [protocol.memory(SHARED)] * 2
-    sent, kept = protocol.message(SHARED, x, KEYS[:2], memory)
-    again, later = protocol.message(SHARED, x, KEYS[:2], kept)
+    sent, memory_after = protocol.message(SHARED, x, KEYS[:2], memory)
+    again, later = protocol.message(SHARED, x, KEYS[:2], memory_after)
     total = sent.values() + again.values() + torch.stack([m["residual"] for m in later])
     torch.testing.assert_close(total, 2 * x)
     assert EFSignSGD(error_feedback=False).memory(SHARED) == {}
     x[1, 5] = float("nan")
-    sent, kept = protocol.message(SHARED, x, KEYS[:2], [protocol.memory(SHARED)] * 2)
+    sent, memory_after = protocol.message(SHARED, x, KEYS[:2], [protocol.memory(SHARED)] * 2)
     assert sent.passes("finite").tolist() == [True, False]
-    assert float(kept[0]["residual"].abs().sum()) > 0
-    assert float(kept[1]["residual"].abs().sum()) == 0
+    assert float(memory_after[0]["residual"].abs().sum()) > 0
+    assert float(memory_after[1]["residual"].abs().sum()) == 0
 
 
 @pytest.mark.parametrize(

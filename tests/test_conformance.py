@@ -71,7 +71,9 @@ def test_every_mechanism_fits_something() -> None:
     protocols = [registry.load("protocol", name) for name in registry.names("protocol")]
     for name in registry.names("mechanism"):
         mechanism = registry.load("mechanism", name)
-        assert any(mechanism.misfit(one, Mean(), shared) is None for one in protocols), name
+        assert any(mechanism.misfit(protocol, Mean(), shared) is None for protocol in protocols), (
+            name
+        )
 
 
 KINDS_OF_RULE = ("mean", "median", "trimmed-mean", "multi-krum")  # attacks tell these apart

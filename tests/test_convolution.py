@@ -65,10 +65,10 @@ def test_every_network_convolves_as_it_is_told(model: str) -> None:
 
 def test_geometries_of_a_residual_network_by_hand() -> None:
     network = registry.load("model", "resnet20").build((3, 32, 32), 10)
-    found = geometries(network)
-    assert found[0] == Geometry((3, 32, 32), (16, 3, 3, 3), 1, 1)
-    assert Geometry((16, 32, 32), (32, 16, 3, 3), 2, 1) in found
-    assert len(found) == len(set(found)) == 6  # of 19: layers of a stage are alike
+    choice = geometries(network)
+    assert choice[0] == Geometry((3, 32, 32), (16, 3, 3, 3), 1, 1)
+    assert Geometry((16, 32, 32), (32, 16, 3, 3), 2, 1) in choice
+    assert len(choice) == len(set(choice)) == 6  # of 19: layers of a stage are alike
 
 
 def slowly(*args: object, **kwargs: object) -> Tensor:
@@ -97,10 +97,10 @@ def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_clock: None) 
 def test_faster_forms_are_found_once(
     answers: Path, forms: dict[str, Convolve], expected: set[Geometry]
 ) -> None:
-    found = measured(NETWORK, Load(CPU, 2, 3), forms)
-    assert found.multiplied == expected
+    choice = measured(NETWORK, Load(CPU, 2, 3), forms)
+    assert choice.multiplied == expected
     again = measured(NETWORK, Load(CPU, 2, 3), {"groups": never, "matrices": never})
-    assert again == found
+    assert again == choice
     assert len(list(answers.iterdir())) == 1
     with pytest.raises(AssertionError, match="timed again"):  # of another batch nothing is known
         measured(NETWORK, Load(CPU, 2, 4), {"groups": never, "matrices": never})
@@ -115,10 +115,10 @@ def test_each_layer_has_its_own_answer(answers: Path) -> None:
             time.sleep(0.05)
         return GROUPS(x, weight, **options)
 
-    found = measured(network, Load(CPU, 2, 3), {"groups": slow_in_the_first, "matrices": slowly})
-    assert found.multiplied == set()
-    found = measured(network, Load(CPU, 2, 5), {"groups": slow_in_the_first, "matrices": GROUPS})
-    assert first in found.multiplied
+    choice = measured(network, Load(CPU, 2, 3), {"groups": slow_in_the_first, "matrices": slowly})
+    assert choice.multiplied == set()
+    choice = measured(network, Load(CPU, 2, 5), {"groups": slow_in_the_first, "matrices": GROUPS})
+    assert first in choice.multiplied
 
 
 def test_a_cpu_groups_without_asking(answers: Path) -> None:

@@ -192,7 +192,7 @@ def test_d3_every_row_is_in_exactly_one_bucket_of_its_size() -> None:
         means = passed(Bucketing(s=3), x, seed)[:, 0]
         counts = torch.tensor([3.0, 3.0, 3.0, 2.0])
         sums = (means * counts).round().int().tolist()
-        assert [bin(one).count("1") for one in sums] == [3, 3, 3, 2]
+        assert [bin(bucket).count("1") for bucket in sums] == [3, 3, 3, 2]
         assert sum(sums) == 2**11 - 1
         drawn.add(tuple(sums))
     assert len(drawn) > 20
@@ -297,9 +297,9 @@ def test_an_oracle_gives_every_f_of_a_chain_the_truth_and_nothing_else() -> None
     x = draw(7, 9, 4)
     known = registry.load("defense", "nnm:f=2+arc:f=2+multi-krum:f=2,m=3")
     shown = view(9, truth=truth)
-    told, _ = rule.declared(3).aggregate(FloatVectors(x), None, shown)
-    assert torch.equal(told, answer(known, x))
-    assert not torch.equal(told, answer(registry.load("defense", text.split("+", 1)[1]), x))
+    informed, _ = rule.declared(3).aggregate(FloatVectors(x), None, shown)
+    assert torch.equal(informed, answer(known, x))
+    assert not torch.equal(informed, answer(registry.load("defense", text.split("+", 1)[1]), x))
     Oracle().before(Nosy()).aggregate(FloatVectors(x), None, shown)
 
 

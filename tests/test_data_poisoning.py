@@ -73,5 +73,5 @@ def test_flipped_labels_move_the_mean_and_more_of_them_move_it_more(executor: st
         assert first.gain_mean is not None
         return first.gain_mean
 
-    one, all_labels = gain("pair"), gain("next")
-    assert all_labels > one > 1e-3
+    paired, all_labels = gain("pair"), gain("next")
+    assert all_labels > paired > 1e-3

@@ -77,8 +77,8 @@ def test_a_chain_is_shown_without_what_is_by_default() -> None:
     assert shortened(resolve(typed).scenario).defense == "nnm+multi-krum:m=3"
     other = Scenario(defense="nnm:f=1+multi-krum", declared=0.2, **SMALL)
     assert shortened(resolve(other).scenario).defense == "nnm:f=1+multi-krum:f=2"
-    kept = [("defense", "nnm+multi-krum", "variant")]
-    shown = shortened(resolve(typed).scenario, kept).defense
+    shown_too = [("defense", "nnm+multi-krum", "variant")]
+    shown = shortened(resolve(typed).scenario, shown_too).defense
     assert shown == "nnm+multi-krum:m=3,variant=canonical"
 
 
@@ -108,17 +108,19 @@ def test_what_a_chain_or_a_rule_cannot_be_is_refused_before_the_run() -> None:
 
 def test_rates_hold_what_a_rule_left_out_against_the_truth() -> None:
     # Of three malicious rows two are left out, of five others one.
-    kept = torch.tensor([False, False, True, True, True, False, True, True])
+    selected = torch.tensor([False, False, True, True, True, False, True, True])
     malicious = torch.tensor([True, True, True, False, False, False, False, False])
-    told = detection(Findings(kept, {"c": 2.0}), FINITE, malicious)
-    assert told["true_positive_rate"] == pytest.approx(2 / 3)
-    assert told["false_positive_rate"] == pytest.approx(1 / 5)
-    assert told["findings"] == {"c": 2.0}
-    nobody = detection(Findings(kept), FINITE, torch.zeros(8, dtype=torch.bool))
+    fields = detection(Findings(selected, {"c": 2.0}), FINITE, malicious)
+    assert fields["true_positive_rate"] == pytest.approx(2 / 3)
+    assert fields["false_positive_rate"] == pytest.approx(1 / 5)
+    assert fields["findings"] == {"c": 2.0}
+    nobody = detection(Findings(selected), FINITE, torch.zeros(8, dtype=torch.bool))
     assert nobody["true_positive_rate"] is None
     assert "true_positive_rate" not in detection(Findings(), FINITE, malicious)
-    told = detection(Findings(None, {"c": float("inf")}), FINITE, torch.zeros(1, dtype=torch.bool))
-    assert told["findings"] == {"c": "inf"}, "JSON has no infinity"
+    fields = detection(
+        Findings(None, {"c": float("inf")}), FINITE, torch.zeros(1, dtype=torch.bool)
+    )
+    assert fields["findings"] == {"c": "inf"}, "JSON has no infinity"
 
 
 def test_a_filter_and_a_rule_say_together_whom_they_left_out() -> None:
@@ -146,14 +148,14 @@ def test_a_run_records_rates_and_findings_of_its_rule() -> None:
     attacked = [r for r in record.rounds if r.malicious]
     assert attacked
     assert record.result.false_positive_rate is not None
-    for one in record.rounds:
-        assert one.false_positive_rate is not None
-        out = 2 - round((one.true_positive_rate or 0) * one.malicious)
-        assert one.false_positive_rate * (8 - one.malicious) == pytest.approx(out)
+    for first in record.rounds:
+        assert first.false_positive_rate is not None
+        out = 2 - round((first.true_positive_rate or 0) * first.malicious)
+        assert first.false_positive_rate * (8 - first.malicious) == pytest.approx(out)
     plain = fedbench.play(Scenario(defense="mean", malicious=0.2, **SMALL))
     assert plain.result.false_positive_rate is None
-    found = fedbench.play(Scenario(defense="norm-bound", malicious=0.2, **SMALL))
-    assert all(r.findings["clipped"] == 4 for r in found.rounds)  # half are above the median
+    result = fedbench.play(Scenario(defense="norm-bound", malicious=0.2, **SMALL))
+    assert all(r.findings["clipped"] == 4 for r in result.rounds)  # half are above the median
 
 
 def test_the_truth_and_the_root_are_shown_only_to_who_needs_them() -> None:
@@ -231,9 +233,9 @@ def test_another_draw_is_another_draw_of_the_rule_and_of_nothing_else() -> None:
     for draw in (0, 1):
         scenario = Scenario(defense="bucketing+median", malicious=0.1, defense_draw=draw, **SMALL)
         records[draw] = fedbench.play(scenario)
-    one, other = records[0].rounds[0], records[1].rounds[0]
-    assert one.clients == other.clients
-    assert one.uplink_bits == other.uplink_bits
+    first, other = records[0].rounds[0], records[1].rounds[0]
+    assert first.clients == other.clients
+    assert first.uplink_bits == other.uplink_bits
     assert records[0].result.loss != records[1].result.loss
     written = json.loads(records[0].to_json())["scenario"]
     assert "defense_draw" not in written, "what says nothing is not written"
@@ -316,9 +318,11 @@ def test_real_rows_are_handed_on_as_measured_from_the_middle(rule: str) -> None:
         )
         if alone.refuses(type(payload)) is not None:
             continue
-        one, two = answer(alone, payload).double(), answer(chained, payload).double()
-        largest = float(one.abs().max())
-        torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-4 * largest, msg=str(type(payload)))
+        first, two = answer(alone, payload).double(), answer(chained, payload).double()
+        largest = float(first.abs().max())
+        torch.testing.assert_close(
+            two, first, rtol=1e-4, atol=1e-4 * largest, msg=str(type(payload))
+        )
 
 
 def test_a_gain_is_relative_and_leaves_both_as_they_are() -> None:
@@ -350,11 +354,11 @@ def test_nothing_is_asked_again_where_the_server_got_the_honest_messages() -> No
     everybody = torch.ones(4, dtype=torch.bool)
     same = FloatVectors(honest.x.clone())
     aggregate = honest.x.mean(dim=0)
-    found = effect(situation, same, everybody, aggregate)
-    assert found == {"gain": 0.0, "gain_mean": 0.0, "headers": {}}
+    result = effect(situation, same, everybody, aggregate)
+    assert result == {"gain": 0.0, "gain_mean": 0.0, "headers": {}}
     assert not calls
     moved = FloatVectors(honest.x + torch.tensor([[0.0], [1.0], [0.0], [0.0]]))
-    found = effect(situation, moved, everybody, moved.x.mean(dim=0))
-    assert found["gain"] > 0
-    assert found["gain_mean"] > 0
+    result = effect(situation, moved, everybody, moved.x.mean(dim=0))
+    assert result["gain"] > 0
+    assert result["gain_mean"] > 0
     assert calls == [1]

@@ -216,17 +216,17 @@ def test_pga_ascends_weights_and_leaves_statistics_alone() -> None:
 
     local = Local({}, None, 0, 1, 0, Key(0), classes=2)
     ascent = PGA().wrap_grad(Gradient(grad, grad, 1), local)
-    found = ascent({}, torch.zeros(1), torch.zeros(1), Key(0))
-    assert {name: x.item() for name, x in found.items()} == {"fc.weight": -1, "norm1.mean": 1}
+    gradient = ascent({}, torch.zeros(1), torch.zeros(1), Key(0))
+    assert {name: x.item() for name, x in gradient.items()} == {"fc.weight": -1, "norm1.mean": 1}
 
 
 def test_pga_in_a_run_points_away_from_what_honest_clients_learn() -> None:
     scenario = Scenario(clients=8, per_round=8, rounds=1, epochs=1, malicious=0.25, attack="pga")
-    (one,) = fedbench.play(scenario, device="cpu").rounds
-    assert one.malicious == 2
-    assert one.gain_mean is not None
-    assert 0.1 < one.gain_mean < 1.5  # two of eight rows, about as long as the others
-    assert one.notes["diverged"] == 0
+    (r,) = fedbench.play(scenario, device="cpu").rounds
+    assert r.malicious == 2
+    assert r.gain_mean is not None
+    assert 0.1 < r.gain_mean < 1.5  # two of eight rows, about as long as the others
+    assert r.notes["diverged"] == 0
 
 
 def test_a_free_rider_sends_nothing_learned_or_replays_the_last_global_update() -> None:

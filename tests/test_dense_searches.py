@@ -104,9 +104,9 @@ def test_no_strength_on_a_fine_grid_hurts_more_than_it(attack: Any, seed: int, r
     benign = here.honest.values()[M:]
     mean = benign.mean(dim=0)
     push = -mean if isinstance(attack, OptIPM) else -benign.std(dim=0)
-    found = view.notes["gamma"]
-    assert isinstance(found, float)
-    torch.testing.assert_close(x, (mean + found * push).expand(M, -1))
+    strength = view.notes["gamma"]
+    assert isinstance(strength, float)
+    torch.testing.assert_close(x, (mean + strength * push).expand(M, -1))
     spread = (benign - mean).norm(dim=1).square().mean().sqrt() / push.norm()
     grid = [spread * 2 ** (i / 12) for i in range(-30, 42)]
     both = [*grid, *(-gamma for gamma in grid)] if isinstance(attack, OptALIE) else grid
@@ -158,8 +158,8 @@ def test_the_trace_is_of_damages_or_of_verdicts() -> None:
     here = honest(TrimmedMean(f=2))
     view, x = sent(DynOpt(), here)
     gamma = view.notes["gamma"]
-    found = dict(view.trace)[gamma]  # type: ignore[index]
-    assert found == pytest.approx(damage(TrimmedMean(f=2), here, x), rel=1e-5)
+    strength = dict(view.trace)[gamma]  # type: ignore[index]
+    assert strength == pytest.approx(damage(TrimmedMean(f=2), here, x), rel=1e-5)
     view, _ = sent(DynOpt(selected="all"), honest(MultiKrum(f=2)))
     assert {value for _, value in view.trace} == {0.0, 1.0}
 
@@ -202,8 +202,8 @@ def test_the_average_over_draws_is_not_misled_by_one_draw() -> None:
     for view, draws in ((naive[0], 1), (careful[0], 32)):
         assert view.defense is not None
         assert view.defense.queries == draws * len(view.trace)
-    found = max(value for _, value in careful[0].trace)  # an average and not a sum
-    assert found == pytest.approx(damage(rule, here, careful[1], 400), rel=0.2)
+    strength = max(value for _, value in careful[0].trace)  # an average and not a sum
+    assert strength == pytest.approx(damage(rule, here, careful[1], 400), rel=0.2)
 
 
 def test_equal_draws_of_the_oracle_give_equal_answers_and_others_do_not() -> None:

@@ -96,8 +96,8 @@ def slow_krum(x: list[list[float]], picks: int, f: int, variant: str) -> list[in
             for i in left
         }
         if variant == "public":
-            return {i: sum(one[:count]) for i, one in near.items()}
-        return {i: sum(one[1 : count + 1]) for i, one in near.items()}
+            return {i: sum(near_row[:count]) for i, near_row in near.items()}
+        return {i: sum(near_row[1 : count + 1]) for i, near_row in near.items()}
 
     left = list(range(len(x)))
     if variant == "canonical":
@@ -267,7 +267,7 @@ def least(x: Tensor, smooth: float) -> float:
     """The minimum of `rfa` that SciPy finds from the best row and from the mean, in float64."""
     rows = x.double()
     best = min(rows, key=lambda row: rfa(x, row, smooth))
-    found = [rfa(x, best, smooth)]
+    minima = [rfa(x, best, smooth)]
     for start in (best + 1e-3 * rows.std(), rows.mean(dim=0)):
 
         def both(z: Any) -> tuple[float, Any]:
@@ -275,8 +275,8 @@ def least(x: Tensor, smooth: float) -> float:
             far = torch.linalg.vector_norm(away, dim=1, keepdim=True).clamp_min(max(smooth, 1e-12))
             return rfa(x, torch.from_numpy(z), smooth), (away / far).sum(dim=0).numpy()
 
-        found.append(float(minimize(both, start.numpy(), jac=True, options={"gtol": 1e-9}).fun))
-    return min(found)
+        minima.append(float(minimize(both, start.numpy(), jac=True, options={"gtol": 1e-9}).fun))
+    return min(minima)
 
 
 @pytest.mark.parametrize("smooth", [0.0, 1.5])
@@ -430,7 +430,7 @@ def test_what_the_traits_say_of_shift_scale_and_f_is_so(rule: Any) -> None:
         torch.testing.assert_close(answer(none, x), x.mean(dim=0))
 
 
-@pytest.mark.parametrize("rule", [one for one in RULES if "tau=3" not in repr(one)], ids=repr)
+@pytest.mark.parametrize("rule", [rule for rule in RULES if "tau=3" not in repr(rule)], ids=repr)
 def test_distance_rules_keep_the_promises_of_rules(rule: Defense[Any]) -> None:
     if rule != NormBound(c=4.0):  # which does not return what all sent, if that is larger
         check_defense(rule)

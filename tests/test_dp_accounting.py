@@ -34,10 +34,10 @@ def test_its_rdp_of_randomized_response_counts_and_is_ours() -> None:
 def test_its_discrete_losses_composed_by_hand_are_randomized_response() -> None:
     p, n = 0.2, 20
     low, high = math.log(p), math.log(1 - p)
-    one = pld.privacy_loss_distribution.from_two_probability_mass_functions(
+    bit = pld.privacy_loss_distribution.from_two_probability_mass_functions(
         {0: high, 1: low}, {0: low, 1: high}, value_discretization_interval=1e-4
     )
-    theirs = one.self_compose(n).get_epsilon_for_delta(1e-5)
+    theirs = bit.self_compose(n).get_epsilon_for_delta(1e-5)
     ours = float(RandomizedResponse(p, n).epsilon(1e-5))
     assert ours * (1 - 1e-9) <= theirs <= ours + n * 1e-4
 

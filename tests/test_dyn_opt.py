@@ -101,10 +101,10 @@ def test_where_the_mean_itself_is_beyond_the_rows_that_count_nothing_is_left_to_
     # and going down from there changes nothing.
     benign = torch.tensor([[-50.0], *([10.0],) * 7])
     weights = Median().order_weights(10)
-    found = saturating(weights, benign, benign.mean(dim=0), torch.tensor([-1.0]), 2, 1e5)
-    assert found.gamma == 0.0
-    assert found.ended == "converged"
-    assert len(found.trace) == 1
+    search = saturating(weights, benign, benign.mean(dim=0), torch.tensor([-1.0]), 2, 1e5)
+    assert search.gamma == 0.0
+    assert search.ended == "converged"
+    assert len(search.trace) == 1
 
 
 @pytest.mark.parametrize("rule", [Mean(), TrimmedMean(f=1), MultiKrum(f=0, m=9)])
@@ -190,8 +190,8 @@ def test_the_clamp_identity_is_the_rule_on_the_merged_rows(n: int) -> None:
     benign = Key(3).normal(n, 30)
     mean, push = benign.mean(dim=0), -benign.std(dim=0)
     for rule in (TrimmedMean(f=2), Median(), Median(even="lower")):
-        found = saturating(rule.order_weights(n + M), benign, mean, push, M, 1e5)
-        merged = torch.cat([benign, (mean + found.gamma * push).expand(M, -1)])
+        search = saturating(rule.order_weights(n + M), benign, mean, push, M, 1e5)
+        merged = torch.cat([benign, (mean + search.gamma * push).expand(M, -1)])
         limit = torch.cat([benign, (mean + 1e4 * push).expand(M, -1)])
         near, far = (
             rule.aggregate(FloatVectors(x), None, None)[0] - mean  # type: ignore[arg-type]

@@ -63,7 +63,7 @@ def test_drive_is_its_definition(scale: Scale) -> None:
 def test_the_mean_over_all_rotations_of_four_coordinates_is_not_the_vector() -> None:
     # By enumeration of the 16 diagonals (implementations.md, A6): a block this short is biased.
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    found: dict[tuple[float, ...], Tensor] = {}
+    by_diagonal: dict[tuple[float, ...], Tensor] = {}
     for i in range(1000):
         key = Key(i).public("rotation")
         if key.fold("offset").uniform(1) >= 0.25:
@@ -77,9 +77,9 @@ def test_the_mean_over_all_rotations_of_four_coordinates_is_not_the_vector() -> 
             4096,
             "unbiased",
         )
-        found[diagonal] = message.values()[0]
-    assert len(found) == 16
-    mean = torch.stack(list(found.values())).mean(dim=0)
+        by_diagonal[diagonal] = message.values()[0]
+    assert len(by_diagonal) == 16
+    mean = torch.stack(list(by_diagonal.values())).mean(dim=0)
     assert mean.tolist() == pytest.approx([0.5625, 2.4375, 2.4375, 4.3125], abs=1e-5)
 
 
@@ -281,8 +281,8 @@ def test_one_bit_eden_is_drive_and_the_seed_that_travels_turns_it_back() -> None
     assert isinstance(seed, int)
     assert int.from_bytes(data[:8], "little") == seed
     x, rest, keys = Key(0).normal(2, 102), torch.zeros(2, 0), [Key(0), Key(1)]
-    one, other = EDEN().compress(SHARED, x, rest, keys), DRIVE().compress(SHARED, x, rest, keys)
-    assert same(one, other)
+    ours, other = EDEN().compress(SHARED, x, rest, keys), DRIVE().compress(SHARED, x, rest, keys)
+    assert same(ours, other)
 
 
 def test_levels_are_packed_narrow_ones_first() -> None:

@@ -58,7 +58,7 @@ def test_a_cap_or_a_hidden_sum_leaves_attacks_what_they_can_do_with_less_knowled
     cells, skipped = Grid({"attack": ("all",), "knowledge": ("colluders",)}).cells()
     assert "min-max:knows=colluders" in {cell.attack for cell in cells}
     assert skipped
-    assert all("must be shown" in one.reason for one in skipped)
+    assert all("must be shown" in skip.reason for skip in skipped)
     axes = {"protocol": ("pbm",), "sees": ("sum",), "attack": ("all", "strongest:budget=9")}
     cells, skipped = Grid(axes).cells()
     assert {"min-max:knows=colluders", "dyn-opt:knows=colluders"} <= {c.attack for c in cells}
@@ -70,20 +70,22 @@ def test_a_clean_run_is_not_repeated_for_every_window_and_cap() -> None:
     axes = {"attack": ("sign-flip",), "knowledge": ("own", "all"), "attack_from": (0, 5)}
     cells, skipped = Grid(axes).cells()
     assert [cell.attack for cell in cells].count("none") == 1
-    assert "without an attack another knowledge changes nothing" in {one.reason for one in skipped}
+    assert "without an attack another knowledge changes nothing" in {
+        skip.reason for skip in skipped
+    }
 
 
 def test_candidates_are_the_ensemble_then_variations_and_no_two_mean_the_same() -> None:
-    known = [one for one in ensemble("fedavg") if one != "none"]
+    known = [attack for attack in ensemble("fedavg") if attack != "none"]
     some = candidates("fedavg", 200)
     assert some[: len(known)] == known
     meanings = {registry.describe(a.partition(":")[0], registry.load("attack", a)) for a in some}
     assert len(meanings) == len(some) > len(known) + 10
-    assert not any(registry.load("attack", one).idle for one in some)
+    assert not any(registry.load("attack", attack).idle for attack in some)
     assert candidates("fedavg", 5) == some[:5]
     capped_ones = candidates("fedavg", 5, "own")
     assert len(capped_ones) == 5, "a budget is spent on what the cap allows"
-    assert {registry.load("attack", one).needs().tier for one in capped_ones} == {"own"}
+    assert {registry.load("attack", attack).needs().tier for attack in capped_ones} == {"own"}
 
 
 def test_every_choice_of_every_attack_can_be_had() -> None:

@@ -39,10 +39,10 @@ def test_a_skeleton_passes_an_attacked_round(protocol: Protocol[Any], attack: An
     setup = game(protocol, attack=attack, defense=TrimmedMean(f=2))
     state = RunState(protocol.init(setup.shared))
     start = state.server.clone()
-    one = play_round(setup, state, 0)
-    assert one.malicious > 0
-    assert one.accepted == 7
-    assert not one.skipped
+    r = play_round(setup, state, 0)
+    assert r.malicious > 0
+    assert r.accepted == 7
+    assert not r.skipped
     assert not torch.equal(state.server, start)
 
 
@@ -65,5 +65,5 @@ def test_what_is_not_sent_is_kept() -> None:
     shared = game(TopK(k=0.05, error_feedback=True)).shared
     updates = Key(0).normal(1, shared.layout.d)
     memory = [TopK(k=0.05, error_feedback=True).memory(shared)]
-    payload, (kept,) = TopK(k=0.05, error_feedback=True).message(shared, updates, [Key(0)], memory)
-    torch.testing.assert_close(payload.values()[0] + kept["residual"], updates[0])
+    payload, (left,) = TopK(k=0.05, error_feedback=True).message(shared, updates, [Key(0)], memory)
+    torch.testing.assert_close(payload.values()[0] + left["residual"], updates[0])

@@ -99,8 +99,8 @@ def test_equation_10_masks_its_share_of_equation_6_or_7(protocol: FedMRN, progre
     low = -1.0 if protocol.signed else 0.0
     assert set(out[(out - reach).abs() > 1e-6].tolist()) == {low, 1.0}
     for value, share in ((1.0, progress * p), (low, progress * (1 - p))):
-        found = float((out == value).float().mean())
-        assert found == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / d) + 2**-16)
+        measured = float((out == value).float().mean())
+        assert measured == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / d) + 2**-16)
 
 
 def test_no_step_is_so_early_that_nothing_is_masked() -> None:
@@ -206,9 +206,9 @@ def test_u_starts_at_zero_and_is_never_clipped(protocol: FedMRN) -> None:
     update, seen = played(protocol, 5, {"fc1": torch.zeros(1, 4), "fc1.bias": torch.ones(3)}, 1.0)
     torch.testing.assert_close(update["fc1"], torch.full((1, 4), -0.5))
     torch.testing.assert_close(update["fc1.bias"], torch.full((3,), -0.5))
-    biases = torch.stack([one["fc1.bias"][0] for one in seen])
+    biases = torch.stack([tree["fc1.bias"][0] for tree in seen])
     torch.testing.assert_close(biases, torch.tensor([1.0, 0.9, 0.8, 0.7, 0.6]))
-    assert max(float(one["fc1"].abs().max()) for one in seen) <= protocol.magnitude
+    assert max(float(tree["fc1"].abs().max()) for tree in seen) <= protocol.magnitude
 
 
 def test_the_share_that_is_masked_grows_from_one_step_in_s_to_all() -> None:
@@ -218,15 +218,15 @@ def test_the_share_that_is_masked_grows_from_one_step_in_s_to_all() -> None:
     start = {"fc1": torch.zeros(1, 100_000)}
     _, seen = played(protocol, 4, start, -1.25)
     noise = noise_of(KEY.public("noise"), 100_000, "bernoulli", 1.0)
-    for tau, one in enumerate(seen, start=1):
-        x = one["fc1"][0][noise > 0]
-        assert float(one["fc1"][0][noise < 0].abs().max()) == 0
+    for tau, tree in enumerate(seen, start=1):
+        x = tree["fc1"][0][noise > 0]
+        assert float(tree["fc1"][0][noise < 0].abs().max()) == 0
         if tau > 1:
             untouched = (x - 0.125 * (tau - 1)).abs() < 1e-6
             assert float(untouched.float().mean()) == pytest.approx(1 - tau / 4, abs=0.012)
             assert set(x[~untouched].tolist()) == {0.0, 1.0}
     _, seen = played(dataclasses.replace(protocol, pm=False), 4, start, -1.25)
-    assert all(set(one["fc1"].abs().flatten().tolist()) <= {0.0, 1.0} for one in seen)
+    assert all(set(tree["fc1"].abs().flatten().tolist()) <= {0.0, 1.0} for tree in seen)
 
 
 def test_each_step_and_layer_draws_anew_and_the_final_mask_too() -> None:
@@ -235,7 +235,7 @@ def test_each_step_and_layer_draws_anew_and_the_final_mask_too() -> None:
     start = {"a": torch.zeros(shape), "b": torch.zeros(shape)}
     update, seen = played(protocol, 3, start, 0.0)  # u stays 0: every mask is a fair coin
     noise = protocol._noise(start, KEY)
-    drawn = [one[name] * noise[name] for one in seen for name in start]
+    drawn = [tree[name] * noise[name] for tree in seen for name in start]
     sent, _ = protocol.message(flat(1000), update["a"], [KEY], [{}])
     assert isinstance(sent, NoiseMasks)
     drawn += [sent.mask.float() * 2 - 1, noise["a"]]
@@ -483,10 +483,10 @@ def test_a_forged_message_is_rejected_counted_and_the_round_goes_on() -> None:
     plugins = dataclasses.replace(setup.plugins, attack=Forger())
     run_state = RunState(setup.plugins.protocol.init(setup.shared))
     start = run_state.server.clone()
-    one = play_round(dataclasses.replace(setup, plugins=plugins), run_state, 0)
-    assert one.rejected_malicious == one.malicious > 0
-    assert one.rejected_honest == 0
-    assert not one.skipped
+    r = play_round(dataclasses.replace(setup, plugins=plugins), run_state, 0)
+    assert r.rejected_malicious == r.malicious > 0
+    assert r.rejected_honest == 0
+    assert not r.skipped
     assert not torch.equal(run_state.server, start)
 
 

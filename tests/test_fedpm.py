@@ -95,8 +95,8 @@ def test_every_layer_and_every_step_draws_a_mask_of_its_own() -> None:
     network = ConvNet((1, 1, 8), (), (8,), 8)  # two layers of 64
     shared = Shared(network, 0, torch.device("cpu"))
     frozen = {name: torch.ones(8, 8) for name in network.shapes}
-    one = FedPM().weights({name: torch.zeros(8, 8) for name in frozen}, frozen, Key(1))
-    assert not torch.equal(one["fc1"], one["fc2"])
+    masked = FedPM().weights({name: torch.zeros(8, 8) for name in frozen}, frozen, Key(1))
+    assert not torch.equal(masked["fc1"], masked["fc2"])
     seen: list[object] = []
 
     def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
@@ -223,11 +223,11 @@ def test_moments_survive_in_the_client_only_if_they_are_kept() -> None:
             update, memory = protocol.local_update(tree, batch, grad, Key(0), memory)
         return update, memory
 
-    kept, memory = local(FedPM(keep_moments=True))
+    carried, memory = local(FedPM(keep_moments=True))
     fresh, nothing = local(FedPM())
     assert memory["t"].item() == 2
     assert nothing == {}
-    assert not torch.allclose(kept["fc1"], fresh["fc1"])
+    assert not torch.allclose(carried["fc1"], fresh["fc1"])
 
 
 def test_the_final_mask_is_a_sample_or_strictly_above_the_threshold() -> None:
@@ -237,7 +237,7 @@ def test_the_final_mask_is_a_sample_or_strictly_above_the_threshold() -> None:
     higher = FedPM(final="threshold", threshold=0.6).model(FLAT, state, Key(0))["fc1"].abs() > 0
     assert higher.tolist() == [[False, False, False, True]]
     after = [dataclasses.replace(state, steps=k) for k in range(50)]
-    draws = [FedPM().model(FLAT, one, Key(0))["fc1"][0, 0].abs() > 0 for one in after]
+    draws = [FedPM().model(FLAT, later, Key(0))["fc1"][0, 0].abs() > 0 for later in after]
     assert 10 < sum(map(int, draws)) < 40
     again = FedPM().model(FLAT, state, Key(7))["fc1"]
     assert torch.equal(again, FedPM().model(FLAT, state, Key(8))["fc1"])  # one mask is deployed
@@ -283,8 +283,8 @@ def test_topk_mask_keeps_the_best_of_each_layer_and_breaks_ties_by_position() ->
     theta = SHARED.weights.unflatten(Key(5).uniform(SHARED.weights.d))
     theta["fc2"] += 10  # all of this layer beats all of the others
     bits = TopKMask(k=0.4).bits(SHARED, SHARED.weights.flatten(theta), Key(0))
-    kept = [int(layer.sum()) for layer in SHARED.weights.layers(bits)]
-    assert kept == [11, 24, 6]  # 27, 60 and 15 weights, int(0.6 n) dropped
+    left = [int(layer.sum()) for layer in SHARED.weights.layers(bits)]
+    assert left == [11, 24, 6]  # 27, 60 and 15 weights, int(0.6 n) dropped
     assert slope(TopKMask(), 0.3) == 1.0
     bits = TopKMask(k=0.5).bits(FLAT, torch.tensor([0.2, 0.2, 0.2, 0.1]), Key(0))
     assert bits.tolist() == [False, True, True, False]
@@ -302,9 +302,9 @@ def test_hidenseek_prunes_each_layer_by_synaptic_saliency() -> None:
     first, second = w1 * w2.T, w2 * w1.sum(dim=1)
     assert best(first, 8) not in (best(w1, 8), best(w2.T.expand(4, 4).contiguous(), 8))
     assert best(second, 2) != best(w2, 2) or best(second, 1) != best(w2, 1)
-    kept = shared.weights.unflatten(kept_weights(shared, 0.5))
-    assert kept["fc1"].flatten().nonzero()[:, 0].tolist() == best(first, 8)
-    assert kept["fc2"].flatten().nonzero()[:, 0].tolist() == best(second, 2)
+    left = shared.weights.unflatten(kept_weights(shared, 0.5))
+    assert left["fc1"].flatten().nonzero()[:, 0].tolist() == best(first, 8)
+    assert left["fc2"].flatten().nonzero()[:, 0].tolist() == best(second, 2)
 
 
 @pytest.mark.edges("model0-image0")
@@ -314,10 +314,10 @@ def test_hidenseek_leaves_every_layer_its_share(model: Model, image: tuple[int, 
     masks = []
     for seed in (1, 2):
         shared = Shared(network, seed, torch.device("cpu"))
-        kept = kept_weights(shared, 0.1)
-        for layer in shared.weights.layers(kept):
+        left = kept_weights(shared, 0.1)
+        for layer in shared.weights.layers(left):
             assert int(layer.sum()) == pytest.approx(0.1 * len(layer), abs=1)
-        masks.append(kept)
+        masks.append(left)
     assert not torch.equal(masks[0], masks[1])
 
 
@@ -329,20 +329,20 @@ def test_hidenseek_refuses_networks_through_which_no_flow_is_conserved() -> None
 
 def test_hidenseek_sends_signs_of_kept_weights_only_and_the_rest_is_zero() -> None:
     protocol = HideNSeek(keep=0.3)
-    kept = kept_weights(SHARED, 0.3)
+    left = kept_weights(SHARED, 0.3)
     theta = Key(0).uniform(3, SHARED.weights.d) * 2 - 1
     payload, _ = protocol.message(SHARED, theta, [Key(i) for i in range(3)], [{}] * 3)
     assert isinstance(payload, BinaryMasks)
-    assert payload.mask.shape == (3, int(kept.sum()))
+    assert payload.mask.shape == (3, int(left.sum()))
     assert set(payload.values().flatten().tolist()) == {-1.0, 1.0}
-    assert torch.equal(payload.mask, theta[:, kept] > 0)
+    assert torch.equal(payload.mask, theta[:, left] > 0)
     start = protocol.init(SHARED)
     state = protocol.server_step(SHARED, start, payload.values().mean(dim=0), 3, Key(0))
     share = (theta > 0).float().mean(dim=0)
-    torch.testing.assert_close(state.theta[kept], share[kept])
-    assert torch.equal(state.theta[~kept], start.theta[~kept])
+    torch.testing.assert_close(state.theta[left], share[left])
+    assert torch.equal(state.theta[~left], start.theta[~left])
     model = SHARED.weights.flatten(protocol.model(SHARED, state, Key(0)))
-    assert torch.equal(model != 0, kept)
+    assert torch.equal(model != 0, left)
     local = protocol.local_model(SHARED, FloatVectors(start.theta[None]), payload.take([1]))
     assert local is not None
     frozen = SHARED.weights.flatten(protocol.frozen(SHARED))

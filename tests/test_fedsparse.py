@@ -419,7 +419,7 @@ def test_a_dense_attack_does_not_take_gates_for_weights() -> None:
 
 def test_the_opposite_of_gated_weights_keeps_the_gates() -> None:
     layers = (((1, 2), ((1, 0, 1),)),)
-    one = GatedVectors(
+    payload = GatedVectors(
         torch.tensor([[True, False]]), torch.tensor([[3.0, 0.0]]), torch.ones(1, 1), layers
     )
-    assert one.opposite(one.values(), 2.0).tolist() == [[1.0, 0.0, -6.0, 0.0, -2.0]]
+    assert payload.opposite(payload.values(), 2.0).tolist() == [[1.0, 0.0, -6.0, 0.0, -2.0]]

@@ -70,8 +70,8 @@ def test_sparsity_grows_fast_and_then_slowly_between_its_ends() -> None:
     # 0.9 (1 - 0.9**3), 0.9 (1 - 1/8); rounds count from 1.
     protocol = FedSparsify(start=1, until=11)
     rounds = [0, 1, 2, 6, 10, 11, 12, 1000]
-    found = [float(protocol.sparsity(t)) for t in rounds]
-    assert found == pytest.approx([0, 0, 0.2439, 0.7875, 0.8991, 0.9, 0.9, 0.9])
+    path = [float(protocol.sparsity(t)) for t in rounds]
+    assert path == pytest.approx([0, 0, 0.2439, 0.7875, 0.8991, 0.9, 0.9, 0.9])
     # Rounds that 3 divides: 3, 6, 9, 12. In round 2 the public code looks at round 0, where s is
     # 0.9 - 0.8 (10/8)**3 = -0.66 (A9). Left of the way: 1, 7/8, 1/2, 1/8, 0.
     protocol = FedSparsify(initial=0.1, start=2, until=10, frequency=3)
@@ -192,8 +192,8 @@ def test_three_clients_merge_by_hand(merge: str, expected: list[float]) -> None:
     # floor(3/2) = 1 suffices in the public code (A9); 0/0 is 0.
     masks = [[1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 0]]
     x = [[3.0, 3.0, 0.0, 0.0], [0.0, 0.0, 6.0, 0.0], [3.0, -3.0, 0.0, 0.0]]
-    found = merged(masks, x, [10.0, 20.0, 30.0, 40.0], merge=merge)
-    assert found.tolist() == pytest.approx(expected)
+    result = merged(masks, x, [10.0, 20.0, 30.0, 40.0], merge=merge)
+    assert result.tolist() == pytest.approx(expected)
 
 
 def test_a_vote_of_few_clients_needs_more_than_half_or_half_of_them() -> None:
@@ -241,8 +241,8 @@ def test_votes_and_means_weigh_by_samples() -> None:
 def test_the_server_prunes_the_merged_model_and_nothing_where_it_is_told_so() -> None:
     # 4 -3 2 1, and updates whose mean is -3 0 0 3.5: 1 -3 2 4.5, of which two are left.
     x = [[-4.0, 0.0, 1.0, 3.0], [-2.0, 0.0, -1.0, 4.0]]
-    found = merged([[1, 1, 1, 1]] * 2, x, [4.0, -3.0, 2.0, 1.0], where="server")
-    assert found.tolist() == [0, -3, 0, 4.5]
+    result = merged([[1, 1, 1, 1]] * 2, x, [4.0, -3.0, 2.0, 1.0], where="server")
+    assert result.tolist() == [0, -3, 0, 4.5]
     aggregate = torch.tensor([0.3, 1.7, 0.0, 1.0])
     after = once(0.0, where="server").server_step(
         line(2), state_of([2.0, 3.0]), aggregate, 5, Key(0)
@@ -282,7 +282,7 @@ def test_what_is_pruned_does_not_train_and_what_is_alive_does(engine: Any) -> No
     updates, memory = engine(FedSparsify(), SHARED, Schedule(3, 4)).train(clients)
     assert float(updates[:, ~alive].abs().max()) == 0
     assert float((updates[:, alive] != 0).double().mean()) > 0.5
-    assert [int(one["round"]) for one in memory] == [5] * 4
+    assert [int(held["round"]) for held in memory] == [5] * 4
     up, after = FedSparsify(until=5).message(SHARED, updates, [c.key for c in clients], memory)
     assert isinstance(up, PrunedVectors)
     assert up.kept == 11  # ceil(0.1 * 102), and round 5 is the last of the schedule
@@ -348,12 +348,12 @@ def example(
 @given(LENGTHS, st.floats(0, 1), st.floats(0, 1), st.integers(0, 3), st.integers(0, 2**63))
 def test_pruned_vectors_keep_laws(d: int, living: float, share: float, p: int, seed: int) -> None:
     alive = Key(seed).fold("alive").uniform(d) < living
-    kept = round(share * int(alive.sum()))
-    payload = example(d, kept, alive, p=p, seed=seed)
+    alive_kept = round(share * int(alive.sum()))
+    payload = example(d, alive_kept, alive, p=p, seed=seed)
     check_payload(payload)
     assert payload.values().shape == (3, 2 * d + p)
     for packet, mask in zip(payload.encode(), payload.mask, strict=True):
-        assert packet.bits == 32 * (kept + p) + code_bits(mask[alive].numpy())[1]
+        assert packet.bits == 32 * (alive_kept + p) + code_bits(mask[alive].numpy())[1]
 
 
 def test_a_mask_costs_its_entropy_among_what_is_alive_and_nothing_where_all_of_it_is_kept() -> None:
@@ -372,8 +372,8 @@ def test_nearest_is_the_closest_of_all_legal_messages() -> None:
     blank = PrunedVectors(
         torch.zeros(20, 6).bool(), values[:, :6], values[:, :1], 3, Alive.of(alive)
     )
-    found = blank.nearest(values).values()
-    for row, got in zip(values, found, strict=True):
+    result = blank.nearest(values).values()
+    for row, got in zip(values, result, strict=True):
         distances = []
         for chosen in itertools.combinations(alive.nonzero()[:, 0].tolist(), 3):
             mask = torch.zeros(6)
@@ -393,7 +393,7 @@ def test_nearest_takes_whatever_floats_there_are_and_ranks_infinity_and_none() -
     assert same(payload.nearest(payload.nearest(values).values()), payload.nearest(values))
     every = torch.ones(4).bool()
     scores = torch.tensor([[math.inf, -math.inf, math.nan, 1.0]])
-    counts = [largest_alive(scores, kept, every).int().tolist()[0] for kept in range(5)]
+    counts = [largest_alive(scores, alive_kept, every).int().tolist()[0] for alive_kept in range(5)]
     assert counts == [[0] * 4, [1, 0, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1], [1] * 4]
 
 
@@ -486,16 +486,16 @@ def test_the_deployed_model_follows_the_schedule_and_bits_follow_it() -> None:
         malicious=0.0,
     )
     record = fedbench.play(scenario, device="cpu")
-    d, kept = 151_072, [151_072]
-    for one in record.rounds:
-        kept.append(math.ceil((1 - protocol.sparsity(one.step + 1)) * d))
-        assert one.sparsity == pytest.approx(1 - kept[-1] / d, abs=1e-12)
-        assert one.uplink_bits == 2 * (32 * kept[-2] + 32)  # as many as came down
-        mask = 2 * d * (1.01 * entropy(kept[-2] / d) + 0.001)
-        floats = 2 * 32 * (kept[-2] + 1)
-        assert floats < one.downlink_bits <= floats + mask
-    assert kept[:2] == [d, d]
-    assert kept[-2] == kept[-1] == 15_108
+    d, alive_kept = 151_072, [151_072]
+    for r in record.rounds:
+        alive_kept.append(math.ceil((1 - protocol.sparsity(r.step + 1)) * d))
+        assert r.sparsity == pytest.approx(1 - alive_kept[-1] / d, abs=1e-12)
+        assert r.uplink_bits == 2 * (32 * alive_kept[-2] + 32)  # as many as came down
+        mask = 2 * d * (1.01 * entropy(alive_kept[-2] / d) + 0.001)
+        floats = 2 * 32 * (alive_kept[-2] + 1)
+        assert floats < r.downlink_bits <= floats + mask
+    assert alive_kept[:2] == [d, d]
+    assert alive_kept[-2] == alive_kept[-1] == 15_108
     assert 32 * 15_108 < record.result.model_bits < 32 * 15_108 + d / 2
 
 
@@ -508,16 +508,18 @@ def test_a_client_sends_as_many_weights_as_the_schedule_says() -> None:
     setup = prepare(Scenario(protocol=text, clients=8, per_round=3, epochs=1, malicious=0), "cpu")
     run_state = RunState(setup.plugins.protocol.init(setup.shared))
     d = 151_072
-    kept = [
+    alive_kept = [
         math.ceil(left * d) for left in (Fraction(6, 10), Fraction(1625, 10_000), Fraction(1, 10))
     ]
     for step in range(3):
         alive = int(run_state.server.mask.sum())
-        one = play_round(setup, run_state, step)
-        floats = 3 * 32 * kept[step]
-        assert one.uplink_bits is not None
-        assert floats < one.uplink_bits < floats + 3 * alive
-        assert int(run_state.server.mask.sum()) == pytest.approx(kept[step], rel=0.05)  # a vote
+        r = play_round(setup, run_state, step)
+        floats = 3 * 32 * alive_kept[step]
+        assert r.uplink_bits is not None
+        assert floats < r.uplink_bits < floats + 3 * alive
+        assert int(run_state.server.mask.sum()) == pytest.approx(
+            alive_kept[step], rel=0.05
+        )  # a vote
         assert run_state.server.rounds == step + 1
         assert bool((run_state.server.w[~run_state.server.mask] == 0).all())
 
@@ -539,22 +541,24 @@ def test_rounds_under_attack_against_the_trimmed_mean(where: str, attack: str, v
         server_checks="range",
     )
     record = fedbench.play(scenario, device="cpu")
-    assert sum(one.malicious for one in record.rounds) > 0
-    for one in record.rounds:
-        assert one.accepted == 4
-        assert not one.skipped
-        assert one.malicious == 0 or (one.gain is not None and one.gain > 0)
-        assert one.uplink_bits is not None
-        assert one.uplink_bits % 32 == 0
+    assert sum(r.malicious for r in record.rounds) > 0
+    for r in record.rounds:
+        assert r.accepted == 4
+        assert not r.skipped
+        assert r.malicious == 0 or (r.gain is not None and r.gain > 0)
+        assert r.uplink_bits is not None
+        assert r.uplink_bits % 32 == 0
     first, second = record.rounds
     assert second.downlink_bits < first.downlink_bits / 3
-    assert {one.notes["via"] for one in record.rounds if "via" in one.notes} <= {"wire"}
+    assert {r.notes["via"] for r in record.rounds if "via" in r.notes} <= {"wire"}
 
 
 def test_the_largest_are_those_of_a_stable_sort_with_ties_and_without() -> None:
     for x in (Key(0).normal(3, 500), (Key(1).normal(3, 500) * 2).round(), torch.ones(2, 9)):
-        for kept in (1, x.shape[1] // 2, x.shape[1]):
-            best = x.sort(dim=1, descending=True, stable=True).indices[:, :kept]
+        for alive_kept in (1, x.shape[1] // 2, x.shape[1]):
+            best = x.sort(dim=1, descending=True, stable=True).indices[:, :alive_kept]
             expected = torch.zeros(x.shape, dtype=torch.bool).scatter_(1, best, True)
-            assert torch.equal(largest(x, kept), expected)
-            assert torch.equal(largest(x.to(torch.float16), kept), largest(x.half().float(), kept))
+            assert torch.equal(largest(x, alive_kept), expected)
+            assert torch.equal(
+                largest(x.to(torch.float16), alive_kept), largest(x.half().float(), alive_kept)
+            )

@@ -100,9 +100,9 @@ def test_as_many_rows_as_tolerated_may_be_anything(rule: Defense[Any], n: int) -
             out = answer(rule, FloatVectors(sent), view)
             assert float(out.norm()) < 1.01 * longest, bad
             for start in range(m):  # one at a time among them, too
-                one = x.clone()
-                one[start] = rows[start]
-                assert bool(torch.isfinite(answer(rule, FloatVectors(one), view)).all())
+                spoilt = x.clone()
+                spoilt[start] = rows[start]
+                assert bool(torch.isfinite(answer(rule, FloatVectors(spoilt), view)).all())
 
 
 @pytest.mark.parametrize("n", [8, 9])

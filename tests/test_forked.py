@@ -51,14 +51,14 @@ def test_forked_processes_train_as_the_loop_does(protocol: FedAvg, two_threads: 
     clients, schedule = doubled(example_clients(protocol, SHARED)), Schedule(2, 3)
     precise = in_float64(protocol)
     torch.set_num_threads(1)
-    loop, kept = Loop(precise, SHARED, schedule).train(clients)
+    loop, loop_memories = Loop(precise, SHARED, schedule).train(clients)
     torch.set_num_threads(2)
     forked, memories = Forked(precise, SHARED, schedule).train(clients)
     assert_rounded_alike(forked, loop)
     assert not torch.equal(forked[0], forked[1])
-    assert [sorted(memory) for memory in memories] == [sorted(memory) for memory in kept]
+    assert [sorted(memory) for memory in memories] == [sorted(memory) for memory in loop_memories]
     assert all(memories) == isinstance(protocol, FedSparse)  # who remembers something
-    assert_rounded_alike(memories, kept)
+    assert_rounded_alike(memories, loop_memories)
     assert Forked(protocol, SHARED, schedule).train([])[0].shape == (0, loop.shape[1])
 
 
@@ -87,10 +87,10 @@ def test_a_process_that_fails_is_an_error_and_leaves_none_behind(
             raise raised("never again")
 
     engine = Forked(Failing(), SHARED, Schedule(1, 4))
-    with pytest.raises(raised, match=says) as found:
+    with pytest.raises(raised, match=says) as updates:
         engine.train(example_clients(Failing(), SHARED))
     if who == "child":
-        assert "in local_update" in found.value.__notes__[0], "where it was"
+        assert "in local_update" in updates.value.__notes__[0], "where it was"
     assert len(children) == 1
     assert torch.get_num_threads() == 2
     assert engine.crew.hands == []
@@ -121,13 +121,13 @@ def another(clients: Sequence[Client], round: int, wrap: WrapGrad = untouched) -
 
 def as_the_loop(engine: Forked, clients: Sequence[Client]) -> Tensor:
     threads = torch.get_num_threads()
-    found, memories = engine.train(clients)
+    updates, memories = engine.train(clients)
     torch.set_num_threads(1)
-    expected, kept = Loop(engine.protocol, engine.shared, engine.schedule).train(clients)
+    expected, loop_memories = Loop(engine.protocol, engine.shared, engine.schedule).train(clients)
     torch.set_num_threads(threads)
-    assert_rounded_alike(found, expected)
-    assert_rounded_alike(memories, kept)
-    return found
+    assert_rounded_alike(updates, expected)
+    assert_rounded_alike(memories, loop_memories)
+    return updates
 
 
 def test_children_stay_until_their_executor_ends(two_threads: None, children: list[int]) -> None:
@@ -168,11 +168,11 @@ def test_children_end_after_their_killed_parent(two_threads: None, children: lis
     class Sleeping(FedAvg):
         def local_update(self, tree: Tree, *rest: Any) -> Any:
             if os.getpid() != parent:
-                os.write(told, b"%d\n" % os.getpid())
+                os.write(tells, b"%d\n" % os.getpid())
             time.sleep(60)
             return tree, rest[-1]
 
-    hears, told = os.pipe()
+    hears, tells = os.pipe()
     middle = os.fork()
     if not middle:
         parent = os.getpid()
@@ -205,8 +205,8 @@ def test_beside_an_accelerator_only_children_train(
 
     clients, schedule = doubled(example_clients(protocol, SHARED)), Schedule(1, 4)
     for some in (clients[:1], clients):
-        found, _ = Forked(Local(), SHARED, schedule).train(some)
+        updates, _ = Forked(Local(), SHARED, schedule).train(some)
         torch.set_num_threads(1)
         expected, _ = Loop(protocol, SHARED, schedule).train(some)
         torch.set_num_threads(2)
-        assert_rounded_alike(found, expected)
+        assert_rounded_alike(updates, expected)

@@ -86,8 +86,8 @@ def stream(count: int, bits: str) -> Bytes:
 def test_omega_codes_worked_by_hand() -> None:
     expected = {1: "0", 2: "100", 3: "110", 4: "101000", 8: "1110000", 16: "10100100000"}
     codes, lengths = omega(np.array(list(expected)))
-    found = [f"{c:0{n}b}" for c, n in zip(codes.tolist(), lengths.tolist(), strict=True)]
-    assert found == list(expected.values())
+    decoded = [f"{c:0{n}b}" for c, n in zip(codes.tolist(), lengths.tolist(), strict=True)]
+    assert decoded == list(expected.values())
     assert [slow_omega(x) for x in expected] == list(expected.values())
 
 
@@ -135,8 +135,8 @@ def test_gaps_and_magnitudes_up_to_31_bits_decode() -> None:
     # 85 bits, the longest that one coordinate can have, at every offset in a byte.
     for shift in range(8):
         bits = "000" * shift + "01" + slow_omega(LARGEST)
-        found = decode_elias(stream(shift + 1, bits), 9, LARGEST)
-        assert found.tolist() == [1] * shift + [-LARGEST] + [0] * (8 - shift)
+        decoded = decode_elias(stream(shift + 1, bits), 9, LARGEST)
+        assert decoded.tolist() == [1] * shift + [-LARGEST] + [0] * (8 - shift)
     assert len(slow_omega(LARGEST)) == 42
     with pytest.raises(IllegalPayloadError, match="<= 1"):  # a gap beyond the vector
         decode_elias(stream(1, slow_omega(LARGEST) + "00"), 9, 1)

@@ -143,17 +143,17 @@ def test_plain_values_and_messages_of_the_expected_form_come_back_as_they_were()
         torch.empty(0, 3, dtype=torch.float64),
     ]
     value = {"a": [1, (None, 0.1, "ä", b"\x00")], 2: tensors, "n": -(1 << 80)}
-    found = read(write(value))
-    assert found["a"] == [1, (None, 0.1, "ä", b"\x00")]
-    assert found["n"] == -(1 << 80)
-    for x, y in zip(found[2], tensors, strict=True):
+    result = read(write(value))
+    assert result["a"] == [1, (None, 0.1, "ä", b"\x00")]
+    assert result["n"] == -(1 << 80)
+    for x, y in zip(result[2], tensors, strict=True):
         assert (x.dtype, x.shape) == (y.dtype, y.shape)
         assert torch.equal(x.isnan(), y.isnan())
         assert torch.equal(x.nan_to_num(7), y.nan_to_num(7))
     assert read(write(tensors[0])).data_ptr() != tensors[0].data_ptr()
     form, sent = FloatVectors(torch.zeros(1, 4)), FloatVectors(torch.ones(2, 4))
-    found = read(write({"sent": sent}), form)["sent"]
-    assert identical(found, sent)
+    result = read(write({"sent": sent}), form)["sent"]
+    assert identical(result, sent)
     for other in (None, SignBits(torch.zeros(1, 4, dtype=torch.bool))):
         with pytest.raises(NotPlainError, match="got FloatVectors"):
             read(write(sent), other)
@@ -266,10 +266,10 @@ def test_the_command_isolates_in_its_workers(install: Install, tmp_path: Path) -
     done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "results").glob("*-spy-*.json")
-    (found,) = parse(path.read_bytes(), path.name).rounds
-    assert found.malicious
-    assert (found.notes["rows"], found.notes["scenarios"]) == (0, 0)
-    assert found.notes["told"] is False
+    (result,) = parse(path.read_bytes(), path.name).rounds
+    assert result.malicious
+    assert (result.notes["rows"], result.notes["scenarios"]) == (0, 0)
+    assert result.notes["told"] is False
 
 
 @pytest.mark.slow

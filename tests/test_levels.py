@@ -81,9 +81,9 @@ def test_nearest_keeps_the_scales_and_says_nothing_where_there_is_none() -> None
     zeros, inf, nan = [0] * 6, torch.inf, torch.nan
     blank = levels([zeros] * 4, [[2.0], [0.0], [inf], [nan]], top=4)
     wanted = torch.tensor([[0.3, -0.74, 0.25, 0.75, 99.0, -inf]]).repeat(4, 1)
-    found = blank.nearest(wanted)  # steps of .5, halfway to the even level
-    assert found.levels.tolist() == [[1, -1, 0, 2, 4, -4], zeros, zeros, zeros]
-    assert blank.nearest(wanted.double()).levels.tolist() == found.levels.tolist()
+    result = blank.nearest(wanted)  # steps of .5, halfway to the even level
+    assert result.levels.tolist() == [[1, -1, 0, 2, 4, -4], zeros, zeros, zeros]
+    assert blank.nearest(wanted.double()).levels.tolist() == result.levels.tolist()
     assert blank.nearest(torch.full((4, 6), nan)).levels.tolist() == [zeros] * 4
     assert same(blank.put([1], blank.take([1])), blank)
 
@@ -126,7 +126,7 @@ def test_bytes_that_no_levels_have_are_rejected_and_the_others_are_not(code: Cod
     high = levels([[0, 8, -7, 1]], [[1.0, 2.0]], top=8, bucket=2, rest=[[3.0]], code=code)
     data, more = like.encode()[0].data, high.encode()[0].data
     bad = [b"", data[:11], data[:-1], data + b"\0", data[4:], more]
-    packets = [Packet.raw(one) for one in (data, *bad, data)]
+    packets = [Packet.raw(raw) for raw in (data, *bad, data)]
     received, accepted = Levels.decode(packets, like.spec)
     assert accepted.tolist() == [True] + [False] * len(bad) + [True]
     assert received is not None
@@ -169,9 +169,9 @@ def test_in_range_every_bucket_is_full_and_no_longer_than_a_vector_of_its_norm()
     assert passes("range", rows, scales, bucket=2) == [True, False, False, True, False]
     # 16 levels in s = 7: at most 7 + sqrt(16) = 11 if none is 0; 2 * sqrt(16) and 3 * 4 - 1 fit.
     rows = [[7] * 16, [2] * 16, [3] * 16, [3] * 12 + [2] + [0] * 3, [7] + [0] * 15, [0] * 16]
-    found = passes("range", rows, [[1.0]] * 6, norm="l2")
+    result = passes("range", rows, [[1.0]] * 6, norm="l2")
     # 12 * 9 + 4 = 112 of 13: 10.58 <= 10.61; with 3 for the 2 it is 10.82.
-    assert found == [False, True, False, True, True, True]
+    assert result == [False, True, False, True, True, True]
     rows = [[3] * 13 + [0] * 3, [0] * 16, [1] + [0] * 15]
     assert passes("range", rows, [[1.0], [0.0], [0.0]], norm="l2") == [False, True, False]
     rows = [[1, 1, 7, 7, 7, 7], [5, 5, 4, 4, 1, 1]]

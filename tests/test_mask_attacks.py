@@ -207,16 +207,16 @@ def test_saturated_masks_are_full_or_empty_or_disjoint_from_the_own_one() -> Non
 
 def test_a_pinned_mask_stays_until_the_period_ends() -> None:
     first, later = masks([0, 0], [1, 0], [1, 1], [0, 1]), masks([0, 0], [0, 0], [0, 0], [0, 0])
-    attack, memory, said = Pinning(period=3), None, []
+    attack, memory, sent_values = Pinning(period=3), None, []
     for step, payload in enumerate([first, later, later, later]):
         situation = example_situation(payload, Mean(), [0])
         server = dataclasses.replace(situation.view, step=step)
         view = attack_view(attack, dataclasses.replace(situation, view=server))
         out, memory = attack.craft(view, memory)
         assert isinstance(out, BinaryMasks)
-        said.append(out.mask[0].int().tolist())
+        sent_values.append(out.mask[0].int().tolist())
     # 2 of 3 benign ones both: the complement is 0, 0 in rounds 0 to 2, then that of no ones.
-    assert said == [[0, 0], [0, 0], [0, 0], [1, 1]]
+    assert sent_values == [[0, 0], [0, 0], [0, 0], [1, 1]]
 
 
 def noise_masks(n: int = 6, d: int = 300) -> NoiseMasks:
@@ -281,14 +281,14 @@ def test_a_stealthy_message_closes_as_many_gates_where_most_is_behind_them() -> 
 
 def test_what_was_saved_up_is_released_at_once_through_the_codec() -> None:
     # wait = 2, scale = 3: honest, honest, -3 (1 + 2 + 4) = -21, and honest again.
-    attack, memory, said = ResidualRelease(wait=2, scale=3.0), None, []
+    attack, memory, sent_values = ResidualRelease(wait=2, scale=3.0), None, []
     for update in (1.0, 2.0, 4.0, 8.0, 16.0, float("nan"), 1.0):
         payload = FloatVectors(torch.tensor([[update], [0.0]]))
         out, memory = attack.craft(view_of(attack, payload, 1), memory)
-        said.append(float(out.values()[0, 0]))
-    assert said[:5] == [1.0, 2.0, -21.0, 8.0, 16.0]
-    assert said[5] == -72.0  # NaN is not added: -3 (8 + 16)
-    assert said[6] == 1.0
+        sent_values.append(float(out.values()[0, 0]))
+    assert sent_values[:5] == [1.0, 2.0, -21.0, 8.0, 16.0]
+    assert sent_values[5] == -72.0  # NaN is not added: -3 (8 + 16)
+    assert sent_values[6] == 1.0
     x = torch.tensor([[5.0, -1.0, 2.0], [1.0, 1.0, 1.0]])
     blank = SparseVectors(
         torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 1), torch.zeros(2, 0), 3

@@ -63,7 +63,7 @@ def passed(prefilter: BitFilter, received: Payload) -> list[int]:
         VoteMargin(f=2),
         RankMargin(f=2),
         RankMargin(f=1, k=0.2),
-        *(one.before(Median()) for one in FILTERS),
+        *(rule.before(Median()) for rule in FILTERS),
         EntropyFilter().before(DensityFilter().before(VoteMargin(f=1))),
     ],
     ids=repr,
@@ -73,9 +73,9 @@ def test_every_rule_keeps_its_promises(rule: Defense[Any]) -> None:
 
 
 def test_what_is_made_for_bits_or_rankings_refuses_floats() -> None:
-    for one in (LogOddsCap(), VoteMargin(), DensityFilter(), EntropyFilter()):
-        assert one.refuses(FloatVectors) == "works on BinaryMasks, SignBits"
-        assert one.refuses(SignBits) is None
+    for rule in (LogOddsCap(), VoteMargin(), DensityFilter(), EntropyFilter()):
+        assert rule.refuses(FloatVectors) == "works on BinaryMasks, SignBits"
+        assert rule.refuses(SignBits) is None
     assert ReputationClipping().refuses(SignBits) == "works on Rankings, TopRankings"
 
 
@@ -199,9 +199,9 @@ def test_a_filter_in_front_of_a_rule_says_which_rows_it_left_out() -> None:
     view = view_of(masks(bits))
     out = answer(rule, masks(bits), view)
     assert view.findings.kept is not None
-    kept = view.findings.kept
-    assert kept.tolist() == [i not in (2, 6) for i in range(9)]
-    torch.testing.assert_close(out, bits[kept].float().mean(dim=0))
+    rows = view.findings.kept
+    assert rows.tolist() == [i not in (2, 6) for i in range(9)]
+    torch.testing.assert_close(out, bits[rows].float().mean(dim=0))
 
 
 def positions(*rows: list[int], sizes: tuple[int, ...]) -> Rankings:
@@ -226,12 +226,12 @@ def test_positions_are_clipped_around_the_median_position_or_not_at_all() -> Non
 
 
 def test_clipping_equals_its_formula_edge_by_edge() -> None:
-    sizes, kept = (7, 5), (3, 2)
+    sizes, tops = (7, 5), (3, 2)
     for seed in range(20):
         x = Key(seed).normal(4 + seed % 3, 12)
         for sent in (
             Rankings(torch.zeros(len(x), 12, dtype=torch.int32), sizes).nearest(x),
-            TopRankings(torch.zeros(len(x), 5, dtype=torch.int32), sizes, kept).nearest(x),
+            TopRankings(torch.zeros(len(x), 5, dtype=torch.int32), sizes, tops).nearest(x),
         ):
             expected = []
             for edge, column in enumerate(sent.values().T.tolist()):
@@ -389,7 +389,9 @@ def test_no_f_rankings_move_an_edge_that_is_certified(f: int) -> None:
                         outside = sum(sums[o] > sums[e] for o in range(4)) >= m
                         safe[e] &= inside if e in best[4 - m :] else outside
             certain = settled(*reach(torch.tensor(rows), f, torch.tensor([3] * 4)), m).tolist()
-            assert not any(said and not so for said, so in zip(certain, safe, strict=True))
+            assert not any(
+                certified and not so for certified, so in zip(certain, safe, strict=True)
+            )
             sent = positions(*rows, sizes=(4,))
             view = view_of(sent)
             answer(RankMargin(f=f, k=k), sent, view)

@@ -304,9 +304,9 @@ def test_floats_beside_bits_and_kept_moments_are_refused() -> None:
     assert "batch norm" in (MaskSampling().misfit(FedPM(), mean(), normed) or "")
     assert "floats" in (FlipBits().misfit(FedPM(), mean(), normed) or "")
     assert "batch norm" in (DPSGD().misfit(FedPM(), mean(), normed) or "")
-    kept = FedPM(keep_moments=True)
-    assert "carried over rounds" in (MaskSampling(clip=1.0).misfit(kept, mean(), SHARED) or "")
-    assert MaskSampling(clip=None).misfit(kept, mean(), SHARED) is None
+    carrying = FedPM(keep_moments=True)
+    assert "carried over rounds" in (MaskSampling(clip=1.0).misfit(carrying, mean(), SHARED) or "")
+    assert MaskSampling(clip=None).misfit(carrying, mean(), SHARED) is None
     assert MaskSampling(clip=1.0).misfit(FedPM(), mean(), SHARED) is None
 
 
@@ -356,7 +356,7 @@ def test_central_noise_is_added_also_when_nobody_came() -> None:
         }
     )
     private = scenario.model_copy(update={"mechanism": "dp-fedavg:z=5"})
-    plain, noisy = (fedbench.play(one, device="cpu") for one in (scenario, private))
+    plain, noisy = (fedbench.play(variant, device="cpu") for variant in (scenario, private))
     empty = [r.step for r in plain.rounds if not r.clients]
     assert empty == [1, 3]  # of four rounds of two coins, with this seed
     assert all(plain.rounds[step].skipped and noisy.rounds[step].skipped for step in empty)
@@ -406,8 +406,7 @@ def test_dp_sgd_trains_the_same_in_the_loop_and_stacked(protocol: str) -> None:
     plugin = in_float64(registry.load("protocol", protocol))
     private = DPSGD(clip=0.5, z=0.1).wrap_grad
     clients = [
-        dataclasses.replace(one, wrap_grad=private)
-        for one in doubled(example_clients(plugin, SHARED))
+        dataclasses.replace(c, wrap_grad=private) for c in doubled(example_clients(plugin, SHARED))
     ]
     schedule = Schedule(2, 4, coins=True)
     loop, _ = Loop(plugin, SHARED, schedule).train(clients)

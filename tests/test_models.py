@@ -90,8 +90,8 @@ def test_a_stack_of_networks_under_vmap_equals_the_loop_in_value_and_gradient() 
         alone = torch.autograd.grad(loss(leaves, x[i]), list(leaves.values()))
         for name, gradient in zip(leaves, alone, strict=True):
             assert_rounded_alike(together[name][i], gradient)
-        one = torch.vmap(TINY.logits)(stacked, x)[i]
-        assert_rounded_alike(one, TINY.logits(tree, x[i]))
+        row = torch.vmap(TINY.logits)(stacked, x)[i]
+        assert_rounded_alike(row, TINY.logits(tree, x[i]))
 
 
 def test_init_fills_plus_minus_one_over_the_root_of_fan_in() -> None:

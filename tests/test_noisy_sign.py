@@ -55,10 +55,10 @@ def test_no_two_vectors_exceed_any_bound(z: float, adjacency: Adjacency) -> None
 
 @pytest.mark.parametrize("z", [0.05, 0.5, 1.0, 30.0])
 def test_one_sign_is_randomized_response(z: float) -> None:
-    one = sign_rdp(ORDERS, 1, z)
+    bit = sign_rdp(ORDERS, 1, z)
     exact = r_alpha(ORDERS, float(norm.sf(1 / z)))
-    np.testing.assert_allclose(one.epsilon, exact, rtol=1e-6)
-    np.testing.assert_allclose(one.terms["envelope"], exact * (1 + SLACK), rtol=1e-6)
+    np.testing.assert_allclose(bit.epsilon, exact, rtol=1e-6)
+    np.testing.assert_allclose(bit.terms["envelope"], exact * (1 + SLACK), rtol=1e-6)
 
 
 @pytest.mark.parametrize("adjacency", BOTH)

@@ -258,8 +258,8 @@ def test_dropout_keeps_its_share_and_drops_other_units_in_each_layer_and_step() 
     x = torch.full((1, 40_000), 2.0)
     out = dropout(x, 0.3, "fc1", step)
     torch.testing.assert_close(out, torch.where(out > 0, 2 / 0.7, 0.0))
-    kept = (out > 0).float().mean().item()
-    assert abs(kept - 0.7) < 5 * math.sqrt(0.3 * 0.7 / 40_000)
+    share_kept = (out > 0).float().mean().item()
+    assert abs(share_kept - 0.7) < 5 * math.sqrt(0.3 * 0.7 / 40_000)
     assert torch.equal(dropout(x, 0.0, "fc1", step), x)
     assert torch.equal(dropout(x, 0.3, "fc1", None), x)
     x = torch.ones(1, 100)
@@ -285,8 +285,8 @@ def test_lenet5_drops_after_the_second_convolution_and_the_first_dense_layer() -
     assert not torch.allclose(dense.logits(silent, x, step), dense.logits(silent, x))
     assert not torch.allclose(conv.logits(params, x, step), conv.logits(params, x))
 
-    kept = (step.key.fold("fc1").uniform(4, 7) >= 0.5) * 2.0
-    expected = kept.double() @ params["fc2"].T + params["fc2.bias"]
+    share_kept = (step.key.fold("fc1").uniform(4, 7) >= 0.5) * 2.0
+    expected = share_kept.double() @ params["fc2"].T + params["fc2.bias"]
     assert_rounded_alike(dense.logits(silent, x, step), expected)
 
 

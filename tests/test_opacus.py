@@ -84,7 +84,7 @@ def test_the_noise_of_a_step_has_the_size_of_opacus() -> None:
     x, y = torch.zeros(4, 1, 4, 4).double(), torch.zeros(4, dtype=torch.long)
     draws = [mine(2.0, 3.0, x, y, Key(5).fold(i))[0] for i in range(40)]
     tree = SHARED.network.init(Key(1))
-    noise = torch.stack([torch.cat([g.flatten() for g in one.values()]) for one in draws])
+    noise = torch.stack([torch.cat([g.flatten() for g in tree.values()]) for tree in draws])
     mean = noise.mean(dim=0)
     spread = float((noise - mean).square().sum() / (39 * noise.shape[1])) ** 0.5
     assert spread == pytest.approx(2.0 * 3.0 / 4, rel=0.05)  # z C / B

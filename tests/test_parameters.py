@@ -123,7 +123,11 @@ REFUSED: list[tuple[type[Any], str, tuple[Any, ...], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("plugin", "field", "values", "rule"), REFUSED)
+@pytest.mark.parametrize(
+    ("plugin", "field", "values", "rule"),
+    REFUSED,
+    ids=[f"{p.__name__}.{name}" for p, name, *_ in REFUSED],
+)
 def test_a_parameter_without_a_meaning_is_named_with_its_rule(
     plugin: type[Any], field: str, values: tuple[Any, ...], rule: str
 ) -> None:

@@ -78,8 +78,8 @@ def test_iid_sizes_differ_by_at_most_one_and_samples_are_shuffled() -> None:
 def test_shards_by_hand_keep_the_order_of_a_label_and_are_rarely_neighbours() -> None:
     y = torch.tensor([2, 0, 1, 0, 2, 1])
     # Sorted by label, ties in order: rows 1 3 | 2 5 | 0 4.
-    one = Shards(classes=1).split(y, 3, 3, Key(0))
-    assert sorted(part.tolist() for part in one) == [[0, 4], [1, 3], [2, 5]]
+    parts_of_one = Shards(classes=1).split(y, 3, 3, Key(0))
+    assert sorted(part.tolist() for part in parts_of_one) == [[0, 4], [1, 3], [2, 5]]
     parts = Shards(classes=1).split(balanced(40), 40, 10, Key(0))
     assert {tuple(part.diff().tolist()) for part in parts} == {(10,) * 9}
     y = balanced(40)

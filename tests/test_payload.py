@@ -41,12 +41,12 @@ def test_decode_and_nearest_are_inverses(
 ) -> None:
     d = sum(sizes)
     x = Key(seed).normal(n, d)
-    kept = tuple(max(1, int(share * size)) for size in sizes)
+    tops = tuple(max(1, int(share * size)) for size in sizes)
     k = max(1, int(share * d))
     sparse = SparseVectors(
         torch.zeros(n, k, dtype=torch.int64), torch.zeros(n, k), torch.zeros(n, 0), d
     )
-    top = TopRankings(torch.zeros(n, sum(kept), dtype=torch.int32), sizes, kept)
+    top = TopRankings(torch.zeros(n, sum(tops), dtype=torch.int32), sizes, tops)
     for payload in (
         FloatVectors(x),
         SignBits(x > 0),

@@ -144,5 +144,5 @@ def test_d20_epsilon_composes_over_rounds() -> None:
         )
         return price(FlippedBits(50, 0.4), participation, 1e-5).epsilon
 
-    one, hundred = after(1), after(100)
-    assert 5 < hundred / one < 100  # between the root of the rounds and their number
+    single, hundred = after(1), after(100)
+    assert 5 < hundred / single < 100  # between the root of the rounds and their number

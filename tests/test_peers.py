@@ -48,16 +48,16 @@ def test_ratios_are_of_medians_of_rounds_and_then_the_median_over_turns() -> Non
     theirs = ([6.0, 6.0, 0.1], [4.0, 3.0, 9.0], [5.0, 5.0, 5.0])
     pairs = zip(ours, theirs, strict=True)
     turns = [(turn(seconds=a, cpu=[1.0]), turn(seconds=b, cpu=[1.5])) for a, b in pairs]
-    found = Compared(dataclasses.replace(CASE, target=2.9), turns, others=0.25)
-    assert found.ratio.turns == [3, 1, 5]
-    assert found.ratio.faster == 3
-    assert found.ratio.met is True
-    assert found.ratio.milliseconds == 500  # of one of four clients
-    assert found.cpu == 1.5
-    told = json.loads(json.dumps(found.described()))
-    assert (told["faster"], told["met"], told["others"]) == (3, True, 0.25)
-    assert told["turns"][1]["theirs"]["seconds"] == [4.0, 3.0, 9.0]
-    assert side_by_side.row(found)[5:] == ("3.00 (1.00 to 5.00)", "1.50", "0.25")
+    compared = Compared(dataclasses.replace(CASE, target=2.9), turns, others=0.25)
+    assert compared.ratio.turns == [3, 1, 5]
+    assert compared.ratio.faster == 3
+    assert compared.ratio.met is True
+    assert compared.ratio.milliseconds == 500  # of one of four clients
+    assert compared.cpu == 1.5
+    described = json.loads(json.dumps(compared.described()))
+    assert (described["faster"], described["met"], described["others"]) == (3, True, 0.25)
+    assert described["turns"][1]["theirs"]["seconds"] == [4.0, 3.0, 9.0]
+    assert side_by_side.row(compared)[5:] == ("3.00 (1.00 to 5.00)", "1.50", "0.25")
 
 
 def test_work_that_was_the_same_is_accepted_and_what_a_side_cannot_say_is_not_said() -> None:
@@ -98,11 +98,11 @@ def test_both_sides_take_turns_each_in_a_process_of_its_own(tmp_path: Path) -> N
         f"print({json.dumps(SAID)!r})\n"
     )
     ours, theirs = ([sys.executable, str(script), name] for name in ("a", "b"))
-    found = pairing.compare(dataclasses.replace(CASE, ours=ours, theirs=theirs), 2)
+    compared = pairing.compare(dataclasses.replace(CASE, ours=ours, theirs=theirs), 2)
     names, processes = zip(*(line.split() for line in log.read_text().splitlines()), strict=True)
     assert names == ("a", "b", "a", "b")
     assert len(set(processes)) == 4
-    assert found.turns == [(turn(), turn())] * 2
+    assert compared.turns == [(turn(), turn())] * 2
 
 
 def test_turns_that_did_other_work_or_failed_end_the_comparison(tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ def test_a_missing_environment_is_one_line_and_exit_code_2(
     with pytest.raises(SystemExit) as stopped:
         side_by_side.main()
     assert stopped.value.code == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == (
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == (
         f"side_by_side: --peer {peer} needs an environment with {peer}.txt installed, got none in "
         f"{str(tmp_path)!r}; run python benchmarks/speed/side_by_side.py --setup\n"
     )
@@ -147,11 +147,11 @@ def test_more_cores_are_given_to_both_sides(tmp_path: Path) -> None:
     interpreter.parent.mkdir(parents=True)
     interpreter.touch()
     planned = list(side_by_side.cases(tmp_path, "pfl", 2, 3))
-    told = [(" ".join(case.ours[2:]), " ".join(case.theirs[2:])) for case in planned[:2]]
-    many, one = "--threads 2 --precision fp32", "--threads 1 --precision fp32"
-    assert told == [
+    described = [(" ".join(case.ours[2:]), " ".join(case.theirs[2:])) for case in planned[:2]]
+    many, single = "--threads 2 --precision fp32", "--threads 1 --precision fp32"
+    assert described == [
         (f"{many} --rounds 3", f"{many} --rounds 3"),
-        (f"{many} --executor forked --rounds 3", f"{one} --processes 2 --rounds 3"),
+        (f"{many} --executor forked --rounds 3", f"{single} --processes 2 --rounds 3"),
     ]
     assert {case.theirs[0] for case in planned} == {str(interpreter)}
     assert len(planned) == 4
@@ -178,19 +178,19 @@ def test_both_sides_start_from_the_same_network_on_the_same_floats() -> None:
 
 
 def test_our_turn_trains_every_sample_of_the_cohort_and_learns() -> None:
-    found = fedbench_round.train(TINY, 15, "loop", "fp32")
-    assert (found["clients"], found["samples"], len(found["seconds"])) == (3, 60, 15)
-    assert found["parameters"] == sum(w.size for w in TINY.weights().values())
-    assert found["loss"] < 0.9 * pairing.CHANCE
-    assert len(found["cpu"]) == 15
+    compared = fedbench_round.train(TINY, 15, "loop", "fp32")
+    assert (compared["clients"], compared["samples"], len(compared["seconds"])) == (3, 60, 15)
+    assert compared["parameters"] == sum(w.size for w in TINY.weights().values())
+    assert compared["loss"] < 0.9 * pairing.CHANCE
+    assert len(compared["cpu"]) == 15
     again = fedbench_round.train(TINY, 15, "loop", "bf16")
-    assert again["loss"] == pytest.approx(found["loss"], abs=pairing.APART)
-    assert again["loss"] != found["loss"]
+    assert again["loss"] == pytest.approx(compared["loss"], abs=pairing.APART)
+    assert again["loss"] != compared["loss"]
 
 
 def test_idle_clients_move_nothing() -> None:
     setup = fedbench_round.idling(workload.Idling(clients=6, cohort=2, network=TINY))
-    state, found = fedbench_round.timed(setup, 2)
-    assert (found["clients"], len(found["seconds"])) == (2, 2)
-    assert found["parameters"] == sum(w.size for w in TINY.weights().values())
+    state, compared = fedbench_round.timed(setup, 2)
+    assert (compared["clients"], len(compared["seconds"])) == (2, 2)
+    assert compared["parameters"] == sum(w.size for w in TINY.weights().values())
     assert torch.equal(state.server, setup.plugins.protocol.init(setup.shared))

@@ -60,19 +60,21 @@ def close_to_binomial(values: Tensor, low: Tensor, high: Tensor, mean: Tensor) -
     variance = gap**2 * f * (1 - f)
     off = (values.mean(dim=0) - mean).abs()
     assert bool((off <= 5 * (variance / len(values)).sqrt() + 1e-6 * gap).all())
-    found = (values - mean).square().mean(dim=0)
+    share_up = (values - mean).square().mean(dim=0)
     sigma = variance.sqrt() * gap * (1 - 2 * f).abs()
-    assert bool(((found - variance).abs() <= 5 * sigma / len(values) ** 0.5 + 1e-6 * gap**2).all())
+    assert bool(
+        ((share_up - variance).abs() <= 5 * sigma / len(values) ** 0.5 + 1e-6 * gap**2).all()
+    )
 
 
 def test_three_four_five() -> None:
     # |v| s / ||v|| are whole numbers for s = 5 and the norm 5, and for s = 4 and the largest, 4.
     v = torch.tensor([[3.0, -4.0, 0.0]])
-    one = sent(QSGD(levels=5, norm="l2", bucket=0), v)
-    assert (one.levels.tolist(), one.scales.tolist()) == ([[3, -4, 0]], [[5.0]])
-    one = sent(QSGD(levels=4, norm="max", bucket=0), v)
-    assert (one.levels.tolist(), one.scales.tolist()) == ([[3, -4, 0]], [[4.0]])
-    torch.testing.assert_close(one.values(), v)
+    payload = sent(QSGD(levels=5, norm="l2", bucket=0), v)
+    assert (payload.levels.tolist(), payload.scales.tolist()) == ([[3, -4, 0]], [[5.0]])
+    payload = sent(QSGD(levels=4, norm="max", bucket=0), v)
+    assert (payload.levels.tolist(), payload.scales.tolist()) == ([[3, -4, 0]], [[4.0]])
+    torch.testing.assert_close(payload.values(), v)
 
 
 def test_a_coordinate_is_rounded_up_as_often_as_its_fraction_says() -> None:
@@ -81,8 +83,8 @@ def test_a_coordinate_is_rounded_up_as_often_as_its_fraction_says() -> None:
     levels = payload.levels.reshape(DRAWS, 3)
     assert [set(column.tolist()) for column in levels.T] == [{1, 2}, {-1, -2}, {0}]
     for column, share in ((0, 0.2), (1, 0.6)):
-        found = float((levels[:, column].abs() == 2).double().mean())
-        assert found == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / DRAWS))
+        share_up = float((levels[:, column].abs() == 2).double().mean())
+        assert share_up == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / DRAWS))
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -146,9 +148,11 @@ def test_draws_are_named_by_the_key_of_the_client_alone_and_below_the_fraction_r
     up = draws < exact.frac()
     assert torch.equal(payload.levels[2].abs().double(), exact.floor() + up)
     # Draws are in [0, 1): so a whole number stays, and a fraction f is above a share f of them.
-    draw, one = Key(0).fold(0).fold("quantize").uniform(2)[0], torch.tensor(1.0)
-    for first, level in ((draw, 0), (torch.nextafter(draw, one), 1)):
-        assert sent(QSGD(levels=1), torch.stack([first, one])[None]).levels.tolist() == [[level, 1]]
+    draw, whole = Key(0).fold(0).fold("quantize").uniform(2)[0], torch.tensor(1.0)
+    for first, level in ((draw, 0), (torch.nextafter(draw, whole), 1)):
+        assert sent(QSGD(levels=1), torch.stack([first, whole])[None]).levels.tolist() == [
+            [level, 1]
+        ]
 
 
 @pytest.mark.edges("max")
@@ -221,8 +225,8 @@ def test_ternary_values_are_none_or_all_of_the_largest() -> None:
     two = torch.tensor([2.0, -2.0, 2.0, 2.0, -2.0])  # the variance is |g| (2 - |g|)
     close_to_binomial(payload.values().reshape(DRAWS, 5), torch.zeros(5), two, g)
     for column, share in ((0, 0.25), (3, 0.5), (4, 0.75)):
-        found = float((levels[:, column] != 0).double().mean())
-        assert found == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / DRAWS))
+        share_up = float((levels[:, column] != 0).double().mean())
+        assert share_up == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / DRAWS))
 
 
 def test_every_layer_has_a_scale_and_is_clipped_at_c_population_deviations() -> None:

@@ -31,10 +31,10 @@ def sums(size: int, n: int, seed: int) -> Tensor:
 
 def every_sum(cut: Cut) -> Tensor:
     """``(choices, n)``: all that m rankings can add up to."""
-    one = torch.tensor(list(itertools.permutations(range(cut.n))))
-    added = one
+    orders = torch.tensor(list(itertools.permutations(range(cut.n))))
+    added = orders
     for _ in range(cut.m - 1):
-        added = (added[:, None] + one[None]).reshape(-1, cut.n)
+        added = (added[:, None] + orders[None]).reshape(-1, cut.n)
         added = torch.unique(added, dim=0)
     return added
 
@@ -89,10 +89,10 @@ def test_an_edge_that_any_choice_moves_lies_between_the_bounds(n: int, m: int, b
 def test_bounds_count_a_tie_as_the_server_does_and_the_new_top_is_lifted_by_its_smallest() -> None:
     # Two edges, one colluder, which adds 0 and 1. Sums 0 and 1: the first can tie, and the higher
     # index wins. Sums 1 and 0: the second can tie, and does win. Sums 2 and 0: nothing.
-    for s, found in (([0, 1], (0, 0)), ([1, 0], (1, 1)), ([2, 0], (0, 0))):
+    for s, counts in (([0, 1], (0, 0)), ([1, 0], (1, 1)), ([2, 0], (0, 0))):
         cut = Cut(torch.tensor(s), 1, 1)
-        assert cut.vulnerable() == found
-        assert best(cut)[1] == found[0]
+        assert cut.vulnerable() == counts
+        assert best(cut)[1] == counts[0]
     # Sums 0, 4, 5, 9 of four edges, two are kept, one colluder: it can lift edge 1 to 4 + 3 = 7 and
     # leave edge 2 at 5 + 0; edge 3, secure, takes position 2, edge 0 position 1.
     position, count, _ = best(Cut(torch.tensor([0, 4, 5, 9]), 2, 1))
@@ -131,14 +131,14 @@ def moved_by(attack: object, rankings: Rankings, m: int) -> int:
 def test_vem_moves_more_than_reversal_swap_and_shuffle_and_counts_what_it_moves() -> None:
     sizes = (300, 41)
     rankings = Rankings(ranking(rows_of(341, 20, 0.7), sizes), sizes)
-    found = {type(a).__name__: moved_by(a, rankings, 4) for a in (VEM(), RankReversal(), Swap())}
-    found["Shuffle"] = moved_by(Shuffle(), rankings, 4)
-    assert found["VEM"] > 1.5 * max(found[name] for name in ("RankReversal", "Swap", "Shuffle"))
+    counts = {type(a).__name__: moved_by(a, rankings, 4) for a in (VEM(), RankReversal(), Swap())}
+    counts["Shuffle"] = moved_by(Shuffle(), rankings, 4)
+    assert counts["VEM"] > 1.5 * max(counts[name] for name in ("RankReversal", "Swap", "Shuffle"))
     view = attack_view(VEM(), example_situation(rankings, Mean(), range(4)))
     VEM().craft(view, None)
-    assert view.notes["moved"] == found["VEM"]
+    assert view.notes["moved"] == counts["VEM"]
     blind = moved_by(VEM(knows="colluders"), rankings, 4)
-    assert found["Shuffle"] < blind <= found["VEM"]
+    assert counts["Shuffle"] < blind <= counts["VEM"]
 
 
 def test_swapped_parts_keep_their_order_and_a_top_ranking_gets_absent_edges() -> None:

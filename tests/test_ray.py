@@ -57,22 +57,22 @@ class Node:
             start_new_session=True,
         )
         self.session = started.pid
-        said, _ = started.communicate(timeout=120)
+        output, _ = started.communicate(timeout=120)
         if started.returncode:
             self.end()
-            raise RuntimeError(said)
+            raise RuntimeError(output)
 
     def processes(self, name: bytes = b"") -> list[int]:
-        found = []
+        results = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 pid = int(path.parent.name)
                 command = path.read_bytes()  # empty of what has ended and was not waited for
                 if os.getsid(pid) == self.session and command and command.startswith(name):
-                    found.append(pid)
+                    results.append(pid)
             except OSError:  # it has ended
                 continue
-        return found
+        return results
 
     def playing(self) -> list[int]:
         """Workers in the middle of a run; Ray gives others another name."""
@@ -238,11 +238,11 @@ def test_a_sweep_that_loses_workers_ends_like_an_undisturbed_one(
         wait(lambda runs=runs: len(records(tmp_path)) >= runs)  # type: ignore[misc]
         wait(node.playing)
         os.kill(node.playing()[0], signal.SIGKILL)
-    said, _ = sweep.communicate(timeout=540)
-    assert sweep.returncode == 0, said
+    output, _ = sweep.communicate(timeout=540)
+    assert sweep.returncode == 0, output
     assert_same(records(tmp_path), calm, 100)
-    assert said.count(": accuracy") == 100  # none twice
-    assert "raylet" not in said  # Ray tells dozens of lines of a lost worker
+    assert output.count(": accuracy") == 100  # none twice
+    assert "raylet" not in output  # Ray tells dozens of lines of a lost worker
     assert failures(tmp_path) == []
 
 
@@ -258,10 +258,10 @@ def test_a_node_that_joins_plays_and_one_that_is_lost_takes_nothing_with_it(
     finally:
         node.end()
     assert len(records(tmp_path)) < 20
-    said, _ = sweep.communicate(timeout=540)
-    assert sweep.returncode == 0, said
+    output, _ = sweep.communicate(timeout=540)
+    assert sweep.returncode == 0, output
     assert_same(records(tmp_path), calm, 20)
-    assert said.count(": accuracy") == 20
+    assert output.count(": accuracy") == 20
     gone(cluster)
 
 
@@ -299,15 +299,15 @@ def test_what_fails_is_a_failure_and_the_sweep_goes_on(cluster: Cluster, tmp_pat
     ended = cluster.sweep(tmp_path, text, "--chunk", "1", env={"FEDBENCH_DATA": str(tmp_path)})
     assert ended.returncode == 1
     assert len(records(tmp_path)) == 1  # the clean run
-    found = {
+    results = {
         failure.scenario.model + failure.scenario.dataset + failure.scenario.attack: failure
         for failure in failures(tmp_path)
     }
     raised, killed = (
-        found["microdigitsmoody:times=99,how=raise"],
-        found["microdigitsmoody:times=99,how=kill"],
+        results["microdigitsmoody:times=99,how=raise"],
+        results["microdigitsmoody:times=99,how=kill"],
     )
-    data, misfit = found["microemnistnone"], found["cnn4digitsnone"]
+    data, misfit = results["microemnistnone"], results["cnn4digitsnone"]
     assert (raised.kind, raised.error, raised.tries) == ("crash", "PluginError", 1)
     assert "raised ZeroDivisionError" in raised.message
     assert "in craft" in raised.traceback
@@ -352,7 +352,7 @@ def test_nodes_need_no_data_files(cluster: Cluster, second: Node, tmp_path: Path
 
 @pytest.mark.cluster
 def test_workers_map_the_data_set_instead_of_copying_it(cluster: Cluster) -> None:
-    said = cluster.script(
+    output = cluster.script(
         """
         import ray
         from fedbench.experiment.prepare import load_pool
@@ -374,14 +374,14 @@ def test_workers_map_the_data_set_instead_of_copying_it(cluster: Cluster) -> Non
         print(line)
         """
     )
-    assert "rw-s" in said  # shared memory
-    assert "plasma" in said
+    assert "rw-s" in output  # shared memory
+    assert "plasma" in output
 
 
 @pytest.mark.cluster
 def test_places_are_counted_node_by_node_and_given_back(cluster: Cluster) -> None:
     node = cluster.join("--num-gpus", "2", cores="5")
-    said = cluster.script(
+    output = cluster.script(
         """
         import time
         import ray
@@ -413,7 +413,7 @@ def test_places_are_counted_node_by_node_and_given_back(cluster: Cluster) -> Non
     )
     node.end()
     gone(cluster)
-    free, refused, twice = said.splitlines()
+    free, refused, twice = output.splitlines()
     # 1 + 5 cores and one that waits; pairs of cores; no more than asked; 2 GPUs of 2 shares.
     assert free == "7 0 9; 3 0 9; 4 0 9; 5 0 9; "
     assert "must have a node with 6 CPUs and 0 GPUs for a run, got none; start one" in refused
@@ -482,8 +482,8 @@ def test_a_cluster_of_its_own_ends_with_the_sweep_however_that_ends(
             wait(lambda: not node.processes(), 30)
         finally:
             node.end()
-    found = records(tmp_path)
-    assert_same(found, calm, len(found))
+    results = records(tmp_path)
+    assert_same(results, calm, len(results))
 
 
 @pytest.mark.cluster

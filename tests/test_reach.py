@@ -61,14 +61,14 @@ def reached(*starts: object) -> Iterator[object]:
 
 def numbers(*starts: object) -> set[float]:
     """All numbers in tensors and keys that can be reached."""
-    found: set[float] = set()
+    leaks: set[float] = set()
     for thing in reached(*starts):
         if isinstance(thing, Tensor):
             whole = torch.empty(0, dtype=thing.dtype).set_(thing.untyped_storage())
-            found |= set(whole.double().tolist())  # a view leads to all that its storage holds
+            leaks |= set(whole.double().tolist())  # a view leads to all that its storage holds
         if isinstance(thing, Key):
-            found.add(float(thing.seed))
-    return found
+            leaks.add(float(thing.seed))
+    return leaks
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,8 @@ def test_a_view_leads_to_what_its_tier_and_extras_allow(tier: str, more: str) ->
             read |= {hundred + i for hundred in (500, 600, 800) for i in range(N)}
     if knows.state:
         read |= {700}
-    found = {number for number in numbers(view) if 100 <= number < 1000}
-    assert found == read
+    leaks = {number for number in numbers(view) if 100 <= number < 1000}
+    assert leaks == read
     secrets = [thing for thing in reached(view) if isinstance(thing, Secret)]
     assert all(secret == situation.owned.secret.derive("oracle") for secret in secrets)
 
@@ -208,8 +208,8 @@ def test_in_a_run_nothing_leads_an_attack_to_the_harness(engine: str) -> None:
     attack = Looking()
     _, run_state, _ = played(SMALL, engine, attack=attack)
     harness = (Setup, RunState, AttackContext, Client, Data)
-    found = [thing for thing in reached(*attack.handed) if isinstance(thing, harness)]
-    assert not found
+    leaks = [thing for thing in reached(*attack.handed) if isinstance(thing, harness)]
+    assert not leaks
     assert bool(torch.isfinite(run_state.server).all()), "it wrote into copies"
 
 
@@ -231,8 +231,8 @@ class Writing(Defense[dict[str, Tensor]]):
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
         assert view.root is not None
         before, answer = state["rounds"].clone(), self.answer(received, state, view)
-        kept = dataclasses.replace(view, root=view.root.copied(), ids=view.ids.clone())
-        self.views.append(kept)
+        unwritten = dataclasses.replace(view, root=view.root.copied(), ids=view.ids.clone())
+        self.views.append(unwritten)
         for x in (received.values(), view.broadcast.values(), view.root.values(), state["rounds"]):
             x.numpy().fill(7.0)  # not even counted by `Tensor._version`
         view.weights.fill_(0)

@@ -124,9 +124,13 @@ def moved(clients: Sequence[Client]) -> list[Client]:
 
     return [
         dataclasses.replace(
-            one, tree=to(one.tree), x=one.x.to("meta"), y=one.y.to("meta"), memory=to(one.memory)
+            client,
+            tree=to(client.tree),
+            x=client.x.to("meta"),
+            y=client.y.to("meta"),
+            memory=to(client.memory),
         )
-        for one in clients
+        for client in clients
     ]
 
 
@@ -141,7 +145,7 @@ def found(
     engine = Stacked(protocol, shared, SCHEDULE, recorder=watched)
     engine.__dict__["convolve"] = convolve
     clients = moved(strangers(protocol, dataclasses.replace(CPU, network=network), 2, 6))
-    updates, _ = engine.train([dataclasses.replace(one, wrap_grad=wrap) for one in clients])
+    updates, _ = engine.train([dataclasses.replace(client, wrap_grad=wrap) for client in clients])
     assert updates.device.type == "meta"
     return watched.moves.found + watched.makes.found
 
@@ -167,13 +171,13 @@ def other(clients: Sequence[Client], number: int) -> list[Client]:
     """Clients of the same shapes, with other data, draws, models and memories."""
     return [
         dataclasses.replace(
-            one,
-            key=one.key.fold(number),
-            x=one.x * (1 + number),
-            tree={name: x * (1 + number / 8) for name, x in one.tree.items()},
-            memory={name: x + number for name, x in one.memory.items()},
+            client,
+            key=client.key.fold(number),
+            x=client.x * (1 + number),
+            tree={name: x * (1 + number / 8) for name, x in client.tree.items()},
+            memory={name: x + number for name, x in client.memory.items()},
         )
-        for one in clients
+        for client in clients
     ]
 
 
@@ -287,7 +291,7 @@ def test_what_cannot_be_recorded_goes_on_and_says_so_once(recwarn: Any) -> None:
     clients = example_clients(FedAvg(), CPU)
     for _ in range(AFTER + 2):
         assert torch.equal(engine.train(clients)[0], plain.train(clients)[0])
-    assert [str(one.message) for one in recwarn] == [
+    assert [str(warning.message) for warning in recwarn] == [
         "launches are no longer recorded: operation not permitted when stream is capturing"
     ]
     assert len(tried) == 1
@@ -328,7 +332,7 @@ def test_launches_that_decide_otherwise_are_recorded_apart() -> None:
     recorder = Recorder(traced, most=8)
     clients = doubled(example_clients(FedAvg(), CPU))
     private = DPSGD(clip=0.01, z=0.5)
-    wrapped = [dataclasses.replace(one, wrap_grad=private.wrap_grad) for one in clients]
+    wrapped = [dataclasses.replace(client, wrap_grad=private.wrap_grad) for client in clients]
     cases: list[tuple[FedAvg, Schedule, list[Client]]] = [  # FedAvg has nothing frozen
         (FedAvg(), SCHEDULE, clients),
         (FedAvg(lr=0.3), SCHEDULE, clients),
@@ -441,8 +445,8 @@ def test_what_may_change_is_not_recorded() -> None:
     plain = Stacked(FedAvg(), CPU, SCHEDULE)
     engine, changing = recording(plain), Changing()
     clients = [
-        dataclasses.replace(one, wrap_grad=changing.wrap_grad)
-        for one in example_clients(FedAvg(), CPU)
+        dataclasses.replace(client, wrap_grad=changing.wrap_grad)
+        for client in example_clients(FedAvg(), CPU)
     ]
     for number in range(AFTER + 2):
         changing.factor = 1.0 + number

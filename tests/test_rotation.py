@@ -27,8 +27,8 @@ def test_blocks_are_powers_of_two_that_fall_and_add_up_to_d(d: int, largest: int
 
 def test_what_is_said_of_a_block_reaches_its_coordinates_and_no_others() -> None:
     sizes = (3, 3, 1, 3)  # the last is not beside its equals
-    told = spread(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), sizes)
-    assert told.tolist() == [[1, 1, 1, 2, 2, 2, 3, 4, 4, 4]]
+    spread_values = spread(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), sizes)
+    assert spread_values.tolist() == [[1, 1, 1, 2, 2, 2, 3, 4, 4, 4]]
     x = torch.arange(1.0, 11.0)[None]
     assert block_sums(x, sizes).tolist() == [[6, 15, 7, 27]]
     assert block_norms(x, sizes)[0, 0].item() == math.sqrt(14)

@@ -114,8 +114,8 @@ def test_malicious_clients_are_a_fixed_set_and_rounds_are_not_drawn_again() -> N
     # Hypergeometric: P[m >= 4] = .242, so 72.5 +- 7.4 of 300; five sigma below is 35.
     assert counts[4] + counts[5] + counts[6] > 35
     _, played = rounds(setup, 2)
-    for one in played:
-        assert one.malicious == sum(i in owned for i in one.clients)
+    for r in played:
+        assert r.malicious == sum(i in owned for i in r.clients)
     assert not torch.equal(setup.population.malicious, malicious_clients(20, 0.5, Key(99)))
 
 
@@ -157,13 +157,13 @@ def test_an_attack_sees_what_it_declares_and_only_copies(tier: Any) -> None:
     run_state, played = rounds(setup)
     clean, _ = rounds(with_attack(Attack(), malicious=0.6))
     assert torch.equal(run_state.server, clean.server)
-    assert all(one.malicious >= 2 for one in played)
+    assert all(r.malicious >= 2 for r in played)
     if tier == "own":  # every malicious client is asked alone
-        assert [len(view.own) for view in views] == [1] * sum(one.malicious for one in played)
+        assert [len(view.own) for view in views] == [1] * sum(r.malicious for r in played)
         assert all(torch.equal(view.seen.values(), view.own.values()) for view in views)
         assert len({view.key.seed for view in views}) == len(views)
     else:
-        assert [len(view.own) for view in views] == [one.malicious for one in played]
+        assert [len(view.own) for view in views] == [r.malicious for r in played]
         others = [view.n - len(view.own) if tier == "all" else len(view.own) for view in views]
         assert [len(view.seen) for view in views] == others
     assert all(view.defense is None and view.state is None for view in views)
@@ -187,7 +187,7 @@ def test_an_attack_remembers_from_round_to_round(tier: Any) -> None:
         assert remembered == [0, 1, 2]
     else:  # a client remembers how often it was asked, whoever else was
         setup = with_attack(Counting(), malicious=0.4)
-        asked = [i for one in played for i in one.clients if setup.population.malicious[i]]
+        asked = [i for r in played for i in r.clients if setup.population.malicious[i]]
         assert remembered == [asked[:k].count(i) for k, i in enumerate(asked)]
         assert max(remembered) > 0
 
@@ -299,12 +299,12 @@ def test_every_hook_of_a_mechanism_is_called_in_its_place() -> None:
     calls: list[str] = []
     setup = prepare(SMALL, "cpu")
     plugins = dataclasses.replace(setup.plugins, mechanism=Marked())
-    run_state, (one,) = rounds(dataclasses.replace(setup, plugins=plugins), 1)
+    run_state, (r,) = rounds(dataclasses.replace(setup, plugins=plugins), 1)
     start = setup.plugins.protocol.init(setup.shared)
     torch.testing.assert_close(run_state.server, start + 3.0)
     assert [c for c in calls if c != "grad"] == ["updates", "payload", "aggregate"]
     assert calls.count("grad") == 6  # nobody attacks: the malicious clients keep to it
-    assert one.malicious > 0
+    assert r.malicious > 0
     assert run_state.mechanism == "yours"
 
 
@@ -319,11 +319,11 @@ def test_a_client_sees_its_data_in_another_order_in_every_round() -> None:
 
 def test_an_adversary_that_owns_the_whole_round_attacks_all_the_same() -> None:
     record = play(malicious=0.95, attack="dyn-opt")
-    whole = [one for one in record.rounds if one.malicious == 6]
+    whole = [r for r in record.rounds if r.malicious == 6]
     assert whole
-    for one in whole:
-        assert one.notes["benign"] == 0
-        assert one.gain is None or one.gain > 1
+    for r in whole:
+        assert r.notes["benign"] == 0
+        assert r.gain is None or r.gain > 1
 
 
 @pytest.mark.edges(
@@ -349,12 +349,12 @@ def test_an_attack_rewrites_its_own_rows_and_no_others() -> None:
             return FloatVectors(torch.full_like(view.own.values(), 7.0)), memory
 
     setup = with_attack(Shout(), malicious=0.4)
-    run_state, (one,) = rounds(setup, 1)
+    run_state, (r,) = rounds(setup, 1)
     honest_setup = with_attack(Attack(), malicious=0.4)
     honest, _ = rounds(honest_setup, 1)
     start = setup.plugins.protocol.init(setup.shared)
-    malicious = setup.population.malicious[one.clients]
-    share = setup.population.sizes[one.clients] / setup.population.sizes[one.clients].sum()
+    malicious = setup.population.malicious[r.clients]
+    share = setup.population.sizes[r.clients] / setup.population.sizes[r.clients].sum()
     # The attacked step is the honest one, with the malicious rows' share replaced by 7.
     moved = (run_state.server - start) - (honest.server - start)
     expected_pull = 7.0 * float(share[malicious].sum())
@@ -370,21 +370,21 @@ class Garbage(Attack):
 @pytest.mark.parametrize("protocol", ["fedavg", "signsgd", "topk", "fsl", "sfsl"])
 def test_bytes_that_do_not_decode_are_rejected_and_counted(protocol: str) -> None:
     setup = with_attack(Garbage(), protocol=protocol, malicious=0.4)
-    run_state, (one,) = rounds(setup, 1)
-    assert one.malicious > 0
-    assert one.rejected_malicious == one.malicious
-    assert one.rejected_honest == 0
-    assert one.accepted == 6 - one.malicious
-    assert not one.skipped
+    run_state, (r,) = rounds(setup, 1)
+    assert r.malicious > 0
+    assert r.rejected_malicious == r.malicious
+    assert r.rejected_honest == 0
+    assert r.accepted == 6 - r.malicious
+    assert not r.skipped
     start = setup.plugins.protocol.init(setup.shared)
     assert not torch.equal(run_state.server, start)
-    assert one.uplink_bits - one.benign_uplink_bits == 8 * 3 * one.malicious
+    assert r.uplink_bits - r.benign_uplink_bits == 8 * 3 * r.malicious
 
 
 def test_too_few_accepted_rows_leave_the_state_and_the_record_says_so() -> None:
     setup = with_attack(Garbage(), defense="trimmed-mean:f=2", malicious=0.9)
     run_state, played = rounds(setup)
-    assert all(one.skipped and one.accepted < 5 for one in played)
+    assert all(r.skipped and r.accepted < 5 for r in played)
     assert torch.equal(run_state.server, setup.plugins.protocol.init(setup.shared))
 
 
@@ -394,13 +394,13 @@ def test_nan_is_rejected_by_default_and_accepted_on_request() -> None:
         def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
             return FloatVectors(torch.full_like(view.own.values(), torch.nan)), memory
 
-    run_state, (one,) = rounds(with_attack(Nan(), malicious=0.4), 1)
-    assert one.rejected_malicious == one.malicious > 0
+    run_state, (r,) = rounds(with_attack(Nan(), malicious=0.4), 1)
+    assert r.rejected_malicious == r.malicious > 0
     assert bool(torch.isfinite(run_state.server).all())
-    run_state, (one,) = rounds(with_attack(Nan(), malicious=0.4, server_checks="none"), 1)
-    assert one.rejected_malicious == 0
+    run_state, (r,) = rounds(with_attack(Nan(), malicious=0.4, server_checks="none"), 1)
+    assert r.rejected_malicious == 0
     assert bool(torch.isnan(run_state.server).all())
-    assert one.accuracy == 0.0  # not the share of class 0
+    assert r.accuracy == 0.0  # not the share of class 0
 
 
 def test_the_server_prepares_for_the_declared_share_and_not_for_the_truth_of_a_round() -> None:

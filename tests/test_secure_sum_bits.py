@@ -64,12 +64,12 @@ def test_a_masked_sum_of_bits_is_the_sum_and_costs_log2_of_n_plus_one() -> None:
         sent.append(decode_residues(data, d, n + 1))
         costs.add(cost)
     assert np.array_equal(np.sum(sent, axis=0) % (n + 1), bits.sum(dim=0).numpy())
-    said = summed_bits(BinaryMasks(bits, torch.zeros(n, 0)))
-    assert said is not None
-    assert max(abs(cost - said) for cost in costs) <= 64  # a word or two of the coder
-    assert said / d == pytest.approx(math.log2(6), abs=64 / d)
+    counted = summed_bits(BinaryMasks(bits, torch.zeros(n, 0)))
+    assert counted is not None
+    assert max(abs(cost - counted) for cost in costs) <= 64  # a word or two of the coder
+    assert counted / d == pytest.approx(math.log2(6), abs=64 / d)
     # A quarter of ones costs .81 plain bits each; masked it costs as much as any other mask.
-    assert said == summed_bits(SignBits(bits)) == summed_bits(SignBits(~bits))
+    assert counted == summed_bits(SignBits(bits)) == summed_bits(SignBits(~bits))
 
 
 def test_what_is_no_bit_has_no_known_cost_in_a_sum_and_residues_have_their_own() -> None:

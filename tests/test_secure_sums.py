@@ -61,8 +61,8 @@ def test_the_rotation_spreads_and_clipping_keeps_the_direction() -> None:
     assert float(y.abs().max()) < 0.5
     assert float((y != 0).double().sum(dim=1).min()) >= 64
     x = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0], [NAN, 1.0], [-INF, 1.0]]).double()
-    kept = torch.tensor([[0.6, 0.8], [0.3, 0.4], [0, 0], [0, 0], [0, 0]]).double()
-    torch.testing.assert_close(clipped(x, 1.0), kept, rtol=1e-7, atol=0)
+    clipped_rows = torch.tensor([[0.6, 0.8], [0.3, 0.4], [0, 0], [0, 0], [0, 0]]).double()
+    torch.testing.assert_close(clipped(x, 1.0), clipped_rows, rtol=1e-7, atol=0)
 
 
 @pytest.mark.parametrize("protocol", [Skellam(clip=2.0, z=0.0, bits=20), PBM(m=500, theta=0.4)])
@@ -167,8 +167,8 @@ def test_rounding_is_redone_while_it_is_longer_than_the_bound_of_the_paper() -> 
     first = (once.square().sum(dim=1) <= most**2).double().mean()
     assert 0.7 < float(first) < 0.92
     assert bool((again.square().sum(dim=1) <= most**2).all())
-    kept = (again == once).all(dim=1)
-    assert float(kept.double().mean()) == float(first)
+    clipped_rows = (again == once).all(dim=1)
+    assert float(clipped_rows.double().mean()) == float(first)
     assert set(again.flatten().tolist()) == {0.0, 1.0}
 
 
@@ -177,10 +177,10 @@ def test_a_sum_beyond_the_modulus_goes_around() -> None:
     protocol = Skellam(clients=4, z=0.0, bits=10, sigmas=0.1, clip=1.0)
     x = Key(0).normal(1, 64).expand(4, -1)
     sure = clipped(flattened(x, flat(64).key).double(), 1.0)[0] * protocol.scale(64)
-    found = total(exact_mean(sent(protocol, x).values()), 4, 2**10, 0) / 2
-    around = (found - 4 * sure).div(2**10).round()
+    total_moved = total(exact_mean(sent(protocol, x).values()), 4, 2**10, 0) / 2
+    around = (total_moved - 4 * sure).div(2**10).round()
     assert bool((around != 0).any())
-    assert float((found - 4 * sure - 2**10 * around).abs().max()) <= 4
+    assert float((total_moved - 4 * sure - 2**10 * around).abs().max()) <= 4
 
 
 def test_events_are_a_share_of_the_noise_and_the_counts_of_a_client() -> None:

@@ -97,8 +97,8 @@ def test_every_setting_is_restored_and_named(monkeypatch: pytest.MonkeyPatch) ->
         with warnings.catch_warnings():
             before = Settings()
             change()
-            told = before.restore()
-            assert any(line.startswith(name) for line in told), (name, told)
+            changed = before.restore()
+            assert any(line.startswith(name) for line in changed), (name, changed)
             assert before.restore() == [], name
 
 

@@ -27,9 +27,9 @@ ORDERS = np.array([1.001, 1.5, 2.0, 4.0, 8.0, 32.0])
 
 
 def renyi(a: float, p: Floats, q: Floats) -> float:
-    kept = (p > 0) & (q > 0)
-    loss = np.log(p[kept]) - np.log(q[kept])
-    return float(np.log((p[kept] * np.exp((a - 1) * loss)).sum()) / (a - 1))
+    both = (p > 0) & (q > 0)
+    loss = np.log(p[both]) - np.log(q[both])
+    return float(np.log((p[both] * np.exp((a - 1) * loss)).sum()) / (a - 1))
 
 
 def skellam_exactly(a: float, shift: int, mu: float) -> float:
@@ -68,9 +68,9 @@ def test_the_bound_is_above_the_divergence_of_two_skellams(shift: int, mu: float
 def test_much_noise_is_as_good_as_gaussian_noise() -> None:
     event = SkellamShare(10_000, 5000.0, 1e7)
     gaussian = ORDERS[2:] * 5000**2 / (2 * 1e8)
-    found = skellam_rdp(ORDERS[2:], event, 10, "zero-out")
-    assert bool((found >= gaussian).all())
-    assert bool((found < gaussian * 1.01).all())
+    bound = skellam_rdp(ORDERS[2:], event, 10, "zero-out")
+    assert bool((bound >= gaussian).all())
+    assert bool((bound < gaussian * 1.01).all())
 
 
 def test_neighbours_are_one_norm_apart_or_two_and_shares_add_up() -> None:
@@ -80,8 +80,8 @@ def test_neighbours_are_one_norm_apart_or_two_and_shares_add_up() -> None:
         for honest in (1, 7):
             # sqrt(16) 10 is less than 10**2
             expected = shifted_rdp(ORDERS, times * 10, times * 40, 3.0 * honest)
-            found = skellam_rdp(ORDERS, event, honest, adjacency)
-            assert found.tolist() == expected.tolist()
+            bound = skellam_rdp(ORDERS, event, honest, adjacency)
+            assert bound.tolist() == expected.tolist()
     # of whole numbers the L1 norm is at most the square of the L2 norm
     wide = skellam_rdp(ORDERS, SkellamShare(10**6, 10.0, 3.0), 1, "replace-one")
     assert wide.tolist() == shifted_rdp(ORDERS, 20, 200, 3.0).tolist()
@@ -110,15 +110,15 @@ def coins_exactly(left: float, right: float, m: int, base: Floats) -> Floats:
 def test_one_message_of_one_coordinate_by_hand_and_one_that_becomes_nothing() -> None:
     # From 1/4 to 3/4: ln(1/16 / 3/4 + 9/16 / 1/4) = ln(7/3) a coin at order 2.
     event = BinomialCounts(1, 3, 0.25, 0.25)
-    found = poisson_binomial_rdp([2], event, 1, "replace-one")[0]
-    assert found == pytest.approx(3 * math.log(7 / 3) * (1 + SLACK))
+    bound = poisson_binomial_rdp([2], event, 1, "replace-one")[0]
+    assert bound == pytest.approx(3 * math.log(7 / 3) * (1 + SLACK))
     # From 1/2 to 3/4: ln(2 (1/16 + 9/16)) = ln(5/4), or in the other order ln(1/3 + 1) = ln(4/3).
-    found = poisson_binomial_rdp([2], event, 1, "zero-out")[0]
-    assert found == pytest.approx(3 * math.log(4 / 3) * (1 + SLACK))
+    bound = poisson_binomial_rdp([2], event, 1, "zero-out")[0]
+    assert bound == pytest.approx(3 * math.log(4 / 3) * (1 + SLACK))
     # The line from 0 to 0.4**2 and ln(5/3), at 0.2**2; from 0.1 to 0.3 it were 0.154.
     event = BinomialCounts(1, 1, 0.4, 0.2)
-    found = poisson_binomial_rdp([1.000001], event, 1, "zero-out")[0]
-    assert found == pytest.approx(math.log(5 / 3) / 4 * (1 + SLACK), rel=1e-4)
+    bound = poisson_binomial_rdp([1.000001], event, 1, "zero-out")[0]
+    assert bound == pytest.approx(math.log(5 / 3) / 4 * (1 + SLACK), rel=1e-4)
 
 
 @pytest.mark.parametrize("theta", [0.02, 0.1, 0.25])
@@ -179,13 +179,13 @@ def test_small_changes_cost_what_the_fisher_information_says() -> None:
     event = BinomialCounts(10**6, 5, 0.01, 0.4)
     for honest in (1, 10):
         gaussian = ORDERS / 2 * 4 * 5 * 0.4**2 / honest
-        found = poisson_binomial_rdp(ORDERS, event, honest, "zero-out")
-        assert bool((found >= gaussian).all())
-        assert bool((found <= 1.02 * gaussian).all())
+        bound = poisson_binomial_rdp(ORDERS, event, honest, "zero-out")
+        assert bool((bound >= gaussian).all())
+        assert bool((bound <= 1.02 * gaussian).all())
     # 1 / (1/4 * 3/4) a coin, more than on the way to 3/4
     event = BinomialCounts(10**6, 2, 0.25, 0.01)
-    found = poisson_binomial_rdp([1.000001], event, 1, "replace-one")[0]
-    assert found == pytest.approx(2 * 0.02**2 / 2 / 0.1875 * (1 + SLACK), rel=1e-4)
+    bound = poisson_binomial_rdp([1.000001], event, 1, "replace-one")[0]
+    assert bound == pytest.approx(2 * 0.02**2 / 2 / 0.1875 * (1 + SLACK), rel=1e-4)
 
 
 def test_groups_fit_whatever_the_others_do() -> None:
@@ -211,13 +211,13 @@ def test_more_honest_clients_hide_more_up_to_what_is_counted() -> None:
 
 def test_coins_in_groups_are_no_less_than_all_of_them() -> None:
     theta, honest, g = 0.2, 61, np.array([0.1])
-    found = one_coin(ORDERS, 0.3, g, theta, honest)[:, 0]
+    bound = one_coin(ORDERS, 0.3, g, theta, honest)[:, 0]
     worst = np.zeros(len(ORDERS))
     for k in range(honest):
         base = np.convolve(heads(k, 0.7), heads(honest - 1 - k, 0.3))
         worst = np.maximum(worst, coins_exactly(0.3, 0.4, 1, base))
-    assert bool((found >= worst).all())
-    assert bool((found <= 1.06 * worst).all())
+    assert bool((bound >= worst).all())
+    assert bool((bound <= 1.06 * worst).all())
 
 
 def test_coins_nearly_without_bias_are_refused() -> None:

@@ -213,13 +213,13 @@ def test_a_claim_holds_against_other_processes_and_ends_with_its_own(tmp_path: P
     first = claimer(60)
     assert said(first) == "True True"
     with Store(tmp_path) as store:
-        one, two, three = (Run(Cell(Scenario()), seed) for seed in (0, 1, 2))
-        assert not store.claim(one)
+        zeroth, two, three = (Run(Cell(Scenario()), seed) for seed in (0, 1, 2))
+        assert not store.claim(zeroth)
         assert store.claim(three)
         first.kill()
         first.wait()
-        assert store.claim(one)
-        store.release(one)
+        assert store.claim(zeroth)
+        store.release(zeroth)
         with claimer(0) as second:  # 0 is free again, 1 was never ours
             assert said(second) == "True True"
         assert store.claim(two)
@@ -311,8 +311,8 @@ def test_a_crash_is_recorded_and_the_sweep_goes_on(tmp_path: Path, moody: dict[s
     ended = sweep(tmp_path, text, "--workers", "1", env=moody)
     assert ended.returncode == 1
     assert "1 run failed; tracebacks: fedbench results " in ended.stderr
-    said = "moody:times=1, seed 0: failed: attack moody (package moody 1.0): craft in round 0 for "
-    assert said in ended.stdout
+    start = "moody:times=1, seed 0: failed: attack moody (package moody 1.0): craft in round 0 for "
+    assert start in ended.stdout
     assert " raised ZeroDivisionError: moody today\n" in ended.stdout
     assert len(records(tmp_path)) == 2
     (failure,) = failures(tmp_path)
@@ -347,10 +347,10 @@ def test_runs_of_a_worker_train_together_if_asked_to(tmp_path: Path) -> None:
     ended = sweep(tmp_path, TINY, "--together", "5", "--workers", "1")
     wall = time.monotonic() - start
     assert ended.returncode == 0, ended.stderr
-    found = list(records(tmp_path).values())
-    assert len(found) == RUNS
-    assert {record.environment.executor for record in found} == {"together"}
-    assert 0 < sum(record.timing.seconds for record in found) < wall  # each bears its share
+    plays = list(records(tmp_path).values())
+    assert len(plays) == RUNS
+    assert {record.environment.executor for record in plays} == {"together"}
+    assert 0 < sum(record.timing.seconds for record in plays) < wall  # each bears its share
 
 
 @pytest.mark.slow
@@ -398,12 +398,12 @@ def test_ctrl_c_while_workers_start_says_one_line(tmp_path: Path) -> None:
             time.sleep(0.01)
         time.sleep(0.3)
         os.killpg(stopped.pid, signal.SIGINT)
-        _, said = stopped.communicate(timeout=60)
+        _, complaint = stopped.communicate(timeout=60)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(stopped.pid, signal.SIGKILL)  # its workers, too
     assert stopped.returncode == 130
-    assert said == f"fedbench: stopped with {RUNS} runs left\n"
+    assert complaint == f"fedbench: stopped with {RUNS} runs left\n"
 
 
 @pytest.mark.slow
@@ -420,8 +420,8 @@ def test_the_attack_command_names_the_traceback_of_a_crash(
     assert len(list((tmp_path / "out").glob("*.json"))) == 2
     (line,) = (line for line in first.stdout.splitlines() if line.startswith("failed: "))
     assert ": attack moody (package moody 1.0): craft in round 0 for client" in line
-    said, _, place = line.partition("; see ")
-    assert said.endswith(" raised ZeroDivisionError: moody today")
+    line_start, _, place = line.partition("; see ")
+    assert line_start.endswith(" raised ZeroDivisionError: moody today")
     assert "in craft" in Failure.model_validate_json(Path(place).read_bytes()).traceback
     again = subprocess.run(command, capture_output=True, text=True, env=moody, timeout=300)
     assert again.returncode == 0, again.stderr
@@ -438,9 +438,9 @@ def test_lack_of_memory_means_smaller_chunks(
     text = attacked_by(f'"moody:times=2,how={how}"').replace('["fedavg", "signsgd"]', '"fedavg"')
     ended = sweep(tmp_path, text, "--executor", "stacked", "--workers", "1", env=moody)
     assert ended.returncode == 0, ended.stderr
-    found = {r.scenario.attack.partition(":")[0]: r for r in records(tmp_path).values()}
-    assert found["none"].environment.chunk == 32
-    assert found["moody"].environment.chunk == 2  # 32, 8, 2
+    plays = {r.scenario.attack.partition(":")[0]: r for r in records(tmp_path).values()}
+    assert plays["none"].environment.chunk == 32
+    assert plays["moody"].environment.chunk == 2  # 32, 8, 2
     assert Path(moody["DIARY"]).read_text().split() == [how] * 3
 
 
@@ -475,30 +475,30 @@ def test_two_sweeps_share_a_store_and_play_nothing_twice(tmp_path: Path) -> None
         subprocess.Popen([*command, "--workers", "1"], stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=300)[0] for process in pair]
+    outputs = [process.communicate(timeout=300)[0] for process in pair]
     assert [process.returncode for process in pair] == [0, 0]
     played = [
         line.split("] ")[1].split(": acc")[0]
-        for s in said
+        for s in outputs
         for line in s.splitlines()
         if ": acc" in line
     ]
     assert len(played) == len(set(played)) == RUNS
     assert len(records(tmp_path)) == RUNS
-    for text in said:  # each of them ends when all runs are done
+    for text in outputs:  # each of them ends when all runs are done
         assert f"{RUNS} of {RUNS} runs have a record" in text
 
 
 def marked(mark: str) -> list[int]:
     """Processes with this in their environment."""
-    found = []
+    plays = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
+                plays.append(int(path.parent.name))
         except OSError:  # it has ended, or is not ours
             continue
-    return found
+    return plays
 
 
 @pytest.mark.slow
@@ -533,7 +533,7 @@ def test_a_sweep_killed_three_times_ends_like_an_undisturbed_one(tmp_path: Path)
     assert last.returncode == 0
     played += re.findall(r"\] (.*): accuracy", last.stdout)
     assert len(played) == len(set(played))  # nothing was played twice and said so
-    one, other = records(calm), records(rough)
-    assert one.keys() == other.keys()
-    for name, record in one.items():
+    undisturbed, other = records(calm), records(rough)
+    assert undisturbed.keys() == other.keys()
+    for name, record in undisturbed.items():
         assert record.measured() == other[name].measured()

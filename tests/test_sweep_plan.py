@@ -31,9 +31,9 @@ def test_any_list_is_an_axis_and_the_plug_ins_vary_fastest(tmp_path: Path) -> No
         protocol = ["fedavg", "signsgd"]
         attack = "sign-flip"
     """
-    found = names(text, tmp_path)
-    assert len(found) == 2 * 2 * 2 * 2  # with the clean runs, which nobody wrote down
-    assert found[:3] == [
+    cells = names(text, tmp_path)
+    assert len(cells) == 2 * 2 * 2 * 2  # with the clean runs, which nobody wrote down
+    assert cells[:3] == [
         "fedavg + mean; rounds 2; malicious 0.1 / none",
         "fedavg + mean; rounds 2; malicious 0.1 / sign-flip",
         "signsgd + vote; rounds 2; malicious 0.1 / none",

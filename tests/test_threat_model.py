@@ -103,9 +103,9 @@ def test_an_attack_that_must_see_too_much_is_left_out(cap: str | None, fits: set
     axes = {"protocol": ("fsl",), "attack": names, "knowledge": (cap,)}
     cells, skipped = Grid(axes).cells()
     assert {cell.attack for cell in cells} - {"none"} == fits
-    assert {one.attack for one in skipped} == set(names) - fits
-    for one in skipped:
-        assert f"must be shown {'all + defense' if one.attack == 'dyn-opt' else ''}" in one.reason
+    assert {skip.attack for skip in skipped} == set(names) - fits
+    for skip in skipped:
+        assert f"must be shown {'all + defense' if skip.attack == 'dyn-opt' else ''}" in skip.reason
     if cap == "colluders":
         with pytest.raises(
             Incompatible, match=r"dyn-opt must be shown all \+ defense, but --knowledge c"
@@ -116,10 +116,10 @@ def test_an_attack_that_must_see_too_much_is_left_out(cap: str | None, fits: set
 def test_what_a_search_tried_and_how_often_it_asked_is_recorded(tmp_path: Path) -> None:
     setup = with_attack(Searching())
     run_state = RunState(setup.plugins.protocol.init(setup.shared))
-    one = play_round(setup, run_state, 0)
-    assert one.queries == 3
-    assert [strength for strength, _ in one.trace] == [1.0, 2.0, None]  # JSON has no infinity
-    assert one.trace[0][1] == one.trace[1][1]
+    r = play_round(setup, run_state, 0)
+    assert r.queries == 3
+    assert [strength for strength, _ in r.trace] == [1.0, 2.0, None]  # JSON has no infinity
+    assert r.trace[0][1] == r.trace[1][1]
     assert run_state.attack_seconds > 0
 
 

@@ -104,12 +104,12 @@ def test_a_launch_takes_what_the_footprint_of_its_clients_leaves_room_for(
     engine, clients = part(TWO[0], chunk=32)
     engine = dataclasses.replace(engine, chunk=32)
     assert engine.width == 32  # 32 of this network are nothing
-    one = footprint(NETWORK, 4)
-    monkeypatch.setattr("fedbench.executors.vmap.BUDGET", 2 * one + 1)
+    bytes_each = footprint(NETWORK, 4)
+    monkeypatch.setattr("fedbench.executors.vmap.BUDGET", 2 * bytes_each + 1)
     engine = dataclasses.replace(engine)
     assert engine.width == 2
     assert all(len(group) <= 2 for group in launches([(engine, clients)]))
-    monkeypatch.setattr("fedbench.executors.vmap.BUDGET", one // 2)
+    monkeypatch.setattr("fedbench.executors.vmap.BUDGET", bytes_each // 2)
     assert dataclasses.replace(engine).width == 1  # never none
     assert BUDGET == 1 << 29
     # A convolution of 3 channels on 4 x 4, a pool to 2 x 2, layers of 5 and 3. A sample keeps: the
@@ -156,14 +156,14 @@ def at_table(scenarios: list[Scenario]) -> dict[int, Record | BaseException]:
 @pytest.mark.slow
 def test_runs_of_a_table_are_those_that_would_have_been_played_alone() -> None:
     scenarios = [scenario(0), scenario(1), scenario(0, rounds=1), scenario(0, protocol="fsl")]
-    found = at_table(scenarios)
-    assert list(found) == [2, 0, 1, 3]  # the shortest leaves first
-    for name, one in enumerate(scenarios):
-        record, expected = found[name], play(one, executor="stacked")
+    records = at_table(scenarios)
+    assert list(records) == [2, 0, 1, 3]  # the shortest leaves first
+    for name, asked in enumerate(scenarios):
+        record, expected = records[name], play(asked, executor="stacked")
         assert isinstance(record, Record)
         assert record.environment.executor == "together"
         assert record.environment.chunk == 32
-        assert len(record.rounds) == one.rounds
+        assert len(record.rounds) == asked.rounds
         for mine, theirs in zip(record.rounds, expected.rounds, strict=True):
             assert mine.clients == theirs.clients
             assert mine.benign_uplink_bits == theirs.benign_uplink_bits
@@ -175,10 +175,10 @@ def test_runs_of_a_table_are_those_that_would_have_been_played_alone() -> None:
 @pytest.mark.slow
 def test_a_run_that_fails_leaves_the_others_alone() -> None:
     scenarios = [scenario(0), scenario(1, partition="dirichlet:beta=0"), scenario(2)]
-    found = at_table(scenarios)
-    assert isinstance(found[1], Exception)
-    assert isinstance(found[0], Record)
-    assert isinstance(found[2], Record)
+    records = at_table(scenarios)
+    assert isinstance(records[1], Exception)
+    assert isinstance(records[0], Record)
+    assert isinstance(records[2], Record)
 
 
 def test_a_launch_that_fails_is_its_own_runs_failure() -> None:

@@ -62,8 +62,8 @@ def test_the_plausible_mistakes_give_other_answers(case: dict[str, Any]) -> None
 
 
 def test_every_rule_and_every_prefilter_has_a_vector() -> None:
-    told = {
+    shown = {
         registry.split(link)[0] for c in NAMED.values() for link in registry.links(c["defense"])
     }
     by_chance = {"bucketing", "oracle"}  # draws, and the truth of a round: no vector can say them
-    assert {*registry.names("defense"), *registry.names("prefilter")} - by_chance <= told
+    assert {*registry.names("defense"), *registry.names("prefilter")} - by_chance <= shown

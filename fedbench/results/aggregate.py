@@ -1,7 +1,5 @@
 """Aggregation of runs over their seeds: means, intervals, and the cells of a store."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ Ten thousand records are read in a second; building them, and importing what the
 take a minute. A record in another layout than ours is left to `fedbench.experiment.record`.
 """
 
-from __future__ import annotations
-
 import typing
 from functools import cache
 from typing import Any

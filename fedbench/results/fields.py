@@ -3,8 +3,6 @@
 No module that reads a store imports torch: a question is answered before that is loaded.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Records from files, and the cells that they belong to."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import gzip

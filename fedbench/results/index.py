@@ -4,8 +4,6 @@ The index is kept in the user's own folder of caches and never in the store: a s
 somebody else, and an index in it could say what no record does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

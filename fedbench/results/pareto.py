@@ -1,7 +1,5 @@
 """Pareto fronts of systems that are compared by several numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 

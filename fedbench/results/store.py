@@ -1,7 +1,5 @@
 """A folder of records: finished runs, failed runs, and the runs that processes have claimed."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Warnings about a table: flags of its runs, and doubts that only several runs can raise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 

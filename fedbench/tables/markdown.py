@@ -1,7 +1,5 @@
 """Tables and lists in Markdown."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Numbers as text for people: shares in percent, bits, epsilons, counts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 NONE = "n/a"

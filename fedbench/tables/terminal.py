@@ -1,7 +1,5 @@
 """Tables for terminals: by rich, or as plain lines of text where there are thousands of them."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -343,6 +343,19 @@ def test_coins_draw_rounds_of_different_sizes_and_nobody_is_drawn_twice() -> Non
     assert all(len(set(ids)) == len(ids) for ids in rounds)
 
 
+def test_a_server_that_adds_noise_weighs_all_alike_and_does_not_tell_how_many_came() -> None:
+    setup = prepare(PRIVATE, "cpu")
+    central = dataclasses.replace(setup.plugins, mechanism=DPFedAvg())
+    private = dataclasses.replace(setup, plugins=central)
+    received = FloatVectors(torch.zeros(3, 2))
+    assert setup.announced(received) == 3
+    assert private.announced(received) == PRIVATE.per_round
+    weights = setup.population.sizes[:3].tolist()
+    assert len(set(weights)) > 1
+    assert setup.view([0, 1, 2], received, 0).weights.tolist() == weights
+    assert private.view([0, 1, 2], received, 0).weights.tolist() == [1, 1, 1]
+
+
 @pytest.mark.slow
 def test_central_noise_is_added_also_when_nobody_came() -> None:
     scenario = PRIVATE.model_copy(

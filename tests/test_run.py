@@ -410,6 +410,8 @@ def test_the_server_prepares_for_the_declared_share_and_not_for_the_truth_of_a_r
         assert load_plugins(asked).defense.f == 2
     declared = SMALL.model_copy(update={"defense": "trimmed-mean", "declared": 0.0})
     assert load_plugins(declared).defense.f == 0
+    rounded = {"defense": "trimmed-mean", "clients": 25, "per_round": 25, "declared": 0.28}
+    assert load_plugins(SMALL.model_copy(update=rounded)).defense.f == 7  # .28 * 25 > 7 in floats
     resolved = resolve(SMALL.model_copy(update={"defense": "trimmed-mean"})).scenario
     assert resolved.defense == "trimmed-mean:f=2"
 

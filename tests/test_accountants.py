@@ -88,12 +88,12 @@ def test_the_rdp_of_a_few_orders_is_that_of_all(d: int, radius: float, times: in
     participation = exposed(times=times)
     every = times * amplification.mask_rdp(ORDERS, d, 0.0, 0.2, 2 * radius).epsilon
     best, _ = rdp_to_dp(ORDERS, every, 1e-5)
-    found = price(MaskSample(d, 0.0, 0.2, radius), participation, 1e-5).bounds["rdp"]
-    assert best <= found <= 1.002 * best
+    cost = price(MaskSample(d, 0.0, 0.2, radius), participation, 1e-5).bounds["rdp"]
+    assert best <= cost <= 1.002 * best
     every = times * sign_rdp(ORDERS, d, 1.0).epsilon
     best, _ = rdp_to_dp(ORDERS, every, 1e-5)
-    found = price(NoisySigns(d, 1.0), participation, 1e-5).bounds["rdp"]
-    assert best <= found <= 1.0005 * best
+    cost = price(NoisySigns(d, 1.0), participation, 1e-5).bounds["rdp"]
+    assert best <= cost <= 1.0005 * best
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
@@ -102,12 +102,12 @@ def test_the_least_bound_wins_and_more_costs_more(event: DpEvent) -> None:
     if isinstance(event, GaussianSum):
         views = [exposed(sees="model"), exposed(sees="model", sampling="poisson")]
     for participation in views:
-        found = price(event, participation, 1e-5)
-        assert found.epsilon == min(found.bounds.values()) == found.bounds[found.winner]
-        assert found.epsilon > 0
+        cost = price(event, participation, 1e-5)
+        assert cost.epsilon == min(cost.bounds.values()) == cost.bounds[cost.winner]
+        assert cost.epsilon > 0
         more = price(event, dataclasses.replace(participation, rounds=400, times=40), 1e-5)
-        assert more.epsilon > found.epsilon
-        assert price(event, participation, 1e-7).epsilon > found.epsilon
+        assert more.epsilon > cost.epsilon
+        assert price(event, participation, 1e-7).epsilon > cost.epsilon
 
 
 @pytest.mark.parametrize("event", EVENTS[:3], ids=["ball", "cube", "bits"])
@@ -248,20 +248,20 @@ def test_a_record_says_what_its_epsilon_covers() -> None:
     spent = [r.epsilon for r in record.rounds]
     assert all(x is not None for x in spent)
     assert spent == sorted(spent)  # type: ignore[type-var]
-    said = record.privacy
-    assert said is not None
-    assert said.epsilon == record.result.epsilon == spent[-1]
-    assert (said.delta, said.unit, said.adjacency) == (1e-4, "client", "replace-one")
-    assert said.bounds[said.winner] == said.epsilon
-    most = max(Counter(i for one in record.rounds for i in one.clients).values())
-    assert said.sampler == f"visible, {most} of 4 rounds"
-    assert said.sees == "messages"
-    assert said.paper is not None
-    assert said.paper > said.epsilon  # type: ignore[operator]
-    assert said.note == ""
+    privacy = record.privacy
+    assert privacy is not None
+    assert privacy.epsilon == record.result.epsilon == spent[-1]
+    assert (privacy.delta, privacy.unit, privacy.adjacency) == (1e-4, "client", "replace-one")
+    assert privacy.bounds[privacy.winner] == privacy.epsilon
+    most = max(Counter(i for r in record.rounds for i in r.clients).values())
+    assert privacy.sampler == f"visible, {most} of 4 rounds"
+    assert privacy.sees == "messages"
+    assert privacy.paper is not None
+    assert privacy.paper > privacy.epsilon  # type: ignore[operator]
+    assert privacy.note == ""
     participation = Participation(4, most, 20, 6, 6)
     event = MaskSample(record.parameters, 0.0, 0.2, 0.5)
-    assert said.epsilon == price(event, participation, 1e-4).epsilon
+    assert privacy.epsilon == price(event, participation, 1e-4).epsilon
 
 
 @pytest.mark.slow

@@ -13,7 +13,9 @@ from fedbench.adversary.metrics import detection, effect
 from fedbench.api import Defense, Memory, ServerView, hooks
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
+from fedbench.core.rng import Key
 from fedbench.core.settings import note, restored_after
+from fedbench.core.trees import Tree
 from fedbench.data.dataset import Data
 from fedbench.executors.multi_run import now, settings_restorer
 from fedbench.executors.training import Client, Executor
@@ -92,14 +94,12 @@ def begin(setup: Setup) -> RunState:
 def play_round(setup: Setup, state: RunState, step: int) -> Round:
     """Play one round; ``state`` becomes what it is one round later."""
     plugins = setup.plugins
-    mechanism = plugins.mechanism
 
     # 1  the server samples clients and sends; they get what the bytes say
     with span("broadcast"):
         ids = setup.sample(step)
         down, broadcast = send(setup, state.server, ids, step)
-        rows = [broadcast.take([row]) for row in range(len(broadcast))]
-        trees = [ask(plugins.protocol, "receive", dict, setup.shared, row) for row in rows]
+        trees = receive(setup, broadcast)
 
     # 2  every client trains, the malicious ones as if honest
     with span("train"):
@@ -109,17 +109,10 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     # 3  mechanism and compression: from here on only the alphabet exists
     with span("compress"):
         keys = [client.key for client in clients]
-        noise = setup.noise(ids, step)
-        complies = ~setup.noncompliant[ids]
         idle = ask(plugins.protocol, "idle", Tensor, setup.shared, broadcast)
-        updates, state.mechanism = protect_updates(
-            mechanism, updates, idle, noise, complies, state.mechanism
+        updates, honest = messages(
+            setup, state, ids, keys, updates, memories, idle, broadcast, step
         )
-        honest, remembered = compress(
-            plugins.protocol, setup.shared, updates, keys, memories, broadcast
-        )
-        honest = protect_payload(mechanism, honest, noise, complies)
-        state.memories |= dict(zip(ids, remembered, strict=True))
         if state.defense is None:
             state.defense = Hook(plugins.defense, "init", step).returned(object, honest.spec)
 
@@ -171,21 +164,14 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         step_server(setup, state, received, aggregate, view)
 
     # 8  what was given away is priced, what travelled is counted, what is deployed is evaluated
-    spend(setup, state.ledger, ids, complies)
+    spend(setup, state.ledger, ids, ~setup.noncompliant[ids])
     with span("evaluate"):
-        if is_evaluated(setup.scenario, step):
-            state.score = evaluate(setup, state.server, step)
-            achieved |= evaluated(setup, state)
-        state.local_accuracies = local_accuracies(
-            setup, state.local_accuracies, ids, broadcast, honest
-        )
-    own = state.local_accuracies.values()
+        achieved |= accuracies(setup, state, ids, broadcast, honest, step)
     return Round(
         step=step,
         clients=ids,
         skipped=not ready,
         entropy_bits=entropy_bits(honest, ~malicious),
-        local_accuracy=statistics.fmean(own) if own else None,
         **forged.fields,
         **achieved,
         **traffic(setup, honest, packets, down, accepted, malicious),
@@ -202,10 +188,41 @@ def send(setup: Setup, server: Any, ids: Sequence[int], step: int) -> tuple[list
     return packets, received
 
 
+def receive(setup: Setup, broadcast: Payload) -> list[Tree]:
+    """Return the tree that clients make of each row of the broadcast."""
+    rows = [broadcast.take([row]) for row in range(len(broadcast))]
+    return [ask(setup.plugins.protocol, "receive", dict, setup.shared, row) for row in rows]
+
+
 def train(executor: Executor, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
     """``(n, d)`` updates of the clients, and what each of them remembers."""
     with Hook(executor.protocol, "local_update"):
         return executor.train(clients)
+
+
+def messages(
+    setup: Setup,
+    state: RunState,
+    ids: Sequence[int],
+    keys: Sequence[Key],
+    updates: Tensor,
+    memories: Sequence[Memory],
+    idle: Tensor,
+    broadcast: Payload,
+    step: int,
+) -> tuple[Tensor, Payload]:
+    """Protect and compress ``updates (n, d)``; return them, and the ``n`` honest messages."""
+    mechanism = setup.plugins.mechanism
+    noise = setup.noise(ids, step)
+    complies = ~setup.noncompliant[ids]
+    updates, state.mechanism = protect_updates(
+        mechanism, updates, idle, noise, complies, state.mechanism
+    )
+    honest, remembered = compress(
+        setup.plugins.protocol, setup.shared, updates, keys, memories, broadcast
+    )
+    state.memories |= dict(zip(ids, remembered, strict=True))
+    return updates, protect_payload(mechanism, honest, noise, complies)
 
 
 def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], trees: Sequence[Any]) -> bool:
@@ -255,3 +272,21 @@ def step_server(
         setup.announced(received),
         setup.secret.key("server", step),
     )
+
+
+def accuracies(
+    setup: Setup,
+    state: RunState,
+    ids: Sequence[int],
+    broadcast: Payload,
+    honest: Payload,
+    step: int,
+) -> dict[str, Any]:
+    """Evaluate the deployed model, where it is the round for it, and the clients' own models."""
+    fields = {}
+    if is_evaluated(setup.scenario, step):
+        state.score = evaluate(setup, state.server, step)
+        fields = evaluated(setup, state)
+    state.local_accuracies = local_accuracies(setup, state.local_accuracies, ids, broadcast, honest)
+    own = state.local_accuracies.values()
+    return fields | {"local_accuracy": statistics.fmean(own) if own else None}

@@ -16,7 +16,7 @@ from fedbench.executors.training import Loop, Schedule
 from fedbench.models.network import ConvNet
 from fedbench.payload import FloatVectors, Payload
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.testing import example_clients, example_situation
+from fedbench.testing import example_clients, example_context
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.min_max import MinMax
 from fedbench_attacks.opt_ipm import OptIPM
@@ -33,7 +33,7 @@ OTHERS = ["alie", "dyn-opt", "ipm", "min-max", "min-sum", "opt-alie", "opt-ipm",
 
 def honest(n: int = 9, d: int = 40, rule: Any = None) -> AttackContext:
     x = Key(0).normal(n, d) + 0.3
-    return example_situation(FloatVectors(x), rule or Median(), range(M))
+    return example_context(FloatVectors(x), rule or Median(), range(M))
 
 
 def crafted(attack: Attack, here: AttackContext) -> Tensor:
@@ -72,7 +72,7 @@ def test_d12_the_gamma_of_min_max_has_no_cap_and_never_violates_its_bound() -> N
     # Two clients far from 200 that hardly differ: deviations are small, the longest distance not.
     x = 0.001 * Key(1).normal(204, 40)
     x[-2:, 0] = torch.tensor([10.0, -10.0])
-    here = example_situation(FloatVectors(x), Median(), range(M))
+    here = example_context(FloatVectors(x), Median(), range(M))
     benign = x[M:].double()
     bound = torch.cdist(benign, benign).max()
     for direction in ("std", "sign", "unit"):
@@ -93,7 +93,7 @@ def test_d13_what_is_flipped_is_the_update_and_not_the_weights() -> None:
     updates, memory = Loop(protocol, shared, Schedule(epochs=1, batch_size=4)).train(clients)
     honest, _ = protocol.message(shared, updates, [c.key for c in clients], memory)
     weights = shared.layout.flatten(clients[0].tree)
-    here = replace(example_situation(honest, Mean()), updates=updates)
+    here = replace(example_context(honest, Mean()), updates=updates)
     packets = forge(SignFlip(), here, {}).among(here.honest)
     sent, _ = FloatVectors.decode(packets, honest.spec)
     assert sent is not None

@@ -25,8 +25,8 @@ from fedbench.testing import (
     assert_rounded_alike,
     doubled,
     example_clients,
+    example_context,
     example_payloads,
-    example_situation,
     in_float64,
 )
 from fedbench_attacks.dba import DBA
@@ -59,10 +59,10 @@ def pool(count: int = 10) -> Data:
 def crafted(attack: Attack, trained: Tensor, n: int = 4, idle: float = 0.0) -> Tensor:
     """What the server gets of two colluders, of ``n`` clients that all send 1, 2, 2 honestly."""
     payload = FloatVectors(torch.tensor([[1.0, 2.0, 2.0]]).repeat(n, 1))
-    situation = dataclasses.replace(
-        example_situation(payload, Mean()), trained=trained, idle=torch.full_like(payload.x, idle)
+    context = dataclasses.replace(
+        example_context(payload, Mean()), trained=trained, idle=torch.full_like(payload.x, idle)
     )
-    packets = forge(attack, situation, {}).among(situation.honest)
+    packets = forge(attack, context, {}).among(context.honest)
     received, _ = FloatVectors.decode(packets, payload.spec)
     assert received is not None
     return received.x[:2]
@@ -140,11 +140,11 @@ def test_the_replacing_update_is_scaled_by_rows_over_colluders_and_replaces_the_
     assert crafted(ModelReplacement(scale=4.0), trained, n=5).tolist() == [[12.0] * 3] * 2
     payload = FloatVectors(torch.zeros(8, 3))
     trained = torch.tensor([[1.0, 2.0, 3.0]]).repeat(2, 1)
-    situation = dataclasses.replace(example_situation(payload, Mean()), trained=trained)
-    packets = forge(ModelReplacement(), situation, {}).among(situation.honest)
+    context = dataclasses.replace(example_context(payload, Mean()), trained=trained)
+    packets = forge(ModelReplacement(), context, {}).among(context.honest)
     received, _ = FloatVectors.decode(packets, payload.spec)
     assert received is not None
-    aggregate, _ = Mean().aggregate(received, None, situation.view)
+    aggregate, _ = Mean().aggregate(received, None, context.view)
     assert aggregate.tolist() == [1.0, 2.0, 3.0]
 
 
@@ -199,8 +199,8 @@ def trained(attack: Attack, executor: Any, clients: Any, honest: Tensor, before:
 
 @pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)
 def test_every_alphabet_carries_a_replacement_that_is_legal(payload: Any) -> None:
-    situation = example_situation(payload, Mean())
-    view = attack_view(ModelReplacement(), situation)
+    context = example_context(payload, Mean())
+    view = attack_view(ModelReplacement(), context)
     sent, _ = ModelReplacement().craft(view, None)
     assert view.notes == {"scale": len(payload) / 2}
     sent.check()
@@ -213,11 +213,11 @@ def test_a_larger_share_and_a_larger_scale_move_the_mean_further() -> None:
         executor = Loop(protocol, SHARED, Schedule(1, 4))
         honest, _ = executor.train(clients)
         payload = FloatVectors(honest)
-        situation = dataclasses.replace(
-            example_situation(payload, Mean(), [1, 3]),
+        context = dataclasses.replace(
+            example_context(payload, Mean(), [1, 3]),
             trained=trained(attack, executor, clients, honest, None),
         )
-        packets = forge(attack, situation, {}).among(situation.honest)
+        packets = forge(attack, context, {}).among(context.honest)
         received, _ = FloatVectors.decode(packets, payload.spec)
         assert received is not None
         return float((received.x.mean(dim=0) - honest.mean(dim=0)).norm())

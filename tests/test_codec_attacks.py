@@ -22,7 +22,7 @@ from fedbench.payload import Payload, ScaledSigns, SparseVectors, same
 from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.ef_signsgd import EFSignSGD
 from fedbench.run import play_round
-from fedbench.testing import example_payloads, example_situation
+from fedbench.testing import example_context, example_payloads
 from fedbench_attacks.index_concentration import IndexConcentration
 from fedbench_attacks.scale_field import ScaleField
 from fedbench_attacks.seed_grinding import SeedGrinding, encoded
@@ -101,16 +101,16 @@ def test_the_scale_field_keeps_the_symbols_plausible_and_flips_them() -> None:
     x = Key(0).normal(3, SHARED.layout.d)
     own = EFSignSGD().compress(SHARED, x, x[:, :0], [Key(i) for i in range(3)])
     assert isinstance(own, ScaledSigns)
-    (sent, _) = ScaleField(factor=10.0).craft(attack_view(ScaleField(), situation(own)), None)
+    (sent, _) = ScaleField(factor=10.0).craft(attack_view(ScaleField(), context(own)), None)
     assert isinstance(sent, ScaledSigns)
     assert torch.equal(sent.positive, ~own.positive[:1])
     assert torch.equal(sent.scales, own.scales[:1] * 10)
-    (loud, _) = ScaleField(factor=1e300).craft(attack_view(ScaleField(), situation(own)), None)
+    (loud, _) = ScaleField(factor=1e300).craft(attack_view(ScaleField(), context(own)), None)
     assert bool(loud.passes("finite").all())
 
 
-def situation(payload: Payload, rows: tuple[int, ...] = (0,)) -> AttackContext:
-    return example_situation(payload, Mean(), rows)
+def context(payload: Payload, rows: tuple[int, ...] = (0,)) -> AttackContext:
+    return example_context(payload, Mean(), rows)
 
 
 @pytest.mark.parametrize("name", ["eden:bits=0.5", "randk:k=0.2"])
@@ -119,7 +119,7 @@ def test_grinding_finds_the_best_of_its_seeds(name: str) -> None:
     own: Any = protocol.compress(SHARED, x, x[:, :0], [Key(2)])
     left = []
     for tries in (1, 4, 40):
-        view = attack_view(SeedGrinding(), dataclasses.replace(situation(own), updates=x))
+        view = attack_view(SeedGrinding(), dataclasses.replace(context(own), updates=x))
         sent: Any = SeedGrinding(tries=tries).craft(view, None)[0]
         assert bool(sent.passes("range").all())
         length = float(sent.values().norm() / own.values().norm())
@@ -150,7 +150,7 @@ def test_indices_are_spent_where_nobody_contradicts_and_show_in_the_record() -> 
     )
     index = torch.zeros(3, 2, dtype=torch.int64)
     payload = SparseVectors(index, torch.zeros(3, 2), torch.zeros(3, 0), 6).nearest(rows)
-    round_ = dataclasses.replace(situation(payload), updates=rows)
+    round_ = dataclasses.replace(context(payload), updates=rows)
     view = attack_view(IndexConcentration(), round_)
     sent, _ = IndexConcentration().craft(view, None)
     assert isinstance(sent, SparseVectors)
@@ -171,7 +171,7 @@ def test_headers_are_compared_row_by_row_among_the_accepted() -> None:
     forged.scales[1] *= 50
     forged.scales[4] *= 1000  # benign: not looked at
     everyone = torch.ones(5, dtype=torch.bool)
-    round_ = situation(payload, (0, 1))
+    round_ = context(payload, (0, 1))
     assert forged_headers(round_, forged, everyone) == {"scales": pytest.approx(50)}
     without = torch.tensor([True, False, True, True, True])
     assert forged_headers(round_, forged.take([0, 2, 3, 4]), without) == {
@@ -189,7 +189,7 @@ def test_headers_are_compared_row_by_row_among_the_accepted() -> None:
         torch.ones(2, 2).bool(), torch.tensor([[4.0, 0.001]] * 2), torch.zeros(2, 0), (1, 1)
     )
     forged = dataclasses.replace(own, scales=torch.tensor([[4.0, 4.0], [9.0, 9.0]]))
-    headers = forged_headers(situation(own), forged, torch.ones(2).bool())
+    headers = forged_headers(context(own), forged, torch.ones(2).bool())
     assert headers == {"scales": pytest.approx(1000)}  # of a thousandth of the row's largest
 
 

@@ -21,8 +21,8 @@ from fedbench.testing import (
     check_payload,
     check_prefilter,
     check_protocol,
+    example_context,
     example_payloads,
-    example_situation,
 )
 from fedbench_defenses.mean import Mean
 from fedbench_defenses.reputation_clipping import ReputationClipping
@@ -111,13 +111,13 @@ def test_whatever_is_accepted_has_a_finite_aggregate(name: str, rule: str) -> No
     for payload in example_payloads():
         if not isinstance(payload, attack.accepts) or server.refuses(type(payload)):
             continue
-        situation = example_situation(payload, server)
-        packets = forge(attack, situation, {}).among(situation.honest)
+        context = example_context(payload, server)
+        packets = forge(attack, context, {}).among(context.honest)
         received, accepted = type(payload).decode(packets, payload.spec)
         assert received is not None
-        assert bool(accepted[len(situation.owned.rows) :].all())
+        assert bool(accepted[len(context.owned.rows) :].all())
         assert bool(accepted.all()) != (name == "malformed")
-        view = situation.view.take(accepted)
+        view = context.view.take(accepted)
         assert server.ready(view)
         out, _ = server.aggregate(received, server.init(payload.spec), view)
         assert bool(torch.isfinite(out).all())

@@ -22,7 +22,7 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.payload import BinaryMasks, FloatVectors, same
 from fedbench.results.gather import shortened
 from fedbench.sweep.grid import Grid
-from fedbench.testing import example_payloads, example_situation
+from fedbench.testing import example_context, example_payloads
 from fedbench.testing.defenses import answer, view_of
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_defenses.foolsgold import FoolsGold
@@ -185,15 +185,15 @@ def test_the_truth_and_the_root_are_shown_only_to_who_needs_them() -> None:
 
 def test_an_attackers_questions_leave_no_findings_and_move_nothing_where_undefined() -> None:
     x = torch.arange(9.0)[:, None].repeat(1, 3) ** 2
-    situation = example_situation(FloatVectors(x), MultiKrum(f=2))
-    view = attack_view(DynOpt(), situation)
+    context = example_context(FloatVectors(x), MultiKrum(f=2))
+    view = attack_view(DynOpt(), context)
     assert view.defense is not None
     view.defense(view.own)
-    assert situation.view.findings.kept is None
-    assert situation.view.findings.notes == {}
+    assert context.view.findings.kept is None
+    assert context.view.findings.notes == {}
     x = torch.arange(12.0)[:, None].repeat(1, 3) ** 2
-    situation = example_situation(FloatVectors(x), MultiKrum(f=5))  # 13 rows are needed
-    view = attack_view(DynOpt(), situation)
+    context = example_context(FloatVectors(x), MultiKrum(f=5))  # 13 rows are needed
+    view = attack_view(DynOpt(), context)
     assert view.defense is not None
     assert view.defense(view.own).tolist() == x.mean(dim=0).tolist()
 
@@ -202,9 +202,9 @@ def test_who_may_not_read_the_others_does_not_ask_about_what_they_sent_earlier()
     rule, x = FoolsGold(), torch.arange(12.0).reshape(6, 2).sin()
     answers = []
     for earlier in (x[2:].cos(), x[2:].flip(0)):  # what the benign clients once sent
-        situation = example_situation(FloatVectors(x), rule)
+        context = example_context(FloatVectors(x), rule)
         past = dict(zip(range(2, 6), earlier, strict=True))
-        asked = dataclasses.replace(situation, defense_state=past)
+        asked = dataclasses.replace(context, defense_state=past)
         view = attack_view(DynOpt(knows="colluders"), asked)
         assert view.defense is not None
         answers.append(view.defense(view.own).tolist())
@@ -344,7 +344,7 @@ def test_nothing_is_asked_again_where_the_server_got_the_honest_messages() -> No
 
     honest = FloatVectors(Key(0).normal(4, 6))
     view = view_of(honest)
-    situation: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         honest=honest,
         owned=OwnedRows(torch.tensor([1]), [1], [0], 1, Secret.of(0, "test")),
         defense=Counted(),
@@ -354,11 +354,11 @@ def test_nothing_is_asked_again_where_the_server_got_the_honest_messages() -> No
     everybody = torch.ones(4, dtype=torch.bool)
     same = FloatVectors(honest.x.clone())
     aggregate = honest.x.mean(dim=0)
-    result = effect(situation, same, everybody, aggregate)
+    result = effect(context, same, everybody, aggregate)
     assert result == {"gain": 0.0, "gain_mean": 0.0, "headers": {}}
     assert not calls
     moved = FloatVectors(honest.x + torch.tensor([[0.0], [1.0], [0.0], [0.0]]))
-    result = effect(situation, moved, everybody, moved.x.mean(dim=0))
+    result = effect(context, moved, everybody, moved.x.mean(dim=0))
     assert result["gain"] > 0
     assert result["gain_mean"] > 0
     assert calls == [1]

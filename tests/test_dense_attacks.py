@@ -14,7 +14,7 @@ from fedbench.api import Attack, AttackView, Gradient, Knowledge, Local
 from fedbench.core.rng import Key
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import BinaryMasks, FloatVectors, Payload
-from fedbench.testing import example_situation
+from fedbench.testing import example_context
 from fedbench_attacks.alie import ALIE, largest_z
 from fedbench_attacks.free_rider import FreeRider
 from fedbench_attacks.ipm import IPM
@@ -31,9 +31,9 @@ M = 2
 OWN = [[100.0], [-40.0]]  # of the colluders as if honest: nothing below may depend on them
 
 
-def situation(*benign: list[float], own: list[list[float]] | None = None) -> AttackContext:
+def context(*benign: list[float], own: list[list[float]] | None = None) -> AttackContext:
     x = torch.tensor([*(own or OWN), *benign])
-    return example_situation(FloatVectors(x), Mean(), range(M))
+    return example_context(FloatVectors(x), Mean(), range(M))
 
 
 def sent(attack: Attack, here: AttackContext, memory: Any = None) -> tuple[AttackView, Tensor]:
@@ -46,18 +46,18 @@ def sent(attack: Attack, here: AttackContext, memory: Any = None) -> tuple[Attac
 def honest(seed: int = 0, n: int = 9, d: int = 40) -> AttackContext:
     key = Key(seed)
     x = key.normal(n, d) * (key.fold("scale").uniform(n)[:, None] * 4 + 0.2)
-    return example_situation(FloatVectors(x + key.fold("mean").normal(d)), Mean(), range(M))
+    return example_context(FloatVectors(x + key.fold("mean").normal(d)), Mean(), range(M))
 
 
 def test_ipm_sends_minus_eps_times_the_benign_mean_and_mirrors_masks() -> None:
-    here = situation([1.0], [2.0], [6.0])
+    here = context([1.0], [2.0], [6.0])
     assert sent(IPM(), here)[1].tolist() == [[-1.5], [-1.5]]  # -0.5 * 3
     assert sent(IPM(eps=100), here)[1].tolist() == [[-300.0], [-300.0]]
     assert sent(IPM(knows="colluders"), here)[1].tolist() == [[-15.0], [-15.0]]  # -0.5 * 30
     # A mean of 3/4 becomes 1/2 - 1/2 * 1/4 = 3/8, which is no longer a one; 1/4 becomes 5/8.
     bits = torch.tensor([[1, 0]] * M + [[1, 0], [1, 0], [1, 1], [0, 0]]).bool()
     payload = BinaryMasks(bits, torch.zeros(6, 0))
-    _, values = sent(IPM(via="wire"), example_situation(payload, Mean(), range(M)))
+    _, values = sent(IPM(via="wire"), example_context(payload, Mean(), range(M)))
     assert values.tolist() == [[0.0, 1.0]] * M
 
 
@@ -71,7 +71,7 @@ def test_ipm_turns_a_plain_mean_as_soon_as_eps_outnumbers_the_benign() -> None:
 
 
 def test_sign_flip_of_the_mean_is_that_and_reads_what_it_needs() -> None:
-    here = situation([1.0], [2.0], [6.0])
+    here = context([1.0], [2.0], [6.0])
     assert sent(SignFlip(of="mean", scale=2.0), here)[1].tolist() == [[-6.0], [-6.0]]
     assert sent(SignFlip(of="mean", knows="colluders"), here)[1].tolist() == [[-30.0]] * 2
     assert sent(SignFlip(scale=2.0), here)[1].tolist() == [[-200.0], [80.0]]
@@ -88,27 +88,27 @@ def test_alie_sends_the_mean_minus_the_z_of_its_paper_with_ddof_1() -> None:
     assert largest_z(2, 1) == -4.0
     assert largest_z(4, 4) == 0.0
     # mean 3, std sqrt((4 + 1 + 9) / 2) = 2.645751; with ddof 0 it would be 2.160247.
-    view, rows = sent(ALIE(), situation([1.0], [2.0], [6.0]))
+    view, rows = sent(ALIE(), context([1.0], [2.0], [6.0]))
     assert rows[:, 0].tolist() == pytest.approx([3 - 0.430727 * 2.645751] * 2, abs=1e-5)
     assert view.notes["z"] == pytest.approx(0.430727, abs=1e-6)
-    assert sent(ALIE(z=2.0), situation([1.0], [2.0], [6.0]))[1][0].item() == pytest.approx(
+    assert sent(ALIE(z=2.0), context([1.0], [2.0], [6.0]))[1][0].item() == pytest.approx(
         3 - 2 * 2.645751, abs=1e-5
     )
 
 
 def test_min_max_goes_to_the_farther_end_of_the_longest_distance_or_stays() -> None:
     # mean 2, std sqrt(7); the longest distance is 5, and 5 below the row at 5 is 0.
-    view, rows = sent(MinMax(), situation([0.0], [1.0], [5.0]))
+    view, rows = sent(MinMax(), context([0.0], [1.0], [5.0]))
     assert rows[:, 0].tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
     assert view.notes["gamma"] == pytest.approx(2 / math.sqrt(7))
     for attack in (MinMax(), MinSum(), MinMax(direction="sign")):
-        assert sent(attack, situation([3.0], [3.0]))[1].tolist() == [[3.0], [3.0]]
+        assert sent(attack, context([3.0], [3.0]))[1].tolist() == [[3.0], [3.0]]
 
 
 @pytest.mark.parametrize(("bound", "expected"), [("max", -1.0), ("min", 1.0)])
 def test_min_sum_in_one_dimension(bound: Any, expected: float) -> None:
     # Sums of squared distances: 26, 17, 41. Of v they are 3 (v - 2)^2 + 14: v = -1 or 1.
-    _, rows = sent(MinSum(bound=bound), situation([0.0], [1.0], [5.0]))
+    _, rows = sent(MinSum(bound=bound), context([0.0], [1.0], [5.0]))
     assert rows[:, 0].tolist() == pytest.approx([expected] * 2, abs=1e-6)
 
 
@@ -136,7 +136,7 @@ def test_min_max_and_min_sum_sit_exactly_on_their_bounds(direction: Any, seed: i
 def test_noise_is_as_long_as_what_was_learned_times_scale() -> None:
     d = 20_000
     x = torch.cat([torch.full((1, d), 2.0), torch.full((1, d), -7.0), torch.ones(1, d)])
-    here = example_situation(FloatVectors(x), Mean(), range(M))
+    here = example_context(FloatVectors(x), Mean(), range(M))
     view, rows = sent(NoiseAttack(scale=3.0), here)
     assert rows.std(dim=1).tolist() == pytest.approx([6.0, 21.0], rel=0.03)
     assert rows.mean(dim=1).tolist() == pytest.approx([0.0, 0.0], abs=0.5)
@@ -146,7 +146,7 @@ def test_noise_is_as_long_as_what_was_learned_times_scale() -> None:
     assert NoiseAttack().needs() == Knowledge()
     assert view.notes == {}
     # Of an update 0.5 + 0.1, where 0.5 is what was received, 0.1 was learned.
-    here = example_situation(FloatVectors(torch.full((3, 20_000), 0.6)), Mean(), range(M))
+    here = example_context(FloatVectors(torch.full((3, 20_000), 0.6)), Mean(), range(M))
     here = dataclasses.replace(here, idle=torch.full((3, 20_000), 0.5))
     rows = sent(NoiseAttack(), here)[1]
     assert rows.std(dim=1).tolist() == pytest.approx([0.1, 0.1], rel=0.03)
@@ -157,7 +157,7 @@ def test_mimic_learns_by_oja_s_rule() -> None:
     # mu = ((0, 0) + (2, 1)) / 2; the rows are (1, 1.5) and (1, -0.5) from it, along z = (0, 1)
     # 1.5 and -0.5, so v = (1, 2.5), of length sqrt(7.25), and z is proportional to
     # (0, 1) + v / 2.692582 = (0.371391, 1.928477).
-    here = situation([2.0, 2.0], [2.0, 0.0], own=[[9.0, 9.0]] * 2)
+    here = context([2.0, 2.0], [2.0, 0.0], own=[[9.0, 9.0]] * 2)
     memory = (1, torch.zeros(2), torch.tensor([0.0, 1.0]))
     attack = Mimic(warmup=2)
     message, (t, mu, z) = attack.craft(attack_view(attack, here), memory)
@@ -178,7 +178,7 @@ def test_mimic_finds_the_direction_in_which_clients_differ_and_stays_on_one_side
     for step in range(25):
         x = Key(step).normal(12, d)
         x[:, 0] += torch.tensor([6.0, -6.0]).repeat(6)
-        view = attack_view(attack, example_situation(FloatVectors(x), Mean(), range(M)))
+        view = attack_view(attack, example_context(FloatVectors(x), Mean(), range(M)))
         message, memory = attack.craft(view, memory)
         row = message.values()[0]
         assert any(torch.equal(row, benign) for benign in x[M:])
@@ -189,7 +189,7 @@ def test_mimic_finds_the_direction_in_which_clients_differ_and_stays_on_one_side
 
 
 def learned(trained: Tensor, updates: Tensor, idle: Tensor) -> AttackContext:
-    here = example_situation(FloatVectors(updates), Mean(), range(M))
+    here = example_context(FloatVectors(updates), Mean(), range(M))
     return dataclasses.replace(here, trained=trained, idle=idle)
 
 

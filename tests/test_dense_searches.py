@@ -14,7 +14,7 @@ from fedbench.api import Attack, AttackView, Defense, Knowledge, ServerView
 from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload, SignBits
-from fedbench.testing import example_payloads, example_situation
+from fedbench.testing import example_context, example_payloads
 from fedbench_attacks.crafted import sender
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.opt_alie import OptALIE
@@ -39,12 +39,12 @@ def rows(seed: int = 0, n: int = 9, d: int = 40) -> Tensor:
 
 
 def honest(rule: Any, seed: int = 0, n: int = 9, d: int = 40, m: int = M) -> AttackContext:
-    return example_situation(FloatVectors(rows(seed, n, d)), rule, range(m))
+    return example_context(FloatVectors(rows(seed, n, d)), rule, range(m))
 
 
 def column(rule: Any, own: list[float], *benign: float, d: int = 1) -> AttackContext:
     x = torch.tensor([*own, *benign])[:, None].expand(-1, d).clone()
-    return example_situation(FloatVectors(x), rule, range(len(own)))
+    return example_context(FloatVectors(x), rule, range(len(own)))
 
 
 def sent(attack: Attack, here: AttackContext) -> tuple[AttackView, Tensor]:
@@ -117,7 +117,7 @@ def test_no_strength_on_a_fine_grid_hurts_more_than_it(attack: Any, seed: int, r
 def test_opt_ipm_of_masks_shrinks_to_one_half_and_reaches_the_other_side() -> None:
     attack = OptIPM(via="wire")
     for payload in example_payloads():
-        view, _ = sent(attack, example_situation(payload, Mean(), range(M)))
+        view, _ = sent(attack, example_context(payload, Mean(), range(M)))
         assert float(view.notes["gamma"]) > 1, type(payload).__name__  # eps = gamma - 1 > 0
 
 
@@ -193,10 +193,10 @@ def test_the_average_over_draws_is_not_misled_by_one_draw() -> None:
     # always do, and 2 is more than a tenth of 6.
     x = 0.01 * Key(0).normal(9, 40)
     x[:, 0] += 0.1
-    secret = example_situation(FloatVectors(x), Mean()).owned.secret.derive("oracle")
+    secret = example_context(FloatVectors(x), Mean()).owned.secret.derive("oracle")
     coin = float(secret.key(0).uniform(1))
     rule = Misleading(coin)
-    here = example_situation(FloatVectors(x), rule, range(M))
+    here = example_context(FloatVectors(x), rule, range(M))
     naive, careful = (sent(OptIPM(eot=eot), here) for eot in (1, 32))
     assert damage(rule, here, careful[1], 400) > 1.2 * damage(rule, here, naive[1], 400)
     for view, draws in ((naive[0], 1), (careful[0], 32)):
@@ -288,7 +288,7 @@ def test_the_published_lambda_starts_at_the_bound_of_the_theorem() -> None:
 
 def test_stat_opt_on_signs_against_a_rule_that_selects_looks_for_damage() -> None:
     signs = SignBits(rows(3) >= 0)
-    view, x = sent(StatOpt(), example_situation(signs, MultiKrum(f=2), range(M)))
+    view, x = sent(StatOpt(), example_context(signs, MultiKrum(f=2), range(M)))
     assert view.notes["search"] == "grid"
     benign = signs.values()[M:].mean(dim=0)
     assert float(x[0] @ benign) < 0
@@ -313,7 +313,7 @@ def test_dyn_opt_seeks_by_what_a_rule_says_and_not_by_its_name() -> None:
 @pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)
 @pytest.mark.parametrize("rule", [TrimmedMean(f=2), Median(), Median(even="lower")], ids=repr)
 def test_a_trial_by_order_statistics_is_what_the_oracle_answers(payload: Any, rule: Any) -> None:
-    here = example_situation(payload, rule, range(M))
+    here = example_context(payload, rule, range(M))
     view = attack_view(DynOpt(), here)
     known = view.seen.values().to(torch.float32)
     mean = known.mean(dim=0)
@@ -330,7 +330,7 @@ def test_a_search_survives_a_round_with_fewer_finite_rows_than_the_rule_needs() 
     # divide by 0. No rule speaks of so few: the server skips the round.
     x = torch.cat([rows(1, 4), torch.full((6, 40), torch.nan)])
     for rule in (TrimmedMean(f=2), MultiKrum(f=2)):
-        here = example_situation(FloatVectors(x), rule, range(M))
+        here = example_context(FloatVectors(x), rule, range(M))
         for attack in (OptIPM(), OptALIE(), DynOpt()):
             view, message = sent(attack, here)
             assert view.notes["ended"] == "bound"

@@ -12,7 +12,7 @@ from fedbench.adversary.threat_model import attack_view
 from fedbench.api import AttackView
 from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload, Rankings, SignBits, SparseVectors, ranking
-from fedbench.testing import example_payloads, example_situation
+from fedbench.testing import example_context, example_payloads
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.order_line import saturating
 from fedbench_attacks.search import Scale, best_of_grid
@@ -34,7 +34,7 @@ def honest(seed: int = 0, n: int = 9, d: int = 40) -> FloatVectors:
 def attacked(
     attack: DynOpt, rule: Any, payload: Payload | None = None
 ) -> tuple[AttackView, Payload]:
-    view = attack_view(attack, example_situation(payload or honest(), rule, range(M)))
+    view = attack_view(attack, example_context(payload or honest(), rule, range(M)))
     sent, _ = attack.craft(view, None)
     assert isinstance(sent, FloatVectors | SignBits | Rankings | SparseVectors)
     return view, sent
@@ -136,8 +136,8 @@ def test_sparse_vectors_have_no_limit_either_and_the_bound_is_the_bound() -> Non
 
 @pytest.mark.parametrize("rule", [Mean(), MultiKrum(f=1, m=1), TrimmedMean(f=2), Median()])
 def test_with_no_honest_row_in_the_round_nothing_has_to_be_accepted(rule: Any) -> None:
-    situation = example_situation(honest(n=5), rule, range(5))
-    view = attack_view(DynOpt(bound=50.0), situation)
+    context = example_context(honest(n=5), rule, range(5))
+    view = attack_view(DynOpt(bound=50.0), context)
     DynOpt(bound=50.0).craft(view, None)
     assert view.notes["gamma"] == pytest.approx(50.0 * unit(honest(n=5).x))
     assert view.notes["ended"] == "bound"
@@ -203,7 +203,7 @@ def test_the_clamp_identity_is_the_rule_on_the_merged_rows(n: int) -> None:
 @pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)
 def test_it_hurts_more_than_an_honest_round_on_every_alphabet(payload: Payload) -> None:
     rule = TrimmedMean(f=2)
-    view = attack_view(DynOpt(), example_situation(payload, rule, range(M)))
+    view = attack_view(DynOpt(), example_context(payload, rule, range(M)))
     sent, _ = DynOpt().craft(view, None)
     assert view.defense is not None
     mean = view.seen.values().double().mean(dim=0)
@@ -258,10 +258,10 @@ def test_the_oracle_does_not_know_the_server_s_randomness() -> None:
         def aggregate(self, received, state, view):  # type: ignore[no-untyped-def]
             return view.key.uniform(received.values().shape[1]), state
 
-    situation = example_situation(honest(), Dice(), range(M))
-    view = attack_view(DynOpt(), situation)
+    context = example_context(honest(), Dice(), range(M))
+    view = attack_view(DynOpt(), context)
     assert view.defense is not None
-    server, _ = Dice().aggregate(situation.honest, None, situation.view)  # type: ignore[no-untyped-call]
+    server, _ = Dice().aggregate(context.honest, None, context.view)  # type: ignore[no-untyped-call]
     assert not torch.equal(view.defense(view.own), server)
 
 
@@ -275,10 +275,10 @@ def test_the_oracle_is_a_snapshot() -> None:
             state.add_(1)
             return received.values().mean(dim=0) * state, state
 
-    situation = example_situation(honest(), Moody(), range(M))
+    context = example_context(honest(), Moody(), range(M))
     state = torch.zeros(1)
-    situation = dataclasses.replace(situation, defense_state=state)
-    view = attack_view(DynOpt(), situation)
+    context = dataclasses.replace(context, defense_state=state)
+    view = attack_view(DynOpt(), context)
     assert view.defense is not None
     first, second = view.defense(view.own), view.defense(view.own)
     assert torch.equal(first, second)

@@ -16,7 +16,7 @@ from fedbench.executors.training import Loop, Schedule
 from fedbench.payload import BinaryMasks, SignBits
 from fedbench.protocols.pbm import PBM
 from fedbench.protocols.skellam import Skellam
-from fedbench.testing import NETWORK, example_payloads, example_situation
+from fedbench.testing import NETWORK, example_context, example_payloads
 from fedbench.testing.contracts import example_clients
 from fedbench_defenses.centered_clipping import CenteredClipping
 from fedbench_defenses.dnc import DnC
@@ -76,7 +76,7 @@ def test_no_number_makes_a_rule_crash(kind: str) -> None:
         for rule in extremes(kind, name):
             rule = (rule if kind == "defense" else rule.before(Mean())).declared(2)
             payload = next(x for x in PAYLOADS if rule.refuses(type(x)) is None)
-            view = example_situation(payload, Mean()).view
+            view = example_context(payload, Mean()).view
             assert rule.tolerates(len(payload)) >= 0
             if rule.ready(view):
                 rule.aggregate(payload, rule.init(payload.spec), view)
@@ -87,7 +87,7 @@ def test_no_number_makes_an_attack_crash() -> None:
         for attack in extremes("attack", name):
             payload = next(x for x in PAYLOADS if isinstance(x, attack.accepts))
             with one_line():
-                forge(attack, example_situation(payload, Mean()), {})
+                forge(attack, example_context(payload, Mean()), {})
 
 
 def test_a_number_that_float32_cannot_hold_is_refused_wherever_it_is_given() -> None:
@@ -123,7 +123,7 @@ def test_rules_that_are_called_with_too_few_rows_say_so() -> None:
     for name in registry.names("defense"):
         rule = registry.load("defense", name).declared(2)
         payload = next(x for x in PAYLOADS if rule.refuses(type(x)) is None)
-        n, view = rule.rows_needed() - 1, example_situation(payload, Mean()).view
+        n, view = rule.rows_needed() - 1, example_context(payload, Mean()).view
         few = (payload.take([0] * n), None, view.take(torch.zeros(n).long()))
         match = rf"{type(rule).__name__} must have n >= {n + 1} rows, got {n}"
         with pytest.raises(ConfigError, match=match):

@@ -24,7 +24,7 @@ from fedbench.protocols.fedpm import FedPM
 from fedbench.protocols.hidenseek import HideNSeek, kaiming_normal, kept_weights
 from fedbench.protocols.score_training import Belief, ScoreTraining
 from fedbench.protocols.topk_mask import TopKMask
-from fedbench.testing import NETWORK, doubled, example_clients, example_situation, in_float64
+from fedbench.testing import NETWORK, doubled, example_clients, example_context, in_float64
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
 
@@ -381,7 +381,7 @@ def test_masks_are_mirrored_at_the_middle_which_is_no_one() -> None:
 @pytest.mark.parametrize("via", ["codec", "wire"])
 def test_a_sign_flip_of_a_mask_sends_its_complement(via: Literal["codec", "wire"]) -> None:
     masks = BinaryMasks(Key(0).uniform(5, 12) > 0.3, torch.zeros(5, 0))
-    context = example_situation(masks, Mean(), rows=(1,))
+    context = example_context(masks, Mean(), rows=(1,))
     packets = forge(SignFlip(via=via), context, {}).among(masks)
     sent, _ = BinaryMasks.decode(packets, masks.spec)
     assert sent is not None

@@ -26,7 +26,7 @@ from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fsl import FSL, SparseFSL, initial_scores
 from fedbench.protocols.signsgd import SignSGD
 from fedbench.protocols.topk import TopK
-from fedbench.testing import example_situation
+from fedbench.testing import example_context
 from fedbench_attacks.rank_reversal import RankReversal
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.distances import krum_scores, squared_distances
@@ -125,8 +125,8 @@ def test_rank_reversal_reverses_the_vote_of_its_own_clients_only() -> None:
     # they send [3, 5, 1, 4, 2, 0]. Sorting -A instead would order both ties the other way round.
     payload = rankings(R1, R2, R3, R3)
     assert payload.values()[:2].sum(dim=0).tolist() == [2, 7, 2, 8, 4, 7]
-    situation = example_situation(payload, Mean())
-    sent, _ = RankReversal().craft(attack_view(RankReversal(), situation), None)
+    context = example_context(payload, Mean())
+    sent, _ = RankReversal().craft(attack_view(RankReversal(), context), None)
     assert isinstance(sent, Rankings)
     assert sent.symbols.tolist() == [[3, 5, 1, 4, 2, 0]] * 2
 
@@ -134,8 +134,8 @@ def test_rank_reversal_reverses_the_vote_of_its_own_clients_only() -> None:
 def test_rank_reversal_of_a_sparse_ranking_sends_the_top_of_the_reverse() -> None:
     full = rankings(R1, R1, R2)
     top = TopRankings(full.symbols[:, 3:], (6,), (3,))
-    situation = example_situation(top, Mean())
-    sent, _ = RankReversal().craft(attack_view(RankReversal(), situation), None)
+    context = example_context(top, Mean())
+    sent, _ = RankReversal().craft(attack_view(RankReversal(), context), None)
     assert isinstance(sent, TopRankings)
     # Votes of edges: [0, 10, 0, 6, 0, 8]; ascending [0, 2, 4, 3, 5, 1]; the reverse ends 4, 2, 0.
     assert sent.symbols.tolist() == [[4, 2, 0]] * 2
@@ -256,8 +256,8 @@ def test_sign_flip_sends_the_negative_of_its_own_update() -> None:
     x = FloatVectors(torch.tensor([[1.0, -2.0], [3.0, 4.0], [5.0, 6.0]]))
     for via in ("codec", "wire"):
         attack = SignFlip(scale=2.0, via=via)
-        situation = example_situation(x, Mean())
-        packets = forge(attack, situation, {}).among(situation.honest)
+        context = example_context(x, Mean())
+        packets = forge(attack, context, {}).among(context.honest)
         sent, _ = FloatVectors.decode(packets, x.spec)
         assert sent is not None
         assert sent.x.tolist() == [[-2.0, 4.0], [-6.0, -8.0], [5.0, 6.0]]

@@ -10,7 +10,7 @@ from fedbench.adversary.threat_model import forge
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import Payload, SparseVectors
 from fedbench.payload.packets import Packet
-from fedbench.testing import example_payloads, example_situation
+from fedbench.testing import example_context, example_payloads
 from fedbench_attacks.malformed import Kind, Malformed, encoded, meant
 from fedbench_defenses.mean import Mean
 
@@ -22,8 +22,8 @@ EXAMPLES = [
 
 
 def packets_of(payload: Payload, kind: Any) -> list[Packet]:
-    situation = example_situation(payload, Mean())
-    return forge(Malformed(kind=kind), situation, {}).among(situation.honest)
+    context = example_context(payload, Mean())
+    return forge(Malformed(kind=kind), context, {}).among(context.honest)
 
 
 @pytest.mark.parametrize("payload", EXAMPLES)

@@ -20,7 +20,7 @@ from fedbench.payload import (
     SignBits,
     SparseVectors,
 )
-from fedbench.testing import example_situation
+from fedbench.testing import example_context
 from fedbench_attacks.complement import Complement
 from fedbench_attacks.gate_closing import GateClosing
 from fedbench_attacks.margin import TIES, Margin, decided
@@ -44,7 +44,7 @@ def probable(theta: Tensor, n: int, seed: int = 0) -> BinaryMasks:
 
 
 def view_of(attack: Any, payload: Payload, m: int) -> AttackView:
-    return attack_view(attack, example_situation(payload, Mean(), range(m)))
+    return attack_view(attack, example_context(payload, Mean(), range(m)))
 
 
 def sent(attack: Any, payload: Payload, m: int) -> Any:
@@ -103,7 +103,7 @@ def test_its_z_is_the_formula_s_unless_that_is_negative(n: int, m: int, z: float
     # 50 and 12: s = 26 - 12 = 14, 24 / 38 of the benign clients, whose quantile is 0.3360.
     # 10 and 1: s = 5, 4 / 9: below 0, where the push would go to the other side.
     view = attack_view(
-        MaskALIE(), example_situation(probable(Key(1).uniform(20), n), Mean(), range(m))
+        MaskALIE(), example_context(probable(Key(1).uniform(20), n), Mean(), range(m))
     )
     MaskALIE().craft(view, None)
     assert view.notes["z"] == pytest.approx(z, abs=1e-4)
@@ -126,9 +126,9 @@ def test_a_sample_of_a_given_size_has_the_probabilities_it_was_drawn_for() -> No
     payload = BinaryMasks(
         torch.arange(10)[:, None] >= 10 * (1 - theta), torch.zeros(10, 0)
     )  # row i of ten
-    situation = example_situation(payload.put([0], payload.take([5])), Mean(), [0])
+    context = example_context(payload.put([0], payload.take([5])), Mean(), [0])
     attack = MaskALIE(z=0.0)
-    view = attack_view(attack, situation)
+    view = attack_view(attack, context)
     out, _ = attack.craft(view, None)
     assert isinstance(out, BinaryMasks)
     shares = payload.mask[1:].double().mean(dim=0).reshape(500, 4)[0]
@@ -209,9 +209,9 @@ def test_a_pinned_mask_stays_until_the_period_ends() -> None:
     first, later = masks([0, 0], [1, 0], [1, 1], [0, 1]), masks([0, 0], [0, 0], [0, 0], [0, 0])
     attack, memory, sent_values = Pinning(period=3), None, []
     for step, payload in enumerate([first, later, later, later]):
-        situation = example_situation(payload, Mean(), [0])
-        server = dataclasses.replace(situation.view, step=step)
-        view = attack_view(attack, dataclasses.replace(situation, view=server))
+        context = example_context(payload, Mean(), [0])
+        server = dataclasses.replace(context.view, step=step)
+        view = attack_view(attack, dataclasses.replace(context, view=server))
         out, memory = attack.craft(view, memory)
         assert isinstance(out, BinaryMasks)
         sent_values.append(out.mask[0].int().tolist())
@@ -293,7 +293,7 @@ def test_what_was_saved_up_is_released_at_once_through_the_codec() -> None:
     blank = SparseVectors(
         torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 1), torch.zeros(2, 0), 3
     )
-    situation = example_situation(blank.nearest(x), Mean(), [0])
+    context = example_context(blank.nearest(x), Mean(), [0])
     attack = ResidualRelease(wait=0)
-    out, _ = attack.craft(attack_view(attack, situation), None)
+    out, _ = attack.craft(attack_view(attack, context), None)
     assert out.values().tolist() == [[-5.0, 0.0, 0.0]]

@@ -10,7 +10,7 @@ from fedbench.adversary.threat_model import attack_view
 from fedbench.core.rng import Key
 from fedbench.payload import Rankings, TopRankings, ranking
 from fedbench.protocols.fsl import kept_edges
-from fedbench.testing import example_situation
+from fedbench.testing import example_context
 from fedbench_attacks.rank_reversal import RankReversal
 from fedbench_attacks.shuffle import Shuffle
 from fedbench_attacks.swap import Swap
@@ -112,7 +112,7 @@ def test_what_is_moved_is_at_most_one_edge_from_the_limit_of_all_rankings(noise:
 
 def moved_by(attack: object, rankings: Rankings, m: int) -> int:
     """Edges that the server keeps with the attack, and would not without."""
-    view = attack_view(attack, example_situation(rankings, Mean(), range(m)))  # type: ignore[arg-type]
+    view = attack_view(attack, example_context(rankings, Mean(), range(m)))  # type: ignore[arg-type]
     sent, _ = attack.craft(view, None)  # type: ignore[attr-defined]
     total = 0
     benign = rankings.values()[m:].sum(dim=0, dtype=torch.int64)
@@ -134,7 +134,7 @@ def test_vem_moves_more_than_reversal_swap_and_shuffle_and_counts_what_it_moves(
     counts = {type(a).__name__: moved_by(a, rankings, 4) for a in (VEM(), RankReversal(), Swap())}
     counts["Shuffle"] = moved_by(Shuffle(), rankings, 4)
     assert counts["VEM"] > 1.5 * max(counts[name] for name in ("RankReversal", "Swap", "Shuffle"))
-    view = attack_view(VEM(), example_situation(rankings, Mean(), range(4)))
+    view = attack_view(VEM(), example_context(rankings, Mean(), range(4)))
     VEM().craft(view, None)
     assert view.notes["moved"] == counts["VEM"]
     blind = moved_by(VEM(knows="colluders"), rankings, 4)
@@ -144,12 +144,12 @@ def test_vem_moves_more_than_reversal_swap_and_shuffle_and_counts_what_it_moves(
 def test_swapped_parts_keep_their_order_and_a_top_ranking_gets_absent_edges() -> None:
     # Five edges, k = 0.5 keeps three: positions 0, 1 become 3, 4 and 2, 3, 4 become 0, 1, 2.
     own = Rankings(torch.tensor([[4, 1, 0, 3, 2]], dtype=torch.int32), (5,))
-    view = attack_view(Swap(), example_situation(own, Mean(), [0]))
+    view = attack_view(Swap(), example_context(own, Mean(), [0]))
     sent, _ = Swap().craft(view, None)
     assert isinstance(sent, Rankings)
     assert sent.symbols.tolist() == [[0, 3, 2, 4, 1]]
     top = TopRankings(torch.tensor([[1, 3]], dtype=torch.int32), (4,), (2,))
-    view = attack_view(Swap(), example_situation(top, Mean(), [0]))
+    view = attack_view(Swap(), example_context(top, Mean(), [0]))
     sent, _ = Swap().craft(view, None)
     assert isinstance(sent, TopRankings)
     assert sent.symbols.tolist() == [[0, 2]]
@@ -157,7 +157,7 @@ def test_swapped_parts_keep_their_order_and_a_top_ranking_gets_absent_edges() ->
 
 def test_shuffled_rankings_are_uniform_and_each_client_has_its_own() -> None:
     own = Rankings(torch.arange(3, dtype=torch.int32).expand(1200, -1).clone(), (3,))
-    view = attack_view(Shuffle(), example_situation(own, Mean(), range(1200)))
+    view = attack_view(Shuffle(), example_context(own, Mean(), range(1200)))
     sent, _ = Shuffle().craft(view, None)
     assert isinstance(sent, Rankings)
     counts = torch.unique(sent.symbols, dim=0, return_counts=True)[1]

@@ -35,7 +35,7 @@ from fedbench.payload import FloatVectors, Payload
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.topk import TopK
 from fedbench.run import play_round
-from fedbench.testing import NETWORK, example_situation
+from fedbench.testing import NETWORK, example_context
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 N, D, ROWS = 6, SHARED.layout.d, (1, 4)
@@ -100,7 +100,7 @@ def marked(defense: Defense[Any]) -> AttackContext:
     """A round of which every number says what it is, in hundreds, and whose, in units."""
     keys = [Key(900 + i) for i in range(N)]
     memories = [{"residual": row} for row in filled(300)]
-    plain = example_situation(FloatVectors(filled(100)), defense, ROWS)
+    plain = example_context(FloatVectors(filled(100)), defense, ROWS)
     view = dataclasses.replace(
         plain.view,
         weights=filled(500, 1)[:, 0].double(),
@@ -135,9 +135,9 @@ class Knowing(Attack):
 def test_a_view_leads_to_what_its_tier_and_extras_allow(tier: str, more: str) -> None:
     rule = Remembering()
     rule.beside["a round ago"] = FloatVectors(filled(100))
-    knows, situation = Knowledge.parse(tier + more), marked(rule)
+    knows, context = Knowledge.parse(tier + more), marked(rule)
     rows = [1] if tier == "own" else list(ROWS)
-    view = attack_view(Knowing(knows), situation, rows)
+    view = attack_view(Knowing(knows), context, rows)
     if view.defense is not None:
         view.defense(view.own, 3)
     read = {hundred + i for hundred in (100, 200, 250, 300, 400, 900) for i in rows}
@@ -152,7 +152,7 @@ def test_a_view_leads_to_what_its_tier_and_extras_allow(tier: str, more: str) ->
     leaks = {number for number in numbers(view) if 100 <= number < 1000}
     assert leaks == read
     secrets = [thing for thing in reached(view) if isinstance(thing, Secret)]
-    assert all(secret == situation.owned.secret.derive("oracle") for secret in secrets)
+    assert all(secret == context.owned.secret.derive("oracle") for secret in secrets)
 
 
 def test_the_walk_goes_through_closures_and_bound_methods() -> None:
@@ -291,14 +291,14 @@ def test_a_rule_never_sees_a_round_without_the_attack() -> None:
 
 
 def test_a_rule_that_writes_does_not_spoil_its_own_answers_to_an_attack() -> None:
-    situation = example_situation(FloatVectors(filled(100)), Writing(), ROWS)
-    situation = dataclasses.replace(situation, defense_state={"rounds": torch.zeros(1)})
-    oracle = attack_view(Knowing(Knowledge("all", defense=True)), situation).defense
+    context = example_context(FloatVectors(filled(100)), Writing(), ROWS)
+    context = dataclasses.replace(context, defense_state={"rounds": torch.zeros(1)})
+    oracle = attack_view(Knowing(Knowledge("all", defense=True)), context).defense
     assert oracle is not None
     own = FloatVectors(filled(100)[list(ROWS)])
     for _ in range(2):  # 102.5 is the mean of 100 .. 105, and the server has sent 100
         assert oracle(own).tolist() == pytest.approx([102.5 + 0.25 * (100 + 100)] * D)
-    assert torch.equal(situation.honest.values(), filled(100))
+    assert torch.equal(context.honest.values(), filled(100))
 
 
 def test_a_server_s_view_leads_to_nobody_s_number_and_to_no_truth() -> None:

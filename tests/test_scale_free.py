@@ -17,7 +17,7 @@ from fedbench.api import Attack, AttackView
 from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload
-from fedbench.testing import example_situation
+from fedbench.testing import example_context
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.stat_opt import StatOpt
 from fedbench_defenses.distances import squared_distances
@@ -41,7 +41,7 @@ def rows(n: int = 9, d: int = 6, seed: int = 3) -> Tensor:
 
 def crafted(attack: Attack, rule: Any, x: Tensor, m: int = M) -> tuple[AttackView, Tensor | None]:
     """What the first ``m`` of these clients send, or None if it is raw bytes."""
-    here = dataclasses.replace(example_situation(FloatVectors(x), rule, range(m)), updates=x)
+    here = dataclasses.replace(example_context(FloatVectors(x), rule, range(m)), updates=x)
     view = attack_view(attack, dataclasses.replace(here, trained=x[:m]))
     message, _ = attack.craft(view, None)
     return view, message.values() if isinstance(message, Payload) else None

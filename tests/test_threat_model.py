@@ -24,7 +24,7 @@ from fedbench.payload import FloatVectors, Payload
 from fedbench.results import fields
 from fedbench.run import play_round
 from fedbench.sweep.grid import Grid
-from fedbench.testing import example_situation
+from fedbench.testing import example_context
 from fedbench_defenses.mean import Mean
 
 SMALL = Scenario(clients=20, per_round=6, rounds=6, epochs=1, eval_every=1, malicious=0.4)
@@ -135,25 +135,23 @@ class Dice(Defense[None]):
 
 def test_an_oracle_has_its_own_randomness_and_gives_equal_answers_to_equal_draws() -> None:
     rows = FloatVectors(torch.arange(12.0).reshape(4, 3))
-    situation = example_situation(rows, Dice())
-    oracle = attack_view(Searching(), situation).defense
+    context = example_context(rows, Dice())
+    oracle = attack_view(Searching(), context).defense
     assert oracle is not None
     own = rows.take([0, 1])
     assert torch.equal(oracle(own, 1), oracle(own, 1))
     assert not torch.equal(oracle(own), oracle(own, 1))
-    server = Dice().aggregate(rows, None, situation.view)[0]
+    server = Dice().aggregate(rows, None, context.view)[0]
     for draw in range(4):
         assert not torch.equal(oracle(own, draw), server)
 
 
 def test_an_oracle_tells_no_more_than_the_tier() -> None:
     rows = FloatVectors(torch.tensor([[1.0], [0.0], [0.0]]))
-    situation = example_situation(rows, Mean(), (0,))
+    context = example_context(rows, Mean(), (0,))
     for weights in ([1.0, 1.0, 1.0], [1.0, 50.0, 50.0]):
         sizes = torch.tensor(weights, dtype=torch.float64)
-        here = dataclasses.replace(
-            situation, view=dataclasses.replace(situation.view, weights=sizes)
-        )
+        here = dataclasses.replace(context, view=dataclasses.replace(context.view, weights=sizes))
         oracle = attack_view(Searching(), here).defense
         assert oracle is not None
         # Its own message stands in for the others': 7 and twice 1, whoever has how much data.
@@ -162,18 +160,18 @@ def test_an_oracle_tells_no_more_than_the_tier() -> None:
 
 def test_where_each_client_is_sent_its_own_the_adversary_hears_and_returns_its_own() -> None:
     rows = FloatVectors(torch.arange(8.0).reshape(4, 2))
-    situation = example_situation(rows, Mean(), (1, 3))
-    each = dataclasses.replace(situation, view=dataclasses.replace(situation.view, broadcast=rows))
+    context = example_context(rows, Mean(), (1, 3))
+    each = dataclasses.replace(context, view=dataclasses.replace(context.view, broadcast=rows))
     heard = attack_view(Searching(), each).broadcast.values()
     assert heard.tolist() == [[2.0, 3.0], [6.0, 7.0]]
-    shared = attack_view(Searching(), situation).broadcast.values()
+    shared = attack_view(Searching(), context).broadcast.values()
     assert shared.tolist() == [[0.0, 1.0]]
-    situation = example_situation(FloatVectors(torch.zeros(4, 2)), Mean(), (1, 3))
+    context = example_context(FloatVectors(torch.zeros(4, 2)), Mean(), (1, 3))
     for idle, expected in (
         (torch.arange(8.0).reshape(4, 2), [[2.0, 3.0], [6.0, 7.0]]),
         (torch.tensor([[5.0, 6.0]]), [[5.0, 6.0], [5.0, 6.0]]),
     ):
-        view = attack_view(Searching(), dataclasses.replace(situation, idle=idle))
+        view = attack_view(Searching(), dataclasses.replace(context, idle=idle))
         assert view.idle.tolist() == expected
 
 

@@ -19,8 +19,8 @@ from fedbench.testing.contracts import (
     check_protocol,
     doubled,
     example_clients,
+    example_context,
     example_payloads,
-    example_situation,
     in_float64,
 )
 from fedbench.testing.defenses import check_defense, check_prefilter
@@ -38,7 +38,7 @@ __all__ = [
     "check_protocol",
     "doubled",
     "example_clients",
+    "example_context",
     "example_payloads",
-    "example_situation",
     "in_float64",
 ]

@@ -152,7 +152,7 @@ def view_of(payload: Payload, weights: Tensor | None = None, key: Key | None = N
     return ServerView(weights, first, 0, key or Key(2), root=first, truth=truth)
 
 
-def example_situation(
+def example_context(
     payload: Payload, defense: Defense[Any], rows: Sequence[int] = (0, 1)
 ) -> threat_model.AttackContext:
     """Return a round in which the adversary owns these rows of ``payload``."""
@@ -199,14 +199,14 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
             continue
         name = type(payload).__name__
         before = payload.encode()
-        situation = example_situation(payload, defense)
-        packets = threat_model.forge(attack, situation, {}).among(situation.honest)
+        context = example_context(payload, defense)
+        packets = threat_model.forge(attack, context, {}).among(context.honest)
         assert len(packets) == len(payload), name
         assert packets[2:] == before[2:], f"{name}: rewrote rows of others"
         assert payload.encode() == before, f"{name}: wrote into what it was shown"
-        again = threat_model.forge(attack, situation, {}).among(situation.honest)
+        again = threat_model.forge(attack, context, {}).among(context.honest)
         assert packets == again, f"{name}: not a function of its view"
-        nobody = threat_model.forge(attack, example_situation(payload, defense, ()), {}).among(
+        nobody = threat_model.forge(attack, example_context(payload, defense, ()), {}).among(
             payload
         )
         assert nobody == before, f"{name}: an attack by nobody changed something"

@@ -179,7 +179,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
 
 
 def send(setup: Setup, server: Any, ids: Sequence[int], step: int) -> tuple[list[Packet], Payload]:
-    """Return the packets that the server sends to the clients ``ids``, and what these decode."""
+    """Return the packets that the server sends to the clients ``ids``, and what they decode to."""
     key = setup.secret.key("broadcast", step)
     sent = hooks.broadcast(setup.plugins.protocol, setup.shared, server, ids or [0], key)
     packets = sent.encode()

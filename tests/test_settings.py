@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedbench.core.settings import Settings
-from fedbench.executors.multi_run import Table
+from fedbench.executors.multi_run import RunGroup
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.run import play
@@ -140,15 +140,15 @@ def test_a_run_that_fails_is_restored_too_and_its_failure_says_so(install: Insta
     assert "torch's threads" in crash(caught.value).message.splitlines()[-1]
 
 
-def test_runs_at_one_table_keep_their_settings_apart(install: Install) -> None:
+def test_runs_of_one_group_keep_their_settings_apart(install: Install) -> None:
     install(SPOILER, {"spoiler": "Spoiler"})
     scenarios = [SMALL, SMALL.model_copy(update={"attack": "spoiler"})]
-    table: Table[Record] = Table()
+    group: RunGroup[Record] = RunGroup()
     for number, scenario in enumerate(scenarios):
-        table.seat(number, lambda given=scenario: play(given, executor="together"))  # type: ignore[misc]
+        group.add(number, lambda given=scenario: play(given, executor="together"))  # type: ignore[misc]
     ended: dict[int, Any] = {}
-    while table.seats:
-        ended |= {seat.name: seat.ended for seat in table.turn()}
+    while group.members:
+        ended |= {member.name: member.ended for member in group.turn()}
         assert torch.get_default_dtype() == torch.float32
     assert not any("settings of the process" in flag for flag in ended[0].flags)
     assert any("torch's default dtype" in flag for flag in ended[1].flags)

@@ -15,7 +15,7 @@ from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors.cuda_graphs import Recorder
-from fedbench.executors.multi_run import Table, Together, now, recorder
+from fedbench.executors.multi_run import RunGroup, Together, now, recorder
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import BUDGET, Stacked, footprint, launches, train_all
 from fedbench.experiment.record import Record
@@ -137,26 +137,26 @@ def scenario(seed: int, **settings: Any) -> Scenario:
     return Scenario.of(**given | settings)
 
 
-def at_table(scenarios: list[Scenario]) -> dict[int, Record | BaseException]:
-    table: Table[Record] = Table()
+def played_together(scenarios: list[Scenario]) -> dict[int, Record | BaseException]:
+    group: RunGroup[Record] = RunGroup()
     for name, one in enumerate(scenarios):
 
         def work(one: Scenario = one) -> Record:
             return play(one, executor="together")
 
-        table.seat(name, work)
+        group.add(name, work)
     ended: dict[int, Record | BaseException] = {}
-    while table.seats:
-        for seat in table.turn():
-            assert seat.ended is not None
-            ended[seat.name] = seat.ended
+    while group.members:
+        for member in group.turn():
+            assert member.ended is not None
+            ended[member.name] = member.ended
     return ended
 
 
 @pytest.mark.slow
-def test_runs_of_a_table_are_those_that_would_have_been_played_alone() -> None:
+def test_runs_of_a_group_are_those_that_would_have_been_played_alone() -> None:
     scenarios = [scenario(0), scenario(1), scenario(0, rounds=1), scenario(0, protocol="fsl")]
-    records = at_table(scenarios)
+    records = played_together(scenarios)
     assert list(records) == [2, 0, 1, 3]  # the shortest leaves first
     for name, asked in enumerate(scenarios):
         record, expected = records[name], play(asked, executor="stacked")
@@ -175,7 +175,7 @@ def test_runs_of_a_table_are_those_that_would_have_been_played_alone() -> None:
 @pytest.mark.slow
 def test_a_run_that_fails_leaves_the_others_alone() -> None:
     scenarios = [scenario(0), scenario(1, partition="dirichlet:beta=0"), scenario(2)]
-    records = at_table(scenarios)
+    records = played_together(scenarios)
     assert isinstance(records[1], Exception)
     assert isinstance(records[0], Record)
     assert isinstance(records[2], Record)
@@ -184,7 +184,7 @@ def test_a_run_that_fails_leaves_the_others_alone() -> None:
 def test_a_launch_that_fails_is_its_own_runs_failure() -> None:
     """A wrapped gradient that cannot be mapped fails in the launch, not in the run's thread."""
     good, clients = part(TWO[0])
-    seated = Together(good.protocol, good.shared, good.schedule)
+    grouped = Together(good.protocol, good.shared, good.schedule)
 
     def odd(grad: Gradient) -> Grad:
         def wrapped(tree: Any, x: Tensor, y: Tensor, key: Key) -> Any:
@@ -192,23 +192,23 @@ def test_a_launch_that_fails_is_its_own_runs_failure() -> None:
 
         return wrapped
 
-    table: Table[Tensor] = Table()
-    table.seat(0, lambda: seated.train(clients)[0])
+    group: RunGroup[Tensor] = RunGroup()
+    group.add(0, lambda: grouped.train(clients)[0])
     poisoned = [dataclasses.replace(client, wrap_grad=odd) for client in clients]
-    table.seat(1, lambda: seated.train(poisoned)[0])
+    group.add(1, lambda: grouped.train(poisoned)[0])
     ended: dict[int, Any] = {}
-    while table.seats:
-        ended |= {seat.name: seat.ended for seat in table.turn()}
+    while group.members:
+        ended |= {member.name: member.ended for member in group.turn()}
     assert isinstance(ended[1], ZeroDivisionError)
     updates = ended[0]
     assert isinstance(updates, Tensor)
     assert_rounded_alike(updates, alone(good, clients))
 
 
-def test_away_from_a_table_it_trains_its_own() -> None:
+def test_outside_a_group_it_trains_its_own() -> None:
     engine, clients = part(TWO[0])
-    seated = Together(engine.protocol, engine.shared, engine.schedule)
-    assert torch.equal(seated.train(clients)[0], engine.train(clients)[0])
+    grouped = Together(engine.protocol, engine.shared, engine.schedule)
+    assert torch.equal(grouped.train(clients)[0], engine.train(clients)[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,31 +222,31 @@ class Napping(FedAvg):
 
 def test_a_run_is_charged_its_share_of_a_launch_and_no_wait_for_others(still_clock: None) -> None:
     """Of two runs the one with three times the clients bears three quarters; nobody the sleep."""
-    seated = Together(Napping(), TWO[0], Schedule(2, 4))
+    grouped = Together(Napping(), TWO[0], Schedule(2, 4))
     clients = example_clients(Napping(), TWO[0])
 
     def run(group: list[Client], nap: float) -> float:
         start = now()
         time.sleep(nap)
-        seated.train(group)
+        grouped.train(group)
         return now() - start - nap
 
-    table: Table[float] = Table()
-    table.seat(0, lambda: run(clients[:1], 0.0))
-    table.seat(1, lambda: run([clients[0]] * 3, 1.0))
-    seats = list(table.seats)
-    assert table.turn() == []
-    assert [seat.share for seat in seats] == pytest.approx([0.5, 1.5])
-    table.turn()
-    assert [seat.ended for seat in seats] == pytest.approx([0.5, 1.5])
+    group: RunGroup[float] = RunGroup()
+    group.add(0, lambda: run(clients[:1], 0.0))
+    group.add(1, lambda: run([clients[0]] * 3, 1.0))
+    members = list(group.members)
+    assert group.turn() == []
+    assert [member.share for member in members] == pytest.approx([0.5, 1.5])
+    group.turn()
+    assert [member.ended for member in members] == pytest.approx([0.5, 1.5])
 
 
-def test_runs_of_a_table_share_a_recorder() -> None:
-    tables: list[Table[Recorder]] = [Table(), Table()]
-    for table in tables:
+def test_runs_of_a_group_share_a_recorder() -> None:
+    tables: list[RunGroup[Recorder]] = [RunGroup(), RunGroup()]
+    for group in tables:
         for name in range(2):
-            table.seat(name, recorder)
-    (a, b), (c, d) = [[seat.ended for seat in table.turn()] for table in tables]
+            group.add(name, recorder)
+    (a, b), (c, d) = [[member.ended for member in group.turn()] for group in tables]
     assert isinstance(a, Recorder)
     assert a is b is not c
     assert c is d

@@ -20,57 +20,57 @@ from fedbench.executors.training import Client, Trained
 from fedbench.executors.vmap import Part, Stacked, train_all
 
 Ending = TypeVar("Ending")
-_thread = threading.local()  # its attribute ``seat`` is that of the thread's run
+_thread = threading.local()  # its attribute ``member`` is that of the thread's run
 
 
 @dataclass(frozen=True, eq=False)
 class Together(Stacked):
-    """`Stacked` with the clients of all runs at the table; without a table, with its own."""
+    """`Stacked` with the clients of all runs of the group; without a group, with its own."""
 
     def train(self, clients: Sequence[Client]) -> Trained:
-        seat: Seat[object] | None = getattr(_thread, "seat", None)
-        return super().train(clients) if seat is None else seat.ask((self, clients))
+        member: GroupedRun[object] | None = getattr(_thread, "member", None)
+        return super().train(clients) if member is None else member.ask((self, clients))
 
 
 def recorder() -> Recorder:
-    """Recorder of this run's table, or a new one without a table."""
-    seat: Seat[object] | None = getattr(_thread, "seat", None)
-    return Recorder(cuda_graphs()) if seat is None else seat.table.recorder
+    """Recorder of this run's group, or a new one without a group."""
+    member: GroupedRun[object] | None = getattr(_thread, "member", None)
+    return Recorder(cuda_graphs()) if member is None else member.group.recorder
 
 
 def now() -> float:
-    """Seconds of the clock, for a run at a table without the time it waited for others."""
-    seat: Seat[object] | None = getattr(_thread, "seat", None)
-    return time.perf_counter() - (0.0 if seat is None else seat.waited)
+    """Seconds of the clock, for a run of a group without the time it waited for others."""
+    member: GroupedRun[object] | None = getattr(_thread, "member", None)
+    return time.perf_counter() - (0.0 if member is None else member.waited)
 
 
 def settings_restorer() -> Callable[[], list[str]]:
     """Return a function that restores process-wide settings, and says which had changed.
 
-    It restores those of now; for runs at a table those of the time at which its first run asked,
+    It restores those of now; for runs of a group those of the time at which its first run asked,
     since another one may have changed them in between.
     """
-    seat: Seat[object] | None = getattr(_thread, "seat", None)
-    if seat is None:
+    member: GroupedRun[object] | None = getattr(_thread, "member", None)
+    if member is None:
         return Settings().restore
-    table = seat.table
-    if table.settings is None:
-        table.settings = Settings()
-    before = table.settings
-    return lambda: [*seat.changes, *before.restore()]
+    group = member.group
+    if group.settings is None:
+        group.settings = Settings()
+    before = group.settings
+    return lambda: [*member.changes, *before.restore()]
 
 
-class Seat(Generic[Ending]):
+class GroupedRun(Generic[Ending]):
     """A run in its own thread, which moves only while `resume` waits for it.
 
     ``wanted`` is what it wants trained, ``answer`` the result, which took its ``share`` of seconds;
     ``ended`` is its result or error; ``waited`` counts seconds that other runs took; ``changes``
-    are process-wide settings that it changed and the table has restored.
+    are process-wide settings that it changed and the group has restored.
     """
 
-    def __init__(self, name: int, work: Callable[[], Ending], table: Table[Ending]) -> None:
+    def __init__(self, name: int, work: Callable[[], Ending], group: RunGroup[Ending]) -> None:
         self.name = name
-        self.table = table
+        self.group = group
         self.wanted: Part | None = None
         self.answer: Trained | BaseException | None = None
         self.ended: Ending | BaseException | None = None
@@ -102,7 +102,7 @@ class Seat(Generic[Ending]):
         return answer
 
     def _run(self) -> None:
-        _thread.seat = self
+        _thread.member = self
         self._go.acquire()
         try:
             self.ended = self._work()
@@ -111,11 +111,11 @@ class Seat(Generic[Ending]):
         self._stopped.release()
 
 
-class Table(Generic[Ending]):
+class RunGroup(Generic[Ending]):
     """Runs that are played together; they may come and go."""
 
     def __init__(self) -> None:
-        self.seats: list[Seat[Ending]] = []
+        self.members: list[GroupedRun[Ending]] = []
         self.settings: Settings | None = None
 
     @cached_property
@@ -123,31 +123,31 @@ class Table(Generic[Ending]):
         """One recorder for the launches of all runs, which share its memory."""
         return Recorder(cuda_graphs())
 
-    def seat(self, name: int, work: Callable[[], Ending]) -> None:
+    def add(self, name: int, work: Callable[[], Ending]) -> None:
         """Add a run; it begins with the next `turn`."""
-        self.seats.append(Seat(name, work, self))
+        self.members.append(GroupedRun(name, work, self))
 
-    def turn(self) -> list[Seat[Ending]]:
+    def turn(self) -> list[GroupedRun[Ending]]:
         """Let every run go on to its next training, and train for all; return those that ended.
 
         A launch that fails is tried run by run: an error is its own run's.
         """
-        for seat in self.seats:
-            seat.resume()
-            seat.changes += self._restored()
-        ended = [seat for seat in self.seats if seat.ended is not None]
-        self.seats = [seat for seat in self.seats if seat.ended is None]
-        parts = [seat.wanted for seat in self.seats if seat.wanted is not None]
+        for member in self.members:
+            member.resume()
+            member.changes += self._restored()
+        ended = [member for member in self.members if member.ended is not None]
+        self.members = [member for member in self.members if member.ended is None]
+        parts = [member.wanted for member in self.members if member.wanted is not None]
         start = time.perf_counter()
         answers = _trained(parts)
         changes = self._restored()  # by any run: it may have changed the numbers of all
-        for seat, answer in zip(self.seats, answers, strict=True):
-            seat.answer = answer
-            seat.changes += changes
+        for member, answer in zip(self.members, answers, strict=True):
+            member.answer = answer
+            member.changes += changes
         spent = time.perf_counter() - start
         clients = sum(len(part[1]) for part in parts)
-        for seat, part in zip(self.seats, parts, strict=True):
-            seat.share = spent * len(part[1]) / max(1, clients)
+        for member, part in zip(self.members, parts, strict=True):
+            member.share = spent * len(part[1]) / max(1, clients)
         return ended
 
     def _restored(self) -> list[str]:

@@ -305,24 +305,24 @@ def _serve(pipe: Connection, stack: Connection, threads: int, accelerator: int |
 
     torch.set_num_threads(threads)
     importlib.import_module("fedbench.run")  # before the time of the first run counts
-    from fedbench.executors.multi_run import Table
+    from fedbench.executors.multi_run import RunGroup
 
-    table: Table[Record] = Table()
+    group: RunGroup[Record] = RunGroup()
     while True:
         try:
-            while not table.seats or pipe.poll():
+            while not group.members or pipe.poll():
                 job = pipe.recv()
                 work = partial(_play, job, pipe)
                 if job.executor == "together":
-                    table.seat(job.number, work)
+                    group.add(job.number, work)
                 else:  # not in a thread, where `keep_memory` has no effect
                     pipe.send((job.number, _ended(work)))
         except (EOFError, OSError):
             return
-        for seat in table.turn():
-            ended = seat.ended
+        for member in group.turn():
+            ended = member.ended
             news = crash(ended) if isinstance(ended, BaseException) else ended
-            pipe.send((seat.name, news))
+            pipe.send((member.name, news))
 
 
 def _ended(work: Callable[[], Record]) -> Record | Crash:

@@ -24,7 +24,7 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.results.store import Store
 from fedbench.sweep.drive import Sweep
 from fedbench.sweep.engine import Engine
-from fedbench.sweep.local import Local, Options
+from fedbench.sweep.local import LocalEngine, Options
 from fedbench.sweep.on_ray import OnRay
 from fedbench.sweep.watch import Watcher
 
@@ -107,7 +107,7 @@ def main() -> None:
 
     def compare(address: str) -> dict[tuple[str, int], list[Measured]]:
         engines: dict[str, Callable[[int], Engine]] = {
-            "local": lambda workers: Local(Options(device="cpu"), workers),
+            "local": lambda workers: LocalEngine(Options(device="cpu"), workers),
             "ray": lambda workers: OnRay(Options(device="cpu", workers=workers), address),
         }
         found: dict[tuple[str, int], list[Measured]] = {}

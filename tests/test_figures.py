@@ -660,7 +660,7 @@ def test_a_figure_that_is_too_tall_for_a_file_is_one_error() -> None:
 
 def test_a_legend_has_as_many_columns_as_fit() -> None:
     with style.look():
-        keys = [style.Key("x" * n, style.INK, "o") for n in (20, 20, 80, 5)]
+        keys = [style.Mark("x" * n, style.INK, "o") for n in (20, 20, 80, 5)]
         few = layout.page(layout.Words("title", ""), keys[:2]).figure.legends[0]
         many = layout.page(layout.Words("title", ""), keys).figure.legends[0]
         assert few.get_window_extent().height < many.get_window_extent().height

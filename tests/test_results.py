@@ -29,7 +29,7 @@ from fedbench.results.gather import cells_of
 from fedbench.results.query import Query
 from fedbench.results.summary import rows
 from fedbench.tables import export, report
-from fedbench.tables.entries import USUAL, Page
+from fedbench.tables.entries import USUAL, ResultsPage
 
 PROTOCOL = "fsl:k=0.5,lr=0.1"
 
@@ -665,6 +665,6 @@ def test_a_number_that_is_declared_once_is_in_the_record_the_tables_and_the_csv(
     entries = query.answer(tmp_path).entries
     assert export.as_csv(entries, query.columns) == f"skipped_rounds\n{skipped}\n".encode()
     usual = Query.parse("cell", columns=USUAL["cell"])
-    shown = Page(usual, usual.answer(tmp_path).entries, flat=False).markdown()
+    shown = ResultsPage(usual, usual.answer(tmp_path).entries, flat=False).markdown()
     assert "| skipped rounds |" in shown
     assert "- skipped: rounds in which" in shown

@@ -23,7 +23,7 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.results.store import Failure, Store
 from fedbench.sweep.drive import Sweep
 from fedbench.sweep.engine import Engine, News, crash
-from fedbench.sweep.local import Local, Options, see_only
+from fedbench.sweep.local import LocalEngine, Options, see_only
 from fedbench.sweep.watch import Watcher
 
 COMMAND = [sys.executable, "-m", "fedbench", "sweep"]
@@ -233,10 +233,10 @@ def test_a_sweep_plays_what_is_missing_and_tells_it(tmp_path: Path) -> None:
     runs = [Run(cell, 0) for cell in cells]
     options = Options(device="cpu", workers=1)
     with Store(tmp_path) as store:
-        with Local(options, 1) as engine, Listener() as first:
+        with LocalEngine(options, 1) as engine, Listener() as first:
             tally = Sweep(engine, store, first).play(runs[1:])
         assert (tally.played, tally.found, tally.left) == (runs[1:], [], [])
-        with Local(options, 1) as engine, Listener() as second:
+        with LocalEngine(options, 1) as engine, Listener() as second:
             tally = Sweep(engine, store, second).play(runs)
         assert (tally.played, tally.found) == (runs[:1], runs[1:])
     life = [what for what, _, _ in first.heard]

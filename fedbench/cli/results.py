@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from fedbench.results.fields import Entry
     from fedbench.results.query import Query
-    from fedbench.tables.entries import Page
+    from fedbench.tables.entries import ResultsPage
 
 FORMATS = ("table", "csv", "json", "parquet", "md")
 
@@ -58,7 +58,7 @@ def results(
     require("--format", format, format in FORMATS, f"one of {', '.join(FORMATS)}")
     require("--out", out, format != "parquet" or out is not None, "a file for --format parquet")
     from fedbench.results.query import Each, Query
-    from fedbench.tables.entries import USUAL, Page
+    from fedbench.tables.entries import USUAL, ResultsPage
 
     kind: Each = "failure" if failed else "run" if each == "run" else "cell"
     usual = USUAL[kind] if format in ("table", "md") else None
@@ -67,7 +67,7 @@ def results(
     answer = query.answer(store)
     for line in answer.complaints:
         print(one_line(f"fedbench: {line}"), file=sys.stderr)
-    page = Page(query, answer.entries, flat=columns is not None)
+    page = ResultsPage(query, answer.entries, flat=columns is not None)
     if format == "table":
         show(page, out)
     elif format == "md":
@@ -89,7 +89,7 @@ def exported(query: Query, entries: Sequence[Entry], format: str) -> bytes:
     return export.as_parquet(entries, query.columns, query.fields)
 
 
-def show(page: Page, out: Path | None) -> None:
+def show(page: ResultsPage, out: Path | None) -> None:
     """Print a page, with styles on a terminal and without elsewhere."""
     from rich.console import Console
     from rich.text import Text

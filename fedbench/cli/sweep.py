@@ -177,8 +177,8 @@ def make_engine(
 
         require("--together", options.together, options.together == 1, "1 with --engine ray")
         return OnRay(options, address, gpus_per_run)
-    from fedbench.sweep.local import Local
+    from fedbench.sweep.local import LocalEngine
 
     require("--address", address, address is None, "left out without --engine ray")
     require("--gpus-per-run", gpus_per_run, gpus_per_run == 0, "left out without --engine ray")
-    return Local(options, options.processes(runs))
+    return LocalEngine(options, options.processes(runs))

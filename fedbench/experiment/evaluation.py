@@ -21,7 +21,7 @@ _BATCH = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Score:
+class Evaluation:
     """Accuracy and loss on pooled samples, and the accuracy of each part.
 
     Args:
@@ -39,7 +39,7 @@ class Score:
     success: float | None = None
 
 
-def evaluate(setup: Setup, server: Any, step: int) -> Score:
+def evaluate(setup: Setup, server: Any, step: int) -> Evaluation:
     """Score what is deployed after this round on the test parts of the benign clients."""
     population = setup.population
     model = deployed(setup, server, step)
@@ -118,7 +118,7 @@ def local_accuracies(
 
 def score_model(
     network: Network, model: Tree | list[Tree], data: Data, parts: Sequence[Tensor]
-) -> Score:
+) -> Evaluation:
     """Score a model, or an ensemble by its mean probability, on the samples of ``parts``.
 
     Scores that are not finite count as a wrong answer: argmax would call them class 0.
@@ -139,7 +139,7 @@ def score_model(
     shares = [part.mean() for part in torch.split(correct, [len(part) for part in parts])]
     mean_loss = float(loss.mean())
     finite = mean_loss if math.isfinite(mean_loss) else None
-    return Score(float(correct.mean()), finite, torch.stack(shares).cpu(), sparsity(ensemble))
+    return Evaluation(float(correct.mean()), finite, torch.stack(shares).cpu(), sparsity(ensemble))
 
 
 def share_taken_for(

@@ -6,7 +6,7 @@ from typing import Any
 from fedbench.adversary.threat_model import AdversaryMemory
 from fedbench.api import Memory
 from fedbench.core.trees import Tree
-from fedbench.experiment.evaluation import Score
+from fedbench.experiment.evaluation import Evaluation
 from fedbench.privacy.ledger import Ledger
 
 
@@ -34,7 +34,7 @@ class RunState:
     adversary: AdversaryMemory = field(default_factory=dict)
     memories: dict[int, Memory] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
-    score: Score | None = None
+    score: Evaluation | None = None
     local_accuracies: dict[int, float] = field(default_factory=dict)
     last_broadcast: Tree | None = None
     attack_seconds: float = 0.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbench.figures.labels import place_labels
 from fedbench.figures.layout import Words, page, wrap
-from fedbench.figures.style import COLOURS, FAINT, INK, WORST, Key, styled
+from fedbench.figures.style import COLOURS, FAINT, INK, WORST, Mark, styled
 from fedbench.figures.systems import SystemRows, ends, setting, sureness, systems, tens
 from fedbench.results.pareto import pareto
 from fedbench.tables import columns
@@ -25,7 +25,7 @@ HEIGHT = 4.6  # inches of the panel
 
 
 @dataclass(frozen=True)
-class Point:
+class SystemPoint:
     """A system in the figure; accuracies in percent.
 
     Args:
@@ -50,12 +50,12 @@ class Point:
         return self.bits, self.accuracy
 
     @property
-    def key(self) -> Key:
+    def key(self) -> Mark:
         """Look of the marker."""
-        return Key("", WORST, "o") if self.system.worst else Key("", INK, "o", hollow=True)
+        return Mark("", WORST, "o") if self.system.worst else Mark("", INK, "o", hollow=True)
 
 
-def points(rows: Sequence[Row]) -> list[Point]:
+def points(rows: Sequence[Row]) -> list[SystemPoint]:
     """Return a point for each system, the best worst case first."""
     out = []
     for system in systems(rows):
@@ -65,7 +65,7 @@ def points(rows: Sequence[Row]) -> list[Point]:
         without = None if clean is None or clean is row else 100 * clean.accuracy
         sent = (system.cost["uplink_bits"] or 0) + system.cost["downlink_bits"]
         sent = max(sent, 1e-4)  # zero has no logarithm
-        out.append(Point(system, sent, 100 * row.accuracy, 100 * low, 100 * high, without))
+        out.append(SystemPoint(system, sent, 100 * row.accuracy, 100 * low, 100 * high, without))
     return out
 
 
@@ -109,7 +109,7 @@ def compose(rows: Sequence[Row]) -> Figure:
     return sheet.figure
 
 
-def _listed(point: Point) -> str:
+def _listed(point: SystemPoint) -> str:
     """Say below the figure what a number in it stands for."""
     worst = point.system.worst
     clean = point.system.clean
@@ -121,16 +121,16 @@ def _listed(point: Point) -> str:
     return f"{text}, {bits(point.bits)} bits"
 
 
-def _keys(shown: Sequence[Point], rows: Sequence[Row]) -> list[Key]:
+def _keys(shown: Sequence[SystemPoint], rows: Sequence[Row]) -> list[Mark]:
     keys = []
     if any(point.system.worst for point in shown):
-        keys.append(Key(f"{columns.worst_case(rows)} over the attacks", WORST, "o"))
+        keys.append(Mark(f"{columns.worst_case(rows)} over the attacks", WORST, "o"))
     if any(point.clean is not None or not point.system.worst for point in shown):
-        keys.append(Key("no attack", INK, "o", hollow=True))
-    return [*keys, Key("Pareto front: nobody is better in both", COLOURS[0], line="-")]
+        keys.append(Mark("no attack", INK, "o", hollow=True))
+    return [*keys, Mark("Pareto front: nobody is better in both", COLOURS[0], line="-")]
 
 
-def _draw(axes: Axes, shown: Sequence[Point], best: Sequence[int]) -> None:
+def _draw(axes: Axes, shown: Sequence[SystemPoint], best: Sequence[int]) -> None:
     sent = [point.bits for point in shown]
     low, high = tens(
         y / 100 for p in shown for y in (p.low, p.high, p.accuracy if p.clean is None else p.clean)
@@ -142,7 +142,7 @@ def _draw(axes: Axes, shown: Sequence[Point], best: Sequence[int]) -> None:
     for point in shown:
         if point.clean is not None:
             axes.plot([point.bits] * 2, [point.accuracy, point.clean], color=FAINT, linewidth=0.8)
-            axes.plot(point.bits, point.clean, **Key("", INK, "o", hollow=True).look(), zorder=3)
+            axes.plot(point.bits, point.clean, **Mark("", INK, "o", hollow=True).look(), zorder=3)
         if point.low < point.high:
             colour = point.key.colour
             axes.vlines(point.bits, point.low, point.high, color=colour, alpha=0.4, linewidth=2.5)
@@ -190,7 +190,7 @@ class Label:
 
 
 def _write(
-    axes: Axes, labels: Sequence[Label], shown: Sequence[Point], best: Sequence[int]
+    axes: Axes, labels: Sequence[Label], shown: Sequence[SystemPoint], best: Sequence[int]
 ) -> bool:
     """Write the labels; return False, and write none, if one of them has no room."""
     obstacles = steps([shown[i].spot for i in best], axes.get_xlim()[1])
@@ -208,7 +208,7 @@ def _write(
     return None not in placed
 
 
-def _numbers(axes: Axes, shown: Sequence[Point], best: Sequence[int]) -> list[Label]:
+def _numbers(axes: Axes, shown: Sequence[SystemPoint], best: Sequence[int]) -> list[Label]:
     """Return the numbers of the list as labels; points that lie on each other share one label."""
     groups: dict[tuple[int, int], list[int]] = {}
     for i, point in enumerate(shown):

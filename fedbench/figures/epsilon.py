@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.figures.layout import Words, fit_multiples, multiples
-from fedbench.figures.style import INK, SHADE, Key, decades, sign, styled
+from fedbench.figures.style import INK, SHADE, Mark, decades, sign, styled
 from fedbench.figures.systems import (
     SystemRows,
     ends,
@@ -95,10 +95,10 @@ def compose(rows: Sequence[Row]) -> Figure:
         f"Benign clients' pooled test data, last round. {_covered(drawn)} "
         f"{sureness(rows, 'Vertical bar')}"
     )
-    keys = [Key(name, *look, line="-") for name, look in looks.items()]
+    keys = [Mark(name, *look, line="-") for name, look in looks.items()]
     if worst:
-        keys.append(Key(f"{columns.worst_case(rows)} over the attacks", INK, "o", line="-"))
-    keys.append(Key("no attack", INK, "o", line="--", hollow=True))
+        keys.append(Mark(f"{columns.worst_case(rows)} over the attacks", INK, "o", line="-"))
+    keys.append(Mark("no attack", INK, "o", line="--", hollow=True))
     words = Words(f"Accuracy{worst} against ε", setting(rows), caption)
     sheet = multiples(words, keys, [(name, "") for name in names], "ε (logarithmic)")
     places = _places(drawn)
@@ -106,7 +106,7 @@ def compose(rows: Sequence[Row]) -> Figure:
         here = [line for line in drawn if line.panel == name]
         _dress(axes, places)
         for slot, line in enumerate(here):
-            _draw(axes, line, Key("", *looks[line.name]), places, (slot + 1) / (len(here) + 1))
+            _draw(axes, line, Mark("", *looks[line.name]), places, (slot + 1) / (len(here) + 1))
     shown = [row for line in drawn for _, row in _marks(line)]
     heights = [x for row in shown for x in (row.accuracy, *(ends(row) or ()))]
     sheet.panels[0].set_ylim(tens(heights))
@@ -177,7 +177,11 @@ def _dress(axes: Axes, places: dict[str, tuple[float, float]]) -> None:
 
 
 def _draw(
-    axes: Axes, line: NoiseLine, key: Key, places: dict[str, tuple[float, float]], slot: float
+    axes: Axes,
+    line: NoiseLine,
+    key: Mark,
+    places: dict[str, tuple[float, float]],
+    slot: float,
 ) -> None:
     """Draw the worst cases as a line and the clean runs as a dashed one; alone in the strips."""
     connected: dict[bool, list[tuple[float, float]]] = {}

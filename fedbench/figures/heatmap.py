@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedbench.figures.layout import Words, page, wrap
-from fedbench.figures.style import FAINT, WORST, Key, styled
+from fedbench.figures.style import FAINT, WORST, Mark, styled
 from fedbench.figures.systems import attacks, cautions, setting, systems, undefended
 from fedbench.tables.numbers import NONE, percent
 
@@ -70,9 +70,9 @@ def compose(rows: Sequence[Row]) -> Figure:
     if any(len(row) < len(heads) - 1 for each in drawn for row in each.defenses.values()):
         caption += f" {NONE}: no record."
     words = Words("Accuracy of defenses under attacks", setting(rows), caption + cautions(rows))
-    keys = [Key(f"{share} %", face(share / 100), "s") for share in (0, 25, 50, 75, 100)]
+    keys = [Mark(f"{share} %", face(share / 100), "s") for share in (0, 25, 50, 75, 100)]
     if any(row.worst for row in rows):
-        keys.append(Key("the worst of its row", WORST, "s", hollow=True))
+        keys.append(Mark("the worst of its row", WORST, "s", hollow=True))
     names = {rule: wrap(rule, NAMES, 8.5, most=2) for each in drawn for rule in each.defenses}
     width = max(NARROWEST, COLUMN * len(heads) + NAMES + 1.0)
     heights = [LANE * len(each.defenses) for each in drawn]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedbench.figures.lanes import Lane, draw_bars, height, stacked, write_groups
 from fedbench.figures.layout import Words, page
-from fedbench.figures.style import BAR, WORST, Key, styled
+from fedbench.figures.style import BAR, WORST, Mark, styled
 from fedbench.figures.systems import SystemRows, setting, sureness, systems
 from fedbench.results.aggregate import interval
 from fedbench.tables.numbers import percent
@@ -42,7 +42,10 @@ def compose(rows: Sequence[Row]) -> Figure:
     by_system = {system.name: bars(system) for system in systems(rows)}
     groups = stacked({name: lanes for name, lanes in by_system.items() if lanes})
     drawn = [lane for group in groups for lane in group.lanes]
-    looks = {False: Key("an attack", BAR, "s"), True: Key("the worst of its system", WORST, "s")}
+    looks = {
+        False: Mark("an attack", BAR, "s"),
+        True: Mark("the worst of its system", WORST, "s"),
+    }
     keys = [key for worst, key in looks.items() if any(lane.worst == worst for lane in drawn)]
     counts = [count for row in rows if (count := len(row.impacts()))]
     caption = "Clean minus attacked accuracy on the benign clients' pooled test data, last round. "

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from fedbench.core.errors import ConfigError
-from fedbench.figures.style import FAINT, WORST, Key
+from fedbench.figures.style import FAINT, WORST, Mark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +87,7 @@ class Page:
 
 def page(
     words: Words,
-    keys: Sequence[Key] = (),
+    keys: Sequence[Mark] = (),
     rows: int = 1,
     columns: int = 1,
     width: float = WIDTH,
@@ -137,7 +137,7 @@ def page(
 
 
 def multiples(
-    words: Words, keys: Sequence[Key], names: Sequence[tuple[str, str]], xlabel: str
+    words: Words, keys: Sequence[Mark], names: Sequence[tuple[str, str]], xlabel: str
 ) -> Page:
     """Return a page of equal panels that share their axes of accuracies.
 
@@ -181,7 +181,7 @@ def fit_multiples(sheet: Page) -> Figure:
     return sheet.fit(height * len(sheet.panels) / sheet.columns)
 
 
-def _legend(figure: Figure, keys: Sequence[Key], room: float, at: Any, **place: Any) -> float:
+def _legend(figure: Figure, keys: Sequence[Mark], room: float, at: Any, **place: Any) -> float:
     """Draw the legend with as many columns as fit, and return its height in inches."""
     from matplotlib.lines import Line2D
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fedbench.figures.layout import Words, fit_multiples, multiples
-from fedbench.figures.style import INK, WORST, Key, sign, styled
+from fedbench.figures.style import INK, WORST, Mark, sign, styled
 from fedbench.figures.systems import SystemRows, attacks, cut, setting, sureness, systems, tens
 from fedbench.results.aggregate import Interval, interval
 from fedbench.tables.numbers import percent
@@ -67,7 +67,7 @@ def compose(rows: Sequence[Row]) -> Figure:
     played = {row.cell.attack for row in rows}
     legend = [key for attack, key in keys.items() if attack in played]
     if any(row.worst for row in rows):
-        legend.append(Key("the worst of its panel", WORST, line="-", thick=STRONG))
+        legend.append(Mark("the worst of its panel", WORST, line="-", thick=STRONG))
     words = Words("Accuracy over the rounds", setting(rows), caption)
     sheet = multiples(words, legend, [(each.name, _note(each)) for each in shown], "round")
     for axes, system in zip(sheet.panels, shown, strict=False):
@@ -79,10 +79,10 @@ def compose(rows: Sequence[Row]) -> Figure:
     return fit_multiples(sheet)
 
 
-def _keys(rows: Sequence[Row]) -> dict[str, Key]:
+def _keys(rows: Sequence[Row]) -> dict[str, Mark]:
     """Return the look of the clean run and of every attack."""
-    keys = {name: Key(name, *sign(i), line="-") for i, name in enumerate(attacks(rows)[1:])}
-    return {"none": Key("none (clean)", INK, "o", line="-", thick=STRONG)} | keys
+    keys = {name: Mark(name, *sign(i), line="-") for i, name in enumerate(attacks(rows)[1:])}
+    return {"none": Mark("none (clean)", INK, "o", line="-", thick=STRONG)} | keys
 
 
 def _note(system: SystemRows) -> str:
@@ -90,7 +90,7 @@ def _note(system: SystemRows) -> str:
     return f"worst {percent(worst.accuracy)} %: {worst.cell.attack}" if worst else ""
 
 
-def _draw(axes: Axes, row: Row, points: Sequence[RoundAccuracy], key: Key) -> None:
+def _draw(axes: Axes, row: Row, points: Sequence[RoundAccuracy], key: Mark) -> None:
     """Draw a line; only the clean one and the worst one have a band, since more would overlap."""
     strong = row.worst or row.cell.clean
     if row.worst:

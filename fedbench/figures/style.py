@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Key:
+class Mark:
     """Look of a line or a marker, and its label in the legend.
 
     Args:

@@ -13,7 +13,7 @@ from fedbench.experiment.measurements import Round
 from fedbench.experiment.record import Record
 from fedbench.results.store import Failure, Store
 from fedbench.sweep.engine import Crash, Engine
-from fedbench.sweep.local import Local, Options
+from fedbench.sweep.local import LocalEngine, Options
 from fedbench.sweep.watch import Watcher
 
 PATIENCE = 0.5  # seconds between two checks of runs that another sweep is playing
@@ -172,7 +172,7 @@ def play_each(
     runs = [Run(cell, seed) for cell in cells for seed in seeds]
     workers = options.processes(len(runs))
     with TemporaryDirectory() as nowhere:
-        with Local(options, workers) as engine, Store(out or Path(nowhere)) as store:
+        with LocalEngine(options, workers) as engine, Store(out or Path(nowhere)) as store:
             sweep = Sweep(engine, store, watcher, options.chunk, retry_failed=True, strict=strict)
             tally = sweep.play(runs)
         records: dict[Cell, list[Record]] = {}

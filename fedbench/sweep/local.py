@@ -127,7 +127,7 @@ class _Worker:
         return written.decode(errors="replace")
 
 
-class Local(Engine):
+class LocalEngine(Engine):
     """Plays runs in worker processes; one that is killed takes only its own runs with it.
 
     If these were several, each is then played alone: only one of them is to blame.

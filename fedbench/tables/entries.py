@@ -42,7 +42,7 @@ AXES = ("protocol", "mechanism", "defense", "attack")
 
 
 @dataclass(frozen=True)
-class Page:
+class ResultsPage:
     """The answer to a query, as a table and notes below it.
 
     Args:

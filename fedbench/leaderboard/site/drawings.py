@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from fedbench.figures.bits import draw_front, front, log_bits, steps
 from fedbench.figures.labels import place_labels
-from fedbench.figures.style import BAR, COLOURS, FAINT, INK, RULE, WORST, Key, rendered, styled
+from fedbench.figures.style import BAR, COLOURS, FAINT, INK, RULE, WORST, Mark, rendered, styled
 from fedbench.leaderboard.score import is_clean
 from fedbench.leaderboard.site import words
 
@@ -89,7 +89,7 @@ def _draw(axes: Axes, i: int, row: BoardRow, low: float, high: float) -> None:
     """Draw the interval and the marker of a row, named so that they can be found again."""
     best = row.standing.pareto
     colour = COLOURS[0] if best else BAR
-    key = Key("", colour, "D" if row.private else "o", hollow=not best)
+    key = Mark("", colour, "D" if row.private else "o", hollow=not best)
     y = 100 * row.worst.mean
     interval: dict[str, Any] = {"color": colour, "linewidth": 1.25, "marker": "_"}
     axes.plot([row.bits] * 2, [low, high], **interval, gid=f"{i} whisker", clip_on=False)

@@ -224,6 +224,16 @@ def test_the_ledger_charges_the_client_that_took_part_most_often_or_is_dearest()
     assert each[2] < min(each[:2])
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_dearest_client_counts_in_whatever_order_clients_came(order: int) -> None:
+    ledger = Ledger()
+    events = [FlippedBits(5, 0.3), FlippedBits(5, 0.2)][::order]  # fewer flips cost more
+    ledger.add(list(enumerate(events)), None)
+    cost = ledger.price(ONCE, 1e-5)
+    assert cost is not None
+    assert cost.epsilon == price(FlippedBits(5, 0.2), ONCE, 1e-5).epsilon
+
+
 @pytest.mark.edges("0.5-0.3", "1.0-0.01", "2.0-1.0")
 @pytest.mark.parametrize(("z", "rate"), [(0.5, 0.3), (1.0, 0.01), (2.0, 1.0), (30.0, 0.5)])
 def test_a_rough_price_is_never_too_small_and_that_of_whole_orders(z: float, rate: float) -> None:

@@ -428,8 +428,8 @@ def test_parts_of_the_suite_are_played(
     round_phases.main(["-m", "micro", "-p", "fedavg", *little])
     assert "| fedavg |" in capsys.readouterr().out
     defense_cost.main(
-        ["-d", "median", "-d", "bulyan", "--clients", "3", "--parameters", "10", "--threads", "1"]
+        ["-d", "median", "-d", "bulyan", "--clients", "5", "--parameters", "10", "--threads", "1"]
     )
     page = capsys.readouterr().out
-    assert "| median | 3 | 10 |" in page
-    assert "bulyan" not in page  # it needs 7 rows
+    assert "| median | 5 | 10 |" in page
+    assert "bulyan" not in page  # with f = 5 // 5 it needs 7 rows

@@ -50,7 +50,7 @@ def answer(rule: Defense[Any], received: Payload, view: ServerView | None = None
 
 
 def kept(view: ServerView) -> list[bool]:
-    """Which rows the rule has not left out."""
+    """Return the rows that the rule has not left out."""
     assert view.findings.kept is not None
     rows: list[bool] = view.findings.kept.tolist()
     return rows

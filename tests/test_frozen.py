@@ -1,4 +1,4 @@
-"""What fedbench measures and prints, frozen: a change that means to change nothing changes nothing.
+"""Frozen texts of what fedbench measures and prints: who means to change nothing changes none.
 
 The texts lie in ``tests/frozen``. Each file of commands is its own list of commands: a line that
 starts with ``$`` is typed, the lines after it are what came back. After a change that is meant,
@@ -105,7 +105,7 @@ ID = re.compile(r"(?<![\w.])(?=[a-f]*[0-9])[0-9a-f]{12,64}\b")  # or a digest; n
 
 
 def processor() -> str:
-    """What the rounding of a sum depends on."""
+    """Return everything that the rounding of a sum depends on."""
     lines = dict(re.findall(r"(\S[^\t\n]*)\t*: (.*)", Path("/proc/cpuinfo").read_text()))
     names = (lines.get(key, "") for key in ("vendor_id", "cpu family", "model", "model name"))
     kernels = torch.backends.cpu.get_cpu_capability()
@@ -181,7 +181,7 @@ def elsewhere() -> Iterator[dict[str, str]]:
 
 
 def replayed(path: Path) -> str:
-    """What the commands of a frozen file print now, and for a page or table what they wrote."""
+    """Run the commands of a frozen file; return what they print and write."""
     lines = [line[2:] for line in path.read_text().splitlines() if line.startswith("$ ")]
     with elsewhere() as places:
         text = "".join(typed(line, places) for line in lines)

@@ -1,4 +1,4 @@
-"""What learns the digits, and how well: measured means over seeds, less five sigma."""
+"""Learning of the digits by every protocol: measured means over seeds, less five sigma."""
 
 from typing import Any
 

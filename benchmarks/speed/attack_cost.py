@@ -1,4 +1,4 @@
-"""What attacks cost: the adversary's seconds as a share of what the rest of a round takes.
+"""Cost of attacks: the adversary's seconds as a share of what the rest of a round takes.
 
 ``python benchmarks/speed/attack_cost.py -p fedavg -a alie`` prints Markdown: %, median over the
 rounds, with the least and the most, and ``!`` for an attack over its budget. The budget is 15 % for

@@ -1,4 +1,4 @@
-"""What rules cost: seconds and memory, beside a plain mean and two sorts over the clients.
+"""Cost of rules: seconds and memory, beside a plain mean and two sorts over the clients.
 
 ``python benchmarks/speed/defense_cost.py -d median --clients 10 25 --parameters 1.6e6`` prints
 Markdown. Every rule is measured on every size in a process of its own, since peak memory is a

@@ -50,7 +50,7 @@ class ScenarioFields(BaseModel):
     """How a round samples clients: fixed, exactly n, all sets alike; poisson, each client with the
     same probability, n on average."""
     sees: Sees | None = None
-    """What the adversary of privacy sees: messages, each with its sender; sum, what a secure
+    """Observation of privacy's adversary: messages, each with its sender; sum, what a secure
     aggregation reveals, and who took part; hidden-sum, the sum alone; model, what the server
     deploys. By default messages, or model where the noise is the server's."""
     adjacency: Adjacency | None = None

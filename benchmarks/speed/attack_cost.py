@@ -66,7 +66,8 @@ def measure(scenario: Scenario, rounds: int, device: str = "auto") -> Cost:
     state = begin(setup)
     others, shares = [], []
     for step in range(rounds + 1):
-        start, before = time.perf_counter(), state.attack_seconds
+        start = time.perf_counter()
+        before = state.attack_seconds
         played = play_round(setup, state, step)
         adversary = state.attack_seconds - before
         rest = time.perf_counter() - start - adversary

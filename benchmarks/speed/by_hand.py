@@ -159,7 +159,8 @@ def trimmed_mean(x: Tensor, f: int) -> Tensor:
 
 def tiled_trimmed_mean(x: Tensor, f: int, tile: int = 1 << 13) -> Tensor:
     """Do the same with NumPy's sort of column tiles that stay in cache; on a CPU."""
-    rows, out = x.numpy(), np.empty(x.shape[1], np.float32)
+    rows = x.numpy()
+    out = np.empty(x.shape[1], np.float32)
     for start in range(0, x.shape[1], tile):
         columns = np.ascontiguousarray(rows[:, start : start + tile].T)
         columns.sort(axis=1)

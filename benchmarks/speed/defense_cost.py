@@ -72,7 +72,8 @@ def measure(defense: str, n: int, k: int, repeats: int, device: str, threads: in
     torch.set_num_threads(threads)
     where = torch.device(device)
     x = torch.randn(n, k, generator=torch.Generator().manual_seed(0)).to(where)
-    rule, payload = registry.load("defense", defense), FloatVectors(x)
+    rule = registry.load("defense", defense)
+    payload = FloatVectors(x)
     view = view_of(payload)
     few = max(1, min(k, SORTED // n))
     part = x[:, :few]

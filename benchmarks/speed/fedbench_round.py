@@ -84,7 +84,8 @@ def prepared(size: workload.Training, engine: str = "loop", precision: Precision
     setup = prepare(scenario, "cpu", data=data)
     network = TwoConvolutions(size.image, size.classes, size)
     shared = dataclasses.replace(setup.shared, network=network)
-    protocol, schedule = setup.plugins.protocol, Schedule(1, size.batch)
+    protocol = setup.plugins.protocol
+    schedule = Schedule(1, size.batch)
     dealt = setup.with_population(
         train=list(torch.split(torch.arange(len(data)), size.samples)),
         sizes=torch.full((size.clients,), size.samples, dtype=torch.float64),
@@ -98,7 +99,8 @@ def prepared(size: workload.Training, engine: str = "loop", precision: Precision
 
 def timed(setup: Setup, rounds: int) -> tuple[RunState, dict[str, Any]]:
     """So many rounds after one to warm up, and what the last of them had."""
-    protocol, shared = setup.plugins.protocol, setup.shared
+    protocol = setup.plugins.protocol
+    shared = setup.shared
     state = RunState(protocol.init(shared))
     ids = play_round(setup, state, 0).clients
     moments = [workload.Moment.now()]
@@ -116,19 +118,19 @@ def train(size: workload.Training, rounds: int, engine: str, precision: Precisio
     state, measured = timed(setup, rounds)
     model = setup.plugins.protocol.model(setup.shared, state.server, Key(0))
     rows = torch.arange(min(workload.JUDGED, len(setup.population.data)))
-    logits, y = (
-        setup.shared.network.logits(model, setup.population.data.floats(rows)),
-        setup.population.data.y[rows],
-    )
+    logits = setup.shared.network.logits(model, setup.population.data.floats(rows))
+    y = setup.population.data.y[rows]
     accuracy = (logits.argmax(dim=1) == y).float().mean().item()
     return measured | {"loss": F.cross_entropy(logits, y).item(), "accuracy": accuracy}
 
 
 def idling(size: workload.Idling) -> Setup:
     """The same with clients that do nothing."""
-    told, few = size.network, 10  # samples, which nobody looks at
+    told = size.network
+    few = 10  # samples, which nobody looks at
     network = dataclasses.replace(told, clients=size.clients, cohort=size.cohort, samples=few)
-    setup, protocol = prepared(network), Idle()
+    setup = prepared(network)
+    protocol = Idle()
     return dataclasses.replace(
         setup,
         plugins=dataclasses.replace(setup.plugins, protocol=protocol),

@@ -114,7 +114,8 @@ def main() -> None:
     from flwr.simulation import run_simulation
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    size, clock = workload.Idling(), Clock()
+    size = workload.Idling()
+    clock = Clock()
     make = by_messages if given.api == "message" else by_arrays
     server, client = make(size, given.rounds + 2, clock)  # one to warm up, one whose start ends
     cores = len(os.sched_getaffinity(0))

@@ -144,7 +144,8 @@ def timer(work: Work) -> Timer:
 def compare(pair: Pair, repeats: int) -> Ratio:
     """Time both ways in turns. Each turn warms up and calls a short way several times."""
     mine, theirs = timer(pair.mine), timer(pair.theirs)
-    start, before = time.perf_counter(), busy()
+    start = time.perf_counter()
+    before = busy()
     turns = [
         (
             mine.blocked_autorange(min_run_time=TURN).median,
@@ -167,7 +168,8 @@ def compare(pair: Pair, repeats: int) -> Ratio:
 
 def others_since(start: float, before: float | None) -> float | None:
     """Return the cores that others used since ``start``, when `busy` was ``before``."""
-    wall, after = time.perf_counter() - start, busy()
+    wall = time.perf_counter() - start
+    after = busy()
     if before is None or after is None or wall <= LONG:
         return None
     return max(0.0, (after - before) / wall)

@@ -124,7 +124,8 @@ def agree(case: Case, ours: Turn, theirs: Turn) -> None:
         cores, others = (turn.threads * turn.processes for turn in (ours, theirs))
         require(f"cores of {case.what!r}", cores, cores == others, f"those of theirs, {others}")
     if ours.loss is not None and theirs.loss is not None:
-        worst, rule = max(ours.loss, theirs.loss), f"<= {LEARNED} of chance; raise --rounds"
+        worst = max(ours.loss, theirs.loss)
+        rule = f"<= {LEARNED} of chance; raise --rounds"
         require("loss after training", worst, worst <= LEARNED * CHANCE, rule)
         rule = f"within {APART} of that of {case.against!r}, {theirs.loss:.3f}"
         near = abs(ours.loss - theirs.loss) <= APART
@@ -181,9 +182,12 @@ class Compared:
 
 def compare(case: Case, turns: int) -> Compared:
     """Ours, theirs, ours, theirs, ..."""
-    played, wall, used = [], 0.0, list[float]()
+    played = []
+    wall = 0.0
+    used = list[float]()
     for _ in range(turns):
-        start, before = time.perf_counter(), busy()
+        start = time.perf_counter()
+        before = busy()
         ours = play(case.ours)
         after = busy()
         wall += time.perf_counter() - start

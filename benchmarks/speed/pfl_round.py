@@ -83,11 +83,13 @@ def play(size: workload.Training, rounds: int, precision: str) -> dict[str, Any]
 
     np.random.seed(size.seed)  # noqa: NPY002 - pfl draws from it, and workers must draw alike
     images, labels = size.images()
-    x, y = floats(images), torch.from_numpy(labels)
+    x = floats(images)
+    y = torch.from_numpy(labels)
     parts = (torch.split(both, size.samples) for both in (x, y))
     users = [PyTorchTensorDataset(pair) for pair in zip(*parts, strict=True)]
     sampler = get_user_sampler("minimize_reuse", range(size.clients))
-    data, network = FederatedDataset(users.__getitem__, sampler), TwoConvolutions(size)
+    data = FederatedDataset(users.__getitem__, sampler)
+    network = TwoConvolutions(size)
     FederatedAveraging().run(
         NNAlgorithmParams(
             central_num_iterations=rounds + 1,
@@ -106,9 +108,12 @@ def play(size: workload.Training, rounds: int, precision: str) -> dict[str, Any]
         callbacks=[Clock()],
         send_metrics_to_platform=False,
     )
-    y, logits = y[: workload.JUDGED], network(x[: workload.JUDGED]).detach()
-    last, what = told[-1].to_simple_dict(), "Train population | number of"
-    clients, each = last[f"{what} devices"], last[f"{what} data points"]  # a mean over clients
+    y = y[: workload.JUDGED]
+    logits = network(x[: workload.JUDGED]).detach()
+    last = told[-1].to_simple_dict()
+    what = "Train population | number of"
+    clients = last[f"{what} devices"]
+    each = last[f"{what} data points"]  # a mean over clients
     return {
         "clients": int(clients),
         "samples": round(clients * each),

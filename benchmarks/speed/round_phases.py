@@ -43,7 +43,7 @@ Span = tuple[str, int, int]  # name, start and end in nanoseconds
 
 @dataclass(frozen=True)
 class Plan:
-    """What is played.
+    """Size of the rounds that are played.
 
     Args:
         clients: Clients of a round, n; all there are.

@@ -71,7 +71,9 @@ def craft(x: Tensor, m: int, name: str) -> Callable[[], object]:
     """Prepare DYN-OPT by the first ``m`` of the clients with rows ``x (n, d)``, who see all."""
     rule: Defense[Any] = registry.load("defense", name).declared(m)
     attack = registry.load("attack", "dyn-opt")
-    own, benign, view = FloatVectors(x[:m]), FloatVectors(x[m:]), view_of(FloatVectors(x))
+    own = FloatVectors(x[:m])
+    benign = FloatVectors(x[m:])
+    view = view_of(FloatVectors(x))
 
     def ask(sent: FloatVectors, draw: int) -> Tensor:
         rows = FloatVectors(torch.cat([sent.x, benign.x]))
@@ -148,7 +150,8 @@ def messages(n: int, d: int, device: torch.device) -> Iterator[Pair]:
 
 def butterflies(x: Tensor) -> Tensor:
     """Transform ``x (d,)`` by the fast Hadamard transform as textbooks have it, orthonormal."""
-    h, d = 1, len(x)
+    h = 1
+    d = len(x)
     while h < d:
         pairs = x.view(-1, 2, h)
         x = torch.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], dim=1).flatten()

@@ -67,7 +67,8 @@ def make(folder: Path, peer: str) -> None:
 
 def cases(folder: Path, peer: str, threads: int, rounds: int) -> Iterator[Case]:
     """What is compared with a peer on so many cores."""
-    interpreter, wanted = python(folder, peer), pins(peer)
+    interpreter = python(folder, peer)
+    wanted = pins(peer)
 
     def case(what: str, mine: str, against: str, yours: str, target: float | None = None) -> Case:
         ours = [sys.executable, str(HERE / "fedbench_round.py"), *mine.split()]
@@ -85,13 +86,16 @@ def cases(folder: Path, peer: str, threads: int, rounds: int) -> Iterator[Case]:
         target = 1.05 if precision == "fp32" else None
         yield case(f"loop, {precision}", many, f"a process, {precision}", many, target)
         if threads > 1:
-            forked, workers = f"{many} --executor forked", f"{one} --processes {threads}"
+            forked = f"{many} --executor forked"
+            workers = f"{one} --processes {threads}"
             yield case(f"forked, {precision}", forked, f"workers, {precision}", workers)
 
 
 def row(found: Compared) -> tuple[str, ...]:
     """As the table has it."""
-    case, ratio, (ours, theirs) = found.case, found.ratio, found.turns[0]
+    case = found.case
+    ratio = found.ratio
+    (ours, theirs) = found.turns[0]
     a, b = statistics.median(ratio.mine), statistics.median(ratio.theirs)
     cores = (turn.threads * turn.processes for turn in (ours, theirs))
     return (

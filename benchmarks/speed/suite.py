@@ -126,7 +126,8 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     if given.chart is not None and given.chart.suffix not in (".png", ".svg"):
         parser.error(f"--chart must end in .png or .svg, got {str(given.chart)!r}")
-    size, device = QUICK if given.quick else FULL, choose_device(given.device)
+    size = QUICK if given.quick else FULL
+    device = choose_device(given.device)
     keep_memory()
     torch.set_num_threads(given.threads)
     here = machine(device)

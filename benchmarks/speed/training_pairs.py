@@ -24,14 +24,19 @@ from fedbench.executors.training import Client, Executor, Loop, Schedule
 from fedbench.executors.vmap import TIMED, Stacked, launches
 from fedbench.models.network import ConvNet, Convolve
 
-TRAINING, ROUND, LOCK_STEP = "local training", "a round of FSL", "lock step"
-IMAGE, CLASSES = (1, 28, 28), 10
+TRAINING = "local training"
+ROUND = "a round of FSL"
+LOCK_STEP = "lock step"
+IMAGE = (1, 28, 28)
+CLASSES = 10
 PLAIN = "momentum=0,weight_decay=0"
 WEIGHTS = f"fedavg:lr=0.01,{PLAIN}"
-BERNOULLI, TOP = "fedpm:lr=0.1,optimizer=sgd", f"fsl:lr=0.4,{PLAIN}"
+BERNOULLI = "fedpm:lr=0.1,optimizer=sgd"
+TOP = f"fsl:lr=0.4,{PLAIN}"
 SHARE = {("lenet", 8): 0.45, ("conv4", 32): 0.9}  # of a step of weights, at least
 BATCH = 8  # of lock step
-EVEN, UNEVEN = (3,) * 12, (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8)  # steps of each client, 36 and 38
+EVEN = (3,) * 12
+UNEVEN = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8)  # steps of each client, 36 and 38
 
 
 @dataclass(frozen=True)
@@ -189,7 +194,8 @@ def bernoulli(what: str, ours: Cohort) -> Pair:
     """Compare FedPM's local training by plain SGD, masks drawn in every step."""
     frozen = ours.protocol.frozen(ours.shared)
     fixed = [frozen[name] for name in ours.shared.weights.names]
-    start, schedule = list(ours.clients[0].tree.values()), ours.executor.schedule
+    start = list(ours.clients[0].tree.values())
+    schedule = ours.executor.schedule
     draws = torch.Generator(ours.shared.device).manual_seed(0)
 
     def coins(p: Tensor) -> Tensor:
@@ -221,7 +227,8 @@ def ranked(ours: Cohort) -> Pair:
     Ours sorts the initial scores once a run and turns the ranking into scores once a round.
     """
     protocol, shared, clients = ours.protocol, ours.shared, ours.clients
-    schedule, state = ours.executor.schedule, protocol.init(ours.shared)
+    schedule = ours.executor.schedule
+    state = protocol.init(ours.shared)
     network = protocol.frozen(shared)
     fixed = [network[name] for name in shared.weights.names]
     orders = [order.long() for order in shared.weights.layers(state[0])]

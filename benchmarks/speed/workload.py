@@ -74,7 +74,8 @@ class Training:
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """Before training: uniform within ``1 / sqrt(fan_in)``, as torch.nn has it."""
-        draw, shapes = np.random.default_rng((self.seed, 1)), self.shapes
+        draw = np.random.default_rng((self.seed, 1))
+        shapes = self.shapes
         bounds = {name: 1 / math.sqrt(math.prod(shape[1:])) for name, shape in shapes.items()}
         return {
             name: draw.uniform(-1, 1, shape).astype(np.float32)

@@ -16,7 +16,7 @@ from fedbench.core.blame import Hook, ask
 from fedbench.core.rng import Key
 from fedbench.core.settings import note, restored_after
 from fedbench.core.trees import Tree
-from fedbench.data.dataset import Data
+from fedbench.data.datasets import Data
 from fedbench.executors.multi_run import now, settings_restorer
 from fedbench.executors.training import Client, Executor
 from fedbench.experiment.evaluation import evaluate, is_evaluated, local_accuracies

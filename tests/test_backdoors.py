@@ -14,7 +14,7 @@ from fedbench.api import Attack, Local, Shared
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key, Secret
-from fedbench.data.dataset import Data
+from fedbench.data.datasets import Data
 from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.scenario import Scenario

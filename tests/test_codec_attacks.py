@@ -20,7 +20,7 @@ from fedbench.experiment.state import RunState
 from fedbench.models.network import ConvNet, Shared
 from fedbench.payload import Payload, ScaledSigns, SparseVectors, same
 from fedbench.protocols.compressed import CompressedUpdates
-from fedbench.protocols.ef_signsgd import EFSignSGD
+from fedbench.protocols.signsgd import EFSignSGD
 from fedbench.run import play_round
 from fedbench.testing import example_context, example_payloads
 from fedbench_attacks.index_concentration import IndexConcentration

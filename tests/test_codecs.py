@@ -17,10 +17,9 @@ from fedbench.payload import HalfVectors, ScaledSigns, SeededSparse, SignBits, S
 from fedbench.payload.half_vectors import Half
 from fedbench.payload.packets import Packet
 from fedbench.payload.seeded_sparse import chosen
-from fedbench.protocols.cast import Cast
-from fedbench.protocols.ef_signsgd import EFSignSGD
-from fedbench.protocols.randk import RandK
-from fedbench.protocols.signsgd import SignSGD, StochasticSign
+from fedbench.protocols.fedavg import Cast
+from fedbench.protocols.signsgd import EFSignSGD, SignSGD, StochasticSign
+from fedbench.protocols.sparse import RandK
 from fedbench.testing import check_payload
 
 SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 3, torch.device("cpu"))  # 27, 60, 15 weights

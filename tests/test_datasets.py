@@ -22,12 +22,12 @@ import torch
 from scipy.io import savemat
 
 from fedbench.core.errors import ConfigError
-from fedbench.data import npz, torchvision_data
-from fedbench.data.dataset import Data
+from fedbench.data import archives
 from fedbench.data.datasets import (
     Cifar10,
     Cifar10Part,
     Cifar100,
+    Data,
     Dataset,
     Digits,
     Emnist,
@@ -158,8 +158,8 @@ def test_a_pool_of_another_form_is_refused(changes: Arrays, message: str) -> Non
 
 
 def test_an_archive_is_one_pool_training_samples_first_with_channels(tmp_path: Path) -> None:
-    npz.write(tmp_path / "a.npz", arrays())
-    x, y = npz.read(tmp_path / "a.npz", GREY, classes=10)
+    archives.write(tmp_path / "a.npz", arrays())
+    x, y = archives.read(tmp_path / "a.npz", GREY, classes=10)
     assert x.shape == (5, 1, 28, 28)
     assert x.dtype == torch.uint8
     assert x[3, 0, 0, 1] == (3 * 784 + 1) % 256
@@ -169,8 +169,8 @@ def test_an_archive_is_one_pool_training_samples_first_with_channels(tmp_path: P
     images[1, 2, 3] = 7, 8, 9
     labels = np.zeros(2, np.uint8)
     parts = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
-    npz.write(tmp_path / "a.npz", parts)
-    x, _ = npz.read(tmp_path / "a.npz", (3, 4, 5), classes=10)
+    archives.write(tmp_path / "a.npz", parts)
+    x, _ = archives.read(tmp_path / "a.npz", (3, 4, 5), classes=10)
     assert x.shape == (4, 3, 4, 5)
     assert x[1, :, 2, 3].tolist() == [7, 8, 9]
     assert x.is_contiguous()
@@ -203,7 +203,7 @@ def test_an_archive_of_other_arrays_is_refused(
 
 
 def damaged(path: Path, how: str) -> None:
-    npz.write(path, arrays())
+    archives.write(path, arrays())
     whole = path.read_bytes()
     if how == "truncated":
         path.write_bytes(whole[: len(whole) // 2])
@@ -233,7 +233,7 @@ def test_a_damaged_archive_is_refused_in_one_line(how: str, tmp_path: Path) -> N
 
 
 def test_data_that_only_look_like_mnist_are_refused(tmp_path: Path) -> None:
-    npz.write(tmp_path / "mnist.npz", arrays())
+    archives.write(tmp_path / "mnist.npz", arrays())
     with pytest.raises(ConfigError, match=r"mnist.npz must hold mnist .*6ae948929b04\.\.\.") as e:
         Mnist().load(tmp_path)
     assert "delete the file to fetch it again" in one_line(e)
@@ -241,21 +241,21 @@ def test_data_that_only_look_like_mnist_are_refused(tmp_path: Path) -> None:
 
 def test_an_archive_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
-    npz.write(path, arrays())
+    archives.write(path, arrays())
     before = path.read_bytes()
     with pytest.raises(KeyError):
-        npz.write(path, {"x_train": np.zeros(1)})
+        archives.write(path, {"x_train": np.zeros(1)})
     assert [child.name for child in tmp_path.iterdir()] == ["a.npz"]
     assert path.read_bytes() == before
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"a.npz could not be written .*set FEDBENCH_DATA") as e:
-        npz.write(tmp_path / "file" / "a.npz", arrays())
+        archives.write(tmp_path / "file" / "a.npz", arrays())
     one_line(e)
 
 
 @pytest.fixture(scope="module")
 def torchvision() -> Any:
-    return torchvision_data.datasets()
+    return archives.datasets()
 
 
 @pytest.fixture
@@ -304,7 +304,7 @@ def mirror(torchvision: Any, site: tuple[Path, str], monkeypatch: pytest.MonkeyP
 
 def test_torchvision_imports_beside_any_build_of_torch(torchvision: Any) -> None:
     assert torchvision.MNIST.__name__ == "MNIST"
-    assert torchvision_data.datasets() is torchvision
+    assert archives.datasets() is torchvision
     parts = [name.split(".") for name in sys.modules if name.startswith("torchvision.")]
     # A part that was left over from a failed import is not bound to the package.
     assert all(hasattr(sys.modules["torchvision"], part[1]) for part in parts)
@@ -313,9 +313,9 @@ def test_torchvision_imports_beside_any_build_of_torch(torchvision: Any) -> None
 @pytest.mark.usefixtures("mirror")
 def test_a_download_becomes_an_archive(tmp_path: Path, temporary: Path) -> None:
     path = tmp_path / "cache" / "mnist.npz"
-    torchvision_data.download("mnist", path)
+    archives.download("mnist", path)
     with np.load(path, allow_pickle=False) as archive:
-        assert set(archive.files) == set(npz.NAMES)
+        assert set(archive.files) == set(archives.NAMES)
         for name, x in arrays().items():
             assert archive[name].dtype == np.uint8
             assert np.array_equal(archive[name], x)
@@ -325,11 +325,11 @@ def test_a_download_becomes_an_archive(tmp_path: Path, temporary: Path) -> None:
 
 @pytest.mark.usefixtures("mirror")
 def test_a_part_keeps_the_first_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(torchvision_data.SOURCES, "part", ("MNIST", 2, 1))
-    torchvision_data.download("part", tmp_path / "part.npz")
-    _, y = npz.read(tmp_path / "part.npz", GREY, classes=10)
+    monkeypatch.setitem(archives.SOURCES, "part", ("MNIST", 2, 1))
+    archives.download("part", tmp_path / "part.npz")
+    _, y = archives.read(tmp_path / "part.npz", GREY, classes=10)
     assert y.tolist() == [0, 1, 3]
-    assert torchvision_data.SOURCES["cifar10-20k"] == ("CIFAR10", 18_000, 2_000)
+    assert archives.SOURCES["cifar10-20k"] == ("CIFAR10", 18_000, 2_000)
 
 
 def fetched(dataset: Any, tmp_path: Path) -> Data:
@@ -411,7 +411,7 @@ def test_labels_beyond_the_classes_are_refused(dataset: Any, classes: int, tmp_p
     for label in (classes - 1, classes):
         y = np.array([label])
         parts = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
-        npz.write(tmp_path / f"{dataset.name}.npz", parts)
+        archives.write(tmp_path / f"{dataset.name}.npz", parts)
         if label < classes:
             assert dataset.load(tmp_path).y.tolist() == [label, label]
         else:
@@ -442,7 +442,7 @@ def test_without_a_network_one_line_says_how_to_get_it(
 def test_a_server_that_never_answers_is_given_up(
     torchvision: Any, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torchvision_data, "SECONDS", 0.05)
+    monkeypatch.setattr(archives, "SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         monkeypatch.setattr(torchvision.MNIST, "mirrors", [f"http://127.0.0.1:{port}/"])

@@ -19,8 +19,7 @@ from fedbench.payload import Checks, RotatedLevels, same
 from fedbench.payload.packets import Packet
 from fedbench.payload.rotated_levels import widths
 from fedbench.protocols.compressed import public_seeds
-from fedbench.protocols.drive import DRIVE
-from fedbench.protocols.eden import EDEN, Scale, rotated
+from fedbench.protocols.eden import DRIVE, EDEN, Scale, rotated
 from fedbench.testing import check_payload
 
 SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 3, torch.device("cpu"))

@@ -14,7 +14,7 @@ from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.protocols.topk import TopK
+from fedbench.protocols.sparse import TopK
 from fedbench.run import play_round
 from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.none import NoAttack

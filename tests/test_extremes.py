@@ -14,8 +14,7 @@ from fedbench.core.errors import ConfigError, FedbenchError
 from fedbench.core.rng import Key
 from fedbench.executors.training import Loop, Schedule
 from fedbench.payload import BinaryMasks, SignBits
-from fedbench.protocols.pbm import PBM
-from fedbench.protocols.skellam import Skellam
+from fedbench.protocols.secure_sums import PBM, Skellam
 from fedbench.testing import NETWORK, example_context, example_payloads
 from fedbench.testing.contracts import example_clients
 from fedbench_defenses.centered_clipping import CenteredClipping

@@ -18,7 +18,7 @@ from fedbench.executors.vmap import Stacked
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.state import RunState
-from fedbench.models.batch_norm_net import BatchNormNet
+from fedbench.models.models import BatchNormNet
 from fedbench.models.network import ConvNet, Network, is_weight
 from fedbench.payload import FloatVectors, NoiseMasks, Payload, same
 from fedbench.payload.noise_masks import SMALLEST, Noise, noise_of

@@ -19,9 +19,15 @@ from fedbench.models.network import ConvNet
 from fedbench.payload import GatedVectors, same
 from fedbench.payload.gated import governed
 from fedbench.payload.packets import Packet
-from fedbench.protocols import hard_concrete
-from fedbench.protocols.fedsparse import FedSparse, SparseState
-from fedbench.protocols.groups import gating, group_norms, initial_threshold
+from fedbench.protocols.fedsparse import (
+    FedSparse,
+    SparseState,
+    gating,
+    group_norms,
+    hard_concrete,
+    initial_threshold,
+    open_chance,
+)
 from fedbench.protocols.optimizers import Adam, Adamax
 from fedbench.testing import NETWORK, check_payload, example_clients
 
@@ -147,25 +153,25 @@ def test_every_group_starts_with_theta_099_where_a_softplus_reaches_it() -> None
 def test_hard_concrete_gates_by_hand() -> None:
     # u = 1/2, log_alpha = 0: s = 1/2, z = 1.2 / 2 - 0.1. Then s = sigmoid(1.5 * 1) = 0.8176.
     u = torch.tensor([0.5, 0.5, 0.5, 0.5])
-    z = hard_concrete.sample(torch.tensor([0.0, 1.0, 6.0, -6.0]), u)
+    z = hard_concrete(torch.tensor([0.0, 1.0, 6.0, -6.0]), u)
     assert z.tolist() == pytest.approx([0.5, 0.88109, 1.0, 0.0], abs=1e-5)
-    ends = hard_concrete.sample(torch.zeros(2), torch.tensor([0.0, 1.0]))
+    ends = hard_concrete(torch.zeros(2), torch.tensor([0.0, 1.0]))
     assert ends.tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("log_alpha", [-2.0, 0.0, 1.5])
 def test_the_open_chance_is_that_of_the_samples_and_not_pi(log_alpha: float) -> None:
     # S7: 1 - CDF(0) = sigmoid(log_alpha + 1.5986). 200,000 draws: five sigma are 0.0056.
-    chance = float(hard_concrete.open_chance(torch.tensor(log_alpha)))
+    chance = float(open_chance(torch.tensor(log_alpha)))
     assert chance == pytest.approx(1 / (1 + math.exp(-log_alpha - 1.5986)), abs=1e-5)
-    z = hard_concrete.sample(torch.full((200_000,), log_alpha), Key(5).uniform(200_000))
+    z = hard_concrete(torch.full((200_000,), log_alpha), Key(5).uniform(200_000))
     assert float((z > 0).float().mean()) == pytest.approx(chance, abs=0.0056)
 
 
 def objective(protocol: FedSparse, w: Tensor, v: Tensor, start: Tensor, prior: Tensor) -> Tensor:
     """What a client minimises beside the cross-entropy, written as in equation 9, float64."""
     log_alpha = (w.detach().norm(dim=0) - torch.nn.functional.softplus(v)) / protocol.temperature
-    r = hard_concrete.open_chance(log_alpha)
+    r = open_chance(log_alpha)
     theta = torch.sigmoid(prior)
     price = protocol.lambda0 * (len(w) if protocol.per == "weight" else 1) * r.sum()
     pull = (r * theta.log() + (1 - r) * (1 - theta).log()).sum()

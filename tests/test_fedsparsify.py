@@ -22,7 +22,7 @@ from fedbench.executors.vmap import Stacked
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.state import RunState
-from fedbench.models.batch_norm_net import BatchNormNet
+from fedbench.models.models import BatchNormNet
 from fedbench.models.network import ConvNet, Network
 from fedbench.payload import FloatVectors, PrunedVectors, same
 from fedbench.payload.packets import Packet, code_bits

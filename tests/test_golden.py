@@ -21,11 +21,10 @@ from fedbench.payload import (
     ranking,
     reputation,
 )
-from fedbench.protocols.failure_bound import FailureBound
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.protocols.fsl import FSL, SparseFSL, initial_scores
+from fedbench.protocols.fsl import FSL, FailureBound, SparseFSL, initial_scores
 from fedbench.protocols.signsgd import SignSGD
-from fedbench.protocols.topk import TopK
+from fedbench.protocols.sparse import TopK
 from fedbench.testing import example_context
 from fedbench_attacks.rank_reversal import RankReversal
 from fedbench_attacks.sign_flip import SignFlip

@@ -19,9 +19,7 @@ from fedbench.models.network import ConvNet
 from fedbench.payload import MixtureVectors
 from fedbench.payload.packets import Packet
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.protocols.fedlaplace import FedLaplace, soft_threshold
-from fedbench.protocols.fedmog import FedMoG
-from fedbench.protocols.fedprox import FedProx
+from fedbench.protocols.priors import FedLaplace, FedMoG, FedProx, soft_threshold
 from fedbench.testing import (
     NETWORK,
     assert_rounded_alike,

@@ -9,8 +9,16 @@ from torch import Tensor
 
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
-from fedbench.data.assignment import deal, even_hands, in_proportion, random_hands
-from fedbench.data.partitions import Labels, MaxClasses, Natural, Partition
+from fedbench.data.partitions import (
+    Labels,
+    MaxClasses,
+    Natural,
+    Partition,
+    deal,
+    even_hands,
+    in_proportion,
+    random_hands,
+)
 
 SEEDS = st.integers(0, 2**64 - 1)
 

@@ -12,7 +12,7 @@ from fedbench.api import Defense, ServerView
 from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, TopRankings
-from fedbench.protocols.failure_bound import FailureBound
+from fedbench.protocols.fsl import FailureBound
 from fedbench.testing import check_defense
 from fedbench_defenses.density_filter import BitFilter, DensityFilter
 from fedbench_defenses.entropy_filter import EntropyFilter, surprises

@@ -15,7 +15,7 @@ from fedbench.core.rng import Key
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
-from fedbench.models.batch_norm_net import BatchNormNet
+from fedbench.models.models import BatchNormNet
 from fedbench.models.network import Shared
 from fedbench.payload import BinaryMasks, FloatVectors, NoiseMasks, Payload, SignBits
 from fedbench.privacy.events import (

@@ -13,11 +13,20 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import Stacked
-from fedbench.models.batch_norm_net import BatchNormNet, batch_norm
-from fedbench.models.dropout_net import DropoutNet, dropout
-from fedbench.models.models import CNN4, CNN8, LeNet5, Model, ResNet20
+from fedbench.models.models import (
+    CNN4,
+    CNN8,
+    BatchNormNet,
+    DropoutNet,
+    LeNet5,
+    Model,
+    ResidualNet,
+    ResNet20,
+    batch_norm,
+    dropout,
+    shortcut,
+)
 from fedbench.models.network import Image, Network, Step, is_statistic
-from fedbench.models.residual_net import ResidualNet, shortcut
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing import assert_rounded_alike
 

@@ -31,26 +31,19 @@ from fedbench.privacy.noisy_sign import sign_rdp
 from fedbench.privacy.randomized_response import RandomizedResponse
 from fedbench.privacy.sampling import fixed_size
 from fedbench.privacy.secure_sum import sum_rdp
-from fedbench.protocols.drive import DRIVE
-from fedbench.protocols.eden import EDEN
+from fedbench.protocols.eden import DRIVE, EDEN
 from fedbench.protocols.feddrop import FedDrop
-from fedbench.protocols.fedlaplace import FedLaplace
-from fedbench.protocols.fedmask import FedMask
-from fedbench.protocols.fedmog import FedMoG
 from fedbench.protocols.fedmrn import FedMRN, FedMRNS
-from fedbench.protocols.fedpaq import FedPAQ
 from fedbench.protocols.fedpm import FedPM
-from fedbench.protocols.fedprox import FedProx
 from fedbench.protocols.fedsparse import FedSparse
 from fedbench.protocols.fedsparsify import FedSparsify
 from fedbench.protocols.hidenseek import HideNSeek
-from fedbench.protocols.pbm import PBM
-from fedbench.protocols.qsgd import QSGD
-from fedbench.protocols.randk import RandK
+from fedbench.protocols.priors import FedLaplace, FedMoG, FedProx
+from fedbench.protocols.qsgd import QSGD, FedPAQ, TernGrad
+from fedbench.protocols.score_training import FedMask, TopKMask
+from fedbench.protocols.secure_sums import PBM, Skellam
 from fedbench.protocols.signsgd import StochasticSign
-from fedbench.protocols.skellam import Skellam
-from fedbench.protocols.terngrad import TernGrad
-from fedbench.protocols.topk_mask import TopKMask
+from fedbench.protocols.sparse import RandK
 
 NAN, INF = math.nan, math.inf
 NO_SCALE = (0.0, -0.01, 1e-8, NAN, INF, 1e39)

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
-from fedbench.data.assignment import fill_up
-from fedbench.data.partitions import IID, Dirichlet, Partition, Shards
-from fedbench.data.splits import split_client
+from fedbench.data.partitions import IID, Dirichlet, Partition, Shards, fill_up, split_client
 
 By = Literal["class", "client"]
 BY: tuple[By, By] = ("class", "client")

@@ -17,7 +17,7 @@ from pairing import Case, Compared, Turn
 
 from fedbench.core.errors import ConfigError, FedbenchError
 from fedbench.core.rng import Key
-from fedbench.data.dataset import Data
+from fedbench.data.datasets import Data
 from fedbench.testing import assert_rounded_alike
 
 TINY = workload.Training(clients=6, cohort=3, samples=20, image=(3, 12, 12), hidden=16)

@@ -10,14 +10,12 @@ from torch import Tensor
 
 from fedbench.api import Shared
 from fedbench.core.rng import Key
-from fedbench.models.batch_norm_net import BatchNormNet
+from fedbench.models.models import BatchNormNet
 from fedbench.models.network import ConvNet, Network
 from fedbench.payload import Levels, same
 from fedbench.payload.levels import Code, Norm
 from fedbench.protocols.compressed import CompressedUpdates
-from fedbench.protocols.fedpaq import FedPAQ
-from fedbench.protocols.qsgd import QSGD
-from fedbench.protocols.terngrad import TernGrad
+from fedbench.protocols.qsgd import QSGD, FedPAQ, TernGrad
 from fedbench.testing import NETWORK, SIZES, check_payload
 
 DRAWS = 20_000

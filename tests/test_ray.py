@@ -19,7 +19,7 @@ import pytest
 from moody import HUNDRED, MOODY, failures, first, installed, records
 
 from fedbench.core.errors import ConfigError
-from fedbench.data import npz
+from fedbench.data import archives
 from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.record import Record
 from fedbench.sweep.local import Options
@@ -341,7 +341,7 @@ def test_nodes_need_no_data_files(cluster: Cluster, second: Node, tmp_path: Path
         for part, n in (("train", 300), ("test", 50))
         for what, top, shape in (("x", 256, (n, 28, 28)), ("y", 47, (n,)))
     }
-    npz.write(tmp_path / "emnist.npz", arrays)
+    archives.write(tmp_path / "emnist.npz", arrays)
     text = TWO.replace("[scenario]", '[scenario]\ndataset = "emnist"').replace("[0]", "[0, 1, 2]")
     data = {"FEDBENCH_DATA": str(tmp_path)}
     ended = cluster.sweep(tmp_path / "ray", text, env=data)

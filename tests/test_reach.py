@@ -25,7 +25,7 @@ from fedbench.api import (
     Traits,
 )
 from fedbench.core.rng import Key, Secret
-from fedbench.data.dataset import Data
+from fedbench.data.datasets import Data
 from fedbench.executors.training import Client
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
@@ -33,7 +33,7 @@ from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors, Payload
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.protocols.topk import TopK
+from fedbench.protocols.sparse import TopK
 from fedbench.run import play_round
 from fedbench.testing import NETWORK, example_context
 

@@ -12,9 +12,16 @@ from fedbench.models.network import ConvNet
 from fedbench.payload import Residues, same
 from fedbench.payload.residues import total
 from fedbench.privacy.events import BinomialCounts, SkellamShare
-from fedbench.protocols.pbm import PBM
-from fedbench.protocols.secure_sums import SummedResidues, clipped, flattened, unflattened
-from fedbench.protocols.skellam import Skellam, rounded, rounded_norm
+from fedbench.protocols.secure_sums import (
+    PBM,
+    Skellam,
+    SummedResidues,
+    clipped,
+    flattened,
+    rounded,
+    rounded_norm,
+    unflattened,
+)
 from fedbench.testing import check_payload
 from fedbench_defenses.mean import exact_mean
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedbench.core.choices import Precision
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.data.dataset import Data
+from fedbench.data.datasets import Data
 from fedbench.executors.factory import NAMES, executor
 from fedbench.executors.malloc import keep_memory
 from fedbench.executors.training import Loop, Schedule

@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity, record_function
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key
-from fedbench.data.dataset import Data
+from fedbench.data.datasets import Data
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario

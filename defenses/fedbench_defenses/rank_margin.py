@@ -10,8 +10,7 @@ from fedbench.core.errors import require
 from fedbench.core.order_statistics import by_tiles
 from fedbench.core.tiling import tiles
 from fedbench.payload import Payload, Rankings, TopRankings
-from fedbench.protocols.failure_bound import FailureBound
-from fedbench.protocols.fsl import kept_edges
+from fedbench.protocols.fsl import FailureBound, kept_edges
 
 from .mean import exact_mean
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedbench.api import Defense, ServerView, Traits
 from fedbench.payload import BinaryMasks, Payload, SignBits
-from fedbench.protocols.failure_bound import FailureBound
+from fedbench.protocols.fsl import FailureBound
 
 from .bits import as_values, ones_of
 from .distances import middle

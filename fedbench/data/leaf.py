@@ -12,8 +12,7 @@ import numpy.typing as npt
 import torch
 
 from fedbench.core.errors import ConfigError
-from fedbench.data.dataset import Data
-from fedbench.data.datasets import CACHE, Dataset
+from fedbench.data.datasets import CACHE, Data, Dataset
 
 _PARTS = (("train", "test"), ("all_data",))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedbench.api import hooks
 from fedbench.core.trees import Tree
-from fedbench.data.dataset import Data
+from fedbench.data.datasets import Data
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.models.network import Network, is_weight

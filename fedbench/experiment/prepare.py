@@ -13,9 +13,8 @@ from fedbench.core import registry
 from fedbench.core.blame import ask
 from fedbench.core.errors import ConfigError, Incompatible, Unavailable, require
 from fedbench.core.rng import Key, Secret
-from fedbench.data.dataset import Data
-from fedbench.data.datasets import data_folder
-from fedbench.data.splits import split_client
+from fedbench.data.datasets import Data, data_folder
+from fedbench.data.partitions import split_client
 from fedbench.executors.autotune import crowd
 from fedbench.executors.factory import executor
 from fedbench.executors.training import Schedule

@@ -12,7 +12,7 @@ from fedbench.api import Attack, Memory, Sees, ServerView, Shared, Traits, hooks
 from fedbench.core.blame import Hook, ask
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
-from fedbench.data.dataset import Data
+from fedbench.data.datasets import Data
 from fedbench.executors.training import Client, Executor, untouched
 from fedbench.experiment.compatibility import Plugins
 from fedbench.experiment.scenario import Scenario

@@ -1,14 +1,251 @@
-"""The architectures that the papers train."""
+"""The architectures that the papers train, and their networks."""
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
 from fedbench.core.errors import ConfigError, require
-from fedbench.models.batch_norm_net import BatchNormNet
-from fedbench.models.dropout_net import DropoutNet
-from fedbench.models.network import Blocks, ConvNet, Image, Network
-from fedbench.models.residual_net import ResidualNet
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.models.network import Blocks, ConvNet, Image, Network, Step, convolution, is_weight
+
+
+def gaussian_init(
+    network: Network, std: Callable[[str], float], key: Key, device: torch.device | str
+) -> Tree:
+    """Draw weights ``N(0, std(name)**2)``; scales and variances 1, shifts, means and biases 0."""
+    tree: Tree = {}
+    for name, shape in network.shapes.items():
+        if is_weight(name):
+            tree[name] = key.fold(name).normal(*shape, device=device) * std(name)
+        else:
+            neutral = float(name.endswith((".scale", ".var")))
+            tree[name] = torch.full(shape, neutral, device=device)
+    return tree
+
+
+def kaiming_normal(network: Network, key: Key, device: torch.device | str) -> Tree:
+    """Draw weights ``N(0, 2 / fan_in)``, the rest as in `gaussian_init`.
+
+    References:
+        He et al., "Delving Deep into Rectifiers", ICCV 2015, https://arxiv.org/abs/1502.01852,
+        eq. 10.
+    """
+    return gaussian_init(network, lambda name: math.sqrt(2 / network.fan_in(name)), key, device)
+
+
+_EPS = 1e-5
+_MOMENTUM = 0.1
+
+
+def batch_norm(x: Tensor, params: Tree, name: str, step: Step | None) -> Tensor:
+    """``(x - mean) / sqrt(var + 1e-5) * scale + shift`` for each channel of ``x (B, C, H, W)``.
+
+    Without a ``step``, mean and variance are the running ones. In training they are those of the
+    batch without its padding, and the running ones move a tenth of the way to them; there the
+    variance is the unbiased one, as in torch.nn, and stays if the batch holds a single value.
+
+    References:
+        Ioffe and Szegedy, "Batch Normalization", ICML 2015, https://arxiv.org/abs/1502.03167,
+        Algorithms 1 and 2.
+    """
+    mean, var = params[f"{name}.mean"], params[f"{name}.var"].clamp_min(0)  # a client may forge it
+    if step is not None:
+        count = step.real.sum() * x.shape[2] * x.shape[3]
+        share = step.real.to(x.dtype) / step.real.sum()
+        running = mean, var
+        mean = share @ x.mean(dim=(2, 3))
+        var = share @ (x - mean[:, None, None]).square().mean(dim=(2, 3))
+        unbiased = torch.where(count > 1, var * count / (count - 1).clamp_min(1), running[1])
+        for part, old, new in zip(("mean", "var"), running, (mean, unbiased), strict=True):
+            moved = old + _MOMENTUM * (new - old)
+            step.statistics[f"{name}.{part}"] = moved.detach()
+    slope = params[f"{name}.scale"] * (var + _EPS).rsqrt()
+    return x * slope[:, None, None] + (params[f"{name}.shift"] - mean * slope)[:, None, None]
+
+
+@dataclass(frozen=True)
+class BatchNormNet(Network):
+    """Bias-free: 3x3 same convolutions + batch norm + ReLU, 2x2 max pools, one linear layer."""
+
+    image: Image
+    blocks: Blocks  # output channels of the convolutions of each block
+    pools: int  # how many blocks, from the first, end in a pool
+    classes: int
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Parameter name to shape: convolutions, linear layer, normalisations, statistics.
+
+        >>> shapes = BatchNormNet((1, 28, 28), ((32,), (64,)), 2, 10).shapes
+        >>> shapes["conv2"], shapes["fc1"], shapes["norm2.mean"]
+        ((64, 32, 3, 3), (10, 3136), (64,))
+        """
+        channels, height, width = self.image
+        convs = [channels, *(c for block in self.blocks for c in block)]
+        shapes: dict[str, tuple[int, ...]] = {}
+        for i, (ins, outs) in enumerate(pairwise(convs), start=1):
+            shapes[f"conv{i}"] = (outs, ins, 3, 3)
+        features = convs[-1] * (height >> self.pools) * (width >> self.pools)
+        shapes["fc1"] = (self.classes, features)
+        for first, second in (("scale", "shift"), ("mean", "var")):
+            for i, outs in enumerate(convs[1:], start=1):
+                shapes[f"norm{i}.{first}"] = shapes[f"norm{i}.{second}"] = (outs,)
+        return shapes
+
+    def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
+        i = 0
+        for number, block in enumerate(self.blocks, start=1):
+            for _ in block:
+                i += 1
+                x = convolution(step)(x, params[f"conv{i}"], padding=1)
+                x = F.relu(batch_norm(x, params, f"norm{i}", step))
+            if number <= self.pools:
+                x = F.max_pool2d(x, 2)
+        return F.linear(x.flatten(1), params["fc1"])
+
+    def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
+        """Weights ``N(0, 0.01**2)``, as FedMRN's public code; normalisation makes up for it."""
+        return gaussian_init(self, lambda _: 0.01, key, device)
+
+
+def dropout(x: Tensor, rate: float, layer: str, step: Step | None) -> Tensor:
+    """Set each value of ``x`` to 0 with probability ``rate`` in training, else scale it up.
+
+    References:
+        Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", JMLR
+        2014, https://jmlr.org/papers/v15/srivastava14a.html, section 10 (scaled in training).
+    """
+    if step is None:
+        return x
+    mask = step.key.fold(layer).uniform(*x.shape, device=x.device) >= rate
+    return x * mask / (1 - rate)
+
+
+@dataclass(frozen=True)
+class DropoutNet(Network):
+    """Two 5x5 convolutions + ReLU + 2x2 max pool, fully connected + ReLU, last linear; all biased.
+
+    Dropout follows the second pool and the first fully-connected layer's ReLU.
+    """
+
+    image: Image
+    convs: tuple[int, int]  # output channels
+    padding: int  # pixels of zeros around the input of a convolution
+    hidden: int  # width of the first fully-connected layer
+    classes: int
+    conv_dropout: float  # rate after the convolutions
+    dense_dropout: float  # rate after the first fully-connected layer
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Parameter name to shape: weights, then biases, in layer order.
+
+        >>> DropoutNet((1, 28, 28), (32, 64), 0, 512, 10, 0.1, 0.3).shapes["fc1"]
+        (512, 1024)
+        """
+        first, second = self.convs
+        weights = {
+            "conv1": (first, self.image[0], 5, 5),
+            "conv2": (second, first, 5, 5),
+            "fc1": (self.hidden, second * math.prod(map(self._pooled, self.image[1:]))),
+            "fc2": (self.classes, self.hidden),
+        }
+        return weights | {f"{name}.bias": shape[:1] for name, shape in weights.items()}
+
+    def _pooled(self, side: int) -> int:
+        """Length of a side after two convolutions and two pools."""
+        for _ in self.convs:
+            side = (side + 2 * self.padding - 4) // 2
+        return side
+
+    def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
+        for name in ("conv1", "conv2"):
+            x = convolution(step)(x, params[name], params[f"{name}.bias"], padding=self.padding)
+            x = F.max_pool2d(F.relu(x), 2)
+        x = dropout(x, self.conv_dropout, "conv2", step).flatten(1)
+        x = F.relu(F.linear(x, params["fc1"], params["fc1.bias"]))
+        x = dropout(x, self.dense_dropout, "fc1", step)
+        return F.linear(x, params["fc2"], params["fc2.bias"])
+
+    def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
+        return kaiming_normal(self, key, device)
+
+
+def shortcut(x: Tensor, channels: int, stride: int) -> Tensor:
+    """Every ``stride``-th pixel of ``x (B, C, H, W)``, with zeros for the missing channels.
+
+    References:
+        He et al., "Deep Residual Learning for Image Recognition", CVPR 2016,
+        https://arxiv.org/abs/1512.03385, section 4.1, option A.
+    """
+    x = x[:, :, ::stride, ::stride]
+    return F.pad(x, (0, 0, 0, 0, 0, channels - x.shape[1]))
+
+
+@dataclass(frozen=True)
+class ResidualNet(Network):
+    """3x3 convolution, stages of residual blocks, mean over the pixels, one linear layer.
+
+    A block is two bias-free 3x3 convolutions, each normalised in groups of channels, with ReLU
+    after the first one and after the sum with the `shortcut`. The first block of a stage, but not
+    that of the first stage, halves the image, rounding up.
+    """
+
+    image: Image
+    stages: tuple[int, ...]  # channels; the first convolution has as many as the first stage
+    blocks: int  # residual blocks of each stage
+    groups: int  # of a normalisation
+    classes: int
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Parameter name to shape: convolutions, linear layer, normalisations, bias.
+
+        >>> shapes = ResidualNet((3, 32, 32), (16, 32, 64), 3, 2, 100).shapes
+        >>> shapes["conv19"], shapes["fc1"], shapes["norm19.shift"], shapes["fc1.bias"]
+        ((64, 64, 3, 3), (100, 64), (64,), (100,))
+        """
+        outs = [self.stages[0], *(c for c, _ in self._plan() for _ in range(2))]
+        ins = [self.image[0], *outs]
+        shapes: dict[str, tuple[int, ...]] = {
+            f"conv{i}": (out, ins[i - 1], 3, 3) for i, out in enumerate(outs, start=1)
+        }
+        shapes["fc1"] = (self.classes, outs[-1])
+        for i, out in enumerate(outs, start=1):
+            shapes[f"norm{i}.scale"] = shapes[f"norm{i}.shift"] = (out,)
+        shapes["fc1.bias"] = (self.classes,)
+        return shapes
+
+    def _plan(self) -> Iterator[tuple[int, int]]:
+        """Yield channels and stride of every block."""
+        for number, channels in enumerate(self.stages):
+            for block in range(self.blocks):
+                yield channels, 2 if number and not block else 1
+
+    def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
+        """Compute the logits, in training as in use: groups are normalised image by image."""
+
+        def conv(x: Tensor, i: int, stride: int = 1) -> Tensor:
+            x = convolution(step)(x, params[f"conv{i}"], stride=stride, padding=1)
+            scale, shift = params[f"norm{i}.scale"], params[f"norm{i}.shift"]
+            return F.group_norm(x, self.groups, scale, shift)
+
+        x = F.relu(conv(x, 1))
+        for number, (channels, stride) in enumerate(self._plan(), start=1):
+            residual = conv(F.relu(conv(x, 2 * number, stride)), 2 * number + 1)
+            x = F.relu(shortcut(x, channels, stride) + residual)
+        return F.linear(x.mean(dim=(2, 3)), params["fc1"], params["fc1.bias"])
+
+    def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
+        return kaiming_normal(self, key, device)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.api import Mechanism
 from fedbench.core.errors import Incompatible, require
 from fedbench.core.rng import Key
-from fedbench.data.dataset import Data
+from fedbench.data.datasets import Data
 from fedbench.executors.training import Client, Schedule
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario

@@ -10,7 +10,7 @@ from fedbench.api import Protocol
 from fedbench.core.errors import Incompatible
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.data.dataset import Data
+from fedbench.data.datasets import Data
 from fedbench.executors.training import Client, Executor
 from fedbench.models.network import is_statistic
 from fedbench.probes.images import total_variation

@@ -15,8 +15,7 @@ from fedbench.core.trees import Layout, Tree
 from fedbench.models.network import Network, is_statistic, is_weight, weights_of
 from fedbench.payload import GatedVectors, Payload
 from fedbench.payload.gated import Gating, Governor, governed
-from fedbench.protocols.fedavg import DenseWeights
-from fedbench.protocols.sgd import initial_weights, masked
+from fedbench.protocols.fedavg import DenseWeights, initial_weights, masked
 
 _GATES = "part.gates"
 

@@ -1,7 +1,9 @@
 """FedSparse: spike and slab priors close groups of weights, on the server and the wire."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -13,19 +15,107 @@ from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 from fedbench.payload import GatedVectors, Payload
-from fedbench.payload.gated import Gating, governed
-from fedbench.protocols import hard_concrete
-from fedbench.protocols.groups import (
-    along,
-    gates_of,
-    gating,
-    group_norms,
-    initial_threshold,
-    layer_of,
-    split_tree,
-)
+from fedbench.payload.gated import Gating, Governor, governed
+from fedbench.protocols.fedavg import initial_weights
 from fedbench.protocols.optimizers import SGD, Adam, Adamax
-from fedbench.protocols.sgd import initial_weights
+
+_THRESHOLD = ".threshold"
+_START = math.log(0.99 / 0.01)  # logit of the initial theta
+
+
+def group_axis(shape: Sequence[int]) -> int:
+    """Axis of a layer along which groups are counted.
+
+    >>> group_axis((32, 16, 3, 3)), group_axis((128, 64))
+    (0, 1)
+    """
+    return 1 if len(shape) == 2 else 0
+
+
+def group_norms(w: Tensor) -> Tensor:
+    """``||w_g||_2`` of each group of a layer."""
+    axis = group_axis(w.shape)
+    norms: Tensor = torch.linalg.vector_norm(w, dim=[i for i in range(w.ndim) if i != axis])
+    return norms
+
+
+def along(z: Tensor, w: Tensor) -> Tensor:
+    """Reshape ``z``, a number for each group, to be multiplied with the layer ``w``."""
+    shape = [1] * w.ndim
+    shape[group_axis(w.shape)] = len(z)
+    return z.reshape(shape)
+
+
+def initial_threshold(norms: Tensor, temperature: float) -> Tensor:
+    """``v`` such that ``theta = sigmoid((||w_g|| - softplus(v_g)) / T) = 0.99``, group by group.
+
+    A softplus cannot be negative: where ``||w_g|| <= 4.595 T`` no threshold gives 0.99 (S6), and
+    ``T / 1000`` comes within 0.001 of the largest possible logit. A group of zeros, or of no
+    weights, starts at ``theta = 1/2``.
+    """
+    tau = (norms.double() - temperature * _START).clamp_min(temperature / 1000)
+    return (tau + torch.log(-torch.expm1(-tau))).to(norms)  # the inverse of softplus
+
+
+@lru_cache(maxsize=8)
+def gates_of(weights: Layout, output: bool) -> Layout:
+    """Layout of one threshold a group of each layer, of the last layer only if ``output``."""
+    layers = list(zip(weights.names, weights.shapes, strict=True))[: None if output else -1]
+    return Layout.of({name + _THRESHOLD: (shape[group_axis(shape)],) for name, shape in layers})
+
+
+@lru_cache(maxsize=8)
+def gating(weights: Layout, output: bool) -> Gating:
+    """Map from the weights to the gates of `gates_of` that govern them."""
+    layers: list[tuple[tuple[int, ...], tuple[Governor, ...]]] = []
+    gated = gates_of(weights, output).names
+    start = 0
+    for name, shape in zip(weights.names, weights.shapes, strict=True):
+        axis = group_axis(shape)
+        layers.append((shape, ((axis, start, 1),) if name + _THRESHOLD in gated else ()))
+        start += shape[axis]
+    return tuple(layers)
+
+
+def layer_of(threshold: str) -> str:
+    """Name of the layer that a threshold's name belongs to."""
+    return threshold.removesuffix(_THRESHOLD)
+
+
+def split_tree(tree: Tree) -> tuple[Tree, Tree]:
+    """Split a tree into parameters of the network and thresholds."""
+    v = {name: x for name, x in tree.items() if name.endswith(_THRESHOLD)}
+    return {name: x for name, x in tree.items() if name not in v}, v
+
+
+GAMMA, ZETA = -0.1, 1.1
+BETA = 2 / 3
+_MARGIN = 1e-6  # distance of uniform draws from 0 and 1, whose logits are infinite
+
+
+def hard_concrete(log_alpha: Tensor, u: Tensor) -> Tensor:
+    """Gates in [0, 1] from ``u`` uniform in [0, 1), differentiable in ``log_alpha``.
+
+    ``z = clip(s (zeta - gamma) + gamma, 0, 1)``, ``s = sigmoid((logit(u) + log_alpha) / beta)``.
+
+    References:
+        Louizos, Welling and Kingma, "Learning Sparse Neural Networks through L0 Regularization",
+        ICLR 2018, https://arxiv.org/abs/1712.01312, equations 10 and 11; constants as there.
+    """
+    s = torch.sigmoid((torch.logit(u, _MARGIN) + log_alpha) / BETA)
+    return (s * (ZETA - GAMMA) + GAMMA).clamp(0, 1)
+
+
+def open_chance(log_alpha: Tensor) -> Tensor:
+    """``R(z > 0) = sigmoid(log_alpha - beta log(-gamma / zeta))``: a shift of 1.5986.
+
+    References:
+        Louizos, Welling and Kingma, https://arxiv.org/abs/1712.01312, equation 12.
+
+    >>> round(open_chance(torch.tensor(0.0)).item(), 4)
+    0.8318
+    """
+    return torch.sigmoid(log_alpha - BETA * math.log(-GAMMA / ZETA))
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +269,7 @@ class FedSparse(Protocol[SparseState]):
         w, v = split_tree(trained)
         for name, log_alpha in self.log_alpha(w, v).items():
             u = key.fold(name).uniform(*log_alpha.shape, device=log_alpha.device)
-            z = hard_concrete.sample(log_alpha, u)
+            z = hard_concrete(log_alpha, u)
             layer = layer_of(name)
             w[layer] = w[layer] * along(z, w[layer])
         return w
@@ -210,7 +300,7 @@ class FedSparse(Protocol[SparseState]):
         """Add the gradient of the penalties of a step to that of the loss, in place."""
         for name, log_alpha in self.log_alpha(w, v).items():
             layer = layer_of(name)
-            chance = hard_concrete.open_chance(log_alpha)
+            chance = open_chance(log_alpha)
             payers = w[layer].numel() // len(log_alpha) if self.per == "weight" else 1
             price: float | Tensor = self.lambda0 * payers
             slope = chance * (1 - chance) * torch.sigmoid(v[name]) / self.temperature

@@ -17,7 +17,7 @@ from fedbench.models.network import weights_of
 from fedbench.payload import Payload, PrunedVectors
 from fedbench.payload.packets import code_bits
 from fedbench.payload.pruned import Alive, largest_alive
-from fedbench.protocols.sgd import LocalSGD, initial_weights, masked
+from fedbench.protocols.fedavg import LocalSGD, initial_weights, masked
 
 _ALIVE, _ROUND = "pruning.alive", "pruning.round"
 _ROUNDING = 1e-5  # tolerance of a mean of 0 and 1 that should equal a share

@@ -1,4 +1,4 @@
-"""QSGD: coordinates rounded at random to a few levels of their bucket's norm."""
+"""Updates rounded at random to a few levels: QSGD, FedPAQ and TernGrad."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import Levels, Payload
 from fedbench.payload.levels import Code, Norm, bucket_lengths, scales_of
-from fedbench.protocols.compressed import CompressedUpdates
+from fedbench.protocols.compressed import CompressedUpdates, compressed_layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,3 +93,76 @@ def quantized(
         ratio = torch.where(squares > 0, block_sums(x * decoded, lengths) / squares, 1.0)
         scales = (scales * ratio).to(torch.float32)
     return Levels(levels, scales, rest, top, sizes, bucket, norm, code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPAQ(QSGD):
+    """Clients train locally and send their update in QSGD's levels; the server adds the mean.
+
+    ``x <- x + (1 / r) sum_i Q(x_i - x)`` over the ``r`` clients of a round, which all count the
+    same. ``Q`` has one L2 norm for the whole network, so few levels send almost nothing: at most
+    ``s (s + sqrt(d))`` coordinates are expected to differ from 0 (with ``s = 10``, the most in the
+    paper's experiments, one in a hundred of a million), and the variance is up to ``sqrt(d) / s``
+    times the squared norm of the update.
+
+    References:
+        Reisizadeh et al., "FedPAQ: A Communication-Efficient Federated Learning Method with
+        Periodic Averaging and Quantization", AISTATS 2020, https://arxiv.org/abs/1909.13014,
+        Algorithm 1; its quantizer: Alistarh et al., NIPS 2017, https://arxiv.org/abs/1610.02132,
+        section 3.1.
+    """
+
+    weighted = False
+
+    levels: int = 10
+    bucket: int = 0
+    norm: Norm = "l2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TernGrad(CompressedUpdates):
+    """Clients send ``s sign(g) b``, where ``b`` is 1 with probability ``|g| / s`` and else 0.
+
+    ``s`` is the largest magnitude of the layer, so the message is unbiased. With ``clip=c`` each
+    layer is first clipped to ``c`` times its population standard deviation (the paper has 2.5),
+    which is biased; ``s`` is then the largest magnitude of the clipped layer, as in the paper, not
+    ``c sigma`` as in its code (A7). A layer of equal coordinates has deviation 0 and is clipped to
+    nothing. With error feedback the scales are fitted to the levels, as in `QSGD`.
+
+    Unlike in the paper every client has its own scales, where workers share the largest, and the
+    last layer is ternary as well.
+
+    Args:
+        clip: ``c``; 0 to clip nothing.
+
+    References:
+        Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
+        Learning", NIPS 2017, https://arxiv.org/abs/1705.07878, equations 1 to 3; layers and
+        clipping: section 3.3.
+    """
+
+    sends = Levels
+
+    clip: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("TernGrad.clip", self.clip, self.clip >= 0, ">= 0")
+
+    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
+        sizes = compressed_layers(shared)
+        if self.clip:
+            parts = torch.split(x, list(sizes), dim=1)
+            x = torch.cat([clipped(part, self.clip) for part in parts], dim=1)
+        return quantized(x, rest, keys, 1, sizes, 0, "max", "entropy", self.error_feedback)
+
+
+def clipped(x: Tensor, c: float) -> Tensor:
+    """Clip each row of ``x (n, t)`` to ``c`` times its standard deviation; NaN if not finite.
+
+    >>> clipped(torch.tensor([[0.0, 0.0, 0.0, 4.0]]), 2.0).tolist()  # the deviation is 3 ** 0.5
+    [[0.0, 0.0, 0.0, 3.464101552963257]]
+    """
+    # in float64, because the squares of large floats overflow
+    bound = c * x.double().std(dim=1, correction=0, keepdim=True).to(x)
+    return torch.maximum(torch.minimum(x, bound), -bound)

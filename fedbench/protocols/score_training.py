@@ -1,5 +1,6 @@
 """Score training: base of the protocols that learn masks over a random network."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from fedbench.core.trees import Layout, Tree
 from fedbench.models.network import is_statistic, is_weight
 from fedbench.payload import BinaryMasks, FloatVectors, Payload
 from fedbench.payload.packets import code_bits
+from fedbench.protocols.fsl import kept_edges
 from fedbench.protocols.optimizers import SGD, Adam, Optimizer
-from fedbench.protocols.supermask import random_network
+from fedbench.protocols.supermask import mask_rows, random_network, top_mask
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -240,3 +242,71 @@ class ScoreTraining(Protocol[Belief]):
 
     def _optimizer(self) -> Optimizer:
         return Adam(lr=self.lr) if self.optimizer == "adam" else SGD(lr=self.lr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMask(ScoreTraining):
+    """Clients keep the weights with ``sigmoid(s) > 1/2``, and send that mask.
+
+    FedMask as FedPM compares itself with it: one global model, scores trained straight through,
+    everything else as in FedPM with plain averaging. The comparison is strict: ``s = 0`` is 0. The
+    personal masks and the one-shot pruning of the original are left out, and no official code says
+    how its masks are aggregated (A8): theirs overlap by consensus, ours are averaged, and the next
+    round starts from the logit of the mean, clipped at 0.3 because a threshold, unlike a sample,
+    never tries the other side (E11).
+
+    References:
+        Li et al., "FedMask: Joint Computation and Communication-Efficient Personalized Federated
+        Learning via Heterogeneous Masking", SenSys 2021, https://doi.org/10.1145/3485730.3485929;
+        as in Isik et al., https://arxiv.org/abs/2209.15328, section 3.1.
+    """
+
+    clip: float = 0.3
+
+    def mask(self, score: Tensor, key: Key) -> Tensor:
+        """Threshold the score, straight through with the slope of the sigmoid."""
+        theta = score.detach().sigmoid()
+        return straight_through(score, theta > 0.5, theta * (1 - theta))
+
+    def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
+        return theta > 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopKMask(ScoreTraining):
+    """Clients keep the ``k`` share of each layer with the highest scores, and send that mask.
+
+    The baseline "Top-k" of the regularised FedPM: edge-popup in place of sampling, everything else
+    as in FedPM with plain averaging (equal clients and a Gaussian start, where that paper weights
+    by size and starts uniform: R4, R5). The server's mean of ``n`` masks has ``n + 1`` values, so
+    the final mask breaks ties, by position: the higher index is kept. The paper does not say how,
+    nor whether k is per layer, as in edge-popup and here, or global. For ``clip`` see `FedMask`
+    (E11).
+
+    Args:
+        k: Share of each layer's weights that the subnetwork keeps.
+
+    References:
+        Mestoukirdi et al., "Communication-Efficient Federated Learning via Regularized Sparse
+        Random Networks", https://arxiv.org/abs/2309.10834, section IV; Ramanujan et al., CVPR 2020,
+        https://arxiv.org/abs/1911.13299, equation 4.
+    """
+
+    clip: float = 0.3
+    k: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("TopKMask.k", self.k, 0 < self.k <= 1, "in (0, 1]")
+
+    def mask(self, score: Tensor, key: Key) -> Tensor:
+        """Take the top mask, straight through with slope 1, without draws."""
+        return top_mask(score, kept_edges(math.prod(score.shape), self.k))
+
+    def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
+        """The top mask of each layer; scores whose sigmoids round to one number tie."""
+        layers = [
+            mask_rows(layer[None], kept_edges(len(layer), self.k))[0]
+            for layer in shared.weights.layers(theta)
+        ]
+        return torch.cat(layers) > 0

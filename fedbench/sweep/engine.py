@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from fedbench.core.blame import line, message_of
 from fedbench.core.errors import ConfigError, FedbenchError, PluginError, Unavailable
-from fedbench.data.dataset import Data
+from fedbench.data.datasets import Data
 from fedbench.experiment.cells import Run
 from fedbench.experiment.measurements import Round
 from fedbench.experiment.record import Record

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from fedbench.core.errors import ConfigError, FedbenchError, require
-from fedbench.data.dataset import Data
+from fedbench.data.datasets import Data
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.cells import Run
 from fedbench.experiment.compatibility import resolve

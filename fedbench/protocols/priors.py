@@ -1,4 +1,4 @@
-"""FedMoG: under mixture-of-Gaussians priors the server learns an ensemble."""
+"""Gaussian, Laplace and mixture priors that tie clients to the server's weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,90 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.models.network import is_statistic
 from fedbench.payload import FloatVectors, MixtureVectors, Payload
-from fedbench.protocols.sgd import LocalSGD
+from fedbench.protocols.fedavg import DenseWeights, FedAvg, LocalSGD
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(FedAvg):
+    """FedAvg whose clients minimise ``loss + lam / 2 ||w_s - w||^2``.
+
+    With ``lam = 0`` it is FedAvg, bit by bit. Running statistics are not pulled. The loss is the
+    mean cross-entropy, so ``lam`` is mu of Li et al.
+
+    Args:
+        lam: Precision ``lambda`` of the prior.
+
+    References:
+        Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
+        https://arxiv.org/abs/1812.06127, equation 2; Louizos et al. (see `FedSparse`),
+        https://arxiv.org/abs/2111.10192, section 2.1, equation 3 with a non-trivial ``lambda``.
+    """
+
+    lam: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("FedProx.lam", self.lam, self.lam >= 0, ">= 0")
+
+    def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
+
+        def pulled(trained: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+            return {
+                name: g if is_statistic(name) else g.add(trained[name] - tree[name], alpha=self.lam)
+                for name, g in grad(trained, x, y, key).items()
+            }
+
+        return super().train(tree, batches, pulled, key)
+
+
+def soft_threshold(x: Tensor, by: float) -> Tensor:
+    """Shrink values towards 0: ``sign(x) max(|x| - by, 0)``.
+
+    >>> import torch
+    >>> soft_threshold(torch.tensor([-3.0, -1.0, 0.5, 1.5]), 1.0).tolist()
+    [-2.0, 0.0, 0.0, 0.5]
+    """
+    return x - x.clamp(-by, by)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedLaplace(DenseWeights):
+    """Clients minimise ``loss + lam sum_j |w_sj - w_j|``; the server moves to their median.
+
+    Each SGD step is followed by the proximal step of the prior, a soft threshold of ``w_s - w``:
+    parameters whose gradient stays within ``lam`` end exactly at the server's, as in the paper,
+    where a subgradient step would jump across ``w`` for ever. The threshold is
+    ``lr lam / (1 - momentum)``, so that this holds with momentum. The loss is the mean over
+    samples, where equation 33 has the sum.
+
+    The median of updates, plus ``w``, is the median of weights; it is the rule of
+    ``--defense own``, and every client counts the same. Running statistics have no prior.
+
+    Args:
+        lam: Inverse scale ``lambda`` of the prior.
+
+    References:
+        Louizos et al. (see `FedSparse`), https://arxiv.org/abs/2111.10192, appendix G.1, equations
+        33, 35 and 36.
+    """
+
+    sends = FloatVectors
+    default_defense = "median"
+    weighted = False
+
+    lam: float = 1e-4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("FedLaplace.lam", self.lam, self.lam >= 0, ">= 0")
+
+    def landed(self, trained: Tree, start: Tree) -> Tree:
+        by = self.lr * self.lam / (1 - self.momentum)
+        return {
+            name: x if is_statistic(name) else start[name] + soft_threshold(x - start[name], by)
+            for name, x in trained.items()
+        }
+
 
 _ABSENT = 1e-6  # a component with a smaller mean responsibility stays as it is
 

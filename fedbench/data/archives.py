@@ -1,0 +1,197 @@
+"""Archives of data sets: ``x_train, y_train, x_test, y_test``, fetched with torchvision.
+
+Images are uint8 ``(n, H, W)``, or ``(n, H, W, 3)`` in colour. No other file imports torchvision;
+this one does only when an archive is missing.
+"""
+
+import contextlib
+import http.client
+import importlib
+import io
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedbench.core.errors import ConfigError
+
+NAMES = ("x_train", "y_train", "x_test", "y_test")
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def read(path: Path, image: tuple[int, int, int], classes: int) -> tuple[Tensor, Tensor]:
+    """Read ``(N, C, H, W)`` uint8 and ``(N,)`` int64: the training samples, then the test samples.
+
+    ``image`` is the channels, height and width that the archive must hold, labels must be in
+    ``0 .. classes - 1``.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds something else.
+    """
+    arrays = _arrays(path)
+    for part in ("train", "test"):
+        _check(path, part, arrays[f"x_{part}"], arrays[f"y_{part}"], image, classes)
+    x = np.concatenate([arrays["x_train"], arrays["x_test"]])
+    y = np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(np.int64)
+    x = x[:, None] if image[0] == 1 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+def write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write the four `NAMES` so that ``path`` is absent, or whole, in every moment.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    partial: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # In the same folder, because os.replace is atomic only within one file system.
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".npz")
+        with os.fdopen(handle, "wb") as file:
+            x_train, y_train, x_test, y_test = (arrays[name] for name in NAMES)
+            np.savez_compressed(
+                file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test
+            )
+        os.chmod(partial, 0o644)  # mkstemp's 0600 would keep a shared folder from being shared
+        os.replace(partial, path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} could not be written ({error.strerror}): "
+            "set FEDBENCH_DATA to a folder that can be"
+        ) from error
+    finally:
+        if partial is not None:
+            Path(partial).unlink(missing_ok=True)
+
+
+def _arrays(path: Path) -> Arrays:
+    """Read the four arrays of an archive."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            missing = [name for name in NAMES if name not in archive.files]
+            if missing:
+                raise ValueError(f"no {', '.join(missing)}")
+            return {name: archive[name] for name in NAMES}
+    except Exception as error:  # zip, zlib, pickle, header, I/O: a broken file raises anything
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError(
+            f"{path} must be a .npz archive of {', '.join(NAMES)}, got {reason!r}; replace the file"
+        ) from error
+
+
+def _check(
+    path: Path,
+    part: str,
+    x: npt.NDArray[Any],
+    y: npt.NDArray[Any],
+    image: tuple[int, int, int],
+    classes: int,
+) -> None:
+    """Check shape, type and range of one part."""
+    channels, height, width = image
+    shape = (height, width) if channels == 1 else (height, width, channels)
+    problem = ""
+    if x.dtype != np.uint8 or x.shape[1:] != shape or len(x) == 0:
+        wanted = ", ".join(map(str, shape))
+        problem = f"x_{part} must be uint8 (n, {wanted}) with n >= 1, got {x.dtype} {x.shape}"
+    elif not np.issubdtype(y.dtype, np.integer) or y.shape != (len(x),):
+        problem = f"y_{part} must be integers ({len(x)},), got {y.dtype} {y.shape}"
+    elif y.min() < 0 or y.max() >= classes:
+        problem = f"y_{part} must be labels from 0 to {classes - 1}, got {y.min()} to {y.max()}"
+    if problem:
+        raise ConfigError(f"{path}: {problem}; replace the file")
+
+
+SECONDS = 10.0  # of silence after which a connection counts as dead
+SOURCES: dict[str, tuple[str, int | None, int | None]] = {  # torchvision's name, samples to keep
+    "mnist": ("MNIST", None, None),
+    "fashion-mnist": ("FashionMNIST", None, None),
+    "cifar10": ("CIFAR10", None, None),
+    "cifar10-20k": ("CIFAR10", 18_000, 2_000),
+    "cifar100": ("CIFAR100", None, None),
+    "emnist": ("EMNIST", None, None),
+    "svhn": ("SVHN", None, None),
+}
+
+
+def download(name: str, path: Path) -> None:
+    """Write data set ``name`` to ``path``.
+
+    torchvision compares the md5 of what it fetches, also before it unpickles CIFAR's batches.
+
+    Raises:
+        ConfigError: the data set cannot be fetched here, or ``path`` cannot be written.
+    """
+    source, train, test = SOURCES[name]
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="fedbench-") as folder,
+            _socket_timeout(SECONDS),
+            contextlib.redirect_stdout(io.StringIO()),  # older versions announce every mirror
+        ):
+            arrays = _part(source, folder, "train", train) | _part(source, folder, "test", test)
+    except (OSError, http.client.HTTPException, RuntimeError, ImportError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise ConfigError(
+            f"{name} must be at {path} or downloadable, got {reason!r}; put {path.name} into a "
+            "folder and set FEDBENCH_DATA to it, or run once where downloads work"
+        ) from error
+    write(path, arrays)
+
+
+def _part(source: str, folder: str, part: str, keep: int | None) -> Arrays:
+    """Return the first ``keep`` samples of the training or the test part."""
+    which: dict[str, Any] = {"train": part == "train"}
+    if source == "SVHN":
+        which = {"split": part}
+    elif source == "EMNIST":
+        which["split"] = "balanced"
+    data = getattr(datasets(), source)(folder, download=True, **which)
+    x = np.asarray(data.data)
+    y = data.labels if source == "SVHN" else data.targets
+    if source == "SVHN":
+        x = x.transpose(0, 2, 3, 1)  # (n, 3, 32, 32) there, channels last in all others
+    elif source == "EMNIST":
+        x = x.transpose(0, 2, 1)  # lies on its side, mirrored, in the published files
+    return {f"x_{part}": x[:keep], f"y_{part}": np.asarray(y, dtype=np.uint8)[:keep]}
+
+
+@contextlib.contextmanager
+def _socket_timeout(seconds: float) -> Iterator[None]:
+    """Let new sockets give up: torchvision takes no timeout of its own."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def datasets() -> ModuleType:
+    """Import ``torchvision.datasets``, also beside a CPU build of torch.
+
+    torchvision from the package index is built for CUDA: beside a CPU build of torch its operators
+    do not load, and its import stops at the first one that it describes. Data sets need none, so
+    the schemas are declared without an implementation.
+    """
+    try:
+        return importlib.import_module("torchvision.datasets")
+    except RuntimeError as error:
+        if "operator torchvision::nms does not exist" not in str(error):
+            raise
+    for module in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
+        del sys.modules[module]  # only half of it was imported
+    for name in ("nms", "qnms"):
+        schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        torch.library.define(f"torchvision::{name}", schema)
+    return importlib.import_module("torchvision.datasets")

@@ -17,10 +17,9 @@ from fedbench.models.network import ConvNet
 from fedbench.payload import FloatVectors, Payload
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing import example_clients, example_context
-from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.min_max import MinMax
-from fedbench_attacks.opt_ipm import OptIPM
 from fedbench_attacks.search import Scale, best_of_grid, selecting
+from fedbench_attacks.searched import DynOpt, OptIPM
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
 from fedbench_defenses.median import Median

@@ -23,9 +23,7 @@ from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.signsgd import EFSignSGD
 from fedbench.run import play_round
 from fedbench.testing import example_context, example_payloads
-from fedbench_attacks.index_concentration import IndexConcentration
-from fedbench_attacks.scale_field import ScaleField
-from fedbench_attacks.seed_grinding import SeedGrinding, encoded
+from fedbench_attacks.side_information import IndexConcentration, ScaleField, SeedGrinding, encoded
 from fedbench_defenses.mean import Mean
 
 # With seed 1 two of the six clients of the round are malicious.

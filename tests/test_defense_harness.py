@@ -24,7 +24,7 @@ from fedbench.results.gather import shortened
 from fedbench.sweep.grid import Grid
 from fedbench.testing import example_context, example_payloads
 from fedbench.testing.defenses import answer, view_of
-from fedbench_attacks.dyn_opt import DynOpt
+from fedbench_attacks.searched import DynOpt
 from fedbench_defenses.foolsgold import FoolsGold
 from fedbench_defenses.mean import Mean
 from fedbench_defenses.multi_krum import MultiKrum

@@ -19,8 +19,7 @@ from fedbench_attacks.alie import ALIE, largest_z
 from fedbench_attacks.free_rider import FreeRider
 from fedbench_attacks.ipm import IPM
 from fedbench_attacks.mimic import Mimic
-from fedbench_attacks.min_max import MinMax
-from fedbench_attacks.min_sum import MinSum
+from fedbench_attacks.min_max import MinMax, MinSum
 from fedbench_attacks.noise import NoiseAttack
 from fedbench_attacks.pga import PGA
 from fedbench_attacks.sign_flip import SignFlip

@@ -16,9 +16,7 @@ from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload, SignBits
 from fedbench.testing import example_context, example_payloads
 from fedbench_attacks.crafted import sender
-from fedbench_attacks.dyn_opt import DynOpt
-from fedbench_attacks.opt_alie import OptALIE
-from fedbench_attacks.opt_ipm import OptIPM
+from fedbench_attacks.searched import DynOpt, OptALIE, OptIPM
 from fedbench_attacks.stat_opt import StatOpt, largest_lambda
 from fedbench_attacks.trials import Trials
 from fedbench_defenses.bulyan import Bulyan

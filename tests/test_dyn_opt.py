@@ -13,9 +13,9 @@ from fedbench.api import AttackView
 from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload, Rankings, SignBits, SparseVectors, ranking
 from fedbench.testing import example_context, example_payloads
-from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.order_line import saturating
 from fedbench_attacks.search import Scale, best_of_grid
+from fedbench_attacks.searched import DynOpt
 from fedbench_attacks.squares import Squares
 from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.mean import Mean

@@ -16,8 +16,8 @@ from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.protocols.sparse import TopK
 from fedbench.run import play_round
-from fedbench_attacks.dyn_opt import DynOpt
 from fedbench_attacks.none import NoAttack
+from fedbench_attacks.searched import DynOpt
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.trimmed_mean import TrimmedMean
 

@@ -26,7 +26,7 @@ from fedbench.protocols.fsl import FSL, FailureBound, SparseFSL, initial_scores
 from fedbench.protocols.signsgd import SignSGD
 from fedbench.protocols.sparse import TopK
 from fedbench.testing import example_context
-from fedbench_attacks.rank_reversal import RankReversal
+from fedbench_attacks.rankings import RankReversal
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.distances import krum_scores, squared_distances
 from fedbench_defenses.mean import Mean, exact_mean

@@ -21,15 +21,11 @@ from fedbench.payload import (
     SparseVectors,
 )
 from fedbench.testing import example_context
-from fedbench_attacks.complement import Complement
+from fedbench_attacks.bits import TIES, Complement, Margin, Pinning, Saturation, decided
 from fedbench_attacks.gate_closing import GateClosing
-from fedbench_attacks.margin import TIES, Margin, decided
-from fedbench_attacks.mask_alie import MaskALIE
-from fedbench_attacks.mask_ipm import MaskIPM
-from fedbench_attacks.noise_mask import NoiseMask
-from fedbench_attacks.pinning import Pinning
+from fedbench_attacks.mask_votes import MaskALIE, MaskIPM
 from fedbench_attacks.residual_release import ResidualRelease
-from fedbench_attacks.saturation import Saturation
+from fedbench_attacks.side_information import NoiseMask
 from fedbench_defenses.mean import Mean
 
 

@@ -11,9 +11,7 @@ from fedbench.core.rng import Key
 from fedbench.payload import Rankings, TopRankings, ranking
 from fedbench.protocols.fsl import kept_edges
 from fedbench.testing import example_context
-from fedbench_attacks.rank_reversal import RankReversal
-from fedbench_attacks.shuffle import Shuffle
-from fedbench_attacks.swap import Swap
+from fedbench_attacks.rankings import RankReversal, Shuffle, Swap
 from fedbench_attacks.vem import VEM, Cut, largest_true
 from fedbench_defenses.mean import Mean
 

@@ -18,7 +18,7 @@ from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload
 from fedbench.testing import example_context
-from fedbench_attacks.dyn_opt import DynOpt
+from fedbench_attacks.searched import DynOpt
 from fedbench_attacks.stat_opt import StatOpt
 from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.krum import Krum

@@ -1,1 +1,1 @@
-"""The attacks that come with fedbench, one file each."""
+"""The attacks that come with fedbench, one file for each paper or idea."""

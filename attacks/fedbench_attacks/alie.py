@@ -19,8 +19,8 @@ def largest_z(n: int, m: int) -> float:
     """Return ``z`` in [-4, 4] with ``Phi(z) = (n - m - s) / (n - m)``.
 
     ``s = floor(n / 2 + 1) - m`` is the number of benign clients that the adversary needs for a
-    majority. The result is 4 where it needs none, -4 where ``n <= 2``, and 0 without benign
-    clients. With an even ``n`` and few colluders z is negative: the push goes the other way.
+    majority. It is 4 where it needs none, -4 where ``n <= 2``, 0 without benign clients, and
+    negative with an even ``n`` and few colluders: the push goes the other way.
 
     >>> round(largest_z(50, 12), 4), round(largest_z(10, 1), 4), largest_z(10, 6), largest_z(3, 3)
     (0.336, -0.1397, 4.0, 0.0)

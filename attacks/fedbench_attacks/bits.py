@@ -1,15 +1,16 @@
-"""Bits as votes: counts of the messages read, and messages with a given number of ones."""
+"""Bits as votes: masks and signs that colluders choose bit by bit."""
 
 import dataclasses
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedbench.api import AttackView
+from fedbench.api import Attack, AttackView, Choices, Knowledge
+from fedbench.core.errors import require
 from fedbench.core.order_statistics import largest
-from fedbench.core.rng import Key
-from fedbench.payload import BinaryMasks, Payload, SignBits
+from fedbench.payload import BinaryMasks, NoiseMasks, Payload, SignBits
 
 from .crafted import Reader
 
@@ -36,53 +37,166 @@ def ones_of(view: AttackView) -> tuple[Tensor, int]:
     return read.sum(dim=0), len(read)
 
 
-class MaskVotes(Reader):
-    """Colluders send bits that follow a changed share of ones.
+@dataclass(frozen=True, kw_only=True)
+class Complement(Attack):
+    """Every colluder sends ``1 - b`` with the bits b of its own message, or of their majority.
 
-    ``theta (d,)`` is the share of the messages read whose bit is 1, float64. Floats stay honest.
+    The majority is 1 where more than half of the colluders' honest bits are, so a tie is sent as 1.
+    Floats, seeds and scales stay honest. Bits over noise of different seeds do not vote for the
+    same thing: those are complemented one by one, recorded.
 
     Args:
-        how: ``sample``: each colluder draws its own bits; ``threshold``: all the most probable.
-        density: ``benign``: as many ones as the messages read, their mean rounded, over the whole
-            message (a mask does not say where a layer ends); ``free``: what the probabilities give.
+        of: ``own``: each complements its own bits; ``majority``: all send the same bits.
+
+    References:
+        None: proposed here. The idea is the sign flip, for bits.
+    """
+
+    accepts = (BinaryMasks, NoiseMasks, SignBits)
+    choices: ClassVar[Choices] = {"of": ("own",)}
+
+    of: Literal["own", "majority"] = "majority"
+
+    def needs(self) -> Knowledge:
+        return Knowledge("own" if self.of == "own" else "colluders")
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        own = bits_of(view.own)
+        majority = self.of == "majority" and not isinstance(view.own, NoiseMasks)
+        view.notes["of"] = "majority" if majority else "own"
+        b = 2 * own.sum(dim=0) > len(own) if majority else own
+        return with_bits(view.own, ~b), memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saturation(Attack):
+    """Every malicious client sends all ones, all zeros, or ones where its own message has none.
+
+    ``disjoint``: ``round(density * d)`` ones, drawn first from the zeros of the own bits and, only
+    if these run out, from its ones. No mask of this density overlaps less with the own mask. Floats
+    and seeds stay honest.
+
+    Args:
+        kind: ``ones``, ``zeros`` or ``disjoint``.
+        density: Share of ones of ``disjoint``; None: as many as the own message.
+
+    References:
+        None: proposed here. The idea is that a mask's density is the client's to choose.
+    """
+
+    accepts = (BinaryMasks, NoiseMasks, SignBits)
+    choices: ClassVar[Choices] = {"kind": ("zeros", "disjoint")}
+
+    kind: Literal["ones", "zeros", "disjoint"] = "ones"
+    density: float | None = None
+
+    def __post_init__(self) -> None:
+        legal = self.density is None or 0 <= self.density <= 1
+        require("Saturation.density", self.density, legal, "None or in [0, 1]")
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        own = bits_of(view.own)
+        if self.kind != "disjoint":
+            return with_bits(view.own, torch.full_like(own, self.kind == "ones")), memory
+        d = own.shape[1]
+        chosen = torch.empty_like(own)
+        for row, bits in enumerate(own):
+            order = view.key.fold("disjoint", row).uniform(d, device=own.device)
+            ones = int(bits.sum()) if self.density is None else round(self.density * d)
+            chosen[row] = largest((order - bits.float())[None], ones)[0]
+        return with_bits(view.own, chosen), memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinning(Reader):
+    """Colluders send the complement of the majority that they saw first in this reset period.
+
+    A Beta posterior counts the masks of all rounds since its last reset (FedPM's equations 3 and
+    4): a client that sends the same mask in all of them adds to one side of every weight, where
+    honest masks follow what the server sends. The majority is 1 where more than half of the masks
+    read are, so a tie is sent as 1. Neither the broadcast nor a mask tells when the server forgot:
+    rounds ``0, period, 2 period, ...`` start afresh, as with FedPM's ``resets=every:period`` while
+    no round is skipped. Floats stay honest.
+
+    Args:
+        period: Number of rounds between resets.
+
+    References:
+        None: proposed here. The idea is that a posterior that accumulates rewards persistence.
+    """
+
+    accepts = (BinaryMasks,)
+    choices: ClassVar[Choices] = {"period": (2, 5)}
+
+    period: int = 1
+    knows: Literal["colluders", "all"] = "all"
+
+    def __post_init__(self) -> None:
+        require("Pinning.period", self.period, self.period >= 1, ">= 1")
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        """Send the pinned mask; memory is the period and the mask that is pinned in it."""
+        now = view.step // self.period
+        view.notes["pinned"] = memory is None or memory[0] != now
+        if view.notes["pinned"]:
+            counts, b = ones_of(view)
+            memory = now, 2 * counts <= b
+        return with_bits(view.own, memory[1]), memory
+
+
+TIES = {"stays": 0, "up": 1, "down": -1}
+
+
+def decided(ones: Tensor, rows: int, tie: int) -> Tensor:
+    """Return the decision ``(d,)`` in -1, 0, 1 of ``ones`` among ``rows`` votes, or the tie."""
+    sign = torch.sign(2 * ones - rows)
+    return torch.where(sign == 0, tie, sign)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margin(Reader):
+    """All colluders vote against the benign majority wherever that changes its decision.
+
+    With S ones among b benign votes, a count decides ``sign(2 S - b)``, and with c ones among m
+    colluders ``sign(2 (S + c) - (b + m))``. That grows with c, so if any c changes the decision,
+    c = 0 or c = m does, and coordinates do not constrain each other: no choice of the m d bits
+    changes more decisions than all against the benign decision where that is enough. Elsewhere
+    colluders send what the benign clients decided, and cannot be told from them.
+
+    Where the server decides nothing (FedPM, the mean of signs), ``rest=against`` moves it furthest
+    in every norm, since the mean is linear in c. A cut at a rank, as in `TopKMask`, is not a count.
+    All clients count the same. Floats stay honest.
+
+    Args:
+        tie: Decision of as many ones as zeros: the coordinate ``stays`` (signs by default), is 1
+            (``up``) or 0 (``down``, masks by default, which keep what is strictly above 1/2). A
+            server that throws a coin is best met by ``stays``.
+        rest: Where no choice changes anything: ``honest``, or ``against`` all the same.
+        knows: Whose messages stand for the benign ones: those of ``all`` benign clients, which the
+            optimum needs, or those of the ``colluders`` as if honest, taken for a sample of them.
+
+    References:
+        None: proposed here. The idea is DYN-OPT for votes: spend them where they decide.
     """
 
     accepts = (BinaryMasks, SignBits)
+    choices: ClassVar[Choices] = {"rest": ("against",)}
 
-    how: Literal["sample", "threshold"]
-    density: Literal["benign", "free"]
-
-    def changed(self, view: AttackView, theta: Tensor) -> Tensor:
-        """Return the probabilities ``(d,)`` of a 1 that the colluders follow."""
-        raise NotImplementedError
+    tie: Literal["alphabet", "stays", "up", "down"] = "alphabet"
+    rest: Literal["honest", "against"] = "honest"
+    knows: Literal["colluders", "all"] = "all"
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Draw or threshold the changed probabilities.
-
-        With ``density=benign`` exactly so many bits are 1: the most probable ones, equals in an
-        order of the adversary's key, or a sample of that size, the largest of ``logit(theta) +
-        logistic noise``. A Bernoulli sample is where that sum is above 0; another cut shifts all
-        log-odds alike (Pareto sampling: Rosen, Journal of Statistical Planning and Inference 62,
-        1997).
-        """
+        m = len(view.own)
         counts, b = ones_of(view)
-        theta = self.changed(view, counts.double() / b)
-        ones = round(float(counts.sum()) / b)
-        rows = len(view.own)
-        key = view.key.fold("mask")
-        if self.density == "free" and self.how == "threshold":
-            bits = theta[None] > 0.5
-        elif self.density == "free":
-            bits = key.bernoulli(theta.expand(rows, -1))
-        elif self.how == "threshold":
-            tie = key.uniform(len(theta), device=theta.device)
-            bits = largest((theta + 1e-6 * tie)[None], ones)
-        else:
-            bits = largest(_log_odds(theta, key, rows), ones)
+        if self.knows == "colluders" and view.n > m:
+            counts = (counts * (view.n - m) / b).round().long()
+            b = view.n - m
+        usual = "stays" if isinstance(view.own, SignBits) else "down"
+        tie = TIES[usual if self.tie == "alphabet" else self.tie]
+        honest = decided(counts, b, tie)
+        against = honest <= 0  # also where a tie stays: there any unanimous vote decides
+        changes = decided(counts + m * against, b + m, tie) != honest
+        view.notes["overturned"] = int(changes.sum())
+        bits = against if self.rest == "against" else torch.where(changes, against, ~against)
         return with_bits(view.own, bits), memory
-
-
-def _log_odds(theta: Tensor, key: Key, rows: int) -> Tensor:
-    """Return ``(rows, d)``; the clip keeps certain bits certain: 24-bit draws reach +-17.4 only."""
-    u = key.uniform(rows, len(theta), device=theta.device).double() + 2.0**-25
-    return torch.logit(theta, eps=1e-16) + torch.logit(u)

@@ -58,14 +58,12 @@ def honest_rows(view: AttackView) -> Tensor | None:
     If no client of the round is benign, its own honest messages stand in for theirs.
     """
     view.notes["benign"] = len(view.seen)
-    messages = view.seen if len(view.seen) else view.own
-    values = messages.values().to(torch.float32)
+    values = (view.seen if len(view.seen) else view.own).values().to(torch.float32)
     finite = finite_rows(values)
-    values = values if bool(finite.all()) else values[finite]
-    if len(values):
-        return values
-    view.notes["ended"] = "nothing finite to start from"
-    return None
+    if not bool(finite.any()):
+        view.notes["ended"] = "nothing finite to start from"
+        return None
+    return values if bool(finite.all()) else values[finite]
 
 
 def sender(view: AttackView, via: Literal["codec", "wire"]) -> Callable[[Tensor], Payload]:
@@ -114,6 +112,6 @@ def direction(
     if kind == "std":
         return -deviation(rows, mean)
     if kind == "sign":
-        return -torch.sign(mean)
+        return -mean.sign()
     unit: Tensor = mean / torch.linalg.vector_norm(mean).clamp_min(1e-30)
     return -unit

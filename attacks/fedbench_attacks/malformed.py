@@ -64,8 +64,7 @@ class Malformed(Attack):
         messages = []
         for row in range(len(view.own)):
             own = view.own.take([row])
-            kind = meant(self.kind, own)
-            view.notes["kind"] = kind
+            view.notes["kind"] = kind = meant(self.kind, own)
             messages.append(broken(own, kind, view.key.fold("malformed", row)))
         return messages, memory
 
@@ -81,14 +80,14 @@ def meant(kind: Kind, own: Payload) -> Kind:
 
 def floats_of(own: Payload) -> dict[str, Any]:
     """Return the float fields that are not empty and do travel."""
-    fields = {f.name: getattr(own, f.name) for f in dataclasses.fields(own)}
-    if isinstance(own, GatedVectors) and not bool(own.is_open().any()):
-        del fields["x"]
-    return {
-        name: x
-        for name, x in fields.items()
-        if isinstance(x, torch.Tensor) and x.is_floating_point() and x.numel()
+    floats = {
+        f.name: x
+        for f in dataclasses.fields(own)
+        if isinstance(x := getattr(own, f.name), torch.Tensor) and x.is_floating_point()
     }
+    if isinstance(own, GatedVectors) and not bool(own.is_open().any()):
+        del floats["x"]
+    return {name: x for name, x in floats.items() if x.numel()}
 
 
 def broken(own: Payload, kind: Kind, key: Key) -> bytes:

@@ -1,7 +1,7 @@
 """Colluders in front of an L-estimator: a rule that combines every coordinate's sorted rows."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -10,6 +10,8 @@ from fedbench.core.order_statistics import sorted_rows
 from fedbench.core.tiling import tiles
 
 from .search import GAP, Scale, Search, Traced, best_of_grid
+
+TOLERANCE = 1e-6  # relative distance to the limit of damage that counts as reached
 
 
 def with_copies(ordered: Tensor, weights: Tensor, values: Tensor, m: int) -> Tensor:
@@ -24,11 +26,10 @@ def with_copies(ordered: Tensor, weights: Tensor, values: Tensor, m: int) -> Ten
     """
     total = torch.zeros_like(values)
     for t, weight in enumerate(weights.tolist()):
-        if weight == 0:
-            continue
-        low = ordered[t - m] if t >= m else None
-        high = ordered[t] if t < len(ordered) else None
-        total += weight * torch.clamp(values, low, high)
+        if weight != 0:
+            low = ordered[t - m] if t >= m else None
+            high = ordered[t] if t < len(ordered) else None
+            total += weight * torch.clamp(values, low, high)
     return total
 
 
@@ -61,32 +62,23 @@ def saturating(
     m: int,
     bound: float,
     sides: tuple[int, ...] = (1,),
-    tolerance: float = 1e-6,
 ) -> Search:
-    """Return the least gamma whose damage to an L-estimator is within ``tolerance`` of its limit.
+    """Return the least gamma whose damage to an L-estimator is within `TOLERANCE` of its limit.
 
     A coordinate moves one way as gamma grows, so its damage is nowhere more than the larger of that
     at 0 and its limit. If all of these together are within `GAP` of the limit, no gamma does more;
     otherwise some gammas about the answer are tried, and if one does more, a grid.
 
-    Args:
-        weights: ``(n,)`` of the rule, see `Defense.order_weights`.
-        benign: ``(n - m, d)``.
-        mean: ``(d,)``, the point that damage is measured from.
-        push: ``(d,)``.
-        m: Number of colluders.
-        bound: Largest gamma.
-        sides: 1 for positive gammas, -1 for negative ones; of two the one of more damage.
-        tolerance: Relative to the limit.
+    Of the rule are the ``weights (n,)`` of `Defense.order_weights`, damage is measured from the
+    ``mean (d,)`` of ``benign (n - m, d)``, ``bound`` is the largest gamma, and of two ``sides`` (1:
+    positive gammas, -1: negative) the one of more damage counts.
     """
     ranks = weights.nonzero()[:, 0].tolist()
-    lowest = max(ranks[0] - m, 0)
+    lowest = max(ranks[0] - m, 0)  # only rows between these two can have a rank that counts
     highest = min(ranks[-1], len(benign) - 1)
-    ordered = sorted_rows(
-        benign, range(lowest, highest + 1)
-    )  # rows that can have a rank that counts
+    ordered = sorted_rows(benign, range(lowest, highest + 1))
     line = Line(ordered, weights[lowest : highest + 1 + m], mean, push, m)
-    ends = {side: line.limit(side, bound, tolerance) for side in sides}
+    ends = {side: line.limit(side, bound) for side in sides}
     end, damage = max(ends.values(), key=lambda pair: pair[1])
     end = replace(end, trace=tuple(trial for search, _ in ends.values() for trial in search.trace))
     enough = (1 + GAP) * damage
@@ -102,29 +94,19 @@ def saturating(
     return replace(inside, kind="saturating", trace=end.trace + inside.trace)
 
 
+@dataclass(frozen=True, eq=False)
 class Line:
-    """Damage of ``m`` rows ``mean + gamma * push`` to an L-estimator, from rows sorted once.
+    """Damage of ``m`` rows ``mean + gamma * push`` to an L-estimator, from rows sorted once."""
 
-    Args:
-        ordered: ``(r, d)``, those ranks of the benign rows that can count.
-        weights: ``(r + m,)`` of the ranks of these and the colluders.
-        mean: ``(d,)``.
-        push: ``(d,)``.
-        m: Number of colluders.
-    """
+    ordered: Tensor  # (r, d), those ranks of the benign rows that can count
+    weights: Tensor  # (r + m,) of the ranks of these and the colluders
+    mean: Tensor
+    push: Tensor
+    m: int
+    limits: dict[int, Tensor] = field(default_factory=dict)  # squared, (d,) at infinity, by side
 
-    def __init__(
-        self, ordered: Tensor, weights: Tensor, mean: Tensor, push: Tensor, m: int
-    ) -> None:
-        self.ordered = ordered
-        self.weights = weights
-        self.mean = mean
-        self.push = push
-        self.m = m
-        self.limits: dict[int, Tensor] = {}  # squared damage ``(d,)`` at infinity, by side
-
-    def limit(self, side: int, bound: float, tolerance: float) -> tuple[Search, float]:
-        """Return the smallest gamma within ``tolerance`` of this side's limit, and the limit.
+    def limit(self, side: int, bound: float) -> tuple[Search, float]:
+        """Return the smallest gamma within `TOLERANCE` of this side's limit, and the limit.
 
         A coordinate whose value has left the rows that count has reached its limit: a trial looks
         at the others, of which few are left at the end.
@@ -136,14 +118,8 @@ class Line:
         limits = (far_out(ordered, weights, mean, push, m) - mean).double().square_()
         self.limits[side] = limits
         limit = float(limits.sum())
-        enough = (1 - tolerance) * math.sqrt(limit)
-        near = (
-            leaves,
-            mean,
-            push,
-            limits,
-            ordered,
-        )  # coordinates that may not be at their limit yet
+        enough = (1 - TOLERANCE) * math.sqrt(limit)
+        near = (leaves, mean, push, limits, ordered)  # coordinates that may not be at their limit
 
         @Traced
         def damage(gamma: float) -> float:
@@ -174,10 +150,7 @@ class Line:
         return search(high, "converged")
 
     def most(self, side: int) -> float:
-        """Return an upper bound over this side: each coordinate at the worse of 0 and its limit.
-
-        `limit` must have been called before.
-        """
+        """Return an upper bound over a side whose `limit` is known, of each coordinate's ends."""
         still = with_copies(self.ordered, self.weights, self.mean, self.m) - self.mean
         worst = torch.maximum(still.double().square_(), self.limits[side])
         return math.sqrt(float(worst.sum()))

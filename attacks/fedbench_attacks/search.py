@@ -11,24 +11,20 @@ from torch import Tensor
 Trace = tuple[tuple[float, float], ...]
 GAP = 1e-3  # largest relative distance of a search's result from the supremum
 SMALLEST = 2.0**-40  # smallest gamma of a search, in units of `Scale.near`
+FLAT = 1e-3  # difference of damages on a grid that does not count, relative to the most
+PEAKS = 3  # of a grid that are climbed, at most
 
 
 @dataclass(frozen=True)
 class Search:
-    """Result of a search for gamma.
+    """Result of a search for gamma."""
 
-    Args:
-        gamma: Strength that it returns; negative on the other side of the mean.
-        kind: Name of the search.
-        ended: ``converged``, ``bound`` if the largest gamma was the best, ``never`` if none worked.
-        trace: Every trial: gamma, and the damage there, or 1 if it was accepted.
-        gap: Relative distance to the next trial above ``gamma``, which is too large; 0 without one.
-    """
-
-    gamma: float
+    gamma: float  # negative on the other side of the mean
     kind: str
-    ended: str
+    ended: str  # converged, bound if the largest gamma was the best, never if none worked
+    # Every trial: gamma, and the damage there, or 1 if it was accepted.
     trace: Trace = field(default=(), repr=False, compare=False)
+    # Relative distance to the next trial above gamma, which is too large; 0 without one.
     gap: float = field(default=0.0, repr=False, compare=False)
 
     @property
@@ -39,17 +35,11 @@ class Search:
 
 @dataclass(frozen=True)
 class Scale:
-    """Gammas that matter for the rows at hand, so that no search has a unit of its own.
+    """Gammas that matter for the rows at hand, so that no search has a unit of its own."""
 
-    Args:
-        near: Gamma of a push as long as the rows are from their middle.
-        far: Gamma at which a colluder is farther from all rows than these are from each other.
-        bound: Largest gamma.
-    """
-
-    near: float
-    far: float
-    bound: float
+    near: float  # a push as long as the rows are from their middle
+    far: float  # a colluder is farther from all rows than these are from each other
+    bound: float  # the largest
 
     def about(self, per_doubling: int) -> list[float]:
         """Return gammas from a quarter to four times `near`, so many in each doubling.
@@ -63,19 +53,13 @@ class Scale:
 
 
 class Traced:
-    """A function of gamma that records its arguments and values in ``trace``.
-
-    >>> square = Traced(lambda gamma: gamma**2)
-    >>> square(3.0), square.trace
-    (9.0, ((3.0, 9.0),))
-    """
+    """A function of gamma that records its arguments and values in ``trace``."""
 
     def __init__(self, sought: Callable[[float], float]) -> None:
         self.sought = sought
         self.trace: Trace = ()
 
     def __call__(self, gamma: float) -> float:
-        """Return the value at gamma, and record it."""
         value = float(self.sought(gamma))
         self.trace += ((gamma, value),)
         return value
@@ -132,11 +116,8 @@ def most_damaging(
     While the selected rows stay the same damage is convex in gamma, so it is largest where the
     selection changes. Trials are those of `line`; between two that select differently the search
     bisects wherever one selection at the other's gamma would do more than the best trial.
-
-    Args:
-        chosen: Function from a gamma to the rows ``(n,)`` bool that the rule selects.
-        damage: Damage at a gamma if these rows are selected; below 0 if they do not count.
-        scale: Gammas that matter.
+    ``chosen(gamma)`` is the rows ``(n,)`` bool that the rule selects, ``damage(gamma, rows)`` that
+    of selecting them, below 0 if it does not count.
     """
     selected: dict[float, Tensor] = {}
     damages: dict[float, float] = {}
@@ -189,24 +170,14 @@ def best_of_grid(
     sides: tuple[int, ...] = (1,),
     per_doubling: int = 6,
     close: float = 0.01,
-    peaks: int = 3,
-    flat: float = 1e-3,
 ) -> Search:
     """Return the gamma of most damage on a grid about `Scale.near`, and around its highest peaks.
 
     Coarse trials from ``near / 256`` to the bound, half doublings from ``near / 4`` to ``4 near``,
-    say which sides are worth more: on those within a tenth of the best these four doublings get
-    ``per_doubling`` trials each. Damage saturates, so of the gammas within a relative ``flat`` of
-    the best the one nearest to 0 is returned, and 0 itself if no other does more than that.
-
-    Args:
-        damage: Function from a gamma to the damage there.
-        scale: Gammas that matter.
-        sides: 1 for positive gammas, -1 for negative ones.
-        per_doubling: Trials in each of the four doublings about `Scale.near`.
-        close: Relative distance of the trials on both sides of a peak at which the search ends.
-        peaks: Number of peaks, at most.
-        flat: Difference that does not count, relative to the most damage.
+    say which ``sides`` (1: positive gammas, -1: negative) are worth more: on those within a tenth
+    of the best these four doublings get ``per_doubling`` trials each. A peak's search ends where
+    the trials on both sides are relatively ``close``. Damage saturates, so of the gammas within
+    `FLAT` of the best the one nearest to 0 is returned, and 0 itself if no other does more.
     """
     damages: dict[float, float] = {}
 
@@ -223,12 +194,11 @@ def best_of_grid(
         if per_doubling > 2 and most[side] >= 0.9 * max(most.values()):
             for gamma in scale.about(per_doubling):
                 ask(side * gamma)
-    for at, inner, outer in _peaks(damages, flat)[:peaks]:
-        if abs(outer) * damages[at] >= abs(at) * max(
-            damages.values()
-        ):  # else a line from 0 is below
+    for at, inner, outer in _peaks(damages)[:PEAKS]:
+        # else a line from 0 through the peak stays below the most damage
+        if abs(outer) * damages[at] >= abs(at) * max(damages.values()):
             _climb(ask, at, inner, outer, close)
-    return best_of(damages, "grid", flat, scale.bound, scale.bound)
+    return best_of(damages, "grid", FLAT, scale.bound, scale.bound)
 
 
 def _coarse(scale: Scale, per_doubling: int) -> list[float]:
@@ -240,13 +210,13 @@ def _coarse(scale: Scale, per_doubling: int) -> list[float]:
     return [*(gamma for gamma in inside if gamma < beyond[0]), *beyond]
 
 
-def _peaks(damages: dict[float, float], flat: float) -> list[tuple[float, float, float]]:
+def _peaks(damages: dict[float, float]) -> list[tuple[float, float, float]]:
     """Return gammas above their neighbours, highest first, each with its inner and outer one."""
     order = sorted(damages)
     peaks = []
     for left, at, right in zip([order[0], *order], order, [*order[1:], order[-1]], strict=False):
         low, high = sorted((damages[left], damages[right]))
-        if damages[at] >= high and damages[at] - low > flat * damages[at]:
+        if damages[at] >= high and damages[at] - low > FLAT * damages[at]:
             inner, outer = sorted((left, right), key=abs)
             peaks.append((at, inner, outer))
     return sorted(peaks, key=lambda peak: (-damages[peak[0]], abs(peak[0])))
@@ -278,7 +248,6 @@ def published(
     damage: Callable[[float], float],
     start: float,
     accepted: Callable[[float], bool] | None = None,
-    tolerance: float = 1e-5,
 ) -> Search:
     """Return the result of the attack's public code, faults included (A5).
 
@@ -293,15 +262,15 @@ def published(
     best = 0.0
     previous = 0.0 if accepted else -1.0
     trial = Traced(accepted or damage)
-    while abs(best - gamma) > tolerance:
+    while abs(best - gamma) > 1e-5:
         value = trial(gamma)
+        step /= 2
         if value > previous:
             best = gamma
-            gamma += step / 2
+            gamma += step
         else:
-            gamma -= step / 2
+            gamma -= step
         previous = previous if accepted else value
-        step /= 2
     return Search(best, "published", "converged", trial.trace)
 
 
@@ -311,9 +280,8 @@ def powers(low: float, high: float, base: float = 2.0) -> list[float]:
     >>> powers(1.0, 10.0), powers(1.0, 0.5)
     ([1.0, 2.0, 4.0, 8.0, 10.0], [0.5])
     """
-    if low >= high:
-        return [high]
-    grid = [low]
-    while grid[-1] * base < high:
-        grid.append(grid[-1] * base)
+    grid = []
+    while low < high:
+        grid.append(low)
+        low *= base
     return [*grid, high]

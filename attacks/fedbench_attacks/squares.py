@@ -7,16 +7,10 @@ from fedbench.core.tiling import tiles
 
 
 class Squares:
-    """Squared distances ``(n, n)`` of the honest rows and ``m`` copies of ``base + gamma * push``.
+    """Squared distances ``(n, n)`` of honest rows and ``m`` copies of ``base + gamma push``.
 
     ``|base + gamma p - x_i|^2`` is a quadratic in gamma: the rows are read once, whatever the
     number of trials. All of it is float64.
-
-    Args:
-        honest: ``(b, k)``.
-        base: ``(k,)``.
-        push: ``(k,)``.
-        m: Number of copies.
     """
 
     def __init__(self, honest: Tensor, base: Tensor, push: Tensor, m: int) -> None:

@@ -11,7 +11,7 @@ from fedbench.api import AttackView, Choices, Knowledge
 from fedbench.core.errors import require
 
 from .crafted import Crafted, deviation, mirrored, sender
-from .search import Search
+from .search import Search, Traced
 from .trials import Trials
 
 SMALLEST = 1e-5  # least lambda of the published search
@@ -65,7 +65,7 @@ class StatOpt(Crafted):
         mean = honest.mean(dim=0)
         zero = mirrored(view, mean, 0.0)
         sign = torch.sign(mean - zero)
-        trials = Trials(view, honest, zero, -sign, sender(view, self.via), 1, self.knows)
+        trials = Trials(view, honest, zero, -sign, sender(view, self.via), knows=self.knows)
         if not trials.selects:
             return zero + self._beyond(view, honest - zero, mean - zero, sign)
         search = self._strength(trials)
@@ -76,14 +76,11 @@ class StatOpt(Crafted):
     def _strength(self, trials: Trials) -> Search:
         if self.search == "exact" or not trials.dense:
             return trials.exact(self.bound)
+        accepted = Traced(trials.accepted)
         strength = largest_lambda(trials)
-        trace = []
-        while not (accepted := trials.accepted(strength)) and strength >= SMALLEST:
-            trace.append((strength, 0.0))
+        while not (good := accepted(strength)) and strength >= SMALLEST:
             strength /= 2
-        trace.append((strength, float(accepted)))
-        ended = "converged" if accepted else "never"
-        return Search(strength, "published", ended, tuple(trace))
+        return Search(strength, "published", "converged" if good else "never", accepted.trace)
 
     def _beyond(self, view: AttackView, honest: Tensor, mean: Tensor, sign: Tensor) -> Tensor:
         if self.knows == "all":

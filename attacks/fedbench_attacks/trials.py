@@ -1,41 +1,31 @@
-"""Attacks that search for their strength, and their trials of the server's rule."""
+"""Trials of the server's rule, for attacks that search for their strength."""
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedbench.api import AttackView, Knowledge
-from fedbench.core.errors import require
+from fedbench.api import AttackView
 from fedbench.core.order_statistics import sorted_rows
 from fedbench.core.tiling import tiles
 from fedbench.payload import FloatVectors, Payload
 
-from .crafted import Crafted, sender
 from .order_line import saturating, with_copies
 from .search import Scale, Search, best_of_grid, most_damaging, published, selecting
 from .squares import Squares
 
 
 class Trials:
-    """Trials of gamma against any rule, for the attacks that search.
+    """Trials of ``base + gamma * push`` against any rule, for the attacks that search.
 
     Closed forms where the rule has them: `Defense.select` and `Defense.order_weights` say all that
-    a trial needs, and no message is made. Everything else asks the oracle.
-
-    Args:
-        view: View with an oracle.
-        honest: ``(b, k)`` real rows of the honest messages that the attack reads.
-        base: ``(k,)``.
-        push: ``(k,)``.
-        send: Function from a row to the messages.
-        eot: Draws of the server's randomness over which the oracle's damage is averaged.
-        knows: Whose rows these are. Those of its own clients stand in for the others', in turn.
+    a trial needs, and no message is made. Everything else asks the oracle, over whose ``eot`` draws
+    damage is averaged. Rows ``honest (b, k)`` of its own clients alone (``knows``) stand in for the
+    others', in turn.
     """
 
     def __init__(
@@ -61,6 +51,9 @@ class Trials:
         stand_in = knows == "colluders" and others > 0
         self.honest = honest[torch.arange(others) % len(honest)] if stand_in else honest
         self.n = len(self.honest) + self.m
+        self.length = float(torch.linalg.vector_norm(push, dtype=torch.float64))
+        # Only where a message is the row itself do the closed forms hold.
+        self.dense = isinstance(view.own, FloatVectors)
 
     @cached_property
     def mean(self) -> Tensor:
@@ -77,11 +70,6 @@ class Trials:
         """True if squared distances say which rows the rule averages."""
         nothing = torch.zeros(self.n, self.n, dtype=torch.float64)
         return self.oracle.rule.select(nothing) is not None
-
-    @cached_property
-    def dense(self) -> bool:
-        """True if a message is the row itself: only then do the closed forms hold."""
-        return isinstance(self.view.own, FloatVectors)
 
     @cached_property
     def ordered(self) -> tuple[Tensor, Tensor] | None:
@@ -102,11 +90,8 @@ class Trials:
             if bool((values == values[0]).all()):
                 answer = with_copies(*self.ordered, values[0], self.m)
                 return float(torch.linalg.vector_norm(answer - self.mean))
-        total = 0.0
-        for draw in range(self.eot):
-            moved = self.oracle(sent, draw).to(torch.float64) - self.mean
-            total += float(torch.linalg.vector_norm(moved))
-        return total / self.eot
+        moved = (self.oracle(sent, draw).to(torch.float64) - self.mean for draw in range(self.eot))
+        return sum(float(torch.linalg.vector_norm(row)) for row in moved) / self.eot
 
     def chosen(self, gamma: float) -> Tensor:
         """Return the rows ``(n,)`` bool that a selecting rule averages; the colluders' are last."""
@@ -119,11 +104,6 @@ class Trials:
         """Return whether the rule selects all colluders, or nobody else if it selects fewer."""
         chosen = self.chosen(gamma)
         return int(chosen[-self.m :].sum()) == min(self.m, int(chosen.sum())) > 0
-
-    @cached_property
-    def length(self) -> float:
-        """Euclidean norm of ``push``."""
-        return float(torch.linalg.vector_norm(self.push, dtype=torch.float64))
 
     @cached_property
     def size(self) -> float:
@@ -154,37 +134,33 @@ class Trials:
         aim: Literal["all", "most", "any"] = "all",
         sides: tuple[int, ...] = (1,),
     ) -> Search:
-        """Return the gamma that hurts this rule most.
+        """Return the gamma that hurts this rule most, with a push of at most ``bound`` honest rows.
 
-        But for a rule that selects, ``base`` must be the mean of the honest rows.
-
-        Args:
-            bound: Longest push, in lengths of the honest rows.
-            aim: Of a rule that selects rows: the largest gamma at which ``all`` colluders are
-                selected, or the gamma of ``most`` damage of those at which one is, or of ``any``.
-            sides: 1 for positive gammas, -1 for negative ones, where damage is sought.
+        Against a rule that selects rows that is, with the ``aim`` ``all``, the largest gamma at
+        which all colluders are selected; with ``most`` the one of most damage at which one is, with
+        ``any`` of any. For every other rule ``base`` must be the mean of the honest rows. Damage is
+        sought on these ``sides``, 1 for positive gammas and -1 for negative ones.
         """
         if self.length == 0:
             return Search(0.0, "still", "never")
-        m = self.m
         rule = self.oracle.rule
         scale = self.scale(bound)
         if self.view.own.bounded:
             return best_of_grid(self.damage, scale, sides=sides, per_doubling=1, close=0.25)
         # Damage grows for ever without an honest row to hide among, with too few finite rows for
         # the rule, or beyond its breakdown point.
-        endless = m == self.view.n or self.n < rule.rows_needed()
+        endless = self.m == self.view.n or self.n < rule.rows_needed()
         weights = None if endless else rule.order_weights(self.n)
         linear = weights is not None or rule.traits().reads_sum
-        if endless or (linear and m > rule.tolerates(self.n)):
+        if endless or (linear and self.m > rule.tolerates(self.n)):
             return Search(scale.bound, "unbounded", "bound")
+        if self.dense and self.selects and aim == "all":
+            return selecting(self.accepted, scale)
         if self.dense and self.selects:
-            return (
-                self._most(scale, aim, sides) if aim != "all" else selecting(self.accepted, scale)
-            )
+            return self._most(scale, aim, sides)
         if self.dense and weights is not None:
-            base, push = self.base, self.push
-            return saturating(weights, self.honest, base, push, m, scale.bound, sides)
+            line = (self.honest, self.base, self.push, self.m)
+            return saturating(weights, *line, scale.bound, sides)
         return best_of_grid(self.damage, scale, sides=sides)
 
     def _most(self, scale: Scale, aim: str, sides: tuple[int, ...]) -> Search:
@@ -205,46 +181,3 @@ class Trials:
         """Return the search of the attack's public code, on closed forms where there are any."""
         closed = self.selects and self.dense
         return published(self.damage, start, self.accepted if closed else None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Searched(Crafted):
-    """All colluders send ``mean + gamma * push``, with a gamma that is sought over the rule.
-
-    Args:
-        knows: Messages it reads: those of the benign clients (``all``), or those of its own clients
-            as if honest (``colluders``), which then stand in for the others' when it queries the
-            rule.
-        bound: Longest ``gamma * push``, in root mean square lengths of the messages it reads.
-        eot: Draws of the server's randomness over which damage is averaged, for rules that have
-            some (expectation over transformation).
-    """
-
-    sides: ClassVar[tuple[int, ...]] = (1,)  # -1: a negative gamma is tried, too
-
-    bound: float = 1e5
-    eot: int = 1
-
-    def __post_init__(self) -> None:
-        name = type(self).__name__
-        require(f"{name}.bound", self.bound, self.bound > 0, "> 0")
-        require(f"{name}.eot", self.eot, self.eot >= 1, ">= 1")
-
-    def needs(self) -> Knowledge:
-        return Knowledge(self.knows, defense=True)
-
-    @abstractmethod
-    def push(self, view: AttackView, honest: Tensor, mean: Tensor) -> Tensor:
-        """Return the direction ``(k,)`` in which the mean is left."""
-
-    def strength(self, trials: Trials) -> Search:
-        return trials.exact(self.bound, "any", self.sides)
-
-    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
-        mean = honest.mean(dim=0)
-        push = self.push(view, honest, mean)
-        trials = Trials(view, honest, mean, push, sender(view, self.via), self.eot, self.knows)
-        search = self.strength(trials)
-        view.notes.update({"gamma": search.gamma} | search.notes)
-        view.trace.extend(search.trace)
-        return mean + search.gamma * push

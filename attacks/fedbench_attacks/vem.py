@@ -1,5 +1,6 @@
 """Edges near the cut, whose membership in the subnetwork the colluders can change."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -119,11 +120,10 @@ class Cut:
 
     def conceivable(self, j: int) -> bool:
         """Return False if no rankings can, as sums over the first i edges of both sides tell."""
-        means = []
-        for side in self._reached(j):
-            count = torch.arange(1, len(side) + 1, device=side.device)
-            means.append(side.double().cumsum(0) / count)
-        low, high = means
+        low, high = (
+            side.double().cumsum(0) / torch.arange(1, len(side) + 1, device=side.device)
+            for side in self._reached(j)
+        )
         return bool(low.min() * (1 + 1e-9) >= high.max())
 
     def _reached(self, j: int) -> tuple[Tensor, Tensor]:
@@ -149,7 +149,4 @@ def largest_true(holds: Callable[[int], bool], low: int, high: int) -> int:
     >>> largest_true(lambda j: j <= 5, 0, 9)
     5
     """
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle - 1)
-    return low
+    return low + bisect_left(range(low + 1, high + 1), True, key=lambda j: not holds(j))

@@ -53,64 +53,37 @@ def malicious_clients(clients: int, fraction: float, key: Key) -> Tensor:
     return mask
 
 
-@dataclass(frozen=True, eq=False)
-class OwnCodec:
-    """The protocol's message of dense rows ``(m, d)``, with the keys and memories of ``m`` clients.
-
-    What they would remember of it is thrown away: a query changes nothing.
-
-    Args:
-        protocol: What compresses.
-        shared: Network, public seed and device.
-        keys: The clients' own, by row.
-        memories: The clients' own, by row.
-    """
-
-    protocol: Protocol[Any]
-    shared: Shared
-    keys: Sequence[Key]
-    memories: Sequence[Memory]
-
-    def __call__(self, x: Tensor) -> Payload:
-        """Compress the rows ``x``."""
-        return self.protocol.message(self.shared, x, self.keys, copy.deepcopy(self.memories))[0]
+Codec = Callable[[Tensor], Payload]
 
 
 def own_codec(
     protocol: Protocol[Any], shared: Shared, keys: Sequence[Key], memory: Sequence[Memory]
-) -> Callable[[Sequence[int]], OwnCodec]:
+) -> Callable[[Sequence[int]], Codec]:
     """Return what makes the codec of some rows, which holds copies of these rows' things only.
 
-    What a client starts with is as at the start: error feedback would add what is left of honest
-    updates, and cancel the attack.
+    A codec makes the protocol's messages of dense rows ``(m, d)``; what clients would remember of
+    that is thrown away: a query changes nothing. What a client starts with is as at the start:
+    error feedback would add what is left of honest updates, and cancel the attack.
     """
 
-    def of(rows: Sequence[int]) -> OwnCodec:
+    def of(rows: Sequence[int]) -> Codec:
+        own = [keys[row] for row in rows]
         memories = [alone(memory[row]) | protocol.memory(shared) for row in rows]
-        return OwnCodec(protocol, shared, [keys[row] for row in rows], memories)
+        return lambda x: protocol.message(shared, x, own, copy.deepcopy(memories))[0]
 
     return of
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The server's rule with all that an answer is made of, in memory of its own.
+    """The server's rule with all that an answer is made of, in memory of its own."""
 
-    Args:
-        rule: A new instance with the parameters of the server's.
-        state: Copy of the rule's state.
-        messages: All ``n``, as far as the tier allows; stand-ins for the others.
-        rows: ``(m,)`` rows of those that ask.
-        view: What the rule is shown.
-        secret: Root of its draws, which are never the server's.
-    """
-
-    rule: Defense[Any]
+    rule: Defense[Any]  # a new instance with the parameters of the server's
     state: Any
-    messages: Payload
-    rows: Tensor
+    messages: Payload  # all n, as far as the tier allows; stand-ins for the others
+    rows: Tensor  # (m,) of those that ask
     view: ServerView
-    secret: Secret
+    secret: Secret  # root of its draws, which are never the server's
 
     def __call__(self, sent: Payload, draw: int) -> Tensor:
         """``(k,)``, the aggregate if these ``m`` messages were sent, in the given draw."""
@@ -144,21 +117,13 @@ def fresh(plugin: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class OwnedRows:
-    """Rows of one round that belong to the adversary's clients.
+    """Rows of one round that belong to the adversary's clients."""
 
-    Args:
-        rows: ``(m,)`` int64, their rows among the ``n`` of the round.
-        ids: ``m`` client ids.
-        numbers: For each of them, its number among all clients that the adversary owns.
-        total: How many clients the adversary owns.
-        secret: Root of the adversary's draws in this round, and of the oracle's.
-    """
-
-    rows: Tensor
-    ids: Sequence[int]
-    numbers: Sequence[int]
-    total: int
-    secret: Secret
+    rows: Tensor  # (m,) int64, among the n of the round
+    ids: Sequence[int]  # m client ids
+    numbers: Sequence[int]  # of each of them among all clients that the adversary owns
+    total: int  # clients that the adversary owns
+    secret: Secret  # root of the adversary's draws in this round, and of the oracle's
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -166,33 +131,19 @@ class OwnedRows:
 
 @dataclass(frozen=True, eq=False)
 class AttackContext:
-    """Everything about a round from which views are cut, as it stands before the adversary moves.
+    """Everything of a round from which views are cut, as it stands before the adversary moves."""
 
-    Args:
-        honest: All ``n`` messages, the malicious clients' as if they were honest.
-        updates: ``(n, d)``, the same before compression.
-        trained: ``(m, d)``, what the adversary's own training gave.
-        idle: ``(n, d)``, the updates of clients that learned nothing, or ``(1, d)`` for all.
-        owned: The adversary's rows.
-        codec: The codec of some of these rows, see `own_codec`.
-        memories: What each of the ``n`` clients remembers before its message, or nothing.
-        server: State of the protocol at the server.
-        defense: The server's rule.
-        defense_state: State of the rule.
-        view: What the rule is shown.
-    """
-
-    honest: Payload
-    updates: Tensor
-    trained: Tensor
-    idle: Tensor
+    honest: Payload  # all n messages, the malicious clients' as if they were honest
+    updates: Tensor  # (n, d), the same before compression
+    trained: Tensor  # (m, d), what the adversary's own training gave
+    idle: Tensor  # (n, d), the updates of clients that learned nothing, or (1, d) for all
     owned: OwnedRows
-    codec: Callable[[Sequence[int]], Callable[[Tensor], Payload]]
-    memories: Sequence[Memory]
-    server: Any
+    codec: Callable[[Sequence[int]], Codec]  # of some rows, see `own_codec`
+    memories: Sequence[Memory]  # what each of the n clients remembers before its message
+    server: Any  # state of the protocol at the server
     defense: Defense[Any]
     defense_state: Any
-    view: ServerView
+    view: ServerView  # what the rule is shown
 
     @property
     def benign(self) -> Tensor:
@@ -214,16 +165,8 @@ def train(
     """``(m, d)``: updates of the adversary's clients after the attack's own training.
 
     It starts where the honest training of these clients starts, memory included; what they would
-    remember of it is thrown away: a client remembers its honest training.
-
-    Args:
-        attack: The attack, which may change data and gradients.
-        executor: Trains clients.
-        clients: All ``n`` clients of the round, as if honest.
-        updates: ``(n, d)`` honest updates, the result if the attack does not train.
-        owned: The adversary's rows.
-        before: Tree that clients received in the last round.
-        step: Round, from 0.
+    remember of it is thrown away: a client remembers its honest training. An attack that does not
+    train has the honest ``updates (n, d)``. ``before`` is what clients received a round ago.
 
     Raises:
         PluginError: the attack raised, or returned no images, labels or gradients of that form.
@@ -234,8 +177,8 @@ def train(
     for i, number, row in zip(owned.ids, owned.numbers, owned.rows.tolist(), strict=True):
         client = clients[row]
         local = Local(
-            tree=_copied(client.tree),
-            before=None if before is None else _copied(before),
+            tree=alone(client.tree),
+            before=None if before is None else alone(before),
             part=number,
             parts=owned.total,
             step=step,
@@ -252,15 +195,10 @@ def train(
 
 @dataclass(frozen=True, eq=False)
 class ForgedMessages:
-    """Packets that replace the adversary's, and what the record says of them.
+    """Packets that replace the adversary's, and what the record says of them."""
 
-    Args:
-        replaced: Packets by row; empty if the attack is idle.
-        fields: Fields of the round's record: notes, trace and number of queries.
-    """
-
-    replaced: dict[int, Packet]
-    fields: dict[str, Any]
+    replaced: dict[int, Packet]  # by row; empty if the attack is idle
+    fields: dict[str, Any]  # of the round's record: notes, trace and number of queries
 
     def among(self, honest: Payload) -> list[Packet]:
         """Return all ``n`` packets of the round: these, and those of the other honest messages."""
@@ -274,12 +212,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
     """Replace the adversary's messages, and no others.
 
     An attack of the tier ``own`` is called once for each malicious client, with that client's
-    message and memory alone; the others once, for all of them together.
-
-    Args:
-        attack: The attack of this round.
-        context: The round before the adversary moves.
-        memory: What the attack remembers, which is updated.
+    message and memory alone; the others once, for all of them together. ``memory`` is updated.
 
     Raises:
         PluginError: the attack raised, or returned a payload that is not legal, or too many rows.
@@ -315,12 +248,9 @@ def needs(attack: Attack) -> Knowledge:
 def attack_view(
     attack: Attack, context: AttackContext, part: Sequence[int] | None = None
 ) -> AttackView:
-    """Return the context as far as the attack declares that it must see it.
+    """Return the context as far as the attack of the malicious rows ``part`` must see it.
 
-    Args:
-        attack: The attack that looks.
-        context: The round before the adversary moves.
-        part: Rows of the malicious clients that are asked; all of them by default.
+    By default these are all of the adversary's.
     """
     part = context.owned.rows.tolist() if part is None else part
     needed = needs(attack)
@@ -365,11 +295,6 @@ def alone(value: Any) -> Any:
             object.__setattr__(twin, name, alone(part))
         return twin
     return copy.deepcopy(value)
-
-
-def _copied(tree: Tree) -> Tree:
-    """The same leaves, in memory of their own."""
-    return {name: leaf.clone() for name, leaf in tree.items()}
 
 
 def _heard(context: AttackContext, part: Sequence[int], tier: str) -> Payload:

@@ -14,9 +14,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from functools import partial
-from itertools import count
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -35,17 +33,13 @@ ANSWERED = 77  # exit code of a fork that has answered
 
 
 class Guest:
-    """One plug-in, with its memories and states under numbers.
-
-    Args:
-        pipe: Connection to the parent.
-    """
+    """One plug-in, with its memories and states under numbers."""
 
     def __init__(self, pipe: Connection) -> None:
-        self.pipe = pipe
+        self.pipe = pipe  # to the parent
         self.plugin: Any = None
         self.kept: dict[int, Any] = {}
-        self._numbers = count()
+        self._last = 0
 
     def serve(self) -> None:
         """Answer calls until the parent is gone."""
@@ -120,9 +114,9 @@ class Guest:
         """Return the number under which a value stays here; None for None."""
         if value is None:
             return None
-        number = next(self._numbers)
-        self.kept[number] = value
-        return number
+        self._last += 1
+        self.kept[self._last] = value
+        return self._last
 
     def value(self, number: int | Spec | None) -> Any:
         """Return the value of a number; for a form of messages, the state a rule starts with."""
@@ -131,7 +125,6 @@ class Guest:
         return None if number is None else self.kept[number]
 
     def on_load(self, kind: str, text: str, threads: int) -> dict[str, Any]:
-        """Load the plug-in, and describe it."""
         torch.set_num_threads(threads)
         self.plugin = registry.load(kind, text)
         self.name = registry.split(text)[0]
@@ -159,7 +152,6 @@ class Guest:
         return common | {
             "traits": dataclasses.asdict(plugin.traits()),
             "f": getattr(plugin, "f", None),
-            "has_f": hasattr(plugin, "f"),
             "rows_needed": plugin.rows_needed(),
             "most_rows": plugin.most_rows(),
             "ready": type(plugin).ready is not Defense.ready,
@@ -177,17 +169,13 @@ class Guest:
     def on_wrap_grad(self, batch_size: int, local: Local) -> int | None:
         """Call `Attack.wrap_grad` with a gradient that the parent computes, and keep the result."""
 
-        def asking(name: str) -> Callable[[Any, Tensor, Tensor, Key], Any]:
-            def gradient(tree: Any, x: Tensor, y: Tensor, key: Key) -> Any:
-                return self.ask(name, tree, x, y, key.seed)
+        def gradient(name: str, tree: Any, x: Tensor, y: Tensor, key: Key) -> Any:
+            return self.ask(name, tree, x, y, key.seed)
 
-            return gradient
-
-        gradient = Gradient(asking("batch"), asking("each"), batch_size)
-        return self.keep(self.plugin.wrap_grad(gradient, local))
+        asking = Gradient(partial(gradient, "batch"), partial(gradient, "each"), batch_size)
+        return self.keep(self.plugin.wrap_grad(asking, local))
 
     def on_gradient(self, number: int, tree: Any, x: Tensor, y: Tensor, key: Key) -> Any:
-        """Return one step's gradient of the function that `Attack.wrap_grad` made."""
         return self.value(number)(tree, x, y, key)
 
     def on_craft(self, view: AttackView, rule: str | None, memory: int | None) -> dict[str, Any]:
@@ -213,27 +201,18 @@ class Guest:
         }
 
     def on_declared(self, f: int) -> dict[str, Any]:
-        """Fill in an ``f`` that was left open, and describe the rule again."""
         self.plugin = self.plugin.declared(f)
         return self.described()
 
     def on_init(self, spec: Spec) -> int | None:
-        """Return the number of the rule's first state."""
         return self.keep(self.plugin.init(spec))
 
     def on_aggregate(
         self, received: Payload, state: int | Spec | None, view: ServerView
     ) -> dict[str, Any]:
-        """Call `Defense.aggregate` with a copy of the state under a number."""
-        rule: Defense[Any] = self.plugin
-        out, later = rule.aggregate(received, copy.deepcopy(self.value(state)), view)
-        findings = view.findings
-        return {
-            "out": out,
-            "state": self.keep(later),
-            "kept": findings.kept,
-            "notes": dict(findings.notes),
-        }
+        out, later = self.plugin.aggregate(received, copy.deepcopy(self.value(state)), view)
+        notes = dict(view.findings.notes)
+        return {"out": out, "state": self.keep(later), "kept": view.findings.kept, "notes": notes}
 
 
 def chained(rule: Any) -> list[Any]:

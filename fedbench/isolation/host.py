@@ -2,6 +2,7 @@
 
 import builtins
 import os
+import re
 import subprocess
 import sys
 import weakref
@@ -18,17 +19,10 @@ from fedbench.payload import Payload
 
 LARGEST = 1 << 33  # bytes of an answer
 # Of the environment a child gets what it needs to start, and what changes how it computes.
-PASSED = (
-    "PATH",
-    "HOME",
-    "TMPDIR",
-    "LANG",
-    "TZ",
-    "LD_LIBRARY_PATH",
-    "VIRTUAL_ENV",
-    "PYTHONHASHSEED",
+PASSED = re.compile(
+    "PATH|HOME|TMPDIR|LANG|TZ|LD_LIBRARY_PATH|VIRTUAL_ENV|PYTHONHASHSEED"
+    "|(LC|OMP|GOMP|KMP|MKL|OPENBLAS|ONEDNN|DNNL|ATEN)_.*"
 )
-PASSED_KINDS = ("LC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ONEDNN_", "DNNL_", "ATEN_")
 
 Answers = Mapping[str, Callable[..., Any]]
 Kinds = type | tuple[type, ...]
@@ -37,11 +31,7 @@ FORMS = ({"is", "value"}, {"is", "name", "arguments"}, {"is", "error", "message"
 
 def environment() -> dict[str, str]:
     """Return a child's environment: nothing of the run, no accelerator, the same packages."""
-    passed = {
-        name: value
-        for name, value in os.environ.items()
-        if name in PASSED or name.startswith(PASSED_KINDS)
-    }
+    passed = {name: value for name, value in os.environ.items() if PASSED.fullmatch(name)}
     path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
     return passed | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
 
@@ -72,14 +62,11 @@ class Child:
         answers: Answers | None = None,
         apart: bool = False,
     ) -> Any:
-        """Return the answer of a hook, as plain values.
+        """Return the answer of a hook to copies of these arguments, as plain values.
 
-        Args:
-            hook: Name of the hook.
-            arguments: Values that it is shown; they are copied.
-            form: Messages whose form its answer and its questions must have.
-            answers: Functions that answer its questions meanwhile, by name.
-            apart: Call a new instance, in a fork of the process: the plug-in never learns of it.
+        Messages in its answer and its questions must have this ``form``; functions by name are the
+        ``answers`` to these questions. ``apart``, a new instance in a fork of the process is
+        called: the plug-in never learns of it.
 
         Raises:
             FedbenchError: the plug-in raised it; or its process ended, or its answer is illegal.
@@ -149,12 +136,7 @@ class Child:
 
 
 class Kept:
-    """Value that stays in a child, by its number. A copy is the same: it cannot change here.
-
-    Args:
-        child: The process that has it.
-        number: Number of the value in the child.
-    """
+    """Value that stays in a child, by its number. A copy is the same: it cannot change here."""
 
     def __init__(self, child: Child, number: int) -> None:
         self.number = number

@@ -17,10 +17,8 @@ from torch import Tensor
 from fedbench.payload import Payload
 
 APART = "apart"  # instead of a hook: a fork is to answer the call that follows
-DTYPES = {
-    **{name: getattr(torch, name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64")},
-    **{name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")},
-}
+NAMES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64"
+DTYPES = {name: getattr(torch, name) for name in NAMES.split()}
 
 
 class NotPlainError(ValueError):
@@ -52,8 +50,7 @@ def _tree(value: object, blobs: list[bytes]) -> Any:
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_tree(part, blobs) for part in value]}
     if isinstance(value, dict):
-        pairs = [[_tree(key, blobs), _tree(part, blobs)] for key, part in value.items()]
-        return {"dict": pairs}
+        return {"dict": [[_tree(part, blobs) for part in pair] for pair in value.items()]}
     if isinstance(value, Tensor):
         name = str(value.dtype).removeprefix("torch.")
         if name not in DTYPES:
@@ -62,10 +59,14 @@ def _tree(value: object, blobs: list[bytes]) -> Any:
         blobs.append(flat.numpy().tobytes())
         return {"tensor": [name, list(value.shape), len(blobs) - 1]}
     if isinstance(value, Payload):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        tensors = {name: part for name, part in fields.items() if isinstance(part, Tensor)}
-        return {"payload": [type(value).__name__, _tree(tensors, blobs)]}
+        return {"payload": [type(value).__name__, _tree(tensors_of(value), blobs)]}
     raise NotPlainError(f"a {type(value).__name__} cannot leave its process")
+
+
+def tensors_of(messages: Payload) -> dict[str, Tensor]:
+    """Return the fields of messages that are tensors, by name."""
+    fields = [field.name for field in dataclasses.fields(messages)]
+    return {name: x for name in fields if isinstance(x := getattr(messages, name), Tensor)}
 
 
 def read(data: bytes, form: Payload | None = None) -> Any:
@@ -105,9 +106,9 @@ class _Reader:
 
     def made(self, tree: Any) -> Any:
         """Return the value of a node of the head."""
+        if isinstance(tree, list):
+            raise NotPlainError("a list must be named as one")
         if not isinstance(tree, dict):
-            if isinstance(tree, list):
-                raise NotPlainError("a list must be named as one")
             return tree
         ((kind, inside),) = tree.items()
         if kind == "bytes":
@@ -143,8 +144,7 @@ class _Reader:
         if form is None or name != type(form).__name__:
             wanted = "none" if form is None else type(form).__name__
             raise NotPlainError(f"messages must be {wanted}, got {name}")
-        fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form)}
-        own = {field: part for field, part in fields.items() if isinstance(part, Tensor)}
+        own = tensors_of(form)
         alike = isinstance(tensors, dict) and tensors.keys() == own.keys()
         if not alike or not all(isinstance(part, Tensor) for part in tensors.values()):
             raise NotPlainError(f"{name} must have {', '.join(own)}")

@@ -7,8 +7,8 @@ process, its answer comes back as plain values. Memories and states stay there (
 import copy
 import dataclasses
 from collections.abc import Callable
-from functools import partial
-from types import SimpleNamespace, TracebackType
+from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import Any, Self
 
 import torch
@@ -32,6 +32,7 @@ from fedbench.core.errors import FedbenchError, PluginError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.isolation.host import Child, Kept, Kinds
+from fedbench.isolation.plain import tensors_of
 from fedbench.payload import Payload, Spec
 
 
@@ -41,39 +42,30 @@ def unanswered(*arguments: object) -> Any:
 
 
 NOTHING = type(None)
-DESCRIBED: dict[str, Kinds] = {"text": str, "class": str, "file": str, "accepts": list}
-ATTACK: dict[str, Kinds] = {"hooks": list, "needs": str, "idle": bool}
-RULE: dict[str, Kinds] = {
+NUMBER = (int, NOTHING)
+Form = dict[str, Kinds]
+DESCRIBED: Form = {"text": str, "class": str, "file": str, "accepts": list}
+ATTACK: Form = {"hooks": list, "needs": str, "idle": bool}
+RULE: Form = {
     "traits": dict,
     "f": (int, float, NOTHING),
-    "has_f": bool,
     "rows_needed": int,
-    "most_rows": (int, NOTHING),
+    "most_rows": NUMBER,
     "ready": bool,
     "links": list,
 }
-CRAFTED: dict[str, Kinds] = {
+CRAFTED: Form = {
     "sent": (list, Payload),
-    "memory": (int, NOTHING),
+    "memory": NUMBER,
     "notes": dict,
     "trace": list,
     "queries": int,
 }
-AGGREGATED: dict[str, Kinds] = {
-    "out": Tensor,
-    "state": (int, NOTHING),
-    "kept": (Tensor, NOTHING),
-    "notes": dict,
-}
+AGGREGATED: Form = {"out": Tensor, "state": NUMBER, "kept": (Tensor, NOTHING), "notes": dict}
 
 
 class StandIn:
-    """Common part of both: the plug-in's description, and the process that it is in.
-
-    Args:
-        child: Process with the plug-in.
-        described: Description of the plug-in, see `fedbench.isolation.child`.
-    """
+    """Common part of both: the process of the plug-in, and `Guest.described` of it."""
 
     def __init__(self, child: Child, described: dict[str, Any]) -> None:
         self.child = child
@@ -91,41 +83,34 @@ class IsolatedAttack(StandIn, Attack):
     """An attack in a process of its own. A backdoor's trigger is made in a second one.
 
     The second is shown held-out images of all clients, which the first is not to know.
-
-    Args:
-        child: Process with the attack.
-        described: Description of the attack.
-        second: Function that starts another process with the same attack.
     """
 
     def __init__(
-        self, child: Child, described: dict[str, Any], second: Callable[[], StandIn] | None = None
+        self, child: Child, described: dict[str, Any], second: Callable[[], StandIn]
     ) -> None:
         super().__init__(child, described)
         self._second = second
-        self._triggering: StandIn | None = None
+
+    @cached_property
+    def _triggering(self) -> StandIn:
+        return self._second()
 
     @property
     def idle(self) -> bool:
-        """True if the attack overrides nothing."""
         return bool(self.described["idle"])
 
     @property
     def trains(self) -> bool:
-        """True if it has a hook of training."""
-        return bool({"poison", "wrap_grad"} & set(self.described["hooks"]))
+        return not {"poison", "wrap_grad"}.isdisjoint(self.described["hooks"])
 
     @property
     def wraps(self) -> bool:
-        """True if it changes the gradients of its clients."""
         return "wrap_grad" in self.described["hooks"]
 
     def needs(self) -> Knowledge:
-        """Return the knowledge that the attack declares."""
         return Knowledge.parse(self.described["needs"])
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
-        """Return the images and labels that the attack makes there."""
         if "poison" not in self.described["hooks"]:
             return xs, ys
         pair = self.child.call("poison", xs, ys, local)
@@ -144,8 +129,9 @@ class IsolatedAttack(StandIn, Attack):
             return call(there, x.to(device), y.to(device), Key(seed))
 
         answers = {"batch": partial(computed, grad.batch), "each": partial(computed, grad.each)}
-        number = self.child.call("wrap_grad", grad.batch_size, local, answers=answers)
-        wrapped = self.keeping(number)
+        wrapped = self.keeping(
+            self.child.call("wrap_grad", grad.batch_size, local, answers=answers)
+        )
         assert wrapped is not None
 
         def gradient(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
@@ -157,11 +143,8 @@ class IsolatedAttack(StandIn, Attack):
         return gradient
 
     def trigger(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, int] | None:
-        """Return the backdoor's test images that the second process makes."""
         if "trigger" not in self.described["hooks"]:
             return None
-        if self._triggering is None:
-            self._triggering = self if self._second is None else self._second()
         answer = self._triggering.child.call("trigger", xs, ys)
         if answer is None:
             return None
@@ -169,7 +152,6 @@ class IsolatedAttack(StandIn, Attack):
         return images.to(xs.device), int(label)
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload | list[bytes], Any]:
-        """Return the messages that it crafts there; its questions are answered here meanwhile."""
         device = view.updates.device
         answers: dict[str, Callable[..., Any]] = {"compress": lambda x: view.compress(x.to(device))}
         rule = None
@@ -189,12 +171,7 @@ class IsolatedAttack(StandIn, Attack):
 
 
 class IsolatedDefense(StandIn, Defense[Any]):
-    """A rule, with its prefilters, in a process of its own.
-
-    Args:
-        child: Process with the rule.
-        described: Description of the rule.
-    """
+    """A rule, with its prefilters, in a process of its own."""
 
     def __init__(self, child: Child, described: dict[str, Any]) -> None:
         super().__init__(child, described)
@@ -212,17 +189,19 @@ class IsolatedDefense(StandIn, Defense[Any]):
     def _ask(self, hook: str, *arguments: object) -> Any:
         return self.child.call(hook, *arguments, apart=self._is_apart)
 
+    def _tensor(self, hook: str, argument: object, rule: str) -> Tensor | None:
+        answer = self._ask(hook, argument)
+        tensor: Tensor | None = self.child.checked(hook, answer, (Tensor, NOTHING), rule)
+        return tensor
+
     def traits(self) -> Traits:
-        """Return the traits that the rule declares."""
         return self._traits
 
     def declared(self, f: int) -> Self:
-        """Return it with an ``f`` that was left open filled in."""
         described = _description(self.child, "defense", self._ask("declared", f))
         return self if described["text"] == self.text else type(self)(self.child, described)
 
     def refuses(self, alphabet: type[Payload]) -> str | None:
-        """Return why the rule has no meaning on an alphabet; None if it has one."""
         why = self._ask("refuses", alphabet)
         return None if why is None else str(why)
 
@@ -231,11 +210,9 @@ class IsolatedDefense(StandIn, Defense[Any]):
         return spec if self._is_apart else self.keeping(self._ask("init", spec))
 
     def rows_needed(self) -> int:
-        """Return the smallest ``n`` for which the rule is defined."""
         return int(self.described["rows_needed"])
 
     def most_rows(self) -> int | None:
-        """Return the largest ``n`` that it can answer for, if there is a limit."""
         most: int | None = self.described["most_rows"]
         return most
 
@@ -245,37 +222,28 @@ class IsolatedDefense(StandIn, Defense[Any]):
         return bool(self._ask("ready", view)) if own else super().ready(view)
 
     def tolerates(self, n: int) -> int:
-        """Return the rule's breakdown point."""
         return int(self._ask("tolerates", n))
 
     def sensitivity(self, clip: float, n: int) -> float | None:
-        """Return the rule's sensitivity, if proved."""
         bound = self._ask("sensitivity", clip, n)
         return None if bound is None else float(bound)
 
     def order_weights(self, n: int) -> Tensor | None:
-        """Return the rule's coefficients of sorted rows, if it has such."""
-        answer = self._ask("order_weights", n)
-        kinds = (Tensor, NOTHING)
-        weights: Tensor | None
-        weights = self.child.checked("order_weights", answer, kinds, "weights or None")
-        return weights
+        return self._tensor("order_weights", n, "weights or None")
 
     def select(self, squared: Tensor) -> Tensor | None:
-        """Return the rows that the rule averages, if squared distances decide them."""
-        answer = self._ask("select", squared)
-        rows = self.child.checked("select", answer, (Tensor, NOTHING), "rows or None")
+        rows = self._tensor("select", squared, "rows or None")
         return None if rows is None else rows.to(squared.device)
 
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
-        """Return the aggregate that the rule computes there, and fill in its findings."""
         number = state.number if isinstance(state, Kept) else state
         answer = self._ask("aggregate", received, number, view)
         fields = self.child.fields("aggregate", answer, AGGREGATED)
         view.findings.kept = fields["kept"]
         view.findings.notes.update(fields["notes"])
         later = None if self._is_apart else self.keeping(fields["state"])  # it ended with the fork
-        return fields["out"].to(_device(received)), later
+        device = next(iter(tensors_of(received).values())).device
+        return fields["out"].to(device), later
 
 
 class Isolation:
@@ -286,12 +254,7 @@ class Isolation:
         self._ready = [self._started(), self._started()]  # they import while the data are loaded
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for child in self.children:
             child.end()
 
@@ -330,11 +293,6 @@ def _link(traits: dict[str, bool], f: int | None, file: str, accepts: list[str])
     """Return a part of a chain, as far as its fit is examined."""
     alphabets = tuple(map(_alphabet, accepts))
     return SimpleNamespace(traits=partial(Traits, **traits), f=f, file=file, accepts=alphabets)
-
-
-def _device(messages: Payload) -> torch.device:
-    values = (getattr(messages, field.name) for field in dataclasses.fields(messages))
-    return next(value.device for value in values if isinstance(value, Tensor))
 
 
 def _alphabet(name: str) -> type[Payload]:

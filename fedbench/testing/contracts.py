@@ -164,18 +164,14 @@ def example_context(
         return lambda x: payload.take([0] * len(x)).nearest(x)
 
     updates = payload.values().to(torch.float32)
+    secret = Secret.of(6, "adversary")
+    m = len(rows)
     return threat_model.AttackContext(
         honest=payload,
         updates=updates,
         trained=updates[list(rows)],
         idle=torch.zeros_like(updates),
-        owned=threat_model.OwnedRows(
-            rows=owned,
-            ids=list(rows),
-            numbers=range(len(rows)),
-            total=len(rows),
-            secret=Secret.of(6, "adversary"),
-        ),
+        owned=threat_model.OwnedRows(owned, list(rows), range(m), m, secret),
         codec=codec,
         memories=[{} for _ in range(n)],
         server=None,
@@ -200,16 +196,15 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
         name = type(payload).__name__
         before = payload.encode()
         context = example_context(payload, defense)
-        packets = threat_model.forge(attack, context, {}).among(context.honest)
+        packets = threat_model.forge(attack, context, {}).among(payload)
         assert len(packets) == len(payload), name
         assert packets[2:] == before[2:], f"{name}: rewrote rows of others"
         assert payload.encode() == before, f"{name}: wrote into what it was shown"
-        again = threat_model.forge(attack, context, {}).among(context.honest)
+        again = threat_model.forge(attack, context, {}).among(payload)
         assert packets == again, f"{name}: not a function of its view"
-        nobody = threat_model.forge(attack, example_context(payload, defense, ()), {}).among(
-            payload
-        )
-        assert nobody == before, f"{name}: an attack by nobody changed something"
+        nobody = example_context(payload, defense, rows=())
+        unchanged = threat_model.forge(attack, nobody, {}).among(payload)
+        assert unchanged == before, f"{name}: an attack by nobody changed something"
 
 
 def _check_training(attack: Attack) -> None:
@@ -262,12 +257,10 @@ def _double(kind: Any) -> Any:
     """Return one class for each class: clients of equal protocols train together."""
 
     def frozen(self: Any, shared: Shared) -> Tree:
-        tree: Tree = kind.frozen(self, shared)
-        return _as_double(tree)
+        return _as_double(kind.frozen(self, shared))
 
     def receive(self: Any, shared: Shared, broadcast: Payload) -> Tree:
-        tree: Tree = kind.receive(self, shared, broadcast)
-        return _as_double(tree)
+        return _as_double(kind.receive(self, shared, broadcast))
 
     made = type(f"{kind.__name__}64", (kind,), {"frozen": frozen, "receive": receive})
     return dataclasses.dataclass(frozen=True, kw_only=True)(made)
@@ -275,10 +268,9 @@ def _double(kind: Any) -> Any:
 
 def doubled(clients: Sequence[Client]) -> list[Client]:
     """Return the same clients with models, images and memories in double precision."""
-    pairs = [(client, _as_double(client.memory)) for client in clients]
     return [
-        replace(client, tree=_as_double(client.tree), x=client.x.double(), memory=memory)
-        for client, memory in pairs
+        replace(c, tree=_as_double(c.tree), x=c.x.double(), memory=_as_double(c.memory))
+        for c in clients
     ]
 
 

@@ -1,0 +1,94 @@
+"""Attacks on rankings, layer by layer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fedbench.api import Attack, AttackView, Knowledge
+from fedbench.core.errors import require
+from fedbench.payload import Payload, Rankings, TopRankings, ranking, reputation
+from fedbench.protocols.fsl import kept_edges
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReversal(Attack):
+    """Colluders vote on their honest rankings, layer by layer, and all send the reverse of it.
+
+    ``R_m = REVERSE(VOTE(R_1 .. R_m))``. A client that sends only its top edges (Sparse-FSL) sends
+    the top of the reversed ranking. Only the malicious clients of the round vote; the released code
+    lets 25 malicious clients of the whole pool train for it (A3).
+
+    References:
+        "FSL: Federated Supermask Learning", Algorithm 3, https://arxiv.org/abs/2110.04350.
+    """
+
+    accepts = (Rankings, TopRankings)
+
+    def needs(self) -> Knowledge:
+        return Knowledge("colluders")
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        assert isinstance(view.own, Rankings | TopRankings)
+        sizes = view.own.sizes
+        votes = view.seen.values().sum(dim=0, dtype=torch.int64)[None]
+        position = reputation(ranking(votes, sizes), sizes)
+        return view.own.nearest(-position.expand(len(view.own), -1)), memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffle(Attack):
+    """Every malicious client sends a uniform random permutation of each layer.
+
+    A client that sends only its top edges sends the top of that.
+
+    References:
+        None: proposed here. The idea is a floor, the least that an attack on rankings must beat.
+    """
+
+    accepts = (Rankings, TopRankings)
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        """Rank the edges by random words."""
+        own = view.own
+        assert isinstance(own, Rankings | TopRankings)
+        key = view.key.fold("shuffle")
+        device = own.symbols.device
+        words = [key.fold(row).bits(sum(own.sizes), device) for row in range(len(own))]
+        return own.nearest(torch.stack(words)), memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap(Attack):
+    """Every malicious client sends position ``(p + k_l) mod n_l`` for its edge at position p.
+
+    So the ``k_l`` edges that its own ranking of a layer keeps come last, the others first, and the
+    order within both stays. A client that sends only its top edges puts the absent ones first, by
+    edge index, before they are swapped.
+
+    Args:
+        kept: Share of each layer's edges that the server keeps; an attack is not told.
+
+    References:
+        None: proposed here. The idea is a reversal that leaves each part its order.
+    """
+
+    accepts = (Rankings, TopRankings)
+
+    kept: float = 0.5
+
+    def __post_init__(self) -> None:
+        require("Swap.kept", self.kept, 0 < self.kept <= 1, "in (0, 1]")
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        """Send the positions, turned by ``k_l``."""
+        own = view.own
+        assert isinstance(own, Rankings | TopRankings)
+        positions = own.values()
+        if isinstance(own, TopRankings):
+            positions = reputation(ranking(positions, own.sizes), own.sizes)
+        layers = [
+            (p + kept_edges(p.shape[1], self.kept)) % p.shape[1]
+            for p in torch.split(positions, list(own.sizes), dim=1)
+        ]
+        return own.nearest(torch.cat(layers, dim=1)), memory

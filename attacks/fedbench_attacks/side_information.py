@@ -1,0 +1,196 @@
+"""Scales, indices and seeds: what a codec sends beside its symbols is the client's to choose."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.linalg import vector_norm
+
+from fedbench.api import Attack, AttackView, Choices, Knowledge
+from fedbench.core.errors import require
+from fedbench.payload import (
+    Levels,
+    NoiseMasks,
+    Payload,
+    RotatedLevels,
+    ScaledSigns,
+    SeededSparse,
+    SparseVectors,
+)
+from fedbench.protocols.eden import rotated
+
+from .crafted import Reader, honest_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleField(Attack):
+    """Flip the symbols, keep them plausible, and send ``factor`` times the honest scales.
+
+    The symbols are those of the opposite update, a scale is a legal float32: only its size could
+    give the message away, and no alphabet limits that as long as its values are finite. A factor
+    that overflows sends the largest float32, which a server that checks may reject.
+
+    Args:
+        factor: Factor of every scale of the message.
+
+    References:
+        None: proposed here. The idea is that a codec's side information is the client's to choose.
+    """
+
+    accepts = (Levels, RotatedLevels, ScaledSigns)
+    choices: ClassVar[Choices] = {"factor": (10.0, 1e3)}
+
+    factor: float = 1e6
+
+    def __post_init__(self) -> None:
+        require("ScaleField.factor", self.factor, self.factor > 0, "> 0")
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        own = view.own
+        assert isinstance(own, Levels | RotatedLevels | ScaledSigns)
+        flipped = own.nearest(own.opposite(own.values()))
+        scales = (flipped.scales.double() * self.factor).clamp(max=3.4e38)
+        return replace(flipped, scales=scales.to(flipped.scales)), memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexConcentration(Attack):
+    """Spend all indices where the fewest benign clients spend theirs, so that nobody contradicts.
+
+    All colluders send the same: of the coordinates that the fewest benign messages hold, those
+    where their own mean update is largest, and there its opposite, as long as their mean message.
+
+    References:
+        None: proposed here. The idea is that a sparse message's indices are the client's to choose.
+    """
+
+    accepts = (SparseVectors,)
+
+    def needs(self) -> Knowledge:
+        return Knowledge("all")
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        own = view.own
+        seen = view.seen
+        assert isinstance(own, SparseVectors)
+        assert isinstance(seen, SparseVectors)
+        rows, width = own.indices.shape
+        used = torch.bincount(seen.indices.flatten(), minlength=own.d)
+        mean = view.updates[:, : own.d].mean(dim=0)
+        by_size = mean.abs().argsort(descending=True, stable=True)
+        order = by_size[used[by_size].argsort(stable=True)]
+        indices = order[:width].sort().values
+        entries = -mean[indices]
+        length = torch.linalg.vector_norm(own.entries, dim=1).mean()
+        entries = entries * (length / torch.linalg.vector_norm(entries).clamp_min(1e-30))
+        view.notes["unused"] = int((used[indices] == 0).sum())
+        columns = entries.to(torch.float32).expand(rows, -1).clone()
+        return replace(own, indices=indices.expand(rows, -1).clone(), entries=columns), memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedGrinding(Attack):
+    """Try ``tries`` seeds, and send the message that is closest to the opposite of the own update.
+
+    Where a client chooses the seed of its rotation, noise or indices, it may choose it for its
+    effect. With each seed, a rotated update is encoded as an honest client would, coordinates are
+    as long as the honest message, and masked noise is the closest mask. The own seed is the first
+    try.
+
+    Args:
+        tries: Number of seeds that are tried.
+
+    References:
+        None: proposed here. The idea is that a codec's side information is the client's to choose.
+    """
+
+    accepts = (NoiseMasks, RotatedLevels, SeededSparse)
+    choices: ClassVar[Choices] = {"tries": (4, 64)}
+
+    tries: int = 16
+
+    def __post_init__(self) -> None:
+        require("SeedGrinding.tries", self.tries, 1 <= self.tries <= 10**4, "in [1, 10000]")
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        """Send row by row the best of the tries."""
+        return best_seeds(view, -view.updates.to(torch.float32), self.tries, encoded)[0], memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseMask(Reader):
+    """Send the one of ``tries`` seeds whose best mask is closest to ``-scale`` times the mean.
+
+    The mean is that of the messages read. The best mask over a seed's noise is the closest in L2,
+    bit by bit; its distance over weights and floats decides between the seeds, for each colluder by
+    itself. The own seed is the first try. Floats are those of the target.
+
+    Args:
+        scale: Factor of the negative mean.
+        seed: ``choose``, or the ``own`` one: then only the mask is chosen.
+        tries: Number of seeds that are tried.
+
+    References:
+        None: proposed here. The idea is that FedMRN leaves both, seed and mask, to the client.
+    """
+
+    accepts = (NoiseMasks,)
+    choices: ClassVar[Choices] = {"scale": (0.3, 3.0, 10.0), "tries": (1, 32)}
+
+    scale: float = 1.0
+    seed: Literal["own", "choose"] = "choose"
+    tries: int = 8
+    knows: Literal["colluders", "all"] = "all"
+
+    def __post_init__(self) -> None:
+        require("NoiseMask.scale", self.scale, self.scale > 0, "> 0")
+        require("NoiseMask.tries", self.tries, 1 <= self.tries <= 10**4, "in [1, 10000]")
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        """Send the closest mask; the trace has the least mean distance after each seed."""
+        honest = honest_rows(view)
+        if honest is None:
+            return view.own, memory
+        target = (-self.scale * honest.mean(dim=0)).expand(len(view.own), -1)
+        tries = self.tries if self.seed == "choose" else 1
+        best, distances = best_seeds(view, target, tries, lambda x, own: own.nearest(x))
+        view.trace.extend((float(number), distance) for number, distance in enumerate(distances))
+        return best, memory
+
+
+def best_seeds(
+    view: AttackView, target: Tensor, tries: int, message: Callable[[Tensor, Any], Any]
+) -> tuple[Any, list[float]]:
+    """Return the messages closest to ``target (m, k)``, and the mean distance after each try.
+
+    Each row keeps the seed whose message, ``message(target, own with that seed)``, has values at
+    the least distance from its target.
+    """
+    best: Any = view.own
+    m = len(best)
+    drawn = view.key.fold("seeds").bits((tries - 1) * m).to(best.seeds.device)
+    least = torch.full((m,), torch.inf, dtype=torch.float64)
+    distances = []
+    for seeds in [best.seeds, *drawn.reshape(tries - 1, m, 1)]:
+        trial = message(target, replace(view.own, seeds=seeds))  # type: ignore[call-arg]
+        distance = (trial.values().double() - target).square().sum(dim=1).sqrt().cpu()
+        better = (distance < least).nonzero()[:, 0]
+        best = best.put(better, trial.take(better))
+        least = torch.minimum(distance, least)
+        distances.append(float(least.mean()))
+    view.notes["tries"] = tries
+    return best, distances
+
+
+def encoded(target: Tensor, own: Any) -> Any:
+    """Return the message for ``target (m, d + p)`` with the seeds of ``own``."""
+    if isinstance(own, RotatedLevels):
+        d = own.levels.shape[1]
+        return rotated(target[:, :d], target[:, d:], own.seeds, own.bits, own.block, "unbiased")
+    trial = own.nearest(target)
+    if not isinstance(trial, SeededSparse):
+        return trial
+    lengths = vector_norm(own.entries, dim=1) / vector_norm(trial.entries, dim=1).clamp_min(1e-30)
+    return replace(trial, entries=trial.entries * lengths[:, None])

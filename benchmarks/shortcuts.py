@@ -23,7 +23,7 @@ from fedbench.api import Shared
 from fedbench.core import registry
 from fedbench.core.order_statistics import sorted_rows
 from fedbench.core.rng import Key
-from fedbench.executors.autotune import strangers
+from fedbench.executors.factory import strangers
 from fedbench.executors.malloc import keep_memory
 from fedbench.executors.training import Loop, Schedule
 from fedbench.payload.rankings import argsort

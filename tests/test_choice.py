@@ -15,9 +15,8 @@ import torch
 from fedbench.core.choices import Precision
 from fedbench.core.trees import Tree
 from fedbench.executors import cached_answers
-from fedbench.executors.autotune import asked, choose, crowd
 from fedbench.executors.cached_answers import folder
-from fedbench.executors.factory import executor
+from fedbench.executors.factory import asked, choose, crowd, executor
 from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.models.network import ConvNet, Shared
@@ -47,7 +46,7 @@ class Crowded(FedAvg):
 @pytest.fixture
 def measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_clock: None) -> Path:
     monkeypatch.delenv("FEDBENCH_PROBE")
-    monkeypatch.setattr("fedbench.executors.autotune.HEAVY", 10)  # a sleep is no heavy step
+    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 10)  # a sleep is no heavy step
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "fedbench" / "answers"
 
@@ -61,7 +60,7 @@ def kept(question: str, found: str) -> str:
 
 
 def chosen(protocol: FedAvg, together: float = 8.0) -> str:
-    return choose(protocol, SHARED, PLAN, 32, "fp32", together)
+    return choose(Stacked(protocol, SHARED, PLAN), together)
 
 
 def test_what_is_faster_is_chosen(measuring: Path) -> None:
@@ -69,15 +68,15 @@ def test_what_is_faster_is_chosen(measuring: Path) -> None:
     assert chosen(Crowded(), 2.0) == "loop"
     entries = [json.loads(path.read_text()) for path in measuring.iterdir()]
     assert sorted(entry["answer"] for entry in entries) == ["loop", "stacked"]
-    assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, crowd=8), Stacked)
-    assert isinstance(executor("auto", Crowded(), SHARED, PLAN, crowd=2), Loop)
+    assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, together=8), Stacked)
+    assert isinstance(executor("auto", Crowded(), SHARED, PLAN, together=2), Loop)
 
 
 def test_heavy_steps_are_the_loop_s_unmeasured(
     measuring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "fedbench.executors.autotune.HEAVY", 0.02
+        "fedbench.executors.factory.HEAVY", 0.02
     )  # of a step; `Sleepy` waits longer
     assert chosen(Sleepy()) == "loop"
 

@@ -14,9 +14,9 @@ from fedbench.core.rng import Key
 from fedbench.models.models import CNN4
 from fedbench.models.network import ConvNet, Shared
 from fedbench.payload import HalfVectors, ScaledSigns, SeededSparse, SignBits, SparseVectors
-from fedbench.payload.half_vectors import Half
+from fedbench.payload.floats import Half
 from fedbench.payload.packets import Packet
-from fedbench.payload.seeded_sparse import chosen
+from fedbench.payload.sparse import chosen
 from fedbench.protocols.fedavg import Cast
 from fedbench.protocols.signsgd import EFSignSGD, SignSGD, StochasticSign
 from fedbench.protocols.sparse import RandK

@@ -21,7 +21,7 @@ from fedbench.experiment.state import RunState
 from fedbench.models.models import BatchNormNet
 from fedbench.models.network import ConvNet, Network, is_weight
 from fedbench.payload import FloatVectors, NoiseMasks, Payload, same
-from fedbench.payload.noise_masks import SMALLEST, Noise, noise_of
+from fedbench.payload.masks import SMALLEST, Noise, noise_of
 from fedbench.payload.packets import Packet
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedmrn import FedMRN, FedMRNS

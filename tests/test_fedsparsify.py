@@ -26,7 +26,7 @@ from fedbench.models.models import BatchNormNet
 from fedbench.models.network import ConvNet, Network
 from fedbench.payload import FloatVectors, PrunedVectors, same
 from fedbench.payload.packets import Packet, code_bits
-from fedbench.payload.pruned import Alive, largest_alive
+from fedbench.payload.sparse import Alive, largest_alive
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedsparsify import FedSparsify, PrunedState
 from fedbench.run import play_round

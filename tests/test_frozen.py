@@ -78,10 +78,7 @@ SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
         {"protocol": "fedpm", "mechanism": "mask-gaussian:sigma=0.5", "attack": "mask-ipm"},
     ),
     "noise-masks": ("loop", {"protocol": "fedmrn", "attack": "noise-mask"}),
-    "rankings": (
-        "loop",
-        {"protocol": "fsl", "attack": "rank-reversal", "defense": "rank-margin"},
-    ),
+    "rankings": ("loop", {"protocol": "fsl", "attack": "rank-reversal", "defense": "rank-margin"}),
     "top-rankings": ("stacked", {"protocol": "sfsl", "attack": "rank-reversal", "attack_from": 1}),
     "gated": ("loop", {"protocol": "fedsparse", "attack": "gate-closing"}),
     "pruned": ("stacked", {"protocol": "fedsparsify", "attack": "label-flip"}),

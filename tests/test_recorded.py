@@ -22,7 +22,6 @@ from fedbench.api import Grad, Gradient, Memory, Shared
 from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.executors.autotune import measured, strangers
 from fedbench.executors.conv_kernels import Forms, geometries, matrices
 from fedbench.executors.cuda_graphs import (
     AFTER,
@@ -34,6 +33,7 @@ from fedbench.executors.cuda_graphs import (
     agree,
     fixed,
 )
+from fedbench.executors.factory import measured, strangers
 from fedbench.executors.training import Client, Loop, Schedule, WrapGrad, untouched
 from fedbench.executors.vmap import Recorded, Stacked, lasting
 from fedbench.experiment.prepare import choose_device
@@ -472,7 +472,7 @@ def test_recordings_are_chosen_if_faster(
     loop = Loop(Sleepy(), CPU, SCHEDULE)
     stacked = Stacked(Sleepy(), CPU, SCHEDULE)
     ways = {"loop": loop, "stacked": stacked, "recorded": recording(stacked)}
-    monkeypatch.setattr("fedbench.executors.autotune.HEAVY", 10)  # a sleep is no heavy step
+    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 10)  # a sleep is no heavy step
     assert measured(ways, 4) == "recorded"
     assert measured(ways | {"recorded": stacked}, 4) == "stacked"  # a tie
 

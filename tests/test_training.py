@@ -12,8 +12,7 @@ from fedbench.api import Attack, Grad, Local, Shared
 from fedbench.core.errors import PluginError
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
-from fedbench.executors.autotune import strangers
-from fedbench.executors.factory import executor
+from fedbench.executors.factory import executor, strangers
 from fedbench.executors.process_pool import Forked
 from fedbench.executors.training import Loop, Schedule, cross_entropy
 from fedbench.executors.vmap import Stacked

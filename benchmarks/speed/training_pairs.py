@@ -16,10 +16,9 @@ from torch import Tensor
 from fedbench.api import Shared
 from fedbench.core import registry
 from fedbench.core.rng import Key
-from fedbench.executors.autotune import strangers
 from fedbench.executors.conv_kernels import FORMS, Load, geometries, there_and_back
 from fedbench.executors.cuda_graphs import AFTER
-from fedbench.executors.factory import executor
+from fedbench.executors.factory import executor, strangers
 from fedbench.executors.training import Client, Executor, Loop, Schedule
 from fedbench.executors.vmap import TIMED, Stacked, launches
 from fedbench.models.network import ConvNet, Convolve
@@ -110,7 +109,7 @@ def cohort(
     protocol = registry.load("protocol", text)
     each = max(size.samples // size.clients // batch, 1) * batch
     clients = strangers(protocol, shared, size.clients, each)
-    trains = executor(engine, protocol, shared, Schedule(1, batch), crowd=len(clients))
+    trains = executor(engine, protocol, shared, Schedule(1, batch), together=len(clients))
     return Cohort(protocol, shared, trains, clients)
 
 

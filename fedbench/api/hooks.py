@@ -7,7 +7,7 @@ what to change; and a `PluginError` of another plug-in.
 
 The form is checked: types, shapes, counts. A number that is not finite is refused in images, where
 it can only be a mistake; an adversary or a diverging model may well produce one in messages,
-gradients, updates and aggregates, where the record's flags report it (`fedbench.experiment.flags`).
+gradients, updates and aggregates, where the record's flags report it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from fedbench.api import Attack
 from fedbench.core import registry
@@ -20,19 +19,12 @@ AXES = ("protocol", "mechanism", "defense", "attack")  # kinds of plug-ins that 
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination; a run of it is `scenario` with another seed.
+    """One combination; a run of it is `scenario` with another seed."""
 
-    Args:
-        scenario: As typed.
-        varied: Names of the fields beside `AXES` that tell it from the other cells of its sweep.
-        sought: Of how many candidates of ``strongest`` it is one; 0 if it is none.
-        listed: Is it a row of its own, too?
-    """
-
-    scenario: Scenario
-    varied: tuple[str, ...] = ()
-    sought: int = 0
-    listed: bool = True
+    scenario: Scenario  # as typed
+    varied: tuple[str, ...] = ()  # fields beside `AXES` that tell it from the sweep's other cells
+    sought: int = 0  # of how many candidates of ``strongest`` it is one; 0 if it is none
+    listed: bool = True  # whether it is a row of its own, too
 
     @property
     def protocol(self) -> str:
@@ -59,7 +51,9 @@ class Cell:
         """The system under attack: protocol, mechanism if any, defense, and the varied fields."""
         mechanism = self.scenario.mechanism
         private = "" if mechanism == "none" else f" + {mechanism}"
-        where = "".join(f"; {name} {_said(self.scenario, name)}" for name in self.varied)
+        fields = {name: getattr(self.scenario, name) for name in self.varied}
+        shown = {n: f"{x:g}" if isinstance(x, float) else str(x) for n, x in fields.items()}
+        where = "".join(f"; {name} {text}" for name, text in shown.items())
         return f"{self.protocol}{private} + {self.defense}{where}"
 
     @property
@@ -102,11 +96,6 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.system} / {self.attack}{' (never begins)' if self.dormant else ''}"
-
-
-def _said(scenario: Scenario, name: str) -> str:
-    value: Any = getattr(scenario, name)
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbench.adversary.threat_model import needs
-from fedbench.api import (
-    Chain,
-    Defense,
-    DpEvent,
-    Knowledge,
-    Release,
-    Traits,
-)
+from fedbench.api import Chain, Defense, DpEvent, Knowledge, Release, Traits
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask, shown
 from fedbench.core.errors import ConfigError, Incompatible
@@ -33,23 +26,14 @@ Load = Callable[[str, str], Any]  # kind and text to plug-in, as `registry.load`
 
 @dataclasses.dataclass(frozen=True)
 class Plugins:
-    """Plug-ins that play a round, as objects.
-
-    Args:
-        protocol: The federated protocol.
-        attack: The attack of the malicious clients.
-        defense: The server's rule, with its prefilters.
-        mechanism: The privacy mechanism.
-        defense_name: Name of the defense, of a chain with those of its prefilters.
-        declares: True if the defense takes its ``f`` from the declared share.
-    """
+    """Plug-ins that play a round, as objects."""
 
     protocol: Any
     attack: Any
-    defense: Any
+    defense: Any  # the server's rule, with its prefilters
     mechanism: Any
-    defense_name: str
-    declares: bool
+    defense_name: str  # of a chain with those of its prefilters
+    declares: bool  # whether the defense takes its ``f`` from the declared share
 
     def modules(self) -> list[str]:
         """Source files of the plug-ins, other people's among them."""
@@ -66,9 +50,8 @@ class Plugins:
 
     def links(self) -> list[Any]:
         """The prefilters and the rule, in the order in which rows go through them."""
-        links = [self.defense]
-        if isinstance(self.defense, IsolatedDefense):
-            links = list(self.defense.links)
+        isolated = isinstance(self.defense, IsolatedDefense)
+        links = list(self.defense.links) if isolated else [self.defense]
         while isinstance(links[-1], Chain):
             links[-1:] = [links[-1].first, links[-1].rule]
         return links
@@ -76,11 +59,9 @@ class Plugins:
     def noises(self, scenario: Scenario) -> int:
         """How many of protocol and mechanism release something that an accountant prices."""
         release = Release(1, 1, 1, 1, scenario.clients, scenario.per_round)
-        events = (
-            ask(part, "event", (DpEvent, type(None)), release)
-            for part in (self.protocol, self.mechanism)
-        )
-        return sum(event is not None for event in events)
+        kinds = (DpEvent, type(None))
+        parts = (self.protocol, self.mechanism)
+        return sum(ask(part, "event", kinds, release) is not None for part in parts)
 
     def check(self, scenario: Scenario) -> None:
         """Raise `ConfigError` unless the parts fit each other and the number of rows."""
@@ -93,19 +74,15 @@ class Plugins:
     def _check_alphabets(self, scenario: Scenario) -> None:
         """Raise unless attack and defense work on what the protocol sends."""
         sends = self.protocol.sends
+        sent = f"{scenario.protocol} sends {sends.__name__}"
         _must_be_alphabets(self.protocol, "sends", (sends,))
         for part in (self.attack, *self.links()):
             _must_be_alphabets(part, "accepts", part.accepts)
         if not issubclass(sends, self.attack.accepts):
             legal = ", ".join(alphabet.__name__ for alphabet in self.attack.accepts)
-            raise Incompatible(
-                f"attack {scenario.attack} works on {legal}, but {scenario.protocol} sends "
-                f"{sends.__name__}"
-            )
+            raise Incompatible(f"attack {scenario.attack} works on {legal}, but {sent}")
         if (why := ask(self.defense, "refuses", WHY, sends)) is not None:
-            raise Incompatible(
-                f"defense {self.defense_name} {why}, but {scenario.protocol} sends {sends.__name__}"
-            )
+            raise Incompatible(f"defense {self.defense_name} {why}, but {sent}")
 
     def _check_links(self, scenario: Scenario) -> None:
         """Raise unless what the defense needs is there, and means something here."""
@@ -161,7 +138,7 @@ class Plugins:
         least = ask(self.defense, "rows_needed", int)
         if least > per_round:
             f = getattr(self.defense, "f", None)
-            prepared = f" with f = {f}" if f is not None else ""
+            prepared = "" if f is None else f" with f = {f}"
             raise ConfigError(
                 f"--defense {name}{prepared} needs at least {least} clients a round, got "
                 f"--per-round {per_round}; lower f or sample more clients"
@@ -188,9 +165,7 @@ class Plugins:
 def load_plugins(scenario: Scenario, load: Load = registry.load) -> Plugins:
     """Return the plug-ins of a scenario; an ``f`` that was left open follows the declared share.
 
-    Args:
-        scenario: The scenario as typed.
-        load: Makes an attack or a defense of its text, possibly in another process.
+    ``load`` makes an attack or a defense of its text, possibly in another process.
 
     Raises:
         ConfigError: a plug-in or a parameter does not exist, or the parts do not fit each other.
@@ -214,17 +189,9 @@ def load_plugins(scenario: Scenario, load: Load = registry.load) -> Plugins:
 
 @dataclasses.dataclass(frozen=True)
 class Resolution:
-    """One scenario with every default written out, and the objects that its texts name.
+    """One scenario with every default written out, and the objects that its texts name."""
 
-    Args:
-        scenario: The scenario; equal runs have equal ones, however they were typed.
-        plugins: What plays a round.
-        dataset: Where samples come from.
-        model: The architecture of the network.
-        partition: How samples are dealt to clients.
-    """
-
-    scenario: Scenario
+    scenario: Scenario  # equal runs have equal ones, however they were typed
     plugins: Plugins
     dataset: Any
     model: Any
@@ -236,16 +203,12 @@ class Resolution:
 
 
 def resolve(scenario: Scenario, load: Load = registry.load) -> Resolution:
-    """Load everything that a scenario names, and write its defaults out.
-
-    Raises:
-        ConfigError: as `load_plugins`.
-    """
+    """Load everything that a scenario names, and write its defaults out."""
     plugins = load_plugins(scenario, load)
     rule = plugins.protocol.default_defense if scenario.defense == "own" else scenario.defense
-    typed = {"protocol": scenario.protocol, "attack": scenario.attack, "defense": rule}
-    typed["mechanism"] = scenario.mechanism
-    fields: dict[str, Any] = {kind: plugins.described(kind, text) for kind, text in typed.items()}
+    fields: dict[str, Any] = {"defense": plugins.described("defense", rule)}
+    for kind in ("protocol", "attack", "mechanism"):
+        fields[kind] = plugins.described(kind, getattr(scenario, kind))
     parts = {}
     for kind in ("dataset", "model", "partition"):
         text = getattr(scenario, kind)

@@ -22,21 +22,13 @@ _BATCH = 1024
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Accuracy and loss on pooled samples, and the accuracy of each part.
+    """Accuracy and loss on pooled samples, and the accuracy of each part."""
 
-    Args:
-        accuracy: Share of correct answers over all samples.
-        loss: Mean cross-entropy in nats; None if the model is not finite.
-        parts: ``(len(parts),)`` float64 share of correct answers in each part.
-        sparsity: Share of the weights that are exactly 0.
-        success: Of a backdoor, see `share_taken_for`; None without one.
-    """
-
-    accuracy: float
-    loss: float | None
-    parts: Tensor
+    accuracy: float  # share of correct answers over all samples
+    loss: float | None  # mean cross-entropy in nats; None if the model is not finite
+    parts: Tensor  # ``(len(parts),)`` float64 share of correct answers in each part
     sparsity: float
-    success: float | None = None
+    success: float | None = None  # of a backdoor, see `share_taken_for`
 
 
 def evaluate(setup: Setup, server: Any, step: int) -> Evaluation:
@@ -64,11 +56,10 @@ def is_evaluated(scenario: Scenario, step: int) -> bool:
 
 def deployed(setup: Setup, server: Any, step: int) -> Tree | list[Tree]:
     """Return the model, or the ensemble, that the protocol makes of its state after this round."""
-    shared = setup.shared
+    shapes = setup.shared.network.shapes
     key = setup.secret.key("model", step)
-    model: Tree | list[Tree] = hooks.model(
-        setup.plugins.protocol, shared.network.shapes, shared, server, key
-    )
+    model: Tree | list[Tree]
+    model = hooks.model(setup.plugins.protocol, shapes, setup.shared, server, key)
     return model
 
 
@@ -101,15 +92,9 @@ def local_accuracies(
     for row, i in enumerate(ids if setup.scenario.local_models else ()):
         if population.malicious[i]:
             continue
-        down = broadcast.take([row % len(broadcast)])
-        model = hooks.ask(
-            setup.plugins.protocol,
-            "local_model",
-            (dict, type(None)),
-            setup.shared,
-            down,
-            honest.take([row]),
-        )
+        messages = (broadcast.take([row % len(broadcast)]), honest.take([row]))
+        kinds = (dict, type(None))
+        model = hooks.ask(setup.plugins.protocol, "local_model", kinds, setup.shared, *messages)
         if model is not None:
             score = score_model(setup.shared.network, model, population.data, [population.test[i]])
             accuracies[i] = score.accuracy
@@ -123,23 +108,19 @@ def score_model(
 
     Scores that are not finite count as a wrong answer: argmax would call them class 0.
     """
-    ensemble = [model] if isinstance(model, dict) else model
-    rows = torch.cat(list(parts))
     right, losses = [], []
-    with torch.no_grad():
-        for batch in torch.split(rows, _BATCH):
-            x = data.floats(batch)
-            y = data.y[batch]
-            chances = torch.stack([network.logits(m, x).softmax(dim=1) for m in ensemble])
-            mean = chances.mean(dim=0)
-            right.append((mean.argmax(dim=1) == y) & torch.isfinite(mean).all(dim=1))
-            losses.append(-mean.gather(1, y[:, None])[:, 0].clamp_min(1e-30).log())
+    for batch in torch.split(torch.cat(list(parts)), _BATCH):
+        y = data.y[batch]
+        hits, mean = _taken_for(network, model, data.floats(batch), y)
+        right.append(hits)
+        losses.append(-mean.gather(1, y[:, None])[:, 0].clamp_min(1e-30).log())
     correct = torch.cat(right).to(torch.float64)
     loss = torch.cat(losses)
     shares = [part.mean() for part in torch.split(correct, [len(part) for part in parts])]
     mean_loss = float(loss.mean())
     finite = mean_loss if math.isfinite(mean_loss) else None
-    return Evaluation(float(correct.mean()), finite, torch.stack(shares).cpu(), sparsity(ensemble))
+    zeros = sparsity(_ensemble(model))
+    return Evaluation(float(correct.mean()), finite, torch.stack(shares).cpu(), zeros)
 
 
 def share_taken_for(
@@ -149,15 +130,22 @@ def share_taken_for(
 
     Scores that are not finite are taken for nothing.
     """
-    ensemble = [model] if isinstance(model, dict) else model
-    taken = 0
+    hits = [_taken_for(network, model, batch, label)[0] for batch in torch.split(x, _BATCH)]
+    return sum(int(taken.sum()) for taken in hits) / len(x) if len(x) else None
+
+
+def _ensemble(model: Tree | list[Tree]) -> list[Tree]:
+    return [model] if isinstance(model, dict) else model
+
+
+def _taken_for(
+    network: Network, model: Tree | list[Tree], x: Tensor, y: Tensor | int
+) -> tuple[Tensor, Tensor]:
+    """Return which images are taken for ``y``, ``(N,)``, and the mean probabilities of classes."""
     with torch.no_grad():
-        for batch in torch.split(x, _BATCH):
-            chances = torch.stack([network.logits(m, batch).softmax(dim=1) for m in ensemble])
-            mean = chances.mean(dim=0)
-            hits = (mean.argmax(dim=1) == label) & torch.isfinite(mean).all(dim=1)
-            taken += int(hits.sum())
-    return taken / len(x) if len(x) else None
+        chances = [network.logits(m, x).softmax(dim=1) for m in _ensemble(model)]
+        mean = torch.stack(chances).mean(dim=0)
+    return (mean.argmax(dim=1) == y) & torch.isfinite(mean).all(dim=1), mean
 
 
 def sparsity(ensemble: Sequence[Tree]) -> float:

@@ -30,27 +30,22 @@ def event(setup: Setup, i: int) -> DpEvent | None:
         clients=scenario.clients,
         per_round=scenario.per_round,
     )
-    kinds = (DpEvent, type(None))
-    events = (
-        hooks.ask(part, "event", kinds, release) for part in (plugins.mechanism, plugins.protocol)
-    )
-    return next((event for event in events if event is not None), None)
+    for part in (plugins.mechanism, plugins.protocol):
+        released: DpEvent | None = hooks.ask(part, "event", (DpEvent, type(None)), release)
+        if released is not None:
+            return released
+    return None
 
 
 def spend(setup: Setup, ledger: Ledger, ids: Sequence[int], complies: Tensor) -> None:
-    """Enter a round into the ledger.
+    """Enter a round of the clients ``ids`` into the ledger.
 
-    Args:
-        setup: The run.
-        ledger: Ledger of the run, which grows.
-        ids: Clients that took part.
-        complies: ``(n,)`` bool, those of them that ran the mechanism; the others do not count.
+    Only those that ran the mechanism count, where ``complies (n,)``.
     """
     if setup.plugins.mechanism.central:
         ledger.add([], event(setup, 0))
         return
-    compliant = [i for i, honest in zip(ids, complies.tolist(), strict=True) if honest]
-    events = [(i, event(setup, i)) for i in compliant]
+    events = [(i, event(setup, i)) for i, c in zip(ids, complies.tolist(), strict=True) if c]
     ledger.add([(i, released) for i, released in events if released is not None], None)
 
 

@@ -180,35 +180,40 @@ def aggregated(how: How, values: Iterable[Any]) -> Any:
     return statistics.fmean(measured) if how == "mean" else sum(measured)
 
 
+CAPTIONS = {  # explanations of terms, below a table that shows them
+    "accuracy": "percent of the benign clients' pooled test data, at the last round",
+    "own model": "what each sampled client last sent, as a model of its own, on its own test data",
+    "bits": "per parameter and message, counted on what was sent",
+    "entropy": "an estimate, the empirical entropy of the symbols, beside the measured bits",
+    "model": "bits per parameter to store what is deployed",
+    "zeros": "share of the deployed weights that are exactly 0",
+    "ε": "n/a without a privacy mechanism",
+    "skipped": "rounds in which fewer rows were accepted than the rule needs",
+    "backdoor": "percent of the benign clients' test images with the trigger, none of them of the "
+    "target class, that are taken for it",
+}
+
+
 @dataclass(frozen=True)
 class Measurement:
-    """Declaration of a measured number: all that its readers know of it.
+    """Declaration of a measured number: all that its readers know of it."""
 
-    Args:
-        name: Field in `fedbench results`, in CSV and in Parquet.
-        kind: Kind of its values.
-        source: Place in a record, in dots; by default the field of that name of the result.
-            Numbers of ``rounds`` are summed over the rounds, and numbers of several places, with
-            `` + `` between them, are added.
-        seeds: How the values of several seeds are aggregated.
-        unit: ``bits`` are per parameter; ``nats`` for an epsilon; shares are shown in percent.
-        rounds: How the result follows from a number of each round, and which number that is.
-        per_parameter: Whether the number in the record is divided by the number of parameters.
-        heading: Lines above its column; by default made of its name.
-        term: Name of the number below a table, if it is explained there.
-        caption: Explanation of the term.
-    """
-
-    name: str
+    name: str  # field in `fedbench results`, in CSV and in Parquet
     kind: Kind
+    # Place in a record, in dots; by default the field of that name of the result. Numbers of
+    # ``rounds`` are summed over the rounds, those of several places, with `` + `` between, added.
     source: str = ""
-    seeds: How = "mean"
-    unit: Literal["", "bits", "nats"] = ""
-    rounds: tuple[How, str] | None = None
-    per_parameter: bool = False
-    heading: str = ""
-    term: str = ""
-    caption: str = ""
+    seeds: How = "mean"  # how the values of several seeds are aggregated
+    unit: Literal["", "bits", "nats"] = ""  # ``bits`` are per parameter; shares are in percent
+    rounds: tuple[How, str] | None = None  # how the result follows from which number of each round
+    per_parameter: bool = False  # whether the record's number is divided by that of parameters
+    heading: str = ""  # lines above its column; by default made of its name
+    term: str = ""  # below a table, if it is explained there
+
+    @property
+    def caption(self) -> str:
+        """Explanation of its term."""
+        return CAPTIONS.get(self.term, "")
 
     @cached_property
     def paths(self) -> list[list[str]]:
@@ -222,13 +227,12 @@ class Measurement:
         parts = []
         for first, *names in self.paths:
             value = at(record, first)
-            if first == "rounds":
-                (name,) = names
-                numbers = [at(element, name) for element in value]
-                value = None if None in numbers else sum(numbers)
-            else:
-                for name in names:
-                    value = value if value is None else at(value, name)
+            for name in names:
+                if first == "rounds":
+                    numbers = [at(element, name) for element in value]
+                    value = None if None in numbers else sum(numbers)
+                elif value is not None:
+                    value = at(value, name)
             parts.append(value)
         if None in parts:
             return None
@@ -236,100 +240,37 @@ class Measurement:
         return number / at(record, "parameters") if self.per_parameter else number
 
 
+def _bits(name: str, source: str, heading: str = "", term: str = "") -> Measurement:
+    return Measurement(name, "number", source, unit="bits", heading=heading, term=term)
+
+
+def _rate(name: str, heading: str) -> Measurement:
+    return Measurement(name, "share", rounds=("mean", name), heading=heading)
+
+
 MEASURED = (
-    Measurement(
-        "accuracy",
-        "share",
-        term="accuracy",
-        caption="percent of the benign clients' pooled test data, at the last round",
-    ),
+    Measurement("accuracy", "share", term="accuracy"),
     Measurement("loss", "number"),
     Measurement("worst_client", "share", "result.per_client.min", heading="worst\nclient %"),
-    Measurement(
-        "local_accuracy",
-        "share",
-        heading="own\nmodel %",
-        term="own model",
-        caption="what each sampled client last sent, as a model of its own, on its own test data",
-    ),
-    Measurement(
-        "uplink_bits",
-        "number",
-        "result.uplink_bits_per_parameter",
-        unit="bits",
-        heading="up\nbits",
-        term="bits",
-        caption="per parameter and message, counted on what was sent",
-    ),
-    Measurement(
-        "entropy_bits",
-        "number",
-        "result.entropy_bits_per_parameter",
-        unit="bits",
-        heading="entropy\nbits",
-        term="entropy",
-        caption="an estimate, the empirical entropy of the symbols, beside the measured bits",
-    ),
-    Measurement(
-        "downlink_bits",
-        "number",
-        "result.downlink_bits_per_parameter",
-        unit="bits",
-        heading="down\nbits",
-    ),
+    Measurement("local_accuracy", "share", heading="own\nmodel %", term="own model"),
+    _bits("uplink_bits", "result.uplink_bits_per_parameter", "up\nbits", "bits"),
+    _bits("entropy_bits", "result.entropy_bits_per_parameter", "entropy\nbits", "entropy"),
+    _bits("downlink_bits", "result.downlink_bits_per_parameter", "down\nbits"),
     Measurement("total_bits", "number", "rounds.uplink_bits + rounds.downlink_bits"),
     Measurement(
-        "model_bits",
-        "number",
-        unit="bits",
-        per_parameter=True,
-        heading="model\nbits",
-        term="model",
-        caption="bits per parameter to store what is deployed",
+        "model_bits", "number", unit="bits", per_parameter=True, heading="model\nbits", term="model"
     ),
-    Measurement(
-        "sparsity",
-        "share",
-        heading="zeros\n%",
-        term="zeros",
-        caption="share of the deployed weights that are exactly 0",
-    ),
-    Measurement(
-        "epsilon",
-        "number",
-        seeds="max",
-        unit="nats",
-        heading="ε",
-        term="ε",
-        caption="n/a without a privacy mechanism",
-    ),
+    Measurement("sparsity", "share", heading="zeros\n%", term="zeros"),
+    Measurement("epsilon", "number", seeds="max", unit="nats", heading="ε", term="ε"),
     Measurement("unit", "name", "privacy.unit", "first"),
     Measurement("malicious_messages", "whole", "rounds.malicious", "sum"),
     Measurement("rejected_honest", "whole", "rounds.rejected_honest", "sum"),
     Measurement("rejected_malicious", "whole", "rounds.rejected_malicious", "sum"),
-    Measurement(
-        "skipped_rounds",
-        "whole",
-        seeds="sum",
-        rounds=("sum", "skipped"),
-        term="skipped",
-        caption="rounds in which fewer rows were accepted than the rule needs",
-    ),
+    Measurement("skipped_rounds", "whole", "", "sum", rounds=("sum", "skipped"), term="skipped"),
     Measurement("validation_accuracy", "share"),
-    Measurement(
-        "success",
-        "share",
-        heading="backdoor\n%",
-        term="backdoor",
-        caption="percent of the benign clients' test images with the trigger, none of them of the "
-        "target class, that are taken for it",
-    ),
-    Measurement(
-        "true_positive_rate", "share", rounds=("mean", "true_positive_rate"), heading="TPR\n%"
-    ),
-    Measurement(
-        "false_positive_rate", "share", rounds=("mean", "false_positive_rate"), heading="FPR\n%"
-    ),
+    Measurement("success", "share", heading="backdoor\n%", term="backdoor"),
+    _rate("true_positive_rate", "TPR\n%"),
+    _rate("false_positive_rate", "FPR\n%"),
     Measurement("queries", "whole", "rounds.queries", "sum"),
     Measurement("flags", "texts", "flags", "union"),
     Measurement("seconds", "number", "timing.seconds"),

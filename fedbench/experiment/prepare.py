@@ -15,10 +15,9 @@ from fedbench.core.errors import ConfigError, Incompatible, Unavailable, require
 from fedbench.core.rng import Key, Secret
 from fedbench.data.datasets import Data, data_folder
 from fedbench.data.partitions import split_client
-from fedbench.executors.autotune import crowd
-from fedbench.executors.factory import executor
+from fedbench.executors.factory import crowd, executor
 from fedbench.executors.training import Schedule
-from fedbench.experiment.compatibility import WHY, Load, Plugins, Resolution, examine, resolve
+from fedbench.experiment.compatibility import WHY, Load, Resolution, examine, resolve
 from fedbench.experiment.guarantee import require_theorem
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Population, Setup
@@ -38,13 +37,8 @@ def prepare(
 ) -> Setup:
     """Load the data, unless they are given, and build what the scenario names.
 
-    Args:
-        scenario: The scenario to play.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        engine: Name of the executor.
-        chunk: Clients that the stacked executor trains at once.
-        data: The scenario's pool of samples, if it is at hand.
-        load: Makes an attack or a defense of its text, possibly in another process.
+    The options are those of `fedbench.run.play`, with the name of the executor as ``engine``;
+    ``load`` makes an attack or a defense of its text, possibly in another process.
 
     Raises:
         ConfigError: something that the scenario names cannot be had or does not fit.
@@ -57,14 +51,17 @@ def prepare(
     engine = followed(engine, plugins.attack)
     data = (load_pool(scenario.dataset) if data is None else data).to(where)
     secret = Secret.of(scenario.seed, "run")
-    shared = Shared(build_network(resolution, data), public_seed(secret), where)
-    population = populate(resolution, data, secret, where)
+    public = secret.key("public").seed
+    assert isinstance(public, int)
+    shared = Shared(build_network(resolution, data), public & 0xFFFFFFFF, where)
+    population = populate(resolution, data, secret)
     examine(plugins.defense, scenario.per_round)
-    _refuse_unproved(plugins, shared, scenario.mechanism)
-    schedule = Schedule(
-        scenario.epochs, scenario.batch_size, plugins.mechanism.batches == "poisson"
-    )
-    counts = [len(train) for train in population.train]
+    parts = (plugins.protocol, plugins.defense, shared)
+    if (why := ask(plugins.mechanism, "misfit", WHY, *parts)) is not None:
+        raise Incompatible(f"mechanism {registry.split(scenario.mechanism)[0]} {why}")
+    coins = plugins.mechanism.batches == "poisson"
+    schedule = Schedule(scenario.epochs, scenario.batch_size, coins)
+    together = crowd([len(train) for train in population.train], scenario.per_round, schedule)
     setup = Setup(
         scenario=scenario,
         plugins=plugins,
@@ -72,13 +69,7 @@ def prepare(
         population=population,
         shared=shared,
         executor=executor(
-            engine,
-            plugins.protocol,
-            shared,
-            schedule,
-            chunk,
-            scenario.precision,
-            crowd(counts, scenario.per_round, schedule),
+            engine, plugins.protocol, shared, schedule, chunk, scenario.precision, together
         ),
         secret=secret,
     )
@@ -93,7 +84,7 @@ def build_network(resolution: Resolution, data: Data) -> Network:
         Incompatible: it has batch norm, and the protocol's messages carry no statistics.
     """
     scenario = resolution.scenario
-    network = ask(resolution.model, "build", Network, data.image, data.classes)
+    network: Network = ask(resolution.model, "build", Network, data.image, data.classes)
     statistics = any(map(is_statistic, network.shapes))
     if statistics and not resolution.plugins.protocol.statistics:
         raise Incompatible(
@@ -101,50 +92,33 @@ def build_network(resolution: Resolution, data: Data) -> Network:
             f"norm, whose statistics its messages cannot carry, got --model {scenario.model}; "
             "use lenet5 or conv4"
         )
-    built: Network = network
-    return built
+    return network
 
 
-def public_seed(secret: Secret) -> int:
-    """Return the seed that server and clients share, 32 bits."""
-    seed = secret.key("public").seed
-    assert isinstance(seed, int)
-    return seed & 0xFFFFFFFF
-
-
-def _refuse_unproved(plugins: Plugins, shared: Shared, mechanism: str) -> None:
-    why = ask(plugins.mechanism, "misfit", WHY, plugins.protocol, plugins.defense, shared)
-    if why is not None:
-        raise Incompatible(f"mechanism {registry.split(mechanism)[0]} {why}")
-
-
-def populate(
-    resolution: Resolution, data: Data, secret: Secret, device: torch.device
-) -> Population:
+def populate(resolution: Resolution, data: Data, secret: Secret) -> Population:
     """Deal the samples to the clients, split each client's, and draw the malicious clients."""
     scenario = resolution.scenario
     assert scenario.data_seed is not None  # a resolved scenario has one
     dealt = Secret.of(scenario.data_seed, "data")
+    key = dealt.key("partition")
     parts = hooks.split(
-        resolution.partition,
-        data.y.cpu(),
-        scenario.clients,
-        data.classes,
-        dealt.key("partition"),
-        data.owner,
+        resolution.partition, data.y.cpu(), scenario.clients, data.classes, key, data.owner
     )
     splits = [split_client(part, dealt.key("split", i)) for i, part in enumerate(parts)]
-    validation = [part.to(device) for _, part, _ in splits]
+    device = data.y.device
+    train, validation, test = (
+        [part.to(device) for part in kind] for kind in zip(*splits, strict=True)
+    )
     root = torch.empty(0, dtype=torch.int64, device=device)
     if ask(resolution.plugins.defense, "traits", Traits).root:
         root, validation = take_root(validation, dealt.key("root"))
     return Population(
         data=data,
-        train=[train.to(device) for train, _, _ in splits],
+        train=train,
         validation=validation,
-        test=[test.to(device) for _, _, test in splits],
+        test=test,
         root=root,
-        sizes=torch.tensor([len(train) for train, _, _ in splits], dtype=torch.float64),
+        sizes=torch.tensor([len(part) for part in train], dtype=torch.float64),
         malicious=malicious_clients(scenario.clients, scenario.malicious, secret.key("malicious")),
         pseudonyms=secret.key("pseudonyms").permutation(scenario.clients),
     )

@@ -1,7 +1,8 @@
-"""Record of a run: what each round travelled and measured, and what the whole run comes to."""
+"""Record of a run: what each round travelled, what the whole run comes to, reasons to doubt it."""
 
 import platform
 import resource
+import statistics
 import sys
 from typing import Any
 
@@ -9,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedbench.adversary.metrics import NOT_FINITE
 from fedbench.api import hooks
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import counts_votes
 from fedbench.experiment.evaluation import validation_accuracy
 from fedbench.experiment.fingerprint import code_version
-from fedbench.experiment.flags import flags
 from fedbench.experiment.guarantee import guarantee
 from fedbench.experiment.measurements import Result, Round, Spread, Timing, from_rounds
 from fedbench.experiment.record import Environment, Record
@@ -82,17 +83,13 @@ def entropy_bits(honest: Payload, benign: Tensor) -> float | None:
 def build_record(
     setup: Setup, state: RunState, rounds: list[Round], seconds: float, changed: str | None = None
 ) -> Record:
-    """Return the record of a run that ended in this state.
+    """Return the record of a run that ended in this state after so many seconds.
 
-    Args:
-        setup: Everything that did not change.
-        state: State after the last round.
-        rounds: All rounds.
-        seconds: Time of the whole run.
-        changed: Settings of the process that a plug-in changed, in a line.
+    ``changed`` says in a line which settings of the process a plug-in changed.
     """
     scenario = setup.scenario
     privacy = guarantee(setup, state.ledger)
+    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10  # macOS counts bytes, Linux KiB
     result = build_result(setup, state, rounds, None if privacy is None else privacy.epsilon)
     return Record(
         id=setup.id,
@@ -108,7 +105,7 @@ def build_record(
         flags=[*flags(setup, rounds, result), *([changed] if changed else [])],
         timing=Timing(
             seconds=seconds,
-            peak_memory_mib=peak_memory_mib(),
+            peak_memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit,
             attack_seconds=state.attack_seconds,
         ),
     ).sealed()
@@ -125,11 +122,17 @@ def build_result(
     messages = sum(len(r.clients) for r in rounds)
     benign_messages = sum(len(r.clients) - r.malicious for r in rounds)
     entropies = [r.entropy_bits for r in rounds if r.entropy_bits is not None]
+    uplink = [r.benign_uplink_bits for r in rounds if r.benign_uplink_bits is not None]
+    counted = len(uplink) == len(rounds)
+    each = score.parts
+    deviation = float(each.std(unbiased=False))
     return Result(
         accuracy=score.accuracy,
         loss=score.loss,
-        per_client=spread(score.parts),
-        uplink_bits_per_parameter=uplink_bits_per_parameter(rounds, d),
+        per_client=Spread(
+            mean=float(each.mean()), std=deviation, min=float(each.min()), max=float(each.max())
+        ),
+        uplink_bits_per_parameter=sum(uplink) / max(benign_messages, 1) / d if counted else None,
         entropy_bits_per_parameter=sum(entropies) / benign_messages / d if entropies else None,
         downlink_bits_per_parameter=sum(r.downlink_bits for r in rounds) / max(messages, 1) / d,
         model_bits=hooks.ask(protocol, "model_bits", int, setup.shared, state.server),
@@ -139,25 +142,6 @@ def build_result(
         success=score.success,
         epsilon=epsilon,
         **from_rounds(rounds),
-    )
-
-
-def uplink_bits_per_parameter(rounds: list[Round], d: int) -> float | None:
-    """Bits of a benign message for each of ``d`` parameters; None if a round has not counted."""
-    each = [r.benign_uplink_bits for r in rounds]
-    messages = sum(len(r.clients) - r.malicious for r in rounds)
-    if None in each:
-        return None
-    return sum(bits for bits in each if bits is not None) / max(messages, 1) / d
-
-
-def spread(x: Tensor) -> Spread:
-    """Return mean, population standard deviation and extremes."""
-    return Spread(
-        mean=float(x.mean()),
-        std=float(x.std(unbiased=False)),
-        min=float(x.min()),
-        max=float(x.max()),
     )
 
 
@@ -177,7 +161,68 @@ def environment(setup: Setup) -> Environment:
     )
 
 
-def peak_memory_mib() -> float:
-    """Largest resident set of this process so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
+    """Return reasons to doubt this evaluation, worded so that runs share a line."""
+    doubts = []
+    if setup.scenario.attack.partition(":")[0] != "none":
+        doubts += _of_attack(setup, rounds)
+    else:
+        chance = 1 / setup.population.data.classes
+        if result.accuracy < 2 * chance:
+            doubts.append(f"clean accuracy {result.accuracy:.3f} is near chance ({chance:.3f})")
+    doubts += _of_server(setup, rounds, result)
+    if result.skipped_rounds:
+        doubts.append(f"{result.skipped_rounds} of {len(rounds)} rounds were skipped")
+    return doubts
+
+
+def _of_attack(setup: Setup, rounds: list[Round]) -> list[str]:
+    """Return doubts about an attack: it does nothing, ends on a bound, or is not seen."""
+    doubts = []
+    attacked = [r for r in rounds if r.malicious and not r.skipped]
+    acted = [r for r in attacked if setup.acts(r.step)]
+    gains = [r.gain_mean for r in acted if r.gain_mean is not None]
+    if gains and statistics.median(gains) < 1e-6:
+        doubts.append("the attack would not move the plain mean: is it one?")
+    ended = [r.notes for r in attacked if r.notes.get("ended") == "bound"]
+    if any(notes.get("search") != "unbounded" for notes in ended):
+        doubts.append("the attack's search ended on its bound in some rounds")
+    if any(r.notes.get("gamma", r.notes.get("lambda")) == 0 for r in attacked):
+        doubts.append("the attack's search found no strength above 0 in some rounds")
+    if not attacked:
+        doubts.append("no malicious client was ever sampled, or every round was skipped")
+    elif not acted and setup.scenario.attack_from < len(rounds):  # else it is meant to be so
+        doubts.append("no malicious client was sampled in a round in which the attack acted")
+    sent = sum(r.malicious for r in rounds if setup.acts(r.step))
+    refused = sum(r.rejected_malicious for r in rounds if setup.acts(r.step))
+    if refused > sent / 2:
+        share = "all" if refused == sent else "most"
+        doubts.append(f"{share} malicious messages were rejected")
+    if any(2 * r.malicious >= len(r.clients) for r in rounds):
+        doubts.append("the adversary had at least half of the rows in some rounds")
+    return doubts
+
+
+def _of_server(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
+    """Return doubts about the defense, and about what the server deployed."""
+    doubts = []
+    honest = sum(len(r.clients) - r.malicious for r in rounds)
+    rejected = sum(r.rejected_honest for r in rounds)
+    if rejected > honest / 2:
+        doubts.append(f"the server rejected {rejected} of {honest} honest messages")
+    kinds = (Tensor, type(None))
+    always = hooks.ask(setup.plugins.defense, "select", kinds, torch.zeros(3, 3)) is not None
+    wronged = result.false_positive_rate or 0.0
+    if wronged > 0.5 and not always:  # a rule that selects always leaves some out
+        doubts.append(f"the rule left out {100 * wronged:.0f} % of the honest messages")
+    if result.loss is None:
+        doubts.append("the deployed model's scores are not finite: such images count as wrong")
+    doubts += [f"the rule fell back in some rounds: {why}" for why in _found(rounds, "fell_back")]
+    if any(NOT_FINITE in r.findings for r in rounds):
+        doubts.append("the rule answered NaN or infinity in some rounds")
+    doubts += [f"the rule stopped early in some rounds: {why}" for why in _found(rounds, "stopped")]
+    return doubts
+
+
+def _found(rounds: list[Round], name: str) -> list[str]:
+    return sorted({str(r.findings[name]) for r in rounds if name in r.findings})

@@ -21,27 +21,16 @@ from fedbench.payload import Payload
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """The ``N`` clients: their samples, and which of them the adversary owns.
+    """The ``N`` clients: their samples, and which of them the adversary owns."""
 
-    Args:
-        data: Pool of samples, on the device.
-        train: Per client, indices of its training samples.
-        validation: Per client, indices of its validation samples.
-        test: Per client, indices of its test samples.
-        root: Indices of the server's root data; empty for defenses that need none.
-        sizes: ``(N,)`` float64, number of training samples of each client.
-        malicious: ``(N,)`` bool.
-        pseudonyms: ``(N,)`` int64, numbers by which the defense knows the clients.
-    """
-
-    data: Data
-    train: list[Tensor]
+    data: Data  # pool of samples, on the device
+    train: list[Tensor]  # indices of each client's samples
     validation: list[Tensor]
     test: list[Tensor]
-    root: Tensor
-    sizes: Tensor
-    malicious: Tensor
-    pseudonyms: Tensor
+    root: Tensor  # indices of the server's root data; empty for defenses that need none
+    sizes: Tensor  # ``(N,)`` float64, number of training samples of each client
+    malicious: Tensor  # ``(N,)`` bool
+    pseudonyms: Tensor  # ``(N,)`` int64, numbers by which the defense knows the clients
 
     def of_benign(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Return those of the parts, one per client, whose client is not malicious."""
@@ -50,25 +39,15 @@ class Population:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """Everything that does not change during a run.
+    """Everything that does not change during a run."""
 
-    Args:
-        scenario: The scenario, with every default written out.
-        plugins: Protocol, attack, defense and mechanism.
-        id: Identity of the run.
-        population: The clients and their samples.
-        shared: Network, public seed and device.
-        executor: Trains clients.
-        secret: Root of all draws of the run; no plug-in is handed it.
-    """
-
-    scenario: Scenario
+    scenario: Scenario  # with every default written out
     plugins: Plugins
     id: str
     population: Population
     shared: Shared
     executor: Executor
-    secret: Secret
+    secret: Secret  # root of all draws of the run; no plug-in is handed it
 
     @property
     def noncompliant(self) -> Tensor:
@@ -164,11 +143,11 @@ class Setup:
         """
         alike = not self.plugins.protocol.weighted or self.plugins.mechanism.central
         rows = list(ids)
-        sizes = torch.ones(len(rows), dtype=torch.float64) if alike else self.population.sizes[rows]
+        sizes = self.population.sizes[rows]
         draw = self.scenario.defense_draw
         needs = ask(self.plugins.defense, "traits", Traits)
         return ServerView(
-            sizes,
+            torch.ones_like(sizes) if alike else sizes,
             broadcast,
             step,
             key=self.secret.key("defense", step, *([draw] if draw else [])),

@@ -12,29 +12,15 @@ from fedbench.privacy.ledger import Ledger
 
 @dataclass(eq=False)
 class RunState:
-    """State that one round hands to the next.
+    """State that one round hands to the next."""
 
-    Args:
-        server: State of the protocol at the server.
-        defense: State of the defense; None before its first message.
-        mechanism: State of the privacy mechanism.
-        adversary: Memory of the attack.
-        memories: Memory of each client that took part.
-        ledger: Privacy that the clients' data has lost so far.
-        score: Evaluation of the model that was deployed when test data was last read.
-        local_accuracies: Accuracy of each benign client's own model, as it last sent it.
-        last_broadcast: Tree that all clients received in the last round; None where each got its
-            own.
-        attack_seconds: Time that the adversary took.
-    """
-
-    server: Any
-    defense: Any = None
+    server: Any  # of the protocol at the server
+    defense: Any = None  # None before its first message
     mechanism: Any = None
     adversary: AdversaryMemory = field(default_factory=dict)
-    memories: dict[int, Memory] = field(default_factory=dict)
+    memories: dict[int, Memory] = field(default_factory=dict)  # of each client that took part
     ledger: Ledger = field(default_factory=Ledger)
-    score: Evaluation | None = None
-    local_accuracies: dict[int, float] = field(default_factory=dict)
-    last_broadcast: Tree | None = None
+    score: Evaluation | None = None  # of the model deployed when test data was last read
+    local_accuracies: dict[int, float] = field(default_factory=dict)  # of benign clients' models
+    last_broadcast: Tree | None = None  # what all clients received; None where each got its own
     attack_seconds: float = 0.0

@@ -1,16 +1,18 @@
-"""Real vectors with 32 bits per coordinate."""
+"""Real vectors with 32 or 16 bits per coordinate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import Packet
+from fedbench.payload.packets import Packet, floats_of, split
+
+Half = Literal["fp16", "bf16"]
+DTYPES: dict[Half, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,15 +25,12 @@ class FloatVectors(Payload):
     x: Tensor
 
     def check(self) -> None:
-        """Require float32 rows; any value is structurally legal."""
         require_form(self, x=("d", torch.float32))
 
     def values(self) -> Tensor:
-        """Return the rows themselves."""
         return self.x
 
     def nearest(self, values: Tensor) -> Self:
-        """Return the values rounded to float32."""
         return type(self)(values.to(torch.float32))
 
     def encode(self) -> list[Packet]:
@@ -56,10 +55,41 @@ class FloatVectors(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Return the row; only a wrong length is illegal."""
-        row, _ = cls.decode([packet], spec)
-        if row is None:
-            raise IllegalPayloadError(
-                f"a float vector must have {4 * spec['x'][0]} bytes, got {len(packet.data)}"
-            )
-        return row
+        (data,) = split(packet, [32 * spec["x"][0]])
+        return cls(floats_of(data))
+
+
+@dataclass(frozen=True, eq=False)
+class HalfVectors(Payload):
+    """``x (n, d)`` in 16-bit floats; on the wire little-endian, 16 d bits, no header.
+
+    ``fp16`` is IEEE 754 binary16: 11 significant bits, at most 65504. ``bf16`` is the upper half of
+    a float32: 8 significant bits and its whole range.
+    """
+
+    x: Tensor
+    form: Half
+
+    def check(self) -> None:
+        require_form(self, x=("d", DTYPES[self.form]))
+
+    def values(self) -> Tensor:
+        """Return the rows in float32, exact."""
+        return self.x.to(torch.float32)
+
+    def nearest(self, values: Tensor) -> Self:
+        """Round to nearest even; what is finite stays finite, at most the largest number."""
+        dtype = DTYPES[self.form]
+        most = torch.finfo(dtype).max
+        x = torch.where(torch.isfinite(values), values.clamp(-most, most), values)
+        return type(self)(x.to(dtype), self.form)
+
+    def encode(self) -> list[Packet]:
+        rows = self.x.cpu().contiguous().view(torch.int16).numpy().astype("<i2", copy=False)
+        return [Packet(row.tobytes(), 16 * len(row)) for row in rows]
+
+    @classmethod
+    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+        (data,) = split(packet, [16 * spec["x"][0]])
+        row = torch.from_numpy(data.view("<i2").astype(np.int16))
+        return cls(row.view(DTYPES[spec["form"]])[None], spec["form"])

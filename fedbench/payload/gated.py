@@ -10,13 +10,19 @@ from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.fields import behind, bits_of, floats_of, number_bytes, placed
-from fedbench.payload.packets import Packet, Part, split
+from fedbench.payload.packets import (
+    Packet,
+    Part,
+    behind,
+    bits_of,
+    floats_of,
+    number_bytes,
+    placed,
+    split,
+)
 
 Governor = tuple[int, int, int]  # axis, first gate, coordinates a gate
-Gating = tuple[
-    tuple[tuple[int, ...], tuple[Governor, ...]], ...
-]  # shape and governors of each layer
+Gating = tuple[tuple[tuple[int, ...], tuple[Governor, ...]], ...]  # of layers: shape, governors
 
 
 def governed(gates: Tensor, layers: Gating) -> Tensor:
@@ -49,20 +55,14 @@ class GatedVectors(Payload):
 
     On the wire 32 bits for each open coordinate of ``x`` and each of ``rest``, then G bits of
     gates: rows are of different length, and that is what gates save.
-
-    Args:
-        gates: True where a gate is open.
-        x: Floats, zero where a gate is closed.
-        rest: Parameters that have no gate; often ``p = 0``.
-        layers: Shape of each layer of ``x`` and the gates that govern it, see `governed`.
     """
 
     aligned = False
 
-    gates: Tensor
-    x: Tensor
-    rest: Tensor
-    layers: Gating
+    gates: Tensor  # True where a gate is open
+    x: Tensor  # zero where a gate is closed
+    rest: Tensor  # parameters that have no gate; often ``p = 0``
+    layers: Gating  # of ``x``, see `governed`
 
     def is_open(self) -> Tensor:
         """Return the coordinates ``(n, d)`` bool behind open gates."""
@@ -102,7 +102,6 @@ class GatedVectors(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Return the row; all but exactly the floats of its open gates is illegal."""
         (g,), (p,), layers = spec["gates"], spec["rest"], spec["layers"]
         floats = len(packet.data) - -(-g // 8)
         if floats < 4 * p or floats % 4:

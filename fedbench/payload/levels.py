@@ -13,8 +13,7 @@ from fedbench.core.blocks import block_norms, spread
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.entropy_coding import code_elias, code_entropy, decode_elias, decode_entropy
-from fedbench.payload.fields import cut, floats_of, number_bytes
-from fedbench.payload.packets import Packet, Part
+from fedbench.payload.packets import Packet, Part, cut, floats_of, number_bytes
 
 Norm = Literal["l2", "max"]
 Code = Literal["elias", "entropy"]
@@ -61,25 +60,15 @@ class Levels(Payload):
 
     A client chooses its scales. Every float is a legal one on the wire, and one of any size that of
     some update: a server that lets no NaN and no infinity pass has no bound on `values`.
-
-    Args:
-        levels: Whole numbers of magnitude ``top`` or less.
-        scales: What a level ``top`` stands for in each bucket.
-        rest: Floats that are always sent; often ``p = 0``.
-        top: Number of levels above 0; below it are as many.
-        sizes: Lengths of the parts of the vector; no bucket has coordinates of two.
-        bucket: Coordinates with one scale; 0 for a whole part. The last of a part may have fewer.
-        norm: Meaning of a scale: L2 norm of its bucket, or largest magnitude.
-        code: Code of the levels on the wire.
     """
 
-    levels: Tensor
-    scales: Tensor
-    rest: Tensor
-    top: int
-    sizes: tuple[int, ...]
-    bucket: int
-    norm: Norm
+    levels: Tensor  # whole numbers of magnitude ``top`` or less
+    scales: Tensor  # what a level ``top`` stands for in each bucket
+    rest: Tensor  # floats that are always sent; often ``p = 0``
+    top: int  # number of levels above 0; below it are as many
+    sizes: tuple[int, ...]  # lengths of the parts of the vector; no bucket has coordinates of two
+    bucket: int  # coordinates with one scale, 0 for a whole part; the last one may have fewer
+    norm: Norm  # meaning of a scale: L2 norm of its bucket, or largest magnitude
     code: Code
 
     @property
@@ -88,7 +77,6 @@ class Levels(Payload):
         return bucket_lengths(self.sizes, self.bucket)
 
     def check(self) -> None:
-        """Require a level per coordinate and a scale per bucket; any float is a scale."""
         levels = (sum(self.sizes), torch.int16)
         scales = (len(self.lengths), torch.float32)
         require_form(self, levels=levels, scales=scales, rest=("p", torch.float32))
@@ -150,7 +138,6 @@ class Levels(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Return the row; a wrong length and what is no code of levels are illegal."""
         (d,), (count,), (p,), top = spec["levels"], spec["scales"], spec["rest"], spec["top"]
         scales, rest, data = cut(packet, 4 * count, 4 * p)
         decode = decode_elias if spec["code"] == "elias" else decode_entropy

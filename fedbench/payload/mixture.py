@@ -8,8 +8,7 @@ from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.fields import cut, floats_of, number_bytes
-from fedbench.payload.packets import Packet, Part
+from fedbench.payload.packets import Packet, Part, floats_of, number_bytes, split
 
 _TOLERANCE = 1e-3  # how far from 1 rounding may bring a sum of responsibilities
 
@@ -21,10 +20,6 @@ class MixtureVectors(Payload):
     The mean of `values` over clients is what the M-step of a mixture needs: ``r_j`` and ``r_j``
     times the vector. The vector travels multiplied by ``max_j r_j``, so that one block of `values`
     is what was sent, bit by bit. On the wire 32 (k + d) bits.
-
-    Args:
-        r: Responsibilities, at least 0.
-        x: ``max_j r_j`` times the vector.
     """
 
     aligned = False
@@ -69,13 +64,8 @@ class MixtureVectors(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Return the row; a wrong length and illegal responsibilities are rejected."""
         (k,), (d,) = spec["r"], spec["x"]
-        r, x = cut(packet, 4 * k)
-        if len(x) != 4 * d:
-            raise IllegalPayloadError(
-                f"a mixture vector must have {4 * (k + d)} bytes, got {len(packet.data)}"
-            )
+        r, x = split(packet, [32 * k, 32 * d])
         row = cls(floats_of(r), floats_of(x))
         row.check()
         return row

@@ -1,4 +1,7 @@
-"""Bits to bytes and back: the cost of a message is counted here, on the bytes themselves."""
+"""Bits to bytes and back: the cost of a message is counted here, on the bytes themselves.
+
+Then the fields that many alphabets share, floats, seeds and bits, and the entropy code of bits.
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,6 +11,8 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
 
@@ -103,6 +108,61 @@ def split(packet: Packet, lengths: list[int]) -> list[Bytes]:
     return [np.packbits(part) for part in np.split(flat, np.cumsum(lengths)[:-1])]
 
 
+def index_width(count: int) -> int:
+    """Return the bits of one index below ``count``: the smallest whole number that suffices.
+
+    >>> [index_width(n) for n in (1, 2, 288, 1605632)]
+    [0, 1, 9, 21]
+    """
+    return (count - 1).bit_length()
+
+
+def number_bytes(x: Tensor) -> list[Part]:
+    """Return each row ``(n, p)`` of float32 or int64 as little-endian bytes, and its bits."""
+    rows = x.cpu().contiguous().numpy()
+    rows = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
+    return [(np.frombuffer(row.tobytes(), dtype=np.uint8), 8 * row.nbytes) for row in rows]
+
+
+def floats_of(data: Bytes) -> Tensor:
+    """Return the row ``(1, p)`` float32 that these ``4 p`` bytes are."""
+    return torch.from_numpy(np.frombuffer(data.tobytes(), dtype="<f4").astype(np.float32))[None]
+
+
+def behind(mask: Tensor, x: Tensor) -> Tensor:
+    """Return ``x (d,)`` where ``mask (d,)`` is 1, on the CPU: torch's own way is slow there."""
+    return torch.from_numpy(np.compress(mask.cpu().numpy(), x.cpu().numpy()))
+
+
+def placed(mask: Tensor, entries: Tensor) -> Tensor:
+    """Return ``(1, d)`` float32: these entries where ``mask (1, d)`` is 1, 0 elsewhere."""
+    x = np.zeros(mask.shape, dtype=np.float32)
+    x[:, np.flatnonzero(mask.numpy())] = entries.numpy()
+    return torch.from_numpy(x)
+
+
+def seeds_of(data: Bytes) -> Tensor:
+    """Return the seed ``(1, 1)`` int64 that these eight bytes are."""
+    return torch.from_numpy(np.frombuffer(data.tobytes(), dtype="<i8").astype(np.int64))[None]
+
+
+def bits_of(data: Bytes, count: int) -> Tensor:
+    """Return the row ``(1, count)`` bool that these bytes pack, the highest bit first."""
+    return torch.from_numpy(np.unpackbits(data, count=count).astype(np.bool_))[None]
+
+
+def cut(packet: Packet, *lengths: int) -> list[Bytes]:
+    """Return the first parts of a packet, of these lengths in bytes, and what is left of it.
+
+    Raises:
+        IllegalPayloadError: the packet is shorter than its parts.
+    """
+    data = np.frombuffer(packet.data, dtype=np.uint8)
+    if len(data) < sum(lengths):
+        raise IllegalPayloadError(f"a message must have {sum(lengths)} bytes, got {len(data)}")
+    return np.split(data, np.cumsum(lengths))
+
+
 def binary_entropy(p: float) -> float:
     """Return ``H2(p)`` in bits, 0 at both ends.
 
@@ -123,17 +183,12 @@ def code_bits(bits: npt.NDArray[np.bool_]) -> Part:
     >>> code_bits(mask)[1] / 80_000 < binary_entropy(0.1) * 1.01 + 0.01
     True
     """
-    import constriction
-
     ones = int(np.count_nonzero(bits))
-    head = np.frombuffer(ones.to_bytes(4, "little"), dtype=np.uint8)
-    if ones in (0, len(bits)):
-        return head, 32
-    symbols = np.packbits(bits).astype(np.int32)
-    coder = constriction.stream.queue.RangeEncoder()
-    coder.encode(symbols, _byte_model(ones / len(bits)))
-    words = coder.get_compressed().astype("<u4").view(np.uint8)
-    return np.concatenate([head, words]), 32 + 8 * len(words)
+    data = np.frombuffer(ones.to_bytes(4, "little"), dtype=np.uint8)
+    if ones not in (0, len(bits)):
+        words = range_coded(np.packbits(bits).astype(np.int32), _byte_model(ones / len(bits)))
+        data = np.concatenate([data, words])
+    return data, 8 * len(data)
 
 
 def decode_bits(data: Bytes, count: int) -> npt.NDArray[np.bool_]:
@@ -143,8 +198,6 @@ def decode_bits(data: Bytes, count: int) -> npt.NDArray[np.bool_]:
         IllegalPayloadError: no bits have these bytes. Many random streams decode to something, so
             the decoded bits must give the same bytes when they are coded again.
     """
-    import constriction
-
     if len(data) < 4 or len(data) % 4:
         raise IllegalPayloadError(f"coded bits must fill 32-bit words, got {len(data)} bytes")
     ones = int.from_bytes(data[:4].tobytes(), "little")
@@ -152,12 +205,7 @@ def decode_bits(data: Bytes, count: int) -> npt.NDArray[np.bool_]:
         raise IllegalPayloadError(f"{count} bits have no code of {ones} ones and {len(data)} bytes")
     if ones in (0, count):
         return np.full(count, ones > 0)
-    words = np.frombuffer(data[4:].tobytes(), dtype="<u4").astype(np.uint32)
-    try:
-        decoder = constriction.stream.queue.RangeDecoder(words)
-        symbols = decoder.decode(_byte_model(ones / count), -(-count // 8))
-    except Exception as error:  # foreign code over foreign bytes: whatever it raises ends here
-        raise IllegalPayloadError(f"coded bits do not decode: {error}") from error
+    symbols = range_decoded(data[4:], _byte_model(ones / count), -(-count // 8))
     bits = np.unpackbits(symbols.astype(np.uint8), count=count).astype(np.bool_)
     if not np.array_equal(code_bits(bits)[0], data):
         raise IllegalPayloadError("coded bits must be the code of what they decode to")
@@ -167,9 +215,7 @@ def decode_bits(data: Bytes, count: int) -> npt.NDArray[np.bool_]:
 def code_residues(residues: npt.NDArray[np.int32], modulus: int) -> Part:
     """Return range-coded numbers in ``[0, modulus)``, each as likely: log2(modulus) bits.
 
-    Args:
-        residues: Whole numbers.
-        modulus: Number of values, up to 2**24.
+    The modulus is at most 2**24.
 
     >>> code_residues(np.arange(4_000, dtype=np.int32) % 5, 5)[1] / 4_000  # log2(5) = 2.3219
     2.328
@@ -178,10 +224,35 @@ def code_residues(residues: npt.NDArray[np.int32], modulus: int) -> Part:
 
     if modulus == 1:
         return np.zeros(0, dtype=np.uint8), 0
-    coder = constriction.stream.queue.RangeEncoder()
-    coder.encode(residues, constriction.stream.model.Uniform(modulus))
-    words = coder.get_compressed().astype("<u4").view(np.uint8)
+    words = range_coded(residues, constriction.stream.model.Uniform(modulus))
     return words, 8 * len(words)
+
+
+def range_coded(symbols: npt.NDArray[np.int32], model: Any) -> Bytes:
+    """Return the 32-bit words of a range coder, as bytes."""
+    import constriction
+
+    coder = constriction.stream.queue.RangeEncoder()
+    coder.encode(symbols, model)
+    words: Bytes = coder.get_compressed().astype("<u4").view(np.uint8)
+    return words
+
+
+def range_decoded(data: Bytes, model: Any, count: int) -> npt.NDArray[np.int32]:
+    """Return ``count`` symbols that decode from whole words, which need not be their code.
+
+    Raises:
+        IllegalPayloadError: they do not decode.
+    """
+    import constriction
+
+    words = np.frombuffer(data.tobytes(), dtype="<u4").astype(np.uint32)
+    try:
+        symbols: npt.NDArray[np.int32]
+        symbols = constriction.stream.queue.RangeDecoder(words).decode(model, count)
+    except Exception as error:  # foreign code over foreign bytes: whatever it raises ends here
+        raise IllegalPayloadError(f"coded symbols do not decode: {error}") from error
+    return symbols
 
 
 @lru_cache(maxsize=64)
@@ -192,12 +263,3 @@ def _byte_model(p: float) -> Any:
     ones = np.bitwise_count(np.arange(256, dtype=np.uint8)).astype(np.float64)
     chances = np.exp(ones * math.log(p) + (8 - ones) * math.log1p(-p))
     return constriction.stream.model.Categorical(chances, perfect=False)
-
-
-def index_width(count: int) -> int:
-    """Return the bits of one index below ``count``: the smallest whole number that suffices.
-
-    >>> [index_width(n) for n in (1, 2, 288, 1605632)]
-    [0, 1, 9, 21]
-    """
-    return (count - 1).bit_length()

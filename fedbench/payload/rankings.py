@@ -1,4 +1,4 @@
-"""Rankings: per layer a permutation of its edges, least important first."""
+"""Rankings: per layer a permutation of its edges, least important first, or the end of one."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -61,6 +61,39 @@ def reputation(symbols: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return out
 
 
+def middle_positions(sizes: tuple[int, ...]) -> Tensor:
+    """Return the middle position of its layer for every edge, ``(d,)``."""
+    return torch.cat([torch.full((size,), (size - 1) / 2) for size in sizes])
+
+
+def edge_parts(
+    symbols: Tensor, counts: tuple[int, ...], sizes: tuple[int, ...]
+) -> list[list[Part]]:
+    """Return ``counts`` indices per layer of ``symbols (n, sum counts)``, packed layer by layer."""
+    layers = np.split(symbols.cpu().numpy(), np.cumsum(counts)[:-1], axis=1)
+    pairs = zip(layers, map(index_width, sizes), strict=True)
+    return [[pack(row, width) for row in layer] for layer, width in pairs]
+
+
+def edges_of(packet: Packet, counts: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
+    """Return the row ``(1, sum counts)`` that `edge_parts` packed: ``counts`` edges per layer.
+
+    Raises:
+        IllegalPayloadError: a wrong length, padding, an edge that is out of range or named twice.
+    """
+    widths = [index_width(size) for size in sizes]
+    lengths = [count * width for count, width in zip(counts, widths, strict=True)]
+    layers = []
+    for data, count, width, size in zip(split(packet, lengths), counts, widths, sizes, strict=True):
+        layer = unpack(data, count, width)
+        if count and int(layer.max()) >= size:
+            raise IllegalPayloadError(f"an edge must be below {size}, got {int(layer.max())}")
+        if count and int(np.bincount(layer).max()) > 1:
+            raise IllegalPayloadError(f"a ranking of {size} edges must not name an edge twice")
+        layers.append(layer)
+    return torch.from_numpy(np.concatenate(layers))[None]
+
+
 @dataclass(frozen=True, eq=False)
 class Rankings(Payload):
     """``symbols (n, d)`` int32: per layer a permutation ``R`` of its edges, least important first.
@@ -88,7 +121,6 @@ class Rankings(Payload):
         return reputation(self.symbols, self.sizes)
 
     def origin(self) -> Tensor:
-        """Return the middle position of its layer for every edge."""
         return middle_positions(self.sizes).to(self.symbols.device)
 
     def nearest(self, values: Tensor) -> Self:
@@ -100,40 +132,64 @@ class Rankings(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Return the row; a wrong length, padding and what is no permutation are illegal."""
         return cls(edges_of(packet, spec["sizes"], spec["sizes"]), spec["sizes"])
 
 
-def middle_positions(sizes: tuple[int, ...]) -> Tensor:
-    """Return the middle position of its layer for every edge, ``(d,)``."""
-    return torch.cat([torch.full((size,), (size - 1) / 2) for size in sizes])
+@dataclass(frozen=True, eq=False)
+class TopRankings(Payload):
+    """``symbols (n, sum kept)`` int32: per layer its ``kept[l]`` best edges, the best one last.
 
+    An edge that is sent has its position in the *full* ranking as reputation, ``n_l - m_l + i``;
+    the others have 0. The FSL paper does not say which index counts (F7): in the truncated list
+    the weakest edge that is sent would tie with the absent ones.
 
-def edge_parts(
-    symbols: Tensor, counts: tuple[int, ...], sizes: tuple[int, ...]
-) -> list[list[Part]]:
-    """Return ``counts`` indices per layer of ``symbols (n, sum counts)``, packed layer by layer."""
-    layers = np.split(symbols.cpu().numpy(), np.cumsum(counts)[:-1], axis=1)
-    widths = [index_width(size) for size in sizes]
-    return [
-        [pack(row, width) for row in layer] for layer, width in zip(layers, widths, strict=True)
-    ]
-
-
-def edges_of(packet: Packet, counts: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
-    """Return the row ``(1, sum counts)`` that `edge_parts` packed: ``counts`` edges per layer.
-
-    Raises:
-        IllegalPayloadError: a wrong length, padding, an edge that is out of range or named twice.
+    On the wire ``m_l * ceil(log2 n_l)`` bits a layer.
     """
-    widths = [index_width(size) for size in sizes]
-    lengths = [count * width for count, width in zip(counts, widths, strict=True)]
-    layers = []
-    for data, count, width, size in zip(split(packet, lengths), counts, widths, sizes, strict=True):
-        layer = unpack(data, count, width)
-        if count and int(layer.max()) >= size:
-            raise IllegalPayloadError(f"an edge must be below {size}, got {int(layer.max())}")
-        if count and int(np.bincount(layer).max()) > 1:
-            raise IllegalPayloadError(f"a ranking of {size} edges must not name an edge twice")
-        layers.append(layer)
-    return torch.from_numpy(np.concatenate(layers))[None]
+
+    bounded = True
+
+    symbols: Tensor
+    sizes: tuple[int, ...]
+    kept: tuple[int, ...]
+
+    def check(self) -> None:
+        require_form(self, symbols=(sum(self.kept), torch.int32))
+        for layer, size in self._layers():
+            ordered = layer.sort(dim=1).values
+            distinct = bool((ordered[:, 1:] > ordered[:, :-1]).all())
+            if not distinct or bool(((ordered < 0) | (ordered >= size)).any()):
+                raise IllegalPayloadError(
+                    f"TopRankings.symbols must be distinct edges below {size} in this layer"
+                )
+
+    def _layers(self) -> list[tuple[Tensor, int]]:
+        layers = torch.split(self.symbols, list(self.kept), dim=1)
+        return list(zip(layers, self.sizes, strict=True))
+
+    def values(self) -> Tensor:
+        """Return the reputations ``(n, d)``, exact int32; 0 for edges that were not sent."""
+        layers = []
+        for layer, size in self._layers():
+            n, m = layer.shape
+            position = torch.arange(size - m, size, dtype=torch.int32, device=layer.device)
+            out = position.new_zeros(n, size)
+            layers.append(out.scatter_(1, layer.to(torch.int64), position.expand(n, m)))
+        return torch.cat(layers, dim=1)
+
+    def origin(self) -> Tensor:
+        return middle_positions(self.sizes).to(self.symbols.device)
+
+    def nearest(self, values: Tensor) -> Self:
+        """Return the ``m_l`` largest values of each layer in order; of equals the higher index."""
+        parts = torch.split(values, list(self.sizes), dim=1)
+        pairs = zip(parts, self.kept, strict=True)
+        best = [argsort(part)[:, part.shape[1] - m :] for part, m in pairs]
+        return type(self)(torch.cat(best, dim=1).to(torch.int32), self.sizes, self.kept)
+
+    def parts(self) -> list[list[Part]]:
+        return edge_parts(self.symbols, self.kept, self.sizes)
+
+    @classmethod
+    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+        sizes, kept = spec["sizes"], spec["kept"]
+        return cls(edges_of(packet, kept, sizes), sizes, kept)

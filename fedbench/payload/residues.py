@@ -1,7 +1,8 @@
-"""Whole numbers modulo M, as a secure aggregation adds them up."""
+"""Whole numbers modulo M, as a secure aggregation adds them up, and the cost of a masked sum."""
 
 import dataclasses
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -9,8 +10,11 @@ import torch
 from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.rng import Key
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import Packet, Part, index_width, pack, split, unpack
+from fedbench.payload.masks import BinaryMasks
+from fedbench.payload.packets import Packet, Part, code_residues, index_width, pack, split, unpack
+from fedbench.payload.signs import SignBits
 
 LARGEST = 2**24  # modulus for which float32 still holds all `values`
 
@@ -29,19 +33,14 @@ class Residues(Payload):
     that the middle of an odd number of coins is whole; sums of them are exact, and say the sum of
     the residues mod M (`total`). A field reaches further than honest clients go: an adversary
     has all of it, in both directions.
-
-    Args:
-        x: Rows of residues.
-        modulus: ``M``, in [2, 2**24].
-        coins: ``c``: each residue counts the heads among so many; 0: any whole number, wrapped.
     """
 
     bounded = True
     aligned = False  # vectors are rotated before, and the factor is missing
 
     x: Tensor
-    modulus: int
-    coins: int
+    modulus: int  # ``M``, in [2, 2**24]
+    coins: int  # ``c``: a residue counts the heads among so many; 0: any whole number, wrapped
 
     def check(self) -> None:
         require_form(self, x=("d", torch.int32))
@@ -74,7 +73,6 @@ class Residues(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Return the row; a wrong length, padding and what is no residue are illegal."""
         (d,), modulus = spec["x"], spec["modulus"]
         width = index_width(modulus)
         (data,) = split(packet, [d * width])
@@ -103,3 +101,31 @@ def total(mean: Tensor, n: int, modulus: int, coins: int) -> Tensor:
     """
     doubled = (n * (mean.to(torch.float64) + coins) / 2).round_() * 2
     return wrapped(doubled - n * coins, modulus)
+
+
+def summed_bits(payload: Payload) -> int | None:
+    """Return the bits of each of the ``n`` messages, if the server gets no more than their sum.
+
+    A sum of ``n`` bits is a whole number up to ``n``, so its masks are uniform modulo ``n + 1`` and
+    cost ``log2(n + 1)`` bits a coordinate, however sparse the bits are: masked numbers cannot be
+    compressed. `Residues` have a modulus of their own. For other alphabets, floats for instance,
+    the cost is not known: None. Agreeing on the masks is not counted.
+
+    References:
+        Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning",
+        CCS 2017, https://doi.org/10.1145/3133956.3133982, section 4.
+    """
+    if isinstance(payload, Residues):
+        return payload.take([0]).encode()[0].bits if len(payload) else 0
+    if isinstance(payload, SignBits):
+        return masked_bits(payload.positive.shape[1], len(payload) + 1)
+    if isinstance(payload, BinaryMasks) and payload.rest.shape[1] == 0:
+        return masked_bits(payload.mask.shape[1], len(payload) + 1)
+    return None
+
+
+@lru_cache(maxsize=64)
+def masked_bits(count: int, modulus: int) -> int:
+    """Return the bits of ``count`` masked residues, as they are really coded."""
+    drawn = Key(0).fold("masked", count, modulus).bits(count).numpy().view(np.uint64)
+    return code_residues((drawn % np.uint64(modulus)).astype(np.int32), modulus)[1]

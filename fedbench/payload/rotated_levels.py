@@ -18,8 +18,16 @@ from fedbench.core.hadamard import rotate, unrotate
 from fedbench.core.lloyd_max import centroids, edges
 from fedbench.core.rng import Key
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.fields import floats_of, number_bytes, seeds_of
-from fedbench.payload.packets import Packet, Part, pack, split, unpack
+from fedbench.payload.packets import (
+    Packet,
+    Part,
+    floats_of,
+    number_bytes,
+    pack,
+    seeds_of,
+    split,
+    unpack,
+)
 
 _SHORT = 64  # shorter blocks have no coordinates with fewer bits: too few would be left
 
@@ -62,22 +70,14 @@ class RotatedLevels(Payload):
     The seed and the scales are the client's choice. Every seed is legal, and every scale that is
     not negative (NaN and infinity are for the server's checks): a scale 10^6 times too large is
     that of a vector 10^6 times as long.
-
-    Args:
-        levels: Indices of centroids.
-        scales: float32, by which the centroids of a block are multiplied.
-        seeds: int64, whose 64 bits name the stream of the rotation's signs.
-        rest: Running statistics of normalisation; often ``p = 0``.
-        bits: Average bits of a coordinate.
-        block: Longest block that is rotated by itself, see `block_sizes`.
     """
 
-    levels: Tensor
-    scales: Tensor
-    seeds: Tensor
-    rest: Tensor
-    bits: float
-    block: int
+    levels: Tensor  # indices of centroids
+    scales: Tensor  # float32, by which the centroids of a block are multiplied
+    seeds: Tensor  # int64, whose 64 bits name the stream of the rotation's signs
+    rest: Tensor  # running statistics of normalisation; often ``p = 0``
+    bits: float  # of a coordinate, on average
+    block: int  # longest block that is rotated by itself, see `block_sizes`
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -144,7 +144,6 @@ class RotatedLevels(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Return the row; only a wrong length and non-zero padding are illegal."""
         (d,), (p,), bits, block = spec["levels"], spec["rest"], spec["bits"], spec["block"]
         sizes = block_sizes(d, block)
         levels = np.zeros(d, dtype=np.uint8)

@@ -1,7 +1,10 @@
-"""Sparse vectors: a few coordinates with their values."""
+"""Sparse vectors: coordinates that a client names, that a seed has chosen, or that pruning left."""
 
+import dataclasses
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -9,9 +12,22 @@ from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.order_statistics import largest
+from fedbench.core.rng import Key
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.fields import bits_of, cut, floats_of, number_bytes
-from fedbench.payload.packets import Packet, Part, code_bits, decode_bits, split
+from fedbench.payload.packets import (
+    Packet,
+    Part,
+    behind,
+    bits_of,
+    code_bits,
+    cut,
+    decode_bits,
+    floats_of,
+    number_bytes,
+    placed,
+    seeds_of,
+    split,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,19 +37,12 @@ class SparseVectors(Payload):
     On the wire ``K`` values of 32 bits in the order of their coordinates, the rest, then a bitmap
     of d bits: 32 K + d bits, as in the FSL paper's Table 1 (F6, with K d values). If ``coded`` the
     bitmap is entropy-coded instead (`code_bits`): about ``d H2(K / d)`` bits.
-
-    Args:
-        indices: ``(n, K)`` int64, ascending in each row, no index twice.
-        entries: ``(n, K)`` float32.
-        rest: Floats that are always sent; often ``p = 0``.
-        d: Coordinates of the dense vector.
-        coded: Is the bitmap entropy-coded?
     """
 
-    indices: Tensor
-    entries: Tensor
-    rest: Tensor
-    d: int
+    indices: Tensor  # ``(n, K)`` int64, ascending in each row, no index twice
+    entries: Tensor  # ``(n, K)`` float32
+    rest: Tensor  # floats that are always sent; often ``p = 0``
+    d: int  # coordinates of the dense vector
     coded: bool = False
 
     def check(self) -> None:
@@ -74,7 +83,6 @@ class SparseVectors(Payload):
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Return the row; a wrong length, padding, code or number of coordinates is illegal."""
         (width,), (p,), d = spec["indices"], spec["rest"], spec["d"]
         if spec["coded"]:
             entries, rest, data = cut(packet, 4 * width, 4 * p)
@@ -87,3 +95,182 @@ class SparseVectors(Payload):
             raise IllegalPayloadError(f"a sparse vector must keep {width} of {d}, got {len(index)}")
         indices = torch.from_numpy(index.astype(np.int64))[None]
         return cls(indices, floats_of(entries), floats_of(rest), d, spec["coded"])
+
+
+@lru_cache(maxsize=64)
+def chosen(seed: int, d: int, kept: int, device: str = "cpu") -> Tensor:
+    """Return a uniform choice of ``kept`` of ``d`` coordinates, ascending int64.
+
+    Those with the smallest of d random words; an index in the low bits makes all words differ.
+    """
+    mask = (1 << max(d - 1, 1).bit_length()) - 1
+    words = (Key(seed).bits(d, device) & ~mask) | torch.arange(d, device=device)
+    if words.device.type == "cpu" and kept < d:  # NumPy's partition is faster
+        smallest = torch.from_numpy(np.partition(words.numpy(), kept)[:kept])
+    else:
+        smallest = torch.topk(words, kept, largest=False, sorted=False).values
+    return (smallest & mask).sort().values
+
+
+@dataclass(frozen=True, eq=False)
+class SeededSparse(Payload):
+    """``entries (n, K)`` float32 at coordinates that ``seeds (n, 1)`` choose; the others are 0.
+
+    On the wire 64 bits of seed, then ``32 (K + p)`` bits: no bit is spent on indices. A client
+    chooses its own seed, and every seed is legal.
+    """
+
+    entries: Tensor  # of the `chosen` coordinates, in their order
+    seeds: Tensor  # int64, whose 64 bits name the stream of the choice
+    rest: Tensor  # floats that are always sent; often ``p = 0``
+    d: int  # coordinates of the dense vector
+
+    def check(self) -> None:
+        floats = torch.float32
+        require_form(self, entries=("K", floats), seeds=(1, torch.int64), rest=("p", floats))
+        if self.entries.shape[1] > self.d:
+            raise IllegalPayloadError(
+                f"SeededSparse.entries must be at most d = {self.d}, got {self.entries.shape[1]}"
+            )
+
+    def headers(self) -> dict[str, Tensor]:
+        return {"seeds": self.seeds}
+
+    def indices(self) -> Tensor:
+        """Return the chosen coordinates ``(n, K)`` int64."""
+        out = torch.empty(self.entries.shape, dtype=torch.int64, device=self.entries.device)
+        for row, seed in zip(out, self.seeds[:, 0].tolist(), strict=True):
+            row[:] = chosen(seed % 2**64, self.d, len(row), str(out.device))
+        return out
+
+    def values(self) -> Tensor:
+        """Return dense rows ``(n, d + p)``."""
+        dense = self.entries.new_zeros(len(self.entries), self.d)
+        return torch.cat([dense.scatter_(1, self.indices(), self.entries), self.rest], dim=1)
+
+    def nearest(self, values: Tensor) -> Self:
+        """Return the values at the chosen coordinates."""
+        x, rest = values[:, : self.d], values[:, self.d :]
+        entries = x.gather(1, self.indices()).to(torch.float32)
+        return dataclasses.replace(self, entries=entries, rest=rest.to(torch.float32))
+
+    def parts(self) -> list[list[Part]]:
+        return [number_bytes(x) for x in (self.seeds, self.entries, self.rest)]
+
+    @classmethod
+    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+        (width,), (p,) = spec["entries"], spec["rest"]
+        seed, entries, rest = split(packet, [64, 32 * width, 32 * p])
+        return cls(floats_of(entries), seeds_of(seed), floats_of(rest), spec["d"])
+
+
+class Alive(bytes):
+    """Coordinates that may be kept, as packed bits; no bytes at all: every one.
+
+    >>> Alive.of(torch.tensor([True, False, True])).mask(3).tolist()
+    [True, False, True]
+    >>> Alive().mask(2).tolist()
+    [True, True]
+    """
+
+    @classmethod
+    def of(cls, mask: Tensor) -> Self:
+        """Return the coordinates of ``mask (d,)`` bool."""
+        return cls(np.packbits(mask.cpu().numpy()).tobytes())
+
+    def mask(self, d: int, device: torch.device | str = "cpu") -> Tensor:
+        """Return the coordinates as ``(d,)`` bool."""
+        if not self:
+            return torch.ones(d, dtype=torch.bool, device=device)
+        bits = np.unpackbits(np.frombuffer(self, dtype=np.uint8), count=d)
+        return torch.from_numpy(bits.astype(np.bool_)).to(device)
+
+    def __repr__(self) -> str:
+        """Return a short text: a public form is printed where two of them differ."""
+        return f"Alive({crc32(self):08x})"
+
+
+def largest_alive(scores: Tensor, kept: int, alive: Tensor) -> Tensor:
+    """Return the ``kept`` `largest` of each row among ``alive (d,)``, as ``(n, d)`` bool.
+
+    >>> scores, alive = torch.tensor([[9.0, 1.0, 2.0, 1.0, 1.0]]), torch.tensor([0, 1, 1, 1, 1])
+    >>> largest_alive(scores, 3, alive.bool()).int().tolist()
+    [[0, 1, 1, 1, 0]]
+    """
+    if bool(alive.all()):
+        return largest(scores, kept)
+    mask = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
+    columns = alive.nonzero()[:, 0]
+    mask[:, columns] = largest(scores[:, columns], kept)
+    return mask
+
+
+@dataclass(frozen=True, eq=False)
+class PrunedVectors(Payload):
+    """``mask (n, d)`` bool, ``x (n, d)`` float32 where it is 1, ``rest (n, p)`` float32.
+
+    On the wire 32 bits for each kept coordinate of ``x`` in their order and each of ``rest``, then
+    the mask among what is alive, as `code_bits` codes it. A mask that keeps all of it costs 32.
+    """
+
+    aligned = False
+
+    mask: Tensor  # exactly ``kept`` coordinates that are alive
+    x: Tensor  # zero where nothing is kept
+    rest: Tensor  # floats that are always sent; often ``p = 0``
+    kept: int
+    alive: Alive  # coordinates that a row may keep, as both ends know
+
+    def check(self) -> None:
+        d = self.mask.shape[1]
+        floats = torch.float32
+        require_form(self, mask=(d, torch.bool), x=(d, floats), rest=("p", floats))
+        if bool((self.mask & ~self.alive.mask(d, self.mask.device)).any()):
+            raise IllegalPayloadError("PrunedVectors.mask must be 0 where nothing is alive")
+        counts = self.mask.sum(dim=1)
+        if bool((counts != self.kept).any()):
+            raise IllegalPayloadError(
+                f"PrunedVectors.mask must keep {self.kept} of {d}, got {counts.tolist()}"
+            )
+        if bool(((self.x != 0) & ~self.mask).any()):
+            raise IllegalPayloadError("PrunedVectors.x must be 0 where the mask is 0")
+
+    def fixed(self) -> tuple[int, float]:
+        return self.mask.shape[1], 0.5
+
+    def values(self) -> Tensor:
+        """Return the mask as 0 or 1, then the floats, ``(n, 2 d + p)`` float32."""
+        return torch.cat([self.mask.to(torch.float32), self.x, self.rest], dim=1)
+
+    def nearest(self, values: Tensor) -> Self:
+        """Keep where ``2 mask + x**2`` is largest, by which keeping is closer than pruning."""
+        d = self.mask.shape[1]
+        bits, x, rest = torch.split(values, [d, d, values.shape[1] - 2 * d], dim=1)
+        gain = 2 * bits.to(torch.float64) + x.to(torch.float64).square()
+        mask = largest_alive(gain, self.kept, self.alive.mask(d, values.device))
+        x = torch.where(mask, x.to(torch.float32), 0.0)
+        return type(self)(mask, x, rest.to(torch.float32), self.kept, self.alive)
+
+    def headers(self) -> dict[str, Tensor]:
+        return {"indices": self.mask}
+
+    def parts(self) -> list[list[Part]]:
+        rows = zip(self.mask, self.x, strict=True)
+        entries = [number_bytes(behind(mask, x)[None])[0] for mask, x in rows]
+        alive = self.alive.mask(self.mask.shape[1]).numpy()
+        coded = [code_bits(np.compress(alive, mask)) for mask in self.mask.cpu().numpy()]
+        return [entries, number_bytes(self.rest), coded]
+
+    @classmethod
+    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
+        (d,), (p,), kept = spec["mask"], spec["rest"], spec["kept"]
+        entries, rest, code = cut(packet, 4 * kept, 4 * p)
+        alive = spec["alive"].mask(d)
+        bits = torch.from_numpy(decode_bits(code, int(alive.sum())))
+        if int(bits.sum()) != kept:
+            raise IllegalPayloadError(
+                f"a pruned vector must keep {kept} of {len(bits)}, got {int(bits.sum())}"
+            )
+        mask = torch.zeros(1, d, dtype=torch.bool)
+        mask.numpy()[0, np.flatnonzero(alive.numpy())] = bits.numpy()
+        return cls(mask, placed(mask, floats_of(entries)), floats_of(rest), kept, spec["alive"])

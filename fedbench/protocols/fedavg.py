@@ -12,7 +12,7 @@ from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.payload import FloatVectors, HalfVectors, Payload
-from fedbench.payload.half_vectors import DTYPES, Half
+from fedbench.payload.floats import DTYPES, Half
 from fedbench.protocols.optimizers import SGD
 
 

@@ -16,7 +16,7 @@ from fedbench.core.trees import Tree
 from fedbench.models.network import weights_of
 from fedbench.payload import Payload, PrunedVectors
 from fedbench.payload.packets import code_bits
-from fedbench.payload.pruned import Alive, largest_alive
+from fedbench.payload.sparse import Alive, largest_alive
 from fedbench.protocols.fedavg import LocalSGD, initial_weights, masked
 
 _ALIVE, _ROUND = "pruning.alive", "pruning.round"

@@ -40,7 +40,7 @@ from fedbench.payload import (
     same,
 )
 from fedbench.payload.levels import bucket_lengths, scales_of
-from fedbench.payload.pruned import Alive
+from fedbench.payload.sparse import Alive
 from fedbench.privacy.clients import compress
 
 P = TypeVar("P", bound=Protocol[Any])

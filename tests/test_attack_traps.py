@@ -22,8 +22,7 @@ from fedbench_attacks.search import Scale, best_of_grid, selecting
 from fedbench_attacks.searched import DynOpt, OptIPM
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
-from fedbench_defenses.median import Median
-from fedbench_defenses.trimmed_mean import TrimmedMean
+from fedbench_defenses.median import Median, TrimmedMean
 
 M = 2
 DRAWING = ["noise", "stat-opt"]

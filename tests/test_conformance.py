@@ -25,7 +25,7 @@ from fedbench.testing import (
     example_payloads,
 )
 from fedbench_defenses.mean import Mean
-from fedbench_defenses.reputation_clipping import ReputationClipping
+from fedbench_defenses.ranking_votes import ReputationClipping
 
 
 @pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)

@@ -13,18 +13,16 @@ from fedbench.core.order_statistics import batcher, by_tiles, selector, sorted_r
 from fedbench.core.rng import Key
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, ranking
 from fedbench.testing import check_defense
-from fedbench_defenses.arc import ARC
 from fedbench_defenses.bucketing import Bucketing
 from fedbench_defenses.bulyan import Bulyan
-from fedbench_defenses.clip import Clip
 from fedbench_defenses.distances import krum_picks, squared_distances
 from fedbench_defenses.meamed import MeaMed
 from fedbench_defenses.mean import Mean
-from fedbench_defenses.median import Median
+from fedbench_defenses.median import Median, TrimmedMean
 from fedbench_defenses.multi_krum import MultiKrum
 from fedbench_defenses.nnm import NNM
+from fedbench_defenses.norm_bound import ARC, Clip
 from fedbench_defenses.oracle import Informed, Oracle
-from fedbench_defenses.trimmed_mean import TrimmedMean
 
 
 def view(n: int, seed: int = 0, truth: Tensor | None = None) -> ServerView:

@@ -23,9 +23,8 @@ from fedbench_defenses.bulyan import Bulyan
 from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.geometric_median import GeometricMedian
 from fedbench_defenses.mean import Mean
-from fedbench_defenses.median import Median
+from fedbench_defenses.median import Median, TrimmedMean
 from fedbench_defenses.multi_krum import MultiKrum
-from fedbench_defenses.trimmed_mean import TrimmedMean
 
 M = 2
 

@@ -16,9 +16,8 @@ from fedbench.testing import check_defense
 from fedbench_defenses.centered_clipping import CenteredClipping
 from fedbench_defenses.distances import combine, gram, krum_picks, norms, squared_distances
 from fedbench_defenses.geometric_median import GeometricMedian
-from fedbench_defenses.krum import Krum
 from fedbench_defenses.mda import MDA
-from fedbench_defenses.multi_krum import MultiKrum
+from fedbench_defenses.multi_krum import Krum, MultiKrum
 from fedbench_defenses.norm_bound import NormBound
 
 

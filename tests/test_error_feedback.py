@@ -19,7 +19,7 @@ from fedbench.run import play_round
 from fedbench_attacks.none import NoAttack
 from fedbench_attacks.searched import DynOpt
 from fedbench_attacks.sign_flip import SignFlip
-from fedbench_defenses.trimmed_mean import TrimmedMean
+from fedbench_defenses.median import TrimmedMean
 
 SKELETONS: list[Protocol[Any]] = [TopK(k=0.05, error_feedback=True)]
 IDS = ["error feedback"]

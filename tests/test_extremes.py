@@ -17,9 +17,9 @@ from fedbench.payload import BinaryMasks, SignBits
 from fedbench.protocols.secure_sums import PBM, Skellam
 from fedbench.testing import NETWORK, example_context, example_payloads
 from fedbench.testing.contracts import example_clients
+from fedbench_defenses.bit_votes import LogOddsCap, pseudo_count
 from fedbench_defenses.centered_clipping import CenteredClipping
 from fedbench_defenses.dnc import DnC
-from fedbench_defenses.log_odds_cap import LogOddsCap, pseudo_count
 from fedbench_defenses.mean import Mean
 
 FLOATS = ("1e38", "-1e38", "1e-38", "1e-17")

@@ -14,15 +14,11 @@ from fedbench.core.rng import Key
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, TopRankings
 from fedbench.protocols.fsl import FailureBound
 from fedbench.testing import check_defense
-from fedbench_defenses.density_filter import BitFilter, DensityFilter
-from fedbench_defenses.entropy_filter import EntropyFilter, surprises
-from fedbench_defenses.log_odds_cap import LogOddsCap, pseudo_count
+from fedbench_defenses.bit_filters import BitFilter, DensityFilter, EntropyFilter, surprises
+from fedbench_defenses.bit_votes import LogOddsCap, VoteMargin, pseudo_count, votes_to_overturn
 from fedbench_defenses.mean import Mean
-from fedbench_defenses.median import Median
-from fedbench_defenses.rank_margin import RankMargin, reach, settled
-from fedbench_defenses.reputation_clipping import ReputationClipping
-from fedbench_defenses.trimmed_mean import TrimmedMean
-from fedbench_defenses.vote_margin import VoteMargin, votes_to_overturn
+from fedbench_defenses.median import Median, TrimmedMean
+from fedbench_defenses.ranking_votes import RankMargin, ReputationClipping, reach, settled
 
 FILTERS: list[BitFilter] = [DensityFilter(), EntropyFilter(), DensityFilter(width=1.0)]
 

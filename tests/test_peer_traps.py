@@ -22,7 +22,7 @@ from fedbench.privacy.accountants import price
 from fedbench.privacy.events import FlippedBits
 from fedbench.privacy.participation import Participation
 from fedbench.sweep.plan import Plan, preset_names
-from fedbench_defenses.distances import krum_scores, squared_distances
+from fedbench_defenses.distances import krum_scores, nearest_others, squared_distances
 from fedbench_defenses.multi_krum import MultiKrum
 
 SMALL = Scenario(clients=20, per_round=6, rounds=3, epochs=1, eval_every=1, malicious=0.4)
@@ -38,7 +38,7 @@ def test_d1_krum_is_the_papers_score() -> None:
     # 9 + 9 + 16; row 3 (15): 1 + 9 + 25. With n - f - 1 = 4 neighbours, squared or not, row 3 wins,
     # with fourth powers row 2.
     x = torch.tensor([[1.0], [9.0], [12.0], [15.0], [16.0], [20.0]])
-    scores = krum_scores(squared_distances(x), 1)
+    scores = krum_scores(nearest_others(squared_distances(x))[0], 1)
     assert scores.tolist() == [381, 94, 34, 35, 33, 105]
     answer, _ = MultiKrum(f=1, m=1).aggregate(FloatVectors(x), None, view(x))
     assert float(answer) == 16.0

@@ -21,8 +21,7 @@ from fedbench.testing import example_context
 from fedbench_attacks.searched import DynOpt
 from fedbench_attacks.stat_opt import StatOpt
 from fedbench_defenses.distances import squared_distances
-from fedbench_defenses.krum import Krum
-from fedbench_defenses.multi_krum import MultiKrum
+from fedbench_defenses.multi_krum import Krum, MultiKrum
 
 M = 2
 FACTORS = [2.0**power for power in (-20, -10, 10, 20)]

@@ -15,8 +15,8 @@ class Bucketing(Prefilter):
     """Shuffle the rows and replace every ``s`` of them in turn by their mean.
 
     The last bucket has the rows that are left, so every row is in exactly one (D3). The rule gets
-    ``ceil(n / s)`` rows that all count the same; its ``f`` is then bad buckets, at most as many as
-    bad rows. Ignores the clients' sizes. With ``s`` 1 nothing is shuffled.
+    ``ceil(n / s)`` rows that all count the same; its ``f`` is then bad buckets. Ignores the
+    clients' sizes. With ``s`` 1 nothing is shuffled.
 
     Args:
         s: Number of rows in a bucket.
@@ -43,8 +43,7 @@ class Bucketing(Prefilter):
         return -(-n // self.s)
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
-        """Return the rule's on the buckets: a bad row spoils one at most."""
-        return rule.tolerates(self.rows(n))
+        return rule.tolerates(self.rows(n))  # a bad row spoils one bucket at most
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, None]:
         x = received.values()

@@ -33,12 +33,10 @@ class Bulyan(Defense[None]):
     f: int | None = None
 
     def traits(self) -> Traits:
-        """Declare it not sharp: more rows than `tolerates` says may do no harm."""
         return Traits(detects=True, mean_at_zero=True, sharp=False)
 
     def rows_needed(self) -> int:
-        """Return ``4 f + 3``, to drop ``2 f`` values of more than twice as many."""
-        return 4 * (self.f or 0) + 3
+        return 4 * (self.f or 0) + 3  # to drop 2 f values of more than twice as many
 
     def tolerates(self, n: int) -> int:
         """Return a lower bound, never less than ``f``, whatever Krum picks.
@@ -50,7 +48,6 @@ class Bulyan(Defense[None]):
         return max(min(2 * f, (n - 2 * f - 1) // 2), 0)
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Pick rows by Krum, then average one window per coordinate."""
         x = received.values()
         f = self.f or 0
         picks = max(len(x) - 2 * f, 1)

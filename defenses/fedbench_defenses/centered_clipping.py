@@ -42,7 +42,6 @@ class CenteredClipping(Defense[Tensor]):
         return Traits(history=True, shift=False, scale=False, sharp=self.tau is None)
 
     def tolerates(self, n: int) -> int:
-        """Return all but one with ``tau`` given, fewer than half for the median distance."""
         return n - 1 if self.tau is not None else (n - 1) // 2
 
     def aggregate(

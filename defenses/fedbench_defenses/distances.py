@@ -16,8 +16,7 @@ def norms(x: Tensor, origin: Tensor) -> Tensor:
 
 def middle(x: Tensor) -> Tensor:
     """Return the median of ``x (n,)``, with an even ``n`` the mean of the two middle values."""
-    n = len(x)
-    return x.sort().values[(n - 1) // 2 : n // 2 + 1].mean()
+    return x.sort().values[(len(x) - 1) // 2 : len(x) // 2 + 1].mean()
 
 
 def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
@@ -45,12 +44,11 @@ def gram(x: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """
     products = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
     finite = finite_rows(x)
-    centre = 0
-    if x.is_floating_point():
-        sizes = torch.linalg.vector_norm(x, dim=1)
-        centre = int(sizes.nan_to_num_(nan=torch.inf, posinf=torch.inf).argmin())
     spoilt = not bool(finite.all())
-    for tile, middle in tiles(x, x[centre] if origin is None else origin):
+    if origin is None:
+        sizes = torch.linalg.vector_norm(x, dim=1) if x.is_floating_point() else products[0]
+        origin = x[int(sizes.nan_to_num(nan=torch.inf, posinf=torch.inf).argmin())]
+    for tile, middle in tiles(x, origin):
         rows = tile.to(torch.float64, copy=True)
         rows -= middle.to(torch.float64)
         if spoilt:
@@ -114,12 +112,8 @@ def nearest_others(squared: Tensor) -> tuple[Tensor, Tensor]:
     return sorted_.values, sorted_.indices
 
 
-def krum_scores(squared: Tensor, f: int) -> Tensor:
-    """Return each row's sum of squared distances to its ``n - f - 2`` nearest others, ``(n,)``."""
-    return _scores(nearest_others(squared)[0], f, fewest=1)
-
-
-def _scores(distances: Tensor, f: int, fewest: int) -> Tensor:
+def krum_scores(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
+    """Return each row's sum ``(n,)`` over its ``n - f - 2`` nearest others, of `nearest_others`."""
     neighbours = max(len(distances) - f - 2, fewest)
     return distances[:, 1 : neighbours + 1].sum(dim=1)
 
@@ -131,7 +125,7 @@ def krum_order(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
     rows that have each other only do not depend on their order; then the lower one.
     """
     order = distances[:, 1:].sum(dim=1).sort(stable=True).indices  # without the -1
-    scores = _scores(distances, f, fewest)
+    scores = krum_scores(distances, f, fewest)
     return order[scores[order].sort(stable=True).indices]
 
 

@@ -21,15 +21,12 @@ class DnC(Defense[None]):
     """Leave out the ``c f`` rows with the largest ``<x_i - mean, v>^2``, average the others.
 
     ``v`` is the top right singular vector of the centred rows, on ``sketch`` random coordinates.
-    With ``u`` the top eigenvector of their ``n x n`` Gram matrix, to the eigenvalue ``s^2``, the
-    projections on ``v`` are ``s u``: exact, where the paper iterates. A row must pass all
-    iterations; if none does, the one with the lowest sum of scores is the answer, and `findings`
-    say so. A row that is not finite is never averaged. Ignores the clients' sizes; among equal
-    scores the lower row stays.
-
-    Little is proved: ``f`` rows far away in one direction are left out, but not one that is far
-    away outside the sketch, and of two rows at very different distances in two directions one
-    iteration sees only the farther.
+    The projections on ``v`` are ``s u``, with ``u`` the top eigenvector of the rows' Gram matrix to
+    the eigenvalue ``s^2``: exact, where the paper iterates. A row must pass all iterations; if none
+    does, the one with the lowest sum of scores is the answer, and `findings` say so. A row that is
+    not finite is never averaged. Ignores the clients' sizes; among equal scores the lower row
+    stays. Not proved to be bounded: a row may be far away outside the sketch, and of two at very
+    different distances in two directions one iteration sees only the farther.
 
     Args:
         f: Malicious rows the server is prepared for.
@@ -59,16 +56,13 @@ class DnC(Defense[None]):
         return math.ceil(Fraction(str(self.c)) * (self.f or 0))  # as floats 2.2 * 25 > 55
 
     def traits(self) -> Traits:
-        """Declare it randomized: messages wider than the sketch are sampled."""
         return Traits(randomized=True, detects=True, mean_at_zero=True, sharp=False)
 
     def rows_needed(self) -> int:
-        """Return one row more than are left out."""
         return self._out() + 1
 
     def tolerates(self, n: int) -> int:
-        """Return 0: the sketch may miss where a row is far away."""
-        return 0
+        return 0  # the sketch may miss where a row is far away
 
     def scores(self, x: Tensor, finite: Tensor, key: Key) -> Tensor:
         """Return the outlier scores ``(n,)`` on one sketch; infinite for a row not finite."""

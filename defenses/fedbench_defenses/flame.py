@@ -18,12 +18,8 @@ def majority_cluster(distances: Tensor, size: int) -> Tensor:
         return torch.zeros(len(distances), dtype=torch.bool, device=distances.device)
     from sklearn.cluster import HDBSCAN
 
-    clustering = HDBSCAN(
-        min_cluster_size=size,
-        min_samples=1,
-        allow_single_cluster=True,
-        metric="precomputed",
-        copy=True,  # it writes into its input
+    clustering = HDBSCAN(  # which would write into its input
+        size, min_samples=1, allow_single_cluster=True, metric="precomputed", copy=True
     )
     labels = clustering.fit_predict(distances.cpu().numpy())
     return torch.from_numpy(labels == 0).to(distances.device)
@@ -36,10 +32,9 @@ class FLAME(Defense[None]):
     HDBSCAN on cosine distances, with clusters of ``n // 2 + 1`` rows or more, finds at most one:
     the first majority when rows are joined in order of distance. ``S`` is the median over *all*
     rows, and the noise ``N(0, (noise S)^2)`` in each coordinate. Norms and angles are those of
-    updates, from the middle of the alphabet; Algorithm 1 takes the angles of whole models. If no
-    cluster is found, because half of the rows are not finite, all finite rows are averaged, and
-    `findings` say so. Masks, signs and rankings all have one norm: nothing of them is clipped.
-    Ignores the clients' sizes.
+    updates, from the middle of the alphabet; Algorithm 1 takes the angles of whole models. Without
+    a cluster, because half of the rows are not finite, all finite rows are averaged, and `findings`
+    say so. Ignores the clients' sizes.
 
     Args:
         noise: Standard deviation of a coordinate's noise, in median norms. The norm of all of it
@@ -56,18 +51,15 @@ class FLAME(Defense[None]):
         require("FLAME.noise", self.noise, self.noise >= 0, ">= 0")
 
     def traits(self) -> Traits:
-        """Declare no shift: angles are measured from the middle of the alphabet."""
         return Traits(randomized=self.noise > 0, detects=True, shift=False)
 
     def rows_needed(self) -> int:
         return 2
 
     def tolerates(self, n: int) -> int:
-        """Return fewer than half: then the median norm, which nothing exceeds, is a benign one."""
-        return (n - 1) // 2
+        return (n - 1) // 2  # then the median norm, which nothing exceeds, is a benign one
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Cluster by angle; a row that is not finite is in no cluster and infinitely long."""
         x = received.values()
         origin = received.origin()
         products, averaged = gram(x, origin)

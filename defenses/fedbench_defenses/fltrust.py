@@ -21,8 +21,7 @@ class FLTrust(Defense[None]):
     paper does.
 
     Where no row is trusted the paper's sum is empty. The answer is then the server's own message,
-    legal in every alphabet, and `findings` say so; the origin would be no update for floats, but
-    for masks and rankings a model that forgot everything.
+    legal in every alphabet, and `findings` say so.
 
     References:
         Cao et al., "FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping", NDSS
@@ -30,15 +29,12 @@ class FLTrust(Defense[None]):
     """
 
     def traits(self) -> Traits:
-        """Declare no shift and scale: the server's message does not move along with the rows."""
         return Traits(root=True, detects=True, shift=False, scale=False, sharp=False)
 
     def tolerates(self, n: int) -> int:
-        """Return all but one: no row counts for more than the length of the server's message."""
-        return n - 1
+        return n - 1  # no row counts for more than the length of the server's message
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Weigh rows by trust; one that is zero or not finite has no angle, and none."""
         assert view.root is not None
         x = received.values()
         root = view.root.values()

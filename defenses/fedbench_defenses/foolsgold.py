@@ -29,15 +29,6 @@ def weights_of(cosine: Tensor, kappa: float) -> Tensor:
     return (kappa * (torch.logit(alpha / alpha.max()) + 0.5)).clamp_(0, 1)
 
 
-def products_of(rows: list[Tensor]) -> Tensor:
-    """Return the inner products ``(n, n)`` float64 of vectors that lie apart."""
-    products = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows[0].device)
-    for parts in tiles(*rows):
-        tile = torch.stack(parts).to(torch.float64)
-        products += tile @ tile.T
-    return products
-
-
 @dataclass(frozen=True, kw_only=True)
 class FoolsGold(Defense[History]):
     """Compute ``sum_i a_i x_i / sum_i a_i``, ``a_i`` small if another client's history is parallel.
@@ -48,9 +39,9 @@ class FoolsGold(Defense[History]):
     to [0, 1]. It is made against sybils: one attacker alone has weight 1.
 
     Unlike the paper it weighs all features the same, divides by ``sum_i a_i``, so that the answer
-    is a mean, and pardons no client with a negative ``v_i``. If all histories are parallel, the
-    answer is the mean of the rows, and `findings` say so. A message that is not finite has weight 0
-    and is not remembered. The server keeps one vector for each client it ever met.
+    is a mean, and pardons no client with a negative ``v_i``. If all histories are parallel, it is
+    the mean of the rows, and `findings` say so. A message that is not finite has weight 0 and is
+    not remembered. The server keeps one vector for each client it ever met.
 
     Args:
         kappa: Confidence: how steeply weights fall.
@@ -66,21 +57,17 @@ class FoolsGold(Defense[History]):
         require("FoolsGold.kappa", self.kappa, self.kappa > 0, "> 0")
 
     def traits(self) -> Traits:
-        """Declare no shift: angles are measured from the middle of the alphabet."""
         return Traits(identities=True, history=True, detects=True, shift=False)
 
     def init(self, spec: Spec) -> History:
-        """Return an empty history: no client was met."""
         return {}
 
     def tolerates(self, n: int) -> int:
-        """Return 0: an outlier that no other row resembles has weight 1."""
-        return 0
+        return 0  # an outlier that no other row resembles has weight 1
 
     def aggregate(
         self, received: Payload, state: History | None, view: ServerView
     ) -> tuple[Tensor, History]:
-        """Weigh rows by one Gram matrix of the histories of the clients that came."""
         x = received.values()
         origin = received.origin()
         past = state or {}
@@ -90,7 +77,10 @@ class FoolsGold(Defense[History]):
             if i in past:
                 row += past[i]
         finite = torch.stack([torch.isfinite(row).all() for row in history])
-        products = products_of(history)
+        products = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
+        for parts in tiles(*history):
+            tile = torch.stack(parts).to(torch.float64)
+            products += tile @ tile.T
         weights = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         if bool(finite.any()):
             weights[finite] = weights_of(cosines(products[finite][:, finite]), self.kappa)

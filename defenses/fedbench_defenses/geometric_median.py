@@ -17,10 +17,9 @@ from .distances import combine, gram
 class GeometricMedian(Defense[None]):
     """Compute ``argmin_z F(z) = sum_i |x_i - z|``, to a relative error of ``tolerance`` in ``F``.
 
-    ``z`` is a combination of the rows, so a step needs their inner products only. It starts at the
-    row with the smallest ``F``, and leaves that by the step of Vardi and Zhang. Every other step is
-    the best of Weiszfeld's, ``z <- sum_i b_i x_i / sum_i b_i`` with ``b_i = 1 / |x_i - z|``, and of
-    Newton's, whole, halved, quartered and so on. No step makes ``F`` larger.
+    A search from the row with the smallest ``F``, which it leaves by the step of Vardi and Zhang.
+    Every other step is the best of Weiszfeld's, ``z <- sum_i b_i x_i / sum_i b_i`` with ``b_i = 1 /
+    |x_i - z|``, and of Newton's, whole, halved, quartered and so on. None makes ``F`` larger.
 
     With ``smooth`` it is RFA's objective, ``b_i = 1 / max(smooth, |x_i - z|)``. RFA starts at the
     mean, from which a far row is forgotten only geometrically, and takes a few of Weiszfeld's
@@ -28,8 +27,8 @@ class GeometricMedian(Defense[None]):
 
     Args:
         iterations: Largest number of steps.
-        tolerance: Relative error of ``F`` at which it stops, by `error_bound`. The findings say
-            which one was reached (``gap``), and if that is more than this (``stopped``).
+        tolerance: Relative error of ``F`` at which it stops. The findings say which one was reached
+            (``gap``), and if that is more than this (``stopped``).
         smooth: Distance below which a row does not weigh more; 0: the exact median.
 
     References:
@@ -55,11 +54,8 @@ class GeometricMedian(Defense[None]):
         return Traits(scale=not self.smooth)
 
     def tolerates(self, n: int) -> int:
-        """Return fewer than half, after any number of steps.
-
-        The start has at most a benign row's sum of distances and no step adds to it (to RFA's, with
-        ``smooth``); where benign rows are the majority that bounds ``z``.
-        """
+        # After any number of steps: the start has at most a benign row's sum of distances, and no
+        # step adds to it (to RFA's, with `smooth`). If most rows are benign that bounds z.
         return (n - 1) // 2
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
@@ -92,22 +88,14 @@ class GeometricMedian(Defense[None]):
         share = torch.zeros_like(lengths)
         for taken in range(self.iterations + 1):
             step, gradient = objective.step(share)
-            gap = error_bound(gradient, len(g))
+            # F(z) - F(z*) <= |g| |z - z*| as F is convex, with g any subgradient at z, and n |z - z*|
+            # <= F(z) + F(z*) by the triangle inequality; RFA's is no less than the distances.
+            gap = 2 * gradient / len(g)
             if gap <= self.tolerance or taken == self.iterations or not bool(step.any()):
                 break
             share = share + step
         share[start] += 1 - share.sum()
         return share, gap
-
-
-def error_bound(gradient: float, n: int) -> float:
-    """Return ``2 |g| / n``, which bounds how far ``F(z)`` is above its minimum, as a share of it.
-
-    ``F(z) - F(z*) <= |g| |z - z*|`` as ``F`` is convex, with ``g`` any subgradient at ``z``, and
-    ``n |z - z*| <= F(z) + F(z*)`` by the triangle inequality. Both hold for RFA's objective, too,
-    which is nowhere less than the sum of distances.
-    """
-    return 2 * gradient / n
 
 
 def lowest_cost(g: Tensor) -> int:
@@ -126,15 +114,10 @@ def lowest_cost(g: Tensor) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Distances:
-    """Objective ``F(z)`` for ``z = x_k + sum_i v_i (x_i - x_k)``, given as ``v (n,)``.
+    """Objective ``F(z)`` for ``z = x_k + sum_i v_i (x_i - x_k)``, given as ``v (n,)``."""
 
-    Args:
-        g: ``(n, n)`` float64 products ``<x_i - x_k, x_j - x_k>``; rows equal to ``x_k`` are 0.
-        smooth: Distance below which a row does not weigh more.
-    """
-
-    g: Tensor
-    smooth: float
+    g: Tensor  # (n, n) float64 products <x_i - x_k, x_j - x_k>; rows equal to x_k are 0
+    smooth: float  # distance below which a row does not weigh more
 
     def step(self, v: Tensor) -> tuple[Tensor, float]:
         """Return the step from ``v``, and the norm of the smallest subgradient known there."""

@@ -1,5 +1,6 @@
 """Minimum-diameter averaging (MDA) of rows."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import chain, combinations
 from math import comb
@@ -41,22 +42,15 @@ class MDA(Defense[None]):
         return Traits(detects=True, mean_at_zero=True)
 
     def rows_needed(self) -> int:
-        """Return ``2 f + 1``, so that any subset it takes has a benign row."""
-        return 2 * (self.f or 0) + 1
+        return 2 * (self.f or 0) + 1  # so that any subset it takes has a benign row
 
     def most_rows(self) -> int | None:
         """Return the largest ``n`` with no more than 200,000 subsets; None if ``f`` is 0."""
-        if not self.f:
-            return None
-        low = self.f
-        high = _SUBSETS + 1
-        while high - low > 1:
-            n = (low + high) // 2
-            low, high = (n, high) if comb(n, self.f) <= _SUBSETS else (low, n)
-        return low
+        f = self.f or 0
+        sizes = range(f, max(f, _SUBSETS) + 1)
+        return f + bisect_right(sizes, _SUBSETS, key=lambda n: comb(n, f)) - 1 if f else None
 
     def tolerates(self, n: int) -> int:
-        """Return ``f``: with one far row more there is one in every subset."""
         return min(self.f or 0, (n - 1) // 2)
 
     def select(self, squared: Tensor) -> Tensor:
@@ -72,7 +66,8 @@ class MDA(Defense[None]):
         far = squared[first, second].sort(descending=True)
         ends = far.indices[: f * (n - 1) + 1]  # no more pairs than that can be without a row
         first, second = first[ends], second[ends]
-        out = _subsets(n, f).to(squared.device)
+        flat = np.fromiter(chain.from_iterable(combinations(range(n), f)), np.int64)
+        out = torch.from_numpy(flat.reshape(-1, f)).to(squared.device)  # in lexicographic order
         measures = []
         for part in torch.split(out, max(_ENTRIES // max(len(ends), n), 1)):
             inside = torch.ones(len(part), n, dtype=torch.bool, device=squared.device)
@@ -90,15 +85,7 @@ class MDA(Defense[None]):
         return chosen
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Average the subset chosen by distances of `values`."""
         x = received.values()
         chosen = self.select(squared_distances(x))
         view.findings.kept = chosen.cpu()
         return mean_of(x, chosen), None
-
-
-def _subsets(n: int, f: int) -> Tensor:
-    """Return every set of ``f`` of ``n`` rows, ``(C(n, f), f)``, in lexicographic order."""
-    count = comb(n, f)
-    flat = np.fromiter(chain.from_iterable(combinations(range(n), f)), np.int64, count * f)
-    return torch.from_numpy(flat).reshape(count, f)

@@ -15,9 +15,8 @@ from .mean import exact_mean
 def near_median(rows: Tensor, count: int) -> Tensor:
     """Return the mean of the ``count`` values nearest to the median, of sorted ``rows (n, t)``.
 
-    They are neighbours in order: a window of them moves up from the bottom while the value that
-    enters is nearer to the median than the one that leaves, so among equally near values the lower
-    ones stay. The median of an even number is the mean of the two middle values.
+    A window of them moves up from the bottom while the value that enters is nearer to the median
+    than the one that leaves, so among equally near values the lower ones stay.
     """
     n = len(rows)
     low, high = rows[(n - 1) // 2], rows[n // 2]
@@ -49,12 +48,10 @@ class MeaMed(Defense[None]):
         return Traits(mean_at_zero=True)
 
     def rows_needed(self) -> int:
-        """Return ``2 f + 1``, so that the median is a benign value."""
-        return 2 * (self.f or 0) + 1
+        return 2 * (self.f or 0) + 1  # so that the median is a benign value
 
     def tolerates(self, n: int) -> int:
-        """Return ``f``: one far value more is among the ``n - f`` that are averaged."""
-        return min(self.f or 0, (n - 1) // 2)
+        return min(self.f or 0, (n - 1) // 2)  # one more is among the n - f that are averaged
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         count = max(len(received) - (self.f or 0), 1)

@@ -18,13 +18,9 @@ def exact_mean(x: Tensor) -> Tensor:
 
 
 def mean_of(x: Tensor, rows: Tensor) -> Tensor:
-    """Return `exact_mean` of some rows (indices or bool), of which only a tile is copied at once.
-
-    The answer has its place from the start: pieces kept between the tiles would leave holes in
-    memory, each too small for the next tile.
-    """
+    """Return `exact_mean` of some rows (indices or bool), of which only a tile is copied at once."""
     dtype = x.dtype if x.is_floating_point() else torch.float64
-    out = torch.empty(x.shape[1], dtype=dtype, device=x.device)
+    out = torch.empty(x.shape[1], dtype=dtype, device=x.device)  # parts leave holes in memory
     for tile, part in tiles(x, out):
         part.copy_(exact_mean(tile[rows]))
     return out
@@ -46,11 +42,9 @@ class Mean(Defense[None]):
         return Traits(reads_sum=True, mean_at_zero=True)
 
     def tolerates(self, n: int) -> int:
-        """Return 0: one row can move the mean anywhere."""
         return 0
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Multiply weights and rows; count plainly where the weights are equal."""
         x = received.values()
         weights = view.weights
         if bool((weights == weights[0]).all()):

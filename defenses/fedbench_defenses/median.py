@@ -1,4 +1,4 @@
-"""Median of every coordinate."""
+"""Median and trimmed mean of every coordinate."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView
+from fedbench.api import Defense, ServerView, Traits
 from fedbench.core.order_statistics import by_tiles
 from fedbench.payload import Payload
 
@@ -28,20 +28,59 @@ class Median(Defense[None]):
 
     even: Literal["mean", "lower"] = "mean"
 
-    def _middle(self, n: int) -> range:
+    def _ranks(self, n: int) -> range:
         low = (n - 1) // 2
         return range(low, n // 2 + 1 if self.even == "mean" else low + 1)
 
     def tolerates(self, n: int) -> int:
-        """Return fewer than half."""
         return (n - 1) // 2
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        middle = self._middle(len(received))
-        return by_tiles(received.values(), exact_mean, ranks=middle), None
+        return by_tiles(received.values(), exact_mean, ranks=self._ranks(len(received))), None
 
     def order_weights(self, n: int) -> Tensor:
-        """Return 1 for the middle rank, or 1/2 for each of two."""
-        weights = torch.zeros(n, dtype=torch.float64)
-        weights[list(self._middle(n))] = 1.0
-        return weights / weights.sum()
+        """Return equal weights of the ranks that are averaged."""
+        return _equal_weights(self._ranks(n), n)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrimmedMean(Defense[None]):
+    """Drop the ``f`` largest and ``f`` smallest values of every coordinate, average the rest.
+
+    Ignores the clients' sizes.
+
+    Args:
+        f: Clients the server is prepared to lose on each side.
+
+    References:
+        Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+        ICML 2018, https://arxiv.org/abs/1803.01498, Definition 2.
+    """
+
+    f: int | None = None
+
+    def _ranks(self, n: int) -> range:
+        f = self.f or 0
+        return range(f, n - f)
+
+    def traits(self) -> Traits:
+        return Traits(mean_at_zero=True)
+
+    def rows_needed(self) -> int:
+        return 2 * (self.f or 0) + 1  # one row must be left
+
+    def tolerates(self, n: int) -> int:
+        return self.f or 0
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        return by_tiles(received.values(), exact_mean, ranks=self._ranks(len(received))), None
+
+    def order_weights(self, n: int) -> Tensor:
+        """Return equal weights of the ranks that are averaged."""
+        return _equal_weights(self._ranks(n), n)
+
+
+def _equal_weights(ranks: range, n: int) -> Tensor:
+    weights = torch.zeros(n, dtype=torch.float64)
+    weights[ranks.start : ranks.stop] = 1 / len(ranks)
+    return weights

@@ -1,6 +1,6 @@
-"""Multi-Krum, scored once, again after each pick, or as published attacks have it."""
+"""Krum and Multi-Krum, scored once, again after each pick, or as published attacks have it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -14,6 +14,26 @@ from .distances import krum_order, krum_picks, nearest_others, squared_distances
 from .mean import mean_of
 
 Variant = Literal["canonical", "recursive", "public"]
+
+
+def breakdown(n: int, f: int, m: int, variant: Variant) -> int:
+    """Return how many of ``n`` rows may be anything while ``m`` picks stay bounded.
+
+    Scored again, a pick is the first of a Krum on the rows that are left, ``n - m + 1`` for the
+    last one; a row that is its own neighbour leaves as many others as ``f + 1`` does.
+
+    >>> [breakdown(15, 3, m, "canonical") for m in (1, 12, 13)]
+    [5, 3, 2]
+    >>> breakdown(15, 3, 7, "recursive"), breakdown(15, 3, 12, "recursive")
+    (4, 1)
+    >>> breakdown(15, 3, 7, "public")
+    3
+    """
+    last = n if variant == "canonical" else n - m + 1
+    f += variant == "public"
+    alone = int(last >= 3)  # a single far row is nobody's only neighbour
+    bounded = f + 2 if last >= 2 * f + 5 else max(min(f + 1, last - f - 2), alone)
+    return max(min(bounded, n - m), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +75,6 @@ class MultiKrum(Defense[None]):
         return max(self.m or default, 1)
 
     def traits(self) -> Traits:
-        """Declare the mean at ``f`` 0 where all rows are then taken."""
         every = self.variant == "canonical" and self.m is None
         return Traits(detects=True, mean_at_zero=every)
 
@@ -87,28 +106,27 @@ class MultiKrum(Defense[None]):
         return chosen
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Average rows by distances of `values`: on signs and masks they count differing bits."""
         x = received.values()
         chosen = self.select(squared_distances(x))
         view.findings.kept = chosen.cpu()
         return mean_of(x, chosen), None
 
 
-def breakdown(n: int, f: int, m: int, variant: Variant) -> int:
-    """Return how many of ``n`` rows may be anything while ``m`` picks stay bounded.
+@dataclass(frozen=True, kw_only=True)
+class Krum(MultiKrum):
+    """Select the row with the least sum of squared distances to its ``n - f - 2`` nearest others.
 
-    Scored again, a pick is the first of a Krum on the rows that are left, ``n - m + 1`` for the
-    last one; a row that is its own neighbour leaves as many others as ``f + 1`` does.
+    `MultiKrum` with ``m = 1``; to score again after the only pick changes nothing, so there is no
+    recursive variant. ``public`` counts a row as a neighbour of itself. Ignores the clients' sizes.
 
-    >>> [breakdown(15, 3, m, "canonical") for m in (1, 12, 13)]
-    [5, 3, 2]
-    >>> breakdown(15, 3, 7, "recursive"), breakdown(15, 3, 12, "recursive")
-    (4, 1)
-    >>> breakdown(15, 3, 7, "public")
-    3
+    Args:
+        f: Malicious rows the server is prepared for; ``n >= 2 f + 3``.
+        variant: ``canonical``, the paper's Krum, or ``public``, that of the attacks' public code.
+
+    References:
+        Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
+        NeurIPS 2017, https://arxiv.org/abs/1703.02757, section 4.
     """
-    last = n if variant == "canonical" else n - m + 1
-    f += variant == "public"
-    alone = int(last >= 3)  # a single far row is nobody's only neighbour
-    bounded = f + 2 if last >= 2 * f + 5 else max(min(f + 1, last - f - 2), alone)
-    return max(min(bounded, n - m), 0)
+
+    m: int | None = field(default=1, init=False, repr=False)
+    variant: Literal["canonical", "public"] = "canonical"

@@ -32,18 +32,15 @@ class NNM(Prefilter):
     f: int | None = None
 
     def traits(self) -> Traits:
-        """Declare the mean at ``f`` 0, where every row becomes the mean of all."""
         return Traits(mean_at_zero=True)
 
     def rows_needed(self, rule: Defense[Any]) -> int:
         return max(rule.rows_needed(), 2 * (self.f or 0) + 1)
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
-        """Return ``f``, if the rule tolerates it: one more is in every mean, or in too many."""
-        return min(self.f or 0, rule.tolerates(n))
+        return min(self.f or 0, rule.tolerates(n))  # one more is in every mean, or in too many
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, None]:
-        """Mix the rows in one product; what is not finite spoils only its own mixtures."""
         x = received.values()
         mixed = len(x) - (self.f or 0)
         squared = squared_distances(x)

@@ -1,14 +1,15 @@
-"""Norm bounding with weak differential privacy."""
+"""Clipping by norms: norm bounding, and the prefilters that clip in front of a rule."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView, Traits
+from fedbench.api import Defense, Prefilter, ServerView, Traits
 from fedbench.core.errors import require
-from fedbench.payload import BinaryMasks, Payload, Rankings, SignBits, TopRankings
+from fedbench.core.tiling import tiles
+from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, TopRankings
 
 from .distances import combine, middle, norms
 
@@ -21,6 +22,21 @@ CONSTANT: dict[type[Payload], str] = dict.fromkeys(
 def factors(sizes: Tensor, c: float) -> Tensor:
     """Return ``min(1, c / size)``, ``(n,)`` float64, and 0 for an infinite size."""
     return torch.where(torch.isfinite(sizes), (c / sizes).clamp_max(1).nan_to_num_(1.0), 0.0)
+
+
+def clipped(received: Payload, sizes: Tensor, c: float) -> tuple[Payload, Tensor]:
+    """Return the rows, those larger than ``c`` brought to that norm, and their row numbers.
+
+    Norms are about the alphabet's middle, which replaces a row that is not finite.
+    """
+    x = received.values().to(torch.float32, copy=True)
+    rows = ((sizes > c) | torch.isinf(sizes)).nonzero()[:, 0]
+    lost = torch.isinf(sizes[rows])
+    share = factors(sizes, c)[rows].to(torch.float32)
+    for tile, origin in tiles(x, received.origin()):
+        smaller = (tile[rows] - origin) * share[:, None] + origin
+        tile[rows] = torch.where(lost[:, None], origin, smaller)
+    return FloatVectors(x), torch.arange(len(x), device=x.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +73,6 @@ class NormBound(Defense[None]):
         return Traits(randomized=noisy, shift=False, scale=own and not noisy, sharp=own)
 
     def tolerates(self, n: int) -> int:
-        """Return all but one if ``c`` is given; fewer than half if it is the median norm."""
         return n - 1 if self.c is not None else (n - 1) // 2
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
@@ -75,3 +90,79 @@ class NormBound(Defense[None]):
     def sensitivity(self, clip: float, n: int) -> float | None:
         """Return ``2 c / n``: clipping to a ball moves no two rows apart."""
         return None if self.c is None else 2 * min(self.c, clip) / n
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip(Prefilter):
+    """Replace ``x_i`` by ``x_i min(1, c / |x_i|)``, with norms about the alphabet's middle.
+
+    A row that is not finite becomes the middle.
+
+    Args:
+        c: Largest norm of a row. None: the median norm of the round's rows.
+
+    References:
+        Sun et al., "Can You Really Backdoor Federated Learning?", 2019,
+        https://arxiv.org/abs/1911.07963, norm thresholding of updates.
+    """
+
+    mixes = False
+    without: ClassVar[dict[type[Payload], str]] = CONSTANT
+
+    c: float | None = None
+
+    def __post_init__(self) -> None:
+        require("Clip.c", self.c, self.c is None or self.c > 0, "> 0")
+
+    def traits(self) -> Traits:
+        return Traits(shift=False, scale=self.c is None, sharp=self.c is None)
+
+    def tolerates(self, n: int, rule: Defense[Any]) -> int:
+        """Return rows up to which the rule sees bounded rows only, or tolerates the others."""
+        return n - 1 if self.c is not None else max((n - 1) // 2, rule.tolerates(n))
+
+    def sensitivity(self, clip: float, n: int, rule: Defense[Any]) -> float | None:
+        return None if self.c is None else rule.sensitivity(min(self.c, clip), n)
+
+    def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
+        sizes = norms(received.values(), received.origin())
+        return clipped(received, sizes, float(middle(sizes)) if self.c is None else self.c)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ARC(Prefilter):
+    """Clip the ``k = floor(2 (f / n) (n - f))`` rows of largest norm to the norm of the next one.
+
+    Norms are measured from the alphabet's middle, which also replaces a row that is not finite.
+
+    Args:
+        f: Malicious rows the server is prepared for; ``n >= 2 f + 1``.
+
+    References:
+        Allouah et al., "Adaptive Gradient Clipping for Robust Federated Learning", ICLR 2025,
+        https://arxiv.org/abs/2405.14432, adaptive robust clipping (ARC).
+    """
+
+    mixes = False
+    without: ClassVar[dict[type[Payload], str]] = CONSTANT
+
+    f: int | None = None
+
+    def _k(self, n: int) -> int:
+        f = min(self.f or 0, n)
+        return 2 * f * (n - f) // n
+
+    def traits(self) -> Traits:
+        return Traits(shift=False, mean_at_zero=True)
+
+    def rows_needed(self, rule: Defense[Any]) -> int:
+        return max(rule.rows_needed(), 2 * (self.f or 0) + 1)
+
+    def tolerates(self, n: int, rule: Defense[Any]) -> int:
+        """Return ``k``, rows brought to a benign norm, or what the rule tolerates if more."""
+        return max(self._k(n), rule.tolerates(n))
+
+    def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
+        sizes = norms(received.values(), received.origin())
+        bound = sizes.sort(descending=True).values[self._k(len(sizes))]
+        return clipped(received, sizes, float(bound))

@@ -29,25 +29,21 @@ class Oracle(Prefilter):
     real = False
 
     def traits(self) -> Traits:
-        """Declare that it is told the truth; beyond its limit the round is skipped."""
         return Traits(oracle=True, mean_at_zero=True, sharp=False)
 
     def before(self, rule: Defense[Any]) -> Chain:
         return Informed(self, rule)
 
     def rows_needed(self, rule: Defense[Any]) -> int:
-        """Return the rule's where nobody is malicious."""
         return rule.assuming(0).rows_needed()
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
         """Return the most ``f`` that the rule may be told and tolerates, as all fewer ones."""
-        f = 0
-        while f + 1 < n and self._stands(n, f + 1, rule.assuming(f + 1)):
-            f += 1
-        return f
-
-    def _stands(self, n: int, f: int, rule: Defense[Any]) -> bool:
-        return rule.rows_needed() <= n and rule.tolerates(n) >= f
+        for f in range(1, n):
+            told = rule.assuming(f)
+            if told.rows_needed() > n or told.tolerates(n) < f:
+                return f - 1
+        return max(n - 1, 0)
 
     def sensitivity(self, clip: float, n: int, rule: Defense[Any]) -> float | None:
         """Return the rule's, if it has no ``f``: another row may be another ``f``."""
@@ -62,11 +58,9 @@ class Informed(Chain, chain=True):
     """Chain behind an `Oracle`, with every ``f`` replaced by the truth of the round."""
 
     def declared(self, f: int) -> Self:
-        """Return itself: what the server is prepared for is not what it is told."""
-        return self
+        return self  # what the server is prepared for is not what it is told
 
     def most_rows(self) -> int | None:
-        """Return the rule's where nobody is malicious."""
         return self.rule.assuming(0).most_rows()
 
     def ready(self, view: ServerView) -> bool:

@@ -43,15 +43,12 @@ class RLR(Defense[None]):
         return (self.f or 0) + 1 if self.theta is None else self.theta
 
     def traits(self) -> Traits:
-        """Declare no mean at ``f`` 0: where as many go one way as the other it is turned."""
-        return Traits(shift=False)
+        return Traits(shift=False)  # no mean at f 0: of as many each way it is turned
 
     def rows_needed(self) -> int:
-        """Return ``theta``: with fewer rows everything would be turned around."""
-        return max(1, self._theta())
+        return max(1, self._theta())  # with fewer rows everything would be turned around
 
     def tolerates(self, n: int) -> int:
-        """Return 0: what is turned around is a mean."""
         return 0
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:

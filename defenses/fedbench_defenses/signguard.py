@@ -63,15 +63,14 @@ class SignGuard(Defense[None]):
     The paper's variants add a fourth feature. ``cosine`` (SignGuard-Sim): the median cosine with
     the other rows. ``distance`` (SignGuard-Dist): the median distance to them, in medians of all
     rows and at most ``high``, a bound of ours, since one row far out would set the bandwidth for
-    all. Both use all coordinates of this round; the public code compares with the last answer from
-    its third round on, and scales features. The paper leaves MeanShift's bandwidth open: here it is
-    scikit-learn's estimate, see ``quantile``.
+    all. The public code compares with the last answer from its third round on, and scales features.
 
     Args:
         low: The smallest norm, in medians.
         high: The largest norm, in medians.
         share: Coordinates whose signs are counted, as a share of all.
-        quantile: The bandwidth is the mean distance to so many of the other rows, as a share.
+        quantile: MeanShift's bandwidth, which the paper leaves open: the mean distance to so many
+            of the other rows, as a share.
         similarity: off, cosine or distance.
 
     References:
@@ -96,12 +95,10 @@ class SignGuard(Defense[None]):
         require("SignGuard.similarity", self.similarity, self.similarity in names, f"in {names}")
 
     def traits(self) -> Traits:
-        """Declare no shift: signs are those of ``x - origin``."""
         return Traits(randomized=self.share < 1, detects=True, shift=False)
 
     def tolerates(self, n: int) -> int:
-        """Return fewer than half: then the median norm, which nothing exceeds, is a benign one."""
-        return (n - 1) // 2
+        return (n - 1) // 2  # then the median norm, which nothing exceeds, is a benign one
 
     def _alike(self, x: Tensor, origin: Tensor, finite: Tensor, key: Key) -> Tensor:
         alike = torch.zeros_like(finite)
@@ -127,7 +124,6 @@ class SignGuard(Defense[None]):
         return torch.empty(int(finite.sum()), 0, dtype=torch.float64, device=x.device)
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        """Filter by norms and signs, then clip and average."""
         x = received.values()
         origin = received.origin()
         lengths = norms(x, origin)

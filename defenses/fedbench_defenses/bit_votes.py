@@ -1,0 +1,162 @@
+"""Votes of bits: no client moves the log-odds far, or it is said how many could overturn them."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Defense, ServerView, Traits
+from fedbench.core.errors import require
+from fedbench.core.tiling import column_sums
+from fedbench.payload import BinaryMasks, Payload, SignBits
+from fedbench.protocols.fsl import FailureBound
+
+from .distances import middle
+from .mean import exact_mean
+
+
+def bits_of(received: Payload) -> Tensor:
+    """Return the bits ``(n, d)`` bool of masks or signs."""
+    assert isinstance(received, SignBits | BinaryMasks)
+    return received.positive if isinstance(received, SignBits) else received.mask
+
+
+def ones_of(received: Payload) -> Tensor:
+    """Return how many of the rows say 1, ``(d,)`` float64."""
+    return column_sums(bits_of(received), torch.int32).to(torch.float64)
+
+
+def as_values(theta: Tensor, received: Payload) -> Tensor:
+    """Return ``(k,)`` values of the probabilities ``theta (d,)`` of a 1, and the mean of floats."""
+    if isinstance(received, SignBits):
+        return 2 * theta - 1
+    assert isinstance(received, BinaryMasks)
+    rest = exact_mean(received.rest).to(theta)
+    return torch.cat([2 * theta - 1 if received.signed else theta, rest])
+
+
+def pseudo_count(n: int, c: float) -> float:
+    """Return the least ``a`` for which one of ``n`` bits moves ``logit((s + a) / (n + 2 a))`` by c.
+
+    From ``s`` to ``s + 1`` it moves by ``g(s + a) + g(n - 1 - s + a)`` with ``g(u) = ln(1 + 1/u)``.
+    ``g`` is convex, so the sum is largest at the ends, ``s = 0`` and ``n - 1``: there it is ``ln((a
+    + 1) / a) + ln((n + a) / (n - 1 + a))``, which falls as ``a`` grows. That it is ``c`` is a
+    quadratic equation in ``a`` with one positive root.
+
+    >>> a = pseudo_count(10, 0.5)
+    >>> round(math.log((a + 1) / a) + math.log((10 + a) / (9 + a)), 12)
+    0.5
+    """
+    more = math.expm1(c)
+    b = more * (n - 1) - 2
+    root = math.sqrt(b * b + 4 * more * n)
+    return 2 * n / (b + root) if b > 0 else (root - b) / (2 * more)  # neither subtracts
+
+
+def votes_to_overturn(ones: Tensor, n: int) -> Tensor:
+    """Return how many of ``n`` rows must change their bit to overturn the majority.
+
+    A change moves ``|2 s - n|`` by 2 at most, and a tie overturns: ``ceil(|2 s - n| / 2)``.
+
+    >>> votes_to_overturn(torch.tensor([5.0, 4.0, 3.0, 2.0]), 5).tolist()
+    [3.0, 2.0, 1.0, 1.0]
+    """
+    return ((2 * ones - n).abs() / 2).ceil()
+
+
+def failure_notes(ones: Tensor, n: int, f: int) -> dict[str, float | int | str | bool]:
+    """Return `FailureBound` of ``n`` rows that agree as those with these ones ``(d,)`` do."""
+    agree = float((torch.maximum(ones, n - ones).double() / n).mean())
+    bound = FailureBound(n=n, p=agree, alpha=min(f / n, 1.0))
+    return {"failure_bound": bound.cantelli, "failure_bound_valid": bound.valid}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOddsCap(Defense[None]):
+    """Compute ``theta = (s + a) / (n + 2 a)`` for ``s`` ones of ``n``: a bit moves ``logit`` by c.
+
+    ``a`` is the smallest pseudo-count for which no bit moves the log-odds of a coordinate by more
+    than ``c``, see `pseudo_count`; so ``m`` colluders move them by at most ``m c``, whatever they
+    send, where the log-odds of a plain share are infinite if all agree. It is the mean of FedPM's
+    Beta posterior with a prior of ``a`` ones and ``a`` zeros. Shares only shrink to 1/2, so a
+    protocol that takes the majority of the answer gets the plain vote. Floats beside the bits are
+    averaged. Ignores the clients' sizes.
+
+    Args:
+        c: Largest distance by which one client may move the log-odds of a coordinate, in nats.
+
+    References:
+        None: proposed here. The posterior is that of Isik et al., "Sparse Random Networks for
+        Communication-Efficient Federated Learning", ICLR 2023, https://arxiv.org/abs/2209.15328.
+    """
+
+    accepts = (BinaryMasks, SignBits)
+
+    c: float = 0.5
+
+    def __post_init__(self) -> None:
+        # A majority of one bit moves a share by c / 8, which float32 must tell from 1/2.
+        require("LogOddsCap.c", self.c, 1e-6 <= self.c <= 100, "in [1e-6, 100]")
+
+    def traits(self) -> Traits:
+        return Traits(reads_sum=True, shrinks=True, shift=False, scale=False)
+
+    def tolerates(self, n: int) -> int:
+        return 0  # bits are bounded by themselves, but floats beside them are averaged
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        n = len(received)
+        a = pseudo_count(n, self.c)
+        view.findings.notes["pseudo_count"] = a
+        return as_values((ones_of(received) + a) / (n + 2 * a), received), None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VoteMargin(Defense[None]):
+    """Compute the mean of the bits, and the share of coordinates that no ``f`` rows can overturn.
+
+    `findings` certify a coordinate with ``s`` ones of ``n`` bits exactly if ``|2 s - n| > 2 f``:
+    whichever ``f`` of the rows are malicious, and whatever they would have sent instead, the
+    majority is strictly the same. (For the same majority of the other ``n - f`` rows alone
+    ``> f`` would do.) A tie counts as overturned. ``margin`` is the median over coordinates of the
+    votes that must change.
+
+    `FailureBound` is the probability before a round that votes fail, if the clients vote
+    independently and the malicious ones against the rest (F4: void where ``failure_bound_valid`` is
+    false). Its ``p`` is estimated by the share of rows, malicious ones included, that agree with
+    the majority. The certificate holds after the round, also against colluders.
+
+    With a protocol that takes the majority of the answer it is the plain vote. Floats are averaged,
+    and not certified. Ignores the clients' sizes.
+
+    Args:
+        f: Malicious rows the server is prepared for.
+
+    References:
+        None: proposed here. The bound is from the FSL paper, https://arxiv.org/abs/2110.04350,
+        appendix A.2.
+    """
+
+    accepts = (BinaryMasks, SignBits)
+
+    f: int | None = None
+
+    def traits(self) -> Traits:
+        return Traits(reads_sum=True, mean_at_zero=True, reports=True)
+
+    def rows_needed(self) -> int:
+        return (self.f or 0) + 1
+
+    def tolerates(self, n: int) -> int:
+        return 0  # bits are bounded by themselves, but floats beside them are averaged
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        n = len(received)
+        f = self.f or 0
+        ones = ones_of(received)
+        missing = votes_to_overturn(ones, n)
+        certified = float((missing > f).double().mean())
+        view.findings.notes |= {"certified": certified, "margin": float(middle(missing))}
+        view.findings.notes |= failure_notes(ones, n, f)
+        return as_values(ones / n, received), None

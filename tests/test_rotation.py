@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy.linalg import hadamard as sylvester
 
 from fedbench.core.blocks import block_norms, block_sizes, block_sums, spread
-from fedbench.core.hadamard import hadamard, offsets, rotate, signs, unrotate
-from fedbench.core.lloyd_max import centroids, edges
+from fedbench.core.hadamard import centroids, edges, hadamard, offsets, rotate, signs, unrotate
 from fedbench.core.rng import Key
 
 SEEDS = torch.tensor([[3], [-7]])

@@ -88,8 +88,8 @@ class GeometricMedian(Defense[None]):
         share = torch.zeros_like(lengths)
         for taken in range(self.iterations + 1):
             step, gradient = objective.step(share)
-            # F(z) - F(z*) <= |g| |z - z*| as F is convex, with g any subgradient at z, and n |z - z*|
-            # <= F(z) + F(z*) by the triangle inequality; RFA's is no less than the distances.
+            # F(z) - F(z*) <= |g| |z - z*| as F is convex, with any subgradient g at z, and
+            # n |z - z*| <= F(z) + F(z*) by the triangle inequality; RFA's F is no less.
             gap = 2 * gradient / len(g)
             if gap <= self.tolerance or taken == self.iterations or not bool(step.any()):
                 break

@@ -34,8 +34,7 @@ class Knowledge:
     state: bool = False
 
     def __str__(self) -> str:
-        extras = (" + defense" if self.defense else "") + (" + state" if self.state else "")
-        return self.tier + extras
+        return self.tier + " + defense" * self.defense + " + state" * self.state
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -48,8 +47,12 @@ class Knowledge:
         'colluders + state'
         """
         tier, *extras = text.replace(" ", "").split("+")
-        legal = tier in TIERS and set(extras) <= {"defense", "state"}
-        legal = legal and len(set(extras)) == len(extras)
+        legal = tier in TIERS and sorted(extras) in (
+            [],
+            ["defense"],
+            ["state"],
+            ["defense", "state"],
+        )
         rule = "own, colluders or all, each with or without +defense and +state"
         require("--knowledge", text, legal, rule)
         return cls(tier, "defense" in extras, "state" in extras)  # type: ignore[arg-type]
@@ -73,13 +76,13 @@ class Local:
 
     Args:
         tree: The tree that it received, to be trained.
-        before: The tree that the server sent to all clients of the last round, which anybody can
-            hear; None in the first, and where each client is sent its own, however many came.
+        before: The tree that the server sent to all clients of the last round; None in the first,
+            and where each client is sent its own.
         part: Its number among the adversary's clients, from 0; the same in every round.
         parts: Number of clients that the adversary has.
         step: Round, from 0.
         key: Randomness of this client.
-        classes: Number of labels of the task, whichever of them this client has samples of.
+        classes: Number of labels of the task.
     """
 
     tree: Tree
@@ -101,10 +104,9 @@ class Oracle:
 
     Args:
         rule: The defense, with its parameters.
-        ask: Function of ``m`` messages of the adversary and a draw of randomness: the aggregate of
-            a snapshot of the rule, its memory included, of these and the benign messages. The draw
-            is never that of the server, and the rule's state is left as it was. For an attack that
-            may not read the benign messages its own honest ones, and its sizes, stand in for them.
+        ask: Function of ``m`` messages of the adversary and a draw of randomness, never the
+            server's: the aggregate of a snapshot of the rule, its memory included, of these and the
+            benign messages. For an attack that may not read those its own honest ones stand in.
         queries: Number of queries so far.
     """
 
@@ -170,8 +172,7 @@ class Attack:
     @property
     def idle(self) -> bool:
         """True if it overrides nothing: the clean run, whose malicious clients behave."""
-        hooks = ("poison", "wrap_grad", "craft")
-        return all(getattr(type(self), hook) is getattr(Attack, hook) for hook in hooks)
+        return not self.trains and type(self).craft is Attack.craft
 
     def needs(self) -> Knowledge:
         """Return the knowledge that it needs."""
@@ -180,8 +181,7 @@ class Attack:
     @property
     def trains(self) -> bool:
         """True if its clients train otherwise than honest ones: they then do both."""
-        hooks = ("poison", "wrap_grad")
-        return any(getattr(type(self), hook) is not getattr(Attack, hook) for hook in hooks)
+        return type(self).poison is not Attack.poison or self.wraps
 
     @property
     def wraps(self) -> bool:
@@ -189,10 +189,7 @@ class Attack:
         return type(self).wrap_grad is not Attack.wrap_grad
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
-        """Return the training data of a malicious client: ``(N, C, H, W)`` normalised, and labels.
-
-        They are of the types of ``xs`` and ``ys``, at least one image, and finite.
-        """
+        """Return a malicious client's data, ``(N, C, H, W)`` normalised and finite, and labels."""
         return xs, ys
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
@@ -202,8 +199,8 @@ class Attack:
     def trigger(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, int] | None:
         """Return test images ``(N', C, H, W)`` of a backdoor, and the label it wants for them.
 
-        They are made of held-out images ``xs (N, C, H, W)``, normalised, without those that truly
-        have that label, and finite. None for attacks that only do damage.
+        They are made of held-out images ``xs (N, C, H, W)``, normalised, that do not truly have
+        that label. None for attacks that only do damage.
         """
         return None
 
@@ -211,7 +208,6 @@ class Attack:
         """Return the ``m`` messages that are sent instead, or raw bytes for each of them.
 
         The default is its own training, compressed as the protocol does. A message may hold NaN
-        where its alphabet can; ``--server-checks finite`` rejects it, and the record's flags say
-        if that became of most.
+        where its alphabet can; ``--server-checks finite`` rejects it.
         """
         return view.compress(view.trained) if self.trains else view.own, memory

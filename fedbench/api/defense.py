@@ -39,10 +39,8 @@ class ServerView:
         step: Round, from 0.
         key: Randomness of the server.
         expected: Rows that a round has on average; 0: as many as came.
-        ids: ``(n,)`` int64, pseudonyms of the rows' clients, which stay for the run and say nothing
-            else. By default the numbers of the rows.
-        root: One row, the message of a client that holds the server's root data; only for a rule
-            that needs it (`Traits.root`).
+        ids: ``(n,)`` int64, pseudonyms of the rows' clients for the run. By default row numbers.
+        root: One row, a message from the server's root data; only for a rule with `Traits.root`.
         truth: ``(n,)`` bool, the malicious rows; only for a rule with `Traits.oracle`.
         findings: Object that the rule writes its findings into.
     """
@@ -141,9 +139,8 @@ class Stage:
         for other, why in self.without.items():
             if issubclass(alphabet, other):
                 return why
-        if issubclass(alphabet, self.accepts):
-            return None
-        return f"works on {', '.join(kind.__name__ for kind in self.accepts)}"
+        names = ", ".join(kind.__name__ for kind in self.accepts)
+        return None if issubclass(alphabet, self.accepts) else f"works on {names}"
 
     def declared(self, f: int) -> Self:
         """Return it with an ``f`` that was left open filled in."""
@@ -151,9 +148,7 @@ class Stage:
 
     def assuming(self, f: int) -> Self:
         """Return it with this ``f``, whatever it was; itself if it has none."""
-        if not hasattr(self, "f"):
-            return self
-        return dataclasses.replace(self, f=f)  # type: ignore[type-var]  # plug-ins are dataclasses
+        return dataclasses.replace(self, f=f) if hasattr(self, "f") else self  # type: ignore[type-var]
 
 
 class Defense(Stage, ABC, Generic[State]):
@@ -184,8 +179,7 @@ class Defense(Stage, ABC, Generic[State]):
     def ready(self, view: ServerView) -> bool:
         """Return whether it is defined for these rows; if not, the server skips the round."""
         n = len(view.weights)
-        most = self.most_rows()
-        return self.rows_needed() <= n and (most is None or n <= most)
+        return self.rows_needed() <= n <= (self.most_rows() or n)
 
     @abstractmethod
     def tolerates(self, n: int) -> int:

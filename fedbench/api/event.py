@@ -6,9 +6,8 @@ from dataclasses import dataclass
 class DpEvent:
     """Event of releasing something: a frozen dataclass, equal and hashed by value.
 
-    It says what happened; `fedbench.privacy.accountants.price` says what that costs. A mechanism of
-    your own may use the events of `fedbench.privacy.events`, or bring one with an accountant of
-    its own (``price.register``).
+    A mechanism of your own may use the events of `fedbench.privacy.events`, or bring one with an
+    accountant of its own (``fedbench.privacy.accountants.price.register``).
     """
 
 

@@ -1,13 +1,12 @@
 """Calls of plug-ins, whose errors are named and whose answers are checked.
 
-A plug-in is foreign code. An exception in one of its hooks becomes a `PluginError`, one line that
-names plug-in, package, hook, round and clients. Three things pass unchanged: Ctrl-C; a
-`ConfigError` of a hook that is called before the first round, in which a plug-in tells the user
-what to change; and a `PluginError` of another plug-in.
+An exception in a hook becomes a `PluginError`, one line that names plug-in, package, hook, round
+and clients. Three things pass unchanged: Ctrl-C; a `ConfigError` of a hook that is called before
+the first round, in which a plug-in tells the user what to change; a `PluginError` of another one.
 
 The form is checked: types, shapes, counts. A number that is not finite is refused in images, where
-it can only be a mistake; an adversary or a diverging model may well produce one in messages,
-gradients, updates and aggregates, where the record's flags report it.
+it can only be a mistake; elsewhere an adversary or a diverging model may well produce one, and the
+record's flags report it.
 """
 
 from __future__ import annotations
@@ -52,14 +51,21 @@ def in_round(step: int) -> Iterator[None]:
         raise
 
 
+def _alike(answer: object, tensor: Tensor) -> bool:
+    return isinstance(answer, Tensor) and answer.shape == tensor.shape
+
+
+def _shapes(tree: Tree) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(leaf.shape) for name, leaf in tree.items()}
+
+
 def broadcast(
     protocol: object, shared: object, state: Any, clients: Sequence[int], key: Any
 ) -> Payload:
     """Call `Protocol.broadcast` and require one message, or one for each client."""
     hook = Hook(protocol, "broadcast")
     sent: Payload = hook.returned(Payload, shared, state, clients, key)
-    rule = f"1 message, or {len(clients)}"
-    hook.must(len(sent) in (1, len(clients)), rule, len(sent))
+    hook.must(len(sent) in (1, len(clients)), f"1 message, or {len(clients)}", len(sent))
     return sent
 
 
@@ -83,8 +89,7 @@ def on_updates(
     """Call `Mechanism.on_updates` and require rows of the same shape, and the next state."""
     hook = Hook(mechanism, "on_updates")
     answer, after = hook.pair(updates, reference, keys, state)
-    good = isinstance(answer, Tensor) and answer.shape == updates.shape
-    hook.must(good, f"updates {tuple(updates.shape)} and its state", answer)
+    hook.must(_alike(answer, updates), f"updates {tuple(updates.shape)} and its state", answer)
     return answer, after
 
 
@@ -103,8 +108,7 @@ def on_aggregate(
     """Call `Mechanism.on_aggregate` and require as many numbers, and the next state."""
     hook = Hook(mechanism, "on_aggregate", view.step)
     answer, after = hook.pair(mean, received, view, key, state)
-    good = isinstance(answer, Tensor) and answer.shape == mean.shape
-    hook.must(good, f"{tuple(mean.shape)} numbers and its state", answer)
+    hook.must(_alike(answer, mean), f"{tuple(mean.shape)} numbers and its state", answer)
     return answer, after
 
 
@@ -129,10 +133,7 @@ def split(
 def poison(
     attack: Attack, images: Tensor, labels: Tensor, local: Local, client: int
 ) -> tuple[Tensor, Tensor]:
-    """Call `Attack.poison` and require finite images of the same form, and labels that exist.
-
-    Images are data: NaN in them is a mistake, not divergence.
-    """
+    """Call `Attack.poison` and require finite images of the same form, and labels that exist."""
     hook = Hook(attack, "poison", local.step, (client,))
     x, y = hook.pair(images, labels, local)
     _must_be_images(hook, x, images)
@@ -140,9 +141,8 @@ def poison(
     good = isinstance(y, Tensor) and y.dtype == labels.dtype and y.shape == x.shape[:1]
     hook.must(good and y.device == labels.device, f"labels ({len(x)},) of {labels.dtype}", y)
     low, high = (int(label) for label in y.aminmax())
-    hook.must(
-        low >= 0 and high < local.classes, f"labels from 0 to {local.classes - 1}", (low, high)
-    )
+    good = low >= 0 and high < local.classes
+    hook.must(good, f"labels from 0 to {local.classes - 1}", (low, high))
     return x.detach(), y
 
 
@@ -157,10 +157,7 @@ def _must_be_images(hook: Hook, x: object, like: Tensor) -> None:
 
 
 def wrap_grad(attack: Attack, gradient: Gradient, *, local: Local, client: int) -> Grad:
-    """`Attack.wrap_grad`, whose function must return a gradient of the tree that it was given.
-
-    A gradient may be NaN: the training of a malicious client may diverge as anybody's.
-    """
+    """Call `Attack.wrap_grad` and require a function that returns gradients of its tree."""
     hook = Hook(attack, "wrap_grad", local.step, (client,))
     theirs = hook(gradient, local)
     hook.must(callable(theirs), "a function (tree, x, y, key) -> gradient", theirs)
@@ -169,9 +166,7 @@ def wrap_grad(attack: Attack, gradient: Gradient, *, local: Local, client: int) 
         with hook:
             out = theirs(tree, x, y, key)
         hook.must(is_tree(out), "a function whose answer is a dict of tensors", out)
-        wanted = {name: tuple(leaf.shape) for name, leaf in tree.items()}
-        got = {name: tuple(leaf.shape) for name, leaf in out.items()}
-        hook.must(got == wanted, "a gradient with the shapes of the tree", _differing(got, wanted))
+        _must_have_shapes(hook, out, _shapes(tree), "a gradient with the shapes of the tree")
         return dict(out)
 
     return grad
@@ -180,11 +175,8 @@ def wrap_grad(attack: Attack, gradient: Gradient, *, local: Local, client: int) 
 def wrapped(wrap: Any, gradient: Gradient) -> Grad:
     """Return the clients' gradient; ``wrap`` may be a `wrap_grad` of a mechanism or an attack."""
     owner = getattr(wrap, "__self__", None)
-    if owner is None:
-        own: Grad = wrap(gradient)
-        return own
     hook = Hook(owner, "wrap_grad")
-    grad: Grad = hook(gradient)
+    grad: Grad = wrap(gradient) if owner is None else hook(gradient)
     hook.must(callable(grad), "a function (tree, x, y, key) -> gradient", grad)
     return grad
 
@@ -204,28 +196,23 @@ def model(protocol: object, shapes: Mapping[str, tuple[int, ...]], *args: Any) -
     good = len(ensemble) > 0 and all(map(is_tree, ensemble))
     hook.must(good, "a dict of tensors, or a list of some", answer)
     for tree in ensemble:
-        got = {name: tuple(leaf.shape) for name, leaf in tree.items()}
-        hook.must(got == shapes, "the network's parameters", _differing(got, shapes))
+        _must_have_shapes(hook, tree, shapes, "the network's parameters")
     return answer
 
 
-def _differing(
-    got: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]
-) -> tuple[str, object, object]:
-    """Return the first name whose shapes differ, with both shapes."""
+def _must_have_shapes(
+    hook: Hook, tree: Tree, wanted: Mapping[str, tuple[int, ...]], rule: str
+) -> None:
+    got = _shapes(tree)
     for name in (*wanted, *got):
-        if got.get(name) != wanted.get(name):
-            return name, got.get(name), wanted.get(name)
-    return "", None, None
+        shapes = (got.get(name), wanted.get(name))
+        hook.must(shapes[0] == shapes[1], rule, (name, *shapes))
 
 
 def trigger(
     attack: Attack, images: Tensor, labels: Tensor, classes: int
 ) -> tuple[Tensor, int] | None:
-    """Call `Attack.trigger` and require None, or finite images and a label that exists.
-
-    There may be no more images than there are that are not of the target class.
-    """
+    """Call `Attack.trigger` and require None, or finite images and a label that exists."""
     hook = Hook(attack, "trigger")
     answer = hook(images.clone(), labels.clone())
     if answer is None:
@@ -249,7 +236,13 @@ def craft(hook: Hook, view: AttackView, memory: Any, honest: Payload) -> tuple[l
     """
     sent, memory = hook.pair(view, memory)
     if isinstance(sent, Payload):
-        packets = _encoded(hook, sent, honest)
+        with hook:
+            try:
+                require_same_form(honest, sent)
+                sent.check()
+            except IllegalPayloadError as error:
+                raise hook.wrong(f"must return legal messages: {line(str(error))}") from error
+            packets = sent.encode()
     else:
         good = type(sent) is list and all(type(data) is bytes for data in sent)
         hook.must(good, "(messages or a list of bytes, memory)", sent)
@@ -258,23 +251,10 @@ def craft(hook: Hook, view: AttackView, memory: Any, honest: Payload) -> tuple[l
     return packets, memory
 
 
-def _encoded(hook: Hook, sent: Payload, honest: Payload) -> list[Packet]:
-    with hook:
-        try:
-            require_same_form(honest, sent)
-            sent.check()
-        except IllegalPayloadError as error:
-            raise hook.wrong(f"must return legal messages: {line(str(error))}") from error
-        return sent.encode()
-
-
 def aggregate(
     rule: Defense[Any], received: Payload, state: Any, view: ServerView
 ) -> tuple[Tensor, Any]:
-    """Call `Defense.aggregate` and require ``(k,)`` real numbers, and the next state.
-
-    They need not be finite. Its findings must be notes, and a bool for each row.
-    """
+    """Call `Defense.aggregate` and require ``(k,)`` real numbers, findings and the next state."""
     hook = Hook(rule, "aggregate", view.step)
     answer, after = hook.pair(received, state, view)
     k = received.take([]).values().shape[1]
@@ -283,18 +263,14 @@ def aggregate(
     hook.must(not answer.requires_grad, "numbers without a graph (detach them)", "requires_grad")
     rows = view.findings.kept
     good = isinstance(rows, Tensor) and rows.dtype == torch.bool and rows.shape == (len(received),)
-    if rows is not None and not good:
+    if not (rows is None or good):
         raise hook.wrong(f"must find {len(received)} bools of rows, got {shown(rows)}")
     legible_notes(hook, view.findings.notes)
     return answer, after
 
 
 def legible_notes(hook: Hook, notes: Mapping[str, Note]) -> dict[str, Note]:
-    """Return the notes of a round for JSON, which has no NaN and no infinity.
-
-    At most `NOTES` numbers, texts and bools; texts of at most `LETTERS` characters, integers of at
-    most 64 bits.
-    """
+    """Return the notes of a round for JSON, which has no NaN; integers have at most 64 bits."""
     rule = f"note at most {NOTES} numbers, bools and texts of at most {LETTERS} characters"
     if not isinstance(notes, dict) or len(notes) > NOTES:
         raise hook.wrong(f"must {rule}, got {shown(notes)}")
@@ -326,11 +302,11 @@ def legible_trace(
         good = type(pair) is tuple and len(pair) == 2
         if not (good and all(isinstance(x, float | int) for x in pair)):
             raise hook.wrong(f"must {rule}, got {shown(pair)}")
-    return [(_finite(strength), _finite(sought)) for strength, sought in trace]
 
+    def finite(x: float) -> float | None:
+        return float(x) if math.isfinite(x) else None
 
-def _finite(x: float) -> float | None:
-    return float(x) if math.isfinite(x) else None
+    return [(finite(strength), finite(sought)) for strength, sought in trace]
 
 
 def copied(plugin: object, hook: str, state: Any) -> Any:

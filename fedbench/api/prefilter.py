@@ -16,9 +16,8 @@ from fedbench.payload import FloatVectors, Payload, Spec
 class Prefilter(Stage, ABC):
     """Transformation of rows in front of a rule, as in ``nnm:f=2+multi-krum:f=2``.
 
-    What comes out is a message again, or real rows (`FloatVectors`) where it mixed some. A field
-    ``f`` left at None is filled as that of a rule. `Traits.mean_at_zero` says here that with ``f``
-    0 it changes no mean.
+    A field ``f`` left at None is filled as that of a rule. `Traits.mean_at_zero` says here that
+    with ``f`` 0 it changes no mean.
     """
 
     mixes: ClassVar[bool] = True  # is a row that comes out made of several?
@@ -111,19 +110,18 @@ class Chain(Defense[Any], chain=True):
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
         """Transform the rows, then aggregate the result."""
         passed, rows = transform(self.first, received, view)
-        origin = received.origin() if self.first.real else None
-        if origin is not None and bool(origin.any()):  # reals have their middle at 0
+        origin = received.origin()
+        moves = self.first.real and bool(origin.any())  # reals have their middle at 0
+        if moves:
             passed = FloatVectors(passed.values() - origin)
-            view = view if view.root is None else view.about(origin)
-        else:
-            origin = None
+            view = view.about(origin)
         if rows is None:
             alike = torch.ones(len(passed), dtype=torch.float64)
             inner = dataclasses.replace(view.asked(), weights=alike, ids=alike[:0], truth=None)
         else:
             inner = view.take(rows.cpu())
         out, state = hooks.aggregate(self.rule, passed, state, inner)
-        if origin is not None:
+        if moves:
             out = out + origin
         view.findings.notes |= inner.findings.notes
         if rows is not None and self.traits().detects:
@@ -136,11 +134,7 @@ class Chain(Defense[Any], chain=True):
 def transform(
     prefilter: Prefilter, received: Payload, view: ServerView
 ) -> tuple[Payload, Tensor | None]:
-    """Call `Prefilter.transform`; return messages, and None or the row that each of them was.
-
-    Raises:
-        PluginError: it returned something else.
-    """
+    """Call `Prefilter.transform`; return messages, and None or the row that each of them was."""
     hook = hooks.Hook(prefilter, "transform", view.step)
     passed, rows = hook.pair(received, view)
     hook.must(isinstance(passed, Payload), "messages and their rows", passed)

@@ -70,9 +70,7 @@ def error_line(error: BaseException) -> str:
     >>> error_line(ValueError("one line" + chr(10) + "and another"))
     'ValueError: one line and another'
     """
-    text = message_of(error)
-    name = type(error).__name__
-    return line(f"{name}: {text}" if text else name)
+    return line(f"{type(error).__name__}: {message_of(error)}".removesuffix(": "))
 
 
 def message_of(error: BaseException) -> str:
@@ -101,31 +99,20 @@ def shown(x: object) -> str:
         return f"a tensor {tuple(x.shape)} of {x.dtype}"
     if x is None or type(x) in (int, float, bool, str, bytes):
         return line(repr(x)[:60])
-    if type(x) in (tuple, list, dict):
-        assert isinstance(x, tuple | list | dict)
-        if type(x) is tuple and 0 < len(x) <= 3:
-            return f"({', '.join(map(shown, x))})"
-        return f"a {type(x).__name__} of {len(x)}"
-    return line(f"a {type(x).__name__}")
+    if type(x) is tuple and 0 < len(x) <= 3:
+        return f"({', '.join(map(shown, x))})"
+    size = f" of {len(x)}" if type(x) in (tuple, list, dict) else ""  # type: ignore[arg-type]
+    return line(f"a {type(x).__name__}{size}")
 
 
 @dataclass(frozen=True, eq=False)
 class Hook:
-    """One method of a plug-in, in a round and for some clients.
+    """One method of a plug-in: called, it calls that; ``with`` it, errors name the plug-in."""
 
-    Called, it calls the method; as a context it names whatever is raised inside.
-
-    Args:
-        plugin: The plug-in, or its class where it is being made.
-        name: The method.
-        step: Round, from 0; None outside of one.
-        clients: Clients that the call is for.
-    """
-
-    plugin: object
+    plugin: object  # or its class where it is being made
     name: str
-    step: int | None = None
-    clients: Sequence[int] = ()
+    step: int | None = None  # round, from 0; None outside of one
+    clients: Sequence[int] = ()  # that the call is for
 
     def __call__(self, *args: Any) -> Any:
         """Return the answer of the method, unchecked."""
@@ -133,27 +120,18 @@ class Hook:
             return getattr(self.plugin, self.name)(*args)
 
     def __enter__(self) -> None:
-        """Enter the hook, which needs no preparation."""
+        pass
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None or self.passes(error):
-            return
+    def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(error, PluginError):
             error.step = self.step if error.step is None else error.step
-            return
-        raise self.wrong(f"raised {error_line(error)}{within(self.plugin, trace)}") from error
+        elif error is not None and not self.passes(error):
+            raise self.wrong(f"raised {error_line(error)}{within(self.plugin, trace)}") from error
 
     def passes(self, error: BaseException) -> bool:
         """Return whether an error is not the plug-in's fault: the user's to mend, or Ctrl-C.
 
-        A `ConfigError` of a hook of a round is a fault, for nobody could know before. Where Ctrl-C
-        is ignored, as in the workers of a sweep, only a plug-in raises `KeyboardInterrupt`;
-        elsewhere nobody can tell.
+        Where Ctrl-C is ignored, as in the workers of a sweep, only a plug-in interrupts.
         """
         if isinstance(error, KeyboardInterrupt):
             return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN

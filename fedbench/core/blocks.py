@@ -20,11 +20,7 @@ def block_sizes(d: int, largest: int) -> tuple[int, ...]:
 
 
 def runs(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Group neighbours of equal size: ``(count, size)``, in order.
-
-    >>> runs((8, 8, 4, 8))
-    [(2, 8), (1, 4), (1, 8)]
-    """
+    """Group neighbours of equal size: ``(count, size)``, in order."""
     return [(len(list(run)), size) for size, run in groupby(sizes)]
 
 

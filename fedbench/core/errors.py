@@ -1,5 +1,6 @@
 """Errors of users and plug-ins: the command line prints them in one line and exits 2."""
 
+import difflib
 import re
 from collections.abc import Iterable
 
@@ -17,10 +18,7 @@ class ConfigError(FedbenchError):
 
 
 class Unavailable(ConfigError):
-    """Something that this machine lacks and another may have: a device, data, a package.
-
-    A sweep plays runs again that failed for lack of it.
-    """
+    """Something that this machine lacks and another may have, on which a sweep plays again."""
 
 
 class Incompatible(ConfigError):
@@ -40,23 +38,15 @@ class IllegalPayloadError(FedbenchError):
 
 
 class PluginError(FedbenchError):
-    """A plug-in that raised or returned something illegal; the cause has the traceback.
-
-    Args:
-        plugin: Kind, name and package.
-        hook: Method of the plug-in.
-        problem: What was wrong, "raised ..." or "must return ...".
-        step: Round, from 0; None outside of one.
-        clients: Clients that the call was for.
-    """
+    """A plug-in that raised or returned something illegal; the cause has the traceback."""
 
     def __init__(
         self,
-        plugin: str,
-        hook: str,
-        problem: str,
-        step: int | None = None,
-        clients: tuple[int, ...] = (),
+        plugin: str,  # kind, name and package
+        hook: str,  # its method
+        problem: str,  # "raised ..." or "must return ..."
+        step: int | None = None,  # round, from 0; None outside of one
+        clients: tuple[int, ...] = (),  # that the call was for
     ) -> None:
         super().__init__(plugin, hook, problem, step, clients)
         self.plugin = plugin
@@ -102,11 +92,17 @@ def few(names: Iterable[object], most: int = 8) -> str:
     return f"{', '.join(texts[:most])}, ... ({len(texts)} in all)"
 
 
+def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return what a wrong name was meant to be, in words, or what is to be said otherwise."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else otherwise
+
+
 def one_line(text: str, most: int = LONGEST) -> str:
     r"""Return a text as one line that is safe to print on a terminal, of at most ``most`` letters.
 
-    Control characters, which foreign files may hold, are written as escapes. Long words and long
-    lines lose their middle: the subject stands first and the remedy last.
+    Control characters become escapes. Long words and lines lose their middle: the subject stands
+    first and the remedy last.
 
     >>> one_line("a\x1b[31m\n b")
     'a\\x1b[31m b'

@@ -14,11 +14,7 @@ _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){32}""")
 
 
 def writable(folder: Path) -> None:
-    """Raise before hours of work if a folder cannot be written; leave nothing behind.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Raise `ConfigError` before hours of work if a folder cannot be written; leave it as is."""
     absent: list[Path] = []
     try:
         absent = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
@@ -35,35 +31,27 @@ def writable(folder: Path) -> None:
 
 
 def cache_folder(name: str) -> Path:
-    """Return the folder of that name in the user's caches; it need not exist.
-
-    Raises:
-        RuntimeError: the user has no known home folder.
-    """
+    """Return a folder of the user's caches, which need not exist; `RuntimeError` without a home."""
     given = os.environ.get("XDG_CACHE_HOME")
     return (Path(given) if given else Path.home() / ".cache") / "fedbench" / name
 
 
 def _unwritable(folder: Path, error: OSError | ValueError) -> ConfigError:
-    reason = error.strerror if isinstance(error, OSError) else None
-    return ConfigError(
-        f"--out must be a folder that can be written, got {str(folder)!r} "
-        f"({reason or error}); choose another one"
-    )
+    rule = "--out must be a folder that can be written"
+    return ConfigError(f"{rule}, got {str(folder)!r} ({_reason(error)}); choose another one")
+
+
+def _reason(error: OSError | ValueError) -> object:
+    return (error.strerror if isinstance(error, OSError) else None) or error
 
 
 def read_limited(path: Path, most: int) -> bytes:
-    """Return the bytes of a foreign file, at most ``most``.
-
-    Raises:
-        ConfigError: it cannot be read, or holds more.
-    """
+    """Return the bytes of a foreign file; raise `ConfigError` if unreadable or above ``most``."""
     try:
         with path.open("rb") as file:
             data = file.read(most + 1)
     except (OSError, ValueError) as error:  # ValueError for a null byte in the name
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise ConfigError(f"{path} cannot be read: {reason or error}") from error
+        raise ConfigError(f"{path} cannot be read: {_reason(error)}") from error
     if len(data) > most:
         limit = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most >> 10} KiB"
         raise ConfigError(f"{path} must have at most {limit}, got more")
@@ -71,21 +59,12 @@ def read_limited(path: Path, most: int) -> bytes:
 
 
 def read_toml(path: Path, most: int = 1 << 20) -> dict[str, Any]:
-    """Return the table that a foreign file of TOML holds.
-
-    Raises:
-        ConfigError: it cannot be read, is too large, or is no TOML; with the line where that is
-            known.
-    """
+    """Return the table that a foreign file of TOML holds, or raise `ConfigError` with the line."""
     return parsed_toml(read_limited(path, most), str(path))
 
 
 def parsed_toml(data: bytes, name: str) -> dict[str, Any]:
-    """Return the table that TOML describes; errors call it ``name``.
-
-    Raises:
-        ConfigError: it is no TOML, or nothing that `tomllib` can read in a second.
-    """
+    """Return the table that TOML describes; a `ConfigError` calls it ``name``."""
     try:
         text = data.decode()
         if _LONG_KEY.search(text):  # tomllib takes quadratic time and memory for long keys
@@ -106,11 +85,7 @@ def parsed_toml(data: bytes, name: str) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write to a temporary file beside the target, then rename it.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
+    """Write to a temporary file beside the target and rename it; raise `ConfigError` if denied."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -125,15 +100,10 @@ def write_atomically(path: Path, data: bytes) -> None:
             with contextlib.suppress(FileNotFoundError):  # interrupted after the rename
                 os.unlink(temporary)
             raise
-        _fsync(path.parent)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # so that a finished rename survives a crash
+        finally:
+            os.close(folder)
     except (OSError, ValueError) as error:  # ValueError for a null byte in the name
         raise _unwritable(path.parent, error) from error
-
-
-def _fsync(folder: Path) -> None:
-    """fsync the directory, so that a finished rename survives a crash."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

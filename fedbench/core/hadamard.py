@@ -1,8 +1,9 @@
-"""Randomized Hadamard rotations, block by block, for DRIVE and EDEN."""
+"""Randomized Hadamard rotations, block by block, and the quantizer of a Gaussian, for EDEN."""
 
 import math
-from functools import lru_cache
+from functools import cache, lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,6 +43,10 @@ def hadamard(x: Tensor) -> Tensor:
     return x.reshape(shape)
 
 
+def _keys(seeds: Tensor) -> list[Key]:
+    return [Key(seed % 2**64) for seed in seeds[:, 0].tolist()]
+
+
 def signs(seeds: Tensor, d: int) -> Tensor:
     """``(n, d)`` of -1 and +1 from ``seeds (n, 1)`` int64: the diagonal of each client's matrix."""
     rows = [key.flips(d, device=seeds.device) for key in _keys(seeds)]
@@ -56,10 +61,6 @@ def offsets(seeds: Tensor, d: int) -> list[int]:
     return [int(key.fold("offset").uniform(1)[0] * d) for key in _keys(seeds)]
 
 
-def _keys(seeds: Tensor) -> list[Key]:
-    return [Key(seed % 2**64) for seed in seeds[:, 0].tolist()]
-
-
 def _shifted(x: Tensor, by: list[int]) -> Tensor:
     return torch.stack([row.roll(shift) for row, shift in zip(x, by, strict=True)]) if by else x
 
@@ -67,9 +68,8 @@ def _shifted(x: Tensor, by: list[int]) -> Tensor:
 def rotate(x: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """``R x (n, d)``: shifted, times signs, then Hadamard's transform of each block.
 
-    Offset and signs are drawn from each client's seed. ``R`` is orthogonal, so norms and inner
-    products stay, but it is only approximately a uniform rotation: the coordinates of a block are
-    close to Gaussian where many of its coordinates carry its norm.
+    ``R`` is orthogonal, so norms and inner products stay, but it is only approximately a uniform
+    rotation: a block is close to Gaussian where many of its coordinates carry its norm.
     """
     d = x.shape[1]
     shifted = _shifted(x, [-offset for offset in offsets(seeds, d)])
@@ -85,3 +85,41 @@ def unrotate(y: Tensor, seeds: Tensor, sizes: tuple[int, ...]) -> Tensor:
 def _transformed(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     parts = [hadamard(part).flatten(1) for part in by_block(x, sizes)]
     return torch.cat(parts or [x], dim=1)
+
+
+@cache
+def centroids(bits: int) -> Tensor:
+    """``(2**bits,)`` float32, ascending: the Lloyd-Max quantizer of N(0, 1); 0 alone for no bits.
+
+    A fixed point of Lloyd's iteration: every centroid is the mean of its cell, and cells end
+    midway. It is computed in float64, so both ends of a wire round it to the same numbers.
+
+    >>> [round(c, 4) for c in centroids(2).tolist()]
+    [-1.5104, -0.4528, 0.4528, 1.5104]
+
+    References:
+        Lloyd, "Least Squares Quantization in PCM", IEEE Transactions on Information Theory 28(2),
+        1982; Max, "Quantizing for Minimum Distortion", IRE Transactions on Information Theory 6(1),
+        1960, Table I.
+    """
+    from scipy.special import ndtr, ndtri
+
+    count = 1 << bits
+    c = np.sqrt(3.0) * ndtri((np.arange(count) + 0.5) / count)  # the limit for many levels
+    for _ in range(100_000):
+        inner = (c[1:] + c[:-1]) / 2
+        ends = np.concatenate([[-np.inf], inner, [np.inf]])
+        density = np.exp(-(ends**2) / 2) / np.sqrt(2 * np.pi)
+        moved = -np.diff(density) / np.diff(ndtr(ends))
+        if np.abs(moved - c).max() < 1e-12:
+            break
+        c = moved
+    c = (c - c[::-1]) / 2  # exactly odd
+    return torch.from_numpy(c.astype(np.float32))
+
+
+@cache
+def edges(bits: int) -> Tensor:
+    """``(2**bits - 1,)`` float32 borders of the cells, midway between their centroids."""
+    c = centroids(bits)
+    return (c[1:] + c[:-1]) / 2

@@ -81,15 +81,11 @@ def sorted_tile(x: Tensor, ranks: range) -> Tensor:
 
 
 def by_tiles(
-    x: Tensor,
-    f: Callable[[Tensor], Tensor],
-    rows: Tensor | None = None,
-    ranks: range | None = None,
+    x: Tensor, f: Callable[[Tensor], Tensor], rows: Tensor | None = None, ranks: range | None = None
 ) -> Tensor:
     """``f`` of the sorted columns of ``x (n, k)``, or of these ``rows`` of it (indices or bool).
 
-    ``f`` turns ``(n, t)``, or those ``ranks`` of it, into ``(t,)`` or ``(t, m)`` and is called tile
-    by tile: beside ``x`` only a tile and the answer are in memory.
+    ``f`` turns ``(n, t)``, or those ``ranks`` of it, into ``(t,)`` or ``(t, m)``, tile by tile.
     """
     out = torch.empty(0)
     start = 0
@@ -104,9 +100,7 @@ def by_tiles(
 
 
 def sorted_rows(x: Tensor, ranks: range | None = None) -> Tensor:
-    """``x (n, k)`` with every column ascending, NaN last, or these rows of that.
-
-    ``x`` is left as it was.
+    """A copy of ``x (n, k)`` with every column ascending, NaN last, or these rows of that.
 
     On a CPU in column tiles: with up to 32 rows a sorting network of row minima and maxima, with
     more NumPy's vectorized sort of the transposed tile; elsewhere torch's sort.
@@ -132,7 +126,11 @@ def largest(x: Tensor, count: int) -> Tensor:
     if not count:
         return torch.zeros(x.shape, dtype=torch.bool, device=x.device)
     x = x.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    last = _least_of_largest(x, count)
+    if len(x) and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+        at = x.shape[1] - count  # NumPy's partition, row by row, is faster than topk
+        last = torch.from_numpy(np.stack([np.partition(row, at)[at] for row in x.numpy()]))[:, None]
+    else:
+        last = x.topk(count, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
     best = x >= last
     if bool((row_sums(best, torch.int64) == count).all()):
         return best  # no other is equal to the last one
@@ -140,11 +138,3 @@ def largest(x: Tensor, count: int) -> Tensor:
     ties = x == last
     missing = count - above.sum(dim=1, keepdim=True)
     return above | (ties & (ties.cumsum(dim=1) <= missing))
-
-
-def _least_of_largest(x: Tensor, count: int) -> Tensor:
-    """``(n, 1)``: the least of the ``count`` largest; on a CPU NumPy's partition is faster."""
-    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
-        return x.topk(count, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
-    least = [np.partition(row, len(row) - count)[len(row) - count] for row in x.numpy()]
-    return torch.from_numpy(np.stack(least))[:, None] if least else x[:, :1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -11,7 +10,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from fedbench.core.blame import Hook, error_line
-from fedbench.core.errors import ConfigError, UnknownPluginError, few
+from fedbench.core.errors import ConfigError, UnknownPluginError, few, nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -50,7 +49,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def names(kind: str) -> list[str]:
-    """Every installed plug-in of a kind. They are read when a package is installed."""
+    """Every installed plug-in of a kind, as known since its package was installed."""
     return list(_points(kind))
 
 
@@ -58,13 +57,12 @@ def plugin(kind: str, name: str) -> type[Any]:
     """The class behind a name.
 
     Raises:
-        UnknownPluginError: nothing answers to the name, several packages do, its import fails, or
-            it is of another kind.
+        UnknownPluginError: it names nothing, or plug-ins of several packages, or what cannot be
+            imported or is of another kind.
     """
     if name not in names(kind):
-        close = difflib.get_close_matches(name, names(kind), n=1)
         listed = f"known: {few(names(kind))}; see fedbench list {kind}s"
-        hint = f"did you mean {close[0]!r}?" if close else listed
+        hint = nearest(name, names(kind), listed)
         raise UnknownPluginError(f"--{kind} {name!r} is not installed; {hint}")
     point, *others = _points(kind)[name]
     if others:  # none of them wins: a look-alike would be taken for what it imitates
@@ -123,9 +121,7 @@ def links(text: str) -> list[str]:
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:
-    """Split ``name:param=value,param=value`` into name and parameters; a chain keeps all names.
-
-    The parameters of what comes before the rule carry its name.
+    """Split ``name:param=value,param=value``; the parameters of a chain's prefilters carry names.
 
     >>> split("trimmed-mean:f=2")
     ('trimmed-mean', {'f': '2'})
@@ -170,8 +166,7 @@ def load(kind: str, text: str) -> Any:
     """Make the plug-in that ``name:param=value`` describes; of a chain of defenses all of it.
 
     Raises:
-        UnknownPluginError: no such plug-in.
-        ConfigError: no such parameter, or a value that it does not take.
+        ConfigError: no such plug-in (`UnknownPluginError`) or parameter, or a value it cannot take.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -194,9 +189,7 @@ def load(kind: str, text: str) -> Any:
     values = {}
     for param, value in params.items():
         if param not in fields:
-            close = difflib.get_close_matches(param, fields, n=1)
-            parameters = ", ".join(fields) or "none"
-            hint = f"did you mean {close[0]!r}?" if close else f"parameters: {parameters}"
+            hint = nearest(param, fields, f"parameters: {', '.join(fields) or 'none'}")
             raise ConfigError(f"--{kind} {name} has no parameter {param!r}; {hint}")
         try:
             given = None if value.lower() == "none" else value
@@ -208,27 +201,20 @@ def load(kind: str, text: str) -> Any:
             raise ConfigError(f"--{kind} {name}:{param}={value}: {what}, got {value!r}") from error
         if "_" in value and isinstance(values[param], int | float):  # 1_000 is Python, not a number
             raise ConfigError(f"--{kind} {name}:{param} must be a number, got {value!r}")
-        if isinstance(values[param], float) and not _computable(values[param]):
+        if isinstance(values[param], float) and not (
+            values[param] == 0 or 1e-38 <= abs(values[param]) <= 1e38
+        ):
             rule = "a finite number, 0 or from 1e-38 to 1e38 in magnitude, for float32"
             raise ConfigError(f"--{kind} {name}:{param} must be {rule}, got {value!r}")
     with making:
         return cls(**values)
 
 
-def _computable(value: float) -> bool:
-    """False for what float32, in which plug-ins compute, turns into infinity or 0, and for NaN."""
-    return value == 0 or 1e-38 <= abs(value) <= 1e38
-
-
 def describe(name: str, instance: Any) -> str:
     """The text that `load` turns into an equal instance: every parameter is written out.
 
-    >>> from dataclasses import dataclass
-    >>> @dataclass
-    ... class Rule:
-    ...     f: int = 2
-    >>> describe("rule", Rule())
-    'rule:f=2'
+    >>> describe("trimmed-mean", load("defense", "trimmed-mean:f=2"))
+    'trimmed-mean:f=2'
     """
     first, _, rest = name.partition("+")
     if rest:

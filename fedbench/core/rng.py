@@ -13,6 +13,7 @@ NumPy computes on a CPU; eager torch integer operations compute on an accelerato
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -92,19 +93,14 @@ def _siphash(low: int | Tensor, high: int, words: Sequence[int]) -> Any:
         https://doi.org/10.1007/978-3-642-34931-7_28, section 2.
     """
     fit = _signed if isinstance(low, Tensor) else int
-    zero = low ^ low  # an integer or a tensor, as ``low``
-    keys = (low, zero ^ fit(high))
-    state: Any = tuple(keys[i % 2] ^ fit(constant) for i, constant in enumerate(_SIP))
-    length = len(words) * 8 % 256 << 56
-    for word in (*words, length):
-        a, b, c, d = state
+    keys: tuple[Any, Any] = (low, low ^ low ^ fit(high))  # an integer or a tensor, as ``low``
+    a, b, c, d = (keys[i % 2] ^ fit(constant) for i, constant in enumerate(_SIP))
+    for word in (*words, len(words) * 8 % 256 << 56):
         a, b, c, d = _sip_round(*_sip_round(a, b, c, d ^ fit(word)))
-        state = a ^ fit(word), b, c, d
-    a, b, c, d = state
-    state = a, b, c ^ 0xFF, d
+        a = a ^ fit(word)
+    c = c ^ 0xFF
     for _ in range(4):
-        state = _sip_round(*state)
-    a, b, c, d = state
+        a, b, c, d = _sip_round(a, b, c, d)
     return a ^ b ^ c ^ d
 
 
@@ -123,32 +119,21 @@ def _gaussian_table() -> Tensor:
 
 @dataclass(frozen=True)
 class Secret:
-    """Root of a run's keys, which are derived from it one way, by name.
+    """Root of a run's keys, which are derived from it one way, by name; no plug-in gets one.
 
-    The harness holds it: no plug-in gets one, and no key that a plug-in gets leads to another key.
-    A run can be repeated, so its secret is a function of its seed, and whoever guesses the seed can
-    do what the harness does.
+    It is a function of the run's seed: whoever guesses that can do what the harness does.
     """
 
     root: bytes = field(repr=False)  # 32 bytes
 
     @classmethod
     def of(cls, seed: int, purpose: str) -> Secret:
-        """Return the secret of a run's ``seed`` for a purpose.
-
-        >>> Secret.of(0, "run") == Secret.of(0, "data")
-        False
-        """
+        """Return the secret of a run's ``seed`` for a purpose."""
         name = repr((purpose, seed)).encode()
         return cls(blake2b(name, digest_size=32, person=b"fedbench").digest())
 
     def key(self, *names: str | int) -> Key:
-        """Return the key of a purpose: BLAKE2b of the names under this secret.
-
-        >>> secret = Secret.of(0, "run")
-        >>> secret.key("client", 1, 2).seed == secret.key("client", 1, 3).seed
-        False
-        """
+        """Return the key of a purpose: BLAKE2b of the names under this secret."""
         return Key(int.from_bytes(self._hash(names, 8), "little"))
 
     def derive(self, *names: str | int) -> Secret:
@@ -162,20 +147,14 @@ class Secret:
 
 @dataclass(frozen=True, eq=False)
 class Key:
-    """The name of a random stream.
-
-    The generator is SplitMix64 read as a counter-based one: output ``i`` mixes
-    ``seed + (i + 1) * gamma``.
-
-    Args:
-        seed: 64 bits; an int64 tensor with no dimensions under ``vmap``.
+    """Name of a random stream: SplitMix64, whose output ``i`` mixes ``seed + (i + 1) * gamma``.
 
     References:
         Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014,
         https://doi.org/10.1145/2660193.2660195, Figure 17 (``mix64variant13`` in its constants).
     """
 
-    seed: int | Tensor
+    seed: int | Tensor  # 64 bits; an int64 tensor with no dimensions under ``vmap``
 
     def fold(self, *names: str | int) -> Key:
         """Return the stream named by this one and ``names``, in order; it leads back to this one.
@@ -193,10 +172,9 @@ class Key:
         return Key(seed)
 
     def public(self, *names: str | int) -> Key:
-        """Return a stream whose seed may travel: it does not give away the key that it comes from.
+        """Return a stream whose seed may travel: it does not lead back to this key as `fold` does.
 
-        A folded seed on the wire would tell a client's other draws, because `fold` can be undone.
-        This one is SipHash-2-4 of the names under this key, the same with and without ``vmap``.
+        It is SipHash-2-4 of the names under this key, the same with and without ``vmap``.
         """
         return Key(_siphash(self.seed, 0, [_word(name) for name in names]))
 
@@ -223,13 +201,12 @@ class Key:
 
     def uniform(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw float32 in [0, 1), multiples of 2**-24: exact, so equal on every device."""
-        count = int(np.prod(shape, dtype=np.int64))
-        draws = _shift_right(self.bits(count, device), 40)
+        draws = _shift_right(self.bits(math.prod(shape), device), 40)
         return draws.to(torch.float32).mul_(2.0**-24).reshape(shape)
 
     def shorts(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw integers in [0, 2**16) as float32, four from each 64-bit draw."""
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         words = self.bits(-(-count // 4), device)
         if isinstance(self.seed, int) and words.device.type == "cpu":
             parts = words.numpy().view("<u2")[:count].astype(np.float32)
@@ -239,10 +216,9 @@ class Key:
         return draws.to(torch.float32).reshape(shape)
 
     def coins(self, p: Tensor) -> Tensor:
-        """Draw a bool of the shape of ``p``: True with probability ``p``, a multiple of 2**-16.
+        """Draw a bool of the shape of ``p``: True with probability ``p``, rounded up to 2**-16.
 
-        The cheapest Bernoulli sample here (see `shorts`), for masks that are drawn in every
-        training step. ``p`` is rounded up, so only 0 is never True.
+        The cheapest Bernoulli sample, for masks that are drawn in every training step.
         """
         draws = self.shorts(*p.shape, device=p.device)
         if isinstance(self.seed, int) and p.device.type == "cpu":  # NumPy compares faster
@@ -255,8 +231,9 @@ class Key:
 
     def signs(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw float32 in {-1, +1}, each with probability 1/2."""
-        count = int(np.prod(shape, dtype=np.int64))
-        return (_shift_right(self.bits(count, device), 63) * 2 - 1).float().reshape(shape)
+        return (
+            (_shift_right(self.bits(math.prod(shape), device), 63) * 2 - 1).float().reshape(shape)
+        )
 
     def flips(self, count: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw ``(count,)`` float32 in {-1, +1} like `signs`, 64 from each 64-bit draw."""
@@ -272,20 +249,17 @@ class Key:
     def normal(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw standard Gaussian float32 from a table of the 2**16 mid-quantiles, so ``|x| < 4.4``.
 
-        A table because log and cos differ by device in the last bit.
+        Without a table log and cos would differ by device in the last bit.
         """
-        count = int(np.prod(shape, dtype=np.int64))
-        index = _shift_right(self.bits(count, device), 48)
+        index = _shift_right(self.bits(math.prod(shape), device), 48)
         return _gaussian_table().to(index.device)[index].reshape(shape)
 
     def gaussian(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw standard Gaussian float64 with its tails, to 8.2: for privacy, where tails count.
 
-        The quantile of a uniform of 52 bits, which may differ by device in the last bit: these
-        draws need not be repeated at the other end of the wire.
+        These quantiles of uniforms of 52 bits may differ by device in the last bit.
         """
-        count = int(np.prod(shape, dtype=np.int64))
-        middle = _shift_right(self.bits(count, device), 12).to(torch.float64).add_(0.5)
+        middle = _shift_right(self.bits(math.prod(shape), device), 12).to(torch.float64).add_(0.5)
         x: Tensor = torch.special.ndtri(middle.mul_(2.0**-52))
         return x.reshape(shape)
 

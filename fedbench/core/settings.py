@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ import torch
 import torch.utils.deterministic
 
 SHOWN = 40  # characters of a value in a note
+ENVIRONMENT = "environment variables"
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Setting:
     name: str  # in a note
     read: Callable[[], Any]  # returns its value, comparable with ``==``
     write: Callable[[Any], object]  # restores such a value
-    shown: bool = True  # whether a note shows the values: not long ones, nor the environment
+    shown: bool = True  # whether a note shows the values
 
 
 def _attributes(name: str, *attributes: str) -> list[Setting]:
@@ -52,19 +53,6 @@ def _numpy_state() -> tuple[Any, ...]:
 def _set_numpy_state(state: tuple[Any, ...]) -> None:
     name, words, *rest = state
     np.random.set_state((name, np.frombuffer(words, dtype=np.uint32), *rest))  # noqa: NPY002
-
-
-def _torch_state() -> bytes:
-    return bytes(torch.get_rng_state().numpy())
-
-
-def _set_torch_state(state: bytes) -> None:
-    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-
-
-def _flushes_denormals() -> bool:
-    """Whether this thread flushes denormals, for which torch has no getter."""
-    return sys.float_info.min / 2 == 0.0
 
 
 def _folder() -> str | None:
@@ -91,15 +79,9 @@ def _set_errors_of_warnings(before: list[Any]) -> None:
         warnings._filters_mutated()  # type: ignore[attr-defined]  # drops cached decisions
 
 
-def _environment() -> dict[str, str]:
-    return dict(os.environ)
-
-
-def _set_environment(before: dict[str, str]) -> None:
-    """Restore variables that changed or went; libraries set new ones, which stay."""
-    for name, value in before.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
+def _changed_variables(before: dict[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Variables that changed or went, as they were; libraries set new ones, which stay."""
+    return {name: value for name, value in before.items() if now.get(name) != value}
 
 
 def _settings() -> list[Setting]:
@@ -107,20 +89,25 @@ def _settings() -> list[Setting]:
 
 
 def _torch_modes() -> list[Setting]:
+    kinds = ("cpu", "cuda")
     return [
         Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
-        Setting("torch's default device", _default_device, _set_default_device),
+        Setting(
+            "torch's default device",
+            lambda: str(torch.get_default_device()),
+            lambda name: torch.set_default_device(None if name == "cpu" else name),
+        ),
         Setting("torch's threads", torch.get_num_threads, torch.set_num_threads),
         Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
         Setting(
             "torch's anomaly mode",
             lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-            lambda value: torch.set_anomaly_enabled(*value),
+            lambda modes: torch.set_anomaly_enabled(*modes),
         ),
         Setting(
             "torch's autocast",
-            lambda: tuple(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")),
-            lambda value: list(map(torch.set_autocast_enabled, ("cpu", "cuda"), value)),
+            lambda: tuple(map(torch.is_autocast_enabled, kinds)),
+            lambda modes: list(map(torch.set_autocast_enabled, kinds, modes)),
         ),
         Setting(
             "torch's deterministic algorithms",
@@ -128,10 +115,14 @@ def _torch_modes() -> list[Setting]:
                 torch.are_deterministic_algorithms_enabled(),
                 torch.is_deterministic_algorithms_warn_only_enabled(),
             ),
-            lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+            lambda modes: torch.use_deterministic_algorithms(modes[0], warn_only=modes[1]),
         ),
         *_attributes("torch.utils.deterministic", "fill_uninitialized_memory"),
-        Setting("torch's flushing of denormals", _flushes_denormals, torch.set_flush_denormal),
+        Setting(
+            "torch's flushing of denormals",
+            lambda: sys.float_info.min / 2 == 0.0,  # torch has no getter
+            torch.set_flush_denormal,
+        ),
         Setting(
             "torch's float32 matmul precision",
             torch.get_float32_matmul_precision,
@@ -141,9 +132,9 @@ def _torch_modes() -> list[Setting]:
 
 
 def _torch_backends() -> list[Setting]:
-    cudnn = "torch.backends.cudnn"
-    mkldnn = "torch.backends.mkldnn"
-    matmul = "torch.backends.cuda.matmul"
+    cudnn, mkldnn, matmul = (
+        f"torch.backends.{name}" for name in ("cudnn", "mkldnn", "cuda.matmul")
+    )
     reduced = [f"allow_{form}_reduced_precision_reduction" for form in ("fp16", "bf16")]
     return [
         *_attributes(cudnn, "enabled", "benchmark", "deterministic", "allow_tf32"),
@@ -159,7 +150,14 @@ def _torch_backends() -> list[Setting]:
 
 def _other_settings() -> list[Setting]:
     return [
-        Setting("torch's generator", _torch_state, _set_torch_state, shown=False),
+        Setting(
+            "torch's generator",
+            lambda: torch.get_rng_state().numpy().tobytes(),
+            lambda state: torch.set_rng_state(
+                torch.frombuffer(bytearray(state), dtype=torch.uint8)
+            ),
+            shown=False,
+        ),
         Setting("NumPy's generator", _numpy_state, _set_numpy_state, shown=False),
         Setting("NumPy's floating-point errors", np.geterr, lambda v: np.seterr(**v), shown=False),
         Setting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
@@ -171,17 +169,13 @@ def _other_settings() -> list[Setting]:
         Setting(
             "warnings that are errors", _errors_of_warnings, _set_errors_of_warnings, shown=False
         ),
-        Setting("environment variables", _environment, _set_environment, shown=False),
+        Setting(
+            ENVIRONMENT,
+            lambda: dict(os.environ),
+            lambda before: os.environ.update(_changed_variables(before, os.environ)),
+        ),
         Setting("the working folder", _folder, _set_folder),
     ]
-
-
-def _default_device() -> str:
-    return str(torch.get_default_device())
-
-
-def _set_default_device(name: str) -> None:
-    torch.set_default_device(None if name == "cpu" else name)
 
 
 class Settings:
@@ -201,18 +195,14 @@ class Settings:
             if now == before:
                 continue
             setting.write(before)
-            if setting.read is _environment:
-                changes += _variables(before, now)
+            if setting.name == ENVIRONMENT:
+                names = _changed_variables(before, now)
+                changes += [f"the environment variable {name}" for name in names]
             elif setting.shown:
                 changes.append(f"{setting.name} ({_short(before)} to {_short(now)})")
             else:
                 changes.append(setting.name)
         return changes
-
-
-def _variables(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    names = [name for name, value in before.items() if now.get(name) != value]
-    return [f"the environment variable {name}" for name in names]
 
 
 def _short(value: object) -> str:
@@ -230,11 +220,7 @@ def note(changes: list[str]) -> str | None:
 
 @contextmanager
 def restored_after(restore: Callable[[], list[str]]) -> Iterator[None]:
-    """Restore settings at the end; an error that ends the block gets a note of the changes.
-
-    Args:
-        restore: Sets back what has changed and returns it in words, as `Settings.restore`.
-    """
+    """Call `Settings.restore` at the end; an error gets a note of the changes."""
     try:
         yield
     except BaseException as error:

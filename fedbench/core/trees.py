@@ -50,11 +50,7 @@ class Layout:
         return torch.cat([tree[name].reshape(-1) for name in self.names])
 
     def flatten_into(self, out: Tensor, tree: Tree) -> None:
-        """Write what `flatten` returns to ``out (d,)``.
-
-        Raises:
-            RuntimeError: the tree has another size.
-        """
+        """Write what `flatten` returns to ``out (d,)``; raise `RuntimeError` for another size."""
         parts = [tree[name].detach().reshape(-1) for name in self.names]
         size = sum(map(len, parts))
         if size != len(out):

@@ -14,8 +14,7 @@ from torch import Tensor
 from fedbench.core.blocks import block_sizes, block_sums, spread
 from fedbench.core.choices import Checks
 from fedbench.core.errors import IllegalPayloadError
-from fedbench.core.hadamard import rotate, unrotate
-from fedbench.core.lloyd_max import centroids, edges
+from fedbench.core.hadamard import centroids, edges, rotate, unrotate
 from fedbench.core.rng import Key
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.packets import (

@@ -10,8 +10,7 @@ from torch import Tensor
 from fedbench.api import Shared
 from fedbench.core.blocks import block_norms, block_sizes, block_sums, spread
 from fedbench.core.errors import require
-from fedbench.core.hadamard import rotate
-from fedbench.core.lloyd_max import centroids
+from fedbench.core.hadamard import centroids, rotate
 from fedbench.core.rng import Key
 from fedbench.payload import Payload, RotatedLevels
 from fedbench.payload.rotated_levels import looked_up, quantized, widths

@@ -3,12 +3,11 @@
 No module that reads a store imports torch: a question is answered before that is loaded.
 """
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
 from fedbench.core import registry
-from fedbench.core.errors import ConfigError, few
+from fedbench.core.errors import ConfigError, few, nearest
 from fedbench.experiment.measurements import MEASURED, Kind
 
 Entry = dict[str, Any]  # values of a run, a cell or a failure, by field; None: not measured
@@ -101,9 +100,8 @@ def known(name: str, fields: Iterable[str], subject: str) -> str:
     elif name in FAILED:
         hint = "that is a field of failed runs: --failed"
     else:
-        close = difflib.get_close_matches(name, names, n=1)
         listed = f"known: {few(names)}; --format csv without --columns names all"
-        hint = f"did you mean {close[0]!r}?" if close else listed
+        hint = nearest(name, names, listed)
     raise ConfigError(f"{subject} must name a field, got {name!r}; {hint}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core import registry
-from fedbench.core.errors import ConfigError, few
+from fedbench.core.errors import ConfigError, few, nearest
 from fedbench.core.files import read_toml
 from fedbench.experiment.cells import AXES, Cell, Run, Skipped
 from fedbench.experiment.scenario import LAST_SEED, Scenario
@@ -179,8 +178,7 @@ def _seeds(value: Any, name: str) -> tuple[int, ...]:
 def _only(table: Mapping[str, Any], names: Sequence[str], where: str, rule: str) -> None:
     for key in table:
         if key not in names:
-            close = difflib.get_close_matches(key, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {few(names)}"
+            hint = nearest(key, names, f"known: {few(names)}")
             raise ConfigError(f"{where}: {key!r} {rule}; {hint}")
 
 

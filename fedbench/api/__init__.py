@@ -10,7 +10,18 @@ from fedbench.api.defense import Defense, Findings, ServerView, Traits
 from fedbench.api.event import DpEvent, Release
 from fedbench.api.mechanism import Mechanism
 from fedbench.api.prefilter import Chain, Prefilter
-from fedbench.api.protocol import Alphabets, Batches, Grad, Gradient, Memory, Protocol, State
+from fedbench.api.protocol import (
+    Alphabets,
+    Batches,
+    Grad,
+    Gradient,
+    Keys,
+    Memories,
+    Memory,
+    Messages,
+    Protocol,
+    State,
+)
 from fedbench.core.choices import Adjacency, Sees
 from fedbench.models.network import Shared
 
@@ -28,10 +39,13 @@ __all__ = [
     "Findings",
     "Grad",
     "Gradient",
+    "Keys",
     "Knowledge",
     "Local",
     "Mechanism",
+    "Memories",
     "Memory",
+    "Messages",
     "Oracle",
     "Prefilter",
     "Protocol",

@@ -15,6 +15,9 @@ from fedbench.payload import Payload
 
 State = TypeVar("State")
 Memory = dict[str, Tensor]  # one client's, from round to round
+Keys = Sequence[Key]  # one for each client, and so in the next two
+Memories = Sequence[Memory]
+Messages = tuple[Payload, Memories]
 Grad = Callable[[Tree, Tensor, Tensor, Key], Tree]  # (trained tree, x, y, key) -> gradient of it
 Batches = Sequence[tuple[Tensor, Tensor]]  # the steps of a round: so many are known at once
 Alphabets = tuple[type[Payload], ...]
@@ -110,9 +113,7 @@ class Protocol(ABC, Generic[State]):
         """
 
     @abstractmethod
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Compress ``updates (n, d)``; ``keys`` are the ones that `local_update` drew from."""
 
     @abstractmethod

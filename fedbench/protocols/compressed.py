@@ -1,15 +1,12 @@
 """FedAvg through a codec: dense updates, compressed after training."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Memory, Shared
-from fedbench.core.rng import Key
-from fedbench.models.network import is_statistic
+from fedbench.api import Keys, Memories, Memory, Messages, Shared
 from fedbench.payload import Payload
 from fedbench.protocols.fedavg import DenseWeights
 
@@ -18,10 +15,8 @@ from fedbench.protocols.fedavg import DenseWeights
 class CompressedUpdates(DenseWeights):
     """Clients train as in FedAvg and send a compressed update; the server adds the mean.
 
-    All parameters are compressed as one vector, but for running statistics of batch normalisation:
-    they end the layout and travel as floats that are counted.
-
-    With error feedback a client keeps a residual ``e``: it compresses ``x = u + e`` and sets
+    All parameters are one vector, but for running statistics, which travel as counted floats. With
+    error feedback a client keeps a residual ``e``: it compresses ``x = u + e`` and sets
     ``e <- x - x_hat``. The residual stays in rounds without the client, and restarts at 0 after an
     update that is not finite.
 
@@ -36,18 +31,15 @@ class CompressedUpdates(DenseWeights):
     error_feedback: bool = False
 
     @abstractmethod
-    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
+    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Keys) -> Payload:
         """Encode ``x (n, t)``, with the uncompressed ``rest (n, d - t)`` float32 beside it."""
 
     def memory(self, shared: Shared) -> Memory:
         """The residual ``e (t,)``, 0 at first; empty without error feedback."""
-        if not self.error_feedback:
-            return {}
-        return {"residual": torch.zeros(compressed_width(shared), device=shared.device)}
+        blank = torch.zeros(compressed_width(shared), device=shared.device)
+        return {"residual": blank} if self.error_feedback else {}
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         t = compressed_width(shared)
         x = updates[:, :t]
         rest = updates[:, t:].to(torch.float32)
@@ -67,11 +59,10 @@ def compressed_width(shared: Shared) -> int:
 
 def compressed_layers(shared: Shared) -> tuple[int, ...]:
     """Sizes of the layers that are compressed."""
-    layout = shared.layout
-    sizes = zip(layout.names, layout.sizes, strict=True)
-    return tuple(size for name, size in sizes if not is_statistic(name))
+    sizes = shared.layout.sizes
+    return sizes[: len(sizes) - len(shared.statistics.sizes)]
 
 
-def public_seeds(keys: Sequence[Key], name: str, device: torch.device) -> Tensor:
+def public_seeds(keys: Keys, name: str, device: torch.device) -> Tensor:
     """``(n, 1)`` int64: a seed for each client that may travel with its message."""
     return torch.stack([key.public(name).tensor(device) for key in keys])[:, None]

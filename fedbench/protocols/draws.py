@@ -21,9 +21,9 @@ _COINS = 24  # more coins than this are drawn faster as one binomial
 class Symmetric:
     """Symmetric distribution on the integers, drawn by inversion of 64 random bits.
 
-    The last bit is the sign. The others, as a number below ``2**63``, are compared with the
-    cumulative probabilities of the magnitudes, the largest magnitude first, where floats are exact:
-    the first 16 bits are looked up, and only where they do not decide all bits are searched for.
+    The last bit is the sign. The others are compared with the cumulative probabilities of the
+    magnitudes, the largest first, where floats are exact: the first 16 bits are looked up, and only
+    where they do not decide all bits are searched for.
     """
 
     limits: npt.NDArray[np.uint64]  # ``2**63 P(magnitude >= far, far - 1, ..., 0)``, ``(far + 1,)``
@@ -79,8 +79,7 @@ def skellam(draws: np.random.Generator, half: float, count: int) -> Numbers:
     """``(count,)`` differences of two Poisson numbers of mean ``half`` each.
 
     Up to ``half = 1e6`` they come from a table: the probability of a tail is right to a relative
-    1e-12 and an absolute ``2**-63``, and less likely values are not drawn, which no accountant
-    knows. Beyond, NumPy draws.
+    1e-12 and an absolute ``2**-63``, which no accountant knows. Beyond, NumPy draws.
 
     References:
         Skellam, "The Frequency Distribution of the Difference Between Two Poisson Variates

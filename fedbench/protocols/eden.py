@@ -1,17 +1,15 @@
 """Rotated updates, quantized for a Gaussian: EDEN at any number of bits, DRIVE at one."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Shared
+from fedbench.api import Keys, Shared
 from fedbench.core.blocks import block_norms, block_sizes, block_sums, spread
 from fedbench.core.errors import require
 from fedbench.core.hadamard import centroids, rotate
-from fedbench.core.rng import Key
 from fedbench.payload import Payload, RotatedLevels
 from fedbench.payload.rotated_levels import looked_up, quantized, widths
 from fedbench.protocols.compressed import CompressedUpdates, public_seeds
@@ -31,15 +29,13 @@ class EDEN(CompressedUpdates):
     that of the least error, ``<c, y> / |c|**2``, because below one bit the unbiased message has
     more error than signal.
 
-    Public code pads the vector to a power of two (up to 1.85 bits a parameter). Here blocks of
-    powers of two are rotated, each with a scale of 32 bits: 1.0078 bits at a block of 4096. The
-    errors of blocks add up, so the constants hold; vectors with few large coordinates lose the
-    mixing between blocks.
+    Public code pads the vector to a power of two. Here blocks of powers of two are rotated, each
+    with a scale of 32 bits; vectors with few large coordinates lose the mixing between blocks.
 
     Fractional bits are our reading (A6): a share of the rotated coordinates of every block, the
     same for all clients, gets one bit more than the others (`widths`), and coordinates with no bit
-    count as 0. A block as good as 0 has scale 0; one with NaN or infinity has scale NaN, which the
-    server's default checks reject.
+    count as 0. A block with NaN or infinity has scale NaN, which the server's default checks
+    reject.
 
     Args:
         bits: Bits a parameter, on average, without scales.
@@ -62,7 +58,7 @@ class EDEN(CompressedUpdates):
         fits = self.block >= 64 or self.bits == int(self.bits)
         require("EDEN.block", self.block, fits, ">= 64 for a fraction of a bit")
 
-    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
+    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Keys) -> Payload:
         scale: Scale = "min-mse" if self.error_feedback else "unbiased"
         seeds = public_seeds(keys, "rotation", x.device)
         return rotated(x, rest, seeds, self.bits, self.block, scale)
@@ -80,8 +76,7 @@ def rotated(
     """Encode ``x (n, d)``, with ``rest (n, p)`` uncompressed beside it.
 
     ``seeds (n, 1)`` int64 are those of the rotations. The scale is ``unbiased``,
-    ``|y|**2 / <c, y>``, or ``min-mse``, ``<c, y> / |c|**2``. Norms are summed in float64: a block
-    overflows only where its norm is no float32.
+    ``|y|**2 / <c, y>``, or ``min-mse``, ``<c, y> / |c|**2``. Norms are summed in float64.
     """
     sizes = block_sizes(x.shape[1], block)
     wide = widths(sizes, bits).to(x.device)
@@ -109,9 +104,8 @@ class DRIVE(CompressedUpdates):
 
     ``S = |x|**2 / |R x|_1`` is unbiased for a uniform rotation, with a relative squared error of
     ``pi / 2 - 1``; ``S = |R x|_1 / d`` has the least error, ``1 - 2 / pi``, but shrinks:
-    ``E[x_hat]`` is near ``2 x / pi``. Public code has only the former. With error feedback,
-    ``min-mse`` is the scale that surely leaves a smaller residual than came in. The sign of 0 is
-    +1.
+    ``E[x_hat]`` is near ``2 x / pi``. With error feedback, ``min-mse`` is the scale that surely
+    leaves a smaller residual than came in. The sign of 0 is +1.
 
     This is `EDEN` at one bit, rotated in blocks as there; the scale on the wire is that of its
     centroids ``+-sqrt(2 / pi)``, so ``S sqrt(pi / 2)``.
@@ -135,6 +129,6 @@ class DRIVE(CompressedUpdates):
         super().__post_init__()
         require_block("DRIVE.block", self.block)
 
-    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
+    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Keys) -> Payload:
         seeds = public_seeds(keys, "rotation", x.device)
         return rotated(x, rest, seeds, 1.0, self.block, self.scale)

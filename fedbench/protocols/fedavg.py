@@ -7,7 +7,7 @@ from typing import Generic
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Memory, Protocol, Shared, State
+from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Protocol, Shared, State
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -35,8 +35,6 @@ def masked(grad: Grad, masks: Tree) -> Grad:
 class LocalSGD(Protocol[State], Generic[State]):
     """Clients run SGD with momentum from the broadcast and return how far they moved.
 
-    The optimiser starts afresh in every round.
-
     Args:
         lr: Learning rate of a local step.
         momentum: Heavy-ball momentum, without dampening.
@@ -54,6 +52,7 @@ class LocalSGD(Protocol[State], Generic[State]):
         require(f"{name}.weight_decay", self.weight_decay, self.weight_decay >= 0, ">= 0")
 
     def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
+        """Return the tree after all steps; the optimiser starts afresh in every round."""
         sgd = SGD(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         trained = tree
         velocity = sgd.init(tree)
@@ -90,9 +89,7 @@ class DenseWeights(LocalSGD[Tensor]):
     def receive(self, shared: Shared, broadcast: Payload) -> Tree:
         return shared.layout.unflatten(broadcast.values()[0])
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         return FloatVectors(updates), memory
 
     def server_step(
@@ -128,8 +125,8 @@ class FedAvg(DenseWeights):
 class Cast(DenseWeights):
     """FedAvg whose clients cast their update to 16 bits: half the bits without a codec.
 
-    Values are rounded to nearest even, and a finite value beyond the largest one becomes the
-    largest. The server computes and broadcasts in 32 bits.
+    Values are rounded to nearest even, finite ones beyond the largest to the largest. The server
+    computes and broadcasts in 32 bits.
 
     Args:
         form: ``fp16`` (IEEE 754 binary16) or ``bf16`` (the upper half of a float32).
@@ -143,8 +140,6 @@ class Cast(DenseWeights):
 
     form: Half = "fp16"
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         blank = HalfVectors(torch.zeros_like(updates, dtype=DTYPES[self.form]), self.form)
         return blank.nearest(updates), memory

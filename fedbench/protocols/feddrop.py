@@ -8,11 +8,11 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Memory, Shared
+from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
-from fedbench.models.network import Network, is_statistic, is_weight, weights_of
+from fedbench.models.network import Network, is_statistic, weights_of
 from fedbench.payload import GatedVectors, Payload
 from fedbench.payload.gated import Gating, Governor, governed
 from fedbench.protocols.fedavg import DenseWeights, initial_weights, masked
@@ -23,8 +23,8 @@ _GATES = "part.gates"
 def chain(weights: Layout) -> Gating | None:
     """Gates of units: a weight is open iff its output unit and its input unit are.
 
-    Units are the outputs of every layer but the last, in layer order; a channel that is flattened
-    feeds as many inputs as it has pixels. None if the layers do not fit one behind the other.
+    Units are the outputs of every layer but the last; a flattened channel feeds as many inputs as
+    it has pixels. None if the layers do not fit one behind the other.
 
     >>> chain(Layout.of({"conv1": (2, 1, 3, 3), "fc1": (3, 8), "fc2": (5, 3)}))
     ... # doctest: +NORMALIZE_WHITESPACE
@@ -49,10 +49,9 @@ def chain(weights: Layout) -> Gating | None:
 
 
 def is_chain(network: Network, layers: Gating, weights: Layout) -> bool:
-    """Whether no output depends on what a closed unit computes.
+    """Whether the weights before a unit do not matter where those behind it are 0.
 
-    Asked of the network itself: with the weights behind some units at 0, the weights before them
-    must not matter. Residuals, and norms over several channels, fail.
+    Residuals, and norms over several channels, fail.
     """
     key = Key(0).fold("is_chain")
     units = sum(shape[0] for shape, _ in layers[:-1])
@@ -73,15 +72,13 @@ class FedDrop(DenseWeights):
     """Each client receives, trains and returns a random sub-network; the server adds the updates.
 
     A fixed number of filters of every convolution and of units of every hidden layer is dropped,
-    anew for each client and round, so all sub-networks are of one size. Weights into and out of a
-    dropped unit neither travel nor train. Inputs and classes are never dropped.
+    anew for each client and round. Weights into and out of a dropped unit neither travel nor train.
 
     The papers do not say how updates of different sub-networks are averaged, nor whether
     activations are scaled. Here the mean over all clients is divided by the probability that a
-    weight was not dropped, so its expectation is the mean update of the clients that have the
-    weight; and a sub-network divides its weights by the share of inputs that a layer keeps, as
-    dropout does. Rules that take a median see mostly zeros where less than half of the clients have
-    a weight.
+    weight was not dropped, so its expectation is the mean update of the clients that have it; and a
+    sub-network divides its weights by the share of inputs that a layer keeps, as dropout does.
+    Rules that take a median see mostly zeros where less than half of the clients have a weight.
 
     Args:
         conv: Share of each convolution's filters that is dropped, rounded down.
@@ -113,13 +110,9 @@ class FedDrop(DenseWeights):
         >>> FedDrop().kept(Layout.of({"conv1": (9, 1, 3, 3), "fc1": (8, 81), "fc2": (5, 8)}))
         [8, 5]
         """
-        return [
-            shape[0] - math.floor(Fraction(repr(self._rate(shape))) * shape[0])
-            for shape in weights.shapes[:-1]
-        ]
-
-    def _rate(self, shape: tuple[int, ...]) -> float:
-        return self.conv if len(shape) == 4 else self.dense
+        rates = [self.conv if len(shape) == 4 else self.dense for shape in weights.shapes[:-1]]
+        rows = zip(rates, weights.shapes, strict=False)
+        return [shape[0] - math.floor(Fraction(repr(rate)) * shape[0]) for rate, shape in rows]
 
     def shares(self, weights: Layout) -> list[float]:
         """Share of each layer's inputs that is kept."""
@@ -152,11 +145,11 @@ class FedDrop(DenseWeights):
     def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
         weights = shared.weights
         layers = _layers(weights)
-        units = list(zip(self.kept(weights), weights.shapes, strict=False))
-        gates = torch.zeros(len(clients), sum(shape[0] for _, shape in units), dtype=torch.bool)
+        counts = self.kept(weights)
+        gates = torch.zeros(len(clients), sum(s[0] for s in weights.shapes[:-1]), dtype=torch.bool)
         for row, client in zip(gates, clients, strict=True):
             start = 0
-            for layer, (count, shape) in enumerate(units):
+            for layer, (count, shape) in enumerate(zip(counts, weights.shapes, strict=False)):
                 drawn = key.fold("units", client, layer).permutation(shape[0])[:count]
                 row[start + drawn] = True
                 start += shape[0]
@@ -173,18 +166,14 @@ class FedDrop(DenseWeights):
         """Rescale the sub-network, so that its sums are as large as those of the whole."""
         if not self.rescale:
             return trained
-        shares = dict(
-            zip(filter(is_weight, trained), self.shares(weights_of(trained)), strict=True)
-        )
-        return {name: x / shares[name] if is_weight(name) else x for name, x in trained.items()}
+        weights = weights_of(trained)
+        shares = zip(weights.names, self.shares(weights), strict=True)
+        return trained | {name: trained[name] / share for name, share in shares}
 
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """Train the sub-network: ``trained - tree``, 0 where dropped.
-
-        The gates stay in the client's memory until the message is sent.
-        """
+        """Train the sub-network; remember its gates, for `message`."""
         gates = tree[_GATES]
         start = {name: x for name, x in tree.items() if name != _GATES}
         weights = weights_of(start)
@@ -192,14 +181,11 @@ class FedDrop(DenseWeights):
         update, memory = super().local_update(start, batches, masked(grad, masks), key, memory)
         return update, memory | {"gates": gates}
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         gates = torch.stack([client["gates"] for client in memory]) > 0.5
         d = shared.weights.d
         blank = GatedVectors(gates, updates[:, :d], updates[:, d:], _layers(shared.weights))
-        payload = blank.nearest(torch.cat([gates.to(updates), updates], dim=1))
-        return payload, [{} for _ in memory]
+        return blank.nearest(torch.cat([gates.to(updates), updates], dim=1)), [{} for _ in memory]
 
     def server_step(
         self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key

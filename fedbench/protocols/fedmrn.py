@@ -1,7 +1,6 @@
 """FedMRN: updates that are random noise behind a mask."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Literal
@@ -9,12 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Memory, Shared
+from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.models.network import is_weight, weights_of
-from fedbench.payload import NoiseMasks, Payload
+from fedbench.payload import NoiseMasks
 from fedbench.payload.masks import SMALLEST, Noise, noise_of
 from fedbench.protocols.compressed import public_seeds
 from fedbench.protocols.fedavg import DenseWeights
@@ -26,17 +25,15 @@ class FedMRN(DenseWeights):
 
     A client trains ``u``, which starts at 0, by SGD on the gradient at ``w + u_hat``: ``u_hat`` is
     ``u`` clipped to the noise and, for a share ``tau / S`` of the coordinates that grows with every
-    step, the noise behind a mask. Its update is the noise behind a final mask, drawn afresh; the
-    server adds the mean, weighted by the clients' samples.
+    step, the noise behind a mask. Its update is the noise behind a final mask, drawn afresh.
 
     Masks of 0 and 1 lose half the signal (M4): where noise and ``u`` differ in sign ``u_hat`` is 0,
     so over uniform noise ``E[u_hat] = (u - u**2 / 2a) / 2``. A weight decay pulls ``u`` to 0, that
     is, to the weights of the round.
 
     Where the paper is silent or wrong (docs/errata.md): clipping and masking have the gradient of
-    the identity (M6); other parameters than weights have no mask, train by the same SGD and travel
-    as floats (A2); a client's one 64-bit seed really travels; the mean weights by samples, as
-    equation 5, not by batches.
+    the identity (M6); other parameters than weights have no mask and travel as floats (A2); the
+    mean weights by samples, as equation 5, not by batches.
 
     Args:
         noise: Distribution of the noise: ``uniform``, ``gaussian`` or ``bernoulli``.
@@ -74,11 +71,9 @@ class FedMRN(DenseWeights):
         return (u / noise).clamp(-1 if self.signed else 0, 1)
 
     def chance(self, reach: Tensor) -> Tensor:
-        """Probability ``p`` of a 1.
+        """Probability of a 1: ``clip(u / n, 0, 1)``, or if signed ``clip((u + n) / 2n, 0, 1)``.
 
-        ``clip(u / n, 0, 1)``, equation 6, or if signed ``clip((u + n) / 2n, 0, 1)``, equation 7
-        (M1: printed is ``u + n / 2n``). Deterministic masking has 0 or 1; at ``u = 0`` it has 1 if
-        signed.
+        Equations 6 and 7 (M1: printed is ``u + n / 2n``); deterministic masking has 0 or 1.
         """
         if self.sm:
             return (reach + 1) / 2 if self.signed else reach
@@ -88,8 +83,7 @@ class FedMRN(DenseWeights):
         """``u_hat`` of equation 10 with ``p = progress``: lines 15 to 18 of Algorithm 1.
 
         One draw decides whether a coordinate is masked and by what: of the draws below ``p`` a
-        share ``chance`` is below ``p * chance``. It is arithmetic, because choosing by a random
-        bool mispredicts every other branch.
+        share ``chance`` is below ``p * chance``. Arithmetic, since random branches mispredict.
         """
         reach = self.reach(u, noise)
         draws = key.shorts(*u.shape, device=u.device).to(u.dtype)
@@ -128,9 +122,7 @@ class FedMRN(DenseWeights):
         flat = noise_of(key.public("noise"), weights.d, self.noise, self.magnitude, device)
         return weights.unflatten(flat)
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Send ``M(u, G(s))`` and ``s``, line 20 of Algorithm 1."""
         d = shared.weights.d
         form = (self.noise, self.magnitude)

@@ -25,20 +25,19 @@ class FedPM(ScoreTraining):
     the masks.
 
     ``reg=lambda`` is the regularised form: clients minimise the loss plus ``lambda / d`` times the
-    sum of ``theta``, clients are weighted by size, and the first ``theta`` is uniform. Under SGD
-    that penalty moves a score by at most ``lr lambda / 4 d`` a step, which is nothing (R1); under
-    Adam, the default, it shrinks the masks (docs/results.md).
+    sum of ``theta``, are weighted by size, and the first ``theta`` is uniform. Under SGD that
+    penalty moves a score by at most ``lr lambda / 4 d`` a step, which is nothing (R1); under Adam
+    it shrinks the masks (docs/results.md).
 
     Where papers and code disagree or are silent, see docs/errata.md: E1 gradient of the sample, E5
-    clipping, which only scores see, E6 first prior, E7 and A1 biases without masks, one deployed
-    mask, and an Adam that starts afresh every round. The papers' SGD needs far larger rates.
+    clipping, E6 first prior, E7 and A1 biases without masks. The papers' SGD needs far larger
+    rates.
 
     Args:
         ste: Gradient of the Bernoulli sample by ``theta``: ``identity``, exact in expectation for a
             linear loss, or ``theta``, as the paper and its code have it (E1).
         prior: ``lambda_0``, both parameters of the Beta prior.
-        resets: ``every:k``: the prior is forgotten before server steps 1, k + 1, 2 k + 1, ... (a
-            round that was skipped is no step).
+        resets: ``every:k``: the prior is forgotten before server steps 1, k + 1, 2 k + 1, ...
         final: The deployed mask: a ``sample`` of ``theta``, or ``theta`` above the ``threshold``.
         threshold: Threshold of the final mask; strictly above it is 1.
         reg: ``lambda`` of the regularised form; 0 is FedPM.
@@ -108,11 +107,8 @@ class FedPM(ScoreTraining):
     def server_step(
         self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
     ) -> Belief:
-        """BayesAgg: equations 3 and 4, with ``K * aggregate`` ones of ``K`` clients.
-
-        Without a client the state stays, because the mode of a uniform prior does not exist.
-        """
-        if n == 0:
+        """BayesAgg: equations 3 and 4, with ``K * aggregate`` ones of ``K`` clients."""
+        if n == 0:  # the mode of a uniform prior does not exist
             return state
         step = super().server_step(shared, state, aggregate, n, key)
         alpha, beta = state.alpha, state.beta
@@ -125,6 +121,3 @@ class FedPM(ScoreTraining):
         beta = beta + (n - ones)
         mode = (alpha - 1) / (alpha + beta - 2)
         return dataclasses.replace(step, theta=mode, alpha=alpha, beta=beta)
-
-    def _uniform(self) -> bool:
-        return self.start == "uniform" or (self.start == "paper" and self.reg > 0)

@@ -1,4 +1,8 @@
-"""FedSparse: spike and slab priors close groups of weights, on the server and the wire."""
+"""FedSparse: spike and slab priors close groups of weights, on the server and the wire.
+
+A group is a filter of a convolution ``(out, in, k, k)``, or the weights of one input unit of a
+fully-connected layer ``(out, in)``. Its weights share a gate, whose threshold their norm must pass.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from fedbench.api import Batches, Grad, Memory, Protocol, Shared
+from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Protocol, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
@@ -50,8 +54,7 @@ def initial_threshold(norms: Tensor, temperature: float) -> Tensor:
     """``v`` such that ``theta = sigmoid((||w_g|| - softplus(v_g)) / T) = 0.99``, group by group.
 
     A softplus cannot be negative: where ``||w_g|| <= 4.595 T`` no threshold gives 0.99 (S6), and
-    ``T / 1000`` comes within 0.001 of the largest possible logit. A group of zeros, or of no
-    weights, starts at ``theta = 1/2``.
+    ``T / 1000`` comes within 0.001 of the largest possible logit; a group of zeros has 1/2.
     """
     tau = (norms.double() - temperature * _START).clamp_min(temperature / 1000)
     return (tau + torch.log(-torch.expm1(-tau))).to(norms)  # the inverse of softplus
@@ -136,8 +139,7 @@ class FedSparse(Protocol[SparseState]):
     train weights and thresholds through sampled gates and send one exact sample ``z ~ Bern(pi_s)``
     with the weights behind open gates; the server moves both by Adam and Adamax and sends only
     groups with ``theta > epsilon``. A group is a filter, or the weights of one input unit of a
-    fully-connected layer; every client counts the same. Parameters that are no weights have no
-    gate, travel as updates and move by Adam too.
+    fully-connected layer. Other parameters have no gate, travel as updates and move by Adam too.
 
     Where the paper is silent or disagrees with itself (docs/errata.md, S1 to S8): the loss is the
     mean cross-entropy, plus ``lambda0 |g| R(z_g > 0)``, minus
@@ -197,7 +199,7 @@ class FedSparse(Protocol[SparseState]):
         require("FedSparse.epsilon", self.epsilon, 0 < self.epsilon < 1, "in (0, 1)")
 
     def gated(self, shared: Shared) -> Layout:
-        """Layout of the thresholds: the layers that have gates, and how many."""
+        """Layout of the thresholds."""
         return gates_of(shared.weights, self.gate_output)
 
     def gating(self, shared: Shared) -> Gating:
@@ -205,10 +207,9 @@ class FedSparse(Protocol[SparseState]):
         return gating(shared.weights, self.gate_output)
 
     def trained(self, shared: Shared) -> Layout:
-        thresholds = self.gated(shared)
-        return Layout(
-            shared.layout.names + thresholds.names, shared.layout.shapes + thresholds.shapes
-        )
+        layout = shared.layout
+        gated = self.gated(shared)
+        return Layout(layout.names + gated.names, layout.shapes + gated.shapes)
 
     def log_alpha(self, w: Tree, v: Tree) -> Tree:
         """``logit(pi_g) = (||w_g|| - tau_g) / T``, equation 16, under the thresholds' names."""
@@ -238,12 +239,11 @@ class FedSparse(Protocol[SparseState]):
         w = initial_weights(shared)
         tree = shared.layout.unflatten(w)
         thresholds = self.gated(shared)
-        v = thresholds.flatten(
-            {
-                name: initial_threshold(group_norms(tree[layer_of(name)]), self.temperature)
-                for name in thresholds.names
-            }
-        )
+        starts = {
+            name: initial_threshold(group_norms(tree[layer_of(name)]), self.temperature)
+            for name in thresholds.names
+        }
+        v = thresholds.flatten(starts)
         adam = Adam(lr=self.server_lr).init(tree)
         return SparseState(w, v, adam, Adamax(lr=self.server_threshold_lr).init({"v": v}))
 
@@ -277,11 +277,7 @@ class FedSparse(Protocol[SparseState]):
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """Train weights and thresholds, and return how far they moved (Algorithm 2).
-
-        What was received stays in memory until the message is sent: gates depend on weights, not on
-        how far they moved.
-        """
+        """Train weights and thresholds; remember what was received, for `message` (Algorithm 2)."""
         w, v = split_tree(tree)
         start = w
         prior = self.log_alpha(w, v)
@@ -310,9 +306,7 @@ class FedSparse(Protocol[SparseState]):
                 gradient[layer] = gradient[layer] + self.drift * (along(chance, w[layer]) * moved)
             gradient[name] = gradient[name] - (price - self.ce_scale * prior[name]) * slope
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Send ``z_s ~ Bern(pi_s)`` and ``z_s * w_s``, and the rest as updates."""
         d, p = shared.weights.d, shared.rest.d
         layers = self.gating(shared)
@@ -334,16 +328,13 @@ class FedSparse(Protocol[SparseState]):
         z, zw, rest = torch.split(aggregate.to(state.w), [len(state.v), d, p])
         theta = torch.sigmoid(self.server_logits(shared, state))
         w = self.pruned(shared, state) if self.prune else state.w
-        climb_w = torch.cat([zw - governed(z[None], self.gating(shared))[0] * w[:d], rest])
-        climb_v = -(z * (1 - theta) - (1 - z) * theta) * torch.sigmoid(state.v) / self.temperature
-        layout = shared.layout
-        tree, adam = Adam(lr=self.server_lr).step(
-            layout.unflatten(w), layout.unflatten(-climb_w), state.adam
-        )
-        moved, adamax = Adamax(lr=self.server_threshold_lr).step(
-            {"v": state.v}, {"v": -climb_v}, state.adamax
-        )
-        return SparseState(layout.flatten(tree), moved["v"], adam, adamax)
+        g_w = torch.cat([governed(z[None], self.gating(shared))[0] * w[:d] - zw, -rest])
+        g_v = (z * (1 - theta) - (1 - z) * theta) * torch.sigmoid(state.v) / self.temperature
+        trees = shared.layout.unflatten
+        tree, adam = Adam(lr=self.server_lr).step(trees(w), trees(g_w), state.adam)
+        adamax = Adamax(lr=self.server_threshold_lr)
+        moved, memory = adamax.step({"v": state.v}, {"v": g_v}, state.adamax)
+        return SparseState(shared.layout.flatten(tree), moved["v"], adam, memory)
 
     def model(self, shared: Shared, state: SparseState, key: Key) -> Tree:
         return shared.layout.unflatten(self.pruned(shared, state))

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Memory, Shared
+from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -48,19 +48,16 @@ class FedSparsify(LocalSGD[PrunedState]):
 
     Clients send the update of the weights that stay, so that attacks flip updates and not weights
     (D13). The mask is that of ``w`` plus the update as it leaves the client, clipped or noised. The
-    broadcast has the round's number, so both ends know how many weights a message keeps; where
-    these are all that are alive, the mask costs 32 bits.
+    broadcast has the round's number, so both ends know how many weights a message keeps.
 
-    Unlike in the public code (A9) ties and zeros are pruned as the schedule says, biases and
-    parameters of normalisation are not pruned and travel as floats, and votes weigh as much as the
-    client has samples; its majority is ``merge=half``.
+    Unlike in the public code (A9), whose majority is ``merge=half``, ties and zeros are pruned as
+    the schedule says, only weights are pruned, and votes weigh as much as the client has samples.
 
     Args:
         final: Sparsity in the end.
         initial: Sparsity in round ``start``.
         start: First round, from 1, that prunes.
-        until: Round that reaches ``final``, by default the number of rounds that a scenario has by
-            default.
+        until: Round that reaches ``final``, by default the last one of a default scenario.
         frequency: Sparsity grows only in rounds that it divides, and in ``start``; ``final`` is
             reached in the first such round from ``until`` on.
         per: Magnitudes are compared over all layers together, ``global``, or within a ``layer``.
@@ -139,10 +136,7 @@ class FedSparsify(LocalSGD[PrunedState]):
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """Train, and return ``trained - tree``, 0 where pruned.
-
-        What was received stays in memory until the message is sent.
-        """
+        """Train what is alive; remember what was received, for `message`."""
         start = {name: x for name, x in tree.items() if name not in (_ALIVE, _ROUND)}
         weights = weights_of(start)
         masks = weights.unflatten(tree[_ALIVE])
@@ -150,9 +144,7 @@ class FedSparsify(LocalSGD[PrunedState]):
         received = {"w": weights.flatten(start), "alive": tree[_ALIVE], "round": tree[_ROUND]}
         return update, memory | received
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Send the updates of the weights that stay: the largest ``w_i = w + update``."""
         d = shared.weights.d
         alive = memory[0]["alive"] > 0.5
@@ -170,8 +162,8 @@ class FedSparsify(LocalSGD[PrunedState]):
     ) -> tuple[Tensor, Tensor]:
         """Merge the models that ``n`` clients pruned: ``(d,)`` weights, and which of them survive.
 
-        The mean of their models is ``E[m (w + u)] = E[m] w + E[m u]``, ``E[m]`` being the ``share``
-        that has a weight and ``E[m u]`` the mean ``update``.
+        Their mean is ``E[m (w + u)] = E[m] w + E[m u]``, with the ``share`` ``E[m]`` that has a
+        weight, and the mean ``update`` ``E[m u]``.
         """
         share = share.clamp(0, 1)
         mean = share * state.w[: len(share)] + update

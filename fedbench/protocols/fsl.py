@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Memory, Shared
+from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
@@ -21,9 +21,7 @@ from fedbench.protocols.supermask import masked_network, random_network, top_mas
 
 @lru_cache(maxsize=256)
 def kept_edges(n: int, k: float) -> int:
-    """``n - t`` with the ``t = int((1 - k) n)`` of Algorithm 1, in exact arithmetic.
-
-    In floating point ``int((1 - 0.8) * 10)`` is 1 and one edge too many is kept (A3).
+    """``n - t`` with the ``t = int((1 - k) n)`` of Algorithm 1, in exact arithmetic (A3).
 
     >>> [kept_edges(10, k) for k in (0.8, 0.9, 0.5, 0.01, 1.0)]
     [8, 9, 5, 1, 10]
@@ -34,10 +32,11 @@ def kept_edges(n: int, k: float) -> int:
 @lru_cache(maxsize=2)
 def initial_scores(shared: Shared) -> Tensor:
     """``theta_s (d,)`` from the seed: ``|U(-b, b)|``, b = fan_in ** -0.5 (Kaiming, a = sqrt 5)."""
+    layers = zip(shared.weights.names, shared.weights.sizes, strict=True)
     parts = [
-        shared.key.fold("scores", name).uniform(math.prod(shape), device=shared.device)
+        shared.key.fold("scores", name).uniform(size, device=shared.device)
         / math.sqrt(shared.network.fan_in(name))
-        for name, shape in zip(shared.weights.names, shared.weights.shapes, strict=True)
+        for name, size in layers
     ]
     return torch.cat(parts)
 
@@ -52,10 +51,10 @@ def sorted_scores(shared: Shared) -> list[Tensor]:
 class FSL(LocalSGD[Tensor]):
     """Clients rank the edges of a frozen random network, the server sorts the sum of their ranks.
 
-    Weights are ``+-sqrt(2 / fan_in)`` with random signs and scores Kaiming uniform, both from the
-    seed. A client sets ``theta_s[R_g] = sort(theta_s)``, trains these scores by edge-popup
-    (Algorithm 1) and sends ``R = argsort(S)`` per layer; VOTE sums the positions and sorts
-    (Algorithm 2). Every client is one vote. State is ``R_g (1, d)``.
+    Weights (`random_network`) and Kaiming-uniform scores are from the seed. A client sets
+    ``theta_s[R_g] = sort(theta_s)``, trains these scores by edge-popup (Algorithm 1) and sends
+    ``R = argsort(S)`` per layer; VOTE sums the positions and sorts (Algorithm 2). Every client is
+    one vote. State is ``R_g (1, d)``.
 
     Where the paper is silent or its code disagrees with itself (docs/errata.md): scores start
     positive, and mask and ranking order the same number (A3); ``fan_in`` is that of an edge's
@@ -88,7 +87,6 @@ class FSL(LocalSGD[Tensor]):
         return shared.weights
 
     def frozen(self, shared: Shared) -> Tree:
-        """The random network; the signed Kaiming constant is the best of the paper's Table 5."""
         return random_network(shared)
 
     def init(self, shared: Shared) -> Tensor:
@@ -109,8 +107,7 @@ class FSL(LocalSGD[Tensor]):
         return shared.weights.unflatten(torch.cat(layers))
 
     def idle(self, shared: Shared, broadcast: Payload) -> Tensor:
-        rows = range(len(broadcast))
-        trees = [self.receive(shared, broadcast.take([row])) for row in rows]
+        trees = [self.receive(shared, broadcast.take([row])) for row in range(len(broadcast))]
         return torch.stack([self.trained(shared).flatten(tree) for tree in trees])
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
@@ -126,9 +123,7 @@ class FSL(LocalSGD[Tensor]):
         """Train the scores ``S``, Algorithm 2 line 11."""
         return self.train(tree, batches, grad, key), memory
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Send ``R = argsort(S)``, Algorithm 2 line 12."""
         sizes = shared.weights.sizes
         return Rankings(ranking(updates, sizes), sizes), memory
@@ -145,7 +140,7 @@ class FSL(LocalSGD[Tensor]):
         for order in shared.weights.layers(state[0]):
             best = order[len(order) - kept_edges(len(order), self.k) :].long()
             mask.append(torch.zeros(len(order), device=state.device).index_fill_(0, best, 1.0))
-        return masked_network(shared, torch.cat(mask))
+        return masked_network(shared, random_network(shared), torch.cat(mask))
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
         """The subnetwork of the client's own ranking; None where it sends only a part of it."""
@@ -177,9 +172,7 @@ class SparseFSL(FSL):
         super().__post_init__()
         require("SparseFSL.top", self.top, 0 < self.top < 1, "in (0, 1)")
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Send the last ``top`` share of ``argsort(S)``."""
         sizes = shared.weights.sizes
         counts = tuple(kept_edges(size, self.top) for size in sizes)
@@ -192,11 +185,9 @@ class FailureBound:
     """Upper bounds on the probability that more than half of ``n`` clients vote a good edge out.
 
     A benign client keeps the edge with probability ``p``, a malicious one with ``1 - p``. The proof
-    assumes no collusion, while the attack of Algorithm 3 colludes; and it counts votes on masks:
-    that the bound holds for the sum of positions is asserted in the paper, not proved (F4).
-
-    Both bounds come from Cantelli's inequality and need a positive margin,
-    ``p + alpha (1 - 2 p) > 1/2``; elsewhere they are 1.
+    assumes no collusion and counts votes on masks; that the bounds hold for sums of positions is
+    asserted in the paper (F4). Where the margin is not positive, as Cantelli's inequality needs it,
+    they are 1.
 
     References:
         "FSL: Federated Supermask Learning", appendix A.2, equations 1 to 4,
@@ -229,13 +220,16 @@ class FailureBound:
         return self.margin > 0
 
     @property
+    def variance(self) -> float:
+        """Variance of the votes of equation 1."""
+        return self.n * self.p * (1 - self.p)
+
+    @property
     def printed(self) -> float:
         """Equation 4, ``sqrt(Var / margin^2) / 2``, which can exceed 1."""
-        variance = self.n * self.p * (1 - self.p)
-        return float(variance**0.5 / (2 * self.margin)) if self.valid else 1.0
+        return self.variance**0.5 / (2 * self.margin) if self.valid else 1.0
 
     @property
     def cantelli(self) -> float:
         """Equation 3, ``1 / (1 + margin^2 / Var)``, tighter than equation 4 and at most 1."""
-        variance = self.n * self.p * (1 - self.p)
-        return variance / (variance + self.margin**2) if self.valid else 1.0
+        return self.variance / (self.variance + self.margin**2) if self.valid else 1.0

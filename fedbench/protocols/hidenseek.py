@@ -1,14 +1,13 @@
 """HideNSeek: signs over a random network that the server has pruned."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Memory, Shared
+from fedbench.api import Keys, Memories, Messages, Shared
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -17,7 +16,7 @@ from fedbench.payload import BinaryMasks, Payload
 from fedbench.payload.packets import code_bits
 from fedbench.protocols.fsl import kept_edges
 from fedbench.protocols.score_training import Belief, ScoreTraining, straight_through
-from fedbench.protocols.supermask import mask_rows, random_network
+from fedbench.protocols.supermask import mask_rows, masked_network, random_network
 
 
 @lru_cache(maxsize=2)
@@ -35,8 +34,8 @@ def kaiming_normal(shared: Shared) -> Tree:
 def kept_weights(shared: Shared, keep: float) -> Tensor:
     """``(d,)`` bool: the ``keep`` share of each layer with the largest synaptic saliency.
 
-    ``|w * dR/dw|`` with ``R`` the sum of the logits of an image of ones through ``|w|``: it needs
-    no data, so both ends compute it from the seed. In float64, since ``R`` grows with depth.
+    ``|w * dR/dw|`` with ``R`` the sum of the logits of an image of ones through ``|w|``, in float64
+    because it grows with depth: both ends compute it from the seed, without data.
 
     References:
         Tanaka et al., "Pruning neural networks without any data by iteratively conserving synaptic
@@ -69,11 +68,10 @@ class HideNSeek(ScoreTraining):
 
     ``w = w_init * kept * m`` with ``m = 2 * 1[s > 0] - 1``. What is kept follows from the seed, so
     only the signs of kept weights travel. No official code exists (A8); where the paper is silent:
-    weights are Kaiming normal, biases, scales and shifts stay as built; scores train by Adam; the
-    saliency is taken in one shot, layer by layer, because over all layers together one shot empties
-    whole layers of deep networks; the server averages the signs, all clients counting the same, and
-    the next round starts from the logit of ``(1 + mean) / 2``; ``theta`` is the probability of +1.
-    For ``clip`` see `FedMask` (E11).
+    weights are Kaiming normal, the rest stays as built; scores train by Adam; the saliency is taken
+    in one shot, layer by layer, because over all layers together one shot empties whole layers; the
+    server averages the signs, and the next round starts from the logit of ``(1 + mean) / 2``.
+    ``theta`` is the probability of +1. For ``clip`` see `FedMask` (E11).
 
     Args:
         keep: Share of each layer's weights that survives the pruning.
@@ -92,9 +90,10 @@ class HideNSeek(ScoreTraining):
         require("HideNSeek.keep", self.keep, 0 < self.keep <= 1, "in (0, 1]")
 
     def frozen(self, shared: Shared) -> Tree:
-        masks = shared.weights.unflatten(kept_weights(shared, self.keep).float())
-        network = dict(kaiming_normal(shared))
-        return network | {name: network[name] * mask for name, mask in masks.items()}
+        return masked_network(shared, kaiming_normal(shared), self._kept(shared).float())
+
+    def _kept(self, shared: Shared) -> Tensor:
+        return kept_weights(shared, self.keep)
 
     def mask(self, score: Tensor, key: Key) -> Tensor:
         m = self.symbols(score.detach() > 0).to(score.dtype)
@@ -107,31 +106,29 @@ class HideNSeek(ScoreTraining):
         """Expected sign of a score, in [-1, 1]."""
         return 2 * score.sigmoid() - 1
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Send the signs of the kept weights; 0 becomes -1."""
         d = shared.weights.d
-        signs = updates[:, :d][:, kept_weights(shared, self.keep)] > 0
+        signs = updates[:, :d][:, self._kept(shared)] > 0
         return BinaryMasks(signs, updates[:, d:].float(), signed=True), memory
 
     def server_step(
         self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
     ) -> Belief:
         """``theta = (1 + mean sign) / 2`` where there is a sign."""
-        alive = kept_weights(shared, self.keep)
+        alive = self._kept(shared)
         signs = aggregate[: int(alive.sum())].to(state.theta)
         theta = state.theta.masked_scatter(alive, (1 + signs) / 2)
         rest = aggregate[len(signs) :].to(theta)
         return super().server_step(shared, state, torch.cat([theta, rest]), n, key)
 
     def model_bits(self, shared: Shared, state: Belief) -> int:
-        signs = (state.theta > 0.5)[kept_weights(shared, self.keep)]
+        signs = (state.theta > 0.5)[self._kept(shared)]
         return 32 + code_bits(signs.cpu().numpy())[1] + 32 * len(state.statistics)
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
         assert isinstance(sent, BinaryMasks)
-        alive = kept_weights(shared, self.keep)
+        alive = self._kept(shared)
         bits = torch.zeros_like(alive).masked_scatter(alive, sent.mask[0])
         moved = broadcast.values()[0, shared.weights.d :] + sent.rest[0]
         return self._network(shared, bits, moved)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbench.core.errors import require
 from fedbench.core.trees import Tree
 from fedbench.models.network import is_statistic
 
@@ -15,21 +14,15 @@ from fedbench.models.network import is_statistic
 class Optimizer(ABC):
     """Descends along a gradient; its memory is a tree, so that it can be stored and stacked."""
 
-    lr: float  # learning rate
-
-    def __post_init__(self) -> None:
-        require(f"{type(self).__name__}.lr", self.lr, self.lr > 0, "> 0")
+    lr: float  # learning rate, which the protocol has checked
 
     @abstractmethod
     def init(self, tree: Tree) -> Tree:
-        """The memory before the first step."""
+        """Return the memory before the first step."""
 
     @abstractmethod
     def step(self, tree: Tree, gradient: Tree, memory: Tree) -> tuple[Tree, Tree]:
-        """Return the tree after one step, and the next memory.
-
-        A running statistic goes down by its gradient itself (`is_statistic`).
-        """
+        """Return the next tree and memory; running statistics go down by their gradient itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +31,6 @@ class SGD(Optimizer):
 
     momentum: float = 0.0  # heavy-ball momentum, without dampening
     weight_decay: float = 0.0  # share of each parameter that is added to its gradient
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require("SGD.momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
-        require("SGD.weight_decay", self.weight_decay, self.weight_decay >= 0, ">= 0")
 
     def init(self, tree: Tree) -> Tree:
         """Return no memory: the first velocity is the first gradient."""
@@ -78,20 +66,14 @@ class Adam(Optimizer):
     beta2: float = 0.999  # decay of the mean of squared gradients
     epsilon: float = 1e-8  # keeps a coordinate without gradient at rest
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("beta1", "beta2"):
-            beta = getattr(self, name)
-            require(f"{type(self).__name__}.{name}", beta, 0 <= beta < 1, "in [0, 1)")
-
     def init(self, tree: Tree) -> Tree:
         """Return zero moments; running statistics have none."""
         parameters = {name: x for name, x in tree.items() if not is_statistic(name)}
-        first = next(iter(parameters.values()))
-        return {
-            "t": torch.zeros((), dtype=first.dtype, device=first.device),
-            **{f"m.{name}": torch.zeros_like(x) for name, x in parameters.items()},
-            **{f"v.{name}": torch.zeros_like(x) for name, x in parameters.items()},
+        t = next(iter(parameters.values())).new_zeros(())
+        return {"t": t} | {
+            f"{moment}.{name}": torch.zeros_like(x)
+            for moment in ("m", "v")
+            for name, x in parameters.items()
         }
 
     def step(self, tree: Tree, gradient: Tree, memory: Tree) -> tuple[Tree, Tree]:

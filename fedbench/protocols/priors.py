@@ -1,12 +1,12 @@
 """Gaussian, Laplace and mixture priors that tie clients to the server's weights."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Memory, Shared
+from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -15,12 +15,25 @@ from fedbench.payload import FloatVectors, MixtureVectors, Payload
 from fedbench.protocols.fedavg import DenseWeights, FedAvg, LocalSGD
 
 
+def pulled(grad: Grad, lam: float, centre: Callable[[Tree], Tree]) -> Grad:
+    """Gradient function that adds ``lam (w - centre(w))``, but to running statistics."""
+
+    def pulled_gradient(w: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        means = centre(w)
+        return {
+            name: g if is_statistic(name) else g.add(w[name] - means[name], alpha=lam)
+            for name, g in grad(w, x, y, key).items()
+        }
+
+    return pulled_gradient
+
+
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FedAvg):
     """FedAvg whose clients minimise ``loss + lam / 2 ||w_s - w||^2``.
 
-    With ``lam = 0`` it is FedAvg, bit by bit. Running statistics are not pulled. The loss is the
-    mean cross-entropy, so ``lam`` is mu of Li et al.
+    With ``lam = 0`` it is FedAvg, bit by bit. The loss is the mean cross-entropy, so ``lam`` is mu
+    of Li et al. Running statistics are not pulled.
 
     Args:
         lam: Precision ``lambda`` of the prior.
@@ -38,14 +51,7 @@ class FedProx(FedAvg):
         require("FedProx.lam", self.lam, self.lam >= 0, ">= 0")
 
     def train(self, tree: Tree, batches: Batches, grad: Grad, key: Key) -> Tree:
-
-        def pulled(trained: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-            return {
-                name: g if is_statistic(name) else g.add(trained[name] - tree[name], alpha=self.lam)
-                for name, g in grad(trained, x, y, key).items()
-            }
-
-        return super().train(tree, batches, pulled, key)
+        return super().train(tree, batches, pulled(grad, self.lam, lambda _: tree), key)
 
 
 def soft_threshold(x: Tensor, by: float) -> Tensor:
@@ -62,14 +68,12 @@ def soft_threshold(x: Tensor, by: float) -> Tensor:
 class FedLaplace(DenseWeights):
     """Clients minimise ``loss + lam sum_j |w_sj - w_j|``; the server moves to their median.
 
-    Each SGD step is followed by the proximal step of the prior, a soft threshold of ``w_s - w``:
-    parameters whose gradient stays within ``lam`` end exactly at the server's, as in the paper,
-    where a subgradient step would jump across ``w`` for ever. The threshold is
-    ``lr lam / (1 - momentum)``, so that this holds with momentum. The loss is the mean over
-    samples, where equation 33 has the sum.
+    Each SGD step is followed by the proximal step of the prior, a soft threshold of ``w_s - w`` by
+    ``lr lam / (1 - momentum)``: parameters whose gradient stays within ``lam`` end exactly at the
+    server's, as in the paper. The loss is the mean over samples, where equation 33 has the sum.
 
-    The median of updates, plus ``w``, is the median of weights; it is the rule of
-    ``--defense own``, and every client counts the same. Running statistics have no prior.
+    The median of updates is the rule of ``--defense own``, and every client counts the same.
+    Running statistics have no prior.
 
     Args:
         lam: Inverse scale ``lambda`` of the prior.
@@ -112,8 +116,7 @@ class FedMoG(LocalSGD[Tensor]):
     different seeds, the first that of FedAvg, and a client starts each round at one of them, drawn
     at random. Where ``lam`` is large for the number of weights, all responsibilities are 0 or 1;
     where it is small, the means become one. The loss is the mean over samples, where equation 38
-    has the sum. A mean without responsibility stays, running statistics have no prior, and every
-    client counts the same.
+    has the sum. A mean without responsibility stays; running statistics have no prior.
 
     Args:
         k: Number of components ``K``.
@@ -160,31 +163,21 @@ class FedMoG(LocalSGD[Tensor]):
     def local_update(
         self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
     ) -> tuple[Tree, Memory]:
-        """Train from one of the means, and return how far the weights moved from it.
-
-        All means and the start stay in memory until the message is sent: responsibilities depend on
-        where the weights are.
-        """
+        """Train from one of the means; remember it and all means, for `message`."""
         device = next(iter(tree.values())).device
         choice = key.fold("component").bits(1, device) % self.k
         start = {name: mean.index_select(0, choice)[0] for name, mean in tree.items()}
 
-        def pulled(trained: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-            r = self.responsibilities(trained, tree)
-            return {
-                name: g
-                if is_statistic(name)
-                else g.add(trained[name] - torch.tensordot(r, tree[name], 1), alpha=self.lam)
-                for name, g in grad(trained, x, y, key).items()
-            }
+        def centre(w: Tree) -> Tree:
+            r = self.responsibilities(w, tree)
+            return {name: torch.tensordot(r, mean, 1) for name, mean in tree.items()}
 
-        update, _ = super().local_update(start, batches, pulled, key, memory)
+        towards = pulled(grad, self.lam, centre)
+        update, _ = super().local_update(start, batches, towards, key, memory)
         means = torch.cat([mean.flatten(1) for mean in tree.values()], dim=1)
         return update, {"means": means, "start": means.index_select(0, choice)[0]}
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         trees = shared.layout.unflatten
         w = updates + torch.stack([client["start"] for client in memory])
         rows = zip(w, memory, strict=True)

@@ -1,15 +1,13 @@
 """Updates rounded at random to a few levels: QSGD, FedPAQ and TernGrad."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Shared
+from fedbench.api import Keys, Shared
 from fedbench.core.blocks import block_sums, spread
 from fedbench.core.errors import require
-from fedbench.core.rng import Key
 from fedbench.payload import Levels, Payload
 from fedbench.payload.levels import Code, Norm, bucket_lengths, scales_of
 from fedbench.protocols.compressed import CompressedUpdates, compressed_layers
@@ -22,14 +20,12 @@ class QSGD(CompressedUpdates):
     ``Q(v_i) = ||v|| sgn(v_i) xi_i``, where ``xi_i`` is ``l / s`` with probability ``1 - f`` and
     ``(l + 1) / s`` with probability ``f``; ``l`` and ``f`` are the integer and fractional part of
     ``|v_i| s / ||v||``. ``norm=l2,bucket=0`` is the scheme of the paper's analysis; the defaults
-    are those of its experiments: the largest magnitude of 512 coordinates, which wastes no level,
-    and 4 bits with sign. ``levels=s`` counts those above 0, so there are ``2 s + 1`` (A7).
+    are those of its experiments. ``levels=s`` counts those above 0, so there are ``2 s + 1`` (A7).
 
     A bucket of zeros has scale 0; one with NaN or infinity has scale NaN, and one whose norm is no
-    float32 an infinite scale, so the server's default checks reject the message. The mean is right
-    for the scale that is sent, up to float32 rounding and probabilities rounded up to multiples of
-    2**-24. With error feedback the scale is fitted to the drawn levels: an unbiased message with
-    more error than signal would let the residual grow for ever.
+    float32 an infinite scale, so the server's default checks reject the message. With error
+    feedback the scale is fitted to the drawn levels: an unbiased message with more error than
+    signal would let the residual grow for ever.
 
     Args:
         levels: ``s``, up to 32767.
@@ -55,15 +51,15 @@ class QSGD(CompressedUpdates):
         require(f"{name}.levels", self.levels, 1 <= self.levels < 2**15, "in [1, 32767]")
         require(f"{name}.bucket", self.bucket, self.bucket >= 0, ">= 0")
 
-    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
+    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Keys) -> Payload:
         form = self.levels, (x.shape[1],), self.bucket, self.norm, self.code
-        return quantized(x, rest, keys, *form, fitted=self.error_feedback)
+        return quantized(x, rest, keys, *form, self.error_feedback)
 
 
 def quantized(
     x: Tensor,
     rest: Tensor,
-    keys: Sequence[Key],
+    keys: Keys,
     top: int,
     sizes: tuple[int, ...],
     bucket: int,
@@ -71,7 +67,7 @@ def quantized(
     code: Code,
     fitted: bool,
 ) -> Levels:
-    """Round ``x (n, t)``, taken as float32, at random; each row draws from its own key.
+    """Round ``x (n, t)`` at random; each row draws from its own key.
 
     If ``fitted``, the scale of a bucket is multiplied by ``<x, q> / |q|**2``, ``q`` being the
     decoded levels: the scale of the least error, with which the message is never longer than ``x``.
@@ -99,11 +95,9 @@ def quantized(
 class FedPAQ(QSGD):
     """Clients train locally and send their update in QSGD's levels; the server adds the mean.
 
-    ``x <- x + (1 / r) sum_i Q(x_i - x)`` over the ``r`` clients of a round, which all count the
-    same. ``Q`` has one L2 norm for the whole network, so few levels send almost nothing: at most
-    ``s (s + sqrt(d))`` coordinates are expected to differ from 0 (with ``s = 10``, the most in the
-    paper's experiments, one in a hundred of a million), and the variance is up to ``sqrt(d) / s``
-    times the squared norm of the update.
+    All clients count the same, and there is one L2 norm for the whole network, so few levels send
+    almost nothing: at most ``s (s + sqrt(d))`` coordinates are expected to differ from 0, and the
+    variance is up to ``sqrt(d) / s`` times the squared norm of the update.
 
     References:
         Reisizadeh et al., "FedPAQ: A Communication-Efficient Federated Learning Method with
@@ -126,11 +120,8 @@ class TernGrad(CompressedUpdates):
     ``s`` is the largest magnitude of the layer, so the message is unbiased. With ``clip=c`` each
     layer is first clipped to ``c`` times its population standard deviation (the paper has 2.5),
     which is biased; ``s`` is then the largest magnitude of the clipped layer, as in the paper, not
-    ``c sigma`` as in its code (A7). A layer of equal coordinates has deviation 0 and is clipped to
-    nothing. With error feedback the scales are fitted to the levels, as in `QSGD`.
-
-    Unlike in the paper every client has its own scales, where workers share the largest, and the
-    last layer is ternary as well.
+    ``c sigma`` as in its code (A7). With error feedback the scales are fitted, as in `QSGD`. Unlike
+    in the paper workers do not share the largest scale, and the last layer is ternary as well.
 
     Args:
         clip: ``c``; 0 to clip nothing.
@@ -149,7 +140,7 @@ class TernGrad(CompressedUpdates):
         super().__post_init__()
         require("TernGrad.clip", self.clip, self.clip >= 0, ">= 0")
 
-    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
+    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Keys) -> Payload:
         sizes = compressed_layers(shared)
         if self.clip:
             parts = torch.split(x, list(sizes), dim=1)

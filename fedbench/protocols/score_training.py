@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedbench.api import Batches, Grad, Memory, Protocol, Shared
+from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Protocol, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
@@ -18,7 +18,7 @@ from fedbench.payload import BinaryMasks, FloatVectors, Payload
 from fedbench.payload.packets import code_bits
 from fedbench.protocols.fsl import kept_edges
 from fedbench.protocols.optimizers import SGD, Adam, Optimizer
-from fedbench.protocols.supermask import mask_rows, random_network, top_mask
+from fedbench.protocols.supermask import masked_network, random_network, top_mask
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -69,10 +69,9 @@ class Belief:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreTraining(Protocol[Belief]):
-    """Clients train a score per weight of a random network and send one bit for each.
+    """Clients train a score per weight of a `random_network` and send one bit for each.
 
-    The network is `random_network`: weights ``+-sqrt(2 / fan_in)`` from the seed, never trained;
-    biases, scales and shifts stay as built. The server sends ``theta`` as 32-bit floats, a client
+    Biases, scales and shifts stay as built. The server sends ``theta`` as 32-bit floats, a client
     starts from ``logit(clip(theta))``.
 
     Args:
@@ -115,7 +114,7 @@ class ScoreTraining(Protocol[Belief]):
 
     @property
     def weighted(self) -> bool:
-        """False, because all clients count the same."""
+        """False: all clients count the same, but in regularised FedPM."""
         return False
 
     def trained(self, shared: Shared) -> Layout:
@@ -135,7 +134,7 @@ class ScoreTraining(Protocol[Belief]):
     def init(self, shared: Shared) -> Belief:
         key = shared.key.fold("theta")
         d = shared.weights.d
-        if self._uniform():
+        if self.start == "uniform" or (self.start == "paper" and self.weighted):
             theta = key.uniform(d, device=shared.device)
         else:
             theta = key.normal(d, device=shared.device).sigmoid()
@@ -154,15 +153,8 @@ class ScoreTraining(Protocol[Belief]):
 
     def idle(self, shared: Shared, broadcast: Payload) -> Tensor:
         layout = self.trained(shared)
-        rows = []
-        for row in range(len(broadcast)):
-            tree = self.receive(shared, broadcast.take([row]))
-            unmoved = {
-                name: torch.zeros_like(x) if is_statistic(name) else self.expected(x)
-                for name, x in tree.items()
-            }
-            rows.append(layout.flatten(unmoved))
-        return torch.stack(rows)
+        trees = [self.receive(shared, broadcast.take([row])) for row in range(len(broadcast))]
+        return torch.stack([layout.flatten(self._update(tree, tree)) for tree in trees])
 
     def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
         return frozen | {
@@ -180,23 +172,23 @@ class ScoreTraining(Protocol[Belief]):
         for step, (x, y) in enumerate(batches):
             gradient = self.penalised(grad(trained, x, y, key.fold("step", step)), trained)
             trained, moments = optimizer.step(trained, gradient, moments)
-        update = {
-            name: self.expected(x) if is_weight(name) else x - tree[name]
+        return self._update(trained, tree), moments if memory else memory
+
+    def _update(self, trained: Tree, start: Tree) -> Tree:
+        return {
+            name: self.expected(x) if is_weight(name) else x - start[name]
             for name, x in trained.items()
         }
-        return update, moments if memory else memory
 
     def expected(self, score: Tensor) -> Tensor:
         """Expected bit of a score: a row of ``updates``, in the space of the message's `values`."""
         return score.sigmoid()
 
     def penalised(self, gradient: Tree, scores: Tree) -> Tree:
-        """The gradient of the local objective, if that is more than the loss."""
+        """Return the gradient of the local objective, if that is more than the loss."""
         return gradient
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         d = shared.weights.d
         rows = zip(updates[:, :d], keys, strict=True)
         bits = torch.stack([self.bits(shared, theta, key.fold("mask")) for theta, key in rows])
@@ -223,9 +215,6 @@ class ScoreTraining(Protocol[Belief]):
         moved = broadcast.values()[0, shared.weights.d :] + sent.rest[0]
         return self._network(shared, sent.mask[0], moved)
 
-    def _uniform(self) -> bool:
-        return self.start == "uniform"
-
     def _final(self, shared: Shared, state: Belief) -> Tensor:
         """The mask that is deployed after the state's steps, the same in every call."""
         return self.deployed(shared, state.theta, shared.key.fold("final", state.steps))
@@ -235,10 +224,8 @@ class ScoreTraining(Protocol[Belief]):
         return bits.float()
 
     def _network(self, shared: Shared, bits: Tensor, statistics: Tensor) -> Tree:
-        frozen = self.frozen(shared)
-        masks = shared.weights.unflatten(self.symbols(bits))
-        masked = {name: frozen[name] * mask for name, mask in masks.items()}
-        return frozen | masked | shared.statistics.unflatten(statistics)
+        masked = masked_network(shared, self.frozen(shared), self.symbols(bits))
+        return masked | shared.statistics.unflatten(statistics)
 
     def _optimizer(self) -> Optimizer:
         return Adam(lr=self.lr) if self.optimizer == "adam" else SGD(lr=self.lr)
@@ -248,12 +235,11 @@ class ScoreTraining(Protocol[Belief]):
 class FedMask(ScoreTraining):
     """Clients keep the weights with ``sigmoid(s) > 1/2``, and send that mask.
 
-    FedMask as FedPM compares itself with it: one global model, scores trained straight through,
-    everything else as in FedPM with plain averaging. The comparison is strict: ``s = 0`` is 0. The
-    personal masks and the one-shot pruning of the original are left out, and no official code says
-    how its masks are aggregated (A8): theirs overlap by consensus, ours are averaged, and the next
-    round starts from the logit of the mean, clipped at 0.3 because a threshold, unlike a sample,
-    never tries the other side (E11).
+    FedMask as FedPM compares itself with it: one global model, everything else as in FedPM with
+    plain averaging, without the personal masks and the one-shot pruning of the original. No
+    official code says how its masks are aggregated (A8): here they are averaged, and the next round
+    starts from the logit of the mean, clipped at 0.3 because a threshold, unlike a sample, never
+    tries the other side (E11).
 
     References:
         Li et al., "FedMask: Joint Computation and Communication-Efficient Personalized Federated
@@ -278,10 +264,9 @@ class TopKMask(ScoreTraining):
 
     The baseline "Top-k" of the regularised FedPM: edge-popup in place of sampling, everything else
     as in FedPM with plain averaging (equal clients and a Gaussian start, where that paper weights
-    by size and starts uniform: R4, R5). The server's mean of ``n`` masks has ``n + 1`` values, so
-    the final mask breaks ties, by position: the higher index is kept. The paper does not say how,
-    nor whether k is per layer, as in edge-popup and here, or global. For ``clip`` see `FedMask`
-    (E11).
+    by size and starts uniform: R4, R5). Among equal scores, also in the final mask, higher indices
+    are kept, and k is per layer, as in edge-popup: the paper says neither. For ``clip`` see
+    `FedMask` (E11).
 
     Args:
         k: Share of each layer's weights that the subnetwork keeps.
@@ -305,8 +290,5 @@ class TopKMask(ScoreTraining):
 
     def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
         """The top mask of each layer; scores whose sigmoids round to one number tie."""
-        layers = [
-            mask_rows(layer[None], kept_edges(len(layer), self.k))[0]
-            for layer in shared.weights.layers(theta)
-        ]
-        return torch.cat(layers) > 0
+        layers = shared.weights.layers(theta)
+        return torch.cat([self.mask(layer, key) for layer in layers]) > 0

@@ -2,14 +2,13 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
 import torch
 from torch import Tensor
 
-from fedbench.api import DpEvent, Memory, Release, Shared
+from fedbench.api import DpEvent, Keys, Memories, Messages, Release, Shared
 from fedbench.core.errors import require
 from fedbench.core.hadamard import rotate, unrotate
 from fedbench.core.rng import Key
@@ -29,8 +28,8 @@ class SummedResidues(DenseWeights):
     ``x = R u min(1, clip / |u|)``, where R is a rotation that all clients share (`flattened`); an
     update that is not finite is clipped to 0, because no residue says NaN. The server turns the sum
     of the residues mod M into an estimate of the sum of the ``x``, rotates it back and adds the
-    ``n``-th part to the weights: every client counts the same. A rule that is not the mean sees the
-    rows, and its result is taken for the ``n``-th part of such a sum.
+    ``n``-th part to the weights. A rule that is not the mean sees the rows, and its result is taken
+    for the ``n``-th part of such a sum.
 
     Args:
         clip: Largest L2 norm of an update.
@@ -55,16 +54,14 @@ class SummedResidues(DenseWeights):
         require(f"{name}.sigmas", self.sigmas, 0.01 <= self.sigmas <= 1e6, "in [0.01, 1e6]")
 
     @abstractmethod
-    def residues(self, x: Tensor, keys: Sequence[Key]) -> Residues:
+    def residues(self, x: Tensor, keys: Keys) -> Residues:
         """Encode ``x (n, d)`` float64 of norm ``clip`` at most, with noise."""
 
     @abstractmethod
     def unit(self, d: int) -> float:
         """Size of 1 of `Residues.values` in a coordinate of ``x``."""
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         # clipped after the rotation, whose rounding errors are then clipped as well
         x = clipped(flattened(updates, shared.key).to(torch.float64), self.clip)
         return self.residues(x, keys), memory
@@ -97,12 +94,10 @@ def flattened(x: Tensor, key: Key) -> Tensor:
     """``R x`` for rows ``(n, d)``: no coordinate keeps much of the norm to itself.
 
     With ``p`` the largest power of two up to ``d``, the first ``p`` coordinates are rotated, then
-    the last ``p`` of the result: every coordinate is mixed with at least ``p - 1`` others and
-    nothing is padded, where the papers pad to a power of two. Their server draws a rotation for
-    every round, here the seed of the run names one. Privacy rests on neither, being proved for any
-    rotation; wrapping and clipping of coordinates do.
+    the last ``p`` of the result, where the papers pad to a power of two. Their server draws a
+    rotation for every round, here the seed of the run names one: privacy is proved for any.
     """
-    for part, seeds in zip(_halves(x.shape[1]), _seeds(x, key), strict=True):
+    for part, seeds in _halves(x, key):
         x = x.clone()
         x[:, part] = rotate(x[:, part], seeds, (part.stop - part.start,))
     return x
@@ -110,20 +105,18 @@ def flattened(x: Tensor, key: Key) -> Tensor:
 
 def unflattened(y: Tensor, key: Key) -> Tensor:
     """``R^-1 y`` for rows ``(n, d)``, the inverse of `flattened`."""
-    for part, seeds in reversed(list(zip(_halves(y.shape[1]), _seeds(y, key), strict=True))):
+    for part, seeds in reversed(_halves(y, key)):
         y = y.clone()
         y[:, part] = unrotate(y[:, part], seeds, (part.stop - part.start,))
     return y
 
 
-def _halves(d: int) -> list[slice]:
+def _halves(x: Tensor, key: Key) -> list[tuple[slice, Tensor]]:
+    """Return the two parts of a row that are rotated one after the other, with their seeds."""
+    n, d = x.shape
     p = 1 << (d.bit_length() - 1)
-    return [slice(0, p), slice(d - p, d)]
-
-
-def _seeds(x: Tensor, key: Key) -> list[Tensor]:
-    seeds = [key.fold("flatten", i).tensor(x.device) for i in range(2)]
-    return [seed.expand(len(x), 1) for seed in seeds]
+    seeds = [key.fold("flatten", i).tensor(x.device).expand(n, 1) for i in range(2)]
+    return [(slice(0, p), seeds[0]), (slice(d - p, d), seeds[1])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,9 +131,8 @@ class Skellam(SummedResidues):
 
         2**bits = 2 sigmas sqrt(s**2 n**2 clip**2 / d + n / 4 + s**2 z**2 clip**2)
 
-    so a sum that wraps is rare but possible. Privacy does not depend on it: wrapping is no secret.
-    Not here, but in the paper: a rotation of each round, padding, and clients that drop out after
-    they added noise.
+    so a sum that wraps is rare but possible; privacy does not depend on it. Not here, but in the
+    paper: a rotation of each round, padding, and clients that drop out after they added noise.
 
     Args:
         z: Standard deviation of the noise on a coordinate of the sum of ``n`` updates, in units of
@@ -182,7 +174,7 @@ class Skellam(SummedResidues):
     def unit(self, d: int) -> float:
         return 0.5 / self.scale(d)
 
-    def residues(self, x: Tensor, keys: Sequence[Key]) -> Residues:
+    def residues(self, x: Tensor, keys: Keys) -> Residues:
         """Round and add noise, each client from its own key, the noise on the CPU."""
         d = x.shape[1]
         scale = self.scale(d)
@@ -218,7 +210,7 @@ def rounded_norm(d: int, norm: float, beta: float) -> float:
     return min(norm + root, math.sqrt(likely))
 
 
-def rounded(x: Tensor, most: float, keys: Sequence[Key]) -> Tensor:
+def rounded(x: Tensor, most: float, keys: Keys) -> Tensor:
     """Round ``x (n, d)`` to int64 without bias, until no row is longer than ``most``.
 
     Probabilities of rounding up are multiples of 2**-24, rounded up.
@@ -244,9 +236,8 @@ class PBM(SummedResidues):
     and no bias but for coordinates beyond ``C = sigmas clip / sqrt(d)``, which are clipped to it.
 
     The paper bounds each of ``D > d`` coordinates by Kashin's representation; here a shared
-    rotation does it without further coordinates, and what is beyond ``C`` is clipped: of a Gaussian
-    coordinate 1 in 16,000 at 4 sigmas. So the L2 norm, which the accountant counts with, stays
-    bounded too.
+    rotation does it without further coordinates. The L2 norm, which the accountant counts with,
+    stays bounded too.
 
     Args:
         m: Number of coins for a coordinate.
@@ -276,7 +267,7 @@ class PBM(SummedResidues):
         """``C / (2 m theta)``, since values count halves of a head."""
         return self.bound(d) / (2 * self.m * self.theta)
 
-    def residues(self, x: Tensor, keys: Sequence[Key]) -> Residues:
+    def residues(self, x: Tensor, keys: Keys) -> Residues:
         bound = self.bound(x.shape[1])
         chances = 0.5 + self.theta * (x.clamp(-bound, bound) / bound)
         counts = torch.zeros(x.shape, dtype=torch.int32, device=x.device)

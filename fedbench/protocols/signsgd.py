@@ -1,13 +1,12 @@
 """Signs of updates: decided by majority, averaged, or scaled with error feedback."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Memory, Shared
+from fedbench.api import Keys, Memories, Memory, Messages, Shared
 from fedbench.core.blocks import block_sums, spread
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
@@ -19,7 +18,7 @@ from fedbench.protocols.fedavg import DenseWeights
 Zero = Literal["plus", "random"]
 
 
-def is_positive(x: Tensor, zero: Zero, keys: Sequence[Key]) -> Tensor:
+def is_positive(x: Tensor, zero: Zero, keys: Keys) -> Tensor:
     """``(n, d)`` bool signs of ``x (n, d)``; a 0 is plus, or a coin of the row's key."""
     positive = x >= 0
     if zero == "random":
@@ -59,9 +58,8 @@ class SignVotes(DenseWeights):
         return self.vote == "majority"
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
-        """The model that the server would deploy if this client were the only one."""
-        moved = broadcast.values()[0] + self.server_lr * sent.values()[0]
-        return shared.layout.unflatten(moved)
+        """Return the model that the server would deploy if this client were the only one."""
+        return shared.layout.unflatten((broadcast.values() + self.server_lr * sent.values())[0])
 
     def server_step(
         self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
@@ -81,15 +79,13 @@ class SignSGD(SignVotes):
     """Clients send the sign of their update, the server moves by the sign of the sum of signs.
 
     ``w <- w + server_lr * sign(sum_i sign(w_i - w))``. As in section 6 of the FSL paper the sign is
-    taken of the update after local epochs, not of one gradient, and the server sends dense weights.
-    NaN is sent as -1.
+    taken of the update after local epochs, not of one gradient. NaN is sent as -1.
 
     Args:
         server_lr: How far the server moves each coordinate. The FSL paper does not give its value;
             the default had the best clean accuracy of a grid on ``digits`` (docs/results.md).
-        zero: A zero coordinate is sent as +1 (``plus``, as in public code) or by a coin
-            (``random``). Where no client has a gradient, at border pixels for instance, ``plus``
-            moves a weight up in every round.
+        zero: A zero is sent as +1 (``plus``, as in public code), which moves weights without a
+            gradient up in every round, or by a coin (``random``).
 
     References:
         Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault
@@ -100,9 +96,7 @@ class SignSGD(SignVotes):
 
     zero: Zero = "plus"
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         return SignBits(is_positive(updates, self.zero, keys)), memory
 
 
@@ -110,15 +104,14 @@ class SignSGD(SignVotes):
 class StochasticSign(SignVotes):
     """Signs that are right on average: ``+1`` with probability ``1/2 + x_i / (2 ||x||)``.
 
-    So ``E[sign] = x / ||x||``, and with the mean of the signs the server takes an unbiased step
-    along the clients' directions, each of the same length. With ``beta`` clients send the sign of
-    an average over their rounds, ``m <- beta m + (1 - beta) x``, 0 at first. A vector that is zero,
-    or not finite, is sent as coins.
+    So ``E[sign] = x / ||x||``: with the mean of the signs the server takes an unbiased step along
+    the clients' directions. With ``beta`` clients send the sign of an average over their rounds,
+    ``m <- beta m + (1 - beta) x``, 0 at first. A vector that is zero, or not finite, is sent as
+    coins.
 
-    The paper's norm is ``l2`` of the whole vector: a sign is then right with probability
-    ``1/2 + O(1 / sqrt(d))``, nearly a coin for a network. With ``max``, ours, the largest
-    coordinate has a sure sign, and the noise is as small as an unbiased sign can have. The paper
-    takes signs of gradients, here they are of updates after local epochs.
+    The paper's norm is ``l2`` of the whole vector: nearly a coin for every sign of a network. With
+    ``max``, ours, the largest coordinate has a sure sign. The paper takes signs of gradients, here
+    they are of updates after local epochs.
 
     Args:
         server_lr: How far the server moves where all signs agree.
@@ -142,13 +135,10 @@ class StochasticSign(SignVotes):
         require("StochasticSign.beta", self.beta, 0 <= self.beta < 1, "in [0, 1)")
 
     def memory(self, shared: Shared) -> Memory:
-        if not self.beta:
-            return {}
-        return {"average": torch.zeros(shared.layout.d, device=shared.device)}
+        blank = torch.zeros(shared.layout.d, device=shared.device)
+        return {"average": blank} if self.beta else {}
 
-    def message(
-        self, shared: Shared, updates: Tensor, keys: Sequence[Key], memory: Sequence[Memory]
-    ) -> tuple[Payload, Sequence[Memory]]:
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Send ``sign(x + ||x|| u)`` with ``u`` uniform in [-1, 1)."""
         x = updates
         if self.beta:
@@ -168,9 +158,9 @@ class StochasticSign(SignVotes):
 class EFSignSGD(CompressedUpdates):
     """Clients send ``(|x|_1 / d) sign(x)`` of ``x = u + e``, their update plus the residual.
 
-    The residual becomes ``e <- x - x_hat``, so what the sign of a 0 adds is fed back. The server
-    adds the mean of the messages, hence no ties. The paper has one worker, whose vector is the
-    gradient times the rate; here it is the update after local epochs.
+    The residual becomes ``e <- x - x_hat``. The server adds the mean of the messages, hence no
+    ties. The paper has one worker, whose vector is the gradient times the rate; here it is the
+    update after local epochs.
 
     Args:
         error_feedback: On by default; without it this is scaled SignSGD.
@@ -188,7 +178,7 @@ class EFSignSGD(CompressedUpdates):
     zero: Zero = "plus"
     per: Literal["layer", "vector"] = "layer"
 
-    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
+    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Keys) -> Payload:
         """Encode signs and the mean magnitude of each part, NaN for a part with a NaN."""
         d = x.shape[1]
         sizes = compressed_layers(shared) if self.per == "layer" else (d,)

@@ -1,7 +1,6 @@
 """Sparse updates: their largest coordinates, or random ones."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -9,9 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedbench.api import Shared
+from fedbench.api import Keys, Shared
 from fedbench.core.errors import require
-from fedbench.core.rng import Key
 from fedbench.payload import Payload, SeededSparse, SparseVectors
 from fedbench.protocols.compressed import CompressedUpdates, public_seeds
 
@@ -20,8 +18,8 @@ from fedbench.protocols.compressed import CompressedUpdates, public_seeds
 class TopK(CompressedUpdates):
     """Clients send the ``k`` share of their update that is largest in magnitude, 0 elsewhere.
 
-    ``max(1, floor(k d))`` coordinates over all layers together; by default without error feedback,
-    as in the baselines of the papers.
+    ``max(1, floor(k d))`` coordinates over all layers together, the lowest index first among
+    equals; by default without error feedback, as in the baselines of the papers.
 
     Args:
         k: Share of the coordinates that travels.
@@ -43,8 +41,7 @@ class TopK(CompressedUpdates):
         super().__post_init__()
         require("TopK.k", self.k, 0 < self.k <= 1, "in (0, 1]")
 
-    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
-        """Encode the largest magnitudes, the lowest index first among equals."""
+    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Keys) -> Payload:
         n, d = x.shape
         count = share_of(self.k, d)
         index = torch.zeros(n, count, dtype=torch.int64, device=x.device)
@@ -86,7 +83,7 @@ class RandK(CompressedUpdates):
         super().__post_init__()
         require("RandK.k", self.k, 0 < self.k <= 1, "in (0, 1]")
 
-    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Sequence[Key]) -> Payload:
+    def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Keys) -> Payload:
         n, d = x.shape
         count = share_of(self.k, d)
         factor = 1.0 if self.error_feedback else d / count

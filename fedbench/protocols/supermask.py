@@ -13,7 +13,15 @@ from fedbench.core.trees import Tree
 
 
 @lru_cache(maxsize=2)
-def _random_network(shared: Shared) -> Tree:
+def random_network(shared: Shared) -> Tree:
+    """Weights ``+-sqrt(2 / fan_in)`` with random signs from the seed; the rest as built.
+
+    ``sqrt(2 / fan_in)`` is the standard deviation of Kaiming-normal weights. Do not write to it.
+
+    References:
+        Ramanujan et al., "What's Hidden in a Randomly Weighted Neural Network?", CVPR 2020,
+        https://arxiv.org/abs/1911.13299, section 5.4, "signed Kaiming constant".
+    """
     built = shared.network.init(shared.key.fold("init"), shared.device)
     return built | {
         name: shared.key.fold("weights", name).signs(*shape, device=shared.device)
@@ -22,31 +30,17 @@ def _random_network(shared: Shared) -> Tree:
     }
 
 
-def random_network(shared: Shared) -> Tree:
-    """Weights ``+-sqrt(2 / fan_in)`` with random signs from the seed; the rest as built.
-
-    ``sqrt(2 / fan_in)`` is the standard deviation of Kaiming-normal weights; both signs have
-    probability 1/2.
-
-    References:
-        Ramanujan et al., "What's Hidden in a Randomly Weighted Neural Network?", CVPR 2020,
-        https://arxiv.org/abs/1911.13299, section 5.4, "signed Kaiming constant".
-    """
-    return dict(_random_network(shared))
-
-
-def masked_network(shared: Shared, mask: Tensor) -> Tree:
-    """`random_network` with its weights multiplied by ``mask (d,)``, floats."""
+def masked_network(shared: Shared, network: Tree, mask: Tensor) -> Tree:
+    """Return the network with its weights multiplied by ``mask (d,)``, floats."""
     masks = shared.weights.unflatten(mask)
-    network = random_network(shared)
     return network | {name: network[name] * mask for name, mask in masks.items()}
 
 
 def mask_rows(scores: Tensor, count: int) -> Tensor:
     """Float 0/1 mask of the ``count`` largest of each row ``(n, d)``; among equals higher indices.
 
-    It is the mask of the last ``count`` edges of a stable argsort, by a threshold: from a partition
-    on a CPU, from radix select on an accelerator, never from a full sort.
+    The last ``count`` edges of a stable argsort, by a threshold instead of a sort: from a partition
+    on a CPU, from radix select on an accelerator.
     """
     if scores.device.type != "cpu":
         return mask_without_asking(scores, count)
@@ -60,10 +54,7 @@ def mask_rows(scores: Tensor, count: int) -> Tensor:
 
 
 def mask_without_asking(scores: Tensor, count: int) -> Tensor:
-    """`mask_rows` on an accelerator, without reading back whether there are ties.
-
-    Reading it would wait for the device, and cannot be recorded in a CUDA graph.
-    """
+    """`mask_rows` without reading whether there are ties: a CUDA graph cannot record that."""
     t = scores.shape[1] - count
     threshold = torch.kthvalue(scores, t + 1, dim=1, keepdim=True).values
     mask = scores >= threshold
@@ -106,9 +97,7 @@ class _TopMask(torch.autograd.Function):
 
 
 def top_mask(scores: Tensor, count: int) -> Tensor:
-    """0/1 mask of the ``count`` largest entries, whose gradient passes to ``scores`` unchanged.
-
-    The threshold is taken over all of ``scores``: call it once a layer.
+    """0/1 mask of the ``count`` largest of a layer, whose gradient passes to ``scores`` unchanged.
 
     References:
         Ramanujan et al., "What's Hidden in a Randomly Weighted Neural Network?", CVPR 2020,

@@ -14,7 +14,8 @@ from rich.console import Console
 from torch import Tensor
 
 from fedbench.api import Memory, Shared
-from fedbench.cli import codec_table, main
+from fedbench.cli import bench as shown
+from fedbench.cli import main
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
@@ -330,7 +331,7 @@ def example() -> Bench:
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_the_table_fits_its_terminal_and_no_number_is_cut(width: int) -> None:
     console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(codec_table.CodecReport(example()))
+    console.print(shown.report(example(), console.options))
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
@@ -355,16 +356,16 @@ def test_the_table_fits_its_terminal_and_no_number_is_cut(width: int) -> None:
 
 def test_the_formats_for_programs_and_pages_hold_all_of_it() -> None:
     bench = example()
-    parsed = json.loads(codec_table.json(bench))
+    parsed = json.loads(shown.json_text(bench))
     assert parsed["plan"] == {"seeds": 10, "draws": 2, "clients": 1}
     assert parsed["others"]["sfsl"] == "updates are scores"
     assert parsed["rows"][1]["bias_limit"] == 0.026
     assert parsed["rows"][2]["nmse"] is None
-    lines = list(csv.DictReader(io.StringIO(codec_table.csv(bench))))
+    lines = list(csv.DictReader(io.StringIO(shown.csv_text(bench))))
     assert [line["codec"] for line in lines] == [row.codec for row in bench.rows]
     assert float(lines[1]["encode_ms"]) == 7.72
     assert lines[2]["nmse"] == ""
-    page = codec_table.markdown(bench)
+    page = shown.page(bench)
     assert "| drive | 0.571 | 0.572 | 0 (\\<2.6) | 1.000 | 1.008 | 7.7 | 4.7 |" in page
     assert "| fedmrn \\* |" in page
     rows = [line for line in page.splitlines() if line.startswith("|")]

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedbench.cli.listing import list_plugins
-from fedbench.cli.plugin_docs import Doc
-from fedbench.cli.show import show_plugin
+from fedbench.cli.catalogue import list_plugins, show_plugin
+from fedbench.cli.docstrings import Doc
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, UnknownPluginError
 from fedbench.experiment.compatibility import load_plugins

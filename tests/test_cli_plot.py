@@ -123,13 +123,15 @@ def test_what_the_user_got_wrong_is_one_line(
     assert len(errors.splitlines()) == 1
 
 
-def test_the_command_knows_every_kind_of_picture() -> None:
-    from fedbench.cli import plot
+def test_the_help_names_every_kind_of_picture_and_every_format(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from fedbench.figures.kinds import KINDS
     from fedbench.figures.style import FORMATS
 
-    assert tuple(KINDS) == plot.KINDS
-    assert plot.FORMATS == FORMATS
+    said = " ".join(ended(capsys, "--help")[1].replace("│", "").split())
+    assert f"{', '.join([*KINDS][:-1])} or {[*KINDS][-1]}" in said
+    assert " or ".join(FORMATS) in said
 
 
 def test_no_records_named_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

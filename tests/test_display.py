@@ -79,26 +79,8 @@ def masks() -> Results:
     for attack in ("none", "rank-reversal"):
         of, dense = cell("fedpm", "mean", attack), cell("fedavg", "mean", attack)
         found[of] = [
-            record(
-                of,
-                0,
-                0.75,
-                up=1.001,
-                entropy=0.9,
-                model_bits=100,
-                sparsity=0.4,
-                own=0.7,
-            ),
-            record(
-                of,
-                1,
-                0.95,
-                up=0.995,
-                entropy=1.0,
-                model_bits=102,
-                sparsity=0.5,
-                own=0.8,
-            ),
+            record(of, 0, 0.75, up=1.001, entropy=0.9, model_bits=100, sparsity=0.4, own=0.7),
+            record(of, 1, 0.95, up=0.995, entropy=1.0, model_bits=102, sparsity=0.5, own=0.8),
         ]
         found[dense] = [record(dense, seed, 1.0, sparsity=0.0) for seed in (0, 1)]
     return found
@@ -247,24 +229,8 @@ def test_rejected_messages_have_a_column_only_if_there_are_any() -> None:
 def test_a_row_is_the_mean_over_the_seeds_that_measured_it() -> None:
     of = cell("fedpm", "mean", "none")
     found = [
-        record(
-            of,
-            0,
-            0.5,
-            entropy=0.8,
-            model_bits=100,
-            sparsity=0.2,
-            own=0.6,
-        ),
-        record(
-            of,
-            1,
-            0.5,
-            entropy=1.0,
-            model_bits=200,
-            sparsity=0.5,
-            own=0.9,
-        ),
+        record(of, 0, 0.5, entropy=0.8, model_bits=100, sparsity=0.2, own=0.6),
+        record(of, 1, 0.5, entropy=1.0, model_bits=200, sparsity=0.5, own=0.9),
         record(of, 2, 0.5, model_bits=300),
     ]
     row = rows({of: found})[0]
@@ -653,7 +619,7 @@ def test_a_chart_of_clean_runs_only_can_be_drawn() -> None:
 def test_the_display_modules_start_without_heavy_libraries() -> None:
     code = (
         "import sys, fedbench.cli.terminal, fedbench.tables.report, fedbench.figures.survival, "
-        "fedbench.cli.listing, fedbench.cli.show\n"
+        "fedbench.cli.catalogue\n"
         "print(sorted({'torch', 'matplotlib', 'pydantic', 'numpy'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -76,10 +76,7 @@ def test_the_shell_completes_commands_options_plug_ins_and_choices(
     environment["COMP_CWORD"] = str(len(words.split()) - 1)
     code = "import sys; from fedbench.cli import main; sys.argv = ['fedbench']; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True
     )
     assert offered <= set(done.stdout.split()), done.stderr
     assert all(word.startswith(typed.split()[-1]) for word in done.stdout.split())

@@ -211,7 +211,7 @@ def test_the_table_of_images_fits_and_a_picture_is_left(
 
 def test_help_of_the_probes_does_not_wait_for_torch() -> None:
     code = (
-        "import sys; from fedbench.cli import probe, probe_table\n"
+        "import sys; from fedbench.cli import probe\n"
         "sys.exit(bool({'torch', 'pydantic', 'matplotlib', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], env=os.environ).returncode == 0

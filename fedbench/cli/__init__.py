@@ -11,13 +11,12 @@ from fedbench.cli import (
     attack,
     audit,
     bench,
+    catalogue,
     leaderboard,
-    listing,
     plot,
     privacy,
     probe,
     results,
-    show,
     sweep,
 )
 from fedbench.core.errors import LONGEST, FedbenchError, PluginError, one_line
@@ -39,8 +38,8 @@ app.add_typer(bench.app, name="bench")
 app.command("privacy", cls=privacy.Command)(privacy.privacy)
 app.command("audit", cls=audit.Command)(audit.audit)
 app.add_typer(probe.app, name="probe")
-app.command("list")(listing.list_)
-app.command("show")(show.show)
+app.command("list")(catalogue.list_)
+app.command("show")(catalogue.show)
 
 
 def print_version(asked: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -38,26 +38,12 @@ Command = opt.scenario_command(
 )
 
 
+@opt.explained
 def attack(
     context: typer.Context,
-    preset: Annotated[
-        str | None,
-        opt.option(
-            "A table that comes with fedbench, by default demo if no plug-in is named.",
-            panel=opt.TRIED,
-        ),
-    ] = None,
-    lr: Annotated[
-        float | None,
-        opt.option(
-            "Local learning rate of every protocol that names none; by default its own.",
-            panel=opt.CLIENTS,
-        ),
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        opt.option("Seeds, comma-separated; by default those of the preset, else 0,1,2."),
-    ] = None,
+    preset: str | None = None,
+    lr: float | None = None,
+    seeds: str | None = None,
     device: opt.Device = "auto",
     executor: opt.Executor = "auto",
     chunk: opt.Chunk = 32,
@@ -65,12 +51,22 @@ def attack(
     threads: opt.Threads = 1,
     run_timeout: opt.RunTimeout = 21600.0,
     isolate: opt.Isolate = False,
-    out: Annotated[Path, opt.option("Folder for records, table and chart.")] = Path("results"),
+    out: Path = Path("results"),
 ) -> None:
     """Train protocols with malicious clients; print who survived, what it cost, how sure we are.
 
     Without options this is [bold]--preset demo[/bold]: ten clients, two of them malicious. A
     preset has values of its own where it differs from the defaults below.
+
+    What is tried:
+        preset: A table that comes with fedbench, by default demo if no plug-in is named.
+
+    Clients and training:
+        lr: Local learning rate of every protocol that names none; by default its own.
+
+    Running:
+        seeds: Seeds, comma-separated; by default those of the preset, else 0,1,2.
+        out: Folder for records, table and chart.
     """
     from fedbench.sweep.local import Options
 

@@ -1,15 +1,18 @@
 """A catalogue as a page of Markdown: every installed plug-in of a kind, from its own words."""
 
+import re
 from pathlib import Path
 from typing import Any
 
-from fedbench.cli.plugin_docs import Doc, paragraphs, parameters, prose, singular
+from fedbench.api import Attack
+from fedbench.cli.docstrings import Doc, paragraphs, parameters, prose, singular
+from fedbench.cli.plugin_facts import breakdown, defense_facts, needs
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.files import read_limited, write_atomically
+from fedbench.payload import Payload
 from fedbench.tables.markdown import pipes
 
-START = "<!-- catalogue: {command} -->"
 END = "<!-- end of the catalogue -->"
 ATTACKS = ("On any alphabet", "On one alphabet", "In training", "Backdoors")  # groups of them
 
@@ -21,7 +24,7 @@ def replace(kind: str, path: Path) -> bool:
         ConfigError: the file is unreadable, or without the marks.
     """
     kind = singular(kind)
-    start = START.format(command=f"fedbench list {kind}s --into {path.name}")
+    start = f"<!-- catalogue: fedbench list {kind}s --into {path.name} -->"
     try:
         text = read_limited(path, 1 << 24).decode()
     except UnicodeDecodeError as error:
@@ -52,9 +55,6 @@ def page(kind: str) -> str:
 
 
 def _group(kind: str, plugin: type[Any]) -> str:
-    from fedbench.api import Attack
-    from fedbench.payload import Payload
-
     if kind != "attack":
         return ""
     if plugin.trigger is not Attack.trigger:
@@ -66,19 +66,15 @@ def _group(kind: str, plugin: type[Any]) -> str:
 
 def _table(kind: str, plugins: dict[str, type[Any]]) -> str:
     """Return a table of plug-ins, without the columns that are empty for all of them."""
-    from fedbench.cli.plugin_facts import breakdown, needs
-
     condition = {"attack": "must know", "defense": "needs", "prefilter": "needs"}.get(kind, "")
     rows = [("name", "what it does", condition, "survives", "works on", "source")]
     for name, plugin in plugins.items():
         doc = Doc.of(plugin)
         instance = plugin()
-        needed = survives = ""
-        if kind == "attack":
-            needed = str(instance.needs())
-        if kind in ("defense", "prefilter"):
-            needed = needs(instance) or "the sum"
-            survives = breakdown(instance)
+        stage = kind in ("defense", "prefilter")
+        needed = str(instance.needs()) if kind == "attack" else ""
+        needed = needs(instance) or "the sum" if stage else needed
+        survives = breakdown(instance) if stage else ""
         link = f"[`{name}`](#{name})"
         rows.append((link, prose(doc.summary), needed, survives, _works_on(plugin), source(doc)))
     used = [i for i, column in enumerate(zip(*rows[1:], strict=True)) if any(column)]
@@ -112,8 +108,6 @@ def source(doc: Doc) -> str:
 
 
 def _entry(kind: str, name: str, plugin: type[Any]) -> str:
-    from fedbench.cli.plugin_facts import defense_facts
-
     doc = Doc.of(plugin)
     instance = plugin()
     blocks = [f"### {name}", prose(doc.summary), *paragraphs(doc.body)]
@@ -121,9 +115,5 @@ def _entry(kind: str, name: str, plugin: type[Any]) -> str:
     if kind in ("defense", "prefilter"):
         blocks += [f"- *{term}*: {prose(text)}" for term, text in defense_facts(instance)]
     blocks += [f"Source: {prose(doc.references)}"] if doc.references else []
-    lines = []
-    for block, following in zip(blocks, [*blocks[1:], ""], strict=True):
-        lines.append(block)
-        if not (block.startswith("- ") and following.startswith("- ")):
-            lines.append("")
-    return "\n".join(lines)
+    # a blank line between blocks, but not between the items of a list
+    return re.sub(r"(?m)^(- .*)\n(?=\n- )", r"\1", "\n\n".join(blocks)) + "\n"

@@ -7,114 +7,90 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from fedbench.cli.options import (
-    Device,
-    Executor,
-    Format,
-    RunTimeout,
-    Threads,
-    Workers,
-    option,
-    parse_seeds,
-    scenario_command,
-    typed,
-)
+from fedbench.cli import options as opt
+from fedbench.cli.terminal import warn, watcher
+from fedbench.core.errors import ConfigError, one_line, require
+from fedbench.tables.terminal import listed
 
 if TYPE_CHECKING:
-    from fedbench.leaderboard.rank import View
-    from fedbench.leaderboard.rules import Division
     from fedbench.leaderboard.submission import Submission
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Make entries that others can trust: plan, sweep, submit, check, reproduce, rank, render.",
 )
-_SAID = "What you say"
-_WHERE = "Where it goes"
+WHERE = "Where it goes"
 BOARD = Path("leaderboards")
 Board = Annotated[Path, typer.Argument(help="Folder with rules/1.toml.")]
-BoardOption = Annotated[Path, option("Folder with rules/1.toml.", panel=_WHERE)]
+BoardOption = Annotated[Path, opt.option("Folder with rules/1.toml.", panel=WHERE)]
 
 
 @app.command(
-    "plan",
-    cls=scenario_command(
+    cls=opt.scenario_command(
         *("protocol", "defense", "mechanism", "adjacency", "server_checks"), protocol=...
-    ),
+    )
 )
-def plan(
-    context: typer.Context,
-    track: Annotated[str, typer.Option(help="Track of the closed division, e.g. digits.")],
-    board: BoardOption = BOARD,
-) -> None:
-    """Print the sweep that a system must play: the track, the seeds, the mandatory attacks."""
+@opt.explained
+def plan(context: typer.Context, track: str, board: BoardOption = BOARD) -> None:
+    """Print the sweep that a system must play: the track, the seeds, the mandatory attacks.
+
+    Options:
+        track: Track of the closed division, e.g. digits.
+    """
     from fedbench.leaderboard.entry_plan import plan
     from fedbench.leaderboard.rules import newest
 
-    print(plan(newest(board), track, typed(context)), end="")
+    print(plan(newest(board), track, opt.typed(context)), end="")
 
 
-@app.command("submit")
+@app.command()
+@opt.explained
 def submit(
-    records: Annotated[
-        list[Path], typer.Argument(help="Files, folders or archives, all of one system.")
-    ],
-    name: Annotated[str, option("Name of the entry.", panel=_SAID)],
-    authors: Annotated[str, option("Names of those who submit it.", panel=_SAID)],
-    tried: Annotated[
-        int,
-        option(
-            "Number of configurations that you tried before you chose this one, with it.",
-            panel=_SAID,
-        ),
-    ],
-    link: Annotated[
-        str,
-        option("Link to a description, https://…; by default none.", panel=_SAID),
-    ] = "",
-    note: Annotated[str, option("Note for readers; by default none.", panel=_SAID)] = "",
-    division: Annotated[str, option("Division: closed or open.", panel=_WHERE)] = "closed",
-    track: Annotated[
-        str | None,
-        option("Track; by default that of the data.", panel=_WHERE),
-    ] = None,
+    records: list[Path],
+    name: str,
+    authors: str,
+    tried: int,
+    link: str = "",
+    note: str = "",
+    division: str = "closed",
+    track: str | None = None,
     board: BoardOption = BOARD,
-    replace: Annotated[
-        bool,
-        option("Replace an entry of the same system.", "--replace", panel=_WHERE),
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        option("Say what would be written, and write nothing.", "--dry-run", panel=_WHERE),
-    ] = False,
+    replace: bool = False,
+    dry_run: bool = False,
 ) -> int:
-    """Build an entry from records and write it, or say every rule that they break (exit code 2)."""
-    from fedbench.core.errors import require
+    """Build an entry from records and write it, or say every rule that they break (exit code 2).
+
+    Positional:
+        records: Files, folders or archives, all of one system.
+
+    What you say:
+        name: Name of the entry.
+        authors: Names of those who submit it.
+        tried: Number of configurations that you tried before you chose this one, with it.
+        link: Link to a description, https://…; by default none.
+        note: Note for readers; by default none.
+
+    Where it goes:
+        division: Division: closed or open.
+        track: Track; by default that of the data.
+        replace: Replace an entry of the same system.
+        dry_run: Say what would be written, and write nothing.
+    """
+    from fedbench.leaderboard.rules import DIVISIONS
     from fedbench.leaderboard.submission import submit
     from fedbench.results.gather import gather
 
-    require("--division", division, division in ("closed", "open"), "closed or open")
+    where = opt.chosen("--division", division, DIVISIONS)
     statement = {"name": name, "authors": authors, "link": link, "note": note, "tried": tried}
-    played = gather(records, skipped)
-    where: Division = "closed" if division == "closed" else "open"
+    played = gather(records, lambda reason: warn(f"skipped {reason}"))
     return tell(submit(played, statement, board, where, track, replace), dry_run)
-
-
-def skipped(reason: str) -> None:
-    """Say on stderr which file of a folder is left out, and why."""
-    from fedbench.core.errors import one_line
-
-    print(one_line(f"fedbench: skipped {reason}"), file=sys.stderr)
 
 
 def tell(done: Submission, dry_run: bool) -> int:
     """Print the outcome of a submission and what to do next, and return the exit code."""
-    from rich.console import Console
-
-    from fedbench.cli.leaderboard_findings import findings
-    from fedbench.cli.leaderboard_table import short, spread
-    from fedbench.core.errors import one_line
+    from fedbench.cli.leaderboard_table import findings, short, spread
     from fedbench.leaderboard.board import place
     from fedbench.leaderboard.verdict import errors
 
@@ -139,60 +115,57 @@ def tell(done: Submission, dry_run: bool) -> int:
     return 0
 
 
-@app.command("check")
-def check(
-    target: Annotated[Path, typer.Argument(help="A board, a folder of one, or an entry.")] = BOARD,
-    format: Format = "table",
-    own_rules: Annotated[
-        bool,
-        typer.Option(
-            "--own-rules",
-            help="Admit rules of the board's own, not only those that were published.",
-        ),
-    ] = False,
-) -> int:
-    """Check that files are what they say: exit code 1 if a rule is broken. Nothing is played."""
-    from rich.console import Console
+@app.command()
+@opt.explained
+def check(target: Path = BOARD, format: opt.Format = "table", own_rules: bool = False) -> int:
+    """Check that files are what they say: exit code 1 if a rule is broken. Nothing is played.
 
-    from fedbench.cli.leaderboard_findings import CheckReport, checked_json, verdict
-    from fedbench.core.errors import require
+    Positional:
+        target: A board, a folder of one, or an entry.
+
+    Options:
+        own_rules: Admit rules of the board's own, not only those that were published.
+    """
+    from fedbench.cli import leaderboard_table as shown
     from fedbench.leaderboard.check import check
 
-    require("--format", format, format in ("table", "json"), "table or json")
+    opt.chosen("--format", format, ("table", "json"))
     checked = check(target, own_rules)
     if format == "json":
-        print(checked_json(checked))
+        print(shown.checked_json(checked))
     else:
-        Console().print(CheckReport(checked))
-    return int(any(verdict(file.findings) == "refused" for file in checked))
+        console = Console()
+        console.print(shown.checks(checked, console.options))
+    return int(any(shown.verdict(file.findings) == "refused" for file in checked))
 
 
-@app.command("reproduce")
+@app.command()
+@opt.explained
 def reproduce(
-    entry: Annotated[Path, typer.Argument(help="JSON file of an entry on a board.")],
-    cells: Annotated[
-        int, typer.Option(help="Number of cells; the worst and the clean one first.")
-    ] = 2,
+    entry: Path,
+    cells: int = 2,
     every: Annotated[bool, typer.Option("--all", help="Play all cells again.")] = False,
-    seeds: Annotated[
-        str | None, typer.Option(help="Some of the entry's seeds, e.g. 0,1; by default all.")
-    ] = None,
-    device: Device = "auto",
-    executor: Executor = "auto",
-    workers: Workers = 0,
-    threads: Threads = 1,
-    run_timeout: RunTimeout = 21600.0,
-    out: Annotated[
-        Path | None,
-        option("Folder that keeps the records, and where it goes on; by default they are dropped."),
-    ] = None,
+    seeds: str | None = None,
+    device: opt.Device = "auto",
+    executor: opt.Executor = "auto",
+    workers: opt.Workers = 0,
+    threads: opt.Threads = 1,
+    run_timeout: opt.RunTimeout = 21600.0,
+    out: Path | None = None,
 ) -> int:
-    """Play cells of an entry again: it is reproduced (exit code 0) or contested (1)."""
-    from rich.console import Console
+    """Play cells of an entry again: it is reproduced (exit code 0) or contested (1).
 
-    from fedbench.cli.leaderboard_findings import Repetition
-    from fedbench.cli.terminal import watcher
-    from fedbench.core.errors import require
+    Positional:
+        entry: JSON file of an entry on a board.
+
+    Options:
+        cells: Number of cells; the worst and the clean one first.
+        seeds: Some of the entry's seeds, e.g. 0,1; by default all.
+
+    Running:
+        out: Folder that keeps the records, and where it goes on; by default they are dropped.
+    """
+    from fedbench.cli.leaderboard_table import repetition
     from fedbench.leaderboard.reproduce import again, claim, keep
     from fedbench.leaderboard.reproduction import cell, coverage, order
     from fedbench.sweep.local import Options
@@ -200,7 +173,7 @@ def reproduce(
     require("--cells", cells, cells >= 1, ">= 1")
     options = Options(device, executor, workers=workers, threads=threads, run_timeout=run_timeout)
     claimed = claim(entry)
-    chosen = claimed.entry.seeds if seeds is None else list(parse_seeds(seeds))
+    chosen = claimed.entry.seeds if seeds is None else list(opt.parse_seeds(seeds))
     listed = ", ".join(map(str, claimed.entry.seeds))
     require("--seeds", seeds, set(chosen) <= set(claimed.entry.seeds), f"some of {listed}")
     attacks = order(claimed.entry)[: None if every else cells]
@@ -212,52 +185,47 @@ def reproduce(
         print("fedbench: stopped, the entry is as it was", file=sys.stderr)
         return 130
     apart = {each.attack: each.apart(claimed.rules.tolerance) for each in comparisons}
-    console.print(Repetition(claimed.entry, comparisons, apart))
+    console.print(repetition(claimed.entry, comparisons, apart, console.options))
     now = keep(claimed, comparisons)
     outcome = f"{entry} is {now.status}: {coverage(now)} played again"
     console.print(outcome, soft_wrap=True, highlight=False, markup=False)
     return int(any(apart.values()))
 
 
-@app.command("rank")
+@app.command()
+@opt.explained
 def rank(
     board: Board = BOARD,
-    division: Annotated[
-        str | None, typer.Option(help="Division: closed or open; by default both.")
-    ] = None,
-    track: Annotated[str | None, typer.Option(help="Track; by default all of them.")] = None,
-    view: Annotated[
-        str, typer.Option(help="How entries compare: equal-rounds or equal-bits.")
-    ] = "equal-rounds",
-    bits: Annotated[
-        float | None,
-        typer.Option(
-            help="Budget of --view equal-bits, per parameter, up and down; by default what the "
-            "cheapest entry needs.",
-        ),
-    ] = None,
-    pareto: Annotated[bool, typer.Option("--pareto", help="Show only the Pareto front.")] = False,
-    format: Annotated[
-        str, typer.Option(help="Form of the output: table, json, csv or md.")
-    ] = "table",
+    division: str | None = None,
+    track: str | None = None,
+    view: str = "equal-rounds",
+    bits: float | None = None,
+    pareto: bool = False,
+    format: str = "table",
 ) -> None:
-    """Rank entries by their worst case, with how sure the order is and what each entry costs."""
+    """Rank entries by their worst case, with how sure the order is and what each entry costs.
+
+    Options:
+        division: Division: closed or open; by default both.
+        track: Track; by default all of them.
+        view: How entries compare: equal-rounds or equal-bits.
+        bits: Budget of --view equal-bits, per parameter, up and down; by default what the cheapest
+            entry needs.
+        pareto: Show only the Pareto front.
+        format: Form of the output: table, json, csv or md.
+    """
     from dataclasses import replace
 
-    from rich.console import Console
-
     from fedbench.cli import leaderboard_table as shown
-    from fedbench.core.errors import ConfigError, require
     from fedbench.leaderboard.board import races
-    from fedbench.leaderboard.rank import ranking
+    from fedbench.leaderboard.rank import VIEWS, ranking
     from fedbench.leaderboard.rules import DIVISIONS, numbered
 
     require("--division", division, division in (None, *DIVISIONS), "closed or open")
-    require("--view", view, view in ("equal-rounds", "equal-bits"), "equal-rounds or equal-bits")
-    require("--format", format, format in ("table", "json", "csv", "md"), "table, json, csv or md")
+    chosen = opt.chosen("--view", view, VIEWS)
+    opt.chosen("--format", format, ("table", "json", "csv", "md"))
     require("--bits", bits, bits is None or bits > 0, "> 0")
     require("--bits", bits, bits is None or view == "equal-bits", "left out without equal-bits")
-    chosen: View = "equal-bits" if view == "equal-bits" else "equal-rounds"
     newest = max(numbered(board))
     places = [
         shown.RankingTable(*race, ranking(entries, chosen, bits), newest)
@@ -276,28 +244,31 @@ def rank(
     for place in places:
         console.print(place)
         console.print()
-    console.print(shown.legend(console.options))
+    console.print(listed(shown.LEGEND.items(), console.options))
 
 
-@app.command("render")
-def render(
-    board: Board = BOARD,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the page; by default the board.")
-    ] = None,
-) -> None:
-    """Write the page of a board: ranks, races and entries."""
+@app.command()
+@opt.explained
+def render(board: Board = BOARD, out: Path | None = None) -> None:
+    """Write the page of a board: ranks, races and entries.
+
+    Options:
+        out: Folder for the page; by default the board.
+    """
     from fedbench.leaderboard.site.page import render
 
     for path in render(board, out or board):
         print(path)
 
 
-@app.command("schema")
-def schema(
-    out: Annotated[Path, typer.Option(help="Folder for the schemas.")] = BOARD / "schema",
-) -> None:
-    """Write the JSON Schemas of entries, records and rules."""
+@app.command()
+@opt.explained
+def schema(out: Path = BOARD / "schema") -> None:
+    """Write the JSON Schemas of entries, records and rules.
+
+    Options:
+        out: Folder for the schemas.
+    """
     from fedbench.leaderboard.schema import write
 
     for path in write(out):

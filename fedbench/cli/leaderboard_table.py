@@ -1,11 +1,14 @@
-"""Rankings of a leaderboard: for a terminal, for a page in Markdown, for programs."""
+"""Rankings, findings and repetitions of a leaderboard: for a terminal, for pages, for programs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table as RichTable
 
 from fedbench.leaderboard.notices import outdated
 from fedbench.leaderboard.site.words import brief, system
@@ -13,14 +16,14 @@ from fedbench.tables.export import as_csv as rows_as_csv
 from fedbench.tables.markdown import literal, markdown
 from fedbench.tables.numbers import NONE, bits, nats, or_none, percent
 from fedbench.tables.table import Column, Line, Table
-from fedbench.tables.terminal import grid, listed
+from fedbench.tables.terminal import cell, grid
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.table import Table as RichTable
-
+    from fedbench.leaderboard.check import CheckedFile
     from fedbench.leaderboard.entry import Entry, Interval, Score
     from fedbench.leaderboard.rank import Ranking, Standing
+    from fedbench.leaderboard.reproduction import Comparison
+    from fedbench.leaderboard.verdict import RuleFinding
 
 FRONT = "◆"
 HEADS = ("rank", "entry", "worst case %", "attack", "clean %", "up", "down", "ε", FRONT, "status")
@@ -28,23 +31,17 @@ NARROW = ("rank", "entry", "worst case %", "up", "ε", FRONT)
 WIDE = 110  # characters from which on every column has room
 NAMES = 24  # characters that an entry has at least
 NUMBERS = ("rank", "up", "down", "ε")
+STYLES = {"error": "bold red", "warning": "yellow"}
 
 
 @dataclass(frozen=True)
 class RankingTable:
-    """Ranking of a track of a board.
-
-    Args:
-        division: Division of the board.
-        track: Track of the division.
-        ranking: Ranking of its entries.
-        newest: Newest version of the rules.
-    """
+    """Ranking of a track of a board."""
 
     division: str
     track: str
     ranking: Ranking
-    newest: int
+    newest: int  # version of the rules
 
     @property
     def title(self) -> str:
@@ -78,18 +75,22 @@ class RankingTable:
         return Table(columns, lines, self.title)
 
     def _texts(self, standing: Standing) -> list[str]:
-        return [
-            or_none(standing.rank, str),
-            f"{standing.entry.name} ({system(standing.entry)})",
-            *_scored(standing),
-            FRONT if standing.pareto else "",
-            self._status(standing.entry),
-        ]
-
-    def _status(self, entry: Entry) -> str:
+        entry = standing.entry
+        score = standing.score
         old = f", rules {entry.rules} of {self.newest}" if entry.rules < self.newest else ""
         weaker = ", outdated" if outdated(cell.attack for cell in entry.cells) else ""
-        return entry.status + weaker + old
+        numbers = [NONE] * 6
+        if score is not None:
+            numbers = [spread(score.worst), short(entry, score.attack), percent(score.clean.mean)]
+            numbers += [bits(score.uplink_bits), bits(score.downlink_bits)]
+            numbers += [or_none(score.epsilon, nats)]
+        return [
+            or_none(standing.rank, str),
+            f"{entry.name} ({system(entry)})",
+            *numbers,
+            FRONT if standing.pareto else "",
+            entry.status + weaker + old,
+        ]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return every standing in full precision."""
@@ -134,20 +135,6 @@ def _covered(entry: Entry) -> dict[str, Any]:
     return {name: entry.price and getattr(entry.price, name) for name in names}
 
 
-def _scored(standing: Standing) -> list[str]:
-    score = standing.score
-    if score is None:
-        return [NONE] * 6
-    return [
-        spread(score.worst),
-        short(standing.entry, score.attack),
-        percent(score.clean.mean),
-        bits(score.uplink_bits),
-        bits(score.downlink_bits),
-        or_none(score.epsilon, nats),
-    ]
-
-
 def spread(interval: Interval) -> str:
     """Format mean and interval, in percent."""
     return f"{percent(interval.mean)} [{percent(interval.low)}, {percent(interval.high)}]"
@@ -170,11 +157,6 @@ LEGEND = {
 }
 
 
-def legend(options: ConsoleOptions) -> RichTable:
-    """Return a list that explains the columns."""
-    return listed(LEGEND.items(), options)
-
-
 def as_json(places: Sequence[RankingTable]) -> str:
     """Write all tracks, numbers as numbers."""
     return json.dumps([row for place in places for row in place.rows()], indent=2)
@@ -188,3 +170,72 @@ def as_csv(places: Sequence[RankingTable]) -> str:
 def as_markdown(places: Sequence[RankingTable]) -> str:
     """Write a table for each track."""
     return "\n".join(f"### {place.title}\n\n{markdown(place.table(), literal)}" for place in places)
+
+
+def checks(checked: Sequence[CheckedFile], options: ConsoleOptions) -> Group:
+    """List files of a board and the findings about them, for a terminal."""
+    parts: list[RenderableType] = []
+    for file in checked:
+        parts.append(cell(f"{verdict(file.findings)}  {file.path}", options, "bold"))
+        parts += [findings(file.findings, options)] if file.findings else []
+    wrong = sum(verdict(file.findings) == "refused" for file in checked)
+    return Group(*parts, cell(f"{len(checked)} checked, {wrong} refused", options))
+
+
+def verdict(of: Iterable[RuleFinding]) -> str:
+    """Return ``refused`` if any finding is an error, else ``good``."""
+    return "refused" if any(finding.severity == "error" for finding in of) else "good"
+
+
+def findings(of: Sequence[RuleFinding], options: ConsoleOptions) -> RichTable:
+    """List the findings, a line each."""
+    table = RichTable.grid(padding=(0, 1, 0, 0))
+    for finding in of:
+        style = STYLES[finding.severity]
+        texts = (f"  {finding.severity}", finding.rule)
+        table.add_row(*(cell(t, options, style) for t in texts), cell(finding.text, options))
+    return table
+
+
+def checked_json(checked: Sequence[CheckedFile]) -> str:
+    """Write verdicts and findings for programs."""
+    files = [
+        {
+            "path": file.path.as_posix(),
+            "id": file.entry and file.entry.id,
+            "verdict": verdict(file.findings),
+            "findings": [asdict(finding) for finding in file.findings],
+        }
+        for file in checked
+    ]
+    good = all(file["verdict"] == "good" for file in files)
+    return json.dumps({"good": good, "files": files}, indent=2)
+
+
+def repetition(
+    entry: Entry,
+    comparisons: Sequence[Comparison],
+    apart: Mapping[str, Sequence[str]],
+    options: ConsoleOptions,
+) -> RichTable:
+    """Set cells as they are claimed beside the same cells played again, for a terminal.
+
+    ``apart`` holds the numbers that differ by more than the rules allow, by attack.
+    """
+    columns = [
+        Column(heading, "right" if heading in ("claimed", "again") else "left", wraps=True)
+        for heading in ("attack", "what", "claimed", "again", "difference", "")
+    ]
+    lines = []
+    for comparison in comparisons:
+        name = short(entry, comparison.attack)
+        for what, claimed, again in comparison.pairs():
+            if claimed is None and again is None:
+                continue
+            far = what in apart[comparison.attack]
+            difference = NONE if claimed is None or again is None else f"{again - claimed:+.6g}"
+            values = (or_none(x, "{:.6g}".format) for x in (claimed, again))
+            texts = [name, what.replace("_", " "), *values, difference, "too far" if far else ""]
+            lines.append(Line(texts, marked=far))
+            name = ""
+    return grid(Table(columns, lines), options)

@@ -1,15 +1,16 @@
-"""Options that commands share; those that are fields of a scenario are generated from them."""
+"""Options of commands: those that several share, those of a scenario, and their texts."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
+from fedbench.cli.docstrings import entries, sections
 from fedbench.core import registry
 from fedbench.core.errors import require
 
@@ -29,13 +30,44 @@ PANELS = {  # where `--help` shows a field of a scenario
     RUNNING: ("eval_every", "local_models", "seed"),
 }
 FIELDS = tuple(name for names in PANELS.values() for name in names)
-SHORT = {"protocol": "-p", "attack": "-a", "defense": "-d", "mechanism": "-m"}
+SHORT = {"protocol": "-p", "attack": "-a", "defense": "-d", "mechanism": "-m", "input": "-i"}
 Name = TypeVar("Name", bound=str)
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def option(help: str, *names: str, panel: str = RUNNING) -> Any:
     """Return an option that `--help` shows on this panel; without names it has the parameter's."""
     return typer.Option(*names, help=help, rich_help_panel=panel)
+
+
+def spelled(name: str) -> list[str]:
+    """Return what is typed for a parameter.
+
+    >>> spelled("protocol"), spelled("dry_run")
+    (['--protocol', '-p'], ['--dry-run'])
+    """
+    return [f"--{name.replace('_', '-')}", *([SHORT[name]] if name in SHORT else [])]
+
+
+def explained(command: Command) -> Command:
+    """Give each parameter of a command its text in the docstring, whose sections are panels.
+
+    What stands in the section ``Positional`` is no option.
+    """
+    help, panels = sections(inspect.getdoc(command) or "", titles=r"\S.*")
+    hints = get_type_hints(command, include_extras=True)
+    for panel, section in panels.items():
+        for name, text in entries(section).items():
+            is_argument = panel == "Positional"
+            shown = (
+                typer.Argument(help=text)
+                if is_argument
+                else option(text, *spelled(name), panel=panel)
+            )
+            hints[name] = Annotated[hints[name], shown]
+    command.__annotations__ = hints
+    command.__doc__ = help
+    return command
 
 
 Device = Annotated[str, option("Device to train on: auto, cpu or cuda.")]
@@ -116,8 +148,7 @@ def _generated(
         accepted = _accepted(field.annotation)
         choices = [word for word in accepted if isinstance(word, str)]
         option = typer.Option(
-            f"--{name.replace('_', '-')}",
-            *([SHORT[name]] if name in SHORT else []),
+            *spelled(name),
             help=" ".join(f"{field.description} {more.get(name, '')}".split()),
             rich_help_panel=next(panel for panel, names in PANELS.items() if name in names),
             autocompletion=_completion(name, choices),

@@ -28,8 +28,9 @@ def facts(kind: str, plugin: Any) -> list[tuple[str, str]]:
     lines = []
     if kind == "attack":
         needed = threat_model.needs(plugin)
-        extras = {"the server's rule, to query": needed.defense, "the server's state": needed.state}
-        shown = [TIERS[needed.tier], *(text for text, needs_it in extras.items() if needs_it)]
+        shown = [TIERS[needed.tier]]
+        shown += ["the server's rule, to query"] if needed.defense else []
+        shown += ["the server's state"] if needed.state else []
         lines.append(("must know", "; ".join(shown)))
     if kind in ("attack", "defense", "prefilter"):
         names = [alphabet.__name__ for alphabet in plugin.accepts]

@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, Group
 
 from fedbench.cli import options as opt
+from fedbench.core import registry
 from fedbench.core.choices import Adjacency, Sampling, Sees
+from fedbench.core.errors import ConfigError, NoTheorem
+from fedbench.core.files import writable
+from fedbench.tables.export import document
+from fedbench.tables.numbers import nats
+from fedbench.tables.table import Column, Line, Table
+from fedbench.tables.terminal import cell, grid, listed
 
 if TYPE_CHECKING:
+    from fedbench.privacy.participation import PrivacyCost
     from fedbench.privacy.planning import PrivacyPlan
+
+Prices = Mapping[Sees, "PrivacyCost | NoTheorem"]
+LEAST = "◀"
+HEADS = {
+    "messages": "messages\nof each",
+    "sum": "their\nsum",
+    "hidden-sum": "sum, not\nwho sent",
+    "model": "the\nmodels",
+}
+MEANINGS = {
+    "randomized-response": "exact for bits, whatever they say: the Binomial tail",
+    "rdp": "Rényi, the least of its terms per order, converted",
+    "probit": "as one Gaussian mechanism on probits (B2)",
+    "gaussian": "the Gaussian noise alone, exact",
+    "prv": "the loss distribution of the sampled Gaussian, numerically (Opacus)",
+    "secure-sum": "the sum of the honest clients' bits: the others' sampling hides one; "
+    "robust rules that read single messages cannot run then",
+    "sampled-sum": "the same, and nobody knows who takes part",
+    "paper": "what the mechanism's own paper would claim",
+}
+
 
 Command = opt.scenario_command(
     *("mechanism", "protocol", "clients", "per_round", "rounds", "epochs", "batch_size"),
@@ -33,44 +64,40 @@ Command = opt.scenario_command(
 )
 
 
+@opt.explained
 def privacy(
     context: typer.Context,
-    dim: Annotated[int, opt.option("Symbols of a message, d.", panel=opt.CLIENTS)] = 10_000,
-    samples: Annotated[
-        int,
-        opt.option("Training samples of a client, for dp-sgd.", panel=opt.CLIENTS),
-    ] = 600,
-    participations: Annotated[
-        int | None,
-        opt.option(
-            "Rounds of the client that takes part most often; by default the mean.",
-            panel=opt.CLIENTS,
-        ),
-    ] = None,
-    target_epsilon: Annotated[
-        float | None,
-        opt.option(
-            "Find the least noise that keeps ε below this; by default the noise is given.",
-            panel=opt.PRIVACY,
-        ),
-    ] = None,
+    dim: int = 10_000,
+    samples: int = 600,
+    participations: int | None = None,
+    target_epsilon: float | None = None,
     format: opt.Format = "table",
-    out: Annotated[Path, opt.option("Folder for the curve.")] = Path("results"),
+    out: Path = Path("results"),
 ) -> None:
     """Price a mechanism before anybody runs it: ε by every bound that applies.
 
     Who sees single [bold]messages[/bold] knows their senders; a secure aggregation shows their
     [bold]sum[/bold]; a [bold]hidden-sum[/bold] also hides who took part; the noise of a trusted
     server protects before who sees the [bold]model[/bold].
+
+    Clients and training:
+        dim: Symbols of a message, d.
+        samples: Training samples of a client, for dp-sgd.
+        participations: Rounds of the client that takes part most often; by default the mean.
+
+    What ε means:
+        target_epsilon: Find the least noise that keeps ε below this; by default the noise is given.
+
+    Running:
+        out: Folder for the curve.
     """
     fields = context.obj
     if fields["mechanism"] is None and fields["protocol"] is None:
         print(context.get_help())
         return
 
-    from fedbench.core import registry
-    from fedbench.core.errors import ConfigError
-    from fedbench.privacy.planning import PrivacyPlan, calibrated
+    from fedbench.figures.privacy_chart import draw
+    from fedbench.privacy.planning import PrivacyPlan, calibrated, curve, prices
 
     for name, words in (("sees", Sees), ("sampling", Sampling), ("adjacency", Adjacency)):
         if fields[name] is not None:
@@ -86,7 +113,16 @@ def privacy(
     if target_epsilon is not None:
         plugin = calibrated(plugin, plan, view, target_epsilon)
         text = with_parameter(text, plugin.knob[0], getattr(plugin, plugin.knob[0]))
-    show(Console(), text, plugin, plan, view, format, out)
+    costs = prices(plugin, plan)
+    if format == "json":
+        print(as_json(text, plan, costs))
+        return
+    console = Console()
+    console.print(report(text, plan, costs, console.options))
+    writable(out)
+    path = out / "privacy.png"
+    draw(curve(plugin, plan, view), text, plan, view, path)
+    console.print(f"the curve is in {path}", highlight=False, soft_wrap=True)
 
 
 def with_parameter(text: str, name: str, value: float) -> str:
@@ -95,27 +131,71 @@ def with_parameter(text: str, name: str, value: float) -> str:
     >>> with_parameter("dp-fedavg:z=1,clip=2", "z", 2.184)
     'dp-fedavg:z=2.184,clip=2'
     """
-    from fedbench.core.registry import split
-
-    plugin, given = split(text)
-    return plugin + ":" + ",".join(f"{k}={v}" for k, v in (given | {name: f"{value:g}"}).items())
+    plugin, given = registry.split(text)
+    return registry.joined(plugin, given | {name: f"{value:g}"})
 
 
-def show(
-    console: Console, name: str, plugin: Any, plan: PrivacyPlan, sees: Sees, format: str, out: Path
-) -> None:
-    """Print the prices, and draw how they grow over the rounds."""
-    from fedbench.cli import privacy_table
-    from fedbench.core.files import writable
-    from fedbench.figures.privacy_chart import draw
-    from fedbench.privacy.planning import curve, prices
+def report(name: str, plan: PrivacyPlan, prices: Prices, options: ConsoleOptions) -> Group:
+    """Lay out the price before every adversary, for a terminal.
 
-    costs = prices(plugin, plan)
-    if format == "json":
-        print(privacy_table.as_json(name, plan, costs))
-        return
-    console.print(privacy_table.PriceReport(name, plan, costs))
-    writable(out)
-    path = out / "privacy.png"
-    draw(curve(plugin, plan, sees), name, plan, sees, path)
-    console.print(f"the curve is in {path}", highlight=False, soft_wrap=True)
+    Args:
+        name: Name of the mechanism, with its parameters.
+        plan: Rounds and clients that are priced.
+        prices: Price by what the adversary sees, or the reason why nobody can tell.
+        options: Options of the terminal.
+    """
+    mean = "" if plan.participations else " (the mean)"
+    head = (
+        f"ε at δ = {plan.delta:g} after {plan.rounds} rounds; {plan.per_round} of {plan.clients} "
+        f"clients a round ({plan.sampling}), one takes part in {plan.times}{mean}; d = {plan.dim}"
+    )
+    known = {see: cost for see, cost in prices.items() if not isinstance(cost, NoTheorem)}
+    return Group(
+        cell(name.replace(",", ", "), options, "bold"),
+        cell(head, options),
+        *("", grid(table(prices, known), options)),
+        *("", listed(terms(prices, known), options)),
+    )
+
+
+def table(prices: Prices, known: Mapping[Sees, PrivacyCost]) -> Table:
+    """Make the table, with a line for each bound and one for the paper's claim."""
+    costs = [known.get(see) for see in prices]
+    names = dict.fromkeys(name for cost in known.values() for name in cost.bounds)
+    lines = [Line([name, *(_bound(cost, name) for cost in costs)]) for name in names]
+    claims = [cost.paper if cost else None for cost in costs]
+    if any(claim is not None for claim in claims):
+        texts = ["-" if claim is None else f"{nats(claim)}  " for claim in claims]
+        lines.append(Line(["paper", *texts]))
+    headings = [HEADS[see] for see in prices] if len(prices) > 1 else ["ε"]
+    return Table([Column(heading) for heading in ("bound", *headings)], lines)
+
+
+def terms(prices: Prices, known: Mapping[Sees, PrivacyCost]) -> list[tuple[str, str]]:
+    """Explain the bounds that are shown, and say what each price covers or why there is none."""
+    names = {name for cost in known.values() for name in cost.bounds}
+    if any(cost.paper is not None for cost in known.values()):
+        names.add("paper")
+    terms = [(name, text) for name, text in MEANINGS.items() if name in names]
+    for see, refusal in prices.items():
+        if see in known:
+            covers = f"{known[see].adjacency}; {known[see].sampler}"
+            terms.append((see if len(prices) > 1 else "ε", covers))
+        else:
+            terms.append((see, f"refused: {refusal}"))
+    return [*terms, (LEAST, "the least bound, which is the ε that holds; natural logarithms")]
+
+
+def _bound(cost: PrivacyCost | None, name: str) -> str:
+    if cost is None or name not in cost.bounds:
+        return "-"
+    return nats(cost.bounds[name]) + (f" {LEAST}" if cost.winner == name else "  ")
+
+
+def as_json(name: str, plan: PrivacyPlan, prices: Prices) -> str:
+    """Write the same as JSON; what is not finite is null."""
+    costs = {
+        see: {"refused": str(cost)} if isinstance(cost, NoTheorem) else asdict(cost)
+        for see, cost in prices.items()
+    }
+    return document({"mechanism": name, "plan": asdict(plan), "prices": costs})

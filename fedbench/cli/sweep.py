@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 
 from fedbench.cli import options as opt
@@ -20,48 +19,24 @@ if TYPE_CHECKING:
     from fedbench.sweep.local import Options
     from fedbench.sweep.plan import Plan
 
-RAY = "Ray"
 
-
+@opt.explained
 def sweep(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="TOML file: seeds, a table scenario, tables grid, where a list is an axis.",
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the store; by default results/NAME of FILE.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be played and how long it may take.")
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Play also runs that failed before.")
-    ] = False,
-    engine: Annotated[str, opt.option("What plays the runs: local or ray.")] = "local",
+    file: Path,
+    out: Path | None = None,
+    dry_run: bool = False,
+    retry_failed: bool = False,
+    engine: str = "local",
     device: opt.Device = "auto",
     executor: opt.Executor = "auto",
     chunk: opt.Chunk = 32,
     workers: opt.Workers = 0,
     threads: opt.Threads = 1,
-    together: Annotated[
-        int,
-        opt.option("Runs of a worker that share launches: for GPUs, and for very small models."),
-    ] = 1,
+    together: int = 1,
     run_timeout: opt.RunTimeout = 21600.0,
     isolate: opt.Isolate = False,
-    address: Annotated[
-        str | None,
-        opt.option(
-            "Address of the cluster: auto, HOST:PORT or ray://…; by default one of its own.",
-            panel=RAY,
-        ),
-    ] = None,
-    gpus_per_run: Annotated[
-        float,
-        opt.option("GPUs of a run; a fraction lets runs share one.", panel=RAY),
-    ] = 0.0,
+    address: str | None = None,
+    gpus_per_run: float = 0.0,
 ) -> None:
     """Play every combination of a file over its seeds; what the store has is not played again.
 
@@ -69,6 +44,22 @@ def sweep(
     soon as its run ends. Killed at any instant, the same command goes on where it was; two sweeps,
     on two machines too, may share a store. A run that fails is recorded with its traceback, and the
     sweep goes on.
+
+    Positional:
+        file: TOML file: seeds, a table scenario, tables grid, where a list is an axis.
+
+    Options:
+        out: Folder of the store; by default results/NAME of FILE.
+        dry_run: Say what would be played and how long it may take.
+        retry_failed: Play also runs that failed before.
+
+    Running:
+        engine: What plays the runs: local or ray.
+        together: Runs of a worker that share launches: for GPUs, and for very small models.
+
+    Ray:
+        address: Address of the cluster: auto, HOST:PORT or ray://…; by default one of its own.
+        gpus_per_run: GPUs of a run; a fraction lets runs share one.
     """
     from fedbench.core.errors import require
     from fedbench.executors.factory import require_known

@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedbench.core.errors import one_line
 from fedbench.sweep.watch import Watcher
 from fedbench.tables.columns import ACCURACY
 from fedbench.tables.numbers import percent
@@ -37,11 +38,7 @@ def watcher(
 ) -> Watcher:
     """Return a live display for a terminal, and otherwise one that prints a line for each run.
 
-    Args:
-        console: Where the display is printed.
-        cells: All cells that will be played.
-        seeds: Seeds of each cell.
-        table: Show the results so far; for thousands of runs they are too many.
+    With ``table`` it shows the results so far; for thousands of runs they are too many.
     """
     if console.is_terminal:
         return TerminalWatcher(console, cells, seeds, table)
@@ -57,6 +54,11 @@ def status() -> Iterator[Callable[[str], None]]:
         return
     with console.status("", spinner="line") as shown:  # in ASCII
         yield lambda text: shown.update(escape(text))
+
+
+def warn(text: str) -> None:
+    """Print one line on stderr, safe on a terminal."""
+    print(one_line(f"fedbench: {text}"), file=sys.stderr)
 
 
 def end(failed: str, stopped: str) -> None:
@@ -96,12 +98,7 @@ def clock(seconds: float) -> str:
 
 
 class PlainWatcher(Watcher):
-    """Watcher that prints one line for each run that has ended, without control codes.
-
-    Args:
-        console: Where the lines are printed.
-        runs: How many runs there will be.
-    """
+    """Watcher that prints one line for each run that has ended, without control codes."""
 
     def __init__(self, console: Console, runs: int) -> None:
         self.console = console
@@ -131,7 +128,7 @@ class PlainWatcher(Watcher):
 
 @dataclass
 class Progress:
-    """Progress of a run: its start in seconds of the monotonic clock, its rounds, its accuracy."""
+    """Progress of a run, from its start in seconds of the monotonic clock."""
 
     name: str
     start: float
@@ -148,8 +145,7 @@ class Progress:
 class TerminalWatcher(Watcher):
     """Watcher with a line for each run being played, one for all of them, and the results so far.
 
-    The display disappears at the end: what stays is the table that the command prints. The
-    arguments are those of `watcher`.
+    The display disappears at the end: what stays is the table that the command prints.
     """
 
     def __init__(

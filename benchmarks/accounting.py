@@ -17,7 +17,7 @@ from fedbench.api import DpEvent, Sees
 from fedbench.experiment.guarantee import guarantee, spend
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
-from fedbench.privacy import accountants, amplification, gaussian
+from fedbench.privacy import accountants, amplification, sampling
 from fedbench.privacy.accountants import price
 from fedbench.privacy.events import (
     FlippedBits,
@@ -50,8 +50,8 @@ RUNS = {
 def forget() -> None:
     """Prices are kept for later rounds; a new process starts without them."""
     amplification.probit_constant.cache_clear()
-    gaussian._poisson_step.cache_clear()
-    gaussian._prv.cache_clear()
+    sampling._poisson_step.cache_clear()
+    sampling._prv.cache_clear()
     accountants._summed.cache_clear()
     accountants._sampled_sum.cache_clear()
 

@@ -16,7 +16,7 @@ from fedbench.experiment.guarantee import guarantee, spend
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.privacy import amplification, gaussian
+from fedbench.privacy import amplification, sampling
 from fedbench.privacy.accountants import price
 from fedbench.privacy.conversion import ORDERS, gdp_epsilon, rdp_to_dp
 from fedbench.privacy.events import (
@@ -137,25 +137,25 @@ def test_central_noise_is_priced_by_sampler_and_adjacency() -> None:
     event = GaussianSum(1.1)
     coins = price(event, exposed(sees="model", sampling="poisson"), 1e-5)
     assert coins.adjacency == "add-remove"
-    assert coins.bounds == gaussian.poisson_epsilons(1.1, 0.1, 200, 1e-5)
+    assert coins.bounds == sampling.poisson_epsilons(1.1, 0.1, 200, 1e-5)
     fixed = price(event, exposed(sees="model"), 1e-5)
     assert fixed.adjacency == "replace-one"
-    orders, rdp = gaussian.fixed_size_rdp(0.55, 0.1)  # two vectors of norm C are 2 C apart
+    orders, rdp = sampling.fixed_size_rdp(0.55, 0.1)  # two vectors of norm C are 2 C apart
     assert fixed.bounds["rdp"] == rdp_to_dp(orders, 200 * rdp, 1e-5)[0]
     assert fixed.epsilon > 2 * coins.epsilon
     zeroed = price(event, exposed(sees="model", adjacency="zero-out"), 1e-5)
     assert zeroed.epsilon == fixed.epsilon
     # ten malicious clients know when they are drawn: the others are 10 of 90
     watched = price(event, exposed(sees="model", noncompliant=10), 1e-5)
-    orders, rdp = gaussian.fixed_size_rdp(0.55, 1 / 9)
+    orders, rdp = sampling.fixed_size_rdp(0.55, 1 / 9)
     assert watched.bounds["rdp"] == rdp_to_dp(orders, 200 * rdp, 1e-5)[0] > fixed.bounds["rdp"]
     apart = exposed(sees="model", sampling="poisson", noncompliant=10)
-    assert price(event, apart, 1e-5).bounds == gaussian.poisson_epsilons(1.1, 0.1, 200, 1e-5)
+    assert price(event, apart, 1e-5).bounds == sampling.poisson_epsilons(1.1, 0.1, 200, 1e-5)
 
 
 def test_noisy_steps_are_counted_over_rounds_and_steps() -> None:
     cost = price(GaussianGradients(1.0, 0.1, 5), TWENTY, 1e-5)
-    assert cost.bounds == gaussian.poisson_epsilons(1.0, 0.1, 100, 1e-5)
+    assert cost.bounds == sampling.poisson_epsilons(1.0, 0.1, 100, 1e-5)
     assert "100 steps" in cost.sampler
 
 
@@ -237,12 +237,12 @@ def test_the_dearest_client_counts_in_whatever_order_clients_came(order: int) ->
 @pytest.mark.edges("0.5-0.3", "1.0-0.01", "2.0-1.0")
 @pytest.mark.parametrize(("z", "rate"), [(0.5, 0.3), (1.0, 0.01), (2.0, 1.0), (30.0, 0.5)])
 def test_a_rough_price_is_never_too_small_and_that_of_whole_orders(z: float, rate: float) -> None:
-    orders, rdp = gaussian.poisson_rdp(z, rate, 7)
+    orders, rdp = sampling.poisson_rdp(z, rate, 7)
     whole = (orders == orders.round()) & (orders <= 64)
     expected, _ = rdp_to_dp(orders[whole], rdp[whole], 1e-5)
-    rough = gaussian.rough_epsilon(z, rate, 7, 1e-5)
+    rough = sampling.rough_epsilon(z, rate, 7, 1e-5)
     assert rough == pytest.approx(expected, rel=1e-6)
-    assert rough >= gaussian.poisson_epsilons(z, rate, 7, 1e-5)["rdp"] * (1 - 1e-9)
+    assert rough >= sampling.poisson_epsilons(z, rate, 7, 1e-5)["rdp"] * (1 - 1e-9)
 
 
 SMALL = Scenario(clients=20, per_round=6, rounds=4, epochs=1, eval_every=1, malicious=0.25)

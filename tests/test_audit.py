@@ -12,9 +12,8 @@ from torch import Tensor
 from fedbench.api import Adjacency, DpEvent, Grad, Gradient, Mechanism, Release, ServerView
 from fedbench.audits.finding import AuditFinding
 from fedbench.audits.laws import Bernoullis
-from fedbench.audits.likelihood import audit, scores
 from fedbench.audits.pairs import worst_pair
-from fedbench.audits.releases import ReleaseBench, one_by_one, together
+from fedbench.audits.releases import ReleaseBench, audit, one_by_one, scores, together
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, NoTheorem
 from fedbench.core.rng import Key

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedbench.audits.campaign import AuditPlan, fitting
-from fedbench.audits.canaries import Canaries, Planted, Watched, model, play
+from fedbench.audits.canaries import Canaries, Planted, model, plant, play, ready
 from fedbench.audits.finding import AuditFinding
-from fedbench.audits.runs import plant, ready
+from fedbench.audits.watched import Watched
 from fedbench.core.errors import ConfigError, NoTheorem
 from fedbench.core.rng import Key
 from fedbench.experiment.scenario import Scenario
@@ -51,7 +51,7 @@ def test_a_canary_that_is_there_moves_along_its_direction_and_another_one_is_idl
 
 
 def test_canaries_leave_the_training_of_others_alone() -> None:
-    setup = ready(small("noisy-sign"), 4)
+    setup = ready(small("noisy-sign"))
     run_state = begin(setup)
     tree = setup.plugins.protocol.receive(
         setup.shared, setup.plugins.protocol.broadcast(setup.shared, run_state.server, [0], Key(0))
@@ -72,13 +72,13 @@ def test_canaries_leave_the_training_of_others_alone() -> None:
 
 
 def test_who_looks_over_the_shoulder_of_a_rule_changes_nothing() -> None:
-    setup = ready(small("mask-gaussian", rounds=1), 4)
+    setup = ready(small("mask-gaussian", rounds=1))
     plain, watched = begin(setup), begin(setup)
     play_round(setup, plain, 0)
     nobody = Canaries(torch.zeros(0, dtype=torch.bool), 24, 1.0, Key(0))
     assert list(play(setup, watched, nobody)) == [{}]
     assert torch.equal(model(setup, plain), model(setup, watched))
-    rule = Watched(Mean())
+    rule = Watched(Mean(), lambda *_: None)
     assert (rule.rows_needed(), rule.tolerates(5)) == (1, 0)
 
 
@@ -95,7 +95,7 @@ def test_who_looks_over_the_shoulder_of_a_rule_changes_nothing() -> None:
 def test_an_adversary_sees_what_the_scenario_says(
     mechanism: str, changes: dict[str, Any], seen_by_all: bool
 ) -> None:
-    setup = ready(small(mechanism, **changes), 10)
+    setup = ready(small(mechanism, **changes))
     birds = plant(setup, torch.ones(10, dtype=torch.bool), "signs")
     run_state = begin(setup)
     start, moves = model(setup, run_state), []
@@ -118,14 +118,12 @@ def test_an_adversary_sees_what_the_scenario_says(
 
 
 def test_canaries_ask_for_zero_out_and_take_replace_one_where_there_is_no_theorem() -> None:
-    assert ready(small("noisy-sign"), 4).scenario.adjacency == "zero-out"
-    assert (
-        ready(small("noisy-sign", adjacency="replace-one"), 4).scenario.adjacency == "replace-one"
-    )
+    assert ready(small("noisy-sign")).scenario.adjacency == "zero-out"
+    assert ready(small("noisy-sign", adjacency="replace-one")).scenario.adjacency == "replace-one"
     with pytest.raises(ConfigError, match="--adjacency must"):
-        ready(small("noisy-sign", adjacency="add-remove"), 4)
+        ready(small("noisy-sign", adjacency="add-remove"))
     with pytest.raises(NoTheorem):
-        ready(small("dp-fedavg", adjacency="replace-one", sampling="poisson"), 4)
+        ready(small("dp-fedavg", adjacency="replace-one", sampling="poisson"))
 
 
 @pytest.mark.parametrize(("second", "refuted"), [(1.9, False), (2.5, True)])

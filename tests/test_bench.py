@@ -21,11 +21,20 @@ from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.experiment.prepare import prepare
 from fedbench.payload import FloatVectors, Payload
-from fedbench.probes import codec_choice, codec_inputs, codecs
-from fedbench.probes.codec_choice import Codec, chosen, misfit
-from fedbench.probes.codec_play import Bench, source
-from fedbench.probes.codecs import CodecPlan, CodecResult, measure, scale_of, send
-from fedbench.probes.distortion import Distortion, Draws, bias_squared, distortion
+from fedbench.probes import codec_bench, codecs
+from fedbench.probes.codec_bench import Bench, chosen, misfit, source
+from fedbench.probes.codecs import (
+    Codec,
+    CodecPlan,
+    CodecResult,
+    Distortion,
+    Draws,
+    bias_squared,
+    distortion,
+    measure,
+    scale_of,
+    send,
+)
 from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing import NETWORK
@@ -117,7 +126,7 @@ class Forgetful(FedAvg):
 
 
 def gaussian(s: int) -> Tensor:
-    return codec_inputs.drawn("gaussian", Key(7).fold(s), D)
+    return codec_bench.drawn("gaussian", Key(7).fold(s), D)
 
 
 def measured(text: str, inputs: Callable[[int], Tensor] = gaussian, **plan: int) -> CodecResult:
@@ -262,7 +271,7 @@ def test_every_installed_protocol_is_measured_or_has_a_reason() -> None:
     assert others["fedpm"] == "updates are probabilities"
     assert others["fedprox"] == "messages are those of fedavg"
     assert "fail" not in " ".join(others.values())
-    assert set(others) & set(codec_choice.VARIANTS) == set()  # the list names what exists and fits
+    assert set(others) & set(codec_bench.VARIANTS) == set()  # the list names what exists and fits
 
 
 def test_a_codec_that_compresses_dense_updates_fits() -> None:
@@ -292,9 +301,9 @@ def test_a_name_that_does_not_fit_is_an_error_where_it_is_asked_for() -> None:
 
 def test_inputs_are_what_they_are_called() -> None:
     d = 1 << 16
-    normal = codec_inputs.drawn("gaussian", Key(1), d)
+    normal = codec_bench.drawn("gaussian", Key(1), d)
     assert float(normal.std()) == pytest.approx(1.0, abs=0.02)
-    heavy = codec_inputs.drawn("lognormal", Key(1), d)
+    heavy = codec_bench.drawn("lognormal", Key(1), d)
     assert float((heavy > 0).float().mean()) == pytest.approx(0.5, abs=0.02)
     assert float(heavy.abs().log().mean()) == pytest.approx(0.0, abs=0.03)
     assert float(heavy.abs().log().std()) == pytest.approx(1.0, abs=0.02)
@@ -306,12 +315,12 @@ def test_without_the_archive_the_embedded_images_are_used_and_it_is_said(
 ) -> None:
     folder = tmp_path_factory.mktemp("data")
     monkeypatch.setenv("FEDBENCH_DATA", str(folder))
-    name, note = codec_inputs.default_dataset()
+    name, note = codec_bench.default_dataset()
     assert name == "mnist-5k"
     assert note is not None
     assert f"fashion-mnist is not in {folder}" in note
     (folder / "fashion-mnist.npz").touch()
-    assert codec_inputs.default_dataset() == ("fashion-mnist", None)
+    assert codec_bench.default_dataset() == ("fashion-mnist", None)
 
 
 def example() -> Bench:
@@ -440,7 +449,7 @@ def test_the_command_measures_real_updates_and_prints_nothing_else(
 
 
 def test_real_updates_are_those_of_clients_that_trained_and_come_again() -> None:
-    inputs = source("real", prepare(codec_inputs.scenario("digits", "lenet"), "cpu"))
+    inputs = source("real", prepare(codec_bench.scenario("digits", "lenet"), "cpu"))
     norms = [float(inputs(s).norm()) for s in range(6)]
     assert inputs(0).shape == (151_072,)
     assert len(set(norms[:5])) == 5
@@ -454,7 +463,7 @@ def test_the_default_list_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     lines = list(csv.DictReader(io.StringIO(out)))
     kinds = {line["input"] for line in lines}
-    assert kinds == set(codec_inputs.INPUTS)
+    assert kinds == set(codec_bench.INPUTS)
     for line in lines:
         assert 0 < float(line["bits"]) <= 33, line
         assert line["scale"] == "lost" or math.isfinite(float(line["nmse"])), line

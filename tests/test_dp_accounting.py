@@ -7,8 +7,8 @@ import pytest
 
 from fedbench.privacy.amplification import probit_constant, r_alpha
 from fedbench.privacy.conversion import gdp_epsilon, rdp_rounds, rdp_to_dp
-from fedbench.privacy.gaussian import fixed_size_rdp, poisson_epsilons, poisson_rdp
 from fedbench.privacy.randomized_response import RandomizedResponse
+from fedbench.privacy.sampling import fixed_size_rdp, poisson_epsilons, poisson_rdp
 
 dp = pytest.importorskip("dp_accounting")
 rdp = pytest.importorskip("dp_accounting.rdp")

@@ -11,7 +11,7 @@ import pytest
 from opacus.accountants import PRVAccountant
 
 from fedbench.privacy.conversion import gdp_epsilon, rdp_rounds, rdp_to_dp
-from fedbench.privacy.gaussian import (
+from fedbench.privacy.sampling import (
     FRACTIONS,
     INTEGERS,
     _log_moments,

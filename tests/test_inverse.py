@@ -7,8 +7,7 @@ import pytest
 from figure5 import printed_mean
 from scipy.stats import norm
 
-from fedbench.privacy.amplification import marginal
-from fedbench.privacy.inverse import inverse_marginal
+from fedbench.privacy.amplification import inverse_marginal, marginal
 
 
 @pytest.mark.parametrize("c", [1e-6, 0.05, 0.2, 0.45])

@@ -10,7 +10,13 @@ import pytest
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.models.models import LeNet5, ResNet20
-from fedbench.privacy.amplification import envelope, marginal, marginal_slope, mask_rdp
+from fedbench.privacy.amplification import (
+    envelope,
+    inverse_marginal,
+    marginal,
+    marginal_slope,
+    mask_rdp,
+)
 from fedbench.privacy.conversion import (
     gdp_delta,
     gdp_epsilon,
@@ -20,8 +26,6 @@ from fedbench.privacy.conversion import (
     rdp_to_dp,
     rdp_to_dp_mironov,
 )
-from fedbench.privacy.gaussian import fixed_size_rdp, poisson_epsilons, poisson_rdp
-from fedbench.privacy.inverse import inverse_marginal
 from fedbench.privacy.mechanisms.dp_fedavg import DPFedAvg
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling
@@ -29,8 +33,8 @@ from fedbench.privacy.mechanisms.noisy_sign import NoisySign
 from fedbench.privacy.mechanisms.randomized_response import FlipBits
 from fedbench.privacy.noisy_sign import sign_rdp
 from fedbench.privacy.randomized_response import RandomizedResponse
-from fedbench.privacy.sampling import fixed_size
-from fedbench.privacy.secure_sum import sum_rdp
+from fedbench.privacy.sampling import fixed_size, fixed_size_rdp, poisson_epsilons, poisson_rdp
+from fedbench.privacy.sums import sum_rdp
 from fedbench.protocols.eden import DRIVE, EDEN
 from fedbench.protocols.feddrop import FedDrop
 from fedbench.protocols.fedmrn import FedMRN, FedMRNS

@@ -19,10 +19,19 @@ from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignB
 from fedbench.payload.rankings import ranking
 from fedbench.probes import shadows
 from fedbench.probes.images import best_order, psnr, ssim, total_variation, window
-from fedbench.probes.lira import centred, confidences, halves, likelihood_ratios, shrunk
-from fedbench.probes.listener import Exchange, listening, signal
+from fedbench.probes.lira import (
+    auc,
+    balanced_accuracy,
+    bootstrap,
+    centred,
+    confidences,
+    halves,
+    likelihood_ratios,
+    shrunk,
+    tpr,
+)
 from fedbench.probes.membership import reading
-from fedbench.probes.roc import auc, balanced_accuracy, bootstrap, tpr
+from fedbench.probes.systems import Exchange, listening, signal
 from fedbench.run import play_round
 
 TINY = Scenario(
@@ -232,17 +241,17 @@ def test_too_few_or_odd_shadows_are_refused(count: int) -> None:
 def test_an_ear_at_the_server_changes_nothing_and_hears_what_was_sent(name: str) -> None:
     base = setup(protocol=name)
     ids = base.sample(0)
-    hearing, listener = listening(base, frozenset(ids[1:]))
+    hearing, heard_of = listening(base, ids[1:])
     rounds = []
     for run in (base, hearing):
         state = RunState(run.plugins.protocol.init(run.shared))
         rounds.append((play_round(run, state, 0), state.server))
     assert rounds[0][0] == rounds[1][0]
-    assert sorted(listener.heard) == sorted(ids[1:])
+    assert sorted(heard_of) == sorted(ids[1:])
     protocol, shared = base.plugins.protocol, base.shared
     state = RunState(protocol.init(shared))
     for i in ids[1:]:
-        heard = listener.heard[i][0]
+        heard = heard_of[i][0]
         client = base.client(i, protocol.receive(shared, heard.broadcast), state.memories.get(i), 0)
         updates, _ = base.executor.train([client])
         message, _ = protocol.message(shared, updates, [client.key], [client.memory])

@@ -19,9 +19,17 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.state import RunState
 from fedbench.probes import inversion
 from fedbench.probes.images import psnr
-from fedbench.probes.inversion import MESSAGE, RAW, Reconstruction, choose_images, guess
+from fedbench.probes.inversion import (
+    MESSAGE,
+    RAW,
+    Reconstruction,
+    choose_images,
+    cosine,
+    guess,
+    normalised,
+    simulator,
+)
 from fedbench.probes.membership import Membership, probe
-from fedbench.probes.reconstruct import cosine, normalised, simulator
 
 IMAGES = Scenario(
     clients=2, per_round=2, rounds=1, epochs=1, batch_size=1, malicious=0.0, partition="iid"

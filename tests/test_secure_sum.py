@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 
 from fedbench.core.errors import ConfigError
-from fedbench.privacy.amplification import cube, marginal, mask_rdp, probit_constant, r_alpha
+from fedbench.privacy.amplification import (
+    concave_hull,
+    cube,
+    marginal,
+    mask_rdp,
+    probit_constant,
+    r_alpha,
+)
 from fedbench.privacy.conversion import ORDERS, Floats, rdp_to_dp
-from fedbench.privacy.gaussian import poisson_epsilons
-from fedbench.privacy.knapsack import concave_hull
-from fedbench.privacy.sampling import fixed_size
-from fedbench.privacy.secure_sum import SLACK, SUM_ORDERS, sum_rdp
+from fedbench.privacy.sampling import fixed_size, poisson_epsilons
+from fedbench.privacy.sums import MASK_SLACK, SUM_ORDERS, sum_rdp
 
 SETTINGS = [(0.0, 0.2), (0.05, 0.2), (1.0, 0.2), (0.1, 0.05), (0.0, 0.01), (20.0, 0.4)]
 
@@ -83,7 +88,7 @@ def test_a_sum_costs_less_the_more_masks_there_are(
     costs = [sum_rdp(orders, 20, n, sigma, c, reach) for n in (1, 2, 4, 30)]
     np.testing.assert_array_equal(costs[0], masks)
     for more, fewer in pairwise(costs):
-        assert (fewer <= more * (1 + 3 * SLACK)).all()
+        assert (fewer <= more * (1 + 3 * MASK_SLACK)).all()
     assert (costs[-1] <= masks).all()
     assert (np.diff(costs[-1]) >= 0).all()
 
@@ -104,7 +109,7 @@ def test_without_noise_order_2_is_between_two_closed_forms(n: int) -> None:
         for h in np.geomspace(0.005, 0.6, 40)
         for pair in [((p, p + h), (p + h, p), (1 - p, 1 - p - h), (1 - p - h, 1 - p))]
     ]
-    assert ours <= max(at_one_size) * (1 + 1.1 * SLACK)
+    assert ours <= max(at_one_size) * (1 + 1.1 * MASK_SLACK)
     assert ours >= max(at_one_size) * (1 - 1e-9)
 
 
@@ -118,7 +123,7 @@ def test_the_whole_cube_is_one_pair() -> None:
         ours = sum_rdp(orders, 7, n, sigma, 0.2)
         assert (exact <= ours * (1 + 1e-9)).all()
         np.testing.assert_allclose(
-            ours, np.minimum(exact * (1 + SLACK), 7 * r_alpha(orders, p)), rtol=1e-9
+            ours, np.minimum(exact * (1 + MASK_SLACK), 7 * r_alpha(orders, p)), rtol=1e-9
         )
         np.testing.assert_array_equal(sum_rdp(orders, 7, n, sigma, 0.2, cube(7, 0.2)), ours)
 
@@ -137,7 +142,7 @@ CONSTANTS = {
 def test_n_times_the_constants_are_those_of_the_table(n: int, sigma: float) -> None:
     orders = np.array([2.0, 8.0])
     constants = n * sum_rdp(orders, 10**6, n, sigma, 0.2, 1e-2) * 2 / orders / 1e-4
-    np.testing.assert_allclose(constants / (1 + SLACK), CONSTANTS[n, sigma], rtol=3e-3)
+    np.testing.assert_allclose(constants / (1 + MASK_SLACK), CONSTANTS[n, sigma], rtol=3e-3)
 
 
 def test_the_table_of_3_6_was_too_small_where_its_grid_was_too_coarse() -> None:

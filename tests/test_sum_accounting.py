@@ -14,14 +14,15 @@ from fedbench.api import Adjacency
 from fedbench.core.errors import ConfigError
 from fedbench.privacy.conversion import Floats
 from fedbench.privacy.events import BinomialCounts, SkellamShare
-from fedbench.privacy.poisson_binomial import (
-    SLACK,
+from fedbench.privacy.sums import (
+    COIN_SLACK,
     counted,
     one_coin,
     others,
     poisson_binomial_rdp,
+    shifted_rdp,
+    skellam_rdp,
 )
-from fedbench.privacy.skellam import shifted_rdp, skellam_rdp
 
 ORDERS = np.array([1.001, 1.5, 2.0, 4.0, 8.0, 32.0])
 
@@ -111,14 +112,14 @@ def test_one_message_of_one_coordinate_by_hand_and_one_that_becomes_nothing() ->
     # From 1/4 to 3/4: ln(1/16 / 3/4 + 9/16 / 1/4) = ln(7/3) a coin at order 2.
     event = BinomialCounts(1, 3, 0.25, 0.25)
     bound = poisson_binomial_rdp([2], event, 1, "replace-one")[0]
-    assert bound == pytest.approx(3 * math.log(7 / 3) * (1 + SLACK))
+    assert bound == pytest.approx(3 * math.log(7 / 3) * (1 + COIN_SLACK))
     # From 1/2 to 3/4: ln(2 (1/16 + 9/16)) = ln(5/4), or in the other order ln(1/3 + 1) = ln(4/3).
     bound = poisson_binomial_rdp([2], event, 1, "zero-out")[0]
-    assert bound == pytest.approx(3 * math.log(4 / 3) * (1 + SLACK))
+    assert bound == pytest.approx(3 * math.log(4 / 3) * (1 + COIN_SLACK))
     # The line from 0 to 0.4**2 and ln(5/3), at 0.2**2; from 0.1 to 0.3 it were 0.154.
     event = BinomialCounts(1, 1, 0.4, 0.2)
     bound = poisson_binomial_rdp([1.000001], event, 1, "zero-out")[0]
-    assert bound == pytest.approx(math.log(5 / 3) / 4 * (1 + SLACK), rel=1e-4)
+    assert bound == pytest.approx(math.log(5 / 3) / 4 * (1 + COIN_SLACK), rel=1e-4)
 
 
 @pytest.mark.parametrize("theta", [0.02, 0.1, 0.25])
@@ -185,7 +186,7 @@ def test_small_changes_cost_what_the_fisher_information_says() -> None:
     # 1 / (1/4 * 3/4) a coin, more than on the way to 3/4
     event = BinomialCounts(10**6, 2, 0.25, 0.01)
     bound = poisson_binomial_rdp([1.000001], event, 1, "replace-one")[0]
-    assert bound == pytest.approx(2 * 0.02**2 / 2 / 0.1875 * (1 + SLACK), rel=1e-4)
+    assert bound == pytest.approx(2 * 0.02**2 / 2 / 0.1875 * (1 + COIN_SLACK), rel=1e-4)
 
 
 def test_groups_fit_whatever_the_others_do() -> None:

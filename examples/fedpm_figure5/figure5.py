@@ -30,7 +30,7 @@ from scipy.special import ndtr
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.files import writable, write_atomically
 from fedbench.core.rng import Key
-from fedbench.privacy.amplification import cube, marginal, r_alpha
+from fedbench.privacy.amplification import cube, inverse_marginal, marginal, r_alpha
 from fedbench.privacy.conversion import (
     ORDERS,
     Floats,
@@ -40,7 +40,6 @@ from fedbench.privacy.conversion import (
     rdp_to_dp,
     rdp_to_dp_mironov,
 )
-from fedbench.privacy.inverse import inverse_marginal
 from fedbench.privacy.randomized_response import RandomizedResponse
 
 N, D, C = 100, 5, 0.2

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from fedbench.audits.canaries import one_run_bound, one_shot_estimates
 from fedbench.audits.finding import AuditFinding
-from fedbench.audits.likelihood import audit
-from fedbench.audits.releases import ReleaseBench
-from fedbench.audits.runs import one_run_bound, one_shot_estimates
+from fedbench.audits.releases import ReleaseBench, audit
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Secret
@@ -19,23 +18,14 @@ PROTOCOLS = ("fedavg", "fedpm", "signsgd")  # each mechanism of ours fits one of
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """Options of a campaign of audits.
+    """Options of a campaign of audits."""
 
-    Args:
-        scenario: The run; the method ``mechanism`` uses only its mechanism, protocol and claim.
-        methods: Some of `METHODS`.
-        confidence: Probability that a lower bound is right.
-        releases: Releases of each neighbour, for the method ``mechanism``.
-        dim: Coordinates of such a release.
-        canaries: Clients of the run that are canaries.
-    """
-
-    scenario: Scenario
+    scenario: Scenario  # the method ``mechanism`` uses only its mechanism, protocol and claim
     methods: tuple[str, ...] = ("mechanism",)
-    confidence: float = 0.95
-    releases: int = 200_000
-    dim: int = 5
-    canaries: int = 300
+    confidence: float = 0.95  # of a lower bound
+    releases: int = 200_000  # of each neighbour, for the method ``mechanism``
+    dim: int = 5  # coordinates of such a release
+    canaries: int = 300  # among the clients of the run
 
     def __post_init__(self) -> None:
         for method in self.methods:
@@ -70,20 +60,11 @@ class AuditPlan:
         if method == "one-shot":
             return one_shot_estimates(scenario, self.canaries)
         plugins = load_plugins(scenario)
-        bench = ReleaseBench(
-            plugins.mechanism, plugins.protocol, plugins.defense, self.dim, scenario.per_round
-        )
-        return [
-            audit(
-                bench,
-                scenario.delta,
-                self.confidence,
-                self.releases,
-                Secret.of(scenario.seed, "audit").key("mechanism"),
-                scenario.sampling,
-                scenario.adjacency,
-            )
-        ]
+        rule, clients = plugins.defense, scenario.per_round
+        bench = ReleaseBench(plugins.mechanism, plugins.protocol, rule, self.dim, clients)
+        key = Secret.of(scenario.seed, "audit").key("mechanism")
+        claim = scenario.sampling, scenario.adjacency
+        return [audit(bench, scenario.delta, self.confidence, self.releases, key, *claim)]
 
     def play(
         self, say: Callable[[str], None], lenient: bool = False

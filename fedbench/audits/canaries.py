@@ -1,25 +1,44 @@
-"""Canary clients in a real run, and what the scenario's adversary observes of them."""
+"""Audits of a run with canary clients: the one-run bound and the one-shot estimates."""
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, Memory, ServerView
-from fedbench.core.errors import ConfigError
+from fedbench.api import Memory
+from fedbench.audits import laws
+from fedbench.audits.bounds import best_guesses, check_confidence
+from fedbench.audits.finding import AuditFinding, Method
+from fedbench.audits.watched import watched
+from fedbench.core.errors import ConfigError, NoTheorem, require
 from fedbench.core.rng import Key
 from fedbench.executors.training import Client, Executor
+from fedbench.experiment.compatibility import load_plugins
+from fedbench.experiment.guarantee import guarantee
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.record import Privacy
+from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.payload import Payload, Spec
-from fedbench.run import play_round
+from fedbench.payload import Payload
+from fedbench.run import begin, play_round
 
 Form = Literal["signs", "sphere"]
+Rows = npt.NDArray[np.int64]
 FAR = 10.0  # times the clip, so that the mechanism has to clip it
+ADJACENCIES = ("zero-out", "replace-one")  # an absent canary is one that was replaced
+OBSERVED = {
+    "messages": "messages",
+    "sum": "sums",
+    "hidden-sum": "sums, not who took part,",
+    "model": "models",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,20 +48,13 @@ class Canaries:
     A present canary sends ``idle + radius u`` in each of its rounds, with a random unit vector
     ``u`` of its own; an absent one sends ``idle``, as a client that learned nothing. Both comply
     with the mechanism, so the two are neighbours in the sense of zero-out.
-
-    Args:
-        there: ``(m,)`` bool, true for canaries that are present.
-        first: Client that is canary 0.
-        radius: L2 norm of the update before the mechanism clips it.
-        key: Key of the directions.
-        form: ``signs``: ``u`` is in ``{-1, 1}^d / sqrt(d)``; ``sphere``: uniform on the sphere.
     """
 
-    there: Tensor
-    first: int
-    radius: float
-    key: Key
-    form: Form = "signs"
+    there: Tensor  # ``(m,)`` bool, true for canaries that are present
+    first: int  # client that is canary 0
+    radius: float  # L2 norm of the update before the mechanism clips it
+    key: Key  # of the directions
+    form: Form = "signs"  # ``u`` is in ``{-1, 1}^d / sqrt(d)``, or uniform on the sphere
 
     def __len__(self) -> int:
         return len(self.there)
@@ -66,15 +78,10 @@ class Canaries:
 
 @dataclass(frozen=True, eq=False)
 class Planted(Executor):
-    """Executor in which some rows are given, and the others train as usual.
+    """Executor in which some rows are given, and the others train as usual."""
 
-    Args:
-        inner: Executor of the other rows.
-        given: Updates ``(d,)`` by row of this round.
-    """
-
-    inner: Executor
-    given: dict[int, Tensor]
+    inner: Executor  # of the other rows
+    given: dict[int, Tensor]  # updates ``(d,)`` by row of this round
 
     def train(self, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
         """See `Executor.train`; the memory of a canary does not change."""
@@ -88,37 +95,6 @@ class Planted(Executor):
         return updates, [after.get(row, client.memory) for row, client in enumerate(clients)]
 
 
-@dataclass(frozen=True, eq=False)
-class Watched(Defense[Any]):
-    """The server's rule, with a record of its input and output for an observer.
-
-    Args:
-        inner: The rule.
-        seen: Input and output of each call; empty if too few rows came.
-    """
-
-    inner: Defense[Any]
-    seen: list[tuple[Payload, Tensor]] = field(default_factory=list)
-
-    def init(self, spec: Spec) -> Any:
-        """Pass on to the rule that is watched."""
-        return self.inner.init(spec)
-
-    def rows_needed(self) -> int:
-        """Return the number that the rule needs."""
-        return self.inner.rows_needed()
-
-    def tolerates(self, n: int) -> int:
-        """Return the number that the rule tolerates."""
-        return self.inner.tolerates(n)
-
-    def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
-        """Pass on to the rule that is watched."""
-        aggregate, state = self.inner.aggregate(received, state, view)
-        self.seen.append((received, aggregate))
-        return aggregate, state
-
-
 def play(setup: Setup, run_state: RunState, canaries: Canaries) -> Iterator[dict[int, Tensor]]:
     """Play rounds with canaries; yield for each what is seen, ``(d,)`` by canary.
 
@@ -130,9 +106,10 @@ def play(setup: Setup, run_state: RunState, canaries: Canaries) -> Iterator[dict
     Raises:
         ConfigError: messages do not have a value for each parameter.
     """
-    plugins = setup.plugins
-    protocol = plugins.protocol
+    protocol = setup.plugins.protocol
     shared = setup.shared
+    seen: list[tuple[Payload, Tensor]] = []
+    observed = watched(setup, lambda received, aggregate, view: seen.append((received, aggregate)))
     before = model(setup, run_state)
     for step in range(setup.scenario.rounds):
         ids = setup.sample(step)
@@ -141,17 +118,14 @@ def play(setup: Setup, run_state: RunState, canaries: Canaries) -> Iterator[dict
         idle = idle.expand(max(len(ids), 1), -1)
         rows = canaries.rows(ids)
         given = {row: canaries.update(j, idle[row]) for row, j in rows.items()}
-        watched = Watched(plugins.defense)
         executor = Planted(protocol, shared, setup.executor.schedule, setup.executor, given)
-        observed = dataclasses.replace(
-            setup, executor=executor, plugins=dataclasses.replace(plugins, defense=watched)
-        )
-        play_round(observed, run_state, step)
+        seen.clear()
+        play_round(dataclasses.replace(observed, executor=executor), run_state, step)
         after = model(setup, run_state)
         if setup.sees == "model":
             yield dict.fromkeys(range(len(canaries)), after - before)
-        elif watched.seen:
-            yield _seen(setup, canaries, rows, idle, *watched.seen[0])
+        elif seen:
+            yield _seen(setup, canaries, rows, idle, *seen[0])
         before = after
 
 
@@ -163,8 +137,7 @@ def _seen(
     received: Payload,
     aggregate: Tensor,
 ) -> dict[int, Tensor]:
-    d = idle.shape[1]
-    if aggregate.shape[-1] != d or len(received) != len(idle):
+    if aggregate.shape[-1] != idle.shape[1] or len(received) != len(idle):
         raise ConfigError(
             "canaries need messages with a value for each parameter, and none that is refused; "
             "use --method mechanism, or --protocol fedavg, signsgd or fedpm"
@@ -179,17 +152,172 @@ def _seen(
 
 def model(setup: Setup, run_state: RunState) -> Tensor:
     """Return the values ``(d,)`` that the server would send now."""
-    sent = setup.plugins.protocol.broadcast(
-        setup.shared, run_state.server, [0], setup.secret.key("looked at")
-    )
+    key = setup.secret.key("looked at")
+    sent = setup.plugins.protocol.broadcast(setup.shared, run_state.server, [0], key)
     values: Tensor = sent.values()[0]
     return values.clone()
 
 
-def radius(setup: Setup) -> float:
-    """Return a norm far beyond the clip, of the mechanism or of a protocol that adds noise."""
+def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> AuditFinding:
+    """Return a lower bound from guesses of the coins that decide which canaries are present.
+
+    A canary's score is the sum over rounds of ``<x, u>``, with ``x`` what is seen of it and ``u``
+    its direction. The claim is the same run's epsilon at zero-out, or at replace-one, which
+    includes zero-out.
+
+    References:
+        Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023,
+        https://arxiv.org/abs/2305.08846, Algorithm 1.
+    """
+    check_confidence(confidence)
+    setup = ready(scenario)
+    coins = setup.secret.key("audit", "one-run").fold("there").uniform(canaries) < 0.5
+    planted = plant(setup, coins, "signs")
+    state = begin(setup)
+    scores = torch.zeros(canaries, dtype=torch.float64)
+    for seen in play(setup, state, planted):
+        for j, x in seen.items():
+            scores[j] += float(x.double() @ planted.direction(j, len(x)).to(x).double())
+    claim = claimed(setup, state)
+    epsilon, guesses = best_guesses(scores.numpy(), coins.numpy(), claim.delta, confidence)
+    evidence = (
+        f"{guesses.right} of {guesses.made} guesses right, no word on {canaries - guesses.made} "
+        f"canaries; all right would prove {guesses.best(confidence):.3g}"
+    )
+    return _finding(setup, claim, canaries, "one-run", epsilon, evidence, confidence=confidence)
+
+
+def one_shot_estimates(scenario: Scenario, canaries: int) -> list[AuditFinding]:
+    """Return two estimates from canaries that are all present: of the final model, and of all.
+
+    References:
+        Andrew et al., "One-Shot Empirical Privacy Estimation for Federated Learning", ICLR 2024,
+        https://arxiv.org/abs/2302.03098, Algorithms 2 and 3.
+    """
+    setup = ready(scenario)
+    present = plant(setup, torch.ones(canaries, dtype=torch.bool), "sphere")
+    unused = Canaries(present.there, 0, 0.0, present.key.fold("unobserved"), "sphere")
+    state = begin(setup)
+    total = dict[int, Tensor]()
+    largest = np.full((2, canaries), -math.inf)
+    for seen in play(setup, state, present):
+        for j, x in seen.items():
+            total[j] = x.double() if j not in total else total[j] + x.double()
+            for k, directions in enumerate((present, unused)):
+                largest[k, j] = max(largest[k, j], cosine(x, directions.direction(j, len(x))))
+    claim = claimed(setup, state)
+    took = np.array(sorted(total))
+    require("canaries that took part", len(took), len(took) >= 4, ">= 4; more rounds have more")
+    d = len(total[int(took[0])])
+    final = np.array([cosine(total[j], present.direction(j, d)) for j in took.tolist()])
+
+    def of_final(rows: Rows) -> laws.Gaussians:
+        return laws.from_final(final[rows], d)
+
+    def of_largest(rows: Rows) -> laws.Gaussians:
+        return laws.from_all(largest[0, took[rows]], largest[1, took[rows]])
+
+    def estimate(
+        method: Method, cosines: str, fitted: Callable[[Rows], laws.Gaussians]
+    ) -> AuditFinding:
+        epsilon, error = laws.estimate(fitted, len(took), claim.delta)
+        fit = fitted(np.arange(len(took)))
+        evidence = (
+            f"{cosines} {fit.mean:.3g} (std {fit.std:.2g}), without canaries "
+            f"{fit.other:.3g} (std {fit.other_std:.2g})"
+        )
+        return _finding(setup, claim, len(took), method, epsilon, evidence, error=error)
+
+    return [
+        estimate("one-shot", "cosines", of_final),
+        estimate("one-shot, max", "largest cosines of a round", of_largest),
+    ]
+
+
+def _finding(
+    setup: Setup,
+    claim: Privacy,
+    canaries: int,
+    method: Method,
+    epsilon: float,
+    evidence: str,
+    confidence: float | None = None,
+    error: float | None = None,
+) -> AuditFinding:
+    scenario = setup.scenario
+    rounds = f"{scenario.rounds} round{'s' * (scenario.rounds > 1)}"
+    clients = f"{canaries} canaries among {scenario.clients} clients"
+    return AuditFinding(
+        method=method,
+        epsilon=epsilon,
+        claimed=math.inf if claim.epsilon is None else claim.epsilon,
+        delta=claim.delta,
+        unit=claim.unit,
+        adjacency=claim.adjacency,
+        confidence=confidence,
+        audited=f"{clients}, {rounds}, {OBSERVED[setup.sees]} seen",
+        evidence=evidence,
+        error=error,
+        paper=claim.paper,
+    )
+
+
+def cosine(x: Tensor, u: Tensor) -> float:
+    """Cosine of ``x`` and a unit vector; 0 if ``x`` is 0."""
+    norm = float(torch.linalg.vector_norm(x.double()))
+    return float(x.double() @ u.to(x).double()) / norm if norm else 0.0
+
+
+def ready(scenario: Scenario) -> Setup:
+    """Prepare the run, at an adjacency that covers its canaries.
+
+    Raises:
+        ConfigError: the mechanism does not protect clients.
+        NoTheorem: there is none for these adjacencies.
+    """
+    mechanism = load_plugins(scenario).mechanism
+    if mechanism.unit != "client":
+        raise ConfigError(
+            f"--mechanism {scenario.mechanism.partition(':')[0]} covers an {mechanism.unit}, of "
+            "which a canary client says nothing; use --method mechanism"
+        )
+    asked = scenario.adjacency
+    require("--adjacency", asked, asked is None or asked in ADJACENCIES, " or ".join(ADJACENCIES))
+    refused: NoTheorem | None = None
+    for adjacency in ADJACENCIES if asked is None else (asked,):
+        try:
+            return prepare(scenario.model_copy(update={"adjacency": adjacency}), "cpu")
+        except NoTheorem as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def plant(setup: Setup, there: Tensor, form: Form) -> Canaries:
+    """Return canaries in place of the last clients of the run, ``there (m,)`` bool.
+
+    Their radius is far beyond the clip, of the mechanism or of a protocol that adds noise.
+    """
     plugins = setup.plugins
     if plugins.protocol.space == "probabilities":
-        return FAR * math.sqrt(int(plugins.protocol.trained(setup.shared).d))
-    owner = plugins.mechanism if hasattr(plugins.mechanism, "clip") else plugins.protocol
-    return FAR * float(getattr(owner, "clip", None) or 1.0)
+        radius = FAR * math.sqrt(int(plugins.protocol.trained(setup.shared).d))
+    else:
+        owner = plugins.mechanism if hasattr(plugins.mechanism, "clip") else plugins.protocol
+        radius = FAR * float(getattr(owner, "clip", None) or 1.0)
+    first = setup.scenario.clients - len(there)
+    return Canaries(there, first, radius, setup.secret.key("audit", form), form)
+
+
+def claimed(setup: Setup, state: RunState) -> Privacy:
+    """Return the guarantee that the accountant claims for the run that was played.
+
+    Raises:
+        ConfigError: nothing is claimed.
+    """
+    claim = guarantee(setup, state.ledger)
+    if claim is None:
+        raise ConfigError(
+            f"--mechanism {setup.scenario.mechanism.partition(':')[0]} claims nothing that could "
+            "be audited; fedbench list mechanisms"
+        )
+    return claim

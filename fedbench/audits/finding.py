@@ -10,35 +10,20 @@ Method = Literal["mechanism", "one-run", "one-shot", "one-shot, max"]
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """Measured epsilon of one audit, and the claim.
-
-    Args:
-        method: Method of the audit.
-        epsilon: The lower bound, or the estimate.
-        claimed: Epsilon of the accountant for the same release.
-        delta: Delta of both.
-        unit: Data that the claim covers.
-        adjacency: Adjacency of the claim.
-        confidence: Probability that a lower bound is right; None for an estimate.
-        audited: Description of the release.
-        evidence: Description of the counts.
-        error: Standard error of an estimate.
-        exact: Epsilon of the pair of inputs that was compared, where that is known.
-        paper: Epsilon that the mechanism's own paper would claim, if that differs.
-    """
+    """Measured epsilon of one audit, and the claim."""
 
     method: Method
-    epsilon: float
-    claimed: float
-    delta: float
-    unit: Literal["client", "example"]
-    adjacency: Adjacency
-    confidence: float | None
-    audited: str
-    evidence: str
-    error: float | None = None
-    exact: float | None = None
-    paper: float | None = None
+    epsilon: float  # the lower bound, or the estimate
+    claimed: float  # epsilon of the accountant for the same release
+    delta: float  # of both
+    unit: Literal["client", "example"]  # whose data the claim covers
+    adjacency: Adjacency  # of the claim
+    confidence: float | None  # probability that a lower bound is right; None for an estimate
+    audited: str  # description of the release
+    evidence: str  # description of the counts
+    error: float | None = None  # standard error of an estimate
+    exact: float | None = None  # epsilon of the pair of inputs that was compared, where known
+    paper: float | None = None  # epsilon that the mechanism's own paper would claim, if it differs
 
     @property
     def is_bound(self) -> bool:

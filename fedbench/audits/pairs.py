@@ -28,23 +28,14 @@ POSITIONS = 17  # positions of a chunk in [c, 1-c] to try
 
 @dataclass(frozen=True, eq=False)
 class NeighbourPair:
-    """Two neighbouring inputs of a mechanism, which has to clip them.
+    """Two neighbouring inputs of a mechanism, which has to clip them."""
 
-    Args:
-        reference: ``(d,)``, the public update of a client that learned nothing.
-        first: ``(d,)``, the client's update or the sample's gradient; None if it is absent.
-        second: The same in the neighbouring input.
-        direction: ``(d,)``; the score of a release is its product with the direction.
-        description: The pair in words.
-        law: Laws of the scores if the mechanism is correct; None if they are not known.
-    """
-
-    reference: Tensor
-    first: Tensor | None
-    second: Tensor | None
-    direction: Tensor
+    reference: Tensor  # ``(d,)``, the public update of a client that learned nothing
+    first: Tensor | None  # ``(d,)``, the client's update or the sample's gradient; None: absent
+    second: Tensor | None  # the same in the neighbouring input
+    direction: Tensor  # ``(d,)``; the score of a release is its product with the direction
     description: str
-    law: Law | None
+    law: Law | None  # laws of the scores if the mechanism is correct; None if they are not known
 
 
 @singledispatch
@@ -82,34 +73,28 @@ def _(
 ) -> NeighbourPair:
     """Move a chunk of equal probabilities, of the best size and position (B3)."""
     c = event.c
-    width = 1 - 2 * event.c
-    cube = width * math.sqrt(d)
-    reach = cube if event.radius is None else (1 + (adjacency == "replace-one")) * event.radius
-    best = -1.0
-    chosen = (d, c, width)
-    for k in sizes(d):
-        h = min(reach / math.sqrt(k), width)
-        for low in np.linspace(c, 1 - c - h, POSITIONS) if h < width else (c,):
-            epsilon = _sampled(event, k, low, h).epsilon(delta)
-            if epsilon > best:
-                best = epsilon
-                chosen = (k, float(low), h)
-    k, low, h = chosen
+    width = 1 - 2 * c
+    replaced = adjacency == "replace-one"
+    reach = width * math.sqrt(d) if event.radius is None else (1 + replaced) * event.radius
+
+    def law(k: int, low: float, h: float) -> Bernoullis:
+        p, q = (float(marginal(x, event.sigma, c)) for x in (low + h, low))
+        return Bernoullis(k, p, q)
+
+    steps = [(k, min(reach / math.sqrt(k), width)) for k in sizes(d)]
+    chunks = [
+        (k, float(low), h)
+        for k, h in steps
+        for low in (np.linspace(c, 1 - c - h, POSITIONS) if h < width else [c])
+    ]
+    k, low, h = max(chunks, key=lambda chunk: law(*chunk).epsilon(delta))
     unit = on_chunk(d, k)
     far = FAR * (event.radius or math.sqrt(d)) * unit
     part = f"{k} of {d} probabilities" if k < d else f"all {d} probabilities"
     text = f"{part} at {low:.3g} or at {low + h:.3g}"
-    law = _sampled(event, k, low, h)
-    if adjacency == "replace-one":
-        reference = torch.where(unit > 0, low + h / 2, 0.5)
-        return NeighbourPair(reference, reference + far, reference - far, unit, text, law)
-    reference = torch.where(unit > 0, low, 0.5)
-    return NeighbourPair(reference, reference + far, reference.clone(), unit, text, law)
-
-
-def _sampled(event: MaskSample, k: int, low: float, h: float) -> Bernoullis:
-    p, q = (float(marginal(x, event.sigma, event.c)) for x in (low + h, low))
-    return Bernoullis(k, p, q)
+    reference = torch.where(unit > 0, low + h / 2 if replaced else low, 0.5)
+    second = reference - far if replaced else reference.clone()
+    return NeighbourPair(reference, reference + far, second, unit, text, law(k, low, h))
 
 
 @worst_pair.register
@@ -120,8 +105,7 @@ def _(
     law = Bernoullis(d, 1 - event.p, event.p)
     unit = on_chunk(d, d)
     text = f"all {d} bits 1 or all 0"
-    zeros = torch.zeros(d)
-    ones = torch.ones(d)
+    zeros, ones = torch.zeros(d), torch.ones(d)
     if space == "probabilities":
         return NeighbourPair(zeros, ones, zeros, unit, text, law)
     other = zeros if adjacency == "zero-out" else ones  # the signs of 0 are +1
@@ -159,11 +143,10 @@ def _(
     unit = on_chunk(d, d)
     clip = _clip(mechanism)
     far = -FAR * clip * unit
-    if adjacency == "replace-one":
-        near = INSIDE * clip * unit
-        law = Gaussians(2 / event.z)
-        return NeighbourPair(zeros, near, far, unit, "the clip or its opposite", law)
     law = Gaussians(1 / event.z)
+    if adjacency == "replace-one":
+        near, twice = INSIDE * clip * unit, Gaussians(2 / event.z)
+        return NeighbourPair(zeros, near, far, unit, "the clip or its opposite", twice)
     if adjacency == "add-remove":
         return NeighbourPair(zeros, None, far, unit, "the clip or no client", law)
     adaptive = getattr(mechanism, "adaptive", False)

@@ -1,22 +1,37 @@
-"""Many releases of two neighbours, by the code of mechanism and protocol."""
+"""Audit of one mechanism by itself: many releases of two neighbours, by its own code."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.api import Defense, Gradient, Mechanism, Protocol, ServerView, Shared
-from fedbench.audits.pairs import NeighbourPair
-from fedbench.core.errors import ConfigError
+from fedbench.api import (
+    Adjacency,
+    Defense,
+    Gradient,
+    Mechanism,
+    Protocol,
+    Release,
+    ServerView,
+    Shared,
+)
+from fedbench.audits.bounds import CHOOSING, lower_bound
+from fedbench.audits.finding import AuditFinding
+from fedbench.audits.pairs import NeighbourPair, worst_pair
+from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.models.network import ConvNet
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, SignBits, same
+from fedbench.privacy.accountants import price
 from fedbench.privacy.clients import protect_payload, protect_updates
+from fedbench.privacy.conversion import Floats
 from fedbench.privacy.mechanisms.dp_fedavg import ClipState
+from fedbench.privacy.participation import Participation
 
 AT_ONCE = 1 << 20  # values of a vector draw in one chunk of releases
 SLOW = 30_000  # largest number of releases of a mechanism that cannot be vectorized
@@ -26,21 +41,13 @@ DrawRelease = Callable[[Key], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class ReleaseBench:
-    """One client and the server, to release a mechanism's output as in a round.
-
-    Args:
-        mechanism: Mechanism that is audited.
-        protocol: Protocol that turns the mechanism's output into a message.
-        defense: The server's rule, for a central mechanism.
-        d: Number of parameters.
-        expected: Expected clients of a round; under a central mechanism two come, one of them idle.
-    """
+    """One client and the server, to release a mechanism's output as in a round."""
 
     mechanism: Mechanism
-    protocol: Protocol[Any]
-    defense: Defense[Any]
-    d: int
-    expected: int = 10
+    protocol: Protocol[Any]  # turns the mechanism's output into a message
+    defense: Defense[Any]  # the server's rule, for a central mechanism
+    d: int  # parameters
+    expected: int = 10  # clients of a round; under a central mechanism two come, one of them idle
 
     @cached_property
     def shared(self) -> Shared:
@@ -124,8 +131,7 @@ def together(release: DrawRelease, seeds: Tensor, chunk: int) -> Tensor:
 
 def one_by_one(release: DrawRelease, seeds: Tensor) -> Tensor:
     """Return the same as `together`, one seed after the other."""
-    keys = (Key(seed % (1 << 64)) for seed in seeds.tolist())
-    return torch.stack([release(key).double() for key in keys])
+    return torch.stack([release(Key(seed % (1 << 64))).double() for seed in seeds.tolist()])
 
 
 def _symbols(sent: Payload) -> Tensor:
@@ -138,3 +144,65 @@ def _symbols(sent: Payload) -> Tensor:
         "--method mechanism needs a protocol that sends masks or signs, got "
         f"{type(sent).__name__}; use --protocol fedpm or signsgd"
     )
+
+
+def audit(
+    bench: ReleaseBench,
+    delta: float,
+    confidence: float,
+    releases: int,
+    key: Key,
+    sampling: Literal["fixed", "poisson"] = "fixed",
+    adjacency: Adjacency | None = None,
+) -> AuditFinding:
+    """Return a lower bound on epsilon of one release, beside the accountant's epsilon.
+
+    The score is the statistic of the likelihood ratio test: the number of ones of bits that differ
+    alike, the projection on the difference under Gaussian noise. Other values that the server shows
+    (an adaptive clip) are weighted by signal over noise among the scores that choose the test.
+    ``releases`` counts those of each neighbour.
+
+    Raises:
+        ConfigError: a number is out of range, or the mechanism claims nothing.
+        NoTheorem: the accountant has none for that adjacency.
+    """
+    require("--releases", releases, releases >= 100, ">= 100")
+    mechanism = bench.mechanism
+    n = bench.expected
+    event = mechanism.event(Release(bench.d, 1, 1, 1, n, n))
+    if event is None:
+        raise ConfigError(f"{type(mechanism).__name__} claims nothing that could be audited")
+    sees: Literal["model", "messages"] = "model" if mechanism.central else "messages"
+    cost = price(event, Participation(1, 1, n, n, n, sees, sampling, adjacency), delta)
+    pair = worst_pair(event, mechanism, bench.protocol.space, bench.d, cost.adjacency, delta)
+    first = bench.releases(pair, pair.first, releases, key.fold("first"))
+    second = bench.releases(pair, pair.second, releases, key.fold("second"))
+    bound = lower_bound(*scores(first, second), delta, confidence)
+    return AuditFinding(
+        method="mechanism",
+        epsilon=bound.epsilon,
+        claimed=cost.epsilon,
+        delta=delta,
+        unit=mechanism.unit,
+        adjacency=cost.adjacency,
+        confidence=confidence,
+        audited=f"one release: {pair.description}",
+        evidence=f"{len(first):,} releases of each; true alarms {bound.true:.4g}, "
+        f"false {bound.false:.3g}; so many can prove {bound.most:.3g} at most",
+        exact=None if pair.law is None else pair.law.epsilon(delta),
+        paper=cost.paper,
+    )
+
+
+def scores(first: Tensor, second: Tensor) -> tuple[Floats, Floats]:
+    """Weighted sums ``(N,)`` of the channels of releases ``(N, channels)``, large for the first.
+
+    The weights are differences of means over variances, of the part that also chooses the test.
+    """
+    a, b = first.numpy(), second.numpy()
+    if a.shape[1] == 1:
+        return a[:, 0], b[:, 0]
+    x, y = a[: int(CHOOSING * len(a))], b[: int(CHOOSING * len(b))]
+    noise = np.maximum((x.var(axis=0) + y.var(axis=0)) / 2, 1e-30)
+    weights = (x.mean(axis=0) - y.mean(axis=0)) / noise
+    return a @ weights, b @ weights

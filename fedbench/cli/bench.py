@@ -20,9 +20,8 @@ from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import cell, grid, listed
 
 if TYPE_CHECKING:
-    from fedbench.probes.codec_play import Bench
-    from fedbench.probes.codecs import CodecResult
-    from fedbench.probes.distortion import Distortion
+    from fedbench.probes.codec_bench import Bench
+    from fedbench.probes.codecs import CodecResult, Distortion
 
 app = typer.Typer(no_args_is_help=True, help="Measure the codecs of messages by themselves.")
 FIXED = " *"
@@ -60,7 +59,7 @@ def codecs(
         clients: Messages that are compressed at once.
         format: Form of the output: table, csv, json or md.
     """
-    from fedbench.probes.codec_play import play
+    from fedbench.probes.codec_bench import play
     from fedbench.probes.codecs import CodecPlan
 
     chosen("--format", format, ("table", "csv", "json", "md"))
@@ -106,7 +105,7 @@ def percent(share: float) -> str:
 def bias(of: Distortion) -> str:
     """Format a bias in percent, or ``0 (<2.6)`` if it is below what the test could detect.
 
-    >>> from fedbench.probes.distortion import Distortion
+    >>> from fedbench.probes.codecs import Distortion
     >>> bias(Distortion(0.57, 0.57, 0.004, biased=False, bias_limit=0.026, gain=1.0))
     '0 (<2.6)'
     """
@@ -147,8 +146,8 @@ def header(bench: Bench) -> str:
 
 def captions(bench: Bench) -> dict[str, str]:
     """Explain the kinds of input and the columns."""
-    from fedbench.probes.codec_inputs import INPUTS
-    from fedbench.probes.distortion import LEVEL
+    from fedbench.probes.codec_bench import INPUTS
+    from fedbench.probes.codecs import LEVEL
 
     rows = bench.rows
     terms = {kind: INPUTS[kind] for kind in dict.fromkeys(row.kind for row in rows)}
@@ -235,7 +234,7 @@ def json_text(bench: Bench) -> str:
 
 def flat(row: CodecResult) -> dict[str, Any]:
     """Flatten a row; ``*_ms`` are milliseconds per million parameters of a client."""
-    from fedbench.probes.distortion import Distortion
+    from fedbench.probes.codecs import Distortion
 
     lost = [field.name for field in dataclasses.fields(Distortion)]
     return {

@@ -10,23 +10,12 @@ from scipy.special import ndtr
 from fedbench.api import Adjacency, DpEvent
 from fedbench.core.errors import NoTheorem
 from fedbench.privacy import amplification as masks
-from fedbench.privacy import gaussian, sampling
+from fedbench.privacy import events, sampling
 from fedbench.privacy.conversion import ORDERS, Floats, gdp_epsilon, gdp_rounds, rdp_to_dp
-from fedbench.privacy.events import (
-    BinomialCounts,
-    FlippedBits,
-    GaussianGradients,
-    GaussianSum,
-    MaskSample,
-    NoisySigns,
-    SkellamShare,
-)
 from fedbench.privacy.noisy_sign import sign_rdp
 from fedbench.privacy.participation import Participation, PrivacyCost, least
-from fedbench.privacy.poisson_binomial import poisson_binomial_rdp
 from fedbench.privacy.randomized_response import RandomizedResponse
-from fedbench.privacy.secure_sum import SUM_ORDERS, sum_rdp
-from fedbench.privacy.skellam import skellam_rdp
+from fedbench.privacy.sums import SUM_ORDERS, poisson_binomial_rdp, skellam_rdp, sum_rdp
 
 COARSE = 16  # expensive bounds are computed at every 16th order first
 PRESENCE = "the number of messages shows who is there"
@@ -56,33 +45,20 @@ def best_of(rdp: Callable[[Floats], Floats], times: int, delta: float) -> float:
 
 
 @price.register
-def _(event: MaskSample, participation: Participation, delta: float) -> PrivacyCost:
-    adjacency = participation.among("sampled masks", FIXED)
-    factor = 2 if adjacency == "replace-one" else 1
-    return _bits(event, _reach(event, factor), participation, adjacency, delta)
-
-
-@price.register
-def _(event: FlippedBits, participation: Participation, delta: float) -> PrivacyCost:
-    adjacency = participation.among("flipped bits", FIXED)
-    as_sample = MaskSample(event.d, 0.0, event.p, None)  # hard bits are corners of [p, 1-p]^d
-    return _bits(as_sample, None, participation, adjacency, delta)
-
-
-def _reach(event: MaskSample, radii: int) -> float | None:
-    """L2 sensitivity of so many radii, with room for the rounding of float32; None: unbounded."""
-    rounding = math.sqrt(event.d) * 2.0**-23
-    return None if event.radius is None else radii * event.radius + rounding
-
-
-def _bits(
-    event: MaskSample,
-    reach: float | None,
-    participation: Participation,
-    adjacency: Adjacency,
-    delta: float,
+def _(
+    event: events.MaskSample | events.FlippedBits, participation: Participation, delta: float
 ) -> PrivacyCost:
+    kind = "sampled masks"
+    if isinstance(event, events.FlippedBits):
+        kind = "flipped bits"
+        event = events.MaskSample(event.d, 0.0, event.p, None)  # corners of [p, 1-p]^d
+    adjacency = participation.among(kind, FIXED)
     d, sigma, c, times = event.d, event.sigma, event.c, participation.times
+    reach = replaced = None  # L2 sensitivity, with room for the rounding of float32
+    if event.radius is not None:
+        rounding = math.sqrt(d) * 2.0**-23
+        replaced = 2 * event.radius + rounding
+        reach = replaced if adjacency == "replace-one" else event.radius + rounding
     response = RandomizedResponse(float(masks.marginal(c, sigma, c)), d * times)
     bounds = {"randomized-response": float(response.epsilon(delta))}
     if reach is not None and reach < masks.cube(d, c):
@@ -91,21 +67,19 @@ def _bits(
         )
         mu = gdp_rounds(math.sqrt(masks.probit_constant(sigma, c)) * reach, times)
         bounds["probit"] = gdp_epsilon(mu, delta)
-    sampler = participation.visible()
+    sampler = participation.visible
     if participation.sees in ("sum", "hidden-sum"):
         summed = _summed(d, participation.honest, sigma, c, reach)
         bounds["secure-sum"] = rdp_to_dp(SUM_ORDERS, times * summed, delta)[0]
         sampler = f"sum of {participation.honest} honest, {sampler}"
     if participation.sees == "hidden-sum" and participation.sampling == "fixed":
-        replaced = _reach(event, 2)  # zero-out is a replacement: the client that comes may be any
-        orders, sampled = _sampled_sum(
-            d, participation.surely, sigma, c, replaced, participation.rate
-        )
+        # zero-out is a replacement: the client that comes may be any
+        rate = participation.rate
+        orders, sampled = _sampled_sum(d, participation.surely, sigma, c, replaced, rate)
         bounds["sampled-sum"] = rdp_to_dp(orders, participation.rounds * sampled, delta)[0]
         sampler += f", or hidden, {participation.per_round} of {participation.clients} in each"
     claimed = masks.paper_rdp(ORDERS, d, sigma, c, reach)
-    paper = rdp_to_dp(ORDERS, times * claimed, delta)[0]
-    return least(bounds, adjacency, sampler, paper)
+    return least(bounds, adjacency, sampler, rdp_to_dp(ORDERS, times * claimed, delta)[0])
 
 
 @lru_cache(maxsize=32)
@@ -124,7 +98,7 @@ def _sampled_sum(
 
 
 @price.register
-def _(event: NoisySigns, participation: Participation, delta: float) -> PrivacyCost:
+def _(event: events.NoisySigns, participation: Participation, delta: float) -> PrivacyCost:
     adjacency = participation.among("noisy signs", FIXED)
     assert adjacency != "add-remove"
     mu = (2 if adjacency == "replace-one" else 1) / event.z
@@ -140,44 +114,34 @@ def _(event: NoisySigns, participation: Participation, delta: float) -> PrivacyC
     if flipped > 1e-300:  # below it a sign is almost certain, and the Gaussian bound is the least
         response = RandomizedResponse(flipped, event.d * times)
         bounds["randomized-response"] = float(response.epsilon(delta))
-    return least(bounds, adjacency, participation.visible(), paper=gauss)
-
-
-Shares = SkellamShare | BinomialCounts
+    return least(bounds, adjacency, participation.visible, paper=gauss)
 
 
 @price.register
-def _(event: SkellamShare, participation: Participation, delta: float) -> PrivacyCost:
-    return _shares(event, participation, delta, skellam_rdp)
-
-
-@price.register
-def _(event: BinomialCounts, participation: Participation, delta: float) -> PrivacyCost:
-    return _shares(event, participation, delta, poisson_binomial_rdp)
-
-
-def _shares(
-    event: Shares, participation: Participation, delta: float, rdp: Callable[..., Floats]
+def _(
+    event: events.SkellamShare | events.BinomialCounts, participation: Participation, delta: float
 ) -> PrivacyCost:
     """Price a sum with the honest clients' shares of noise, or single messages with one share."""
     adjacency = participation.among("shares of noise", FIXED)
     together = participation.sees in ("sum", "hidden-sum")
     honest = participation.honest if together else 1
-    spent = participation.times * _share_rdp(rdp, event, honest, adjacency)
+    spent = participation.times * _share_rdp(event, honest, adjacency)
     who = f"sum of {honest} honest" if together else "single messages"
     bounds = {"rdp": rdp_to_dp(SUM_ORDERS, spent, delta)[0]}
-    return least(bounds, adjacency, f"{who}, {participation.visible()}")
+    return least(bounds, adjacency, f"{who}, {participation.visible}")
 
 
 @lru_cache(maxsize=32)
 def _share_rdp(
-    rdp: Callable[..., Floats], event: Shares, honest: int, adjacency: Adjacency
+    event: events.SkellamShare | events.BinomialCounts, honest: int, adjacency: Adjacency
 ) -> Floats:
-    return rdp(SUM_ORDERS, event, honest, adjacency)
+    if isinstance(event, events.SkellamShare):
+        return skellam_rdp(SUM_ORDERS, event, honest, adjacency)
+    return poisson_binomial_rdp(SUM_ORDERS, event, honest, adjacency)
 
 
 @price.register
-def _(event: GaussianSum, participation: Participation, delta: float) -> PrivacyCost:
+def _(event: events.GaussianSum, participation: Participation, delta: float) -> PrivacyCost:
     if participation.sees != "model":
         raise NoTheorem(
             f"--sees {participation.sees}: the server's noise comes after what is seen there; "
@@ -194,22 +158,21 @@ def _(event: GaussianSum, participation: Participation, delta: float) -> Privacy
             "zero-out": bit if event.bits and not fixed else None,
         },
     )
+    rate = participation.rate
+    rounds = participation.rounds
     sampler = f"by a trusted server; hidden, {participation.sampling} {participation.per_round} of "
-    sampler += f"{participation.clients}, {participation.rounds} rounds"
-    if not fixed:
-        bounds = gaussian.poisson_epsilons(
-            event.z, participation.rate, participation.rounds, delta, participation.slow
-        )
-        return least(bounds, adjacency, sampler)
-    # zero-out is a replacement: by a client that learned nothing
-    orders, rdp = gaussian.fixed_size_rdp(event.z / 2, participation.rate)
-    bounds = {"rdp": rdp_to_dp(orders, participation.rounds * rdp, delta)[0]}
-    bounds["gaussian"] = gdp_epsilon(gdp_rounds(2 / event.z, participation.rounds), delta)
+    sampler += f"{participation.clients}, {rounds} rounds"
+    if fixed:  # zero-out is a replacement: by a client that learned nothing
+        orders, rdp = sampling.fixed_size_rdp(event.z / 2, rate)
+        bounds = {"rdp": rdp_to_dp(orders, rounds * rdp, delta)[0]}
+        bounds["gaussian"] = gdp_epsilon(gdp_rounds(2 / event.z, rounds), delta)
+    else:
+        bounds = sampling.poisson_epsilons(event.z, rate, rounds, delta, participation.slow)
     return least(bounds, adjacency, sampler)
 
 
 @price.register
-def _(event: GaussianGradients, participation: Participation, delta: float) -> PrivacyCost:
+def _(event: events.GaussianGradients, participation: Participation, delta: float) -> PrivacyCost:
     adjacency = participation.among(
         "gradients of samples drawn by coins",
         {
@@ -219,6 +182,6 @@ def _(event: GaussianGradients, participation: Participation, delta: float) -> P
         },
     )
     steps = event.steps * participation.times
-    bounds = gaussian.poisson_epsilons(event.z, event.rate, steps, delta, participation.slow)
-    sampler = f"{participation.visible()}, {steps} steps, each sample by a coin of {event.rate:.3g}"
+    bounds = sampling.poisson_epsilons(event.z, event.rate, steps, delta, participation.slow)
+    sampler = f"{participation.visible}, {steps} steps, each sample by a coin of {event.rate:.3g}"
     return least(bounds, adjacency, sampler)

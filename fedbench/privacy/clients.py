@@ -48,18 +48,16 @@ def compress(
     """
     if len(updates):
         return hooks.message(protocol, shared, updates, keys, memory)
+
+    def no_step(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        raise AssertionError("a client without batches takes no step")
+
     tree = protocol.receive(shared, broadcast.take([0]))
     with hooks.Hook(protocol, "local_update"):
-        moved, memory_after = protocol.local_update(
-            tree, [], _no_step, Key(0), protocol.memory(shared)
-        )
+        moved, after = protocol.local_update(tree, [], no_step, Key(0), protocol.memory(shared))
     row = protocol.trained(shared).flatten(moved)[None]
-    form, _ = hooks.message(protocol, shared, row, [Key(0)], [memory_after])
+    form, _ = hooks.message(protocol, shared, row, [Key(0)], [after])
     return form.take([]), []
-
-
-def _no_step(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-    raise AssertionError("a client without batches takes no step")
 
 
 def protect_payload(

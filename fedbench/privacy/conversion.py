@@ -38,11 +38,6 @@ def check_orders(orders: npt.ArrayLike) -> Floats:
     return alpha
 
 
-def _best(alpha: Floats, epsilons: Floats) -> tuple[float, float]:
-    at = int(np.argmin(epsilons))
-    return max(0.0, float(epsilons[at])), float(alpha[at])
-
-
 def rdp_to_dp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) -> tuple[float, float]:
     """Return the least ``eps(a) + ln((a-1)/a) - (ln delta + ln a)/(a-1)``, and its order ``a``.
 
@@ -57,11 +52,9 @@ def rdp_to_dp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) -> tuple[
         Testing Interpretations and Rényi Differential Privacy", AISTATS 2020,
         https://arxiv.org/abs/1905.09982, Theorem 21.
     """
-    check_delta(delta)
     alpha = check_orders(orders)
-    eps = np.asarray(rdp, dtype=np.float64)
-    gain = np.log1p(-1 / alpha) - (math.log(delta) + np.log(alpha)) / (alpha - 1)
-    return _best(alpha, eps + gain)
+    check_delta(delta)
+    return _best(alpha, rdp, np.log1p(-1 / alpha) - (math.log(delta) + np.log(alpha)) / (alpha - 1))
 
 
 def rdp_to_dp_mironov(
@@ -74,10 +67,15 @@ def rdp_to_dp_mironov(
         Proposition 3; the FedPM paper (Isik et al., "Sparse Random Networks for
         Communication-Efficient Federated Learning", ICLR 2023), Remark C.1.
     """
-    check_delta(delta)
     alpha = check_orders(orders)
-    eps = np.asarray(rdp, dtype=np.float64)
-    return _best(alpha, eps - math.log(delta) / (alpha - 1))
+    check_delta(delta)
+    return _best(alpha, rdp, -math.log(delta) / (alpha - 1))
+
+
+def _best(alpha: Floats, rdp: npt.ArrayLike, gain: Floats) -> tuple[float, float]:
+    epsilons = np.asarray(rdp, dtype=np.float64) + gain
+    at = int(np.argmin(epsilons))
+    return max(0.0, float(epsilons[at])), float(alpha[at])
 
 
 def rdp_rounds(rdp: npt.ArrayLike, rounds: int) -> Floats:
@@ -87,9 +85,9 @@ def rdp_rounds(rdp: npt.ArrayLike, rounds: int) -> Floats:
 
 
 def gdp_delta(mu: float, epsilon: float) -> float:
-    """Delta of ``mu``-GDP: ``Phi(-eps/mu + mu/2) - e^eps Phi(-eps/mu - mu/2)``, for ``eps >= 0``.
+    """Delta of ``mu``-GDP: ``Phi(x) - e^eps Phi(y)``, for ``eps >= 0``.
 
-    With ``x = -eps/mu + mu/2`` and ``y = -eps/mu - mu/2``, ``e^eps phi(y) = phi(x)``, so the second
+    ``x = -eps/mu + mu/2`` and ``y = -eps/mu - mu/2``. Since ``e^eps phi(y) = phi(x)``, the second
     term is computed as ``exp(-x²/2) erfcx(-y/sqrt 2)/2``, which does not overflow.
 
     References:

@@ -8,25 +8,19 @@ from dataclasses import dataclass, field, replace
 from fedbench.api import DpEvent
 from fedbench.privacy.accountants import price
 from fedbench.privacy.events import GaussianGradients
-from fedbench.privacy.gaussian import rough_epsilon
 from fedbench.privacy.participation import Participation, PrivacyCost
+from fedbench.privacy.sampling import rough_epsilon
 
 
 @dataclass(eq=False)
 class Ledger:
-    """Events of a run, and the clients that caused them.
+    """Events of a run, and the clients that caused them."""
 
-    Args:
-        local: By event, in how many rounds each client caused it.
-        central: By event of the whole round, in how many rounds it happened.
-        rounds: Rounds so far, skipped ones too, since drawing a client is part of the sampling.
-        honest: Fewest clients of a round that added their noise, which hides the others too.
-    """
-
+    # by event: in how many rounds each client caused it
     local: dict[DpEvent, Counter[int]] = field(default_factory=dict)
-    central: Counter[DpEvent] = field(default_factory=Counter)
-    rounds: int = 0
-    honest: int | None = None
+    central: Counter[DpEvent] = field(default_factory=Counter)  # rounds by event of the whole round
+    rounds: int = 0  # skipped ones too, since drawing a client is part of the sampling
+    honest: int | None = None  # fewest clients of a round that added noise, which hides others too
 
     def add(self, events: Sequence[tuple[int, DpEvent]], central: DpEvent | None) -> None:
         """Add a round: the event of each client that complied, and that of the whole round."""
@@ -38,15 +32,12 @@ class Ledger:
         if central is not None:
             self.central[central] += 1
         elif events:
-            count = len(events)
-            self.honest = count if self.honest is None else min(self.honest, count)
+            self.honest = min(len(events), self.honest or len(events))
 
     def price(self, participation: Participation, delta: float) -> PrivacyCost | None:
         """Price the client with the largest epsilon; None if there were no events.
 
-        Args:
-            participation: The run; ``rounds``, ``times`` and ``honest`` are those of the ledger.
-            delta: Delta of the guarantee.
+        Of ``participation``, ``rounds``, ``times`` and ``honest`` are replaced by the ledger's.
 
         Raises:
             NoTheorem: nobody has proved what that costs.

@@ -30,9 +30,8 @@ import numpy.typing as npt
 from scipy.special import erfcx, log_ndtr
 
 from fedbench.core.errors import require
-from fedbench.privacy.amplification import MaskRdp, renyi_bernoulli
+from fedbench.privacy.amplification import MaskRdp, concave_hull, renyi_bernoulli
 from fedbench.privacy.conversion import Floats, check_orders
-from fedbench.privacy.knapsack import concave_hull
 
 SLACK = 5e-3  # relative enlargement of the hull, for what lies between two points of its grid
 
@@ -100,4 +99,4 @@ def sign_rdp(
         ends = np.array([float(_renyi(a, edge, other)[0]) for a in alpha])
         terms["randomized-response"] = d * ends
         terms["envelope"] = d * (1 + SLACK) * np.array(hulls)
-    return MaskRdp(alpha, terms)
+    return MaskRdp(terms)

@@ -9,32 +9,18 @@ from fedbench.core.errors import NoTheorem
 
 @dataclass(frozen=True)
 class Participation:
-    """How often an event happened, and what the adversary observes of it.
+    """How often an event happened, and what the adversary observes of it."""
 
-    Args:
-        rounds: Rounds of the run so far.
-        times: Rounds of the client that took part most often.
-        clients: All clients of the run, N.
-        per_round: Clients sampled in a round, on average under Poisson sampling.
-        honest: Fewest clients of any round so far that complied with the mechanism.
-        sees: Observation of the adversary: single messages, their sum, the sum without knowing who
-            took part, or the models alone.
-        sampling: ``fixed`` or ``poisson``.
-        adjacency: What may differ between neighbours; None for the event's default.
-        noncompliant: Clients of the run that never comply; the adversary knows when they are drawn.
-        slow: True to use also the accountants that take a second.
-    """
-
-    rounds: int
-    times: int
-    clients: int
-    per_round: int
-    honest: int
+    rounds: int  # of the run so far
+    times: int  # rounds of the client that took part most often
+    clients: int  # of the run, N
+    per_round: int  # clients sampled in a round, on average under Poisson sampling
+    honest: int  # fewest clients of any round so far that complied with the mechanism
     sees: Sees = "messages"
     sampling: Literal["fixed", "poisson"] = "fixed"
-    adjacency: Adjacency | None = None
-    noncompliant: int = 0
-    slow: bool = True
+    adjacency: Adjacency | None = None  # None: the first of the event that has a theorem
+    noncompliant: int = 0  # clients that never comply; the adversary knows when they are drawn
+    slow: bool = True  # use also the accountants that take a second
 
     @property
     def rate(self) -> float:
@@ -52,48 +38,38 @@ class Participation:
         """Fewest honest clients in any round that might have been drawn."""
         return max(1, min(self.honest, self.per_round - self.noncompliant))
 
+    @property
+    def visible(self) -> str:
+        """Sampler in words where the adversary sees who takes part."""
+        return f"visible, {self.times} of {self.rounds} rounds"
+
     def among(self, event: str, reasons: dict[Adjacency, str | None]) -> Adjacency:
         """Return the adjacency that was asked for, by default the first with a theorem.
 
-        Args:
-            event: What is priced, for the message.
-            reasons: By adjacency, why there is no theorem; None where there is one.
+        ``reasons`` says for each adjacency why there is no theorem; None where there is one.
 
         Raises:
             NoTheorem: there is none for this adjacency.
         """
         proved = [name for name, reason in reasons.items() if reason is None]
         asked = self.adjacency or proved[0]
-        reason = reasons.get(asked, "no theorem is known")
-        if reason is not None:
+        if asked not in proved:
+            reason = reasons.get(asked, "no theorem is known")
             legal = " or ".join(proved)
             raise NoTheorem(f"--adjacency {asked} of {event}: {reason}; use {legal}")
         return asked
 
-    def visible(self) -> str:
-        """Describe participation that the adversary can see."""
-        return f"visible, {self.times} of {self.rounds} rounds"
-
 
 @dataclass(frozen=True)
 class PrivacyCost:
-    """Epsilon of the run so far.
-
-    Args:
-        epsilon: The least of the bounds.
-        winner: Name of that bound.
-        bounds: All bounds by name.
-        adjacency: What may differ between neighbours.
-        sampler: Description of the participation that the bounds assume.
-        paper: Epsilon that the mechanism's own paper would claim, if that differs.
-    """
+    """Epsilon of the run so far, the least of all ``bounds``."""
 
     epsilon: float
-    winner: str
+    winner: str  # name of the least bound
     bounds: dict[str, float]
     adjacency: Adjacency
-    sampler: str
-    paper: float | None = None
+    sampler: str  # the participation that the bounds assume, in words
+    paper: float | None = None  # epsilon that the mechanism's own paper would claim, if it differs
 
 
 def least(

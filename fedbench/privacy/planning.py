@@ -22,40 +22,24 @@ MOST_SYMBOLS = 10**11
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """Run whose privacy cost is computed before it is played.
-
-    Args:
-        rounds: Rounds of the run, T.
-        clients: Clients of the run, N.
-        per_round: Clients sampled in a round.
-        participations: Rounds of the client that takes part most often; None: the mean, rounded up.
-        delta: Delta of the guarantee.
-        dim: Symbols of a message.
-        samples: Training samples of a client.
-        batch_size: Samples of a local step.
-        epochs: Epochs of a client in a round.
-        malicious: Share of the clients that add no noise.
-        sampling: ``fixed`` or ``poisson``.
-        adjacency: What may differ between neighbours; None for the mechanism's default.
-    """
+    """Run whose privacy cost is computed before it is played."""
 
     rounds: int
     clients: int
     per_round: int
-    participations: int | None = None
+    participations: int | None = None  # rounds of the client that is priced; None: the mean
     delta: float = 1e-5
-    dim: int = 10_000
-    samples: int = 600
+    dim: int = 10_000  # symbols of a message
+    samples: int = 600  # training samples of a client
     batch_size: int = 32
     epochs: int = 1
-    malicious: float = 0.0
+    malicious: float = 0.0  # share of the clients that add no noise
     sampling: Literal["fixed", "poisson"] = "fixed"
-    adjacency: Adjacency | None = None
+    adjacency: Adjacency | None = None  # None: the mechanism's default
 
     def __post_init__(self) -> None:
         check_claim(self.delta)
-        counts = ("rounds", "clients", "per_round", "dim", "samples", "batch_size", "epochs")
-        for name in counts:
+        for name in ("rounds", "clients", "per_round", "dim", "samples", "batch_size", "epochs"):
             value = getattr(self, name)
             most = MOST.get(name, 2**31 - 1)
             option = f"--{name.replace('_', '-')}"
@@ -80,29 +64,15 @@ class PrivacyPlan:
     def release(self) -> Release:
         """Release of a client in one round."""
         steps = self.epochs * -(-self.samples // self.batch_size)
-        return Release(
-            d=self.dim,
-            size=self.samples,
-            batch_size=self.batch_size,
-            steps=steps,
-            clients=self.clients,
-            per_round=self.per_round,
-        )
+        batch = self.batch_size
+        return Release(self.dim, self.samples, batch, steps, self.clients, self.per_round)
 
     def participation(self, sees: Sees) -> Participation:
         """Return the participation of the client that is priced."""
         honest = max(1, self.per_round - math.ceil(self.malicious * self.per_round - 1e-9))
-        return Participation(
-            rounds=self.rounds,
-            times=self.times,
-            clients=self.clients,
-            per_round=self.per_round,
-            honest=honest,
-            sees=sees,
-            sampling=self.sampling,
-            adjacency=self.adjacency,
-            noncompliant=math.ceil(self.malicious * self.clients - 1e-9),
-        )
+        noncompliant = math.ceil(self.malicious * self.clients - 1e-9)
+        counts = (self.rounds, self.times, self.clients, self.per_round, honest)
+        return Participation(*counts, sees, self.sampling, self.adjacency, noncompliant)
 
     def after(self, rounds: int) -> PrivacyPlan:
         """Return the plan stopped after ``rounds``, at the same rate of participation."""
@@ -132,9 +102,8 @@ def prices(plugin: Any, plan: PrivacyPlan) -> dict[Sees, PrivacyCost | NoTheorem
     """
     event = event_of(plugin, plan.release)
     costs: dict[Sees, PrivacyCost | NoTheorem] = {}
-    views: tuple[Sees, ...] = ("messages", "sum", "hidden-sum")
-    if getattr(plugin, "central", False):
-        views = ("model",)
+    central = getattr(plugin, "central", False)
+    views: tuple[Sees, ...] = ("model",) if central else ("messages", "sum", "hidden-sum")
     for sees in views:
         try:
             costs[sees] = price(event, plan.participation(sees), plan.delta)
@@ -157,8 +126,7 @@ def curve(
 def calibrated(plugin: Any, plan: PrivacyPlan, sees: Sees, target: float) -> Any:
     """Return the plug-in with the least noise (its `knob`) that costs at most ``target``.
 
-    Found by bisection on a logarithmic scale to 0.1 %, and rounded to four digits where that still
-    costs at most ``target``.
+    Found by bisection on a logarithmic scale to 0.1 %, and rounded to four digits if that suffices.
 
     Raises:
         ConfigError: it has no such field, or no value of it suffices.
@@ -171,11 +139,11 @@ def calibrated(plugin: Any, plan: PrivacyPlan, sees: Sees, target: float) -> Any
     name, weak, strong = plugin.knob
     low, high = math.log(weak), math.log(strong)
 
-    def at(x: float) -> Any:
-        return dataclasses.replace(plugin, **{name: math.exp(x)})
+    def at(value: float) -> Any:
+        return dataclasses.replace(plugin, **{name: value})
 
     def suffices(x: float) -> bool:
-        event = event_of(at(x), plan.release)
+        event = event_of(at(math.exp(x)), plan.release)
         return price(event, plan.participation(sees), plan.delta).epsilon <= target
 
     if not suffices(high):
@@ -184,10 +152,9 @@ def calibrated(plugin: Any, plan: PrivacyPlan, sees: Sees, target: float) -> Any
             "ask for fewer rounds, or let fewer eyes see (--sees)"
         )
     if suffices(low):
-        return at(low)
+        return at(math.exp(low))
     while abs(high - low) > 1e-3:
         middle = (low + high) / 2
         low, high = (low, middle) if suffices(middle) else (middle, high)
     short = float(f"{math.exp(high + math.copysign(2e-4, high - low)):.4g}")
-    chosen = short if suffices(math.log(short)) else math.exp(high)
-    return dataclasses.replace(plugin, **{name: chosen})
+    return at(short if suffices(math.log(short)) else math.exp(high))

@@ -25,17 +25,13 @@ class RandomizedResponse:
     closed form. Only 13 standard deviations around the mean are computed, 10^6 numbers at ``n`` of
     5e9; the rest of the mass is added to delta.
 
-    Args:
-        p: Probability that a bit is flipped, at most 1/2.
-        n: Number of bits: coordinates times rounds.
-
     References:
         Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy", ICML 2015,
         https://arxiv.org/abs/1311.0776, Theorem 3.3 and the dominating mechanism of Section 4.
     """
 
-    p: float
-    n: int
+    p: float  # probability that a bit is flipped, at most 1/2
+    n: int  # bits: coordinates times rounds
 
     def __post_init__(self) -> None:
         require("p", self.p, 0 < self.p <= 0.5, "in (0, 1/2]")

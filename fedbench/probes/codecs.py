@@ -1,41 +1,119 @@
 """Error, bias, bits and time of a codec, measured on decoded messages."""
 
 import dataclasses
+import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 
 from fedbench.api import Protocol, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import same
-from fedbench.probes.codec_choice import Codec
-from fedbench.probes.distortion import Distortion, Draws, distortion
+
+LEVEL = 0.001  # probability that a codec without bias is called biased
 
 Scale = Literal["kept", "fixed", "lost"]
 _Cache = type(lru_cache(maxsize=1)(lambda: None))
 
 
 @dataclass(frozen=True)
-class CodecPlan:
-    """Number of inputs and messages per measurement.
+class Distortion:
+    """Distortion relative to the input ``x``."""
 
-    Args:
-        seeds: Inputs of each kind.
-        draws: Fewest messages of each input, each with its own key.
-        clients: Messages that are compressed, encoded and decoded at once.
+    nmse: float  # mean of ``|x_hat - x|^2 / |x|^2`` over inputs and draws
+    nmse_max: float  # largest of these
+    bias: float  # ``|E x_hat - x| / |x|``, root mean square over inputs, by `bias_squared`
+    biased: bool  # the bias differs significantly from 0
+    bias_limit: float  # approximate smallest bias that would be significant
+    gain: float  # mean of ``<x_hat, x> / |x|^2``
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Sums over R messages ``x_hat_r`` of one ``x``, with errors ``e_r = x_hat_r - x``."""
+
+    norm: float  # ``|x|^2``
+    total: float  # ``|sum_r e_r|^2``
+    squares: list[float]  # ``|e_r|^2``
+    along: list[float]  # ``<e_r, x>``
+
+    @classmethod
+    def of(cls, x: Tensor, messages: Iterable[Tensor]) -> Self:
+        """Accumulate ``x (d,)`` and batches ``x_hat (n, d)``, one at a time, in float64."""
+        x = x.double()
+        total = torch.zeros_like(x)
+        squares = []
+        along = []
+        for row in (row for x_hat in messages for row in x_hat):
+            error = row.double() - x
+            total += error
+            squares.append(float(error @ error))
+            along.append(float(error @ x))
+        return cls(float(x @ x), float(total @ total), squares, along)
+
+
+def bias_squared(draws: Draws) -> float:
+    """Unbiased estimate of ``|b|^2`` with ``b = E[x_hat] - x``; it may be negative.
+
+    The errors are independent and have mean ``b``, so ``E<e_r, e_q> = |b|^2`` for ``r != q``. The
+    mean over those ``R (R - 1)`` pairs is ``(|sum_r e_r|^2 - sum_r |e_r|^2) / (R (R - 1))``: the
+    square of the mean error minus the part that is noise.
+
+    >>> bias_squared(Draws(norm=1.0, total=9.0, squares=[1.0, 4.0], along=[]))  # errors 1 and 2
+    2.0
     """
+    r = len(draws.squares)
+    return (draws.total - math.fsum(draws.squares)) / (r * (r - 1))
 
-    seeds: int = 10
-    draws: int = 2
-    clients: int = 1
+
+def distortion(inputs: Sequence[Draws]) -> Distortion:
+    """Summarise the distortion over all inputs.
+
+    A one-sided t-test at `LEVEL` decides whether the bias is 0. It tests the mean over inputs of
+    the share of the squared error that is bias: `bias_squared` over the mean of ``|e_r|^2``, which
+    is 1 for a deterministic codec, and 0 on average for one without bias.
+    """
+    nmses = [square / draws.norm for draws in inputs for square in draws.squares]
+    biases = [(draws, bias_squared(draws)) for draws in inputs]
+    shares = [bias / (statistics.fmean(draws.squares) or 1.0) for draws, bias in biases]
+    bias = statistics.fmean(bias / draws.norm for draws, bias in biases)
+    nmse = statistics.fmean(nmses)
+    count = len(inputs)
+    limit = stdtrit(count - 1, 1 - LEVEL) * statistics.stdev(shares) / math.sqrt(count)
+    return Distortion(
+        nmse=nmse,
+        nmse_max=max(nmses),
+        bias=math.sqrt(max(0.0, bias)),
+        biased=bool(statistics.fmean(shares) > limit),
+        bias_limit=math.sqrt(limit * nmse),
+        gain=1 + statistics.fmean(dot / draws.norm for draws in inputs for dot in draws.along),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Codec:
+    """A protocol's compression of dense updates."""
+
+    name: str  # the protocol as typed
+    protocol: Protocol[Any]
+
+
+@dataclass(frozen=True)
+class CodecPlan:
+    """Number of inputs and messages per measurement."""
+
+    seeds: int = 10  # inputs of each kind
+    draws: int = 2  # fewest messages of each input, each with its own key
+    clients: int = 1  # messages that are compressed, encoded and decoded at once
 
     def __post_init__(self) -> None:
         require("--seeds", self.seeds, self.seeds >= 3, ">= 3 to tell bias from noise")
@@ -47,44 +125,26 @@ class CodecPlan:
 
 @dataclass(frozen=True)
 class CodecResult:
-    """Measurements of one codec on one kind of input.
-
-    Args:
-        codec: Name of the codec.
-        kind: Kind of input.
-        bits: Mean bits per parameter.
-        encode: Median milliseconds per million parameters of a client, from update to bytes.
-        decode: The same, from bytes to `values`.
-        error_feedback: True if clients have a memory; it was empty in the measurement.
-        scale: What a message preserves of the length of an update, see `scale_of`.
-        distortion: Distortion; None if the scale is lost.
-    """
+    """Measurements of one codec on one kind of input."""
 
     codec: str
-    kind: str
-    bits: float
-    encode: float
-    decode: float
-    error_feedback: bool
-    scale: Scale
-    distortion: Distortion | None
+    kind: str  # of input
+    bits: float  # mean per parameter
+    encode: float  # median ms per million parameters of a client, from update to bytes
+    decode: float  # the same, from bytes to `values`
+    error_feedback: bool  # clients have a memory; it was empty in the measurement
+    scale: Scale  # what a message preserves of the length of an update, see `scale_of`
+    distortion: Distortion | None  # None if the scale is lost
 
 
 @dataclass(frozen=True, eq=False)
 class SentMessages:
-    """Decoded messages, their bits and times.
+    """Decoded messages, their bits and times in seconds."""
 
-    Args:
-        values: Decoded values ``(n, d)``.
-        bits: Bits of each message.
-        encode: Seconds from updates to bytes.
-        decode: Seconds from bytes to ``values``.
-    """
-
-    values: Tensor
-    bits: list[int]
-    encode: float
-    decode: float
+    values: Tensor  # decoded, ``(n, d)``
+    bits: list[int]  # of each message
+    encode: float  # from updates to bytes
+    decode: float  # from bytes to ``values``
 
 
 def send(
@@ -143,8 +203,7 @@ def scale_of(protocol: Protocol[Any], shared: Shared, x: Tensor) -> Scale:
     length = float(once.norm())
     if length > 0 and float((arrived(2) - 2 * once).norm()) <= 1e-3 * length:
         return "kept"
-    others = (arrived(factor) for factor in (2**-16, 2**16))
-    return "lost" if all(torch.equal(other, once) for other in others) else "fixed"
+    return "lost" if all(torch.equal(arrived(f), once) for f in (2**-16, 2**16)) else "fixed"
 
 
 def measure(
@@ -157,13 +216,7 @@ def measure(
 ) -> CodecResult:
     """Measure one codec on one kind of input, on decoded messages; the first is not timed.
 
-    Args:
-        codec: The codec.
-        kind: Name of the inputs.
-        inputs: Function from a seed, from 0, to an update ``(d,)``.
-        shared: The network.
-        plan: Number of inputs and messages.
-        scale: Scale of the codec, see `scale_of`.
+    ``inputs`` is a function from a seed, from 0, to an update ``(d,)``; ``scale`` is `scale_of`.
     """
     protocol = codec.protocol
     sent: list[SentMessages] = []

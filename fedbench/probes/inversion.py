@@ -1,25 +1,25 @@
-"""Gradient inversion: reconstruction of training images from one message."""
+"""Gradient inversion: reconstruction of training images from one message, by gradient descent."""
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Mechanism
+from fedbench.api import Mechanism, Protocol
 from fedbench.core.errors import Incompatible, require
 from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
 from fedbench.data.datasets import Data
-from fedbench.executors.training import Client, Schedule
-from fedbench.experiment.prepare import prepare
+from fedbench.executors.training import Client, Executor, Schedule
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
+from fedbench.models.network import is_statistic
 from fedbench.payload import BinaryMasks, NoiseMasks, SignBits
-from fedbench.probes.images import best_order, psnr, ssim
-from fedbench.probes.listener import Exchange, listening, signal
-from fedbench.probes.reconstruct import cosine, normalised, reconstruct, simulator
-from fedbench.probes.systems import Progress, play_each
+from fedbench.probes.images import best_order, psnr, ssim, total_variation
+from fedbench.probes.systems import Exchange, Progress, listening, play_each, prepared, signal
 from fedbench.run import begin, play_round
 
 WARM_UP = 32  # batch size of the rounds before the one that is attacked
@@ -29,57 +29,46 @@ RANDOM = "random image"
 SAME_CLASS = "best other image of the class"
 # Weight of total variation, larger for noisier messages.
 PRIORS = {"floats": 0.01, "signs": 0.1, "adam": 0.3, "masks": 1.0}
+RATE = 0.1  # first learning rate, for pixels in [0, 1]
+DECAY = 0.3
+DECAYS = (3 / 8, 5 / 8, 7 / 8)
+_FLOOR = 1e-3  # smallest cosine that the objective is relative to
 
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """Reconstruction of one image.
-
-    Args:
-        image: ``(C, H, W)`` in [0, 1].
-        psnr: PSNR to the true image, dB.
-        ssim: SSIM to the true image.
-        cosine: Cosine of its update with the one that was seen; None for a guess.
-        ceiling: The same cosine of the true image; None for a guess.
-    """
+    """Reconstruction of one image, ``(C, H, W)`` in [0, 1]."""
 
     image: Tensor
-    psnr: float
+    psnr: float  # to the true image, dB
     ssim: float
-    cosine: float | None = None
-    ceiling: float | None = None
+    cosine: float | None = None  # of its update with the one that was seen; None for a guess
+    ceiling: float | None = None  # the same cosine of the true image
+
+    @classmethod
+    def of(cls, image: Tensor, truth: Tensor, *cosines: float) -> Self:
+        """Compare an image with the true one."""
+        return cls(image, psnr(image, truth), ssim(image, truth), *cosines)
 
 
 @dataclass(frozen=True, eq=False)
 class InvertedSystem:
-    """Reconstructions under one protocol and mechanism.
+    """Reconstructions under one protocol and mechanism."""
 
-    Args:
-        protocol: Protocol as typed.
-        mechanism: Mechanism as typed.
-        reconstructions: One of each image from `MESSAGE`, and one from `RAW`.
-    """
-
-    protocol: str
+    protocol: str  # as typed
     mechanism: str
+    # one of each image from `MESSAGE`, and one from `RAW`
     reconstructions: dict[str, list[Reconstruction]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class InversionReport:
-    """Report of gradient inversion.
+    """Report of gradient inversion."""
 
-    Args:
-        truth: The true images, ``(C, H, W)`` in [0, 1].
-        guesses: Guesses of each image without a message, by name.
-        results: Reconstructions from each system.
-        skipped: Reason for each combination that does not fit.
-    """
-
-    truth: list[Tensor]
-    guesses: dict[str, list[Reconstruction]]
+    truth: list[Tensor]  # the true images, ``(C, H, W)`` in [0, 1]
+    guesses: dict[str, list[Reconstruction]]  # of each image without a message, by name
     results: list[InvertedSystem]
-    skipped: list[str]
+    skipped: list[str]  # combinations that do not fit, and why
 
 
 def probe(
@@ -102,8 +91,7 @@ def probe(
         system = InvertedSystem(protocol, mechanism)
         for seed in seeds:
             say(f"{protocol} + {mechanism}: seed {seed}")
-            names = {"protocol": protocol, "mechanism": mechanism, "seed": seed}
-            setup = prepare(Scenario.of(**scenario.model_dump() | names))
+            setup = prepared(scenario, protocol, mechanism, seed)
             rows = choose_images(setup)
             images[seed] = setup.population.data, rows
             for name, reconstructed in attack(setup, rows, steps).items():
@@ -129,14 +117,13 @@ def choose_images(setup: Setup) -> Tensor:
     chosen = []
     for i, rows in enumerate(setup.population.train):
         size = len(rows)
-        rule = f"<= the {len(rows)} training samples of a client"
+        rule = f"<= the {size} training samples of a client"
         require("--batch-size", batch, batch <= min(size, classes), f"{rule} and {classes} classes")
         left = rows[setup.secret.key("images", i).permutation(size).to(rows.device)].tolist()
         for j in range(batch):
             wanted = (i * batch + j) % classes
-            match = next(
-                (row for row in left if int(setup.population.data.y[row]) == wanted), left[0]
-            )
+            matches = (row for row in left if int(setup.population.data.y[row]) == wanted)
+            match = next(matches, left[0])
             left.remove(match)
             chosen.append(match)
     return torch.tensor(chosen, device=setup.population.data.x.device).reshape(-1, batch)
@@ -163,21 +150,19 @@ def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Reconstruct
     sizes = torch.full_like(setup.population.sizes, rows.shape[1])
     small = setup.with_population(train=list(rows), sizes=sizes)
     before = dataclasses.replace(state, memories=dict(state.memories))
-    hearing, listener = listening(small, frozenset(range(len(rows))))
+    hearing, heard_of = listening(small, range(len(rows)))
     play_round(hearing, state, last)
-    bare = dataclasses.replace(
-        small, plugins=dataclasses.replace(small.plugins, mechanism=Mechanism())
-    )
+    plugins = dataclasses.replace(small.plugins, mechanism=Mechanism())
+    bare = dataclasses.replace(small, plugins=plugins)
     out: dict[str, list[Reconstruction]] = {MESSAGE: [], RAW: []}
     for i in range(len(rows)):
-        heard = listener.heard.get(i, {}).get(last)
+        heard = heard_of[i].get(last)
         if heard is None:
             raise Incompatible(
                 "sends messages that the server rejects, so there is nothing to invert"
             )
-        client = bare.client(
-            i, protocol.receive(shared, heard.broadcast), before.memories.get(i), last
-        )
+        tree = protocol.receive(shared, heard.broadcast)
+        client = bare.client(i, tree, before.memories.get(i), last)
         for name, reconstructed in invert(bare, client, heard, rows[i], steps, i).items():
             out[name].extend(reconstructed)
     return out
@@ -216,7 +201,7 @@ def invert(
         images, reached = reconstruct(simulate, seen, y, data, PRIORS[kind], steps, key)
         ceiling = float(cosine(simulate(normalised(truth, data), y), seen).detach())
         out[name] = [
-            Reconstruction(image, psnr(image, true), ssim(image, true), reached, ceiling)
+            Reconstruction.of(image, true, reached, ceiling)
             for image, true in zip(best_order(images, truth), truth, strict=True)
         ]
     return out
@@ -227,15 +212,134 @@ def guess(data: Data, rows: Tensor, key: Key) -> dict[str, list[Reconstruction]]
     noise, others = [], []
     for i, (row, truth) in enumerate(zip(rows.tolist(), pixels(data, rows), strict=True)):
         image = key.fold("guess", i).uniform(*data.image, device=truth.device)
-        noise.append(Reconstruction(image, psnr(image, truth), ssim(image, truth)))
+        noise.append(Reconstruction.of(image, truth))
         same = (data.y == data.y[row]).nonzero()[:, 0]
         errors = (pixels(data, same) - truth).square().flatten(1).mean(dim=1)
         errors = torch.where(errors == 0, torch.inf, errors)  # the image itself and its copies
-        image = pixels(data, same[errors.argmin()][None])[0]
-        others.append(Reconstruction(image, psnr(image, truth), ssim(image, truth)))
+        others.append(Reconstruction.of(pixels(data, same[errors.argmin()][None])[0], truth))
     return {RANDOM: noise, SAME_CLASS: others}
 
 
 def pixels(data: Data, rows: Tensor) -> Tensor:
     """Return images ``(..., C, H, W)`` in [0, 1]."""
     return data.x[rows].float() / data.scale
+
+
+@dataclass(frozen=True, eq=False)
+class Simulator:
+    """Function from images to the update that they cause, differentiable in the images.
+
+    It is one local step of the client with the client's own draws (of a mask, say), which the
+    adversary is given as the worst case. The first step of Adam, or the sign of an update, is ``g /
+    |g|``, which has no useful derivative; if ``soft``, ``tanh(g / mean |g|)`` of each layer
+    replaces it.
+    """
+
+    protocol: Protocol[Any]  # protocol of the client
+    executor: Executor  # executor, for the loss
+    tree: Tree  # parameters at which the step starts
+    key: Key  # key of the step's draws
+    slope: Tree  # derivative of what is sent by what is trained, by name
+    soft: bool  # true if the step is like a sign
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the update ``(d,)``, up to a positive factor."""
+        shared = self.executor.shared
+        layout, frozen = self.protocol.trained(shared), self.protocol.frozen(shared)
+        leaves = {name: self.tree[name].detach().requires_grad_() for name in layout.names}
+        loss, _ = self.executor.loss(self.tree | leaves, frozen, x, y, self.key)
+        gradients = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
+        gradient = dict(zip(leaves, gradients, strict=True))
+        if self.soft:
+            gradient = {
+                name: torch.tanh(g / g.detach().abs().mean().clamp_min(1e-30))
+                for name, g in gradient.items()
+            }
+        moves = {name: -g * self.slope[name] for name, g in gradient.items()}
+        return layout.flatten(moves)
+
+
+def simulator(protocol: Protocol[Any], executor: Executor, client: Client, soft: bool) -> Simulator:
+    """Return the simulator of one client's step, from the first step of its own training.
+
+    Raises:
+        Incompatible: the protocol trains something else than it sends.
+    """
+    steps: list[tuple[Tree, Key]] = []
+
+    def record(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        steps.append((tree, key))
+        return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
+
+    protocol.local_update(client.tree, [(client.x, client.y)], record, client.key, client.memory)
+    tree, key = steps[0]
+    names = protocol.trained(executor.shared).names
+    if not set(names) <= set(tree) or any(map(is_statistic, names)):
+        raise Incompatible(
+            "inversion simulates one gradient of what is sent, which is not what "
+            f"{type(protocol).__name__} trains; use fedavg, signsgd, fsl or fedpm"
+        )
+    adam = getattr(protocol, "optimizer", None) == "adam"
+    return Simulator(protocol, executor, tree, key, _slopes(protocol, tree), soft or adam)
+
+
+def _slopes(protocol: Protocol[Any], tree: Tree) -> Tree:
+    """``d theta / d s`` by name if scores are trained and probabilities are sent, else 1."""
+    if protocol.space != "probabilities":
+        return {name: torch.ones_like(x) for name, x in tree.items()}
+    expected: Any = getattr(protocol, "expected", None)
+    if expected is None:
+        raise Incompatible(
+            f"inversion does not know how {type(protocol).__name__} turns scores to bits"
+        )
+    slopes: Tree = {}
+    for name, x in tree.items():
+        score = x.detach().requires_grad_()
+        (slopes[name],) = torch.autograd.grad(expected(score).sum(), score)
+    return slopes
+
+
+def normalised(pixels: Tensor, data: Data) -> Tensor:
+    """Normalise pixels in [0, 1] as the network expects them."""
+    mean, std = (torch.tensor(m, device=pixels.device) for m in (data.mean, data.std))
+    return (pixels - mean[:, None, None]) / std[:, None, None]
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Cosine of two vectors ``(d,)``; 0 if one of them is 0."""
+    norms = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
+    similarity: Tensor = torch.dot(a, b) / norms.clamp_min(1e-30)
+    return similarity
+
+
+def reconstruct(
+    simulate: Simulator, seen: Tensor, y: Tensor, data: Data, prior: float, steps: int, key: Key
+) -> tuple[Tensor, float]:
+    """Return images ``(B, C, H, W)`` in [0, 1] whose update is parallel to ``seen (d,)``.
+
+    Minimises ``1 - cos + prior TV`` by signed Adam from uniform noise, with known labels ``y (B,)``
+    and pixels clamped to [0, 1]. The gradient of the cosine is divided by the cosine, since no
+    image has a large cosine with one noisy bit per coordinate, and the prior would dominate. The
+    second result is the cosine that the images reach.
+
+    References:
+        Geiping, Bauermeister, Droege and Moeller, "Inverting Gradients - How easy is it to break
+        privacy in federated learning?", NeurIPS 2020, https://arxiv.org/abs/2003.14053, its cosine
+        objective with total variation and signed gradients; Zhu, Liu and Han, "Deep Leakage from
+        Gradients", NeurIPS 2019, https://arxiv.org/abs/1906.08935, which takes squared distances.
+    """
+    z = key.fold("start").uniform(len(y), *data.image, device=seen.device).requires_grad_()
+    adam = torch.optim.Adam([z], lr=RATE)
+    milestones = [int(steps * share) for share in DECAYS]
+    schedule = torch.optim.lr_scheduler.MultiStepLR(adam, milestones, DECAY)
+    for _ in range(steps):
+        similarity = cosine(simulate(normalised(z, data), y), seen)
+        relative = similarity / similarity.detach().abs().clamp_min(_FLOOR)
+        (gradient,) = torch.autograd.grad(prior * total_variation(z) - relative, z)
+        z.grad = torch.nan_to_num(gradient).sign()
+        adam.step()
+        schedule.step()
+        with torch.no_grad():
+            z.clamp_(0, 1)
+    z = z.detach()
+    return z, float(cosine(simulate(normalised(z, data), y), seen).detach())

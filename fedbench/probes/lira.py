@@ -1,8 +1,11 @@
-"""Membership inference by likelihood ratios."""
+"""Membership scores by likelihood ratios, and how well scores separate members from others."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
 from fedbench.core.rng import Key
@@ -10,6 +13,8 @@ from fedbench.core.trees import Tree
 from fedbench.models.network import Network
 
 FEWEST_SHADOWS = 6  # without one pair, two in and two out are left to estimate a variance
+SAMPLES = 400  # bootstrap samples
+FEWEST = 1  # false positives that a rate must allow to be resolved
 _LARGEST = 100.0  # largest confidence in nats
 
 
@@ -40,9 +45,7 @@ def confidences(network: Network, model: Tree | list[Tree], x: Tensor, y: Tensor
     with torch.no_grad():
         logs = [network.logits(tree, x).double().log_softmax(dim=1) for tree in ensemble]
     each = torch.stack(logs)  # (models, N, classes)
-    chosen = torch.zeros_like(each, dtype=torch.bool).scatter_(
-        2, y.expand(len(each), -1)[..., None], True
-    )
+    chosen = torch.nn.functional.one_hot(y, each.shape[2]).bool().expand_as(each)
     right = each[chosen].reshape(len(each), -1).logsumexp(dim=0)
     wrong = each.masked_fill(chosen, -math.inf).logsumexp(dim=(0, 2))
     return (right - wrong).nan_to_num(0.0).clamp(-_LARGEST, _LARGEST).cpu()
@@ -101,3 +104,70 @@ def _log_density(x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 def centred(scores: Tensor) -> Tensor:
     """Return ``scores (S, N)`` minus the median of each row."""
     return scores - scores.quantile(0.5, dim=1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class IntervalEstimate:
+    """Estimate of a number, with its 95 % interval by the bootstrap."""
+
+    value: float
+    low: float
+    high: float
+
+
+def auc(scores: Tensor, member: Tensor) -> float:
+    """Probability that a member's score is above a non-member's; ties count one half.
+
+    >>> auc(torch.tensor([3.0, 1.0, 2.0, 1.0]), torch.tensor([True, True, False, False]))
+    0.625
+    """
+    inside = member.flatten()
+    ranks = torch.from_numpy(rankdata(scores.flatten().numpy()))
+    n = int(inside.sum())
+    pairs = n * (len(inside) - n)
+    return (float(ranks[inside].sum()) - n * (n + 1) / 2) / pairs if pairs else 0.5
+
+
+def tpr(scores: Tensor, member: Tensor, fpr: float) -> float | None:
+    """Share of the members above the lowest threshold that at most ``fpr`` of the others exceed.
+
+    None if fewer than `FEWEST` of the others may exceed it: too few to resolve such a rate.
+
+    >>> scores = torch.tensor([5.0, 3.0, 2.0, 4.0, 1.0, 0.0])
+    >>> member = torch.tensor([True, True, True, False, False, False])
+    >>> tpr(scores, member, 0.4), tpr(scores, member, 0.3)
+    (1.0, None)
+    """
+    others = scores[~member].sort(descending=True).values
+    passing = int(fpr * len(others) + 1e-9)
+    if passing < FEWEST:
+        return None
+    if passing >= len(others):
+        return 1.0
+    return float((scores[member] > others[passing]).double().mean())
+
+
+def balanced_accuracy(scores: Tensor, member: Tensor) -> float:
+    """Mean of the two rates at which "a member if its score is above 0" is right.
+
+    >>> balanced_accuracy(torch.tensor([1.0, -1.0, -2.0]), torch.tensor([True, True, False]))
+    0.75
+    """
+    positive = scores > 0
+    return 0.5 * float(positive[member].double().mean() + (~positive)[~member].double().mean())
+
+
+def bootstrap(
+    measure: Callable[[Tensor, Tensor], float], scores: Tensor, member: Tensor, key: Key
+) -> IntervalEstimate:
+    """Return a measure of scores ``(S, N)``, and its interval over resampled examples.
+
+    A drawn example comes with its scores in all shadows, since these depend on each other.
+    """
+    n = scores.shape[1]
+    resampled = []
+    for i in range(SAMPLES):
+        drawn = (key.fold("bootstrap", i).uniform(n) * n).long()
+        resampled.append(measure(scores[:, drawn], member[:, drawn]))
+    low, high = torch.tensor(resampled).quantile(torch.tensor([0.025, 0.975])).tolist()
+    return IntervalEstimate(measure(scores, member), low, high)

@@ -8,57 +8,44 @@ import torch
 from torch import Tensor
 
 from fedbench.core.rng import Key
-from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
-from fedbench.probes.lira import centred, likelihood_ratios
-from fedbench.probes.roc import IntervalEstimate, auc, balanced_accuracy, bootstrap, tpr
+from fedbench.probes.lira import (
+    IntervalEstimate,
+    auc,
+    balanced_accuracy,
+    bootstrap,
+    centred,
+    likelihood_ratios,
+    tpr,
+)
 from fedbench.probes.shadows import ShadowScores, play_shadows
-from fedbench.probes.systems import Progress, play_each
+from fedbench.probes.systems import Progress, play_each, prepared
 
 RATES = (1e-2, 1e-3)
 
 
 @dataclass(frozen=True)
 class AttackSuccess:
-    """Success of one attack against one system.
+    """Success of one attack against one system."""
 
-    Args:
-        name: Name of what the attack reads.
-        auc: Area under the ROC curve; 1/2 is a guess.
-        tprs: True positive rate at each false positive rate of `RATES`; None if not resolved.
-        balanced: Accuracy on equally many members and non-members.
-    """
-
-    name: str
-    auc: IntervalEstimate
-    tprs: dict[float, IntervalEstimate | None]
-    balanced: float
+    name: str  # what the attack reads
+    auc: IntervalEstimate  # area under the ROC curve; 1/2 is a guess
+    tprs: dict[float, IntervalEstimate | None]  # at each FPR of `RATES`; None if not resolved
+    balanced: float  # accuracy on equally many members and non-members
 
 
 @dataclass(frozen=True)
 class Membership:
-    """Success of membership inference against one system.
+    """Success of membership inference against one system."""
 
-    Args:
-        protocol: Protocol as typed.
-        mechanism: Mechanism as typed.
-        accuracy: Mean accuracy of the deployed models.
-        epsilon: Largest epsilon over seeds; None without a mechanism.
-        unit: Data that epsilon covers.
-        shadows: Shadow runs of each victim.
-        candidates: Examples of all victims together.
-        rounds: Rounds in which a victim was heard, on average.
-        readings: Success of each attack.
-    """
-
-    protocol: str
+    protocol: str  # as typed
     mechanism: str
-    accuracy: float
-    epsilon: float | None
-    unit: str
-    shadows: int
-    candidates: int
-    rounds: float
+    accuracy: float  # mean of the deployed models
+    epsilon: float | None  # largest over seeds; None without a mechanism
+    unit: str  # whose data epsilon covers
+    shadows: int  # of each victim
+    candidates: int  # examples of all victims together
+    rounds: float  # in which a victim was heard, on average
     readings: list[AttackSuccess] = field(default_factory=list)
 
     @property
@@ -69,15 +56,10 @@ class Membership:
 
 @dataclass(frozen=True)
 class MembershipReport:
-    """Report of membership inference.
-
-    Args:
-        results: Success against each system.
-        skipped: Reason for each combination that does not fit.
-    """
+    """Report of membership inference."""
 
     results: list[Membership]
-    skipped: list[str]
+    skipped: list[str]  # combinations that do not fit, and why
 
 
 def probe(
@@ -98,9 +80,7 @@ def probe(
         victims = []
         for seed in seeds:
             say(f"{protocol} + {mechanism}: {shadows} shadows, seed {seed}")
-            names = {"protocol": protocol, "mechanism": mechanism, "seed": seed}
-            setup = prepare(Scenario.of(**scenario.model_dump() | names))
-            victims.append(play_shadows(setup, shadows))
+            victims.append(play_shadows(prepared(scenario, protocol, mechanism, seed), shadows))
         return evaluated(protocol, mechanism, victims, Key(seeds[0]))
 
     return MembershipReport(*play_each(protocols, mechanisms, play))
@@ -138,16 +118,15 @@ def evaluated(
 
 def reading(name: str, scores: Tensor, member: Tensor, key: Key) -> AttackSuccess:
     """Return the success of an attack with these scores, ``(S, N)`` as ``member`` is."""
-    tprs: dict[float, IntervalEstimate | None] = {}
+    tprs: dict[float, IntervalEstimate | None] = dict.fromkeys(RATES)
     for rate in RATES:
-        resolved = tpr(scores, member, rate) is not None
-        at = partial(_rate, fpr=rate)
-        tprs[rate] = bootstrap(at, scores, member, key) if resolved else None
+        if tpr(scores, member, rate) is not None:
+            tprs[rate] = bootstrap(partial(_tpr, fpr=rate), scores, member, key)
     area = bootstrap(auc, scores, member, key)
     return AttackSuccess(name, area, tprs, balanced_accuracy(scores, member))
 
 
-def _rate(scores: Tensor, member: Tensor, fpr: float) -> float:
+def _tpr(scores: Tensor, member: Tensor, fpr: float) -> float:
     return tpr(scores, member, fpr) or 0.0
 
 

@@ -14,7 +14,7 @@ from fedbench.executors.training import Client, Schedule
 from fedbench.experiment.guarantee import guarantee
 from fedbench.experiment.setup import Setup
 from fedbench.probes.lira import FEWEST_SHADOWS, confidences, halves
-from fedbench.probes.listener import Exchange, listening, signal
+from fedbench.probes.systems import Exchange, listening, signal
 from fedbench.run import begin, play_round
 
 _AT_ONCE = 16  # examples whose updates are in memory together
@@ -27,12 +27,9 @@ class Shadow(Setup):
     It shares with the imitated run what the server knows: public seed, first model, the clients of
     each round, the data of all other clients. What clients draw differs in every shadow: order of
     the data, samples of masks, and a mechanism's noise, which would cancel out if shared.
-
-    Args:
-        base: The imitated run.
     """
 
-    base: Setup
+    base: Setup  # the imitated run
 
     def sample(self, step: int) -> list[int]:
         """Return the clients of the imitated run."""
@@ -41,29 +38,19 @@ class Shadow(Setup):
 
 @dataclass(frozen=True, eq=False)
 class ShadowScores:
-    """Scores of each candidate in the shadows of one victim, ``(S, N)`` float64.
+    """Scores of each candidate in the shadows of one victim, ``(S, N)`` float64."""
 
-    Args:
-        member: True for candidates in the victim's training data, bool.
-        deployed: `confidences` of the model that is deployed in the end.
-        message: Mean `confidences` of the victim's messages, read as models; None if they cannot be
-            read as models, or if it sent none.
-        cosine: Mean cosine of the victim's messages with the update that the candidate alone would
-            have caused; None if messages cannot be read as updates.
-        accuracy: Mean accuracy of the deployed models.
-        epsilon: Epsilon of the clients at the end; None without a mechanism.
-        unit: Data that epsilon covers.
-        rounds: Rounds in which the victim was heard.
-    """
-
-    member: Tensor
-    deployed: Tensor
+    member: Tensor  # bool: the candidate is in the victim's training data
+    deployed: Tensor  # `confidences` of the model that is deployed in the end
+    # mean `confidences` of the victim's messages; None if it sent none that can be read as models
     message: Tensor | None
+    # mean cosine of the victim's messages with the update that the candidate alone would have
+    # caused; None if messages cannot be read as updates
     cosine: Tensor | None
-    accuracy: float
-    epsilon: float | None
-    unit: str
-    rounds: int
+    accuracy: float  # mean of the deployed models
+    epsilon: float | None  # of the clients at the end; None without a mechanism
+    unit: str  # whose data epsilon covers
+    rounds: int  # in which the victim was heard
 
 
 def choose_victim(setup: Setup) -> int:
@@ -126,7 +113,7 @@ def play_shadows(setup: Setup, shadows: int) -> ShadowScores:
 
 def play_shadow(run: Shadow, victim: int, pool: Tensor) -> ShadowScores:
     """Play one shadow and score every candidate in it, without the first dimension and `member`."""
-    hearing, listener = listening(run, frozenset([victim]))
+    hearing, heard_of = listening(run, [victim])
     protocol = hearing.plugins.protocol
     shared = hearing.shared
     state = begin(hearing)
@@ -137,7 +124,7 @@ def play_shadow(run: Shadow, victim: int, pool: Tensor) -> ShadowScores:
     x = hearing.population.data.floats(pool)
     y = hearing.population.data.y[pool]
     deployed = protocol.model(shared, state.server, hearing.secret.key("model", rounds - 1))
-    heard = listener.heard.get(victim, {})
+    heard = heard_of[victim]
     models = [protocol.local_model(shared, e.broadcast, e.sent) for e in heard.values()]
     messages = [confidences(shared.network, model, x, y) for model in models if model is not None]
     cosines = [

@@ -16,7 +16,7 @@ from fedbench.core.trees import Tree
 from fedbench.payload import Payload, Residues
 from fedbench.payload.residues import LARGEST, total
 from fedbench.privacy.events import BinomialCounts, SkellamShare
-from fedbench.privacy.poisson_binomial import LEAST
+from fedbench.privacy.sums import LEAST
 from fedbench.protocols.draws import binomial, skellam
 from fedbench.protocols.fedavg import DenseWeights
 

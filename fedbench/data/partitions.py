@@ -61,8 +61,8 @@ def fill_up(parts: list[Rows], minimum: int, key: Key) -> list[Rows]:
 def random_hands(labels: Rows, clients: int, k: int, key: Key) -> list[Rows]:
     """Choose ``k`` random labels for each client, so that every label has an owner.
 
-    A shuffled deck is dealt first, one label a client, again and again where there are more clients
-    than labels, to the end of the deck where there are fewer; the rest of a hand is uniform.
+    A shuffled deck is dealt first, one label a client, over and over where there are more clients
+    than labels, to its end where there are fewer; the rest of a hand is uniform.
     """
     deck = shuffled(labels, key.fold("deck"))
     hands = []
@@ -89,9 +89,8 @@ def even_hands(labels: Rows, clients: int, k: int, key: Key) -> list[Rows]:
 def deal(stock: list[Rows], hands: list[Rows], weights: Rows, minimum: int) -> list[Rows]:
     """Split each label's rows over the clients that hold it, in proportion to their ``weights``.
 
-    A client gets at least an equal part of what it still lacks to the ``minimum``, if that does not
-    exceed an equal part of the label; labels with the fewest rows an owner come first, so that
-    others make up for them.
+    A client gets at least an equal part of what it still lacks to the ``minimum``, or of the label
+    if that is less; labels with the fewest rows an owner come first.
     """
     holders = [np.flatnonzero([label in hand for hand in hands]) for label in range(len(stock))]
     labels = [label for label, clients in enumerate(holders) if len(clients)]
@@ -151,14 +150,15 @@ def require_owners(subject: str, labels: int, clients: int, each: int) -> None:
         )
 
 
-def require_three(subject: str, parts: list[Rows]) -> None:
-    """Raise `ConfigError` if a client has too few samples for `split_client`."""
+def splittable(subject: str, parts: list[Rows]) -> list[Tensor]:
+    """Return the parts; raise `ConfigError` if one has too few samples for `split_client`."""
     fewest = min(len(part) for part in parts)
     if fewest < 3:
         raise ConfigError(
             f"{subject} must give every client 3 samples to train, validate and test, got "
             f"{fewest}; ask for fewer clients"
         )
+    return [torch.from_numpy(part) for part in parts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +183,6 @@ class Partition(ABC):
         """
 
 
-@dataclass(frozen=True, kw_only=True)
 class IID(Partition):
     """Shuffle the pool and cut it into parts whose sizes differ by at most one."""
 
@@ -198,8 +197,7 @@ class IID(Partition):
 class Shards(Partition):
     """Sort by label, cut into ``clients * classes`` shards, deal ``classes`` of them to a client.
 
-    Shards are as equal as possible. One that straddles the border of two labels holds both, so a
-    client sees about ``classes`` labels, exactly so where shards divide labels.
+    Shards are as equal as possible. One that straddles the border of two labels holds both.
 
     Args:
         classes: Shards per client.
@@ -229,17 +227,16 @@ class Shards(Partition):
 class Dirichlet(Partition):
     """Label skew drawn from a Dirichlet distribution: the smaller ``beta``, the more skewed.
 
-    Two conventions carry this name. ``by="class"``, the default, is that of public federated
-    learning code and fits the ragged client sizes in FSL's tables: every *class* draws shares of
-    its samples over the clients, ``p ~ Dir(beta, ..., beta)``. ``by="client"`` is Hsu et al.: every
-    *client* draws a mix of classes, ``q ~ Dir(beta * prior)`` with the class frequencies as prior,
-    and then ``N / clients`` samples from it without replacement; a class that runs out leaves the
-    mix, and clients take turns in random order. The same ``beta`` is more skewed there: with ten
-    balanced classes the parameters are ``beta / 10``.
+    Two conventions carry this name. ``by="class"`` is that of public federated learning code: every
+    *class* draws shares of its samples over the clients, ``p ~ Dir(beta, ..., beta)``.
+    ``by="client"`` is Hsu et al.: every *client* draws a mix of classes, ``q ~ Dir(beta * prior)``
+    with the class frequencies as prior, and then ``N / clients`` samples from it without
+    replacement; a class that runs out leaves the mix, and clients take turns in random order. The
+    same ``beta`` is more skewed there.
 
-    FedMRN's Non-IID-1 is ``by="class"`` with ``beta=0.3``, 0.2 on CIFAR-100. Its code, like that of
-    Li et al., also skips clients that hold ``N / clients`` samples already, class by class, and
-    draws again until all have ten, so its sizes are less ragged than by the definition used here.
+    FedMRN's Non-IID-1 is ``by="class"`` with ``beta=0.3``, 0.2 on CIFAR-100. Its code also skips
+    clients that hold ``N / clients`` samples already, and draws again until all have ten, so its
+    sizes are less ragged.
 
     Clients with fewer than ``minimum`` samples are then filled up, in order, each time with a
     random sample of the client that is the largest at the moment; where ``beta`` starves many
@@ -311,8 +308,7 @@ class Labels(Partition):
 
     Every label has an owner: the first label of client ``i`` is ``deck[i % classes]`` of a shuffled
     deck (Li et al.: ``i % classes`` itself), and with fewer clients than labels the others of the
-    deck are dealt too (the code of Li et al. stops where a label has no owner). FedMRN's code
-    instead gives the labels with the fewest owners, so its hands are not random.
+    deck are dealt too. FedMRN's code instead gives the labels with the fewest owners.
 
     Args:
         k: Labels of a client; FedMRN's Non-IID-2 has 3, but 20 of CIFAR-100's.
@@ -345,9 +341,7 @@ class Labels(Partition):
                     f"{name} needs a sample of label {label} for each of its {owners} owners, got "
                     f"{len(stock[label])}; ask for fewer clients"
                 )
-        parts = deal(stock, hands, np.ones(clients, np.int64), minimum=0)
-        require_three(name, parts)
-        return [torch.from_numpy(part) for part in parts]
+        return splittable(name, deal(stock, hands, np.ones(clients, np.int64), minimum=0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,12 +350,11 @@ class MaxClasses(Partition):
 
     ``j_n`` is uniform on 10, 11, ..., 100 (the released code draws up to 99). ``D_n = p_n N`` with
     ``p_n = j_n / sum_j j_j``, at most ``classes`` labels and every sample dealt once exclude each
-    other in general, and the paper does not say which one yields; in its code it is the limit, here
-    it is the sizes. Every client holds ``classes`` labels, each label has as many owners as any
-    other, give or take one, and its samples go to them in proportion to ``j_n``. On CIFAR-10 nine
-    clients in ten get 0.87 to 1.20 of ``p_n N`` at 50 clients and two labels, 0.85 to 1.27 at 10
-    and four, 0.61 to 1.94 at 10 and two. Clients get at least ten samples where there are enough
-    (the fewest that split 70/10/20 exactly), and never fewer than three.
+    other in general; in the paper's code the limit yields, here the sizes do. Every client holds
+    ``classes`` labels, each label has as many owners as any other, give or take one, and its
+    samples go to them in proportion to ``j_n``. On CIFAR-10 nine clients in ten get 0.87 to 1.20 of
+    ``p_n N`` at 50 clients and two labels, 0.61 to 1.94 at 10. Clients get at least ten samples
+    where there are enough, and never fewer than three.
 
     Args:
         classes: Largest number of labels that a client holds, ``c_max``.
@@ -385,17 +378,15 @@ class MaxClasses(Partition):
         labels = np.flatnonzero([len(rows) for rows in stock])
         require_owners(name, len(labels), clients, self.classes)
         j = 10 + (key.fold("sizes").uniform(clients).double() * 91).long()
-        parts = deal(stock, even_hands(labels, clients, self.classes, key), j.numpy(), minimum=10)
-        require_three(name, parts)
-        return [torch.from_numpy(part) for part in parts]
+        hands = even_hands(labels, clients, self.classes, key)
+        return splittable(name, deal(stock, hands, j.numpy(), minimum=10))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Natural(Partition):
     """Each client is a user of the data set, with all of that user's samples and no others.
 
-    With more users than clients the key chooses; samples of the others are left out, and so are
-    users with fewer than 3 samples, which cannot be split in three.
+    With more users than clients the key chooses; the others are left out, and so are users with
+    fewer than 3 samples.
 
     References:
         Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018,
@@ -427,7 +418,6 @@ def split_client(indices: Tensor, key: Key) -> tuple[Tensor, Tensor, Tensor]:
 
     Validation has a tenth and test a fifth, rounded half up and at least one; train has the rest.
 
-    >>> import torch
     >>> [len(part) for part in split_client(torch.arange(36), Key(0))]
     [25, 4, 7]
 

@@ -1,10 +1,9 @@
-"""The architectures that the papers train, and their networks."""
+"""Architectures that the papers train, each after its network."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -14,7 +13,16 @@ from torch import Tensor
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.network import Blocks, ConvNet, Image, Network, Step, convolution, is_weight
+from fedbench.models.network import (
+    Blocks,
+    ConvNet,
+    Image,
+    Network,
+    Step,
+    conv_shapes,
+    convolution,
+    is_weight,
+)
 
 
 def gaussian_init(
@@ -42,15 +50,15 @@ def kaiming_normal(network: Network, key: Key, device: torch.device | str) -> Tr
 
 
 _EPS = 1e-5
-_MOMENTUM = 0.1
+_MOMENTUM = 0.1  # how far running statistics move to those of a batch
 
 
 def batch_norm(x: Tensor, params: Tree, name: str, step: Step | None) -> Tensor:
     """``(x - mean) / sqrt(var + 1e-5) * scale + shift`` for each channel of ``x (B, C, H, W)``.
 
     Without a ``step``, mean and variance are the running ones. In training they are those of the
-    batch without its padding, and the running ones move a tenth of the way to them; there the
-    variance is the unbiased one, as in torch.nn, and stays if the batch holds a single value.
+    batch without its padding, and the running ones move towards them; there the variance is the
+    unbiased one, as in torch.nn, and stays if the batch holds a single value.
 
     References:
         Ioffe and Szegedy, "Batch Normalization", ICML 2015, https://arxiv.org/abs/1502.03167,
@@ -82,7 +90,7 @@ class BatchNormNet(Network):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameter name to shape: convolutions, linear layer, normalisations, statistics.
+        """Convolutions, linear layer, normalisations, statistics.
 
         >>> shapes = BatchNormNet((1, 28, 28), ((32,), (64,)), 2, 10).shapes
         >>> shapes["conv2"], shapes["fc1"], shapes["norm2.mean"]
@@ -90,11 +98,8 @@ class BatchNormNet(Network):
         """
         channels, height, width = self.image
         convs = [channels, *(c for block in self.blocks for c in block)]
-        shapes: dict[str, tuple[int, ...]] = {}
-        for i, (ins, outs) in enumerate(pairwise(convs), start=1):
-            shapes[f"conv{i}"] = (outs, ins, 3, 3)
         features = convs[-1] * (height >> self.pools) * (width >> self.pools)
-        shapes["fc1"] = (self.classes, features)
+        shapes = conv_shapes(convs) | {"fc1": (self.classes, features)}
         for first, second in (("scale", "shift"), ("mean", "var")):
             for i, outs in enumerate(convs[1:], start=1):
                 shapes[f"norm{i}.{first}"] = shapes[f"norm{i}.{second}"] = (outs,)
@@ -112,7 +117,7 @@ class BatchNormNet(Network):
         return F.linear(x.flatten(1), params["fc1"])
 
     def init(self, key: Key, device: torch.device | str = "cpu") -> Tree:
-        """Weights ``N(0, 0.01**2)``, as FedMRN's public code; normalisation makes up for it."""
+        """Draw weights ``N(0, 0.01**2)``, as FedMRN's public code."""
         return gaussian_init(self, lambda _: 0.01, key, device)
 
 
@@ -146,25 +151,22 @@ class DropoutNet(Network):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameter name to shape: weights, then biases, in layer order.
+        """Weights, then biases, in layer order.
 
         >>> DropoutNet((1, 28, 28), (32, 64), 0, 512, 10, 0.1, 0.3).shapes["fc1"]
         (512, 1024)
         """
+        channels, *sides = self.image
         first, second = self.convs
+        for _ in self.convs:  # a convolution, and a pool
+            sides = [(side + 2 * self.padding - 4) // 2 for side in sides]
         weights = {
-            "conv1": (first, self.image[0], 5, 5),
+            "conv1": (first, channels, 5, 5),
             "conv2": (second, first, 5, 5),
-            "fc1": (self.hidden, second * math.prod(map(self._pooled, self.image[1:]))),
+            "fc1": (self.hidden, second * math.prod(sides)),
             "fc2": (self.classes, self.hidden),
         }
         return weights | {f"{name}.bias": shape[:1] for name, shape in weights.items()}
-
-    def _pooled(self, side: int) -> int:
-        """Length of a side after two convolutions and two pools."""
-        for _ in self.convs:
-            side = (side + 2 * self.padding - 4) // 2
-        return side
 
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
         for name in ("conv1", "conv2"):
@@ -195,8 +197,7 @@ class ResidualNet(Network):
     """3x3 convolution, stages of residual blocks, mean over the pixels, one linear layer.
 
     A block is two bias-free 3x3 convolutions, each normalised in groups of channels, with ReLU
-    after the first one and after the sum with the `shortcut`. The first block of a stage, but not
-    that of the first stage, halves the image, rounding up.
+    after the first one and after the sum with the `shortcut`.
     """
 
     image: Image
@@ -207,25 +208,21 @@ class ResidualNet(Network):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameter name to shape: convolutions, linear layer, normalisations, bias.
+        """Convolutions, linear layer, normalisations, bias.
 
         >>> shapes = ResidualNet((3, 32, 32), (16, 32, 64), 3, 2, 100).shapes
         >>> shapes["conv19"], shapes["fc1"], shapes["norm19.shift"], shapes["fc1.bias"]
         ((64, 64, 3, 3), (100, 64), (64,), (100,))
         """
         outs = [self.stages[0], *(c for c, _ in self._plan() for _ in range(2))]
-        ins = [self.image[0], *outs]
-        shapes: dict[str, tuple[int, ...]] = {
-            f"conv{i}": (out, ins[i - 1], 3, 3) for i, out in enumerate(outs, start=1)
-        }
-        shapes["fc1"] = (self.classes, outs[-1])
+        shapes = conv_shapes([self.image[0], *outs]) | {"fc1": (self.classes, outs[-1])}
         for i, out in enumerate(outs, start=1):
             shapes[f"norm{i}.scale"] = shapes[f"norm{i}.shift"] = (out,)
         shapes["fc1.bias"] = (self.classes,)
         return shapes
 
     def _plan(self) -> Iterator[tuple[int, int]]:
-        """Yield channels and stride of every block."""
+        """Yield channels and stride of every block: the first of later stages halves the image."""
         for number, channels in enumerate(self.stages):
             for block in range(self.blocks):
                 yield channels, 2 if number and not block else 1
@@ -266,15 +263,14 @@ def _require_data(image: Image, classes: int) -> None:
     require("image", image, len(image) == 3 and min(image) >= 1, "(channels, height, width)")
 
 
-def _require_side(model: Model, image: Image, side: int, why: str) -> None:
+def _require_side(model: Model, image: Image, side: int, why: str, remedy: str) -> None:
     if min(image[1:]) < side:
         raise ConfigError(
             f"{type(model).__name__.lower()} needs images of at least {side} x {side} {why}, "
-            f"got {image}; use resnet20"
+            f"got {image}; use {remedy}"
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Pooled(Model):
     """An architecture given by a table: `blocks` of convolutions, then `hidden` layers."""
 
@@ -284,22 +280,14 @@ class _Pooled(Model):
     def build(self, image: Image, classes: int) -> Network:
         """Build the network; every pool halves the image, which must leave a pixel."""
         _require_data(image, classes)
-        side = min(image[1:])
-        if side < self._side():
-            fits = [type(m).__name__.lower() for m in _TABLE if m._side() <= side]
-            raise ConfigError(
-                f"{type(self).__name__.lower()} needs images of at least {self._side()} x "
-                f"{self._side()} for its {len(self.blocks)} pools, got {image}; "
-                + (f"use {' or '.join(fits)}" if fits else "use larger images")
-            )
+        pools = len(self.blocks)
+        table = (LeNet, Conv4, Conv6, Conv8, Conv10)
+        fits = [m.__name__.lower() for m in table if 1 << len(m.blocks) <= min(image[1:])]
+        remedy = " or ".join(fits) or "larger images"
+        _require_side(self, image, 1 << pools, f"for its {pools} pools", remedy)
         return ConvNet(image, self.blocks, self.hidden, classes)
 
-    def _side(self) -> int:
-        """Side of the smallest image that leaves a pixel."""
-        return 1 << len(self.blocks)
 
-
-@dataclass(frozen=True, kw_only=True)
 class LeNet(_Pooled):
     """Two convolutions, one pool, one hidden layer: 1,625,632 weights on 28x28x1, 10 classes.
 
@@ -312,7 +300,6 @@ class LeNet(_Pooled):
     hidden = (128,)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Micro(_Pooled):
     """Three convolutions, three pools, no hidden layer: 9,936 weights on 28x28x1, 10 classes.
 
@@ -323,7 +310,6 @@ class Micro(_Pooled):
     hidden = ()
 
 
-@dataclass(frozen=True, kw_only=True)
 class Conv4(_Pooled):
     """Network of four convolutions and two pools.
 
@@ -335,7 +321,6 @@ class Conv4(_Pooled):
     blocks = ((64, 64), (128, 128))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Conv6(_Pooled):
     """Network of six convolutions and three pools.
 
@@ -346,7 +331,6 @@ class Conv6(_Pooled):
     blocks = ((64, 64), (128, 128), (256, 256))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Conv8(_Pooled):
     """Eight convolutions, four pools: 5,275,840 weights on 32x32x3, 10 classes.
 
@@ -357,7 +341,6 @@ class Conv8(_Pooled):
     blocks = ((64, 64), (128, 128), (256, 256), (512, 512))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Conv10(_Pooled):
     """Network of ten convolutions and five pools.
 
@@ -370,7 +353,6 @@ class Conv10(_Pooled):
     blocks = ((64, 64), (128, 128), (256, 256), (512, 512), (1024, 1024))
 
 
-@dataclass(frozen=True, kw_only=True)
 class _BatchNormed(Model):
     """Blocks of normalised convolutions, a pool after each, then one linear layer."""
 
@@ -380,12 +362,11 @@ class _BatchNormed(Model):
         """Build the network, without the last pool for images under 16 x 16, such as the digits."""
         _require_data(image, classes)
         least = len(self.blocks) - 1
-        _require_side(self, image, 1 << least, f"for its first {least} pools")
+        _require_side(self, image, 1 << least, f"for its first {least} pools", "resnet20")
         pools = min(len(self.blocks), min(image[1:]).bit_length() - 1)
         return BatchNormNet(image, self.blocks, pools, classes)
 
 
-@dataclass(frozen=True, kw_only=True)
 class CNN4(_BatchNormed):
     """Four convolutions with batch norm: 389,920 weights on 28x28x1, 10 classes.
 
@@ -400,7 +381,6 @@ class CNN4(_BatchNormed):
     blocks = ((32,), (64,), (128,), (256,))
 
 
-@dataclass(frozen=True, kw_only=True)
 class CNN8(_BatchNormed):
     """Eight convolutions with batch norm: 1,181,536 weights on 32x32x3, 10 classes.
 
@@ -443,7 +423,7 @@ class LeNet5(Model):
     def build(self, image: Image, classes: int) -> Network:
         """Build the network; images under 16 x 16, too small for it, are padded."""
         _require_data(image, classes)
-        _require_side(self, image, 4, "for its 2 pools")
+        _require_side(self, image, 4, "for its 2 pools", "resnet20")
         padding = 0 if min(image[1:]) >= 16 else 2
         rates = (self.conv_dropout, self.dense_dropout)
         return DropoutNet(image, (32, 64), padding, 512, classes, *rates)
@@ -457,8 +437,7 @@ class ResNet20(Model):
     FedAvg on CIFAR-100; with 1x1 convolutions it would be 124.
 
     Args:
-        groups: Groups of a normalisation; 2 as in the public code of Reddi et al., whom the paper
-            follows.
+        groups: Groups of a normalisation; 2 as in the public code of Reddi et al.
 
     References:
         Louizos et al., ICLR 2021 workshop (see `LeNet5`), appendix C; He et al., "Deep Residual
@@ -475,6 +454,3 @@ class ResNet20(Model):
     def build(self, image: Image, classes: int) -> Network:
         _require_data(image, classes)
         return ResidualNet(image, (16, 32, 64), 3, self.groups, classes)
-
-
-_TABLE = (LeNet(), Conv4(), Conv6(), Conv8(), Conv10())

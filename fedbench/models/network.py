@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -108,9 +108,8 @@ def saved_bytes(network: Network, convolve: Convolve = F.conv2d) -> int:
             network.logits(params, torch.zeros(samples, *network.image), step)
         return total
 
-    params = {name: torch.zeros(shape) for name, shape in network.shapes.items()}
-    for x in params.values():
-        x.requires_grad_()
+    shapes = network.shapes.items()
+    params = {name: torch.zeros(shape, requires_grad=True) for name, shape in shapes}
     return bytes_for(2) - bytes_for(1)
 
 
@@ -124,7 +123,7 @@ class Shared:
 
     @property
     def layout(self) -> Layout:
-        """Layout of a flat vector of all of the network's parameters."""
+        """Layout of all of the network's parameters."""
         return Layout.of(self.network.shapes)
 
     @property
@@ -152,12 +151,17 @@ class Shared:
         return Key(self.seed)
 
 
+def conv_shapes(channels: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Shapes of 3x3 convolutions between these numbers of channels, the image's first."""
+    layers = enumerate(pairwise(channels), start=1)
+    return {f"conv{i}": (outs, ins, 3, 3) for i, (ins, outs) in layers}
+
+
 @dataclass(frozen=True)
 class ConvNet(Network):
     """Bias-free: 3x3 same convolutions + ReLU, 2x2 max pools, fully connected + ReLU, last linear.
 
-    On other image sizes the first fully-connected layer follows the input; a pool drops an odd
-    last row or column (28 -> 14 -> 7 -> 3).
+    A pool drops an odd last row or column (28 -> 14 -> 7 -> 3).
     """
 
     image: Image
@@ -176,12 +180,8 @@ class ConvNet(Network):
         convs = [channels, *(c for block in self.blocks for c in block)]
         pools = len(self.blocks)
         dense = [convs[-1] * (height >> pools) * (width >> pools), *self.hidden, self.classes]
-        shapes: dict[str, tuple[int, ...]] = {}
-        for i, (ins, outs) in enumerate(pairwise(convs), start=1):
-            shapes[f"conv{i}"] = (outs, ins, 3, 3)
-        for i, (ins, outs) in enumerate(pairwise(dense), start=1):
-            shapes[f"fc{i}"] = (outs, ins)
-        return shapes
+        layers = enumerate(pairwise(dense), start=1)
+        return conv_shapes(convs) | {f"fc{i}": (outs, ins) for i, (ins, outs) in layers}
 
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
         convolve = convolution(step)

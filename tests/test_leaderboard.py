@@ -25,28 +25,21 @@ from fedbench.experiment.measurements import Timing
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
-from fedbench.leaderboard.build import Case, build
-from fedbench.leaderboard.check import check
-from fedbench.leaderboard.entry import Entry, Interval, Repeated, Reproduction, Statement
-from fedbench.leaderboard.entry_plan import plan
-from fedbench.leaderboard.entry_rules import one_system
-from fedbench.leaderboard.growth import losses
-from fedbench.leaderboard.notices import outdated
-from fedbench.leaderboard.rank import ranking, total
-from fedbench.leaderboard.reproduce import claim
-from fedbench.leaderboard.reproduction import (
-    Comparison,
-    appended,
-    order,
-    reproduced,
-    reproduction,
+from fedbench.leaderboard.build import Case, build, curve, over, price, score, spending
+from fedbench.leaderboard.check import check, reproduced
+from fedbench.leaderboard.entry import (
+    Entry,
+    Interval,
+    Repeated,
+    Reproduction,
+    Statement,
     status,
 )
-from fedbench.leaderboard.rules import PUBLISHED, Rules, numbered, versions
-from fedbench.leaderboard.schema import schemas
-from fedbench.leaderboard.score import curve, over, price, score, spending
-from fedbench.leaderboard.submission import infer, submit
-from fedbench.leaderboard.verdict import RULES, SOUND, judge
+from fedbench.leaderboard.entry_rules import NOTICES, RULES, SOUND, judge, one_system, outdated
+from fedbench.leaderboard.rank import ranking, total
+from fedbench.leaderboard.reproduce import Comparison, appended, claim, order, reproduction
+from fedbench.leaderboard.rules import PUBLISHED, Rules, losses, numbered, versions
+from fedbench.leaderboard.submission import infer, plan, submit
 from fedbench.sweep.plan import Plan
 
 ROOT = Path(__file__).parents[1]
@@ -419,10 +412,9 @@ def test_a_broken_rule_is_named_and_no_other(what: str) -> None:
 
 
 def test_every_rule_that_refuses_is_tried_here() -> None:
-    names = {rule.name for rule in (*SOUND, *RULES) if rule.severity == "error"}
     tried = {rule for rule, _ in WRONG.values()}
-    assert {n for n in names if not n.startswith("fixed")} == {
-        n for n in tried if not n.startswith("fixed")
+    assert {name for name in SOUND | RULES if not name.startswith("fixed")} == {
+        name for name in tried if not name.startswith("fixed")
     }
 
 
@@ -472,7 +464,7 @@ def test_an_entry_is_outdated_by_what_it_met_and_not_by_the_version_that_played_
 
 
 def test_every_doubt_is_tried_here() -> None:
-    assert {rule.name for rule in RULES if rule.severity == "warning"} == set(DOUBTED)
+    assert set(NOTICES) == set(DOUBTED)
 
 
 def test_a_default_that_is_written_out_is_the_same_attack_and_the_same_data() -> None:
@@ -1136,11 +1128,11 @@ def test_records_find_their_track_by_their_data() -> None:
 
 
 def test_the_schemas_in_the_repository_are_current() -> None:
-    for name, text in schemas().items():
+    for name, text in boards.schemas().items():
         written = (BOARD / "schema" / name).read_text()
         assert written == text, "run: fedbench leaderboard schema"
         assert json.loads(text)["additionalProperties"] is False
-    required = json.loads(schemas()["entry.json"])["required"]
+    required = json.loads(boards.schemas()["entry.json"])["required"]
     assert set(required) == set(Entry.model_fields)
 
 
@@ -1152,7 +1144,7 @@ def test_the_board_of_the_repository_is_good() -> None:
 
 def test_every_rule_is_explained() -> None:
     text = (BOARD / "README.md").read_text()
-    names = {rule.name.partition(":")[0] for rule in (*SOUND, *RULES)}
+    names = {name.partition(":")[0] for name in SOUND | RULES | NOTICES}
     names |= {name for rules, _ in TAMPERED.values() for name in rules} | {
         "duplicate",
         "growth",
@@ -1331,7 +1323,7 @@ def test_schemas_are_written_where_one_asks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ended(capsys, "schema", "--out", str(tmp_path))[0] == 0
-    assert {p.name for p in tmp_path.iterdir()} == set(schemas())
+    assert {p.name for p in tmp_path.iterdir()} == set(boards.schemas())
     assert os.listdir(tmp_path)
 
 

@@ -16,13 +16,12 @@ from fedbench.cli import main
 from fedbench.cli.leaderboard_table import RankingTable, as_csv
 from fedbench.core.errors import ConfigError
 from fedbench.leaderboard import board as boards
-from fedbench.leaderboard.check import check
-from fedbench.leaderboard.entry import Entry, Price, Repeated, Reproduction
+from fedbench.leaderboard.check import check, reproduced
+from fedbench.leaderboard.entry import Entry, Price, Repeated, Reproduction, status
+from fedbench.leaderboard.entry_rules import errors
 from fedbench.leaderboard.rank import ranking
-from fedbench.leaderboard.reproduction import coverage, reproduced, status
 from fedbench.leaderboard.rules import Rules, read_rules
 from fedbench.leaderboard.submission import submit
-from fedbench.leaderboard.verdict import errors
 
 BOARD = Path(__file__).parents[1] / "leaderboards"
 PLAYED = (
@@ -213,10 +212,10 @@ def test_a_seed_counts_once() -> None:
 
 def test_coverage_is_of_the_cell_with_the_fewest_seeds() -> None:
     one = boards.read(ENTRY)
-    assert coverage(one) == "0 of 4 cells, 0 of 5 seeds"
+    assert one.coverage() == "0 of 4 cells, 0 of 5 seeds"
     played = [again(True, 0), again(True, 0, 1, 2), again(True, 3, 4, attack="none")]
     found = one.model_copy(update={"reproductions": played})
-    assert coverage(found) == "2 of 4 cells, 2 of 5 seeds"
+    assert found.coverage() == "2 of 4 cells, 2 of 5 seeds"
 
 
 def priced(epsilon: float | None, mean: float, **promise: Any) -> Entry:

@@ -15,8 +15,8 @@ from fedbench.experiment.record import Record, read
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.check import check
 from fedbench.leaderboard.entry import Statement
+from fedbench.leaderboard.entry_rules import errors
 from fedbench.leaderboard.submission import submit
-from fedbench.leaderboard.verdict import errors
 from fedbench.results.gather import gather
 
 pytestmark = pytest.mark.slow

@@ -39,8 +39,8 @@ def plan(context: typer.Context, track: str, board: BoardOption = BOARD) -> None
     Options:
         track: Track of the closed division, e.g. digits.
     """
-    from fedbench.leaderboard.entry_plan import plan
     from fedbench.leaderboard.rules import newest
+    from fedbench.leaderboard.submission import plan
 
     print(plan(newest(board), track, opt.typed(context)), end="")
 
@@ -92,7 +92,7 @@ def tell(done: Submission, dry_run: bool) -> int:
     """Print the outcome of a submission and what to do next, and return the exit code."""
     from fedbench.cli.leaderboard_table import findings, short, spread
     from fedbench.leaderboard.board import place
-    from fedbench.leaderboard.verdict import errors
+    from fedbench.leaderboard.entry_rules import errors
 
     entry = done.entry
     broken = errors(done.findings)
@@ -166,8 +166,7 @@ def reproduce(
         out: Folder that keeps the records, and where it goes on; by default they are dropped.
     """
     from fedbench.cli.leaderboard_table import repetition
-    from fedbench.leaderboard.reproduce import again, claim, keep
-    from fedbench.leaderboard.reproduction import cell, coverage, order
+    from fedbench.leaderboard.reproduce import again, cell, claim, keep, order
     from fedbench.sweep.local import Options
 
     require("--cells", cells, cells >= 1, ">= 1")
@@ -187,7 +186,7 @@ def reproduce(
     apart = {each.attack: each.apart(claimed.rules.tolerance) for each in comparisons}
     console.print(repetition(claimed.entry, comparisons, apart, console.options))
     now = keep(claimed, comparisons)
-    outcome = f"{entry} is {now.status}: {coverage(now)} played again"
+    outcome = f"{entry} is {now.status}: {now.coverage()} played again"
     console.print(outcome, soft_wrap=True, highlight=False, markup=False)
     return int(any(apart.values()))
 
@@ -269,7 +268,7 @@ def schema(out: Path = BOARD / "schema") -> None:
     Options:
         out: Folder for the schemas.
     """
-    from fedbench.leaderboard.schema import write
+    from fedbench.leaderboard.board import write_schemas
 
-    for path in write(out):
+    for path in write_schemas(out):
         print(path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table as RichTable
 
-from fedbench.leaderboard.notices import outdated
+from fedbench.leaderboard.entry_rules import outdated
 from fedbench.leaderboard.site.words import brief, system
 from fedbench.tables.export import as_csv as rows_as_csv
 from fedbench.tables.markdown import literal, markdown
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from fedbench.leaderboard.check import CheckedFile
     from fedbench.leaderboard.entry import Entry, Interval, Score
     from fedbench.leaderboard.rank import Ranking, Standing
-    from fedbench.leaderboard.reproduction import Comparison
-    from fedbench.leaderboard.verdict import RuleFinding
+    from fedbench.leaderboard.reproduce import Comparison
+    from fedbench.leaderboard.entry_rules import RuleFinding
 
 FRONT = "◆"
 HEADS = ("rank", "entry", "worst case %", "attack", "clean %", "up", "down", "ε", FRONT, "status")

@@ -16,13 +16,14 @@ from pydantic import ValidationError
 from fedbench.core.errors import ConfigError, FedbenchError
 from fedbench.core.files import write_atomically
 from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import UNWRITTEN
+from fedbench.leaderboard.build import score
 from fedbench.leaderboard.entry import Entry
-from fedbench.leaderboard.rules import DIVISIONS, Division
-from fedbench.leaderboard.score import score
+from fedbench.leaderboard.rules import DIVISIONS, LARGEST, Division, Rules, first_wrong
 from fedbench.results.gather import ARCHIVE, gather, unpacked
 
-LARGEST = 1 << 20  # bytes of an entry
-PACKED = 4 << 20  # bytes of its records
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+PACKED = 4 << 20  # bytes of the records of an entry
 LINES = 2000  # records
 TEMPORARY = re.compile(r"\..+\.(json|jsonl\.gz)\.[a-z0-9_]{8}")  # files of `write_atomically`
 STEM = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{12}")  # name of an entry's file
@@ -81,8 +82,7 @@ def read(path: Path) -> Entry:
     """Read an entry from its file, which is hostile until `fedbench leaderboard check` accepts it.
 
     Raises:
-        ConfigError: unreadable, too large, not as the schema says, or written in another way than
-            an entry is.
+        ConfigError: unreadable, too large, or not written as the schema says.
     """
     try:
         with path.open("rb") as file:
@@ -94,9 +94,7 @@ def read(path: Path) -> Entry:
     try:
         entry = Entry.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise ConfigError(f"{path} is no entry: {where}: {first['msg'].lower()}") from error
+        raise ConfigError(f"{path} is no entry: {first_wrong(error)}") from error
     except FedbenchError as error:  # of the scenario in it
         raise ConfigError(f"{path} is no entry: scenario: {error}") from error
     if json.loads(data, object_pairs_hook=_once) != entry.model_dump(mode="json"):
@@ -161,7 +159,7 @@ def _doubtful(board: Path, path: Path, entry: Entry, ids: set[str]) -> str | Non
         return f"be at {place(board, entry)} by its content, got another place"
     if entry.id in ids:
         return f"have an id of its own, got {entry.id} twice"
-    if entry.score != score(entry.cells, None if entry.price is None else entry.price.epsilon):
+    if entry.score != score(entry.cells, entry.price.epsilon if entry.price else None):
         return "have the score that follows from its cells, got another one"
     return None
 
@@ -180,3 +178,28 @@ def write(board: Path, entry: Entry, played: Iterable[Record]) -> Path:
     write_atomically(archive(path), gzip.compress(text.encode(), mtime=0))
     write_atomically(path, entry.to_json().encode())
     return path
+
+
+def schemas() -> dict[str, str]:
+    """Return JSON Schemas by file name: of entries and records as written, of rules as read."""
+    by_name = {
+        name: model.model_json_schema(mode="serialization")
+        for name, model in (("entry", Entry), ("record", Record))
+    }
+    for schema in by_name.values():
+        scenario = schema["$defs"]["Scenario"]
+        if "required" in scenario:  # but what a scenario leaves out where it says nothing
+            scenario["required"] = [name for name in scenario["required"] if name not in UNWRITTEN]
+    by_name["rules"] = Rules.model_json_schema()
+    return {
+        f"{name}.json": json.dumps({"$schema": DRAFT, **schema}, indent=1) + "\n"
+        for name, schema in by_name.items()
+    }
+
+
+def write_schemas(out: Path) -> list[Path]:
+    """Write all schemas into a folder, and return their paths."""
+    texts = schemas()
+    for name, text in texts.items():
+        write_atomically(out / name, text.encode())
+    return [out / name for name in texts]

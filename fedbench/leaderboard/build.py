@@ -1,7 +1,9 @@
-"""Build an entry from its records."""
+"""An entry from its records: its cells, its price, its score; the same code checks one."""
 
+import math
 import shlex
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,11 +13,28 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.leaderboard.entry import Entry, Statement
-from fedbench.leaderboard.rules import Division, Rules, Track
-from fedbench.leaderboard.score import attacked, is_clean, price, score
+from fedbench.leaderboard.entry import (
+    AttackedCell,
+    Entry,
+    Interval,
+    Member,
+    Point,
+    Price,
+    Score,
+    Statement,
+)
+from fedbench.leaderboard.rules import Division, Rules, Track, first_wrong
+from fedbench.results.aggregate import interval
 
+DIGITS = 9  # a quantile's last ones depend on the library, and numbers are compared exactly
 UNHASHED = "0" * 12  # id of an entry whose content is not hashed yet
+TYPED = ("protocol", "mechanism", "defense")
+SKIPPED = (*TYPED, "attack", "seed", "data_seed", "declared", "local_models")
+
+
+def is_clean(attack: str) -> bool:
+    """Return True if the adversary does nothing."""
+    return attack.partition(":")[0] == "none"
 
 
 def alphabet(protocol: str) -> str:
@@ -28,23 +47,23 @@ def alphabet(protocol: str) -> str:
     return sends.__name__
 
 
+def meaning(kind: str, text: str) -> str:
+    """Return a plug-in with every parameter written out; the text itself if not installed."""
+    try:
+        return registry.describe(registry.split(text)[0], registry.load(kind, text))
+    except ConfigError:
+        return text
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Records of one system, and the rules that they are judged by.
-
-    Args:
-        records: Records of one system.
-        rules: Version of the rules.
-        division: ``closed`` or ``open``.
-        track: Name of the track.
-        alphabet: Name of the payload that clients of the protocol send.
-    """
+    """Records of one system, and the rules that they are judged by."""
 
     records: Sequence[Record]
     rules: Rules
     division: Division
     track: str
-    alphabet: str
+    alphabet: str  # name of the payload that clients of the protocol send
 
     @property
     def race(self) -> Track | None:
@@ -82,16 +101,8 @@ class Case:
         return next((runs for attack, runs in self.cells.items() if is_clean(attack)), [])
 
 
-def meaning(kind: str, text: str) -> str:
-    """Return a plug-in with every parameter written out; the text itself if not installed."""
-    try:
-        return registry.describe(registry.split(text)[0], registry.load(kind, text))
-    except ConfigError:
-        return text
-
-
 def build(case: Case, statement: Statement) -> Entry:
-    """Return the entry of records that keep the rules of `fedbench.leaderboard.verdict`.
+    """Return the entry of records that keep the rules of `fedbench.leaderboard.entry_rules`.
 
     Raises:
         ConfigError: a number or a text of a record that no entry can have.
@@ -99,25 +110,22 @@ def build(case: Case, statement: Statement) -> Entry:
     try:
         return _build(case, statement)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
         raise ConfigError(
-            f"records must be such that an entry can hold them, got {where}: {first['msg'].lower()}"
+            f"records must be such that an entry can hold them, got {first_wrong(error)}"
         ) from error
 
 
 def _build(case: Case, statement: Statement) -> Entry:
     clean = case.clean
-    confidence = case.rules.confidence
     cells = [
-        attacked(runs, clean, meaning("attack", attack) in case.ensemble, confidence)
+        attacked(runs, clean, meaning("attack", attack) in case.ensemble, case.rules.confidence)
         for attack, runs in case.cells.items()
     ]
-    ordered = [record for runs in case.cells.values() for record in runs]
-    spent = price(ordered)
-    ranked = score(cells, None if spent is None else spent.epsilon)
+    spent = price([record for runs in case.cells.values() for record in runs])
+    ranked = score(cells, spent.epsilon if spent else None)
     assert ranked is not None
     first = clean[0]
+    seeds = [record.scenario.seed for record in clean]
     entry = Entry(
         id=UNHASHED,
         division=case.division,
@@ -131,20 +139,16 @@ def _build(case: Case, statement: Statement) -> Entry:
         alphabet=case.alphabet,
         parameters=first.parameters,
         scenario=first.scenario,
-        seeds=[record.scenario.seed for record in clean],
+        seeds=seeds,
         data_digest=first.data_digest,
         code=first.environment.fedbench,
         device=first.environment.device,
         cells=cells,
         price=spent,
         score=ranked,
-        command=command(first.scenario, list(case.cells), [r.scenario.seed for r in clean]),
+        command=command(first.scenario, list(case.cells), seeds),
     )
     return entry.model_copy(update={"id": entry.content_id()})
-
-
-TYPED = ("protocol", "mechanism", "defense")
-SKIPPED = (*TYPED, "attack", "seed", "data_seed", "declared", "local_models")
 
 
 def command(scenario: Scenario, attacks: Sequence[str], seeds: Sequence[int]) -> str:
@@ -162,5 +166,118 @@ def command(scenario: Scenario, attacks: Sequence[str], seeds: Sequence[int]) ->
         words += ["--declared", str(scenario.declared)]
     if scenario.local_models:
         words.append("--local-models")
-    words += ["--seeds", ",".join(map(str, seeds))]
-    return shlex.join(words)
+    return shlex.join([*words, "--seeds", ",".join(map(str, seeds))])
+
+
+def mean(records: Sequence[Record]) -> float:
+    """Return the mean accuracy at the last round over the seeds."""
+    return statistics.fmean(r.result.accuracy for r in records)
+
+
+def over(values: Sequence[float], confidence: float) -> Interval:
+    """Return mean and interval over two seeds or more."""
+    ends = interval(values, confidence)
+    assert ends is not None, "the rules ask for more than one seed"
+    low, high = (round(end, DIGITS) for end in ends)
+    return Interval(mean=statistics.fmean(values), low=low, high=high)
+
+
+def attacked(
+    records: Sequence[Record], clean: Sequence[Record], mandatory: bool, confidence: float
+) -> AttackedCell:
+    """Return a cell over its seeds; ``clean`` are the runs without attack, in the same order."""
+    attack = records[0].scenario.attack
+    accuracies = [r.result.accuracy for r in records]
+    lost = [c.result.accuracy - a for c, a in zip(clean, accuracies, strict=True)]
+    return AttackedCell(
+        attack=attack,
+        mandatory=mandatory,
+        accuracy=over(accuracies, confidence),
+        impact=None if is_clean(attack) else over(lost, confidence),
+        uplink_bits=statistics.fmean(counted(r) for r in records),
+        downlink_bits=statistics.fmean(r.result.downlink_bits_per_parameter for r in records),
+        curve=curve(records, confidence),
+        flags=list(dict.fromkeys(flag for r in records for flag in r.flags)),
+        records=[
+            Member(seed=r.scenario.seed, id=r.id, digest=r.digest, accuracy=r.result.accuracy)
+            for r in records
+        ],
+    )
+
+
+def counted(record: Record) -> float:
+    """Return the uplink bits per parameter and benign message.
+
+    Raises:
+        ConfigError: a secure sum hides them.
+    """
+    bits = record.result.uplink_bits_per_parameter
+    if bits is None or any(r.benign_uplink_bits is None for r in record.rounds):
+        raise ConfigError(
+            f"{record.file_name}: an entry must count its bits, got a secure sum of "
+            f"{record.scenario.protocol}'s messages, whose bits are not known; use --sees messages"
+        )
+    return bits
+
+
+def curve(records: Sequence[Record], confidence: float) -> list[Point]:
+    """Return every look at the test data that all seeds had."""
+    spent = [spending(record) for record in records]
+    looks = [{r.step: r.accuracy for r in x.rounds if r.accuracy is not None} for x in records]
+    return [
+        Point(
+            rounds=step + 1,
+            bits=statistics.fmean(bits[step] for bits in spent),
+            accuracy=over([look[step] for look in looks], confidence),
+        )
+        for step in sorted(set.intersection(*map(set, looks)))
+    ]
+
+
+def spending(record: Record) -> list[float]:
+    """Return the bits per parameter, both ways, of a client in every round, after each round.
+
+    Up is the mean over the benign messages of a round, down that over all its clients.
+    """
+    total = 0.0
+    out = []
+    for r in record.rounds:
+        benign = len(r.clients) - r.malicious
+        up = (r.benign_uplink_bits or 0) / benign if benign else 0.0
+        down = r.downlink_bits / len(r.clients) if r.clients else 0.0
+        total += (up + down) / record.parameters
+        out.append(total)
+    return out
+
+
+def price(records: Sequence[Record]) -> Price | None:
+    """Return the cost of the run with the largest epsilon; None without a mechanism."""
+    costs = [r.privacy for r in records if r.privacy is not None]
+    if not costs:
+        return None
+    most = max(costs, key=lambda cost: math.inf if cost.epsilon is None else cost.epsilon)
+    return Price(**most.model_dump(include=set(Price.model_fields)))
+
+
+def score(
+    cells: Sequence[AttackedCell],
+    epsilon: float | None,
+    read: Callable[[AttackedCell], Interval | None] = lambda cell: cell.accuracy,
+) -> Score | None:
+    """Return the score: that of the attack with the lowest mean, of two alike the first by name.
+
+    The clean run, the first of the cells, is no attack, even where it is the worst. ``read``
+    returns the accuracy that counts; if it returns None for any cell, there is no score.
+    """
+    values = [(value, cell.attack) for cell in cells if (value := read(cell)) is not None]
+    if len(values) < len(cells):
+        return None
+    worst, attack = min(values[1:], key=lambda pair: (pair[0].mean, pair[1]))
+    return Score(
+        worst=worst,
+        attack=attack,
+        clean=values[0][0],
+        uplink_bits=statistics.fmean(cell.uplink_bits for cell in cells),
+        downlink_bits=statistics.fmean(cell.downlink_bits for cell in cells),
+        epsilon=epsilon,
+    )

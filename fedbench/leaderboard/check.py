@@ -1,6 +1,7 @@
 """Check the files of a board against its rules, without playing anything."""
 
 import os
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,36 +11,26 @@ from fedbench.core.errors import ConfigError, UnknownPluginError
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import Case, alphabet, build
-from fedbench.leaderboard.entry import Entry, Statement
-from fedbench.leaderboard.growth import growth
-from fedbench.leaderboard.reproduction import reproduced
-from fedbench.leaderboard.rules import Rules, changed, versions
-from fedbench.leaderboard.verdict import RuleFinding, errors, judge
+from fedbench.leaderboard.entry import Entry, Statement, status
+from fedbench.leaderboard.entry_rules import RuleFinding, errors, judge
+from fedbench.leaderboard.rules import Rules, changed, growth, versions
 
 SHOWN = 5  # differences that are listed
 
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """A file of a board, and the findings about it.
+    """A file of a board, and the findings about it in the order of the rules."""
 
-    Args:
-        path: Path below the board.
-        entry: The entry, if it could be read.
-        findings: Findings in the order of the rules.
-    """
-
-    path: Path
-    entry: Entry | None
+    path: Path  # below the board
+    entry: Entry | None  # None if it could not be read
     findings: list[RuleFinding] = field(default_factory=list)
 
 
 def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
     """Check every file of a board below a folder, or one entry; and the rules of the board.
 
-    Args:
-        target: A folder or a file of a board.
-        own_rules: Whether the rules are the board's own, and not those that were published.
+    With ``own_rules`` they are the board's own, and not those that were published.
 
     Raises:
         ConfigError: there is no board.
@@ -52,18 +43,18 @@ def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
     broken: dict[Path, str] = {}
     rules = versions(board, broken)
     contents = {path: _read(path) for path in boards.files(board)}
-    checked = [*_rules(board, rules, broken, own_rules)]
     entries = {path: entry for path, entry in contents.items() if isinstance(entry, Entry)}
+    checked = [*_rules(board, rules, broken, own_rules)]
     for path, content in contents.items():
-        if not path.is_relative_to(whole):
+        if content is None or not path.is_relative_to(whole):
             continue
         below = path.relative_to(board)
-        if isinstance(content, Entry):
-            findings = [*_placed(board, path, content), *_twice(board, path, content, entries)]
-            findings += checked_entry(path, content, rules)
-            checked.append(CheckedFile(below, content, findings))
-        elif content is not None:
+        if isinstance(content, RuleFinding):
             checked.append(CheckedFile(below, None, [content]))
+            continue
+        findings = _broken("path", _placed(board, path, content))
+        findings += _broken("duplicate", _twice(board, path, content, entries))
+        checked.append(CheckedFile(below, content, findings + checked_entry(path, content, rules)))
     return checked
 
 
@@ -93,28 +84,24 @@ def _read(path: Path) -> Entry | RuleFinding | None:
     owner = boards.owner(path)
     if owner is not None and boards.is_entry(owner) and not path.is_symlink():
         return None
-    return RuleFinding(
-        "path", "error", "must be an entry or its records, got another file or a link"
-    )
+    text = "must be an entry or its records, got another file or a link"
+    return RuleFinding("path", "error", text)
 
 
-def _placed(board: Path, path: Path, entry: Entry) -> Iterator[RuleFinding]:
+def _placed(board: Path, path: Path, entry: Entry) -> Iterator[str]:
     """Check that the name of the file follows from the content, so that none leads elsewhere."""
-    expected = boards.place(board, entry).relative_to(board)
-    if path.relative_to(board) != expected:
-        yield from _broken("path", [f"must be at {expected} by its content"])
+    expected = boards.place(board, entry)
+    if path != expected:
+        yield f"must be at {expected.relative_to(board)} by its content"
 
 
-def _twice(
-    board: Path, path: Path, entry: Entry, entries: dict[Path, Entry]
-) -> Iterator[RuleFinding]:
+def _twice(board: Path, path: Path, entry: Entry, entries: dict[Path, Entry]) -> Iterator[str]:
     for other_path, other in entries.items():
         name = other_path.relative_to(board)
         if other_path != path and other.id == entry.id:
-            yield from _broken("duplicate", [f"{name} has the same id"])
+            yield f"{name} has the same id"
         elif other_path != path and other.system() == entry.system():
-            text = f"{name} is the same system, played by the same code"
-            yield from _broken("duplicate", [text])
+            yield f"{name} is the same system, played by the same code"
 
 
 def checked_entry(path: Path, entry: Entry, rules: dict[int, Rules]) -> list[RuleFinding]:
@@ -172,14 +159,11 @@ def _edited(entry: Entry, case: Case) -> Iterator[str]:
     """Yield the fields of an entry that do not follow from its records."""
     statement = Statement(**{name: getattr(entry, name) for name in Statement.model_fields})
     try:
-        built = build(case, statement).model_dump(mode="json")
+        built = build(case, statement).content()
     except ConfigError as error:
         yield str(error)
         return
-    claimed = entry.model_dump(mode="json")
-    for name in ("id", "status", "reproductions"):
-        del built[name], claimed[name]
-    different = list(_differences("", claimed, built))
+    different = list(_differences("", entry.content(), built))
     yield from different[:SHOWN]
     if len(different) > SHOWN:
         yield f"and {len(different) - SHOWN} more"
@@ -199,3 +183,26 @@ def _differences(where: str, claimed: Any, built: Any) -> Iterator[str]:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def reproduced(entry: Entry, rules: Rules) -> Iterator[str]:
+    """Yield the claims of an entry's reproductions that cannot be true."""
+    expected = status(entry.reproductions, entry.seeds)
+    if entry.status != expected:
+        yield f"must be {expected} by its reproductions, got {entry.status}"
+    claimed = {cell.attack: {m.seed: m.accuracy for m in cell.records} for cell in entry.cells}
+    for each in entry.reproductions:
+        distinct = set(each.seeds)
+        if not each.seeds or len(distinct) < len(each.seeds) or not distinct <= set(entry.seeds):
+            yield f"a reproduction must have seeds of the entry, each once, got {each.seeds}"
+            continue
+        for again in each.cells:
+            if again.attack not in claimed:
+                yield f"a reproduction must be of cells of the entry, got {again.attack!r}"
+                continue
+            before = statistics.fmean(claimed[again.attack][seed] for seed in each.seeds)
+            if again.difference != again.accuracy - before:
+                got = f"{again.difference} of {again.accuracy}"
+                yield f"{again.attack} was claimed with {before}, got a difference {got}"
+            if again.agrees and abs(again.difference) > rules.tolerance.accuracy:
+                yield f"{again.attack} cannot agree at a difference of {again.difference:.3f}"

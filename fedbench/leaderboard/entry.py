@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -20,15 +21,12 @@ def _printable(text: str) -> str:
     return text
 
 
-OneLine = Annotated[str, AfterValidator(_printable)]
-Title = Annotated[str, Field(min_length=1, max_length=80), AfterValidator(_printable)]
-Authors = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
-Link = Annotated[
-    str,
-    Field(pattern=r"^(https://[^\s\"'<>]+)?$", max_length=300),
-    AfterValidator(_printable),
-]
-Note = Annotated[str, Field(max_length=1000), AfterValidator(_printable)]
+_ONE_LINE = AfterValidator(_printable)
+OneLine = Annotated[str, _ONE_LINE]
+Title = Annotated[str, Field(min_length=1, max_length=80), _ONE_LINE]
+Authors = Annotated[str, Field(min_length=1, max_length=200), _ONE_LINE]
+Link = Annotated[str, Field(pattern=r"^(https://[^\s\"'<>]+)?$", max_length=300), _ONE_LINE]
+Note = Annotated[str, Field(max_length=1000), _ONE_LINE]
 Tried = Annotated[int, Field(ge=1, le=1_000_000)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
@@ -47,12 +45,7 @@ class _Model(BaseModel):
 class Statement(_Model):
     """Statement of the authors about their entry; all else is read from its records.
 
-    Args:
-        name: Name of the entry.
-        authors: Names of those who submit it.
-        link: Address of a paper or of code, https only; may be empty.
-        note: Note for readers.
-        tried: Configurations that they tried before this one, this one included.
+    ``tried`` counts the configurations that they tried before this one, this one included.
     """
 
     name: Title
@@ -71,14 +64,7 @@ class Interval(_Model):
 
 
 class Member(_Model):
-    """A record that an entry is made of.
-
-    Args:
-        seed: Of the run.
-        id: Of the record.
-        digest: Of the record: its content.
-        accuracy: Of the record, in [0, 1].
-    """
+    """A record that an entry is made of; its digest is of its content."""
 
     seed: Count
     id: str = Field(pattern=r"^[0-9a-f]{16}$")
@@ -87,12 +73,9 @@ class Member(_Model):
 
 
 class Point(_Model):
-    """A look at the test data on the way.
+    """A look at the test data after some rounds.
 
-    Args:
-        rounds: That were over.
-        bits: A client's part so far, per parameter, up and down, mean over seeds.
-        accuracy: In [0, 1].
+    ``bits`` is a client's part so far, per parameter, up and down, mean over seeds.
     """
 
     rounds: Count
@@ -101,18 +84,12 @@ class Point(_Model):
 
 
 class AttackedCell(_Model):
-    """The system under one attack, over all seeds.
+    """The system under one attack, over all seeds; attack ``none`` is the clean run.
 
-    Args:
-        attack: As the records resolve it; ``none`` is the clean run.
-        mandatory: Is it part of the ensemble of the rules?
-        accuracy: Of the benign clients' pooled test data at the last round, in [0, 1].
-        impact: Clean minus attacked accuracy over paired seeds; None in the clean cell.
-        uplink_bits: Per parameter and benign message, mean over seeds.
-        downlink_bits: Per parameter, client and round, mean over seeds.
-        curve: Accuracy against bits on the way.
-        flags: Doubts that any of the runs raised, each once.
-        records: One a seed, in the order of the seeds.
+    Accuracy is on the benign clients' pooled test data at the last round, in [0, 1]; ``impact`` is
+    clean minus attacked accuracy over paired seeds, None in the clean cell. Bits are means over
+    seeds, per parameter: of a benign message up, of one client and round down. ``mandatory`` cells
+    are part of the ensemble of the rules, ``flags`` the doubts that any run raised, each once.
     """
 
     attack: OneLine
@@ -129,15 +106,7 @@ class AttackedCell(_Model):
 class Price(_Model):
     """Privacy cost of the run with the largest epsilon, over all seeds, clean or attacked.
 
-    Args:
-        epsilon: None where no finite one is known.
-        delta: Of the same guarantee.
-        unit: ``client`` or ``example``.
-        sees: What the adversary of privacy sees.
-        adjacency: What may differ.
-        sampler: Who took part, how often, who can see it.
-        winner: The bound that is the least.
-        note: What malicious clients mean for it.
+    ``epsilon`` is None where no finite one is known; the other fields are those of a record's.
     """
 
     epsilon: float | None
@@ -151,15 +120,9 @@ class Price(_Model):
 
 
 class Score(_Model):
-    """Numbers that an entry is ranked by.
+    """Numbers that an entry is ranked by: ``worst`` is under the attack that hurts most.
 
-    Args:
-        worst: Accuracy under the attack that hurts most; in [0, 1].
-        attack: That attack.
-        clean: Accuracy without attack.
-        uplink_bits: Per parameter and message, the mean over the cells' means.
-        downlink_bits: Per parameter, client and round, likewise.
-        epsilon: The largest; None without a mechanism, or without a finite price.
+    Bits are means over the cells; ``epsilon`` is None without a mechanism or a finite price.
     """
 
     worst: Interval
@@ -171,13 +134,9 @@ class Score(_Model):
 
 
 class Repeated(_Model):
-    """A cell that was played again.
+    """A cell that was played again: its mean accuracy, and the difference from the claimed one.
 
-    Args:
-        attack: Its attack.
-        accuracy: Mean over its seeds, in [0, 1].
-        difference: From the claimed mean.
-        agrees: Are accuracy, bits and epsilon within the tolerance of the rules?
+    It ``agrees`` if accuracy, bits and epsilon are within the tolerance of the rules.
     """
 
     attack: OneLine
@@ -187,16 +146,7 @@ class Repeated(_Model):
 
 
 class Reproduction(_Model):
-    """Result of playing some cells again.
-
-    Args:
-        code: Version that played it.
-        platform: Operating system and processor.
-        device: ``cpu`` or the accelerator's name.
-        torch: Version.
-        seeds: That were played.
-        cells: Those that were played.
-    """
+    """Result of playing some cells again, with some of the seeds."""
 
     code: OneLine
     platform: OneLine
@@ -207,36 +157,13 @@ class Reproduction(_Model):
 
 
 class Entry(_Model):
-    """A system, under every attack of the ensemble, over paired seeds.
+    """A system, under every attack of the ensemble, over paired seeds; the clean cell is first.
 
-    Args:
-        schema_version: Of this file.
-        id: Twelve hex digits: SHA-256 of everything but itself, `status` and `reproductions`.
-        division: ``closed`` or ``open``.
-        track: Of the closed division; in the open one, the data set.
-        rules: Version that it was scored under.
-        name: What its authors call it.
-        authors: Who submits it.
-        link: To a paper or to code, https only; may be empty.
-        note: What a reader should know.
-        tried: Configurations that its authors tried before this one, this one included.
-        protocol: As the records resolve it.
-        defense: As the records resolve it.
-        mechanism: As the records resolve it.
-        votes: Is the protocol's own rule a vote?
-        alphabet: What its clients send; names its ensemble.
-        parameters: Of the network, d.
-        scenario: Of the clean run with the first seed.
-        seeds: Paired: every cell has all of them.
-        data_digest: Of the data set.
-        code: Version of fedbench that played it.
-        device: That played it.
-        cells: The clean one first.
-        price: What it gives away; None without a mechanism.
-        score: What it is ranked by.
-        command: Plays it again, without the seeds' order mattering.
-        status: ``claimed`` until somebody has run it again.
-        reproductions: The oldest first.
+    ``id`` is the SHA-256 of everything but itself, ``status`` and ``reproductions``, which come
+    later. ``track`` is of the closed division; in the open one, it is the data set. ``rules`` is
+    the version that it was scored under. Plug-ins are as the records resolve them; ``votes`` says
+    whether the protocol's own rule is a vote. ``scenario`` is that of the clean run with the first
+    seed, and ``command`` plays all of it again.
     """
 
     schema_version: Literal[1] = SCHEMA
@@ -277,10 +204,13 @@ class Entry(_Model):
             raise ValueError("the attack of its score must be that of an attacked cell")
         return self
 
+    def content(self) -> dict[str, Any]:
+        """Return everything but the id, and what comes after the entry was made."""
+        return self.model_dump(mode="json", exclude={"id", "status", "reproductions"})
+
     def content_id(self) -> str:
         """Return the id that follows from the content."""
-        content = self.model_dump(mode="json", exclude={"id", "status", "reproductions"})
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(self.content(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_json(self) -> str:
@@ -292,7 +222,34 @@ class Entry(_Model):
         scenario = self.scenario.model_copy(update={"attack": "", "seed": 0, "data_seed": None})
         return self.division, self.track, self.code, scenario
 
+    def coverage(self) -> str:
+        """Say how much was played again: cells, and seeds that each of them had."""
+        most: dict[str, int] = {}
+        for each in self.reproductions:
+            for again in each.cells:
+                most[again.attack] = max(most.get(again.attack, 0), len(each.seeds))
+        seeds = f"{min(most.values(), default=0)} of {len(self.seeds)} seeds"
+        return f"{len(most)} of {len(self.cells)} cells, {seeds}"
+
     @property
     def file_name(self) -> str:
         """Name of the file, ``<protocol>-<id>.json``; a ``.jsonl.gz`` beside it has the records."""
         return f"{self.protocol.partition(':')[0]}-{self.id}.json"
+
+
+def status(reproductions: Sequence[Reproduction], seeds: Sequence[int] = ()) -> Status:
+    """Return ``contested`` while any reproduction that counts disagrees, else how far it came.
+
+    An entry is ``reproduced`` once a cell was played again with all ``seeds``. A later reproduction
+    of a cell replaces an earlier one if it has all its seeds.
+    """
+    standing: dict[str, list[tuple[set[int], bool]]] = {}
+    for each in reproductions:
+        played = set(each.seeds)
+        for again in each.cells:
+            others = [word for word in standing.get(again.attack, []) if not word[0] <= played]
+            standing[again.attack] = [*others, (played, again.agrees)]
+    words = [word for cell_words in standing.values() for word in cell_words]
+    if not all(agrees for _, agrees in words):
+        return "contested"
+    return "reproduced" if any(set(seeds) <= played for played, _ in words) else "claimed"

@@ -1,8 +1,13 @@
-"""Rules about the records of an entry: one function per rule, which yields every breach."""
+"""Rules about the records of an entry: one function per rule, which yields every breach.
+
+Last come the rules that keep no entry out: reasons to doubt one, which stand beside it.
+"""
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
 from fedbench.core.errors import ConfigError, UnknownPluginError
 from fedbench.core.registry import split
@@ -13,14 +18,21 @@ from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.measurements import from_rounds
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.leaderboard.build import Case, meaning
-from fedbench.leaderboard.score import is_clean, mean
+from fedbench.leaderboard.build import Case, is_clean, mean, meaning
+
+Severity = Literal["error", "warning"]
 
 FILE = re.compile(r"[a-z0-9][a-z0-9-]*")  # name of a file or a folder
 OURS = {"fedbench", "fedbench_attacks", "fedbench_defenses"}
 DEALT = ("attack", "seed", "data_seed")  # fields in which the runs of a system differ
 WRITTEN = ("dataset", "model", "partition")  # plug-ins that a track fixes
+ALWAYS = {"attack_from": 0, "attack_until": None, "attack_every": 1}
 MOST = 1 << 62  # largest count
+EASY = 0.95  # clean accuracy above which a data set hardly tells systems apart
+WEAKER = (
+    "played before the searches of dyn-opt, stat-opt and opt-ipm were mended: at the size of real "
+    "updates they stopped early, so the worst case may be lower"
+)
 
 
 def some(values: Iterable[Any], most: int = 4) -> str:
@@ -117,13 +129,10 @@ def one_system(case: Case) -> Iterator[str]:
     rules = {r.scenario.defense for r in case.records}
     if oracles := sorted(rule for rule in rules if "oracle" in split(rule)[0].split("+")):
         yield f"no server knows who is malicious, got --defense {oracles[0]}"
-    for name in Scenario.model_fields:
-        values = {getattr(r.scenario, name) for r in case.records}
-        if name not in DEALT and len(values) > 1:
-            yield f"all records must be of one {name}, got {some(sorted(values, key=str))}"
-    for name in ("vote", "parameters"):
-        values = {getattr(r, name) for r in case.records}
-        if len(values) > 1:
+    told = {n: [getattr(r.scenario, n) for r in case.records] for n in Scenario.model_fields}
+    told |= {n: [getattr(r, n) for r in case.records] for n in ("vote", "parameters")}
+    for name, values in told.items():
+        if name not in DEALT and len(set(values)) > 1:
             yield f"all records must be of one {name}, got {some(sorted(values, key=str))}"
     if len({r.privacy is None for r in case.records}) > 1:
         yield "all records must have a price, or none of them"
@@ -133,7 +142,7 @@ def one_environment(name: str, case: Case) -> Iterator[str]:
     """Require one code version and one device, since numbers of two are not paired."""
     values = sorted({getattr(r.environment, name) for r in case.records})
     if len(values) > 1:
-        what = {"fedbench": "code version"}.get(name, name)
+        what = "code version" if name == "fedbench" else name
         yield f"all records must be of one {what}, got {some(values)}; play them again with one"
 
 
@@ -147,16 +156,16 @@ def data(case: Case) -> Iterator[str]:
 
 def seeds(case: Case) -> Iterator[str]:
     """Require enough seeds; in the closed division those of the track."""
-    played = sorted({r.scenario.seed for r in case.records})
+    scenarios = [r.scenario for r in case.records]
+    played = sorted({scenario.seed for scenario in scenarios})
     listed = ", ".join(map(str, played))
     if len(played) < case.rules.seeds:
         yield f"must be at least {case.rules.seeds} seeds, got {listed}"
     if case.race is not None and played != sorted(case.race.seeds):
         wanted = ", ".join(map(str, case.race.seeds))
         yield f"must be {wanted} in track {case.track}, got {listed}"
-    fixed = [r for r in case.records if r.scenario.data_seed not in (None, r.scenario.seed)]
-    if fixed:
-        got = some(r.scenario.data_seed for r in fixed)
+    if dealt := [s.data_seed for s in scenarios if s.data_seed not in (None, s.seed)]:
+        got = some(dealt)
         yield f"every seed must deal the data anew (data_seed as seed), got data_seed {got}"
 
 
@@ -175,17 +184,13 @@ def ensemble(case: Case) -> Iterator[str]:
         yield f"version {case.rules.version} must name attacks on {case.alphabet}, got none"
         return
     played = {meaning("attack", attack) for attack in case.cells}
-    missing = [typed for full, typed in case.ensemble.items() if full not in played]
-    if missing:
+    if missing := [typed for full, typed in case.ensemble.items() if full not in played]:
         yield (
             f"version {case.rules.version} asks for {', '.join(case.ensemble.values())} on "
             f"{case.alphabet}, got no record of {', '.join(missing)}"
         )
     if sum(is_clean(attack) for attack in case.cells) != 1:
         yield f"must have one clean cell, got the attacks {some(case.cells)}"
-
-
-ALWAYS = {"attack_from": 0, "attack_until": None, "attack_every": 1}
 
 
 def attacked(case: Case) -> Iterator[str]:
@@ -222,11 +227,9 @@ def fixed(field: str, case: Case) -> Iterator[str]:
     """Require of a field in the closed division what the track says, or the default."""
     if case.race is None or field in case.rules.free or field in DEALT:
         return
-    wanted = case.rules.scenario(case.race)
-    expected = _value(wanted, field)
+    expected = _value(case.rules.scenario(case.race), field)
     got = {_value(r.scenario, field) for r in case.records}
-    wrong = sorted(got - {expected}, key=str)
-    if wrong:
+    if wrong := sorted(got - {expected}, key=str):
         yield f"must be {expected!r} in track {case.track}, got {some(wrong)}"
 
 
@@ -247,3 +250,111 @@ def envelope(case: Case) -> Iterator[str]:
     if not low <= got <= high:
         why = "a broken baseline" if got < low else "a leak, or a bug"
         yield f"clean accuracy must be in [{low:g}, {high:g}], got {got:.3f}: {why}"
+
+
+def doubts(case: Case) -> Iterator[str]:
+    """Yield every flag that the runs raised, with the attacks under which they did."""
+    attacks_by_flag: dict[str, dict[str, None]] = {}
+    for record in case.records:
+        for flag in record.flags:
+            attacks_by_flag.setdefault(flag, {})[case.called(record.scenario.attack)] = None
+    for flag, attacks in attacks_by_flag.items():
+        yield f"{flag}: {'; '.join(attacks)}"
+
+
+def outdated(attacks: Iterable[str]) -> str:
+    """Return why entries that met these attacks are no worst case, or an empty text.
+
+    With the mended searches `dyn-opt`, of which every ensemble has one, got its parameter
+    ``selected``, so its text tells old searches from new ones, whatever version played them.
+
+    >>> outdated(["none", "dyn-opt:search=exact,selected=most,start=10.0"])
+    ''
+    >>> outdated(["none", "dyn-opt:search=exact,start=10.0"])[:35]
+    'played before the searches of dyn-o'
+    """
+    searches = [text for text in attacks if text.startswith("dyn-opt:") and "start=" in text]
+    return WEAKER if any("selected=" not in text for text in searches) else ""
+
+
+def weaker_attacks(case: Case) -> Iterator[str]:
+    """Warn of runs whose attacks were searched by code that is known to find weaker ones."""
+    if reason := outdated(record.scenario.attack for record in case.records):
+        yield f"{reason}; play it again"
+
+
+def harmless(case: Case) -> Iterator[str]:
+    """Warn if no attack lowers the clean accuracy, since the ensemble then says little."""
+    attacks = [mean(runs) for attack, runs in case.cells.items() if not is_clean(attack)]
+    if case.clean and attacks and min(attacks) >= mean(case.clean):
+        yield f"no attack lowers the clean accuracy of {mean(case.clean):.3f}"
+
+
+def easy(case: Case) -> Iterator[str]:
+    """Warn of a task that everybody solves (many papers have only MNIST)."""
+    if case.clean and mean(case.clean) > EASY:
+        yield f"clean accuracy above {EASY:g}: an easy task hides differences; add a harder one"
+
+
+def participation(case: Case) -> Iterator[str]:
+    """Warn if every client takes part in every round, which is a special case."""
+    if any(r.scenario.per_round == r.scenario.clients for r in case.records):
+        yield "every client takes part in every round"
+
+
+def unpriced(case: Case) -> Iterator[str]:
+    """Warn of a mechanism without a finite epsilon, which counts as none."""
+    if any(r.privacy is not None and r.privacy.epsilon is None for r in case.records):
+        yield "no finite epsilon is known: it is ranked as if it promised nothing"
+
+
+@dataclass(frozen=True)
+class RuleFinding:
+    """A rule that is broken, or a reason to doubt: what it asks, and what we got."""
+
+    rule: str
+    severity: Severity  # an ``error`` keeps an entry out
+    text: str
+
+
+Rule = Callable[[Case], Iterable[str]]  # yields a text for every breach
+# Preconditions of the other rules.
+SOUND: dict[str, Rule] = {"record": record, "one system": one_system}
+RULES: dict[str, Rule] = {
+    "code": partial(one_environment, "fedbench"),
+    "device": partial(one_environment, "device"),
+    "id": identity,
+    "name": name,
+    "track": track,
+    "data": data,
+    "seeds": seeds,
+    "paired": paired,
+    "ensemble": ensemble,
+    "attacked": attacked,
+    **{f"fixed: {field}": partial(fixed, field) for field in Scenario.model_fields},
+    "envelope": envelope,
+}
+NOTICES: dict[str, Rule] = {
+    "doubts": doubts,
+    "outdated": weaker_attacks,
+    "harmless": harmless,
+    "easy": easy,
+    "participation": participation,
+    "unpriced": unpriced,
+}
+
+
+def judge(case: Case) -> list[RuleFinding]:
+    """Return the findings of all rules in their order; if records are not sound, only those."""
+    if unsound := _findings(SOUND, "error", case):
+        return unsound
+    return _findings(RULES, "error", case) + _findings(NOTICES, "warning", case)
+
+
+def _findings(rules: dict[str, Rule], severity: Severity, case: Case) -> list[RuleFinding]:
+    return [RuleFinding(name, severity, text) for name in rules for text in rules[name](case)]
+
+
+def errors(findings: Iterable[RuleFinding]) -> list[RuleFinding]:
+    """Return the findings that keep an entry out."""
+    return [finding for finding in findings if finding.severity == "error"]

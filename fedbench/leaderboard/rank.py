@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
+from fedbench.leaderboard.build import score
 from fedbench.leaderboard.entry import AttackedCell, Entry, Interval, Score
-from fedbench.leaderboard.score import score
 from fedbench.results.pareto import pareto
 
 View = Literal["equal-rounds", "equal-bits"]
@@ -18,36 +17,25 @@ VIEWS: tuple[View, ...] = ("equal-rounds", "equal-bits")
 
 @dataclass(frozen=True)
 class Standing:
-    """An entry among those of its track.
+    """An entry among those of its track, by its score at the end or within the budget.
 
-    Args:
-        entry: The entry.
-        score: At the end, or within the budget; None if no look at the test data fits into that.
-        rank: One more than there are entries whose interval lies wholly above its own. None without
-            a score, and for a contested entry, which is nobody's rival.
-        pareto: Is no other entry as good in accuracy, bits and epsilon, and better in one of them?
-            Bits and epsilon are of the whole run, also within a budget.
+    Its rank is one more than there are entries whose interval lies wholly above its own. It is on
+    the Pareto front if no other entry is as good in accuracy, bits and epsilon, and better in one
+    of them; bits and epsilon are of the whole run, also within a budget.
     """
 
     entry: Entry
-    score: Score | None
-    rank: int | None
+    score: Score | None  # None if no look at the test data fits into the budget
+    rank: int | None  # None without a score, and if contested, which makes it nobody's rival
     pareto: bool
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The entries of a track, the best first.
-
-    Args:
-        view: After equally many rounds, or after equally many bits.
-        bits: The budget, per parameter, of a client that takes part in every round; None if rounds
-            are equal.
-        standings: By rank, then by mean; last those without a rank.
-    """
+    """The entries of a track by rank, then by mean; last those without a rank."""
 
     view: View
-    bits: float | None
+    bits: float | None  # budget per parameter of a client in every round; None: rounds are equal
     standings: list[Standing]
 
     def front(self) -> Ranking:
@@ -60,36 +48,34 @@ def ranking(
 ) -> Ranking:
     """Rank the entries of one track.
 
-    Args:
-        entries: All of them.
-        view: Whether rounds or bits are equal.
-        bits: The budget if bits are equal; by default all that the cheapest entry needs.
+    ``bits`` is the budget if bits are equal; by default all that the cheapest entry needs.
     """
     if view == "equal-rounds":
         bits = None
     elif bits is None:
         bits = min((total(e) for e in entries if e.status != "contested"), default=0.0)
     scores = [entry.score if bits is None else within(entry, bits) for entry in entries]
-    rivals = [
-        (entry, own)
-        for entry, own in zip(entries, scores, strict=True)
-        if own is not None and entry.status != "contested"
-    ]
-    best = pareto([_goods(own) for _, own in rivals], lambda i, j: _compare(rivals[i], rivals[j]))
-    front = [rivals[i][0] for i in best]
+    rivals = {
+        i: own
+        for i, own in enumerate(scores)
+        if own is not None and entries[i].status != "contested"
+    }
+    places = list(rivals)
+    goods = [_goods(own) for own in rivals.values()]
+    best = pareto(goods, lambda i, j: _compare(entries[places[i]], entries[places[j]]))
+    front = {places[i] for i in best}
     standings = []
-    for entry, own in zip(entries, scores, strict=True):
-        place = None
-        if own is not None and entry.status != "contested":
-            place = rank(own, [other for _, other in rivals])
-        standings.append(Standing(entry, own, place, any(entry is other for other in front)))
+    for i, (entry, own) in enumerate(zip(entries, scores, strict=True)):
+        rank = None
+        if i in rivals:
+            rank = 1 + sum(other.worst.low > rivals[i].worst.high for other in rivals.values())
+        standings.append(Standing(entry, own, rank, i in front))
     return Ranking(view, bits, sorted(standings, key=_order))
 
 
 def _order(standing: Standing) -> tuple[float, float, str]:
     mean = -math.inf if standing.score is None else standing.score.worst.mean
-    place = math.inf if standing.rank is None else standing.rank
-    return place, -mean, standing.entry.id
+    return standing.rank or math.inf, -mean, standing.entry.id
 
 
 def total(entry: Entry) -> float:
@@ -99,17 +85,11 @@ def total(entry: Entry) -> float:
 
 def within(entry: Entry, bits: float) -> Score | None:
     """Return the score of the last look of each cell within so many bits; None without one."""
-    return score(entry.cells, entry.score.epsilon, partial(_affordable, bits))
 
+    def affordable(cell: AttackedCell) -> Interval | None:
+        return next((p.accuracy for p in reversed(cell.curve) if p.bits <= bits), None)
 
-def _affordable(bits: float, cell: AttackedCell) -> Interval | None:
-    looks = [point.accuracy for point in cell.curve if point.bits <= bits]
-    return looks[-1] if looks else None
-
-
-def rank(own: Score, rivals: Sequence[Score]) -> int:
-    """Return one more than there are rivals whose interval lies wholly above."""
-    return 1 + sum(other.worst.low > own.worst.high for other in rivals)
+    return score(entry.cells, entry.score.epsilon, affordable)
 
 
 def _goods(own: Score) -> tuple[float, float, float]:
@@ -118,12 +98,10 @@ def _goods(own: Score) -> tuple[float, float, float]:
     return own.worst.mean, -(own.uplink_bits + own.downlink_bits), -epsilon
 
 
-def _compare(left: tuple[Entry, Score], right: tuple[Entry, Score]) -> bool:
+def _compare(left: Entry, right: Entry) -> bool:
     """Tell whether two entries compare: finite epsilons must promise the same."""
-    finite = left[1].epsilon is not None and right[1].epsilon is not None
-    return not finite or _promise(left[0]) == _promise(right[0])
-
-
-def _promise(entry: Entry) -> tuple[str, str, str, float] | None:
-    price = entry.price
-    return None if price is None else (price.unit, price.sees, price.adjacency, price.delta)
+    promises = {
+        price and (price.unit, price.sees, price.adjacency, price.delta)
+        for price in (left.price, right.price)
+    }
+    return None in (left.score.epsilon, right.score.epsilon) or len(promises) == 1

@@ -1,21 +1,25 @@
-"""Play cells of an entry again, and write the comparison into its file."""
+"""Play cells of an entry again, compare them with its records, and write that into its file."""
 
 import dataclasses
-from collections.abc import Sequence
+import hashlib
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.files import write_atomically
+from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
+from fedbench.leaderboard.build import is_clean, mean
 from fedbench.leaderboard.check import check
-from fedbench.leaderboard.entry import Entry
-from fedbench.leaderboard.reproduction import Comparison, appended, cell, reproduction
-from fedbench.leaderboard.rules import Rules, numbered, read_rules
-from fedbench.leaderboard.verdict import errors
+from fedbench.leaderboard.entry import Entry, Repeated, Reproduction, status
+from fedbench.leaderboard.entry_rules import errors
+from fedbench.leaderboard.rules import Rules, Tolerance, numbered, read_rules
+from fedbench.results.gather import shortened
 from fedbench.sweep.drive import play_each
 from fedbench.sweep.local import Options
 from fedbench.sweep.watch import Watcher
@@ -23,14 +27,7 @@ from fedbench.sweep.watch import Watcher
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """An entry that keeps the rules.
-
-    Args:
-        path: File of the entry.
-        entry: Content of the file.
-        records: Records beside it.
-        rules: Rules that it was scored under.
-    """
+    """An entry that keeps the rules that it was scored under, and the records beside its file."""
 
     path: Path
     entry: Entry
@@ -61,6 +58,73 @@ def claim(path: Path) -> Claim:
         )
     rules = read_rules(numbered(boards.find(path))[entry.rules])
     return Claim(path, entry, boards.records(path), rules)
+
+
+def order(entry: Entry) -> list[str]:
+    """Return the attacks of an entry: the worst one, the clean run, others by a hash of the id.
+
+    The hash keeps anybody from choosing which cells are played again.
+    """
+
+    def place(attack: str) -> tuple[bool, bool, str]:
+        drawn = hashlib.sha256(f"{entry.id} {attack}".encode()).hexdigest()
+        return attack != entry.score.attack, not is_clean(attack), drawn
+
+    return sorted((cell.attack for cell in entry.cells), key=place)
+
+
+def cell(entry: Entry, attack: str) -> Cell:
+    """Return the cell that is played: as described, with data dealt anew for every seed."""
+    return Cell(shortened(entry.scenario.model_copy(update={"attack": attack, "data_seed": None})))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A cell as it is claimed and as it was played again, over the same seeds."""
+
+    attack: str
+    claimed: Sequence[Record]
+    again: Sequence[Record]
+
+    def pairs(self) -> Iterator[tuple[str, float | None, float | None]]:
+        """Yield the numbers that are compared: name, claimed value, value of the run again."""
+        yield "accuracy", mean(self.claimed), mean(self.again)
+        for name in ("uplink_bits_per_parameter", "downlink_bits_per_parameter"):
+            claimed, again = (
+                statistics.fmean(getattr(r.result, name) or 0.0 for r in side)
+                for side in (self.claimed, self.again)
+            )
+            yield name, claimed, again
+        yield "epsilon", spent(self.claimed), spent(self.again)
+
+    def apart(self, tolerance: Tolerance) -> list[str]:
+        """Return the names of numbers that differ by more than the rules allow."""
+        limits = {"accuracy": tolerance.accuracy, "epsilon": tolerance.epsilon}
+        return [
+            name
+            for name, claimed, again in self.pairs()
+            if _far(claimed, again, limits.get(name, tolerance.bits), name != "accuracy")
+        ]
+
+    def repeated(self, tolerance: Tolerance) -> Repeated:
+        """Return the cell as the entry lists it."""
+        accuracy = mean(self.again)
+        difference = accuracy - mean(self.claimed)
+        agrees = not self.apart(tolerance)
+        return Repeated(attack=self.attack, accuracy=accuracy, difference=difference, agrees=agrees)
+
+
+def _far(claimed: float | None, again: float | None, limit: float, relative: bool) -> bool:
+    if claimed is None or again is None:
+        return claimed is not again
+    return abs(claimed - again) > (limit * abs(claimed) if relative else limit)
+
+
+def spent(records: Sequence[Record]) -> float | None:
+    """Return the largest epsilon; None if any is not finite, or without a mechanism."""
+    values = [r.result.epsilon for r in records]
+    finite = [x for x in values if x is not None]
+    return max(finite) if len(finite) == len(values) else None
 
 
 def again(
@@ -101,6 +165,25 @@ def guarded(options: Options, scenarios: Sequence[Scenario]) -> Options:
     texts = [(kind, getattr(s, kind)) for s in scenarios for kind in ("attack", "defense")]
     foreign = any(registry.is_foreign(kind, text) for kind, text in texts if text != "own")
     return dataclasses.replace(options, isolate=options.isolate or foreign)
+
+
+def reproduction(comparisons: Sequence[Comparison], rules: Rules) -> Reproduction:
+    """Return the reproduction that is appended to an entry."""
+    first = comparisons[0].again[0].environment
+    return Reproduction(
+        code=first.fedbench,
+        platform=first.platform,
+        device=first.device,
+        torch=first.torch,
+        seeds=[r.scenario.seed for r in comparisons[0].again],
+        cells=[each.repeated(rules.tolerance) for each in comparisons],
+    )
+
+
+def appended(entry: Entry, latest: Reproduction) -> Entry:
+    """Return the entry with one more reproduction; its id stays."""
+    every = [*entry.reproductions, latest]
+    return entry.model_copy(update={"reproductions": every, "status": status(every, entry.seeds)})
 
 
 def keep(claim: Claim, comparisons: Sequence[Comparison]) -> Entry:

@@ -2,6 +2,8 @@
 
 import hashlib
 import re
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -31,9 +33,8 @@ class _Model(BaseModel):
 class Envelope(_Model):
     """Where the accuracy of a clean run can lie, in [0, 1].
 
-    Args:
-        low: Less is a broken baseline: half of what the nearest class mean of pooled data reaches.
-        high: More is a leak or a bug: what the best of some classifiers of pooled data reaches.
+    Less than ``low``, half of what the nearest class mean of pooled data reaches, is a broken
+    baseline. More than ``high``, the best of some classifiers of pooled data, is a leak or a bug.
     """
 
     low: float = Field(ge=0)
@@ -49,12 +50,7 @@ class Envelope(_Model):
 class Track(_Model):
     """A race of the closed division: what all its entries have in common.
 
-    Args:
-        name: Of the folder; usually the data set.
-        scenario: Fields that an entry must have just so.
-        seeds: That every cell is played with.
-        data: Digest of the data set.
-        clean: Envelope of the clean run.
+    That is the fields in ``scenario``, the seeds of every cell and the digest of the ``data``.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
@@ -67,10 +63,7 @@ class Track(_Model):
 class Tolerance(_Model):
     """How far a run may be from the one that is reproduced.
 
-    Args:
-        accuracy: Of the mean over seeds, in [0, 1].
-        bits: Relative.
-        epsilon: Relative.
+    The difference of the mean accuracies is in [0, 1], those of bits and epsilon are relative.
     """
 
     accuracy: float = Field(ge=0)
@@ -79,17 +72,11 @@ class Tolerance(_Model):
 
 
 class Rules(_Model):
-    """One version of the rules.
+    """One version of the rules, from 1 on; ``seeds`` is the least number of paired seeds.
 
-    Args:
-        version: From 1 on.
-        seeds: The least number of paired seeds; an interval needs two.
-        confidence: Of every interval.
-        free: Fields of a scenario that entries of the closed division choose; those that neither
-            `free` nor a track names must be the default.
-        ensemble: Of each alphabet, the attacks that an entry must have withstood, as typed.
-        tolerance: Of `fedbench leaderboard reproduce`.
-        track: The races of the closed division.
+    Entries of the closed division choose the ``free`` fields of a scenario; those that neither
+    ``free`` nor a track names must be the default. ``ensemble`` has the attacks on each alphabet
+    that an entry must have withstood, as typed.
     """
 
     version: int = Field(ge=1)
@@ -109,6 +96,13 @@ class Rules(_Model):
         return Scenario.of(**track.scenario)
 
 
+def first_wrong(error: ValidationError) -> str:
+    """Describe the first field that a model refuses."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"])) or "file"
+    return f"{where}: {first['msg'].lower()}"
+
+
 def read_rules(path: Path) -> Rules:
     """Read one version of the rules from its file.
 
@@ -119,9 +113,7 @@ def read_rules(path: Path) -> Rules:
     try:
         rules = Rules.model_validate(read_toml(path, LARGEST))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: {where}: {first['msg'].lower()}") from error
+        raise ConfigError(f"{path}: {first_wrong(error)}") from error
     for track in rules.track:
         rules.scenario(track)
     if path.stem != str(rules.version):
@@ -155,9 +147,7 @@ def newest(board: Path) -> Rules:
 def versions(board: Path, broken: dict[Path, str] | None = None) -> dict[int, Rules]:
     """Return every version of a board that can be read, the oldest first.
 
-    Args:
-        board: The folder.
-        broken: Takes the error of every other file of rules; None: the first one is raised.
+    ``broken`` takes the error of every other file of rules; without it the first one is raised.
 
     Raises:
         ConfigError: there is none.
@@ -195,3 +185,39 @@ def changed(board: Path) -> dict[Path, str]:
                 f"{digest[:12]}...; write a new version, or say --own-rules on a board of your own"
             )
     return wrong
+
+
+def growth(versions: dict[int, Rules]) -> dict[int, list[str]]:
+    """Return, by version, the demands of the version before that it has dropped, if any."""
+    pairs = {new.version: list(losses(old, new)) for old, new in pairwise(versions.values())}
+    return {version: lost for version, lost in pairs.items() if lost}
+
+
+def losses(old: Rules, new: Rules) -> Iterator[str]:
+    """Yield every change that would let an entry in that the version before kept out."""
+    before = f"as in version {old.version}"
+    if new.version != old.version + 1:
+        yield f"version must be {old.version + 1}, got {new.version}"
+    if new.seeds < old.seeds:
+        yield f"seeds must be at least {old.seeds} {before}, got {new.seeds}"
+    if new.confidence != old.confidence:
+        yield f"confidence must be {old.confidence} {before}, got {new.confidence}"
+    if freed := set(new.free) - set(old.free):
+        yield f"free must not have {', '.join(sorted(freed))}, {before}"
+    for name, limit in old.tolerance:
+        if (got := getattr(new.tolerance, name)) > limit:
+            yield f"tolerance.{name} must be at most {limit} {before}, got {got}"
+    for alphabet, attacks in old.ensemble.items():
+        newer = new.ensemble.get(alphabet, ())
+        if missing := [attack for attack in attacks if attack not in newer]:
+            yield f"ensemble.{alphabet} must have {', '.join(missing)} {before}"
+    for track in old.track:
+        now = new.named(track.name)
+        if now is None:
+            yield f"track {track.name} must be there {before}"
+            continue
+        for name in ("scenario", "seeds", "data"):
+            if getattr(now, name) != getattr(track, name):
+                yield f"track {track.name} must have the {name} that it has in {old.version}"
+        if now.clean.low < track.clean.low or now.clean.high > track.clean.high:
+            yield f"track {track.name} must have an envelope within that of {old.version}"

@@ -1,4 +1,4 @@
-"""Submit records to a board: they get a place on it, or all the rules that they break."""
+"""The way onto a board: the sweep that a system must play, and the submission of its records."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from pydantic import ValidationError
 
 from fedbench.core.errors import ConfigError
@@ -13,28 +14,52 @@ from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import Case, alphabet, build, meaning
 from fedbench.leaderboard.entry import Entry, Statement
+from fedbench.leaderboard.entry_rules import RuleFinding, errors, judge
 from fedbench.leaderboard.rules import Division, Rules, newest
-from fedbench.leaderboard.verdict import RuleFinding, errors, judge
 from fedbench.results.gather import ARCHIVE
+from fedbench.sweep.plan import Plan
+
+
+def plan(rules: Rules, track: str, system: Mapping[str, Any]) -> str:
+    """Return a file for `fedbench sweep` with the mandatory cells of a system and no others.
+
+    ``system`` has the fields that entries choose: ``protocol``, and those that are not by default.
+
+    Raises:
+        ConfigError: no such track, or a system that cannot be played.
+    """
+    race = rules.named(track)
+    if race is None:
+        names = ", ".join(each.name for each in rules.track)
+        raise ConfigError(f"--track must be one of {names}, got {track!r}")
+    sends = alphabet(system["protocol"])
+    attacks = rules.ensemble.get(sends)
+    if attacks is None:
+        raise ConfigError(
+            f"version {rules.version} must name attacks on {sends}, which {system['protocol']} "
+            "sends, got none; add them in a new version of the rules"
+        )
+    table = {
+        "title": f"Leaderboard, closed division, {track}, rules {rules.version}",
+        "seeds": list(race.seeds),
+        "scenario": dict(race.scenario),
+        "grid": [{**system, "attack": list(attacks)}],
+    }
+    _, skipped = Plan.of(table, "plan").cells()
+    if skipped:
+        raise ConfigError(f"every mandatory attack must fit, got {skipped[0].reason}")
+    return tomli_w.dumps(table)
 
 
 @dataclass(frozen=True)
 class Submission:
-    """Outcome of a submission.
-
-    Args:
-        board: Folder of the board.
-        records: Records of the entry.
-        findings: Broken rules and doubts.
-        entry: The entry; None if a rule is broken.
-        older: Entries of the same system, which it replaces.
-    """
+    """Outcome of a submission to the board in a folder."""
 
     board: Path
     records: Sequence[Record]
-    findings: list[RuleFinding]
-    entry: Entry | None
-    older: list[Path]
+    findings: list[RuleFinding]  # broken rules and doubts
+    entry: Entry | None  # None if a rule is broken
+    older: list[Path]  # entries of the same system, which it replaces
 
     def write(self) -> Path:
         """Write the entry onto the board, and remove the entries that it replaces."""
@@ -57,15 +82,10 @@ def submit(
     track: str | None = None,
     replace: bool = False,
 ) -> Submission:
-    """Judge records by the newest rules of a board; nothing is written.
+    """Judge records of one system by the newest rules of a board; nothing is written.
 
-    Args:
-        records: Of one system.
-        statement: Fields of `Statement`.
-        board: The folder.
-        division: ``closed`` or ``open``.
-        track: Name of the track; None for the one that the records are of.
-        replace: Whether to take the place of an entry of the same system.
+    ``statement`` has the fields of `Statement`. Without a track it is the one that the records are
+    of. With ``replace`` they take the place of an entry of the same system.
 
     Raises:
         ConfigError: no board, or the records' protocol is not installed.
@@ -117,11 +137,8 @@ def infer(records: Sequence[Record], rules: Rules, division: Division) -> str:
     """Return the track of the records' data set; of several the one whose rules they miss least."""
     dataset = records[0].scenario.dataset
     full = meaning("dataset", dataset)
-    fitting = [
-        track.name
-        for track in rules.track
-        if meaning("dataset", rules.scenario(track).dataset) == full
-    ]
+    datasets = {track.name: rules.scenario(track).dataset for track in rules.track}
+    fitting = [name for name, text in datasets.items() if meaning("dataset", text) == full]
     if division == "open" or not fitting:
         return dataset.partition(":")[0]
     missed = {name: judge(Case(records, rules, division, name, "")) for name in fitting}

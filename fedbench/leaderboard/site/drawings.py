@@ -13,7 +13,7 @@ from markupsafe import Markup
 from fedbench.figures.bits import draw_front, front, log_bits, steps
 from fedbench.figures.labels import place_labels
 from fedbench.figures.style import BAR, COLOURS, FAINT, INK, RULE, WORST, Mark, rendered, styled
-from fedbench.leaderboard.score import is_clean
+from fedbench.leaderboard.build import is_clean
 from fedbench.leaderboard.site import words
 
 if TYPE_CHECKING:

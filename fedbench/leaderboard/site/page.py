@@ -15,7 +15,6 @@ from urllib.parse import quote
 from fedbench.core.files import write_atomically
 from fedbench.leaderboard.board import STEM, archive, place, races
 from fedbench.leaderboard.entry import Entry
-from fedbench.leaderboard.reproduction import coverage
 from fedbench.leaderboard.rules import newest
 from fedbench.leaderboard.site import words
 from fedbench.leaderboard.site.drawings import curves, scatter
@@ -137,7 +136,7 @@ def environment() -> Environment:
     )
     for texts in (numbers, words):
         templates.filters.update(inspect.getmembers(texts, inspect.isfunction))
-    templates.filters.update(scatter=scatter, curves=curves, coverage=coverage)
+    templates.filters.update(scatter=scatter, curves=curves)
     return templates
 
 

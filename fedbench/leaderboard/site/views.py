@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fedbench.core.errors import ConfigError
-from fedbench.leaderboard.board import STEM, Race
+from fedbench.leaderboard.board import Race
 from fedbench.leaderboard.entry import Entry, Interval, Score
 from fedbench.leaderboard.rank import VIEWS, Ranking, Standing, ranking
 from fedbench.leaderboard.rules import Rules
@@ -16,32 +15,12 @@ ENTRIES: Final = "entries"  # the folder of their pages
 HEADS = {"equal-rounds": "Equal rounds", "equal-bits": "Equal bits"}
 
 
-def stem(entry: Entry) -> str:
-    """Return the name of an entry's file without the ending.
-
-    Raises:
-        ConfigError: a file of that name would lie elsewhere.
-    """
-    name = entry.file_name.removesuffix(".json")
-    if not STEM.fullmatch(name):
-        raise ConfigError(
-            f"the protocol of entry {entry.id} must be named by a-z, 0-9 and hyphens, got "
-            f"{entry.protocol!r}; run fedbench leaderboard check"
-        )
-    return name
-
-
 @dataclass(frozen=True)
 class BoardRow:
-    """A row of a table, and a point of a drawing.
-
-    Args:
-        standing: Standing of the entry.
-        shared: Whether others have its rank too.
-    """
+    """A row of a table, and a point of a drawing."""
 
     standing: Standing
-    shared: bool
+    shared: bool  # whether others have its rank too
 
     @property
     def entry(self) -> Entry:
@@ -56,7 +35,7 @@ class BoardRow:
     @property
     def key(self) -> str:
         """Name of its file, unlike that of any other entry."""
-        return stem(self.entry)
+        return self.entry.file_name.removesuffix(".json")
 
     @property
     def href(self) -> str:
@@ -126,18 +105,11 @@ class RankedView:
 
 @dataclass(frozen=True)
 class RaceSection:
-    """Entries that are compared with each other.
-
-    Args:
-        division: ``closed`` or ``open``.
-        track: Name of the track.
-        facts: Sentence about what all entries have in common.
-        views: Rankings of the entries.
-    """
+    """Entries that are compared with each other, ranked in every view."""
 
     division: str
     track: str
-    facts: str
+    facts: str  # sentence about what all entries have in common
     views: list[RankedView]
 
     @property
@@ -160,6 +132,4 @@ def section(race: Race, entries: Sequence[Entry], newest: Rules) -> RaceSection:
     division, track = race
     fixed = newest.named(track) if division == "closed" else None
     facts = words.ANYTHING if fixed is None else words.task(newest.scenario(fixed))
-    return RaceSection(
-        division, track, facts, [RankedView(ranking(entries, view)) for view in VIEWS]
-    )
+    return RaceSection(division, track, facts, [RankedView(ranking(entries, v)) for v in VIEWS])

@@ -8,10 +8,10 @@ from typing import Any
 from fedbench.core import registry
 from fedbench.core.errors import FedbenchError
 from fedbench.experiment.scenario import Scenario
+from fedbench.leaderboard.build import is_clean
 from fedbench.leaderboard.entry import Entry, Interval, Price
-from fedbench.leaderboard.notices import outdated
+from fedbench.leaderboard.entry_rules import outdated
 from fedbench.leaderboard.rank import Ranking
-from fedbench.leaderboard.score import is_clean
 from fedbench.results.gather import Played, shortened
 from fedbench.tables.numbers import NONE, bits, counted, nats, percent
 

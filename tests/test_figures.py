@@ -23,9 +23,8 @@ from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.figures import bits, epsilon, heatmap, impact, layout, rounds, style, systems
-from fedbench.figures.kinds import KINDS
+from fedbench.figures.kinds import KINDS, Sketch, bar, scale, spark
 from fedbench.figures.labels import place_labels
-from fedbench.figures.sketches import Sketch, bar, scale, spark
 from fedbench.results import summary
 
 if TYPE_CHECKING:

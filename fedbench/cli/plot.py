@@ -38,7 +38,7 @@ def plot(
         terminal: Draw sketches in characters, and write no files.
     """
     from fedbench.figures.kinds import KINDS
-    from fedbench.figures.sketches import Sketch
+    from fedbench.figures.kinds import Sketch
     from fedbench.figures.style import FORMATS, save
     from fedbench.results.gather import cells_of, gather
     from fedbench.results.summary import rows

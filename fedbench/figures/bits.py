@@ -26,23 +26,14 @@ HEIGHT = 4.6  # inches of the panel
 
 @dataclass(frozen=True)
 class SystemPoint:
-    """A system in the figure; accuracies in percent.
-
-    Args:
-        system: The system.
-        bits: Bits up and down, per parameter, message and round.
-        accuracy: Accuracy in the worst case, or clean if nobody attacks.
-        low: Lower end of its interval; ``accuracy`` if there is none.
-        high: Upper end, likewise.
-        clean: Accuracy without attack, if that is another number.
-    """
+    """A system in the figure; accuracies in percent."""
 
     system: SystemRows
-    bits: float
-    accuracy: float
-    low: float
+    bits: float  # up and down, per parameter, message and round
+    accuracy: float  # in the worst case, or clean if nobody attacks
+    low: float  # end of its interval; `accuracy` if there is none
     high: float
-    clean: float | None
+    clean: float | None  # without attack, if that is another number
 
     @property
     def spot(self) -> tuple[float, float]:
@@ -95,28 +86,23 @@ def compose(rows: Sequence[Row]) -> Figure:
         sheet = page(words, keys)
         _draw(sheet.panels[0], shown, best)
         sheet.fit(HEIGHT)
-        names = [
-            Label(point.spot, "\n".join(wrap(point.system.name, 1.9, 8.5)), i in best)
-            for i, point in enumerate(shown)
-        ]
+        names = {i: "\n".join(wrap(p.system.name, 1.9, 8.5)) for i, p in enumerate(shown)}
         if _write(sheet.panels[0], names, shown, best):
             return sheet.figure
     listed = [f"{i + 1} {_listed(point)}" for i, point in enumerate(shown)]
     sheet = page(replace(words, caption="\n".join([caption, *listed])), keys)
     _draw(sheet.panels[0], shown, best)
     sheet.fit(HEIGHT)
-    _write(sheet.panels[0], _numbers(sheet.panels[0], shown, best), shown, best)
+    _write(sheet.panels[0], _numbers(sheet.panels[0], shown), shown, best)
     return sheet.figure
 
 
 def _listed(point: SystemPoint) -> str:
     """Say below the figure what a number in it stands for."""
-    worst = point.system.worst
-    clean = point.system.clean
     text = point.system.name
-    if worst:
+    if worst := point.system.worst:
         text += f", {percent(worst.accuracy)} % under {worst.cell.attack}"
-    if clean:
+    if clean := point.system.clean:
         text += f", {percent(clean.accuracy)} % without attack"
     return f"{text}, {bits(point.bits)} bits"
 
@@ -158,11 +144,8 @@ def log_bits(axes: Axes) -> None:
 
 def draw_front(axes: Axes, corners: Sequence[tuple[float, float]], **look: Any) -> None:
     """Draw the accuracy that so many bits can buy, as steps to the right end of the panel."""
-    xs, ys = zip(*corners, strict=True)
-    end = axes.get_xlim()[1]
-    axes.step(
-        [*xs, end], [*ys, ys[-1]], where="post", **{"color": COLOURS[0], "zorder": 2.7, **look}
-    )
+    xs, ys = zip(*corners, (axes.get_xlim()[1], corners[-1][1]), strict=True)
+    axes.step(xs, ys, where="post", **{"color": COLOURS[0], "zorder": 2.7, **look})
 
 
 def steps(corners: Sequence[tuple[float, float]], end: float) -> list[Any]:
@@ -174,51 +157,30 @@ def steps(corners: Sequence[tuple[float, float]], end: float) -> list[Any]:
     return out
 
 
-@dataclass(frozen=True)
-class Label:
-    """Text beside a point.
-
-    Args:
-        spot: The point, in bits and percent.
-        text: The text, in lines.
-        bold: Whether it is on the front.
-    """
-
-    spot: tuple[float, float]
-    text: str
-    bold: bool
-
-
 def _write(
-    axes: Axes, labels: Sequence[Label], shown: Sequence[SystemPoint], best: Sequence[int]
+    axes: Axes, texts: dict[int, str], shown: Sequence[SystemPoint], best: Sequence[int]
 ) -> bool:
-    """Write the labels; return False, and write none, if one of them has no room."""
+    """Write texts at some points; return False, and write none, if one of them has no room."""
     obstacles = steps([shown[i].spot for i in best], axes.get_xlim()[1])
     for point in shown:
         heights = [y for y in (point.low, point.high, point.clean) if y is not None]
         obstacles.append(((point.bits, min(heights)), (point.bits, max(heights))))
-    looks: list[dict[str, Any]] = [
-        {"fontsize": 8.5, "fontweight": "bold" if label.bold else "normal"} for label in labels
-    ]
-    spots = [label.spot for label in labels]
-    placed = place_labels(axes, spots, [label.text for label in labels], obstacles, looks)
+    looks = [{"fontsize": 8.5, "fontweight": "bold" if i in best else "normal"} for i in texts]
+    spots = [shown[i].spot for i in texts]
+    placed = place_labels(axes, spots, list(texts.values()), obstacles, looks)
     if None in placed:
         for text in filter(None, placed):
             text.remove()
     return None not in placed
 
 
-def _numbers(axes: Axes, shown: Sequence[SystemPoint], best: Sequence[int]) -> list[Label]:
-    """Return the numbers of the list as labels; points that lie on each other share one label."""
+def _numbers(axes: Axes, shown: Sequence[SystemPoint]) -> dict[int, str]:
+    """Return the numbers of the list by point; points that lie on each other share one label."""
     groups: dict[tuple[int, int], list[int]] = {}
     for i, point in enumerate(shown):
         x, y = axes.transData.transform(point.spot) / axes.figure.dpi  # inches
         groups.setdefault((round(x / 0.06), round(y / 0.06)), []).append(i)
-    return [
-        Label(
-            shown[group[0]].spot,
-            "\n".join(wrap(", ".join(str(i + 1) for i in group), 1.0, 8.5)),
-            group[0] in best,
-        )
+    return {
+        group[0]: "\n".join(wrap(", ".join(str(i + 1) for i in group), 1.0, 8.5))
         for group in groups.values()
-    ]
+    }

@@ -11,15 +11,7 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.figures.layout import Words, fit_multiples, multiples
 from fedbench.figures.style import INK, SHADE, Mark, decades, sign, styled
-from fedbench.figures.systems import (
-    SystemRows,
-    ends,
-    setting,
-    sureness,
-    systems,
-    tens,
-    varied,
-)
+from fedbench.figures.systems import SystemRows, ends, setting, sureness, systems, tens, varied
 from fedbench.tables import columns
 
 if TYPE_CHECKING:
@@ -34,19 +26,22 @@ STRIP = 0.16  # width of such a place, as a share of the width of the numbers
 
 @dataclass(frozen=True)
 class NoiseLine:
-    """One mechanism with one defense, over its noise.
+    """One mechanism with one defense, over its noise, and all marks of its panel."""
 
-    Args:
-        panel: Protocol.
-        name: Mechanism, defense and varied fields.
-        systems: Systems, one for every noise.
-        bare: The same system without a mechanism, if it was played.
-    """
+    panel: str  # protocol
+    name: str  # mechanism, defense and varied fields
+    systems: list[SystemRows]  # one for every noise
+    bare: SystemRows | None  # the same system without a mechanism, if it was played
 
-    panel: str
-    name: str
-    systems: list[SystemRows]
-    bare: SystemRows | None
+    @property
+    def marks(self) -> list[tuple[float | str, Row]]:
+        """The clean row and the worst row of every system, each with its epsilon or strip."""
+        placed: list[tuple[float | str, SystemRows]] = []
+        for system in self.systems:
+            epsilon = system.cost["epsilon"]
+            placed.append((STRIPS[0] if epsilon is None else epsilon, system))
+        placed += [(STRIPS[1], self.bare)] if self.bare else []
+        return [(place, row) for place, system in placed for row in system.ends]
 
 
 def lines(rows: Sequence[Row]) -> list[NoiseLine]:
@@ -105,9 +100,9 @@ def compose(rows: Sequence[Row]) -> Figure:
     for axes, name in zip(sheet.panels, names, strict=False):
         here = [line for line in drawn if line.panel == name]
         _dress(axes, places)
-        for slot, line in enumerate(here):
-            _draw(axes, line, Mark("", *looks[line.name]), places, (slot + 1) / (len(here) + 1))
-    shown = [row for line in drawn for _, row in _marks(line)]
+        for slot, line in enumerate(here, 1):
+            _draw(axes, line, Mark("", *looks[line.name]), places, slot / (len(here) + 1))
+    shown = [row for line in drawn for _, row in line.marks]
     heights = [x for row in shown for x in (row.accuracy, *(ends(row) or ()))]
     sheet.panels[0].set_ylim(tens(heights))
     return fit_multiples(sheet)
@@ -115,35 +110,19 @@ def compose(rows: Sequence[Row]) -> Figure:
 
 def _covered(drawn: Sequence[NoiseLine]) -> str:
     """Say what the epsilons promise, if all promise the same."""
-    guarantees = [system.cost.privacy for line in drawn for system in line.systems]
     claims = {
-        f"at δ = {claim.delta:g}, per {claim.unit}, {claim.adjacency}, before who sees the "
-        f"{columns.SEEN[claim.sees]}"
-        for claim in guarantees
-        if claim is not None
+        f"ε at δ = {claim.delta:g}, per {claim.unit}, {claim.adjacency}, before who sees the "
+        f"{columns.SEEN[claim.sees]}."
+        for line in drawn
+        for system in line.systems
+        if (claim := system.cost.privacy) is not None
     }
-    return (
-        f"ε {claims.pop() if len(claims) == 1 else 'of guarantees that differ in what they cover'}."
-    )
-
-
-def _marks(line: NoiseLine) -> list[tuple[float | str, Row]]:
-    """Return the clean row and the worst row of every system, each with its epsilon or strip."""
-    marks: list[tuple[float | str, Row]] = []
-    for system in line.systems:
-        epsilon = system.cost["epsilon"]
-        marks += [(STRIPS[0] if epsilon is None else epsilon, row) for row in _both(system)]
-    return marks + ([(STRIPS[1], row) for row in _both(line.bare)] if line.bare else [])
-
-
-def _both(system: SystemRows) -> list[Row]:
-    """Return the clean row and the worst row, as far as they exist."""
-    return [row for row in (system.clean, system.worst) if row] or system.rows[:1]
+    return claims.pop() if len(claims) == 1 else "ε of guarantees that differ in what they cover."
 
 
 def _places(drawn: Sequence[NoiseLine]) -> dict[str, tuple[float, float]]:
     """Return the ends of the axis of powers of ten, and of each strip that holds something."""
-    used = {place for line in drawn for place, _ in _marks(line)}
+    used = {place for line in drawn for place, _ in line.marks}
     powers = [_power(epsilon) for epsilon in used if isinstance(epsilon, float)]
     air = max(0.04 * (max(powers) - min(powers)), 0.1)
     low = min(powers) - air
@@ -177,15 +156,11 @@ def _dress(axes: Axes, places: dict[str, tuple[float, float]]) -> None:
 
 
 def _draw(
-    axes: Axes,
-    line: NoiseLine,
-    key: Mark,
-    places: dict[str, tuple[float, float]],
-    slot: float,
+    axes: Axes, line: NoiseLine, key: Mark, places: dict[str, tuple[float, float]], slot: float
 ) -> None:
     """Draw the worst cases as a line and the clean runs as a dashed one; alone in the strips."""
     connected: dict[bool, list[tuple[float, float]]] = {}
-    for place, row in _marks(line):
+    for place, row in line.marks:
         clean = row.cell.clean
         y = 100 * row.accuracy
         if isinstance(place, float):

@@ -28,15 +28,10 @@ MISSING = "#ededed"
 
 @dataclass(frozen=True)
 class Map:
-    """Accuracies of one protocol.
-
-    Args:
-        name: Protocol, mechanism and varied fields.
-        defenses: Rows by attack, of each defense.
-    """
+    """Accuracies of one protocol, with its mechanism and varied fields."""
 
     name: str
-    defenses: dict[str, dict[str, Row]]
+    defenses: dict[str, dict[str, Row]]  # rows by attack, of each defense
 
     def at(self, defense: str, column: str) -> Row | None:
         """Return the row in a cell: under an attack, or in the worst case."""
@@ -111,27 +106,18 @@ def _draw(axes: Axes, drawn: Map, heads: Sequence[str], names: dict[str, list[st
         for i, head in enumerate(heads):
             row = drawn.at(rule, head)
             x = _x(i, len(heads))
-            colour = face(row.accuracy) if row else MISSING
-            hatch = None if row else "////"
-            tile: dict[str, Any] = {"edgecolor": "white", "linewidth": 1.0}
-            axes.add_patch(Rectangle((x - 0.5, y), 1, 1, facecolor=colour, hatch=hatch, **tile))
-            axes.text(
-                x,
-                y + 0.5,
-                percent(row.accuracy) if row else NONE,
-                ha="center",
-                va="center",
-                color=on(colour) if row else FAINT,
-                fontsize=8 if row else 7,
-            )
+            tile: dict[str, Any] = {"facecolor": MISSING, "hatch": "////"}
+            look: dict[str, Any] = {"color": FAINT, "fontsize": 7}
+            if row is not None:
+                tile = {"facecolor": face(row.accuracy)}
+                look = {"color": on(tile["facecolor"]), "fontsize": 8}
+            axes.add_patch(Rectangle((x - 0.5, y), 1, 1, edgecolor="white", linewidth=1.0, **tile))
+            text = percent(row.accuracy) if row else NONE
+            axes.text(x, y + 0.5, text, ha="center", va="center", **look)
             if row is not None and row.worst and head != WORST_CASE:
+                frame: dict[str, Any] = {"fill": False, "zorder": 3}
                 for edge, thick in (("white", 4.0), (WORST, 2.2)):
-                    frame: dict[str, Any] = {
-                        "fill": False,
-                        "edgecolor": edge,
-                        "linewidth": thick,
-                        "zorder": 3,
-                    }
+                    frame |= {"edgecolor": edge, "linewidth": thick}
                     axes.add_patch(Rectangle((x - 0.46, y + 0.06), 0.92, 0.88, **frame))
 
 

@@ -26,7 +26,7 @@ def bars(system: SystemRows) -> list[Lane]:
         if points := [100 * lost for lost in row.impacts()]:
             mean = statistics.fmean(points)
             bounds = interval(points)
-            ends = None if bounds is None else (max(bounds[0], -100.0), min(bounds[1], 100.0))
+            ends = bounds and (max(bounds[0], -100.0), min(bounds[1], 100.0))
             lanes.append(Lane(row.cell.attack, mean, percent(mean / 100), ends, row.worst))
     return lanes
 
@@ -42,10 +42,7 @@ def compose(rows: Sequence[Row]) -> Figure:
     by_system = {system.name: bars(system) for system in systems(rows)}
     groups = stacked({name: lanes for name, lanes in by_system.items() if lanes})
     drawn = [lane for group in groups for lane in group.lanes]
-    looks = {
-        False: Mark("an attack", BAR, "s"),
-        True: Mark("the worst of its system", WORST, "s"),
-    }
+    looks = {False: Mark("an attack", BAR, "s"), True: Mark("the worst of its system", WORST, "s")}
     keys = [key for worst, key in looks.items() if any(lane.worst == worst for lane in drawn)]
     counts = [count for row in rows if (count := len(row.impacts()))]
     caption = "Clean minus attacked accuracy on the benign clients' pooled test data, last round. "

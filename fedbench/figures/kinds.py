@@ -1,38 +1,246 @@
-"""Kinds of figures that ``fedbench plot`` draws, by name."""
+"""Kinds of figures of ``fedbench plot``: as pictures, and as sketches in characters.
+
+Sketches are for a terminal at the other end of an ssh session.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table as RichTable
+from rich.text import Text
+
 from fedbench.figures import bits, epsilon, heatmap, impact, rounds
+from fedbench.figures.heatmap import WORST_CASE
+from fedbench.figures.systems import SystemRows, attacks, setting, systems
+from fedbench.tables import columns, numbers
+from fedbench.tables.numbers import NONE, percent
+from fedbench.tables.table import Line, Table
+from fedbench.tables.terminal import FIRST, cell, grid, legible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedbench.results.summary import Row
 
+BLOCKS = "▁▂▃▄▅▆▇█"
+DIGITS = "0123456789"
+LONGEST, SHORTEST = 40, 8  # characters of a bar
+NARROWEST, WIDEST = 8, 19  # characters of a column of a heat map
+ARROW = columns.WORST.split()[0]
+
+
+def bar(share: float, width: int, plain: bool) -> str:
+    """Return a bar of ``width`` characters, filled as far as the share says.
+
+    >>> bar(0.5, 8, False), bar(-0.1, 8, True)
+    ('████░░░░', '........')
+    """
+    full, track = "#." if plain else "█░"
+    filled = round(min(max(share, 0.0), 1.0) * width)
+    return full * filled + track * (width - filled)
+
+
+def scale(width: int) -> str:
+    """Return the numbers that stand above a bar.
+
+    >>> scale(12)
+    '0    50  100'
+    """
+    left = (width - 2) // 2 - 1
+    return "0" + " " * left + "50" + " " * (width - 6 - left) + "100"
+
+
+def spark(shares: Sequence[float], width: int, plain: bool) -> str:
+    """Return a sign per share, at most ``width`` of them; digits are tens of percent.
+
+    >>> spark([0.0, 0.55, 1.0], 8, False), spark([0.0, 0.55, 1.0], 8, True)
+    ('▁▅█', '059')
+    """
+    signs = DIGITS if plain else BLOCKS
+    if len(shares) > width:  # the last one is always there
+        shares = [shares[round(i * (len(shares) - 1) / (width - 1))] for i in range(width)]
+    return "".join(signs[min(int(share * len(signs)), len(signs) - 1)] for share in shares)
+
+
+def _room(options: ConsoleOptions, taken: int) -> int:
+    """Return the characters for a bar beside names and numbers."""
+    return min(max(options.max_width - FIRST - taken, SHORTEST), LONGEST)
+
+
+def _label(row: Row) -> str:
+    return "none (clean)" if row.cell.clean else f"{row.cell.attack} {columns.mark(row)}".rstrip()
+
+
+def _both(system: SystemRows) -> list[str]:
+    """Return the accuracy without attack and in the worst case."""
+    return [percent(row.accuracy) if row else NONE for row in (system.clean, system.worst)]
+
+
+def _grouped(
+    groups: dict[str, list[Line]], heads: Sequence[str], options: ConsoleOptions
+) -> RichTable:
+    """Return a table with the name of every group above its lines."""
+    body = []
+    for name, members in groups.items():
+        body += [Line([name, *[""] * (len(heads) - 1)], title=True), *members]
+    return grid(Table.of(heads, body), options)
+
+
+def _rounds(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
+    plain = options.ascii_only
+    width = _room(options, 10)
+    groups: dict[str, list[Line]] = {}
+    for system in systems(rows):
+        for row in system.rows:
+            drawn = spark([point.mean for point in rounds.curve(row)], width, plain)
+            line = Line([_label(row), drawn, percent(row.accuracy)], row.worst)
+            groups.setdefault(system.name, []).append(line)
+    yield _grouped(groups, ("system\n  attack", "\nrounds", "last\n%"), options)
+    signs = "A digit is tens of percent" if plain else f"{BLOCKS[0]} is 0 %, {BLOCKS[-1]} is 100 %"
+    yield Text(f"\n{signs}; the last sign is the last round.")
+
+
+def _impact(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
+    width = _room(options, 10)
+    groups: dict[str, list[Line]] = {}
+    for system in systems(rows):
+        for lane in impact.bars(system):
+            label = lane.label
+            if lane.worst and system.worst:
+                label += f" {columns.mark(system.worst)}"
+            drawn = bar(lane.value / 100, width, options.ascii_only)
+            groups.setdefault(system.name, []).append(Line([label, drawn, lane.text], lane.worst))
+    yield _grouped(groups, ("system\n  attack", f"\n{scale(width)}", "points\nlost"), options)
+
+
+def _bits(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
+    width = _room(options, 28)
+    shown = sorted(bits.points(rows), key=lambda point: (point.bits, -point.accuracy))
+    best = bits.front([point.spot for point in shown])
+    body = []
+    for i, point in enumerate(shown):
+        drawn = bar(point.accuracy / 100, width, options.ascii_only)
+        texts = [point.system.name, numbers.bits(point.bits), *_both(point.system)]
+        body.append(Line([*texts, drawn, "*" if i in best else ""]))
+    heads = ("\nsystem", "\nbits", "clean\n%", "worst\n%", f"\n{scale(width)}", "")
+    yield grid(Table.of(heads, body), options)
+    yield Text("\nBits up and down, per parameter. *: nobody is better in both.")
+
+
+def _epsilon(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
+    width = _room(options, 18)
+    groups: dict[str, list[Line]] = {}
+    for line in epsilon.lines(rows):
+        finite = [system for system in line.systems if system.cost["epsilon"] is not None]
+        finite.sort(key=lambda system: system.cost["epsilon"] or 0.0)
+        labelled = [(columns.epsilon(system.cost), system) for system in finite]
+        labelled += [(epsilon.STRIPS[0], system) for system in line.systems if system not in finite]
+        labelled += [(epsilon.STRIPS[1], line.bare)] if line.bare else []
+        for label, system in labelled:
+            drawn = bar(system.shown.accuracy, width, options.ascii_only)
+            members = groups.setdefault(f"{line.panel} + {line.name}", [])
+            members.append(Line([label, *_both(system), drawn]))
+    heads = ("system\n  ε", "clean\n%", "worst\n%", f"\n{scale(width)}")
+    yield _grouped(groups, heads, options)
+
+
+def _pieces(attack: str) -> list[str]:
+    """Split the name of an attack where a line may end."""
+    return re.findall(r"[^\s,:]+[,:]?", heatmap.spelled(attack))
+
+
+def _heatmap(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
+    drawn = heatmap.maps(rows)
+    heads = [*attacks(rows), WORST_CASE]
+    longest = max(len(piece) for attack in heads for piece in _pieces(attack))
+    column = min(max(longest, NARROWEST), WIDEST)
+    names = min(max(len(rule) for each in drawn for rule in each.defenses), FIRST)
+    abreast = max((options.max_width - names) // (column + 1), 1)
+    for each in drawn:
+        yield cell(each.name.replace(",", ", "), options, "bold")
+        for first in range(0, len(heads), abreast):
+            yield _map(each, heads[first : first + abreast], names, column, options)
+            yield ""
+    yield Text(legible(f"{ARROW}: the worst of its row, in percent", options))
+
+
+def _map(
+    drawn: heatmap.Map, heads: Sequence[str], names: int, column: int, options: ConsoleOptions
+) -> RichTable:
+    table = RichTable(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column(width=names, overflow="fold")
+    for attack in heads:
+        head = cell(" ".join(_pieces(attack)), options)
+        table.add_column(head, justify="right", width=column, overflow="fold")
+    for rule in drawn.defenses:
+        shares = [_share(drawn.at(rule, head), options, head != WORST_CASE) for head in heads]
+        table.add_row(cell(rule.replace(",", ", "), options), *shares)
+    return table
+
+
+def _share(row: Row | None, options: ConsoleOptions, marked: bool) -> Text:
+    if row is None:
+        return Text(NONE, style="dim")
+    text = percent(row.accuracy) + (f" {ARROW}" if row.worst and marked else "")
+    colour = heatmap.face(row.accuracy)
+    return Text(legible(f" {text} ", options), style=f"{heatmap.on(colour)} on {colour}")
+
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of figure.
+    """One kind of figure: whether some rows can be shown, and as what."""
 
-    Args:
-        shows: Tells whether there is anything to see in these rows.
-        lacks: What they lack, if not.
-        compose: Draws the figure.
-    """
-
+    title: str
+    lacks: str  # what rows lack of which nothing can be seen
     shows: Callable[[Sequence[Row]], bool]
-    lacks: str
     compose: Callable[[Sequence[Row]], Figure]
+    sketch: Callable[[Sequence[Row], ConsoleOptions], Iterator[RenderableType]]
 
 
 KINDS = {
-    "rounds": Kind(rounds.shows, "two looks at the test data", rounds.compose),
-    "bits": Kind(bits.shows, "rows, all of whose bits are counted", bits.compose),
-    "heatmap": Kind(heatmap.shows, "an attack", heatmap.compose),
-    "impact": Kind(impact.shows, "a seed with and without attack", impact.compose),
-    "epsilon": Kind(epsilon.shows, "a finite epsilon", epsilon.compose),
+    "rounds": Kind(
+        "Accuracy over the rounds",
+        "two looks at the test data",
+        rounds.shows,
+        rounds.compose,
+        _rounds,
+    ),
+    "bits": Kind(
+        "Accuracy against bits",
+        "rows, all of whose bits are counted",
+        bits.shows,
+        bits.compose,
+        _bits,
+    ),
+    "heatmap": Kind(
+        "Accuracy of defenses under attacks", "an attack", heatmap.shows, heatmap.compose, _heatmap
+    ),
+    "impact": Kind(
+        "Attack impact", "a seed with and without attack", impact.shows, impact.compose, _impact
+    ),
+    "epsilon": Kind(
+        "Accuracy against ε", "a finite epsilon", epsilon.shows, epsilon.compose, _epsilon
+    ),
 }
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """One figure in characters, as wide as the terminal; its kind is a key of `KINDS`."""
+
+    kind: str
+    rows: Sequence[Row]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        kind = KINDS[self.kind]
+        yield Text(legible(kind.title, options), style="bold")
+        yield Text(legible(setting(self.rows), options))
+        if missing := columns.unfinished(self.rows):
+            yield Text(legible(missing, options), style="bold red")
+        yield ""
+        yield from kind.sketch(self.rows, options)

@@ -19,6 +19,7 @@ RINGS = (22.0, 40.0, 60.0, 85.0)  # points to labels that need a line to their m
 SIDES: tuple[Spot, ...] = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
 SIDES += ((1, 0.5), (1, -0.5), (-1, 0.5), (-1, -0.5))
 TURNS = 16  # directions on a ring
+LINE = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
 
 
 def place_labels(
@@ -32,16 +33,9 @@ def place_labels(
 ) -> list[Annotation | None]:
     """Write each text at the first free place beside its point, the first texts first.
 
-    The layout of the figure must be final, since places are compared in pixels.
-
-    Args:
-        axes: The panel.
-        spots: Points, in data coordinates.
-        texts: One label per point.
-        obstacles: Segments in data coordinates that labels may not cover.
-        looks: Keyword arguments of the text of each label.
-        lines: Whether a label may stand farther away, with a line to its point.
-        near: Points from the middle of a marker to a label beside it.
+    Labels cover none of the ``obstacles``, which are segments. With ``lines`` a label may stand
+    farther away than ``near``, with a line to its point. The layout of the figure must be final,
+    since places are compared in pixels.
 
     Returns:
         The label of each point; None if there is no room for it.
@@ -57,11 +51,10 @@ def place_labels(
         corners = axes.transData.transform(ends)
         taken.append(Bbox([corners.min(axis=0) - 2 * scale, corners.max(axis=0) + 2 * scale]))
     leaders: list[Path] = []
-    labels: list[Annotation | None] = []
+    labels: list[Annotation | None] = [None] * len(texts)
     for i, text in enumerate(texts):
         look = looks[i] if looks else {}
         width, height = _size(axes, text, look)
-        labels.append(None)
         for dx, dy, far in _offsets(width / scale, height / scale, near, lines):
             middle = points[i] + (scale * dx, scale * dy)
             half = (width / 2 + scale, height / 2)
@@ -71,12 +64,21 @@ def place_labels(
             inside &= frame.y0 <= box.y0 and box.y1 <= frame.y1
             if not inside or any(box.overlaps(other) for other in taken):
                 continue
-            if any(path.intersects_bbox(box, filled=False) for path in leaders):
+            names = taken[len(points) + len(obstacles) :] if far else []
+            crossed = [(path, box) for path in leaders] + [(leader, name) for name in names]
+            if any(path.intersects_bbox(other, filled=False) for path, other in crossed):
                 continue
-            names = taken[len(points) + len(obstacles) :]
-            if far and any(leader.intersects_bbox(other, filled=False) for other in names):
-                continue
-            labels[i] = _write(axes, text, spots[i], (dx, dy), far, look)
+            labels[i] = axes.annotate(
+                text,
+                spots[i],
+                (dx, dy),
+                textcoords="offset points",
+                ha="center",
+                va="center",
+                arrowprops=LINE if far else None,
+                zorder=5,
+                **look,
+            )
             taken.append(box)
             leaders += [leader] if far else []
             break
@@ -102,20 +104,3 @@ def _offsets(
             angle = 2 * math.pi * turn / TURNS
             across = math.cos(angle) * (radius + width / 2)
             yield across, math.sin(angle) * (radius + height / 2), True
-
-
-def _write(
-    axes: Axes, text: str, spot: Spot, offset: Spot, far: bool, look: dict[str, Any]
-) -> Annotation:
-    line = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
-    return axes.annotate(
-        text,
-        spot,
-        offset,
-        textcoords="offset points",
-        ha="center",
-        va="center",
-        arrowprops=line if far else None,
-        zorder=5,
-        **look,
-    )

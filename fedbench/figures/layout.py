@@ -25,34 +25,20 @@ LINE = 1.35  # height of a line of text, times its size
 
 @dataclass(frozen=True)
 class Words:
-    """Texts around the panels of a figure.
+    """Texts around the panels of a figure."""
 
-    Args:
-        title: What the figure shows.
-        subtitle: What was run.
-        caption: What its signs mean, in paragraphs.
-    """
-
-    title: str
-    subtitle: str
-    caption: str = ""
+    title: str  # what the figure shows
+    subtitle: str  # what was run
+    caption: str = ""  # what its signs mean, in paragraphs
 
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """A figure whose head and foot have a fixed height, and whose panels share the rest.
-
-    Args:
-        figure: The figure.
-        panels: Its panels, row by row.
-        columns: Panels in a row.
-        head: Inches above the panels.
-        foot: Inches below the panels.
-    """
+    """A figure whose head and foot have a fixed height, in inches; its panels share the rest."""
 
     figure: Figure
-    panels: list[Axes]
-    columns: int
+    panels: list[Axes]  # row by row
+    columns: int  # panels in a row
     head: float
     foot: float
 
@@ -103,34 +89,20 @@ def page(
     corner = figure.dpi_scale_trans + ScaledTranslation(0, 1, cast(Any, figure.transFigure))
     room = width - 2 * MARGIN
     y = 0.2
-    for text, size, weight, colour in (
-        (words.title, 15.0, "bold", None),
-        (words.subtitle, 10.0, "normal", FAINT),
-    ):
-        lines = wrap(text, room, size * (1.2 if weight == "bold" else 1))
-        look: dict[str, Any] = {
-            "fontsize": size,
-            "fontweight": weight,
-            **({"color": colour} if colour else {}),
-        }
+    title: dict[str, Any] = {"fontsize": 15.0, "fontweight": "bold"}
+    subtitle: dict[str, Any] = {"fontsize": 10.0, "color": FAINT}
+    for text, look, wide in ((words.title, title, 1.2), (words.subtitle, subtitle, 1.0)):
+        lines = wrap(text, room, wide * look["fontsize"])
         block = "\n".join(lines)
         figure.text(MARGIN, -y, block, va="top", transform=corner, linespacing=LINE, **look)
-        y += len(lines) * LINE * size / 72 + 0.04
+        y += len(lines) * LINE * look["fontsize"] / 72 + 0.04
     if keys:
         y += 0.08
         y += _legend(figure, keys, room, loc="upper left", bbox_to_anchor=(MARGIN, -y), at=corner)
     caption = [line for text in words.caption.splitlines() for line in wrap(text, room, 8.0)]
+    note: dict[str, Any] = {"fontsize": 8, "color": FAINT, "linespacing": 1.4}
     bottom = figure.dpi_scale_trans
-    figure.text(
-        MARGIN,
-        0.15,
-        "\n".join(caption),
-        va="bottom",
-        transform=bottom,
-        linespacing=1.4,
-        fontsize=8,
-        color=FAINT,
-    )
+    figure.text(MARGIN, 0.15, "\n".join(caption), va="bottom", transform=bottom, **note)
     foot = 0.27 + len(caption) * 1.4 * 8 / 72
     panels = figure.subplots(rows, columns, squeeze=False, **grid)
     return Page(figure, list(panels.flat), columns, y + 0.08, foot)
@@ -141,11 +113,7 @@ def multiples(
 ) -> Page:
     """Return a page of equal panels that share their axes of accuracies.
 
-    Args:
-        words: Texts around the panels.
-        keys: Signs of the legend.
-        names: Name of each panel, and a note below it in the colour of the worst case.
-        xlabel: Label of the horizontal axes.
+    ``names`` are the name of each panel and a note below it, in the colour of the worst case.
     """
     count = len(names)
     columns = 1 if count == 1 else 2 if count <= 4 else 3 if count <= 12 else 4
@@ -158,13 +126,9 @@ def multiples(
             continue
         name, note = names[i]
         below = wrap(note, width, 8.5)
-        note = "\n".join(below)
-        above: dict[str, Any] = {
-            "xytext": (0, 5),
-            "textcoords": "offset points",
-            "in_layout": False,
-        }
-        axes.annotate(note, (0, 1), xycoords="axes fraction", color=WORST, fontsize=8.5, **above)
+        look: dict[str, Any] = {"color": WORST, "fontsize": 8.5, "in_layout": False}
+        place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
+        axes.annotate("\n".join(below), (0, 1), (0, 5), **place, **look)
         title = "\n".join(wrap(name, width / 1.2, 9.5))
         axes.set_title(title, fontsize=9.5, pad=6 + 8.5 * LINE * len(below))
         if i % columns == 0:

@@ -11,14 +11,7 @@ from torch import Tensor
 
 from fedbench.figures.layout import Words, page, wrap
 from fedbench.figures.style import INK, RULE, save, styled
-from fedbench.probes.inversion import (
-    MESSAGE,
-    RAW,
-    SAME_CLASS,
-    InversionReport,
-    InvertedSystem,
-    Reconstruction,
-)
+from fedbench.probes.inversion import MESSAGE, RAW, SAME_CLASS, InversionReport, Reconstruction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,19 +27,12 @@ PANELS = {MESSAGE: "from the message", RAW: "from the raw update, not sent"}
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """One row of images.
-
-    Args:
-        name: Name of the row.
-        note: Note below the name.
-        panels: Images ``(C, H, W)`` of each panel.
-        scored: Reconstructions of each panel, whose scores stand below the images.
-    """
+    """One row of images, with a note below its name."""
 
     name: str
     note: str
-    panels: dict[str, Sequence[Tensor]]
-    scored: dict[str, Sequence[Reconstruction]] = field(default_factory=dict)
+    panels: dict[str, Sequence[Tensor]]  # images (C, H, W)
+    scored: dict[str, Sequence[Reconstruction]] = field(default_factory=dict)  # scores below them
 
 
 def draw(report: InversionReport, subtitle: str, path: Path) -> None:
@@ -67,15 +53,12 @@ def strips(report: InversionReport) -> list[Strip]:
             panel: [each.image for each in reconstructions]
             for panel, reconstructions in system.reconstructions.items()
         }
-        out.append(Strip(system.protocol, _note(system), images, dict(system.reconstructions)))
+        note = "" if system.mechanism.partition(":")[0] == "none" else f"+ {system.mechanism}"
+        out.append(Strip(system.protocol, note, images, dict(system.reconstructions)))
     guess = report.guesses[SAME_CLASS]
     note = "nearest other of the class"
     images = {MESSAGE: [each.image for each in guess]}
     return [*out, Strip("a guess", note, images, {MESSAGE: guess})]
-
-
-def _note(system: InvertedSystem) -> str:
-    return "" if system.mechanism.partition(":")[0] == "none" else f"+ {system.mechanism}"
 
 
 @styled

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 
 from fedbench.figures.layout import Words, fit_multiples, multiples
 from fedbench.figures.style import INK, WORST, Mark, sign, styled
-from fedbench.figures.systems import SystemRows, attacks, cut, setting, sureness, systems, tens
-from fedbench.results.aggregate import Interval, interval
+from fedbench.figures.systems import (
+    SystemRows,
+    attacks,
+    cut_interval,
+    setting,
+    sureness,
+    systems,
+    tens,
+)
+from fedbench.results.aggregate import Interval
 from fedbench.tables.numbers import percent
 
 if TYPE_CHECKING:
@@ -26,29 +34,20 @@ STRONG = 2.2  # width of a line that matters, in points
 
 @dataclass(frozen=True)
 class RoundAccuracy:
-    """Accuracy after a round.
+    """Accuracy after a round, over the seeds."""
 
-    Args:
-        round: Round, from 1.
-        mean: Mean over the seeds, in [0, 1].
-        interval: Interval of the mean, cut to [0, 1]; None for one seed.
-    """
-
-    round: int
+    round: int  # from 1
     mean: float
-    interval: Interval | None
+    interval: Interval | None  # of the mean, cut to [0, 1]; None for one seed
 
 
 def curve(row: Row) -> list[RoundAccuracy]:
     """Return the accuracy after every round in which every seed was evaluated."""
-    measured = [
-        {r.step: r.accuracy for r in record.rounds if r.accuracy is not None}
-        for record in row.records
-    ]
+    looks = [{r.step: r.accuracy for r in x.rounds if r.accuracy is not None} for x in row.records]
     points = []
-    for step in sorted(set(measured[0]).intersection(*measured[1:])):
-        values = [seed[step] for seed in measured]
-        points.append(RoundAccuracy(step + 1, statistics.fmean(values), cut(interval(values))))
+    for step in sorted(set(looks[0]).intersection(*looks[1:])):
+        values = [seed[step] for seed in looks]
+        points.append(RoundAccuracy(step + 1, statistics.fmean(values), cut_interval(values)))
     return points
 
 

@@ -35,23 +35,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Mark:
-    """Look of a line or a marker, and its label in the legend.
-
-    Args:
-        label: Text in the legend.
-        colour: Colour of the line and of the marker.
-        marker: Marker of matplotlib; empty for none.
-        line: Line style of matplotlib; empty for none.
-        thick: Width of the line, in points.
-        hollow: Whether the marker is white inside.
-    """
+    """Look of a line or a marker, and its label in the legend."""
 
     label: str
     colour: str
-    marker: str = ""
-    line: str = ""
-    thick: float = 1.6
-    hollow: bool = False
+    marker: str = ""  # of matplotlib; empty for none
+    line: str = ""  # style of matplotlib; empty for none
+    thick: float = 1.6  # points
+    hollow: bool = False  # whether the marker is white inside
 
     def look(self) -> dict[str, Any]:
         """Return the keyword arguments of a `matplotlib.lines.Line2D`."""
@@ -101,10 +92,7 @@ def save(figure: Figure, path: Path) -> None:
 def rendered(figure: Figure, format: str, letters: str = "path") -> bytes:
     """Return the figure as the bytes of a ``png`` or an ``svg`` file, without its date.
 
-    Args:
-        figure: The figure.
-        format: Format of the file.
-        letters: Letters of an SVG as outlines (``path``) or as text (``none``).
+    ``letters`` of an SVG are outlines (``path``) or text (``none``).
     """
     from matplotlib import rc_context
 

@@ -6,18 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbench.figures.lanes import (
-    Group,
-    Lane,
-    draw_bars,
-    height,
-    stacked,
-    write_behind,
-    write_groups,
-)
+from fedbench.figures.lanes import Lane, draw_bars, height, stacked, write_behind, write_groups
 from fedbench.figures.layout import Words, page
 from fedbench.figures.style import BAR, RULE, save, styled
-from fedbench.figures.systems import SystemRows, systems
+from fedbench.figures.systems import systems
 from fedbench.tables import columns
 from fedbench.tables.numbers import bits, or_none, percent
 
@@ -43,12 +35,8 @@ def compose(rows: Sequence[Row], title: str, subtitle: str) -> Figure:
     shown = systems(rows)
     groups = stacked({system.name: [_lane(row) for row in system.rows] for system in shown})
     ratios = [6.5, 1.6] + [0.7] * any(row["epsilon"] is not None for row in rows)
-    sheet = page(
-        Words(title, subtitle, _caption(rows)),
-        columns=len(ratios),
-        sharey=True,
-        width_ratios=ratios,
-    )
+    words = Words(title, subtitle, _caption(rows))
+    sheet = page(words, columns=len(ratios), sharey=True, width_ratios=ratios)
     accuracy, sent, *spent = sheet.panels
     write_groups(accuracy, groups)
     draw_bars(accuracy, groups)
@@ -59,12 +47,13 @@ def compose(rows: Sequence[Row], title: str, subtitle: str) -> Figure:
     for axes in sheet.panels[1:]:
         axes.tick_params(labelleft=False)
         axes.grid(False)
-    uplink_bars(sent, groups, shown)
+    tops = [group.top for group in groups]
+    uplink_bars(sent, tops, [system.cost["uplink_bits"] for system in shown])
     for axes in spent:
         axes.set(xlim=(0, 1), xticks=[])
         axes.set_title("ε", fontsize=9)
-        for group, system in zip(groups, shown, strict=True):
-            axes.text(0, group.top, columns.epsilon(system.cost), va="center", clip_on=False)
+        for top, system in zip(tops, shown, strict=True):
+            axes.text(0, top, columns.epsilon(system.cost), va="center", clip_on=False)
     return sheet.fit(height(groups))
 
 
@@ -75,13 +64,12 @@ def _lane(row: Row) -> Lane:
     return Lane(label, 100 * row.accuracy, text, ends if row.accuracy_std else None, row.worst)
 
 
-def uplink_bars(axes: Axes, groups: Sequence[Group], shown: Sequence[SystemRows]) -> None:
+def uplink_bars(axes: Axes, tops: Sequence[float], sent: Sequence[float | None]) -> None:
     """Draw a bar per system: uplink bits, the mean over all its cells."""
-    sent = [system.cost["uplink_bits"] for system in shown]
     lengths = [number or 0.0 for number in sent]
-    axes.barh([group.top for group in groups], lengths, height=0.6, color=BAR, zorder=2)
-    for group, number, length in zip(groups, sent, lengths, strict=True):
-        write_behind(axes, length, group.top, Lane("", length, or_none(number, bits)))
+    axes.barh(tops, lengths, height=0.6, color=BAR, zorder=2)
+    for top, number, length in zip(tops, sent, lengths, strict=True):
+        write_behind(axes, length, top, Lane("", length, or_none(number, bits)))
     axes.set(xlim=(0, max([*lengths, 1e-9]) * 1.55), xticks=[])
     axes.set_title("uplink bits\nper parameter", fontsize=9)
     axes.axvline(0, color=RULE, linewidth=0.8)

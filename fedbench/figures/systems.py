@@ -17,15 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SystemRows:
-    """Rows of one system, with and without attack.
+    """Rows of one system, with and without attack."""
 
-    Args:
-        name: Protocol, mechanism, defense and varied fields.
-        rows: The clean row first.
-    """
-
-    name: str
-    rows: list[Row]
+    name: str  # protocol, mechanism, defense and varied fields
+    rows: list[Row]  # the clean one first
 
     @property
     def clean(self) -> Row | None:
@@ -41,6 +36,11 @@ class SystemRows:
     def worst(self) -> Row | None:
         """Row of the attack with the lowest accuracy."""
         return next((row for row in self.rows if row.worst), None)
+
+    @property
+    def ends(self) -> list[Row]:
+        """The clean row and the worst row, as far as they exist."""
+        return [row for row in (self.clean, self.worst) if row] or self.rows[:1]
 
     @property
     def cost(self) -> Row:
@@ -100,10 +100,7 @@ def _range(values: Sequence[float]) -> str:
 def sureness(rows: Sequence[Row], sign: str, seeds: Sequence[int] = ()) -> str:
     """Explain what the ``sign`` of an interval means, and add `cautions`.
 
-    Args:
-        rows: Rows in the figure.
-        sign: Name of the sign.
-        seeds: Number of pairs of seeds behind each interval; empty for intervals of means.
+    ``seeds`` are the pairs of seeds behind each interval; empty for intervals of means.
     """
     counts = seeds or [len(row.records) for row in rows]
     if max(counts) == 1:
@@ -137,12 +134,13 @@ def _head(cell: Cell) -> str:
 
 def ends(row: Row) -> Interval | None:
     """Return the interval of a row's mean accuracy, cut to [0, 1]; None for one seed."""
-    return cut(interval(row.accuracies()))
+    return cut_interval(row.accuracies())
 
 
-def cut(bounds: Interval | None) -> Interval | None:
-    """Return an interval of accuracies, cut to [0, 1]."""
-    return None if bounds is None else (max(bounds[0], 0.0), min(bounds[1], 1.0))
+def cut_interval(accuracies: Sequence[float]) -> Interval | None:
+    """Return the interval of the mean of some accuracies, cut to [0, 1]; None for one."""
+    bounds = interval(accuracies)
+    return bounds and (max(bounds[0], 0.0), min(bounds[1], 1.0))
 
 
 def tens(shares: Iterable[float]) -> tuple[float, float]:

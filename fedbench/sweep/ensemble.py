@@ -112,8 +112,7 @@ def capped(attack: str, knowledge: str | None) -> str:
     knows = getattr(plugin, "knows", None)
     if knowledge is None or knows is None or Knowledge.parse(knowledge).covers(needs(plugin)):
         return attack
-    changed = params | {"knows": Knowledge.parse(knowledge).tier}
-    text = f"{name}:" + ",".join(f"{key}={value}" for key, value in changed.items())
+    text = registry.joined(name, params | {"knows": Knowledge.parse(knowledge).tier})
     try:
         registry.load("attack", text)
     except ConfigError:  # it cannot work with so little

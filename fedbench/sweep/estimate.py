@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import eq
 
 from fedbench.core import registry
 from fedbench.experiment.cells import Cell, Run
@@ -41,14 +42,12 @@ def estimate(runs: Sequence[Run], options: Options, budget: float = 20.0) -> Est
     for cell in _by_novelty(cells):
         if speeds and time.monotonic() > end:
             break
-        speed = _probe(cell, options)
-        if speed is not None:
+        if speed := _probe(cell, options):
             speeds[cell] = speed
     if not speeds:
         return Estimate(None, 0, len(cells))
     seconds = {cell: _expected(cell, speeds) for cell in cells}
-    total = sum(seconds[run.cell] for run in runs)
-    return Estimate(total, len(speeds), len(cells))
+    return Estimate(sum(seconds[run.cell] for run in runs), len(speeds), len(cells))
 
 
 def _probe(cell: Cell, options: Options) -> Speed | None:
@@ -72,7 +71,7 @@ def _traits(cell: Cell) -> list[str]:
 
 
 def _alike(a: Cell, b: Cell) -> int:
-    return sum(x == y for x, y in zip(_traits(a), _traits(b), strict=True))
+    return sum(map(eq, _traits(a), _traits(b)))
 
 
 def _by_novelty(cells: Sequence[Cell]) -> Iterator[Cell]:

@@ -8,7 +8,6 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -32,27 +31,19 @@ MOST = 65536  # processes, their threads, clients of a launch: torch crashes wit
 class Options:
     """How runs are played; none of it changes a result beyond rounding.
 
-    Args:
-        device: ``auto``, ``cpu`` or ``cuda``.
-        executor: ``auto``, ``loop``, ``stacked`` or ``forked``.
-        chunk: Clients that the stacked executor trains at once.
-        workers: Processes; 0 for one per accelerator, or one per ``threads`` cores.
-        threads: Threads of each process. With small batches a second thread gains little, and it
-            costs a multiple where something else wants the core (docs/results.md).
-        together: Runs that a worker plays at once, whose clients train in the same launches.
-        run_timeout: Seconds after which a run is ended and counts as failed. The longest runs of
-            published tables take minutes here; a hook that never returns takes for ever.
-        isolate: Play attack and defense in processes of their own (`fedbench.isolation`).
+    With small batches a second thread gains little, and it costs a multiple where something else
+    wants the core (docs/results.md). The longest runs of published tables take minutes here; a hook
+    that never returns takes for ever.
     """
 
-    device: str = "auto"
-    executor: str = "auto"
-    chunk: int = 32
-    workers: int = 0
-    threads: int = 1
-    together: int = 1
-    run_timeout: float = RUN_TIMEOUT
-    isolate: bool = False
+    device: str = "auto"  # or ``cpu`` or ``cuda``
+    executor: str = "auto"  # or ``loop``, ``stacked`` or ``forked``
+    chunk: int = 32  # clients that the stacked executor trains at once
+    workers: int = 0  # processes; 0 for one per accelerator, or one per ``threads`` cores
+    threads: int = 1  # of each process
+    together: int = 1  # runs of a worker, whose clients train in the same launches
+    run_timeout: float = RUN_TIMEOUT  # seconds after which a run is ended and counts as failed
+    isolate: bool = False  # attack and defense in processes of their own (`fedbench.isolation`)
 
     def __post_init__(self) -> None:
         least = {"workers": 0, "threads": 1, "chunk": 1, "together": 1}
@@ -118,10 +109,7 @@ class _Worker:
         assert self.process.pid is not None
         os.kill(self.process.pid, signal.SIGUSR1)
         written = b""
-        while self.stack.poll(0.5):
-            part = os.read(self.stack.fileno(), 1 << 16)
-            if not part:
-                break
+        while self.stack.poll(0.5) and (part := os.read(self.stack.fileno(), 1 << 16)):
             written += part
         self.process.kill()
         return written.decode(errors="replace")
@@ -149,11 +137,8 @@ class LocalEngine(Engine):
     def __exit__(self, *error: object) -> None:
         for worker in self._workers.values():
             worker.process.kill()
-        for worker in self._workers.values():
-            worker.process.join()
-            worker.pipe.close()
-            worker.stack.close()
-        self._workers = {}
+        for place in list(self._workers):
+            self._bury(place)
 
     def free(self) -> int:
         """Number of places without a run; 0 while a run waits that is to be played alone."""
@@ -294,7 +279,7 @@ def overtime(seconds: float, stack: str = "") -> Crash:
 
 
 def _serve(pipe: Connection, stack: Connection, threads: int, accelerator: int | None) -> None:
-    """Main function of a worker: play what comes through the pipe until it ends."""
+    """Play what comes through the pipe until it ends, as the main function of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles it
     faulthandler.register(signal.SIGUSR1, stack.fileno())
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -316,20 +301,16 @@ def _serve(pipe: Connection, stack: Connection, threads: int, accelerator: int |
                 if job.executor == "together":
                     group.add(job.number, work)
                 else:  # not in a thread, where `keep_memory` has no effect
-                    pipe.send((job.number, _ended(work)))
+                    try:
+                        pipe.send((job.number, work()))
+                    except BaseException as error:
+                        pipe.send((job.number, crash(error)))
         except (EOFError, OSError):
             return
         for member in group.turn():
             ended = member.ended
             news = crash(ended) if isinstance(ended, BaseException) else ended
             pipe.send((member.name, news))
-
-
-def _ended(work: Callable[[], Record]) -> Record | Crash:
-    try:
-        return work()
-    except BaseException as error:
-        return crash(error)
 
 
 def _play(job: Job, pipe: Connection) -> Record:

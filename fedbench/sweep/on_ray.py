@@ -32,15 +32,14 @@ class OnRay(Engine):
     one copy of a data set in its object store; a node needs this fedbench, Ray and Python, but no
     data. Ray does not say when it starts a task: the time of a run counts from when a place is free
     for it, in the order of submission, and includes the start of a worker.
-
-    Args:
-        options: How runs are played; at most ``workers`` at once, if it is not 0.
-        address: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``. None for the cluster that
-            ``RAY_ADDRESS`` names, or a new one on this machine.
-        gpus: Share of a GPU for each run; with 0 it is played on a CPU.
     """
 
     def __init__(self, options: Options, address: str | None = None, gpus: float = 0.0) -> None:
+        """Take the cluster at ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``.
+
+        Without an address it is the one that ``RAY_ADDRESS`` names, or a new one on this machine.
+        ``gpus`` is the share of a GPU for each run; with 0 it is played on a CPU.
+        """
         share = gpus == 0 or 0.0001 <= gpus <= 1  # Ray counts in ten thousandths
         require("--gpus-per-run", gpus, share, "0, or from 0.0001 to 1: runs that share a GPU")
         if options.device == "cuda" and not gpus:
@@ -63,12 +62,9 @@ class OnRay(Engine):
                 f"--address {self.address} must have a node with {self.options.threads} CPUs and "
                 f"{self.gpus:g} GPUs for a run, got none; start one: ray start --address=HOST:PORT"
             )
-        self._play = self._ray.remote(
-            num_cpus=self.options.threads,
-            num_gpus=self.gpus,
-            max_retries=RETRIES,
-            retry_exceptions=False,
-        )(_play)
+        share = {"num_cpus": self.options.threads, "num_gpus": self.gpus}
+        task = self._ray.remote(**share, max_retries=RETRIES, retry_exceptions=False)
+        self._play = task(_play)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -79,8 +75,7 @@ class OnRay(Engine):
     def free(self) -> int:
         """Number of free places of the nodes, and one more, which starts as soon as a run ends."""
         room = self._places() + 1
-        most = min(room, self.options.workers or room)
-        return max(0, most - len(self._running))
+        return max(0, min(room, self.options.workers or room) - len(self._running))
 
     def submit(self, run: Run, chunk: int) -> None:
         """Give Ray the run, with its reference to the data set."""
@@ -88,9 +83,9 @@ class OnRay(Engine):
         if isinstance(pool, Crash):
             self._news.append(News(run, pool))
             return
-        executor, isolate = self.options.executor, self.options.isolate
-        job = Job(run.scenario, self.device, executor, chunk, isolate=isolate)
-        answer = self._play.remote(job, run.id, code_version(), self.options.threads, pool)
+        options = self.options
+        job = Job(run.scenario, self.device, options.executor, chunk, isolate=options.isolate)
+        answer = self._play.remote(job, run.id, code_version(), options.threads, pool)
         self._running[answer] = run
         self._news.append(News(run, None))
 
@@ -189,13 +184,12 @@ def _ray() -> Any:
 def _connect(ray: Any, address: str) -> None:
     """Join the cluster, or start one here."""
     new = {"num_cpus": available_cores(), "include_dashboard": False} if address == "local" else {}
-    refused = (OSError, ValueError, RuntimeError, ray.exceptions.RayError)
     try:
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if host and port.isdigit():  # Ray itself would wait for minutes
             socket.create_connection((host, int(port)), PATIENCE).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **new)
-    except refused as error:
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         raise ConfigError(
             f"--address must be of a Ray cluster that runs and has this machine, got {address!r} "
             f"({_first_line(error.__cause__ or error)}); start it: ray start --head"
@@ -217,11 +211,8 @@ def _data(arrays: dict[str, Any]) -> Data:
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
-        values: dict[str, Any] = {
-            name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x
-            for name, x in arrays.items()
-        }
-    return Data(**values)
+        mapped = {k: torch.from_numpy(x) for k, x in arrays.items() if isinstance(x, np.ndarray)}
+    return Data(**{**arrays, **mapped})
 
 
 def _play(job: Job, id: str, code: str, threads: int, arrays: dict[str, Any]) -> Any:

@@ -89,11 +89,11 @@ class Plan:
 
     def with_lr(self, lr: float) -> Plan:
         """Set the learning rate of every protocol that does not name its own."""
-        grids = []
-        for grid in self.grids:
-            protocols = grid.axes.get("protocol", ("fedavg",))
-            taught = tuple(_with_lr(protocol, lr) for protocol in protocols)
-            grids.append(Grid({**grid.axes, "protocol": taught}))
+        protocols = [grid.axes.get("protocol", ("fedavg",)) for grid in self.grids]
+        grids = [
+            Grid({**grid.axes, "protocol": tuple(_with_lr(name, lr) for name in names)})
+            for grid, names in zip(self.grids, protocols, strict=True)
+        ]
         return dataclasses.replace(self, grids=tuple(grids))
 
 
@@ -104,10 +104,8 @@ def runs(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Run]:
 
 def preset_names() -> list[str]:
     """Names of the presets that come with fedbench."""
-    folder = files("fedbench").joinpath("presets")
-    return sorted(
-        p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
-    )
+    names = [path.name for path in files("fedbench").joinpath("presets").iterdir()]
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 def _axes(table: Mapping[str, Any], where: str) -> dict[str, tuple[Any, ...]]:
@@ -146,18 +144,17 @@ def _texts(kind: str, table: Mapping[str, Any], where: str) -> list[str]:
         )
     params = {key: value for key, value in table.items() if key != "name"}
     lists = [value if isinstance(value, list) else [value] for value in params.values()]
-    if not all(lists):
-        empty = [key for key, values in zip(params, lists, strict=True) if not values]
-        raise ConfigError(f"{where}: {table['name']}.{empty[0]} must have a value, got []")
+    for key, axis in zip(params, lists, strict=True):
+        if not axis:
+            raise ConfigError(f"{where}: {table['name']}.{key} must have a value, got []")
     if (count := math.prod(map(len, lists))) > MOST_CELLS:
         raise ConfigError(
             f"{where}: {table['name']} must mean at most {MOST_CELLS} variants, got {count}"
         )
     texts = []
     for values in product(*lists):
-        pairs = zip(params, map(_plain, values), strict=True)
-        written = ",".join(f"{key}={value}" for key, value in pairs)
-        texts.append(f"{table['name']}:{written}" if written else table["name"])
+        written = dict(zip(params, map(_plain, values), strict=True))
+        texts.append(registry.joined(table["name"], written))
         registry.load(kind, texts[-1])
     return texts
 
@@ -184,5 +181,4 @@ def _only(table: Mapping[str, Any], names: Sequence[str], where: str, rule: str)
 
 def _with_lr(protocol: str, lr: float) -> str:
     name, params = registry.split(protocol)
-    text = ",".join(f"{key}={value}" for key, value in ({"lr": str(lr)} | params).items())
-    return f"{name}:{text}"
+    return registry.joined(name, {"lr": str(lr)} | params)

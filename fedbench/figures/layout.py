@@ -43,11 +43,7 @@ class Page:
     foot: float
 
     def fit(self, inches: float) -> Figure:
-        """Make the panels of the first column ``inches`` high together, and fix the layout.
-
-        Raises:
-            ConfigError: the figure would be too tall.
-        """
+        """Make the panels of the first column ``inches`` high; `ConfigError` if it is too tall."""
         first = self.panels[:: self.columns]
         extra = 3.0  # for titles, ticks and labels; corrected when they are measured
         for _ in range(4):

@@ -24,11 +24,7 @@ HEIGHT, LINE = 3.5, 0.16  # inches of the panel, and of a line of text
 
 
 def draw(curve: Curve, name: str, plan: PrivacyPlan, sees: str, path: Path) -> None:
-    """Write the chart as a PNG.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
+    """Write the chart as a PNG, see `save`."""
     save(compose(curve, name, plan, sees), path)
 
 

@@ -36,11 +36,7 @@ class Strip:
 
 
 def draw(report: InversionReport, subtitle: str, path: Path) -> None:
-    """Write the picture as a PNG.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
+    """Write the picture as a PNG, see `save`."""
     save(compose(strips(report), subtitle), path)
 
 

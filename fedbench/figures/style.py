@@ -77,11 +77,7 @@ def styled(compose: Callable[P, R]) -> Callable[P, R]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a PNG or an SVG, by the ending of the path; equal figures make equal files.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
+    """Write a PNG or an SVG, by the path's ending; `ConfigError` if that fails."""
     from fedbench.core.files import write_atomically
 
     format = path.suffix.removeprefix(".")

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def draw(rows: Sequence[Row], title: str, subtitle: str, path: Path) -> None:
-    """Write a PNG: every system under every attack, the best worst case on top, and its bits.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
+    """Write a PNG: every system under every attack, the best worst case on top, and its bits."""
     save(compose(rows, title, subtitle), path)
 
 

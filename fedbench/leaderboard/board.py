@@ -32,11 +32,7 @@ Race = tuple[Division, str]
 
 
 def find(path: Path) -> Path:
-    """Return the board that a path belongs to.
-
-    Raises:
-        ConfigError: it belongs to none.
-    """
+    """Return the board that a path belongs to, or raise a `ConfigError` if it is in none."""
     whole = Path(os.path.normpath(path.absolute()))
     for folder in (whole, *whole.parents):
         if (folder / "rules" / "1.toml").is_file():
@@ -79,11 +75,7 @@ def owner(path: Path) -> Path | None:
 
 
 def read(path: Path) -> Entry:
-    """Read an entry from its file, which is hostile until `fedbench leaderboard check` accepts it.
-
-    Raises:
-        ConfigError: unreadable, too large, or not written as the schema says.
-    """
+    """Read an entry from its file, hostile until it is checked; `ConfigError` if it is none."""
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
@@ -112,11 +104,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def records(path: Path) -> list[Record]:
-    """Return the records of the entry at ``path``.
-
-    Raises:
-        ConfigError: absent, a link, too large, no archive, or a record that is not one.
-    """
+    """Return the records of the entry at ``path``; `ConfigError` if they are not whole."""
     packed = archive(path)
     if packed.is_symlink() or not packed.is_file():
         raise ConfigError(f"{packed} must be a file with the records of {path.name}, got none")

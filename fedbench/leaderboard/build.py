@@ -38,11 +38,7 @@ def is_clean(attack: str) -> bool:
 
 
 def alphabet(protocol: str) -> str:
-    """Return the name of the payload that clients of a protocol send.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Return the name of the payload that clients of an installed protocol send."""
     sends: type = registry.load("protocol", protocol).sends
     return sends.__name__
 
@@ -102,11 +98,7 @@ class Case:
 
 
 def build(case: Case, statement: Statement) -> Entry:
-    """Return the entry of records that keep the rules of `fedbench.leaderboard.entry_rules`.
-
-    Raises:
-        ConfigError: a number or a text of a record that no entry can have.
-    """
+    """Return the entry of records that keep the rules; `ConfigError` if no entry can hold them."""
     try:
         return _build(case, statement)
     except ValidationError as error:
@@ -206,11 +198,7 @@ def attacked(
 
 
 def counted(record: Record) -> float:
-    """Return the uplink bits per parameter and benign message.
-
-    Raises:
-        ConfigError: a secure sum hides them.
-    """
+    """Return the uplink bits per parameter and benign message; `ConfigError` for a secure sum."""
     bits = record.result.uplink_bits_per_parameter
     if bits is None or any(r.benign_uplink_bits is None for r in record.rounds):
         raise ConfigError(

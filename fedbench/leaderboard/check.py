@@ -30,10 +30,8 @@ class CheckedFile:
 def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
     """Check every file of a board below a folder, or one entry; and the rules of the board.
 
-    With ``own_rules`` they are the board's own, and not those that were published.
-
-    Raises:
-        ConfigError: there is no board.
+    With ``own_rules`` they are its own, and not those that were published. `ConfigError` if there
+    is no board.
     """
     board = boards.find(target)
     whole = Path(os.path.normpath(target.absolute()))

@@ -41,11 +41,7 @@ class Claim:
 
 
 def claim(path: Path) -> Claim:
-    """Read the entry in a file of a board.
-
-    Raises:
-        ConfigError: it breaks a rule.
-    """
+    """Read the entry in a file of a board; `ConfigError` if it breaks a rule."""
     checked = [file for file in check(path, own_rules=True) if file.entry is not None]
     if len(checked) != 1 or not path.is_file():
         raise ConfigError(f"{path} must be one entry of a board, got {len(checked)}")

@@ -104,11 +104,7 @@ def first_wrong(error: ValidationError) -> str:
 
 
 def read_rules(path: Path) -> Rules:
-    """Read one version of the rules from its file.
-
-    Raises:
-        ConfigError: unreadable, a link, not as this model says, or not named by its version.
-    """
+    """Read a version of the rules; `ConfigError` for a link, a wrong name or a wrong field."""
     require(str(path), "a link", not path.is_symlink(), "a file of the board")
     try:
         rules = Rules.model_validate(read_toml(path, LARGEST))
@@ -122,11 +118,7 @@ def read_rules(path: Path) -> Rules:
 
 
 def numbered(board: Path) -> dict[int, Path]:
-    """Return the file of every version of a board, the oldest first; none of them is read.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the file of every version, the oldest first, unread; `ConfigError` without any."""
     listed = (board / "rules").glob("*.toml")
     paths = {int(path.stem): path for path in listed if NUMBER.fullmatch(path.stem)}
     if not paths:
@@ -135,11 +127,7 @@ def numbered(board: Path) -> dict[int, Path]:
 
 
 def newest(board: Path) -> Rules:
-    """Return the newest version of a board; it does not matter if an older one is broken.
-
-    Raises:
-        ConfigError: there is none, or it is broken.
-    """
+    """Return the newest version; `ConfigError` if it is broken, while older ones may be."""
     *_, path = numbered(board).values()
     return read_rules(path)
 
@@ -148,9 +136,6 @@ def versions(board: Path, broken: dict[Path, str] | None = None) -> dict[int, Ru
     """Return every version of a board that can be read, the oldest first.
 
     ``broken`` takes the error of every other file of rules; without it the first one is raised.
-
-    Raises:
-        ConfigError: there is none.
     """
     by_version = {}
     numbered(board)

@@ -113,10 +113,7 @@ def crash(error: BaseException) -> Crash:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the accelerator's or the machine's memory ran out, in a plug-in or elsewhere.
-
-    Torch has a type of its own only for the former.
-    """
+    """Tell whether the accelerator's or the machine's memory ran out, in a plug-in or elsewhere."""
     import torch
 
     if isinstance(error, PluginError) and error.__cause__ is not None:

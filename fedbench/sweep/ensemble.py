@@ -21,9 +21,6 @@ def expand(attack: str, protocol: str, knowledge: str | None) -> list[str]:
     ``all`` is the mandatory ensemble of the leaderboards' newest rules, ``installed`` every
     installed attack with its defaults, ``strongest:budget=N`` the candidates of a search. Under a
     cap, attacks of an ensemble that can work with less knowledge are played with less.
-
-    Raises:
-        ConfigError: a budget that is no number above 0, or another parameter.
     """
     name = registry.split(attack)[0]
     if name == INSTALLED:
@@ -36,7 +33,7 @@ def expand(attack: str, protocol: str, knowledge: str | None) -> list[str]:
 
 
 def budget(attack: str) -> int:
-    """Number of configurations that ``strongest:budget=N`` tries.
+    """Number of configurations that ``strongest:budget=N`` tries; any other parameter is an error.
 
     >>> budget("strongest"), budget("strongest:budget=30")
     (12, 30)

@@ -22,14 +22,11 @@ PRIVACY = ("delta", "adjacency", "sees")
 class Grid:
     """Every combination of some values of some fields of a scenario.
 
-    The clean run, attack ``none``, is always part of it and comes first. Names of several attacks
-    (`fedbench.sweep.ensemble`) stand for those that fit the protocol. A combination that would
-    repeat a run under another description is skipped: an attack by nobody, a delta without a
-    mechanism, a declared share that no rule reads.
-
-    Args:
-        axes: Values of each field, in the order in which they vary, the first one slowest;
-            protocol, mechanism, defense and attack always vary last.
+    ``axes`` are the values of each field, in the order in which they vary, the first one slowest;
+    protocol, mechanism, defense and attack always vary last. The clean run, attack ``none``, is
+    always part of it and comes first. Names of several attacks (`fedbench.sweep.ensemble`) stand
+    for those that fit the protocol. A combination that would repeat a run under another description
+    is skipped: an attack by nobody, a delta without a mechanism, a share that no rule reads.
     """
 
     axes: Mapping[str, tuple[Any, ...]]
@@ -40,11 +37,7 @@ class Grid:
         return tuple(name for name, values in self._others().items() if len(values) > 1)
 
     def cells(self) -> tuple[list[Cell], list[Skipped]]:
-        """Return the cells in order, and what was left out.
-
-        Raises:
-            ConfigError: a name or a parameter that does not exist.
-        """
+        """Return the cells in order, and what was left out; an unknown name is a `ConfigError`."""
         cells: list[Cell] = []
         skipped: list[Skipped] = []
         for fields, sought in self._combinations():
@@ -126,13 +119,10 @@ def _is_several(attack: str) -> bool:
 
 
 def unite(grids: Iterable[Grid]) -> tuple[list[Cell], list[Skipped]]:
-    """Return the cells of all grids, each once, and what was left out.
+    """Return the cells of all grids, each once, and what was left out; `ConfigError` without cells.
 
     Last come the clean twins of backdoors, see `Cell.twin`: the success of a backdoor says nothing
     without how often a model that it never touched falls for it.
-
-    Raises:
-        ConfigError: nothing is left to run.
     """
     cells: dict[Scenario, Cell] = {}  # by resolved scenario: ``own`` may be ``mean``
     skipped: dict[Skipped, None] = {}

@@ -90,11 +90,7 @@ class OnRay(Engine):
         self._news.append(News(run, None))
 
     def news(self, wait_seconds: float) -> list[News]:
-        """Return the runs that Ray has ended.
-
-        Raises:
-            ConfigError: a node cannot play what this machine would, and so would fail every run.
-        """
+        """Return the runs that Ray has ended; a node with other code is a `ConfigError`."""
         out = self._news
         self._news = []
         if not self._running:
@@ -216,11 +212,7 @@ def _data(arrays: dict[str, Any]) -> Data:
 
 
 def _play(job: Job, id: str, code: str, threads: int, arrays: dict[str, Any]) -> Any:
-    """Play a run in a worker of Ray; return the record's JSON, or the fields of a `Crash`.
-
-    Raises:
-        ConfigError: this node would play something else.
-    """
+    """Play a run in a worker of Ray; return the record's JSON, or the fields of a `Crash`."""
     _agree(job, id, code)
     keep_memory()
     import torch

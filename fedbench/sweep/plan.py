@@ -34,11 +34,7 @@ class Plan:
 
     @classmethod
     def preset(cls, name: str, overrides: Mapping[str, Any]) -> Plan:
-        """Return the preset of that name, with some of its fields and axes replaced.
-
-        Raises:
-            ConfigError: no such preset.
-        """
+        """Return the preset of that name, or a `ConfigError`, with some of its fields replaced."""
         presets = preset_names()
         if name not in presets:
             raise ConfigError(f"--preset must be one of {few(presets, 20)}, got {name!r}")
@@ -47,20 +43,12 @@ class Plan:
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """Read the sweep in a file.
-
-        Raises:
-            ConfigError: unreadable, no TOML, or an unknown name.
-        """
+        """Read the sweep in a file, or raise a `ConfigError` that says what is wrong with it."""
         return cls.of(read_toml(path), str(path))
 
     @classmethod
     def of(cls, table: Mapping[str, Any], name: str, overrides: Mapping[str, Any] = {}) -> Plan:
-        """Make the sweep that parsed TOML describes; errors call it ``name``.
-
-        Raises:
-            ConfigError: an unknown name, or a value of another type.
-        """
+        """Make the sweep that parsed TOML describes; a `ConfigError` about it names ``name``."""
         _only(table, TABLES, name, "is no part of a sweep")
         shared = table.get("scenario", {})
         grids = table.get("grid", [{}])
@@ -80,11 +68,7 @@ class Plan:
         )
 
     def cells(self) -> tuple[list[Cell], list[Skipped]]:
-        """Return the cells of all grids, each once, and what was left out.
-
-        Raises:
-            ConfigError: nothing is left to run.
-        """
+        """Return the cells of all grids, each once, and what was left out, see `unite`."""
         return unite(self.grids)
 
     def with_lr(self, lr: float) -> Plan:

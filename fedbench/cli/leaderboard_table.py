@@ -21,9 +21,9 @@ from fedbench.tables.terminal import cell, grid
 if TYPE_CHECKING:
     from fedbench.leaderboard.check import CheckedFile
     from fedbench.leaderboard.entry import Entry, Interval, Score
+    from fedbench.leaderboard.entry_rules import RuleFinding
     from fedbench.leaderboard.rank import Ranking, Standing
     from fedbench.leaderboard.reproduce import Comparison
-    from fedbench.leaderboard.entry_rules import RuleFinding
 
 FRONT = "◆"
 HEADS = ("rank", "entry", "worst case %", "attack", "clean %", "up", "down", "ε", FRONT, "status")

@@ -37,8 +37,7 @@ def plot(
         format: Format of the files: png or svg; by default both.
         terminal: Draw sketches in characters, and write no files.
     """
-    from fedbench.figures.kinds import KINDS
-    from fedbench.figures.kinds import Sketch
+    from fedbench.figures.kinds import KINDS, Sketch
     from fedbench.figures.style import FORMATS, save
     from fedbench.results.gather import cells_of, gather
     from fedbench.results.summary import rows

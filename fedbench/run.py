@@ -10,15 +10,12 @@ from torch.profiler import record_function as span
 
 from fedbench.adversary import threat_model
 from fedbench.adversary.metrics import detection, effect
-from fedbench.api import Defense, Memory, ServerView, hooks
+from fedbench.api import Defense, ServerView, hooks
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
-from fedbench.core.rng import Key
 from fedbench.core.settings import note, restored_after
-from fedbench.core.trees import Tree
 from fedbench.data.datasets import Data
 from fedbench.executors.multi_run import now, settings_restorer
-from fedbench.executors.training import Client, Executor
 from fedbench.experiment.evaluation import evaluate, is_evaluated, local_accuracies
 from fedbench.experiment.guarantee import spend
 from fedbench.experiment.measurements import Round
@@ -99,20 +96,29 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     with span("broadcast"):
         ids = setup.sample(step)
         down, broadcast = send(setup, state.server, ids, step)
-        trees = receive(setup, broadcast)
+        rows = [broadcast.take([row]) for row in range(len(broadcast))]
+        trees = [ask(plugins.protocol, "receive", dict, setup.shared, row) for row in rows]
 
     # 2  every client trains, the malicious ones as if honest
     with span("train"):
         clients = setup.clients(ids, trees, state.memories, step)
-        updates, memories = train(setup.executor, clients)
+        with Hook(plugins.protocol, "local_update"):
+            updates, memories = setup.executor.train(clients)
 
     # 3  mechanism and compression: from here on only the alphabet exists
     with span("compress"):
         keys = [client.key for client in clients]
         idle = ask(plugins.protocol, "idle", Tensor, setup.shared, broadcast)
-        updates, honest = messages(
-            setup, state, ids, keys, updates, memories, idle, broadcast, step
+        noise = [setup.secret.key("privacy", step, i) for i in ids]  # handed to no protocol
+        complies = ~setup.noncompliant[ids]
+        updates, state.mechanism = protect_updates(
+            plugins.mechanism, updates, idle, noise, complies, state.mechanism
         )
+        honest, remembered = compress(
+            plugins.protocol, setup.shared, updates, keys, memories, broadcast
+        )
+        state.memories |= dict(zip(ids, remembered, strict=True))
+        honest = protect_payload(plugins.mechanism, honest, noise, complies)
         if state.defense is None:
             state.defense = Hook(plugins.defense, "init", step).returned(object, honest.spec)
 
@@ -164,14 +170,19 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         step_server(setup, state, received, aggregate, view)
 
     # 8  what was given away is priced, what travelled is counted, what is deployed is evaluated
-    spend(setup, state.ledger, ids, ~setup.noncompliant[ids])
+    spend(setup, state.ledger, ids, complies)
     with span("evaluate"):
-        achieved |= accuracies(setup, state, ids, broadcast, honest, step)
+        if is_evaluated(setup.scenario, step):
+            state.score = evaluate(setup, state.server, step)
+            achieved |= evaluated(setup, state)
+        own = local_accuracies(setup, state.local_accuracies, ids, broadcast, honest)
+        state.local_accuracies = own
     return Round(
         step=step,
         clients=ids,
         skipped=not ready,
         entropy_bits=entropy_bits(honest, ~malicious),
+        local_accuracy=statistics.fmean(own.values()) if own else None,
         **forged.fields,
         **achieved,
         **traffic(setup, honest, packets, down, accepted, malicious),
@@ -186,43 +197,6 @@ def send(setup: Setup, server: Any, ids: Sequence[int], step: int) -> tuple[list
     received, _ = type(sent).decode(packets, sent.spec, setup.shared.device)
     assert received is not None  # the server's own message is legal
     return packets, received
-
-
-def receive(setup: Setup, broadcast: Payload) -> list[Tree]:
-    """Return the tree that clients make of each row of the broadcast."""
-    rows = [broadcast.take([row]) for row in range(len(broadcast))]
-    return [ask(setup.plugins.protocol, "receive", dict, setup.shared, row) for row in rows]
-
-
-def train(executor: Executor, clients: Sequence[Client]) -> tuple[Tensor, list[Memory]]:
-    """``(n, d)`` updates of the clients, and what each of them remembers."""
-    with Hook(executor.protocol, "local_update"):
-        return executor.train(clients)
-
-
-def messages(
-    setup: Setup,
-    state: RunState,
-    ids: Sequence[int],
-    keys: Sequence[Key],
-    updates: Tensor,
-    memories: Sequence[Memory],
-    idle: Tensor,
-    broadcast: Payload,
-    step: int,
-) -> tuple[Tensor, Payload]:
-    """Protect and compress ``updates (n, d)``; return them, and the ``n`` honest messages."""
-    mechanism = setup.plugins.mechanism
-    noise = setup.noise(ids, step)
-    complies = ~setup.noncompliant[ids]
-    updates, state.mechanism = protect_updates(
-        mechanism, updates, idle, noise, complies, state.mechanism
-    )
-    honest, remembered = compress(
-        setup.plugins.protocol, setup.shared, updates, keys, memories, broadcast
-    )
-    state.memories |= dict(zip(ids, remembered, strict=True))
-    return updates, protect_payload(mechanism, honest, noise, complies)
 
 
 def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], trees: Sequence[Any]) -> bool:
@@ -262,31 +236,6 @@ def step_server(
     aggregate, state.mechanism = hooks.on_aggregate(
         mechanism, aggregate, received, view, setup.secret.key("mechanism", step), state.mechanism
     )
-    state.server = ask(
-        setup.plugins.protocol,
-        "server_step",
-        object,
-        setup.shared,
-        state.server,
-        aggregate,
-        setup.announced(received),
-        setup.secret.key("server", step),
-    )
-
-
-def accuracies(
-    setup: Setup,
-    state: RunState,
-    ids: Sequence[int],
-    broadcast: Payload,
-    honest: Payload,
-    step: int,
-) -> dict[str, Any]:
-    """Evaluate the deployed model, where it is the round for it, and the clients' own models."""
-    fields = {}
-    if is_evaluated(setup.scenario, step):
-        state.score = evaluate(setup, state.server, step)
-        fields = evaluated(setup, state)
-    state.local_accuracies = local_accuracies(setup, state.local_accuracies, ids, broadcast, honest)
-    own = state.local_accuracies.values()
-    return fields | {"local_accuracy": statistics.fmean(own) if own else None}
+    given = (aggregate, setup.announced(received), setup.secret.key("server", step))
+    protocol = setup.plugins.protocol
+    state.server = ask(protocol, "server_step", object, setup.shared, state.server, *given)

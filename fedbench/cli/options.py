@@ -137,13 +137,13 @@ def _generated(
     fields: tuple[str, ...], more: Mapping[str, str], defaults: Mapping[str, Any]
 ) -> list[Any]:
     """Return an option for each field of a scenario, made by typer from a signature."""
-    from fedbench.experiment.scenario_fields import ScenarioFields
+    from fedbench.experiment.scenario import Scenario
 
     def command(**_: Any) -> None: ...
 
     parameters = []
     for name in fields:
-        field = ScenarioFields.model_fields[name]
+        field = Scenario.model_fields[name]
         default = defaults.get(name, field.default)
         accepted = _accepted(field.annotation)
         choices = [word for word in accepted if isinstance(word, str)]

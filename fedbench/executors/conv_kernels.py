@@ -135,8 +135,7 @@ def measured(network: Network, load: Load, forms: Mapping[str, Convolve] = FORMS
 
     answer = stored(question, fits)
     if answer is None:
-        answer = " ".join(faster(layer, load, forms) for layer in layers)
-        answer = store(question, answer, fits)
+        answer = store(question, " ".join(faster(layer, load, forms) for layer in layers), fits)
     names = zip(layers, answer.split(), strict=True)
     return Forms(frozenset(layer for layer, name in names if name == "matrices"))
 

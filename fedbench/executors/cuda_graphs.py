@@ -35,16 +35,12 @@ def fixed(*things: object) -> bool:
 
     Subclasses that are no frozen dataclasses of their own do not count.
     """
-    return all(_frozen(thing) for thing in things)
-
-
-def _frozen(thing: object) -> bool:
-    parameters = vars(type(thing)).get("__dataclass_params__")
     try:
-        hash(thing)
+        hash(things)
     except TypeError:
         return False
-    return parameters is not None and parameters.frozen and parameters.eq
+    parameters = [vars(type(thing)).get("__dataclass_params__") for thing in things]
+    return all(found is not None and found.frozen and found.eq for found in parameters)
 
 
 class Recorder:
@@ -57,15 +53,11 @@ class Recorder:
 
     When there are enough recordings, the one that was not replayed for longest is dropped for a
     launch that has come `AFTER` times since then: kinds that take turns do not evict each other.
-
-    Args:
-        record: Records a launch on inputs whose memory will be written again.
-        most: Recordings at once; each holds its inputs, and all share memory for temporaries.
     """
 
     def __init__(self, record: Record, most: int = KEPT) -> None:
-        self._record = record
-        self._most = most
+        self._record = record  # makes a recording on inputs whose memory will be written again
+        self._most = most  # recordings at once; each holds its inputs, all share other memory
         self._works = True
         self._now = 0  # counts launches
         self._met: OrderedDict[Hashable, deque[int]] = OrderedDict()  # last launches of each kind
@@ -78,7 +70,7 @@ class Recorder:
 
     def play(self, key: Hashable, work: Work, inputs: Inputs) -> Outputs:
         """Return ``work(*inputs)``, which must be a function of ``key`` and the inputs."""
-        leaves, form = _leaves(inputs)
+        leaves, form = pytree.tree_flatten(inputs)
         key = key, form, tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves)
         self._now += 1
         if key in self._kept:
@@ -103,7 +95,7 @@ class Recorder:
     def _keep(self, key: Hashable, work: Work, inputs: Inputs, expected: Outputs) -> None:
         """Record and replay a launch; keep the recording if the results are the same."""
         try:
-            leaves, form = _leaves(inputs)
+            leaves, form = pytree.tree_flatten(inputs)
             places = [leaf.clone() for leaf in leaves]
             recording = (places, self._record(work, pytree.tree_unflatten(places, form)))
             same = agree(_replayed(recording, leaves), expected)
@@ -122,10 +114,6 @@ class Recorder:
         self._played[key] = self._now
 
 
-def _leaves(thing: object) -> tuple[list[Tensor], pytree.TreeSpec]:
-    return pytree.tree_flatten(thing)
-
-
 def _replayed(recording: tuple[list[Tensor], Recording], leaves: list[Tensor]) -> Outputs:
     """Replay a recording for these inputs; return copies of the results."""
     places, (replay, results) = recording
@@ -138,7 +126,7 @@ def _replayed(recording: tuple[list[Tensor], Recording], leaves: list[Tensor]) -
 
 def agree(a: object, b: object) -> bool:
     """Whether all numbers are equal up to rounding, with NaN in the same places."""
-    pairs = zip(_leaves(a)[0], _leaves(b)[0], strict=True)
+    pairs = zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=True)
     return all(_close(x, y) for x, y in pairs)
 
 

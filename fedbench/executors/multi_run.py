@@ -61,21 +61,17 @@ def settings_restorer() -> Callable[[], list[str]]:
 
 
 class GroupedRun(Generic[Ending]):
-    """A run in its own thread, which moves only while `resume` waits for it.
-
-    ``wanted`` is what it wants trained, ``answer`` the result, which took its ``share`` of seconds;
-    ``ended`` is its result or error; ``waited`` counts seconds that other runs took; ``changes``
-    are process-wide settings that it changed and the group has restored.
-    """
+    """A run in its own thread, which moves only while `resume` waits for it."""
 
     def __init__(self, name: int, work: Callable[[], Ending], group: RunGroup[Ending]) -> None:
         self.name = name
         self.group = group
-        self.wanted: Part | None = None
+        self.wanted: Part | None = None  # what it wants trained
         self.answer: Trained | BaseException | None = None
-        self.ended: Ending | BaseException | None = None
-        self.share = self.waited = 0.0
-        self.changes: list[str] = []
+        self.ended: Ending | BaseException | None = None  # its result or error
+        self.share = 0.0  # seconds of the last training that are its own
+        self.waited = 0.0  # seconds that other runs took
+        self.changes: list[str] = []  # settings of the process that the group has restored
         self._work = work
         self._go = threading.Semaphore(0)
         self._stopped = threading.Semaphore(0)

@@ -17,7 +17,7 @@ from functools import cached_property, reduce
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,12 +46,10 @@ class Forked(Executor):
 
     @cached_property
     def loop(self) -> Loop:
-        """Executor that every process trains with."""
         return Loop(self.protocol, self.shared, self.schedule, precision=self.precision)
 
     @cached_property
     def crew(self) -> Crew:
-        """The children and the memory that they share."""
         return Crew(self.loop)
 
     def train(self, clients: Sequence[Client]) -> Trained:
@@ -68,9 +66,8 @@ class Forked(Executor):
         alone = threads < 2 or workers <= here
         if alone or self.shared.device.type != "cpu" or not hasattr(os, "fork"):
             return self.loop.train(clients)
-        parts = [list(range(start, len(clients), workers)) for start in range(workers)]
-        jobs: list[Job] = [(part, [clients[i] for i in part]) for part in parts]
-        memories: list[Memory] = [{} for _ in clients]
+        rows = list(range(len(clients)))
+        jobs: list[Job] = [(rows[w::workers], list(clients[w::workers])) for w in range(workers)]
         try:
             busy = self.crew.start(jobs[here:], len(clients))
             torch.set_num_threads(1)
@@ -81,14 +78,11 @@ class Forked(Executor):
             raise
         finally:
             torch.set_num_threads(threads)
-        for part, result in zip(parts, results, strict=True):
-            for i, memory in zip(part, result, strict=True):
-                memories[i] = memory
+        memories = [results[i % workers][i // workers] for i in range(len(clients))]
         return self.crew.updates[: len(clients)].clone(), memories
 
 
-@dataclass(frozen=True)
-class Hand:
+class Hand(NamedTuple):
     """A child process that trains."""
 
     process: int  # process id
@@ -115,7 +109,8 @@ class Crew:
         one is gone, for a round of more clients than before, and for jobs that cannot be sent, with
         a function that a script has defined within another, say.
         """
-        dtype = self._dtype(jobs)
+        leaves = jobs[0][1][0].tree.values()
+        dtype = reduce(torch.promote_types, [x.dtype for x in leaves], torch.get_default_dtype())
         if n > len(self.updates) or dtype != self.updates.dtype:
             self.dismiss()
             d = self.loop.protocol.trained(self.loop.shared).d
@@ -129,10 +124,6 @@ class Crew:
         for job in jobs[len(self.hands) :]:
             self._fork(job)
         return self.hands[: len(jobs)]
-
-    def _dtype(self, jobs: Sequence[Job]) -> torch.dtype:
-        dtypes = [leaf.dtype for leaf in jobs[0][1][0].tree.values()]
-        return reduce(torch.promote_types, dtypes, torch.get_default_dtype())
 
     def do(self, job: Job) -> list[Memory]:
         """Train these clients here; return their memories."""
@@ -161,7 +152,6 @@ class Crew:
         return memories
 
     def dismiss(self) -> None:
-        """End all children at once."""
         _dismiss(self.hands, self.parent)
 
     def _fork(self, job: Job) -> None:

@@ -63,15 +63,12 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 class Schedule:
     """How often and in which portions a client sees its data.
 
-    Args:
-        epochs: Passes over the data in a round, each in a new order.
-        batch_size: Samples a step; the last one of an epoch may have fewer.
-        coins: Each step draws every sample with probability ``batch_size / count`` instead (Poisson
-            sampling, which accountants of DP-SGD assume), in as many steps.
+    With ``coins`` each step draws every sample with probability ``batch_size / count`` instead
+    (Poisson sampling, which accountants of DP-SGD assume), in as many steps.
     """
 
-    epochs: int
-    batch_size: int
+    epochs: int  # passes over the data in a round, each in a new order
+    batch_size: int  # samples of a step; the last one of an epoch may have fewer
     coins: bool = False
 
     def __post_init__(self) -> None:
@@ -80,16 +77,11 @@ class Schedule:
 
     def rows(self, count: int, key: Key) -> list[Tensor]:
         """Draw the indices of each step's samples."""
-        steps: list[Tensor] = []
         if self.coins:
-            for step in range(self.steps(count)):
-                drawn = key.fold("batches", step).uniform(count) < self.batch_size / count
-                steps.append(drawn.nonzero()[:, 0])
-            return steps
-        for epoch in range(self.epochs):
-            order = key.fold("batches", epoch).permutation(count)
-            steps += torch.split(order, self.batch_size)
-        return steps
+            keys = [key.fold("batches", step) for step in range(self.steps(count))]
+            return [(k.uniform(count) < self.batch_size / count).nonzero()[:, 0] for k in keys]
+        orders = [key.fold("batches", epoch).permutation(count) for epoch in range(self.epochs)]
+        return [rows for order in orders for rows in torch.split(order, self.batch_size)]
 
     def steps(self, count: int) -> int:
         """Number of local steps of a client with ``count`` samples."""
@@ -135,10 +127,7 @@ class Executor(ABC):
         return torch.nn.functional.conv2d
 
     def loss(self, tree: Tree, frozen: Tree, x: Tensor, y: Tensor, key: Key) -> tuple[Tensor, Tree]:
-        """Cross-entropy of the network that the protocol makes of the trained tree.
-
-        Beside it, the network's running statistics after this step.
-        """
+        """Cross-entropy of the protocol's network, and its running statistics after this step."""
         step = Step(key.fold("network"), y >= 0, convolve=self.convolve)
         parameters = self.protocol.weights(tree, frozen, key)
         half = self.precision == "bf16"
@@ -206,18 +195,14 @@ class Loop(Executor):
                 client.tree, batches, grad, client.key, client.memory
             )
             if not i:
-                dtypes = [updates.dtype, *(leaf.dtype for leaf in tree.values())]
-                dtype = reduce(torch.promote_types, dtypes)
+                dtype = reduce(torch.promote_types, [x.dtype for x in (updates, *tree.values())])
                 updates = updates.new_empty(len(clients), layout.d, dtype=dtype)
             layout.flatten_into(updates[i], tree)
             memories.append(memory)
         return updates, memories
 
     def _grad(self, tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-        leaves = {
-            name: value.detach().requires_grad_(not is_statistic(name))
-            for name, value in tree.items()
-        }
+        leaves = {n: x.detach().requires_grad_(not is_statistic(n)) for n, x in tree.items()}
         if self.last:  # copied, because `contiguous` takes one channel to be in any order
             x = torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
         loss, statistics = self.loss(leaves, self.frozen, x, y, key)

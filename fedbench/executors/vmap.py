@@ -93,12 +93,11 @@ def train_all(parts: Sequence[Part]) -> list[Trained]:
     what `Executor.train` gives it.
     """
     rows: list[list[Tensor]] = []
-    memories: list[list[Memory]] = []
+    memories: list[list[Memory]] = [[{} for _ in clients] for _, clients in parts]
     for engine, clients in parts:
         width = engine.protocol.trained(engine.shared).d
         nothing = torch.zeros(0, width, device=engine.shared.device)
         rows.append([nothing] * (1 + len(clients)))
-        memories.append([{} for _ in clients])
     for places in launches(parts):
         jobs = [(parts[run][0], parts[run][1][i]) for run, i in places]
         updates, memory = _launch(jobs)

@@ -1,30 +1,104 @@
-"""A run's whole description: frozen, TOML and JSON both ways, with a content hash."""
+"""A run's whole description: fields with their defaults and meaning, declared once.
 
-from __future__ import annotations
+Plug-ins are written ``name:param=value,param=value``. The options of the command line and the JSON
+Schemas are generated from the fields. Importing this module does not import torch.
+"""
 
-from typing import Any
+from typing import Any, Self
 
 from pydantic import (
+    BaseModel,
+    ConfigDict,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
     model_validator,
 )
 
-from fedbench.api import Knowledge
+from fedbench.core.choices import Adjacency, Checks, Precision, Sampling, Sees
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.files import parsed_toml
-from fedbench.experiment.scenario_fields import ScenarioFields
-from fedbench.privacy.conversion import check_claim
 
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
 MOST = 2**31 - 1  # of clients, rounds and whatever else is counted
+COUNTED = ("clients", "per_round", "rounds", "epochs", "batch_size", "eval_every", "attack_every")
 LAST_SEED = 2**63 - 1  # what a record, and who reads it, can hold
 UNWRITTEN = (*ADVERSARY, "defense_draw", "precision")  # left out of JSON at their defaults
 
 
-class Scenario(ScenarioFields):
+class Scenario(BaseModel):
     """Description of one run, whose fields make sense together."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    protocol: str = "fedavg"
+    """Federated protocol: what clients and server do in a round."""
+    attack: str = "none"
+    """Attack of the malicious clients; none is the clean run, with the same clients."""
+    defense: str = "own"
+    """Rule by which the server aggregates messages; own is the default of the protocol."""
+    mechanism: str = "none"
+    """Privacy mechanism, for example mask-gaussian:sigma=0.2."""
+    dataset: str = "digits"
+    """Data set: images and their labels."""
+    model: str = "lenet"
+    """Network that the clients train."""
+    partition: str = "dirichlet:beta=1.0"
+    """Split of the samples among the clients."""
+    clients: int = 50
+    """Number of all clients, N."""
+    per_round: int = 10
+    """Number of clients that a round samples, n."""
+    malicious: float = 0.2
+    """Share of all clients that the adversary owns."""
+    declared: float | None = None
+    """Share of malicious clients that the server is prepared for; by default the true share."""
+    rounds: int = 40
+    """Number of federated rounds."""
+    epochs: int = 2
+    """Passes of a client over its data in a round."""
+    batch_size: int = 8
+    """Samples of a local step."""
+    eval_every: int = 5
+    """Rounds between two evaluations on test data; the last round always ends with one."""
+    local_models: bool = False
+    """Evaluate also the model of every sampled client, as its last message says it."""
+    sampling: Sampling = "fixed"
+    """How a round samples clients: fixed, exactly n, all sets alike; poisson, each client with the
+    same probability, n on average."""
+    sees: Sees | None = None
+    """Observation of privacy's adversary: messages, each with its sender; sum, what a secure
+    aggregation reveals, and who took part; hidden-sum, the sum alone; model, what the server
+    deploys. By default messages, or model where the noise is the server's."""
+    adjacency: Adjacency | None = None
+    """Difference between neighbouring data sets: replace-one, all data of a client or of a sample;
+    zero-out, it learned nothing; add-remove, it is not there. By default the one for which the
+    mechanism's accountant proves most."""
+    delta: float = 1e-5
+    """The δ of the (ε, δ) that a mechanism is charged."""
+    knowledge: str | None = None
+    """Most that an attack may be shown: own, colluders or all, the messages of which clients, then
+    +defense and +state to query the server's rule and state. An attack that needs more does not
+    fit. By default what the attack declares."""
+    attack_from: int = 0
+    """First round, counted from 0, in which the attack acts; its clients are honest before."""
+    attack_until: int | None = None
+    """First round in which the attack no longer acts; by default it never stops."""
+    attack_every: int = 1
+    """Rounds from one in which the attack acts to the next."""
+    defense_draw: int = 0
+    """Index of the server's random draw, for rules that have one; training does not depend on
+    it."""
+    precision: Precision = "fp32"
+    """Precision of training: fp32, or bf16 for the products of the network, with weights and steps
+    in float32; that differs by more than rounding."""
+    server_checks: Checks = "finite"
+    """Rows that the server rejects: finite, those with NaN or infinity; range, also those that no
+    honest encoder sends, whatever its input; none, only those that do not decode."""
+    seed: int = 0
+    """Seed of everything but the data, in 0 .. 2**63 - 1."""
+    data_seed: int | None = None
+    """Seed of partition and splits; by default the same as seed."""
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
@@ -38,45 +112,37 @@ class Scenario(ScenarioFields):
         return {name: value for name, value in said.items() if name not in silent}
 
     @model_validator(mode="after")
-    def _sensible(self) -> Scenario:
-        for name in (
-            "clients",
-            "per_round",
-            "rounds",
-            "epochs",
-            "batch_size",
-            "eval_every",
-            "attack_every",
-        ):
-            value = getattr(self, name)
-            require(f"--{name.replace('_', '-')}", value, value >= 1, ">= 1")
+    def _sensible(self) -> Self:
+        from fedbench.api import Knowledge
+        from fedbench.privacy.conversion import check_claim
+
+        def must(name: str, holds: bool, rule: str) -> None:
+            require(f"--{name.replace('_', '-')}", getattr(self, name), holds, rule)
+
+        for name in COUNTED:
+            must(name, getattr(self, name) >= 1, ">= 1")
             most, rule = (1 << 30, "<= 2**30") if name == "batch_size" else (MOST, "< 2**31")
-            require(f"--{name.replace('_', '-')}", value, value <= most, rule)
-        require("--malicious", self.malicious, 0 <= self.malicious < 1, "in [0, 1)")
+            must(name, getattr(self, name) <= most, rule)
+        must("malicious", 0 <= self.malicious < 1, "in [0, 1)")
         benign = self.clients - round(self.malicious * self.clients)
-        require("--malicious", self.malicious, benign >= 1, "a share that leaves a benign client")
-        if self.declared is not None:
-            require("--declared", self.declared, 0 <= self.declared < 1, "in [0, 1)")
-        rule = f"<= --clients = {self.clients}"
-        require("--per-round", self.per_round, self.per_round <= self.clients, rule)
-        require("--attack-from", self.attack_from, self.attack_from >= 0, ">= 0")
+        must("malicious", benign >= 1, "a share that leaves a benign client")
+        must("declared", self.declared is None or 0 <= self.declared < 1, "in [0, 1)")
+        must("per_round", self.per_round <= self.clients, f"<= --clients = {self.clients}")
+        must("attack_from", self.attack_from >= 0, ">= 0")
         for name in ("attack_from", "attack_until"):
-            value = getattr(self, name)
-            require(f"--{name.replace('_', '-')}", value, (value or 0) <= MOST, "< 2**31")
+            must(name, (getattr(self, name) or 0) <= MOST, "< 2**31")
         until = self.attack_until is None or self.attack_until > self.attack_from
-        rule = f"None or > --attack-from = {self.attack_from}"
-        require("--attack-until", self.attack_until, until, rule)
+        must("attack_until", until, f"None or > --attack-from = {self.attack_from}")
         if self.knowledge is not None:
             Knowledge.parse(self.knowledge)
         check_claim(self.delta)
         for name in ("seed", "data_seed", "defense_draw"):
             value = getattr(self, name)
-            legal = value is None or 0 <= value <= LAST_SEED
-            require(f"--{name.replace('_', '-')}", value, legal, "in 0 .. 2**63 - 1")
+            must(name, value is None or 0 <= value <= LAST_SEED, "in 0 .. 2**63 - 1")
         return self
 
     @classmethod
-    def of(cls, **fields: Any) -> Scenario:
+    def of(cls, **fields: Any) -> Self:
         """A scenario from plain values, with errors for people.
 
         Raises:
@@ -90,7 +156,7 @@ class Scenario(ScenarioFields):
             raise ConfigError(f"{name}: {first['msg'].lower()}, got {first['input']!r}") from error
 
     @classmethod
-    def from_toml(cls, text: str) -> Scenario:
+    def from_toml(cls, text: str) -> Self:
         """The scenario that `to_toml` wrote."""
         return cls.of(**parsed_toml(text.encode(), "a scenario"))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.adversary.threat_model import OwnedRows
 from fedbench.api import Attack, Memory, Sees, ServerView, Shared, Traits, hooks
 from fedbench.core.blame import Hook, ask
-from fedbench.core.rng import Key, Secret
+from fedbench.core.rng import Secret
 from fedbench.core.trees import Tree
 from fedbench.data.datasets import Data
 from fedbench.executors.training import Client, Executor, untouched
@@ -127,10 +127,6 @@ class Setup:
             self.client(i, trees[row % len(trees)], memories.get(i), step)
             for row, i in enumerate(ids)
         ]
-
-    def noise(self, ids: Sequence[int], step: int) -> list[Key]:
-        """Return the mechanism's keys on these clients, which no protocol is handed."""
-        return [self.secret.key("privacy", step, i) for i in ids]
 
     def announced(self, received: Payload) -> int:
         """Number of messages that the server step is told; central noise hides the real one."""

@@ -24,9 +24,8 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.results import extract, index
 from fedbench.results.aggregate import cells
 from fedbench.results.fields import CELL, NAMES, RUN, SEEDS, SETTINGS, Entry
-from fedbench.results.filters import Condition
 from fedbench.results.gather import cells_of
-from fedbench.results.query import Query
+from fedbench.results.query import Condition, Query
 from fedbench.results.summary import rows
 from fedbench.tables import export, report
 from fedbench.tables.entries import USUAL, ResultsPage

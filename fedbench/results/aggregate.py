@@ -2,8 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from fedbench.results.fields import ADVERSARY, CELL, CODE, NAMES, SETTINGS, Entr
 CONFIDENCE = 0.95
 Interval = tuple[float, float]
 Key = TypeVar("Key", bound=Hashable)
+Thing = TypeVar("Thing")
 
 DESCRIBED = ("dataset", "model", "partition", "protocol", "mechanism", "defense", *SETTINGS)
 SYSTEM = (*DESCRIBED, *CODE)
@@ -26,12 +26,18 @@ _DEFENDED = itemgetter(*(name for name in SYSTEM if name not in ADVERSARY))
 _SAME = itemgetter(*SAME)
 
 
+def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, list[Thing]]:
+    """Group things by a key, in the order in which its values come up."""
+    groups: dict[Key, list[Thing]] = {}
+    for thing in things:
+        groups.setdefault(key(thing), []).append(thing)
+    return groups
+
+
 def aggregate(runs: Sequence[Entry]) -> Entry:
     """Aggregate the measured fields of runs that differ in their seeds only.
 
-    Returns:
-        Each measured field, and ``accuracy_std``, the sample standard deviation of the accuracy,
-        None for a single run.
+    With them is ``accuracy_std``, the sample standard deviation, None for a single run.
     """
     entry = {m.name: aggregated(m.seeds, [run[m.name] for run in runs]) for m in MEASURED}
     accuracies = [run["accuracy"] for run in runs]
@@ -65,10 +71,8 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interva
 def data_seeds(runs: Iterable[tuple[Key, int, int | None]]) -> list[int | None]:
     """Tell for each run which data seed its cell has: None if data is dealt anew for every seed.
 
-    A cell has a data seed of its own if two seeds of it share one.
-
-    Args:
-        runs: What a run is beside its seeds, its seed, its data seed.
+    A cell has a data seed of its own if two seeds of it share one. ``runs`` holds for each run what
+    it is beside its seeds, its seed, its data seed.
     """
     runs = list(runs)
     sharing: dict[tuple[Key, int | None], set[int]] = {}
@@ -89,42 +93,49 @@ def place(entry: Entry) -> list[tuple[bool, Any]]:
     return [(value is not None, value) for value in values]
 
 
-@dataclass(frozen=True, eq=False)
-class _Cell:
-    """A cell with the accuracies that it is made of, by seed."""
-
-    entry: Entry
-    accuracies: dict[int, float]
-
-
 def cells(runs: Sequence[Entry], intervals: bool = True) -> tuple[list[Entry], int]:
     """Aggregate runs to cells, and count the runs that repeat a seed of their cell.
 
     Runs of other code or another device are of other cells. Data is dealt anew for every seed,
-    unless two seeds share one ``data_seed``. Everything else is as in `fedbench.results.summary`.
-
-    Args:
-        runs: Of two with the same cell and seed, which only the code of somebody's own plug-in can
-            tell apart, the later one counts.
-        intervals: Whether to compute those of the accuracy, which take time to import.
+    unless two seeds share one ``data_seed``. Of two runs with the same cell and seed, which only
+    the code of somebody's own plug-in can tell apart, the later one counts. Everything else is as
+    in `fedbench.results.summary`. The ``intervals`` of the accuracy take time to import.
     """
     keys = [(_SAME(run), run["seed"], run["data_seed"]) for run in runs]
     groups: dict[tuple[Any, ...], dict[int, Entry]] = {}
     for (same, seed, _), data_seed, run in zip(keys, data_seeds(keys), runs, strict=True):
         groups.setdefault((*same, data_seed), {})[seed] = run
-    made = [_cell(by_seed, key[-1], intervals) for key, by_seed in groups.items()]
-    _compare(made)
+    made = [_cell(list(by_seed.values()), key[-1], intervals) for key, by_seed in groups.items()]
+    clean = {
+        (*_DEFENDED(cell), cell["data_seed"]): (cell, by_seed)
+        for cell, by_seed in zip(made, groups.values(), strict=True)
+        if cell["attack"] == "none"
+    }
+    for cell, by_seed in zip(made, groups.values(), strict=True):
+        beside, its_runs = clean.get((*_DEFENDED(cell), cell["data_seed"]), (None, {}))
+        if beside is not None:
+            cell["clean"] = beside["accuracy"]
+            lost = differences(_accuracies(its_runs), _accuracies(by_seed))
+            cell["impact"] = statistics.fmean(lost) if cell is not beside and lost else None
+    attacked = (
+        cell
+        for cell in made
+        if cell["attack"] != "none"
+        and cell["attack_from"] < cell["rounds"]
+        and cell["malicious_messages"]
+    )
+    for group in grouped(attacked, lambda cell: (*_SYSTEM(cell), cell["data_seed"])).values():
+        min(group, key=itemgetter("accuracy", "attack"))["worst"] = True
     repeated = len(runs) - len(set(keys))
-    return [{name: cell.entry[name] for name in CELL} for cell in made], repeated
+    return [{name: cell[name] for name in CELL} for cell in made], repeated
 
 
-def _cell(runs: dict[int, Entry], data_seed: int | None, intervals: bool) -> _Cell:
-    accuracies = {seed: run["accuracy"] for seed, run in runs.items()}
-    entries = list(runs.values())
-    low, high = (intervals and interval(list(accuracies.values()))) or (None, None)
-    entry = {
-        **{name: entries[0][name] for name in SAME},
-        **aggregate(entries),
+def _cell(runs: Sequence[Entry], data_seed: int | None, intervals: bool) -> Entry:
+    """Return the cell of these runs, which is not yet compared with other cells."""
+    low, high = (intervals and interval([run["accuracy"] for run in runs])) or (None, None)
+    return {
+        **{name: runs[0][name] for name in SAME},
+        **aggregate(runs),
         "data_seed": data_seed,
         "seeds": len(runs),
         "accuracy_low": low,
@@ -133,32 +144,7 @@ def _cell(runs: dict[int, Entry], data_seed: int | None, intervals: bool) -> _Ce
         "impact": None,
         "worst": False,
     }
-    return _Cell(entry, accuracies)
 
 
-def _compare(made: Sequence[_Cell]) -> None:
-    """Set each cell beside the clean one of its system, and mark the worst attack of each."""
-    systems: dict[tuple[Any, ...], list[Entry]] = {}
-    clean_cells: dict[tuple[Any, ...], _Cell] = {}
-    for cell in made:
-        systems.setdefault((*_SYSTEM(cell.entry), cell.entry["data_seed"]), []).append(cell.entry)
-        if cell.entry["attack"] == "none":
-            clean_cells[(*_DEFENDED(cell.entry), cell.entry["data_seed"])] = cell
-    for cell in made:
-        clean = clean_cells.get((*_DEFENDED(cell.entry), cell.entry["data_seed"]))
-        if clean is None:
-            continue
-        cell.entry["clean"] = clean.entry["accuracy"]
-        lost = differences(clean.accuracies, cell.accuracies)
-        if cell is not clean and lost:
-            cell.entry["impact"] = statistics.fmean(lost)
-    for entries in systems.values():
-        played = [
-            entry
-            for entry in entries
-            if entry["attack"] != "none"
-            and entry["attack_from"] < entry["rounds"]
-            and entry["malicious_messages"]
-        ]
-        if played:
-            min(played, key=itemgetter("accuracy", "attack"))["worst"] = True
+def _accuracies(runs: Mapping[int, Entry]) -> dict[int, float]:
+    return {seed: run["accuracy"] for seed, run in runs.items()}

@@ -52,12 +52,8 @@ SCHEMAS: dict[str, CoreSchema] = {
     "yes": bool_schema(strict=True),
     "texts": list_schema(TEXT),
 }
+_types = cache(typing.get_type_hints)
 PARTS = {"rounds": Round, "result": Result, "timing": Timing}
-
-
-@cache
-def _types(part: type) -> dict[str, Any]:
-    return typing.get_type_hints(part)
 
 
 def _hints(path: list[str]) -> tuple[Any, ...]:
@@ -71,17 +67,11 @@ def _hints(path: list[str]) -> tuple[Any, ...]:
     return typing.get_args(hint) or (hint,)
 
 
-def _is_optional(name: str) -> bool:
-    """Tell whether a field of a run may be None."""
-    measurement = BY_NAME.get(name)
-    if measurement is None:
-        return name in OPEN
-    return any(type(None) in _hints(path) for path in measurement.paths)
-
-
 def schema(name: str, kind: Kind) -> CoreSchema:
-    """Return the schema of a field of a run, as the index keeps it."""
-    return nullable_schema(SCHEMAS[kind]) if _is_optional(name) else SCHEMAS[kind]
+    """Return the schema of a field of a run, as the index keeps it; some may be None."""
+    paths = BY_NAME[name].paths if name in BY_NAME else []
+    optional = name in OPEN or any(type(None) in _hints(path) for path in paths)
+    return nullable_schema(SCHEMAS[kind]) if optional else SCHEMAS[kind]
 
 
 def _table(fields: dict[str, CoreSchema]) -> CoreSchema:
@@ -111,8 +101,6 @@ def _leaves(*part: str) -> dict[str, CoreSchema]:
 
 
 SCENARIO = _table(_fields(NAMES | SETTINGS | SEEDS))
-_PRIVACY: dict[str, CoreSchema] = {"unit": TEXT, "sees": TEXT, "adjacency": TEXT}
-_RESULT = _leaves("result") | {"per_client": _table(_leaves("result", "per_client"))}
 _RECORD = SchemaValidator(
     _table(
         {
@@ -121,9 +109,11 @@ _RECORD = SchemaValidator(
             "scenario": SCENARIO,
             "vote": bool_schema(strict=True),
             "environment": _table({"fedbench": TEXT, "device": TEXT}),
-            "privacy": nullable_schema(_table(_PRIVACY)),
+            "privacy": nullable_schema(_table(dict.fromkeys(("unit", "sees", "adjacency"), TEXT))),
             "rounds": list_schema(_table(_leaves("rounds"))),
-            "result": _table(_RESULT),
+            "result": _table(
+                _leaves("result") | {"per_client": _table(_leaves("result", "per_client"))}
+            ),
             "timing": _table(_leaves("timing")),
             **_leaves(),  # flags and parameters
             "parameters": int_schema(strict=True, ge=1, lt=1 << 63),
@@ -147,7 +137,8 @@ def run(data: bytes, name: str) -> Entry | str:
     try:
         read = _RECORD.validate_json(data)
     except ValidationError:
-        return _trouble(data)
+        version = _version(data)
+        return {None: "torn", 0: "foreign", SCHEMA: "foreign"}.get(version, "schema")
     return _entry(read, name) if sealed(data) else _read_slowly(data, name)
 
 
@@ -168,14 +159,6 @@ def failure(data: bytes, name: str) -> Entry | str:
     message = "".join(c if c.isprintable() else " " for c in read["message"]).strip()
     own = {field: read[field] for field in _OWN}
     return _ordered(read["scenario"] | own | {"message": message, "file": name}, FAILED)
-
-
-def _trouble(data: bytes) -> str:
-    """Return the trouble with a file that is no record of this schema."""
-    version = _version(data)
-    if version is None:
-        return "torn"
-    return "foreign" if version in (0, SCHEMA) else "schema"
 
 
 def _version(data: bytes) -> int | None:
@@ -202,15 +185,10 @@ def _read_slowly(data: bytes, name: str) -> Entry | str:
 
 
 def _entry(read: dict[str, Any], name: str) -> Entry:
-    entry = {
-        **read["scenario"],
-        "id": read["id"],
-        "code": read["environment"]["fedbench"],
-        "device": read["environment"]["device"],
-        "file": name,
-    }
-    for measurement in MEASURED:
-        entry[measurement.name] = measurement.read(read)
+    where = read["environment"]
+    entry = {**read["scenario"], "id": read["id"], "file": name}
+    entry |= {"code": where["fedbench"], "device": where["device"]}
+    entry |= {measurement.name: measurement.read(read) for measurement in MEASURED}
     if read["vote"]:
         entry["defense"] = "vote"
     if privacy := read["privacy"]:

@@ -14,15 +14,9 @@ Entry = dict[str, Any]  # values of a run, a cell or a failure, by field; None: 
 
 Fields = dict[str, Kind]
 
-NAMES: Fields = {
-    "protocol": "plug-in",
-    "mechanism": "plug-in",
-    "defense": "plug-in",  # ``vote`` where the protocol's own rule counts votes
-    "attack": "plug-in",
-    "dataset": "plug-in",
-    "model": "plug-in",
-    "partition": "plug-in",
-}
+# A defense is ``vote`` where the protocol's own rule counts votes.
+PLUG_INS = ("protocol", "mechanism", "defense", "attack", "dataset", "model", "partition")
+NAMES: Fields = dict.fromkeys(PLUG_INS, "plug-in")
 SETTINGS: Fields = {
     "clients": "whole",
     "per_round": "whole",
@@ -59,20 +53,9 @@ ACCURACY: Fields = {
     "impact": "points",
     "worst": "yes",
 }
-CELL: Fields = {
-    **NAMES,
-    **SETTINGS,
-    "data_seed": "whole",
-    "seeds": "whole",
-    **ACCURACY,
-    **KINDS,
-    **CODE,
-}
-FAILED: Fields = {
-    "id": "name",
-    **NAMES,
-    **SETTINGS,
-    **SEEDS,
+SEEDED: Fields = {"data_seed": "whole", "seeds": "whole"}
+CELL: Fields = {**NAMES, **SETTINGS, **SEEDED, **ACCURACY, **KINDS, **CODE}
+FAILED: Fields = {"id": "name", **NAMES, **SETTINGS, **SEEDS} | {
     "kind": "name",
     "error": "name",
     "message": "name",

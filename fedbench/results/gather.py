@@ -32,9 +32,7 @@ def gather(
 ) -> list[Record]:
     """Read the records in files, archives and folders (``*.json``), each once, ordered by name.
 
-    Args:
-        paths: Paths of any of these.
-        skipped: Called with the reason why a file of a folder is no record.
+    ``skipped`` is called with the reason why a file of a folder is no record.
 
     Raises:
         ConfigError: a file that was named is no record; there is none at all; or a run is there as
@@ -131,13 +129,9 @@ def _checked(record: Record, name: str) -> Record:
 
 @dataclass(frozen=True)
 class Played(Cell):
-    """A cell known from its records: its plug-ins need not be installed.
+    """A cell known from its records: its plug-ins need not be installed."""
 
-    Args:
-        vote: Whether the protocol's own rule counts votes.
-    """
-
-    vote: bool = False
+    vote: bool = False  # does the protocol's own rule count votes?
 
     @property
     def defense(self) -> str:
@@ -154,29 +148,23 @@ def cells_of(records: Iterable[Record]) -> dict[Cell, list[Record]]:
     unseeded = {"seed": 0, "data_seed": None}
     scenarios = [record.scenario.model_copy(update=unseeded) for record in records]
     varying = _varying(scenarios)
-    short_of = {scenario: shortened(scenario, varying) for scenario in dict.fromkeys(scenarios)}
-    shorts = [short_of[scenario] for scenario in scenarios]
+    short = {scenario: shortened(scenario, varying) for scenario in dict.fromkeys(scenarios)}
     keys = [
-        (short, record.scenario.seed, record.scenario.data_seed)
-        for short, record in zip(shorts, records, strict=True)
+        (short[scenario], record.scenario.seed, record.scenario.data_seed)
+        for scenario, record in zip(scenarios, records, strict=True)
     ]
     groups: dict[Played, list[Record]] = {}
-    for short, data_seed, record in zip(shorts, data_seeds(keys), records, strict=True):
-        scenario = short.model_copy(update={"data_seed": data_seed})
-        groups.setdefault(Played(scenario, vote=record.vote), []).append(record)
-    shown = [cell.scenario for cell in groups if not cell.dormant]
-    shown = shown or [cell.scenario for cell in groups]
+    for (scenario, _, _), data_seed, record in zip(keys, data_seeds(keys), records, strict=True):
+        seeded = scenario.model_copy(update={"data_seed": data_seed})
+        groups.setdefault(Played(seeded, vote=record.vote), []).append(record)
+    awake = [cell.scenario for cell in groups if not cell.dormant]
+    shown = awake or [cell.scenario for cell in groups]
     varied = tuple(differing(shown)) if shown else ()
     return {dataclasses.replace(cell, varied=varied): runs for cell, runs in groups.items()}
 
 
 def shortened(scenario: Scenario, keep: Collection[Param] = ()) -> Scenario:
-    """Return the same run without the parameters that have their default, for people to read.
-
-    Args:
-        scenario: Resolved scenario.
-        keep: Parameters that stay all the same.
-    """
+    """Return the same resolved run without parameters at their default, but for those to keep."""
     texts = {kind: _without_defaults(kind, getattr(scenario, kind), keep) for kind in NAMES}
     declared = None if scenario.declared == scenario.malicious else scenario.declared
     short = scenario.model_copy(update={**texts, "declared": declared})
@@ -204,20 +192,15 @@ def _varying(scenarios: Iterable[Scenario]) -> set[Param]:
 def _without_defaults(kind: str, text: str, keep: Collection[Param]) -> str:
     """Leave out parameters that have their default; none if no such plug-in is installed."""
     name, params = plugin_parts(text)
+    *before, last = name.split("+") if kind == "defense" else [name]
+    links = [*(("prefilter", link, f"{link}.") for link in before), (kind, last, "")]
     try:
-        defaults = _defaults(kind, name)
+        defaults = {
+            prefix + field.name: str(field.default).lower()
+            for kind, link, prefix in links
+            for field in dataclasses.fields(registry.plugin(kind, link))
+        }
     except ConfigError:
         return text
     shown = {k: v for k, v in params.items() if defaults.get(k) != v or (kind, name, k) in keep}
     return registry.joined(name, shown)
-
-
-def _defaults(kind: str, name: str) -> dict[str, str]:
-    """Return the text of every parameter's default, by the names of `registry.split`."""
-    *before, last = name.split("+") if kind == "defense" else [name]
-    links = [("prefilter", link, f"{link}.") for link in before]
-    return {
-        prefix + field.name: str(field.default).lower()
-        for kind, link, prefix in [*links, (kind, last, "")]
-        for field in dataclasses.fields(registry.plugin(kind, link))
-    }

@@ -58,17 +58,10 @@ _INDEX = SchemaValidator(
 
 @dataclass
 class Listing:
-    """Content of a folder of records.
+    """Content of a folder of records."""
 
-    Args:
-        folder: Path of the folder.
-        entries: Entries of the good files, in the order in which these were written.
-        troubles: Names of the other files, by trouble.
-    """
-
-    folder: Path
-    entries: list[Entry] = field(default_factory=list)
-    troubles: dict[str, list[str]] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)  # of good files, in the order of writing
+    troubles: dict[str, list[str]] = field(default_factory=dict)  # names of the others
 
     def complaints(self) -> list[str]:
         """Return a line for each kind of trouble, with its remedy."""
@@ -89,13 +82,13 @@ def runs(store: Path) -> Listing:
     files = _read(store, indexed, extract.run)
     if files != indexed:
         _save(store, files)
-    return _listing(store, files)
+    return _listing(files)
 
 
 def failures(store: Path) -> Listing:
     """List the runs of a store that failed."""
     folder = store / "failed"
-    return _listing(folder, _read(folder, {}, extract.failure) if folder.is_dir() else {})
+    return _listing(_read(folder, {}, extract.failure) if folder.is_dir() else {})
 
 
 def failed(store: Path) -> int:
@@ -138,15 +131,14 @@ def _stamps(folder: Path) -> dict[str, Stamp]:
     stamps = {}
     for name in sorted(names):
         with contextlib.suppress(OSError):  # it has gone away, or is a link to nowhere
-            about = os.stat(f"{folder}/{name}")
-            if stat.S_ISREG(about.st_mode) and not name.startswith("."):
-                times = about.st_mtime_ns, about.st_ctime_ns
-                stamps[name] = about.st_size, *times, about.st_ino
+            a = os.stat(f"{folder}/{name}")
+            if stat.S_ISREG(a.st_mode) and not name.startswith("."):
+                stamps[name] = (a.st_size, a.st_mtime_ns, a.st_ctime_ns, a.st_ino)
     return stamps
 
 
-def _listing(folder: Path, files: Files) -> Listing:
-    listing = Listing(folder)
+def _listing(files: Files) -> Listing:
+    listing = Listing()
     for name, (_, content) in sorted(files.items(), key=lambda item: (item[1][0][1], item[0])):
         if isinstance(content, str):
             listing.troubles.setdefault(content, []).append(name)

@@ -2,54 +2,53 @@
 
 from __future__ import annotations
 
+import math
+import operator
+import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.measurements import Kind
 from fedbench.results import index
 from fedbench.results.aggregate import INTERVAL, cells, place
-from fedbench.results.fields import CELL, FAILED, RUN, Entry, Fields, known
-from fedbench.results.filters import Condition
+from fedbench.results.fields import CELL, FAILED, RUN, Entry, Fields, known, plugin_parts
 
 Each = Literal["cell", "run", "failure"]
+Test = Callable[[Any], bool]
 FIELDS: dict[Each, Fields] = {"cell": CELL, "run": RUN, "failure": FAILED}
 OF_RUNS: Fields = {name: kind for name, kind in RUN.items() if name not in CELL} | {
     "data_seed": "whole"
 }
+_READS = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
+_ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_TEXTUAL = ("plug-in", "name", "texts")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer of a store to a query.
+    """Answer of a store to a query."""
 
-    Args:
-        entries: Selected entries, in order.
-        complaints: Troubles of the store, a line each.
-    """
-
-    entries: list[Entry]
-    complaints: list[str]
+    entries: list[Entry]  # in order
+    complaints: list[str]  # troubles of the store, a line each
 
 
 @dataclass(frozen=True)
 class Query:
-    """Query to a store.
+    """Query to a store; all its conditions must hold.
 
-    Args:
-        each: Kind of the entries.
-        conditions: Conditions that must all hold. One about a seed, an id or a file selects the
-            runs that cells are made of, any other one selects cells.
-        columns: Fields that are wanted, at least one.
-        sort: A field, or ``-field`` for the largest first; None: system by system.
+    A condition about a seed, an id or a file selects the runs that cells are made of, any other
+    one selects cells.
     """
 
     each: Each
     conditions: tuple[Condition, ...]
-    columns: tuple[str, ...]
-    sort: str | None = None
+    columns: tuple[str, ...]  # fields that are wanted, at least one
+    sort: str | None = None  # a field, or ``-field`` for the largest first; None: by system
 
     @classmethod
     def parse(
@@ -68,13 +67,9 @@ class Query:
         asked = fields | OF_RUNS if each == "cell" else fields
         if sort is not None:
             known(sort.removeprefix("-"), fields, "--sort")
-        named = fields if columns is None else columns
-        return cls(
-            each,
-            tuple(Condition.parse(text, asked) for text in where),
-            tuple(dict.fromkeys(known(name, fields, "--columns") for name in named)),
-            sort,
-        )
+        conditions = tuple(Condition.parse(text, asked) for text in where)
+        named = [known(name, fields, "--columns") for name in columns or fields]
+        return cls(each, conditions, tuple(dict.fromkeys(named)), sort)
 
     @property
     def fields(self) -> Fields:
@@ -99,7 +94,12 @@ class Query:
         if self.each == "run":
             return self._answer(runs.entries, self.conditions, complaints)
         selected = _select(runs.entries, [c for c in self.conditions if c.field in OF_RUNS])
-        entries, repeated = cells(selected, self._wants(INTERVAL))
+        asked = {
+            *self.columns,
+            (self.sort or "").removeprefix("-"),
+            *(c.field for c in self.conditions),
+        }
+        entries, repeated = cells(selected, intervals=not asked.isdisjoint(INTERVAL))
         if repeated:
             complaints.append(
                 f"{repeated} of the runs repeat cell and seed of a later one, perhaps with another "
@@ -108,41 +108,124 @@ class Query:
         conditions = [c for c in self.conditions if c.field not in OF_RUNS]
         return self._answer(entries, conditions, complaints)
 
-    def _wants(self, fields: Iterable[str]) -> bool:
-        asked = {*self.columns, (self.sort or "").removeprefix("-")}
-        return not asked.union(c.field for c in self.conditions).isdisjoint(fields)
-
     def _answer(
         self, entries: list[Entry], conditions: Sequence[Condition], complaints: list[str]
     ) -> Answer:
         selected = _select(entries, conditions)
         if not selected:
             complaints += [_instead(c, entries) for c in conditions if not _select(entries, [c])]
-        return Answer(_in_order(selected, self.sort), complaints)
+        ordered = sorted(selected, key=place)
+        if self.sort is not None:
+            name = self.sort.removeprefix("-")
+            measured = [entry for entry in ordered if entry[name] is not None]
+            measured.sort(key=operator.itemgetter(name), reverse=self.sort != name)
+            ordered = measured + [entry for entry in ordered if entry[name] is None]
+        return Answer(ordered, complaints)
 
 
 def _select(entries: Iterable[Entry], conditions: Sequence[Condition]) -> list[Entry]:
     return [entry for entry in entries if all(c.holds(entry[c.field]) for c in conditions)]
 
 
-def _in_order(entries: list[Entry], by: str | None) -> list[Entry]:
-    ordered = sorted(entries, key=place)
-    if by is None:
-        return ordered
-    name = by.removeprefix("-")
-    measured = [entry for entry in ordered if entry[name] is not None]
-    others = [entry for entry in ordered if entry[name] is None]
-    return sorted(measured, key=lambda entry: entry[name], reverse=by != name) + others
-
-
-def _named(value: Any) -> str:
-    """Return the names of a chain of plug-ins, or a text up to its colon."""
-    return "+".join(link.partition(":")[0] for link in registry.links(str(value)))
-
-
 def _instead(condition: Condition, entries: Iterable[Entry]) -> str:
-    """Name the values that the field of a condition has here, which nothing meets."""
+    """Name the values, of plug-ins the names, that the field of a condition has here."""
     values = [entry[condition.field] for entry in entries]
-    texts = sorted({_named(value) for value in values if value is not None})
+    links = [registry.links(str(value)) for value in values if value is not None]
+    texts = sorted({"+".join(link.partition(":")[0] for link in chain) for chain in links})
     few = ", ".join(texts[:8]) + (", ..." if len(texts) > 8 else "")
     return f"nothing has {condition.text}; {condition.field} is {few or 'never known'} here"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Comparison of a field with a value, as typed; ``holds`` tells whether a value meets it."""
+
+    field: str
+    text: str
+    holds: Test
+
+    @classmethod
+    def parse(cls, text: str, fields: Fields) -> Condition:
+        """Parse a condition that reads ``FIELD OP VALUE``.
+
+        Raises:
+            ConfigError: it does not read so, there is no such field, or it has no such values.
+        """
+        read = _READS.fullmatch(text)
+        if read is None:
+            raise ConfigError(
+                f"--where must read FIELD OP VALUE with one of = != < <= > >= ~, got {text!r}; "
+                "for example 'accuracy>=0.5'"
+            )
+        field, comparison, value = read.groups()
+        kind = fields[known(field, fields, f"--where {text!r}")]
+        return cls(field, text.strip(), _test(text, kind, comparison, value))
+
+
+def _test(text: str, kind: Kind, comparison: str, wanted: str) -> Test:
+    if comparison in _ORDERS:
+        if kind in (*_TEXTUAL, "yes"):
+            raise ConfigError(f"--where {text!r} must compare numbers; use = or !=")
+        order = _ORDERS[comparison]
+        limit = _number(text, kind, wanted)
+        return lambda value: isinstance(value, int | float) and order(value, limit)
+    if comparison == "~":
+        if kind not in _TEXTUAL:
+            raise ConfigError(f"--where {text!r} must search in text; use = or !=")
+        return lambda value: any(wanted in text for text in _texts(value))
+    equals = _equals(text, kind, wanted)
+    return equals if comparison == "=" else lambda value: not equals(value)
+
+
+def _equals(text: str, kind: Kind, wanted: str) -> Test:
+    if kind == "plug-in":
+        return _plug_in(wanted)
+    if wanted.lower() == "none":  # not measured; no flags
+        return lambda value: value is None or value == []
+    if kind == "yes":
+        if wanted.lower() not in ("true", "false"):
+            raise ConfigError(f"--where {text!r} must compare with true or false, got {wanted!r}")
+        return lambda value: value is (wanted.lower() == "true")
+    if kind in _TEXTUAL:
+        return lambda value: wanted in _texts(value)
+    number = _number(text, kind, wanted)
+    return lambda value: value == number
+
+
+def _plug_in(wanted: str) -> Test:
+    """Test for a plug-in of this name with these parameters; it may have others."""
+    name, params = registry.split(wanted)
+
+    def test(value: Any) -> bool:
+        its_name, its_params = plugin_parts(value) if isinstance(value, str) else (None, {})
+        return its_name == name and all(
+            key in its_params and _same(param, its_params[key]) for key, param in params.items()
+        )
+
+    return test
+
+
+def _same(text: str, other: str) -> bool:
+    try:
+        return float(text) == float(other)
+    except ValueError:
+        return text.lower() == other.lower()
+
+
+def _texts(value: Any) -> list[str]:
+    return value if isinstance(value, list) else [value] if isinstance(value, str) else []
+
+
+def _number(text: str, kind: Kind, wanted: str) -> float:
+    try:
+        number = int(wanted) if wanted.lstrip("+-").isdigit() else float(wanted)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(f"--where {text!r} must compare with a number, got {wanted!r}")
+    if kind in ("share", "points") and abs(number) > 1:
+        raise ConfigError(
+            f"--where {text!r} must compare with a share in [0, 1], got {wanted!r}; "
+            f"write {number / 100:g} for {wanted} %"
+        )
+    return number

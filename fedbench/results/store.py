@@ -3,7 +3,6 @@
 import errno
 import fcntl
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -19,32 +18,23 @@ from fedbench.results.extract import sealed
 class Failure(BaseModel):
     """A run that ended without a record.
 
-    Args:
-        schema_version: Version of this file's schema.
-        id: Id that the record would have.
-        scenario: Resolved scenario.
-        kind: ``user``: it cannot be played as described; ``machine``: not on this machine, which
-            lacks a device or data: it is played again; ``crash``: an error of the code or of a
-            plug-in; ``memory``: too little, even for one client at a time; ``lost``: its process
-            was killed, every time; ``timeout``: it took longer than it may.
-        error: Type of the exception.
-        message: Message of the exception.
-        traceback: Traceback of the last try.
-        tries: Number of tries.
-        chunk: Clients trained at once in the last try.
+    It is of one of these kinds. ``user``: it cannot be played as described; ``machine``: not on
+    this machine, which lacks a device or data: it is played again; ``crash``: an error of the code
+    or of a plug-in; ``memory``: too little, even for one client at a time; ``lost``: its process
+    was killed, every time; ``timeout``: it took longer than it may.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1] = 1
-    id: str
-    scenario: Scenario
+    id: str  # that the record would have
+    scenario: Scenario  # resolved
     kind: Literal["user", "machine", "crash", "memory", "lost", "timeout"]
-    error: str
+    error: str  # type of the exception
     message: str
-    traceback: str
+    traceback: str  # of the last try
     tries: int
-    chunk: int
+    chunk: int  # clients trained at once in the last try
 
     def __str__(self) -> str:
         if self.error == PluginError.__name__:  # whose message names everything
@@ -60,9 +50,6 @@ class Store:
     holds a lock on one byte of the file ``.claims``, at the place that the id names. The system
     frees a lock when its process ends, however it ends, so nothing is left to clean up. Locks
     belong to a process: it must not open one store twice.
-
-    Args:
-        folder: Made if absent.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,12 +62,7 @@ class Store:
         self._claims = open(self.folder / ".claims", "ab")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._claims is not None:
             self._claims.close()  # and with it every lock is free
             self._claims = None

@@ -7,41 +7,28 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.measurements import MEASURED, aggregated
 from fedbench.experiment.record import Privacy, Record
-from fedbench.results.aggregate import aggregate, differences
+from fedbench.results.aggregate import aggregate, differences, grouped
 from fedbench.results.fields import Entry
 
 
 @dataclass(frozen=True)
 class Row:
-    """One cell over its finished seeds; ``row[name]`` is a measured field over them.
-
-    Args:
-        cell: The cell.
-        records: Records of it, one for each seed, at least one.
-        clean: Row of the same system without attack, if it has finished.
-        worst: Whether this attack has the lowest mean accuracy of its system.
-        twins: Records of a backdoor's clean twin, see `Cell.twin`.
-        tried: Number of candidates from which it was chosen on validation data; 0 if it was asked
-            for.
-        attacks: Number of attacks that are planned for its system.
-        missing: Number of these that have not finished every seed: until they have, the lowest
-            accuracy is no worst case.
-    """
+    """One cell over its finished seeds; ``row[name]`` is a measured field over them."""
 
     cell: Cell
-    records: tuple[Record, ...]
-    clean: Row | None = None
-    worst: bool = False
-    twins: tuple[Record, ...] = ()
-    tried: int = 0
-    attacks: int = 0
-    missing: int = 0
+    records: tuple[Record, ...]  # one for each seed, at least one
+    clean: Row | None = None  # row of the same system without attack, if it has finished
+    worst: bool = False  # has this attack the lowest mean accuracy of its system?
+    twins: tuple[Record, ...] = ()  # of a backdoor's clean twin, see `Cell.twin`
+    tried: int = 0  # candidates from which it was chosen on validation data; 0: it was asked for
+    attacks: int = 0  # that are planned for its system
+    missing: int = 0  # of these, not all seeds finished: the lowest accuracy is no worst case yet
 
     @cached_property
     def _measured(self) -> Entry:
@@ -106,7 +93,9 @@ class Row:
     def privacy(self) -> Privacy | None:
         """Guarantee of the seed that gave away most; None without one."""
         guarantees = [r.privacy for r in self.records if r.privacy is not None]
-        return max(guarantees, key=lambda x: _or_infinite(x.epsilon), default=None)
+        # an infinite epsilon was written as null, because JSON has no infinity
+        spent = [math.inf if x.epsilon is None else x.epsilon for x in guarantees]
+        return guarantees[spent.index(max(spent))] if guarantees else None
 
 
 def half_life(record: Record, twin: Record) -> float | None:
@@ -114,14 +103,7 @@ def half_life(record: Record, twin: Record) -> float | None:
 
     They start at the last round in which the attack acted and end at the first look at test data
     at which at most half is left of the excess at the last look until then; infinite if there is
-    no such look.
-
-    Args:
-        record: Record of a run with ``attack_until``.
-        twin: Record of its clean twin, with the same seed.
-
-    Returns:
-        None if the attack never stops, or had no success over clean when it stopped.
+    no such look, None if the attack never stops, or had no success over clean when it stopped.
     """
     until = record.scenario.attack_until
     if until is None or until >= record.scenario.rounds:
@@ -140,11 +122,6 @@ def half_life(record: Record, twin: Record) -> float | None:
 
 def _difference(x: float | None, y: float | None) -> float | None:
     return None if x is None or y is None else x - y
-
-
-def _or_infinite(epsilon: float | None) -> float:
-    """Return infinity for None: JSON has none, so it was written as null."""
-    return math.inf if epsilon is None else epsilon
 
 
 def pooled(rows: Sequence[Row]) -> Row:
@@ -179,14 +156,13 @@ def rows(
     tried = strongest(played, records)
     done = [cell for cell in played if cell.listed or cell in tried]
     clean = {cell.defended: Row(cell, tuple(records[cell])) for cell in done if cell.clean}
-    attacks: dict[str, list[Cell]] = {}
-    for cell in cells:
-        if not cell.clean and not cell.dormant:
-            attacks.setdefault(cell.system, []).append(cell)
+    planned = grouped(
+        (cell for cell in cells if not cell.clean and not cell.dormant), attrgetter("system")
+    )
     wanted = max(map(len, records.values()), default=0) if seeds is None else seeds
     missing = {
-        system: sum(len(records.get(cell, ())) < wanted for cell in planned)
-        for system, planned in attacks.items()
+        system: sum(len(records.get(cell, ())) < wanted for cell in attacks)
+        for system, attacks in planned.items()
     }
     table = [
         Row(
@@ -195,25 +171,27 @@ def rows(
             clean.get(cell.defended),
             twins=tuple(records[cell.twin]) if cell.twin in twins else (),
             tried=tried.get(cell, 0),
-            attacks=len(attacks.get(cell.system, ())),
+            attacks=len(planned.get(cell.system, ())),
             missing=missing.get(cell.system, 0),
         )
         for cell in done
     ]
-    worst: dict[str, Row] = {}
-    for row in table:
-        acts = not row.cell.clean and not row.cell.dormant and row["malicious_messages"]
-        lowest = worst.get(row.cell.system)
-        if acts and (lowest is None or row.accuracy < lowest.accuracy):
-            worst[row.cell.system] = row
-    return [replace(row, worst=row is worst.get(row.cell.system)) for row in table]
+    attacked = (
+        row
+        for row in table
+        if not row.cell.clean and not row.cell.dormant and row["malicious_messages"]
+    )
+    systems = grouped(attacked, lambda row: row.cell.system).values()
+    worst = [min(group, key=attrgetter("accuracy")) for group in systems]
+    return [replace(row, worst=any(row is lowest for lowest in worst)) for row in table]
 
 
 def strongest(cells: Sequence[Cell], records: dict[Cell, list[Record]]) -> dict[Cell, int]:
     """Return each system's worst candidate on validation data, and how many were tried."""
-    tried: dict[str, list[tuple[float, Cell]]] = {}
-    for cell in cells:
-        mean = aggregated("mean", [r.result.validation_accuracy for r in records[cell]])
-        if cell.sought and mean is not None:
-            tried.setdefault(cell.system, []).append((mean, cell))
-    return {min(group, key=itemgetter(0))[1]: len(group) for group in tried.values()}
+    means = {
+        cell: aggregated("mean", [r.result.validation_accuracy for r in records[cell]])
+        for cell in cells
+        if cell.sought
+    }
+    tried = grouped((cell for cell in means if means[cell] is not None), attrgetter("system"))
+    return {min(group, key=means.__getitem__): len(group) for group in tried.values()}

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from operator import attrgetter
 
 from fedbench.api import TIERS
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
-from fedbench.experiment.scenario import Scenario
+from fedbench.results.aggregate import grouped
 from fedbench.results.summary import Row
 
 
@@ -24,43 +25,38 @@ def doubts(rows: Sequence[Row]) -> list[str]:
     return [*flags, *helped(rows), *blind(rows), *once(rows)]
 
 
+def exceeds(row: Row, other: Row) -> bool:
+    """Tell whether a row has more accuracy than another one, beyond both standard deviations."""
+    return row.accuracy - other.accuracy > row.accuracy_std + other.accuracy_std
+
+
 def helped(rows: Sequence[Row]) -> Iterator[str]:
     """Warn if a larger adversary with the same attack leaves more accuracy, beyond both spreads."""
-    alike: dict[Scenario, list[Row]] = {}
-    for row in rows:
-        if not row.cell.clean:
-            alike.setdefault(row.cell.scenario.model_copy(update={"malicious": 0}), []).append(row)
+    attacked = (row for row in rows if not row.cell.clean)
+    alike = grouped(attacked, lambda row: row.cell.scenario.model_copy(update={"malicious": 0}))
     for group in alike.values():
         ordered = sorted(group, key=lambda row: row.cell.scenario.malicious)
         for weak, strong in combinations(ordered, 2):
-            if strong.accuracy - weak.accuracy > weak.accuracy_std + strong.accuracy_std:
+            if exceeds(strong, weak):
                 yield f"a stronger adversary helps: {strong.cell} is above {weak.cell}"
 
 
 def blind(rows: Sequence[Row]) -> Iterator[str]:
-    """Warn if an attack with less knowledge lowers accuracy more than all with more knowledge.
+    """Warn if an attack with less knowledge lowers accuracy more, beyond both spreads.
 
-    The difference must exceed the sum of both standard deviations.
+    It is compared with the best of those that know most.
     """
-    systems: dict[str, list[Row]] = {}
-    for row in rows:
-        if not row.cell.clean:
-            systems.setdefault(row.cell.system, []).append(row)
-    for system, group in systems.items():
-        best: dict[str, Row] = {}
-        for row in group:
-            tier = tier_of(row)
-            if tier and (tier not in best or row.accuracy < best[tier].accuracy):
-                best[tier] = row
-        tiers = [tier for tier in TIERS if tier in best]
-        if len(tiers) < 2:
+    attacked = (row for row in rows if not row.cell.clean)
+    for system, group in grouped(attacked, lambda row: row.cell.system).items():
+        tiers = grouped(group, tier_of)
+        best = [min(tiers[tier], key=attrgetter("accuracy")) for tier in TIERS if tier in tiers]
+        if len(best) < 2:
             continue
-        less = min((best[tier] for tier in tiers[:-1]), key=lambda row: row.accuracy)
-        most = best[tiers[-1]]
-        if most.accuracy - less.accuracy > less.accuracy_std + most.accuracy_std:
+        less = min(best[:-1], key=attrgetter("accuracy"))
+        if exceeds(best[-1], less):
             yield (
                 f"an attack that sees less beats all that see more: {less.cell.attack} is below "
-                f"{most.cell.attack} against {system}"
+                f"{best[-1].cell.attack} against {system}"
             )
 
 

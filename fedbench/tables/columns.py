@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedbench.experiment.measurements import BY_NAME, Measurement
+from fedbench.results.aggregate import grouped
 from fedbench.tables.numbers import NONE, bits, counted, nats, or_none, percent
 
 if TYPE_CHECKING:
@@ -35,51 +36,34 @@ def heading(measurement: Measurement) -> str:
     return measurement.heading or measurement.name.replace("_", "\n") + unit
 
 
-def text_of(measurement: Measurement) -> Callable[[float], str]:
+def text_of(measurement: Measurement) -> Callable[[Any], str]:
     """Return the function that formats values of a measured number."""
     by_unit = {"bits": bits, "nats": nats, "": percent if measurement.kind == "share" else str}
-    text: Callable[[float], str] = by_unit[measurement.unit]
-    return text
+    return by_unit[measurement.unit]
 
 
 @dataclass(frozen=True)
 class ReportColumn:
-    """A column of a report.
-
-    Args:
-        heading: Lines above it.
-        text: Returns the text of a row.
-        when: Tells whether a row makes the column worth showing.
-        term: Name below the table, if the column is explained there.
-        caption: Explanation of the term.
-    """
+    """A column of a report, explained below the table if it has a term."""
 
     heading: str
     text: Callable[[Row], str]
-    when: Callable[[Row], bool] = lambda row: True
+    when: Callable[[Row], bool] = lambda row: True  # whether a row makes it worth showing
     term: str = ""
     caption: str = ""
 
-    def says(self, rows: Iterable[Row]) -> bool:
-        """Whether the column is worth showing beside these rows."""
-        return any(self.when(row) for row in rows)
 
-
-def measured(name: str, when: Callable[[Row], bool] | None = None) -> ReportColumn:
+def measured(name: str, **changes: Any) -> ReportColumn:
     """Make the column of a measured number, shown by default if any row has measured it."""
     declared = BY_NAME[name]
-    text = text_of(declared)
-
-    def has_number(row: Row) -> bool:
-        return row[name] is not None
-
-    return ReportColumn(
+    column = ReportColumn(
         heading(declared),
-        lambda row: or_none(row[name], text),
-        when or has_number,
+        lambda row: or_none(row[name], text_of(declared)),
+        lambda row: row[name] is not None,
         declared.term,
         declared.caption,
     )
+    return replace(column, **changes)
 
 
 def accuracy(row: Row) -> str:
@@ -137,23 +121,25 @@ def epsilon(row: Row) -> str:
     return NONE if row.records[0].mechanism.partition(":")[0] == "none" else "unknown"
 
 
-def has_zeros(row: Row) -> bool:
-    """Tell whether a deployed weight is exactly 0."""
-    return bool(row["sparsity"])
-
-
 def _client(what: str) -> ReportColumn:
     unit = "" if what == "std" else " %"
     return ReportColumn(f"client\n{what}{unit}", lambda row: percent(row.client(what)))
 
 
+def _always(row: Row) -> bool:
+    return True
+
+
+def _has_zeros(row: Row) -> bool:
+    return bool(row["sparsity"])
+
+
 ACCURACY = (
-    replace(measured("accuracy"), text=accuracy),
+    measured("accuracy", text=accuracy),
     ReportColumn("impact\npoints", unless_clean(lambda row: or_none(row.impact, percent))),
 )
-SUCCESS = measured("success")
 BACKDOOR = (
-    replace(SUCCESS, text=unless_clean(SUCCESS.text)),
+    measured("success", text=unless_clean(measured("success").text)),
     ReportColumn(
         "over\nclean",
         unless_clean(lambda row: or_none(row.over_clean, percent)),
@@ -170,20 +156,20 @@ BACKDOOR = (
     ),
 )
 CLIENT_MEAN, CLIENT_STD, CLIENT_MAX = (_client(what) for what in ("mean", "std", "max"))
-CLIENT_MIN = replace(
-    measured("worst_client"),
+CLIENT_MIN = measured(
+    "worst_client",
     heading="client\nmin %",
     term="client",
     caption="single benign clients, each on its own test data; mean over seeds",
 )
 OWN_MODEL = measured("local_accuracy")
 CLIENTS = (CLIENT_MEAN, CLIENT_STD, CLIENT_MIN, CLIENT_MAX, OWN_MODEL)
-UP = measured("uplink_bits", lambda row: True)
+UP = measured("uplink_bits", when=_always)
 ENTROPY = measured("entropy_bits")
 DOWN = measured("downlink_bits")
-MODEL = measured("model_bits", has_zeros)
-ZEROS = measured("sparsity", has_zeros)
-EPSILON = replace(measured("epsilon"), heading="\nε", text=epsilon, when=lambda row: True)
+MODEL = measured("model_bits", when=_has_zeros)
+ZEROS = measured("sparsity", when=_has_zeros)
+EPSILON = measured("epsilon", heading="\nε", text=epsilon, when=_always)
 PAPER = ReportColumn(
     "paper's\nε",
     lambda row: NONE if row.privacy is None else or_none(row.privacy.paper, nats),
@@ -192,27 +178,27 @@ PAPER = ReportColumn(
     "what the mechanism's own paper would claim for the same run",
 )
 PRICE = (UP, ENTROPY, DOWN, MODEL, ZEROS, EPSILON, PAPER)
-TRUE_POSITIVES, FALSE_POSITIVES = measured("true_positive_rate"), measured("false_positive_rate")
-REJECTED = replace(
-    measured("rejected_malicious", lambda row: row["rejected_malicious"] > 0),
+RATES = (measured("true_positive_rate"), measured("false_positive_rate"))
+REJECTED = measured(
+    "rejected_malicious",
     heading="rejected\nmessages",
+    when=lambda row: row["rejected_malicious"] > 0,
 )
-SKIPPED = measured("skipped_rounds", lambda row: row["skipped_rounds"] > 0)
-DETECTION = (TRUE_POSITIVES, FALSE_POSITIVES, REJECTED, SKIPPED)
-ALL = (*ACCURACY, *BACKDOOR, *CLIENTS, *PRICE, *DETECTION)
+SKIPPED = measured("skipped_rounds", when=lambda row: row["skipped_rounds"] > 0)
+ALL = (*ACCURACY, *BACKDOOR, *CLIENTS, *PRICE, *RATES, REJECTED, SKIPPED)
 # What a narrow table does without, the first group first; Markdown and records have all of it.
 SPARE = (
     (CLIENT_MEAN, CLIENT_STD, CLIENT_MAX),
     (ENTROPY, MODEL),
     (OWN_MODEL, ZEROS),
-    (TRUE_POSITIVES, FALSE_POSITIVES, SKIPPED),
+    (*RATES, SKIPPED),
     (CLIENT_MIN,),
 )
 
 
 def saying(rows: Sequence[Row], columns: Iterable[ReportColumn]) -> list[ReportColumn]:
     """Return those of the columns that are worth showing beside these rows."""
-    return [column for column in columns if column.says(rows)]
+    return [column for column in columns if any(map(column.when, rows))]
 
 
 def captions(rows: Sequence[Row], shown: Collection[ReportColumn] | None = None) -> dict[str, str]:
@@ -226,7 +212,12 @@ def captions(rows: Sequence[Row], shown: Collection[ReportColumn] | None = None)
         if column is ACCURACY[0]:
             spread = f"sample standard deviation over {seeds} seeds"
             explained["±"] = spread if seeds > 1 else "n/a: one seed"
-            explained["impact"] = f"clean minus attacked, in percentage points; {_marked(rows)}"
+            lowest = f"{WORST}: the lowest accuracy of the attacks that stand here"
+            if any(row.missing for row in rows):
+                lowest = (
+                    f"{SO_FAR}: the lowest accuracy, of a system whose attacks are not all played"
+                )
+            explained["impact"] = f"clean minus attacked, in percentage points; {lowest}"
     if any(r.scenario.sees in SUMS for row in rows for r in row.records):
         explained["bits"] += f"; up, {MASKED}"
     if any(row.privacy for row in rows):
@@ -234,20 +225,12 @@ def captions(rows: Sequence[Row], shown: Collection[ReportColumn] | None = None)
     return explained
 
 
-def _marked(rows: Sequence[Row]) -> str:
-    """Explain the mark of the lowest accuracy."""
-    if any(row.missing for row in rows):
-        return f"{SO_FAR}: the lowest accuracy, of a system whose attacks are not all played"
-    return f"{WORST}: the lowest accuracy of the attacks that stand here"
-
-
 def guarantees(rows: Sequence[Row]) -> list[str]:
     """Say what the epsilon of each system covers, in its row that gave away most."""
-    most: dict[str, Row] = {}
-    for row in rows:
-        best = most.get(row.cell.system)
-        if row.privacy and (best is None or (row["epsilon"] or 0) > (best["epsilon"] or 0)):
-            most[row.cell.system] = row
+    systems = grouped((row for row in rows if row.privacy), lambda row: row.cell.system)
+    most = {
+        name: max(group, key=lambda row: row["epsilon"] or 0) for name, group in systems.items()
+    }
     return [f"{name}: {_claim(row)}" for name, row in most.items()]
 
 

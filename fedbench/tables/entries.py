@@ -43,18 +43,11 @@ AXES = ("protocol", "mechanism", "defense", "attack")
 
 @dataclass(frozen=True)
 class ResultsPage:
-    """The answer to a query, as a table and notes below it.
-
-    Args:
-        query: The query.
-        entries: Entries of the answer.
-        flat: Whether the columns were chosen; otherwise the table is by system, with the columns
-            that fit.
-    """
+    """The answer to a query, as a table and notes below it."""
 
     query: Query
     entries: Sequence[Entry]
-    flat: bool
+    flat: bool  # the columns were chosen; otherwise by system, with the columns that fit
 
     def count(self) -> str:
         """Say how many entries there are, and under which conditions."""
@@ -64,12 +57,9 @@ class ResultsPage:
         return f"{text} with {where}" if where else text
 
     def lines(self, width: int, say: Callable[[str], str], rule: str) -> Iterator[tuple[str, str]]:
-        """Yield lines of text and their styles, for a terminal.
+        """Yield lines of text and their styles, for a terminal of this width.
 
-        Args:
-            width: Characters of a line.
-            say: Returns a text in the characters that the output has.
-            rule: One of these characters, for horizontal rules.
+        ``say`` returns a text in the characters that the output has, of which ``rule`` is one.
         """
         if self.entries:
             whole = translated(self._table(), say)
@@ -194,12 +184,9 @@ def _system(entry: Entry, varied: Sequence[str]) -> str:
     """Name a system: protocol, mechanism if there is one, rule, and fields that differ."""
     parts = [entry["protocol"], entry["mechanism"], entry["defense"]]
     name = " + ".join(part for part in parts if part != "none")
-    there = [field for field in varied if entry[field] is not None]
-    return name + "".join(f"; {field} {_short(entry[field])}" for field in there)
-
-
-def _short(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    values = {field: entry[field] for field in varied if entry[field] is not None}
+    texts = {key: f"{x:g}" if isinstance(x, float) else str(x) for key, x in values.items()}
+    return name + "".join(f"; {field} {text}" for field, text in texts.items())
 
 
 def shortened(entries: Sequence[Entry], fields: Fields) -> list[Entry]:
@@ -216,18 +203,10 @@ def _shortened(texts: Iterable[str]) -> dict[str, str]:
     {'fsl:k=1,lr=2': 'fsl:lr=2', 'fsl:k=1,lr=3': 'fsl:lr=3', 'mean': 'mean'}
     """
     read = {text: plugin_parts(text) for text in texts}
-    values: dict[tuple[str, str], list[str]] = {}
-    for name, params in read.values():
-        for key, value in params.items():
-            values.setdefault((name, key), []).append(value)
     plugins = Counter(name for name, _ in read.values())
-    shared = {
-        (name, key)
-        for (name, key), given in values.items()
-        if len(given) == plugins[name] and len(set(given)) == 1
-    }
+    given = Counter((name, param) for name, params in read.values() for param in params.items())
     short = {}
     for text, (name, params) in read.items():
-        differing = {key: value for key, value in params.items() if (name, key) not in shared}
+        differing = dict(pair for pair in params.items() if given[name, pair] < plugins[name])
         short[text] = registry.joined(name, differing)
     return short

@@ -17,11 +17,9 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_csv(rows: Rows, columns: Iterable[str] | None = None) -> bytes:
-    """Write a heading and a line for each row; texts are quoted where needed.
+    """Write a heading, by default the names in the first row, and a line for each row.
 
-    Args:
-        rows: Values by column; those of a list are joined by ``; ``.
-        columns: Names of the columns; by default all of the first row.
+    Values of a list are joined by ``; ``, and texts are quoted where needed.
     """
     names = list(columns if columns is not None else rows[0] if rows else ())
     file = io.StringIO()
@@ -66,14 +64,8 @@ def as_parquet(rows: Rows, columns: Sequence[str], fields: Fields) -> bytes:
         raise ConfigError(
             "--format parquet needs pyarrow, which is not installed; pip install '.[parquet]'"
         ) from error
-    types = {
-        "whole": arrow.int64(),
-        "number": arrow.float64(),
-        "share": arrow.float64(),
-        "points": arrow.float64(),
-        "yes": arrow.bool_(),
-        "texts": arrow.list_(arrow.string()),
-    }
+    types = dict.fromkeys(("number", "share", "points"), arrow.float64())
+    types |= {"whole": arrow.int64(), "yes": arrow.bool_(), "texts": arrow.list_(arrow.string())}
     schema = arrow.schema([(name, types.get(fields[name], arrow.string())) for name in columns])
     table = arrow.Table.from_pylist(list(rows), schema)
     sink = arrow.BufferOutputStream()

@@ -20,12 +20,9 @@ def literal(text: str) -> str:
 
 
 def markdown(table: Table, escape: Callable[[str], str] = escaped, emphasized: int = 0) -> str:
-    """Write a table with pipes; titles of groups become a column of their own.
+    """Write a table with pipes and without its title; titles of groups become a column.
 
-    Args:
-        table: The table; its own title is left out.
-        escape: Makes a text fit for a cell.
-        emphasized: How many of the first cells are bold in marked lines.
+    ``escape`` makes a text fit for a cell. The first ``emphasized`` cells of marked lines are bold.
     """
     headings = [" ".join(column.heading.split()) for column in table.columns]
     marks = [":--" if column.align == "left" else "--:" for column in table.columns]

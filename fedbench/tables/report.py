@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
+from fedbench.results.aggregate import grouped
 from fedbench.tables.columns import (
     ALL,
     DOWN,
@@ -41,9 +42,7 @@ PRICES = "the price"
 
 def systems(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the rows of each system, the clean one first."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.cell.system, []).append(row)
+    groups = grouped(rows, lambda row: row.cell.system)
     return {name: sorted(group, key=lambda r: not r.cell.clean) for name, group in groups.items()}
 
 
@@ -178,11 +177,13 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
     """Say which combinations cannot exist and why, those with one reason in one line."""
-    defenses: dict[tuple[str, str, str], dict[str, None]] = {}
-    for s in skipped:
-        defenses.setdefault((s.protocol, s.attack, s.reason), {})[s.defense] = None
-    attacks: dict[tuple[str, str, str], list[str]] = {}
-    for (protocol, attack, reason), rules in defenses.items():
-        attacks.setdefault((protocol, ", ".join(rules), reason), []).append(attack)
-    merged = attacks.items()
-    return [f"{p} + {rules} / {', '.join(names)}: {why}" for (p, rules, why), names in merged]
+    lines = []
+    defenses = grouped(skipped, lambda s: (s.protocol, s.attack, s.reason))
+    rules = {
+        key: ", ".join(dict.fromkeys(s.defense for s in group)) for key, group in defenses.items()
+    }
+    alike = grouped(rules, lambda key: (key[0], rules[key], key[2]))
+    for (protocol, names, reason), keys in alike.items():
+        attacks = ", ".join(attack for _, attack, _ in keys)
+        lines.append(f"{protocol} + {names} / {attacks}: {reason}")
+    return lines

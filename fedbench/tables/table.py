@@ -9,37 +9,26 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """A column of a table, whose numbers never wrap, as names do.
 
-    Args:
-        heading: Text above it, in lines.
-        align: Side at which its texts stand; ``mean`` is right, but texts that read
-            ``mean ± std`` stand with their means below each other.
-        wraps: Whether long texts go on in the next line: names do, numbers do not.
-        width: Least number of characters on a terminal.
+    Those aligned by ``mean`` are right, but texts that read ``mean ± std`` stand with their means
+    below each other.
     """
 
     heading: str
     align: Literal["left", "right", "mean"] = "right"
     wraps: bool = False
-    width: int | None = None
+    width: int | None = None  # least number of characters on a terminal
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table.
-
-    Args:
-        texts: One text for each column; of a title the first one is enough.
-        marked: Whether the line stands out.
-        title: Whether the line names the group of lines below it.
-        style: Style of rich; by default that of a title or of a marked line.
-    """
+    """A line of a table, with a text for each column; of a title the first one is enough."""
 
     texts: Sequence[str]
     marked: bool = False
-    title: bool = False
-    style: str = ""
+    title: bool = False  # it names the group of lines below it
+    style: str = ""  # of rich; by default that of a title or of a marked line
 
     @property
     def look(self) -> str:

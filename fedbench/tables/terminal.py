@@ -101,15 +101,9 @@ def narrowed(table: Table, width: int) -> Table:
 
 
 def plain_lines(table: Table, width: int, rule: str = "─") -> Iterator[tuple[str, str]]:
-    """Lay out a table of thousands of lines, for which rich would take seconds.
+    """Yield the lines, and their styles, of a table of thousands, for which rich takes seconds.
 
-    Args:
-        table: The table.
-        width: Characters of a line; names wrap to keep to it, numbers do not.
-        rule: Character of horizontal rules.
-
-    Yields:
-        Lines of text, and their styles.
+    Names wrap to keep to the width, numbers do not.
     """
     wraps = [column.wraps for column in table.columns]
     headings = [column.heading.split("\n") for column in table.columns]

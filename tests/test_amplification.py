@@ -8,6 +8,7 @@ from itertools import pairwise
 import mpmath
 import numpy as np
 import pytest
+from figure5 import gdp_mu, rdp_to_dp_mironov
 from scipy.integrate import quad
 from scipy.stats import binom, norm
 
@@ -28,11 +29,9 @@ from fedbench.privacy.conversion import (
     ORDERS,
     gdp_delta,
     gdp_epsilon,
-    gdp_mu,
     gdp_rounds,
     rdp_rounds,
     rdp_to_dp,
-    rdp_to_dp_mironov,
 )
 from fedbench.privacy.randomized_response import RandomizedResponse
 

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, norm
 
-from fedbench.audits.bounds import (
-    Guesses,
-    at_least,
-    best_guesses,
-    clopper_pearson,
-    lower_bound,
-)
+from fedbench.audits.bounds import Guesses, at_least, best_guesses, clopper_pearson, lower_bound
 from fedbench.audits.laws import (
     Bernoullis,
     Gaussians,

@@ -8,11 +8,23 @@ import chart
 import figure5
 import numpy as np
 import pytest
-from figure5 import DATA, EXACT, C, D, Errors, Figure5, N, estimates, exact_sigma, simulate
+from figure5 import (
+    DATA,
+    EXACT,
+    C,
+    D,
+    Errors,
+    Figure5,
+    N,
+    estimates,
+    exact_sigma,
+    rdp_to_dp_mironov,
+    simulate,
+)
 
 from fedbench.core.rng import Key
 from fedbench.privacy.amplification import marginal, paper_rdp, r_alpha
-from fedbench.privacy.conversion import ORDERS, Floats, rdp_to_dp, rdp_to_dp_mironov
+from fedbench.privacy.conversion import ORDERS, Floats, rdp_to_dp
 
 KEY, DELTA = Key(0).fold("figure5"), 1e-4
 AT = {epsilon: exact_sigma(epsilon, DELTA) or math.nan for epsilon in (1.0, 4.0, 6.0)}

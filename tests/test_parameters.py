@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from figure5 import gdp_mu, rdp_to_dp_mironov
 
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
@@ -17,15 +18,7 @@ from fedbench.privacy.amplification import (
     marginal_slope,
     mask_rdp,
 )
-from fedbench.privacy.conversion import (
-    gdp_delta,
-    gdp_epsilon,
-    gdp_mu,
-    gdp_rounds,
-    rdp_rounds,
-    rdp_to_dp,
-    rdp_to_dp_mironov,
-)
+from fedbench.privacy.conversion import gdp_delta, gdp_epsilon, gdp_rounds, rdp_rounds, rdp_to_dp
 from fedbench.privacy.mechanisms.dp_fedavg import DPFedAvg
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling

@@ -17,13 +17,7 @@ from fedbench.core.rng import Key
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.payload import (
-    BinaryMasks,
-    FloatVectors,
-    Residues,
-    SignBits,
-    summed_bits,
-)
+from fedbench.payload import BinaryMasks, FloatVectors, Residues, SignBits, summed_bits
 from fedbench.payload.packets import code_residues
 from fedbench.results.summary import Row
 from fedbench.tables.columns import UP, captions

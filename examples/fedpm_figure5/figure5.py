@@ -34,11 +34,13 @@ from fedbench.privacy.amplification import cube, inverse_marginal, marginal, r_a
 from fedbench.privacy.conversion import (
     ORDERS,
     Floats,
+    bisect,
     check_claim,
+    check_delta,
+    check_orders,
+    gdp_delta,
     gdp_epsilon,
-    gdp_mu,
     rdp_to_dp,
-    rdp_to_dp_mironov,
 )
 from fedbench.privacy.randomized_response import RandomizedResponse
 
@@ -55,6 +57,31 @@ EPSILONS = ("claimed", "gaussian", "claimed-min", "honest-min", "exact")
 ESTIMATES = ("raw", "printed", "inverted", "affine", "affine-clipped", "no-bits")
 
 Errors = dict[str, tuple[float, float]]  # by estimate: mean of the error and its standard error
+
+
+def rdp_to_dp_mironov(
+    orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float
+) -> tuple[float, float]:
+    """Return the least ``eps(a) + ln(1/delta)/(a-1)``, and its order: the papers' conversion.
+
+    References:
+        Mironov, "Rényi Differential Privacy", CSF 2017, https://arxiv.org/abs/1702.07476,
+        Proposition 3; the FedPM paper, Remark C.1.
+    """
+    alpha = check_orders(orders)
+    epsilons = np.asarray(rdp, dtype=np.float64) - math.log(delta) / (alpha - 1)
+    at = int(np.argmin(epsilons))
+    return max(0.0, float(epsilons[at])), float(alpha[at])
+
+
+def gdp_mu(epsilon: float, delta: float) -> float:
+    """Return the largest ``mu`` whose `gdp_delta` at ``epsilon`` is at most ``delta``."""
+    check_delta(delta)
+    require("epsilon", epsilon, 0 <= epsilon < math.inf, ">= 0 and finite")
+    high = 1.0
+    while gdp_delta(high, epsilon) <= delta:
+        high *= 2
+    return bisect(lambda mu: gdp_delta(mu, epsilon) > delta, 0.0, high)[0]
 
 
 @dataclass(frozen=True)

@@ -162,12 +162,8 @@ def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> Audit
     """Return a lower bound from guesses of the coins that decide which canaries are present.
 
     A canary's score is the sum over rounds of ``<x, u>``, with ``x`` what is seen of it and ``u``
-    its direction. The claim is the same run's epsilon at zero-out, or at replace-one, which
-    includes zero-out.
-
-    References:
-        Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023,
-        https://arxiv.org/abs/2305.08846, Algorithm 1.
+    its direction (`Guesses` names the paper). The claim is the same run's epsilon at zero-out, or
+    at replace-one, which includes zero-out.
     """
     check_confidence(confidence)
     setup = ready(scenario)
@@ -188,12 +184,7 @@ def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> Audit
 
 
 def one_shot_estimates(scenario: Scenario, canaries: int) -> list[AuditFinding]:
-    """Return two estimates from canaries that are all present: of the final model, and of all.
-
-    References:
-        Andrew et al., "One-Shot Empirical Privacy Estimation for Federated Learning", ICLR 2024,
-        https://arxiv.org/abs/2302.03098, Algorithms 2 and 3.
-    """
+    """Return two estimates from canaries that are all present: `from_final` and `from_all`."""
     setup = ready(scenario)
     present = plant(setup, torch.ones(canaries, dtype=torch.bool), "sphere")
     unused = Canaries(present.there, 0, 0.0, present.key.fold("unobserved"), "sphere")

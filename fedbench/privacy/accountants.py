@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import lru_cache, singledispatch
+from functools import lru_cache, partial, singledispatch
 
 import numpy as np
 from scipy.special import ndtr
@@ -62,9 +62,8 @@ def _(
     response = RandomizedResponse(float(masks.marginal(c, sigma, c)), d * times)
     bounds = {"randomized-response": float(response.epsilon(delta))}
     if reach is not None and reach < masks.cube(d, c):
-        bounds["rdp"] = best_of(
-            lambda orders: masks.mask_rdp(orders, d, sigma, c, reach).epsilon, times, delta
-        )
+        rdp = partial(masks.mask_rdp, d=d, sigma=sigma, c=c, sensitivity=reach)
+        bounds["rdp"] = best_of(lambda orders: rdp(orders).epsilon, times, delta)
         mu = gdp_rounds(math.sqrt(masks.probit_constant(sigma, c)) * reach, times)
         bounds["probit"] = gdp_epsilon(mu, delta)
     sampler = participation.visible
@@ -82,9 +81,7 @@ def _(
     return least(bounds, adjacency, sampler, rdp_to_dp(ORDERS, times * claimed, delta)[0])
 
 
-@lru_cache(maxsize=32)
-def _summed(d: int, honest: int, sigma: float, c: float, reach: float | None) -> Floats:
-    return sum_rdp(SUM_ORDERS, d, honest, sigma, c, reach)
+_summed = lru_cache(maxsize=32)(partial(sum_rdp, SUM_ORDERS))
 
 
 @lru_cache(maxsize=32)
@@ -92,9 +89,8 @@ def _sampled_sum(
     d: int, honest: int, sigma: float, c: float, reach: float | None, rate: float
 ) -> tuple[Floats, Floats]:
     pure = d * RandomizedResponse(float(masks.marginal(c, sigma, c)), 1).pure
-    return sampling.fixed_size(
-        rate, lambda orders: sum_rdp(orders, d, honest, sigma, c, reach), pure
-    )
+    rdp = partial(sum_rdp, d=d, n=honest, sigma=sigma, c=c, sensitivity=reach)
+    return sampling.fixed_size(rate, rdp, pure)
 
 
 @price.register
@@ -104,12 +100,8 @@ def _(event: events.NoisySigns, participation: Participation, delta: float) -> P
     mu = (2 if adjacency == "replace-one" else 1) / event.z
     times = participation.times
     gauss = gdp_epsilon(gdp_rounds(mu, times), delta)
-    bounds = {
-        "rdp": best_of(
-            lambda orders: sign_rdp(orders, event.d, event.z, adjacency).epsilon, times, delta
-        ),
-        "gaussian": gauss,
-    }
+    rdp = best_of(lambda a: sign_rdp(a, event.d, event.z, adjacency).epsilon, times, delta)
+    bounds = {"rdp": rdp, "gaussian": gauss}
     flipped = float(ndtr(-1 / event.z))
     if flipped > 1e-300:  # below it a sign is almost certain, and the Gaussian bound is the least
         response = RandomizedResponse(flipped, event.d * times)

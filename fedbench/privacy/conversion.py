@@ -54,25 +54,7 @@ def rdp_to_dp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) -> tuple[
     """
     alpha = check_orders(orders)
     check_delta(delta)
-    return _best(alpha, rdp, np.log1p(-1 / alpha) - (math.log(delta) + np.log(alpha)) / (alpha - 1))
-
-
-def rdp_to_dp_mironov(
-    orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float
-) -> tuple[float, float]:
-    """Return the least ``eps(a) + ln(1/delta)/(a-1)``, and its order: the papers' conversion.
-
-    References:
-        Mironov, "Rényi Differential Privacy", CSF 2017, https://arxiv.org/abs/1702.07476,
-        Proposition 3; the FedPM paper (Isik et al., "Sparse Random Networks for
-        Communication-Efficient Federated Learning", ICLR 2023), Remark C.1.
-    """
-    alpha = check_orders(orders)
-    check_delta(delta)
-    return _best(alpha, rdp, -math.log(delta) / (alpha - 1))
-
-
-def _best(alpha: Floats, rdp: npt.ArrayLike, gain: Floats) -> tuple[float, float]:
+    gain = np.log1p(-1 / alpha) - (math.log(delta) + np.log(alpha)) / (alpha - 1)
     epsilons = np.asarray(rdp, dtype=np.float64) + gain
     at = int(np.argmin(epsilons))
     return max(0.0, float(epsilons[at])), float(alpha[at])
@@ -132,16 +114,6 @@ def gdp_epsilon(mu: float, delta: float) -> float:
         return math.inf if math.isinf(mu) else 0.0
     most = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
     return bisect(lambda epsilon: gdp_delta(mu, epsilon) <= delta, 0.0, most)[1]
-
-
-def gdp_mu(epsilon: float, delta: float) -> float:
-    """Return the largest ``mu`` whose `gdp_delta` at ``epsilon`` is at most ``delta``."""
-    check_delta(delta)
-    require("epsilon", epsilon, 0 <= epsilon < math.inf, ">= 0 and finite")
-    high = 1.0
-    while gdp_delta(high, epsilon) <= delta:
-        high *= 2
-    return bisect(lambda mu: gdp_delta(mu, epsilon) > delta, 0.0, high)[0]
 
 
 def gdp_rounds(mu: float, rounds: int) -> float:

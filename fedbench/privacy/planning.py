@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedbench.api import Adjacency, DpEvent, Release, Sees
+from fedbench.api import Adjacency, Release, Sees
 from fedbench.core.errors import ConfigError, NoTheorem, require
 from fedbench.privacy.accountants import price
 from fedbench.privacy.conversion import check_claim
@@ -74,39 +74,34 @@ class PrivacyPlan:
         counts = (self.rounds, self.times, self.clients, self.per_round, honest)
         return Participation(*counts, sees, self.sampling, self.adjacency, noncompliant)
 
+    def price(self, plugin: Any, sees: Sees) -> PrivacyCost:
+        """Return the cost of a mechanism, or of a protocol with noise of its own.
+
+        Raises:
+            ConfigError: it releases nothing that an accountant could price.
+        """
+        event = plugin.event(self.release)
+        if event is None:
+            raise ConfigError(
+                f"{type(plugin).__name__} makes no claim that could be priced; "
+                "see fedbench list mechanisms"
+            )
+        return price(event, self.participation(sees), self.delta)
+
     def after(self, rounds: int) -> PrivacyPlan:
         """Return the plan stopped after ``rounds``, at the same rate of participation."""
         times = max(1, math.ceil(self.times * rounds / self.rounds - 1e-9))
         return dataclasses.replace(self, rounds=rounds, participations=min(times, rounds))
 
 
-def event_of(plugin: Any, release: Release) -> DpEvent:
-    """Return the event of a mechanism, or of a protocol with noise of its own.
-
-    Raises:
-        ConfigError: it releases nothing that an accountant could price.
-    """
-    event: DpEvent | None = plugin.event(release)
-    if event is None:
-        raise ConfigError(
-            f"{type(plugin).__name__} makes no claim that could be priced; "
-            "see fedbench list mechanisms"
-        )
-    return event
-
-
 def prices(plugin: Any, plan: PrivacyPlan) -> dict[Sees, PrivacyCost | NoTheorem]:
-    """Return the cost for each observation of the adversary, or why there is no theorem.
-
-    Only the first one if they are all the same.
-    """
-    event = event_of(plugin, plan.release)
+    """Return the cost by observation, or why it has none; only the first if all are the same."""
     costs: dict[Sees, PrivacyCost | NoTheorem] = {}
     central = getattr(plugin, "central", False)
     views: tuple[Sees, ...] = ("model",) if central else ("messages", "sum", "hidden-sum")
     for sees in views:
         try:
-            costs[sees] = price(event, plan.participation(sees), plan.delta)
+            costs[sees] = plan.price(plugin, sees)
         except NoTheorem as reason:
             costs[sees] = reason
     same = len({str(cost) for cost in costs.values()}) == 1
@@ -118,9 +113,7 @@ def curve(
 ) -> list[tuple[int, PrivacyCost]]:
     """Return numbers of rounds up to the plan's, on a logarithmic scale, and the cost of each."""
     steps = np.unique(np.geomspace(1, plan.rounds, points).round().astype(int)).tolist()
-    event = event_of(plugin, plan.release)
-    shorter = [(rounds, plan.after(rounds).participation(sees)) for rounds in steps]
-    return [(rounds, price(event, taken, plan.delta)) for rounds, taken in shorter]
+    return [(rounds, plan.after(rounds).price(plugin, sees)) for rounds in steps]
 
 
 def calibrated(plugin: Any, plan: PrivacyPlan, sees: Sees, target: float) -> Any:
@@ -143,8 +136,7 @@ def calibrated(plugin: Any, plan: PrivacyPlan, sees: Sees, target: float) -> Any
         return dataclasses.replace(plugin, **{name: value})
 
     def suffices(x: float) -> bool:
-        event = event_of(at(math.exp(x)), plan.release)
-        return price(event, plan.participation(sees), plan.delta).epsilon <= target
+        return plan.price(at(math.exp(x)), sees).epsilon <= target
 
     if not suffices(high):
         raise ConfigError(

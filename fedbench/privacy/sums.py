@@ -28,11 +28,9 @@ COIN_SLACK = 1e-3
 GROUPS = 48  # largest number of groups of the others' coins
 LEAST = 1e-3  # smallest theta: below it float64 cannot resolve the divergence of a coin
 # Few, since the time for an order grows with n; neighbouring orders are within 2 % of epsilon.
-SUM_ORDERS: Floats = np.concatenate(
-    [
-        [1.01, 1.05, 1.1, 1.2, 1.35, 1.5, 1.65, 1.8, 2, 2.2, 2.4, 2.7, 3, 3.4, 3.8, 4.3],
-        [5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64, 128, 1024],
-    ]
+SUM_ORDERS: Floats = np.append(
+    [1.01, 1.05, 1.1, 1.2, 1.35, 1.5, 1.65, 1.8, 2, 2.2, 2.4, 2.7, 3, 3.4, 3.8, 4.3],
+    [5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64, 128, 1024],
 )
 
 

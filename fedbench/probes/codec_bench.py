@@ -147,17 +147,9 @@ def default_dataset() -> tuple[str, str | None]:
 
 def scenario(dataset: str, model: str) -> Scenario:
     """Return the scenario of the real updates: 50 clients of fedavg, 5 of them a round."""
-    return Scenario.of(
-        dataset=dataset,
-        model=model,
-        clients=50,
-        per_round=5,
-        malicious=0.0,
-        rounds=ROUNDS + 1,
-        eval_every=ROUNDS + 1,  # the accuracy is not used
-        epochs=1,
-        batch_size=32,
-    )
+    small = {"clients": 50, "per_round": 5, "malicious": 0.0, "epochs": 1, "batch_size": 32}
+    rounds = {"rounds": ROUNDS + 1, "eval_every": ROUNDS + 1}  # the accuracy is not used
+    return Scenario.of(dataset=dataset, model=model, **rounds, **small)
 
 
 def drawn(kind: str, key: Key, d: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Gradient inversion: reconstruction of training images from one message, by gradient descent."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -33,6 +33,8 @@ RATE = 0.1  # first learning rate, for pixels in [0, 1]
 DECAY = 0.3
 DECAYS = (3 / 8, 5 / 8, 7 / 8)
 _FLOOR = 1e-3  # smallest cosine that the objective is relative to
+
+Simulate = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,8 +194,8 @@ def invert(
             out[MESSAGE] = out[RAW]
             continue
         signs = name == MESSAGE and issubclass(protocol.sends, SignBits)
-        simulate = simulator(protocol, setup.executor, client, soft=signs)
-        kind = "signs" if signs else "adam" if simulate.soft else "floats"
+        simulate, soft = simulator(protocol, setup.executor, client, soft=signs)
+        kind = "signs" if signs else "adam" if soft else "floats"
         if name == MESSAGE and issubclass(protocol.sends, BinaryMasks | NoiseMasks):
             kind = "masks"
         y = data.y[rows]
@@ -225,42 +227,16 @@ def pixels(data: Data, rows: Tensor) -> Tensor:
     return data.x[rows].float() / data.scale
 
 
-@dataclass(frozen=True, eq=False)
-class Simulator:
-    """Function from images to the update that they cause, differentiable in the images.
+def simulator(
+    protocol: Protocol[Any], executor: Executor, client: Client, soft: bool
+) -> tuple[Simulate, bool]:
+    """Return a function from images and labels to the update ``(d,)`` that they cause.
 
-    It is one local step of the client with the client's own draws (of a mask, say), which the
-    adversary is given as the worst case. The first step of Adam, or the sign of an update, is ``g /
-    |g|``, which has no useful derivative; if ``soft``, ``tanh(g / mean |g|)`` of each layer
-    replaces it.
-    """
-
-    protocol: Protocol[Any]  # protocol of the client
-    executor: Executor  # executor, for the loss
-    tree: Tree  # parameters at which the step starts
-    key: Key  # key of the step's draws
-    slope: Tree  # derivative of what is sent by what is trained, by name
-    soft: bool  # true if the step is like a sign
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the update ``(d,)``, up to a positive factor."""
-        shared = self.executor.shared
-        layout, frozen = self.protocol.trained(shared), self.protocol.frozen(shared)
-        leaves = {name: self.tree[name].detach().requires_grad_() for name in layout.names}
-        loss, _ = self.executor.loss(self.tree | leaves, frozen, x, y, self.key)
-        gradients = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
-        gradient = dict(zip(leaves, gradients, strict=True))
-        if self.soft:
-            gradient = {
-                name: torch.tanh(g / g.detach().abs().mean().clamp_min(1e-30))
-                for name, g in gradient.items()
-            }
-        moves = {name: -g * self.slope[name] for name, g in gradient.items()}
-        return layout.flatten(moves)
-
-
-def simulator(protocol: Protocol[Any], executor: Executor, client: Client, soft: bool) -> Simulator:
-    """Return the simulator of one client's step, from the first step of its own training.
+    It is differentiable in the images and right up to a positive factor: the first local step of
+    the client with the client's own draws (of a mask, say), which the adversary is given as the
+    worst case. The first step of Adam, or the sign of an update, is ``g / |g|``, which has no
+    useful derivative; if ``soft`` or under Adam, as the second result says, ``tanh(g / mean |g|)``
+    of each layer replaces it.
 
     Raises:
         Incompatible: the protocol trains something else than it sends.
@@ -272,15 +248,27 @@ def simulator(protocol: Protocol[Any], executor: Executor, client: Client, soft:
         return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
 
     protocol.local_update(client.tree, [(client.x, client.y)], record, client.key, client.memory)
-    tree, key = steps[0]
-    names = protocol.trained(executor.shared).names
-    if not set(names) <= set(tree) or any(map(is_statistic, names)):
+    start, key = steps[0]
+    layout, frozen = protocol.trained(executor.shared), protocol.frozen(executor.shared)
+    if not set(layout.names) <= set(start) or any(map(is_statistic, layout.names)):
         raise Incompatible(
             "inversion simulates one gradient of what is sent, which is not what "
             f"{type(protocol).__name__} trains; use fedavg, signsgd, fsl or fedpm"
         )
-    adam = getattr(protocol, "optimizer", None) == "adam"
-    return Simulator(protocol, executor, tree, key, _slopes(protocol, tree), soft or adam)
+    soft = soft or getattr(protocol, "optimizer", None) == "adam"
+    slope = _slopes(protocol, start)
+
+    def simulate(x: Tensor, y: Tensor) -> Tensor:
+        leaves = {name: start[name].detach().requires_grad_() for name in layout.names}
+        loss, _ = executor.loss(start | leaves, frozen, x, y, key)
+        gradients = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
+        moves = {}
+        for name, g in zip(leaves, gradients, strict=True):
+            step = torch.tanh(g / g.detach().abs().mean().clamp_min(1e-30)) if soft else g
+            moves[name] = -step * slope[name]
+        return layout.flatten(moves)
+
+    return simulate, soft
 
 
 def _slopes(protocol: Protocol[Any], tree: Tree) -> Tree:
@@ -313,7 +301,7 @@ def cosine(a: Tensor, b: Tensor) -> Tensor:
 
 
 def reconstruct(
-    simulate: Simulator, seen: Tensor, y: Tensor, data: Data, prior: float, steps: int, key: Key
+    simulate: Simulate, seen: Tensor, y: Tensor, data: Data, prior: float, steps: int, key: Key
 ) -> tuple[Tensor, float]:
     """Return images ``(B, C, H, W)`` in [0, 1] whose update is parallel to ``seen (d,)``.
 

@@ -14,7 +14,6 @@ from fedbench.models.network import Network
 
 FEWEST_SHADOWS = 6  # without one pair, two in and two out are left to estimate a variance
 SAMPLES = 400  # bootstrap samples
-FEWEST = 1  # false positives that a rate must allow to be resolved
 _LARGEST = 100.0  # largest confidence in nats
 
 
@@ -131,7 +130,7 @@ def auc(scores: Tensor, member: Tensor) -> float:
 def tpr(scores: Tensor, member: Tensor, fpr: float) -> float | None:
     """Share of the members above the lowest threshold that at most ``fpr`` of the others exceed.
 
-    None if fewer than `FEWEST` of the others may exceed it: too few to resolve such a rate.
+    None if none of the others may exceed it: they are too few to resolve such a rate.
 
     >>> scores = torch.tensor([5.0, 3.0, 2.0, 4.0, 1.0, 0.0])
     >>> member = torch.tensor([True, True, True, False, False, False])
@@ -140,7 +139,7 @@ def tpr(scores: Tensor, member: Tensor, fpr: float) -> float | None:
     """
     others = scores[~member].sort(descending=True).values
     passing = int(fpr * len(others) + 1e-9)
-    if passing < FEWEST:
+    if not passing:
         return None
     if passing >= len(others):
         return 1.0

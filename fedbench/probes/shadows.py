@@ -65,11 +65,12 @@ def choose_victim(setup: Setup) -> int:
 def candidates(setup: Setup, victim: int) -> Tensor:
     """Return the rows ``(N,)`` of the victim's training data, an even number of them."""
     rows = setup.population.train[victim]
-    if len(rows) < 4:
+    size = len(rows)
+    if size < 4:
         raise ConfigError(
-            f"a victim needs at least 4 training samples, got {len(rows)}; use fewer --clients"
+            f"a victim needs at least 4 training samples, got {size}; use fewer --clients"
         )
-    return rows[: len(rows) // 2 * 2]
+    return rows[: size // 2 * 2]
 
 
 def shadow(setup: Setup, victim: int, chosen: Tensor, number: int) -> Shadow:
@@ -99,15 +100,13 @@ def play_shadows(setup: Setup, shadows: int) -> ShadowScores:
         play_shadow(shadow(setup, victim, pool[row.to(pool.device)], s), victim, pool)
         for s, row in enumerate(member)
     ]
-    return ShadowScores(
+    return dataclasses.replace(
+        played[0],
         member=member,
         deployed=torch.stack([run.deployed for run in played]),
         message=_stacked([run.message for run in played]),
         cosine=_stacked([run.cosine for run in played]),
         accuracy=sum(run.accuracy for run in played) / shadows,
-        epsilon=played[0].epsilon,
-        unit=setup.plugins.mechanism.unit,
-        rounds=played[0].rounds,
     )
 
 
@@ -127,10 +126,8 @@ def play_shadow(run: Shadow, victim: int, pool: Tensor) -> ShadowScores:
     heard = heard_of[victim]
     models = [protocol.local_model(shared, e.broadcast, e.sent) for e in heard.values()]
     messages = [confidences(shared.network, model, x, y) for model in models if model is not None]
-    cosines = [
-        cosine(hearing, exchange, x, y, Key(0).fold("adversary", step))
-        for step, exchange in heard.items()
-    ]
+    keys = [Key(0).fold("adversary", step) for step in heard]
+    cosines = [cosine(hearing, e, x, y, key) for e, key in zip(heard.values(), keys, strict=True)]
     privacy = guarantee(hearing, state.ledger)
     return ShadowScores(
         member=torch.empty(0),

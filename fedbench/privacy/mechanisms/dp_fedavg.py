@@ -17,15 +17,10 @@ from fedbench.privacy.mechanisms.clipping import clipped
 
 @dataclass(frozen=True)
 class ClipState:
-    """State of the clip in a round.
+    """State of the clip in a round."""
 
-    Args:
-        norm: Largest L2 norm of an update.
-        below: Clients of the round whose update needed no clipping.
-    """
-
-    norm: float
-    below: int = 0
+    norm: float  # largest L2 norm of an update
+    below: int = 0  # clients of the round whose update needed no clipping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +66,8 @@ class DPFedAvg(Mechanism):
         require("DPFedAvg.z", self.z, 0 < self.z < 1e6, "in (0, 1e6)")
         require("DPFedAvg.quantile", self.quantile, 0 < self.quantile < 1, "in (0, 1)")
         require("DPFedAvg.eta", self.eta, self.eta > 0, "> 0")
-        noise = self.bit_noise
-        enough = noise is None or 2 * noise > self.z
-        require("DPFedAvg.bit_noise", noise, enough, f"None or > z/2 = {self.z / 2:g}")
+        enough = self.bit_noise is None or 2 * self.bit_noise > self.z
+        require("DPFedAvg.bit_noise", self.bit_noise, enough, f"None or > z/2 = {self.z / 2:g}")
 
     @property
     def knob(self) -> tuple[str, float, float] | None:  # type: ignore[override]
@@ -91,16 +85,13 @@ class DPFedAvg(Mechanism):
             )
         change = defense.sensitivity(1.0, 10) if defense.traits().reads_sum else None
         if change is None or change > 2 / 10:
-            return (
-                "needs a rule whose sensitivity is known, for noise behind another one has no "
-                "theorem; use mean"
-            )
+            why = "for noise behind another one has no theorem"
+            return f"needs a rule whose sensitivity is known, {why}; use mean"
         if shared is not None and protocol.memory(shared):
             return "has no theorem for a protocol that remembers updates"
         return None
 
     def event(self, release: Release) -> DpEvent:
-        """Return the event of a noisy sum of clipped vectors, with the bits if adaptive."""
         self.update_z(release.per_round)
         return GaussianSum(self.z, self.adaptive)
 
@@ -118,24 +109,20 @@ class DPFedAvg(Mechanism):
         return math.sqrt(1 / (self.z**-2 - twice**-2))
 
     def init(self) -> ClipState:
-        """Where the norm starts."""
         return ClipState(self.clip)
 
     def message_bits(self) -> int:
-        """One bit if the norm follows a quantile, else none."""
         return int(self.adaptive)
 
     def on_updates(
         self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: ClipState
     ) -> tuple[Tensor, ClipState]:
-        """Clip the updates, and count those that needed no clipping."""
         x, below = clipped(updates, reference, state.norm)
         return x, ClipState(state.norm, int(below.sum()))
 
     def on_aggregate(
         self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: ClipState
     ) -> tuple[Tensor, ClipState]:
-        """Add noise to the sum, and divide by the expected number of rows."""
         expected = view.expected
         noise = key.gaussian(len(aggregate), device=aggregate.device).to(aggregate)
         total = aggregate * len(received) + self.update_z(expected) * state.norm * noise
@@ -143,6 +130,5 @@ class DPFedAvg(Mechanism):
             return total / expected, state
         bit_noise = self.bit_z(expected) * key.fold("bits").gaussian(1).item()
         share = (state.below - len(received) / 2 + bit_noise) / expected + 0.5
-        return total / expected, ClipState(
-            state.norm * math.exp(-self.eta * (share - self.quantile))
-        )
+        norm = state.norm * math.exp(-self.eta * (share - self.quantile))
+        return total / expected, ClipState(norm)

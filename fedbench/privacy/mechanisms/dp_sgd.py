@@ -35,7 +35,6 @@ class DPSGD(Mechanism):
     unit = "example"
     batches = "poisson"
     knob = ("z", 0.05, 1e5)
-
     clip: float = 1.0
     z: float = 1.0
 
@@ -48,14 +47,11 @@ class DPSGD(Mechanism):
     ) -> str | None:
         """Accept models in which no parameter mixes samples."""
         if shared is not None and shared.statistics.d:
-            return (
-                "needs a model without batch norm, whose statistics mix the samples of a batch; "
-                "use lenet5 or conv4"
-            )
+            why = "whose statistics mix the samples of a batch"
+            return f"needs a model without batch norm, {why}; use lenet5 or conv4"
         return None
 
     def event(self, release: Release) -> DpEvent:
-        """Return the event of a round of noisy steps."""
         rate = min(1.0, release.batch_size / release.size)
         return GaussianGradients(self.z, rate, release.steps)
 

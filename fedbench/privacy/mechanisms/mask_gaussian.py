@@ -46,10 +46,8 @@ class SampledMasks(Mechanism):
         if shared is None:
             return None
         if shared.statistics.d:
-            return (
-                "needs a model without batch norm, whose statistics travel beside the masks as "
-                "they are; use lenet5 or conv4"
-            )
+            why = "whose statistics travel beside the masks as they are"
+            return f"needs a model without batch norm, {why}; use lenet5 or conv4"
         if self.clip is not None and protocol.memory(shared):
             return (
                 "has no theorem for an optimizer's state that is carried over rounds under L2 "
@@ -91,13 +89,11 @@ class MaskGaussian(SampledMasks):
         require(f"{type(self).__name__}.sigma", self.sigma, 0 <= self.sigma < 1e6, "in [0, 1e6)")
 
     def event(self, release: Release) -> DpEvent:
-        """Return the event of one sample of noisy probabilities."""
         return MaskSample(release.d, self.sigma, self.c, self.clip)
 
     def on_updates(
         self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: Any
     ) -> tuple[Tensor, Any]:
-        """Return ``clip(theta + N(0, sigma²), c, 1-c)``, which the protocol samples."""
         theta = self.box(updates, reference)
         if not self.sigma:
             return theta, state
@@ -107,7 +103,6 @@ class MaskGaussian(SampledMasks):
     def on_aggregate(
         self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: Any
     ) -> tuple[Tensor, Any]:
-        """Return the ``theta`` whose masks have that mean, if ``debias``."""
         if not self.debias:
             return aggregate, state
         theta = inverse_marginal(aggregate.double().cpu().numpy(), self.sigma, self.c)
@@ -130,11 +125,9 @@ class MaskSampling(SampledMasks):
     knob = ("clip", 1e3, 1e-6)
 
     def event(self, release: Release) -> DpEvent:
-        """Return the event of one sample of probabilities."""
         return MaskSample(release.d, 0.0, self.c, self.clip)
 
     def on_updates(
         self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: Any
     ) -> tuple[Tensor, Any]:
-        """Return the clipped ``theta``, which the protocol samples."""
         return self.box(updates, reference), state

@@ -32,7 +32,6 @@ class NoisySign(Mechanism):
     """
 
     knob = ("z", 0.05, 1e5)
-
     clip: float = 1.0
     z: float = 1.0
 
@@ -51,13 +50,11 @@ class NoisySign(Mechanism):
         return None
 
     def event(self, release: Release) -> DpEvent:
-        """Return the event of signs of a noisy vector."""
         return NoisySigns(release.d, self.z)
 
     def on_updates(
         self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: Any
     ) -> tuple[Tensor, Any]:
-        """Clip the updates and add noise; the protocol takes the sign."""
         x, _ = clipped(updates, reference, self.clip)
         noise = torch.stack([key.gaussian(x.shape[1], device=x.device) for key in keys])
         return x + (self.z * self.clip) * noise.to(x), state

@@ -41,7 +41,6 @@ class FlipBits(Mechanism):
     """
 
     knob = ("p", 1e-6, 0.499999)
-
     p: float = 0.25
     form: Literal["flip", "affine"] = "flip"
     c: float = 0.01
@@ -56,7 +55,6 @@ class FlipBits(Mechanism):
 
     @property
     def slope(self) -> float:
-        """Slope ``k`` of the affine form."""
         return (0.5 - self.p) / (0.5 - self.c)
 
     def misfit(
@@ -72,27 +70,22 @@ class FlipBits(Mechanism):
             return None
         floats = shared.rest.d if issubclass(sends, NoiseMasks) else shared.statistics.d
         if floats:
-            return (
-                f"needs a model whose parameters all have a bit, got {floats} that travel as "
-                "floats; use lenet or conv4"
-            )
+            rest = f"got {floats} that travel as floats"
+            return f"needs a model whose parameters all have a bit, {rest}; use lenet or conv4"
         return None
 
     def event(self, release: Release) -> DpEvent:
-        """Return the event of flipped bits; the affine form costs the same."""
-        return FlippedBits(release.d, self.p)
+        return FlippedBits(release.d, self.p)  # also of the affine form
 
     def on_updates(
         self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: Any
     ) -> tuple[Tensor, Any]:
-        """Return ``1/2 + k (theta - 1/2)`` in the affine form."""
         if self.form == "flip":
             return updates, state
         theta = torch.where(torch.isfinite(updates), updates, reference).clamp(self.c, 1 - self.c)
         return 0.5 + self.slope * (theta - 0.5), state
 
     def on_payload(self, payload: Payload, keys: Sequence[Key]) -> Payload:
-        """Flip some of the bits."""
         if self.form == "affine":
             return payload
         assert isinstance(payload, BinaryMasks | SignBits | NoiseMasks)
@@ -108,7 +101,6 @@ class FlipBits(Mechanism):
     def on_aggregate(
         self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: Any
     ) -> tuple[Tensor, Any]:
-        """Undo the shrinking of the mean towards the middle of the alphabet."""
         if not self.debias:
             return aggregate, state
         middle = 0.5 if isinstance(received, BinaryMasks) and not received.signed else 0.0

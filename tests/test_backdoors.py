@@ -29,12 +29,11 @@ from fedbench.testing import (
     example_payloads,
     in_float64,
 )
-from fedbench_attacks.dba import DBA
 from fedbench_attacks.edge_case import EdgeCase
 from fedbench_attacks.label_flip import LabelFlip
 from fedbench_attacks.model_replacement import ModelReplacement
 from fedbench_attacks.neurotoxin import Neurotoxin
-from fedbench_attacks.pixel import Pixel
+from fedbench_attacks.pixel import DBA, Pixel
 from fedbench_defenses.mean import Mean
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))

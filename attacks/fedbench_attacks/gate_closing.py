@@ -58,11 +58,8 @@ class GateClosing(Reader):
     knows: Literal["colluders", "all"] = "all"
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send other gates, and the own weights where these are open."""
-        own = view.own
-        others = view.seen if len(view.seen) else own
-        assert isinstance(own, GatedVectors)
-        assert isinstance(others, GatedVectors)
+        own: Any = view.own
+        others: Any = view.seen if len(view.seen) else own
         b, count = others.gates.shape
         wanted = 2 * others.gates.sum(dim=0) > b
         gates = own.gates & ~wanted

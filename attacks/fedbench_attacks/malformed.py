@@ -60,7 +60,6 @@ class Malformed(Attack):
     kind: Kind = "truncate"
 
     def craft(self, view: AttackView, memory: Any) -> tuple[list[bytes], Any]:
-        """Break the messages row by row."""
         messages = []
         for row in range(len(view.own)):
             own = view.own.take([row])

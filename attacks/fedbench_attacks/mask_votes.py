@@ -42,9 +42,8 @@ class MaskVotes(Reader):
 
         With ``density=benign`` exactly so many bits are 1: the most probable ones, equals in an
         order of the adversary's key, or a sample of that size, the largest of ``logit(theta) +
-        logistic noise``. A Bernoulli sample is where that sum is above 0; another cut shifts all
-        log-odds alike (Pareto sampling: Rosen, Journal of Statistical Planning and Inference 62,
-        1997).
+        logistic noise`` (Pareto sampling: Rosen, Journal of Statistical Planning and Inference 62,
+        1997); a Bernoulli sample is where that sum is above 0.
         """
         counts, b = ones_of(view)
         theta = self.changed(view, counts.double() / b)

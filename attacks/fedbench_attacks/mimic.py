@@ -22,9 +22,8 @@ class Mimic(Crafted):
     rows ``z <- (t z + v / |v|) / (t + 1)``, made a unit vector again. It starts at random.
 
     The paper copies one client for the whole run, chosen after the warm-up. Here clients are
-    sampled anew in each round, so the row is chosen in each: the farthest to the same side. It
-    copies from the first round on, along ``z`` as it is then. The paper adds ``v`` itself, which
-    turns ``z`` the slower the shorter the updates are.
+    sampled anew in each round, so the row is chosen in each, from the first one on. The paper adds
+    ``v`` itself, which turns ``z`` the slower the shorter the updates are.
 
     Args:
         warmup: Rounds in which ``z`` and ``mu`` are learned.
@@ -61,7 +60,6 @@ class Mimic(Crafted):
         return t + 1, mu, z / torch.linalg.vector_norm(z).clamp_min(1e-12)
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send the copy, and remember ``(t, mu, z)``; or the honest messages."""
         honest = honest_rows(view)
         if honest is None:
             return view.own, memory

@@ -29,11 +29,10 @@ class RankReversal(Attack):
         return Knowledge("colluders")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        assert isinstance(view.own, Rankings | TopRankings)
-        sizes = view.own.sizes
+        own: Any = view.own
         votes = view.seen.values().sum(dim=0, dtype=torch.int64)[None]
-        position = reputation(ranking(votes, sizes), sizes)
-        return view.own.nearest(-position.expand(len(view.own), -1)), memory
+        position = reputation(ranking(votes, own.sizes), own.sizes)
+        return own.nearest(-position.expand(len(own), -1)), memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +48,7 @@ class Shuffle(Attack):
     accepts = (Rankings, TopRankings)
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Rank the edges by random words."""
-        own = view.own
-        assert isinstance(own, Rankings | TopRankings)
+        own: Any = view.own
         key = view.key.fold("shuffle")
         device = own.symbols.device
         words = [key.fold(row).bits(sum(own.sizes), device) for row in range(len(own))]
@@ -81,9 +78,7 @@ class Swap(Attack):
         require("Swap.kept", self.kept, 0 < self.kept <= 1, "in (0, 1]")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send the positions, turned by ``k_l``."""
-        own = view.own
-        assert isinstance(own, Rankings | TopRankings)
+        own: Any = view.own
         positions = own.values()
         if isinstance(own, TopRankings):
             positions = reputation(ranking(positions, own.sizes), own.sizes)

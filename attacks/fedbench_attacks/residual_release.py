@@ -39,14 +39,8 @@ class ResidualRelease(Attack):
     """
 
     accepts = (
-        FloatVectors,
-        HalfVectors,
-        Levels,
-        RotatedLevels,
-        ScaledSigns,
-        SeededSparse,
-        SignBits,
-        SparseVectors,
+        *(FloatVectors, HalfVectors, Levels, RotatedLevels),
+        *(ScaledSigns, SeededSparse, SignBits, SparseVectors),
     )
     choices: ClassVar[Choices] = {"wait": (1, 10), "scale": (3.0, 10.0)}
 

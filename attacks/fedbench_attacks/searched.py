@@ -18,10 +18,10 @@ from .trials import Trials
 class Searched(Crafted):
     """All colluders send ``mean + gamma * push``, with a gamma that is sought over the rule.
 
+    Messages of its own clients (``knows=colluders``) stand in for the others' when it queries the
+    rule. With a single message a deviation falls back to the sign of the mean, recorded.
+
     Args:
-        knows: Messages it reads: those of the benign clients (``all``), or those of its own clients
-            as if honest (``colluders``), which then stand in for the others' when it queries the
-            rule.
         bound: Longest ``gamma * push``, in root mean square lengths of the messages it reads.
         eot: Draws of the server's randomness over which damage is averaged, for rules that have
             some (expectation over transformation).
@@ -77,18 +77,12 @@ class DynOpt(Searched):
 
     ``search=published`` starts at ``start``, halves its step, and accepts when all colluders are
     selected or when the damage is larger than *in the previous trial*. It can reach no gamma above
-    ``2 * start``, and on a rule that saturates it returns ``start`` (A5, D19). The record says when
-    our search ended on its bound.
-
-    A single message has no deviation: ``std`` then falls back to ``sign``, recorded. If no client
-    of the round is benign, its own honest messages stand in for theirs.
+    ``2 * start``, and on a rule that saturates it returns ``start`` (A5, D19).
 
     Args:
-        direction: ``std``, ``sign`` or ``unit``.
+        direction: ``std``, ``sign`` (leaves rankings alone: positions are positive) or ``unit``.
         search: ``exact`` (above) or ``published``.
         selected: Against a rule that selects rows: ``most`` or ``all`` (above).
-        bound: Longest ``gamma * direction``, in root mean square lengths of the messages it reads.
-            (Positions are positive: the direction ``sign`` leaves rankings alone.)
         start: First gamma of the published search; its notebooks use 3, 5, 10, 20 and 50.
 
     References:
@@ -113,7 +107,6 @@ class DynOpt(Searched):
         return direction(view, honest, mean, self.direction)
 
     def strength(self, trials: Trials) -> Search:
-        """Return the gamma that is right for this rule, or where the published search ends."""
         if self.search == "published":
             return trials.published(self.start)
         return trials.exact(self.bound, self.selected, self.sides)
@@ -125,8 +118,7 @@ class OptALIE(Searched):
 
     Damage is ``|agg - mean|``, and a negative gamma, on the other side of the mean, is played where
     it does more. Unlike `DynOpt` it does not insist that a rule that selects rows takes a
-    colluder's. Where damage has no limit, ``bound`` is played. With a single message the push is
-    minus the sign of the mean, recorded.
+    colluder's. Where damage has no limit, ``bound`` is played.
 
     References:
         Allouah et al., "Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity",

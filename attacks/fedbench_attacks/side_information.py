@@ -48,8 +48,7 @@ class ScaleField(Attack):
         require("ScaleField.factor", self.factor, self.factor > 0, "> 0")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        own = view.own
-        assert isinstance(own, Levels | RotatedLevels | ScaledSigns)
+        own: Any = view.own
         flipped = own.nearest(own.opposite(own.values()))
         scales = (flipped.scales.double() * self.factor).clamp(max=3.4e38)
         return replace(flipped, scales=scales.to(flipped.scales)), memory
@@ -72,10 +71,8 @@ class IndexConcentration(Attack):
         return Knowledge("all")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        own = view.own
-        seen = view.seen
-        assert isinstance(own, SparseVectors)
-        assert isinstance(seen, SparseVectors)
+        own: Any = view.own
+        seen: Any = view.seen
         rows, width = own.indices.shape
         used = torch.bincount(seen.indices.flatten(), minlength=own.d)
         mean = view.updates[:, : own.d].mean(dim=0)
@@ -94,10 +91,9 @@ class IndexConcentration(Attack):
 class SeedGrinding(Attack):
     """Try ``tries`` seeds, and send the message that is closest to the opposite of the own update.
 
-    Where a client chooses the seed of its rotation, noise or indices, it may choose it for its
-    effect. With each seed, a rotated update is encoded as an honest client would, coordinates are
-    as long as the honest message, and masked noise is the closest mask. The own seed is the first
-    try.
+    With each seed of a rotation, noise or indices, a rotated update is encoded as an honest client
+    would, coordinates are as long as the honest message, and masked noise is the closest mask. The
+    own seed is the first try.
 
     Args:
         tries: Number of seeds that are tried.
@@ -115,7 +111,6 @@ class SeedGrinding(Attack):
         require("SeedGrinding.tries", self.tries, 1 <= self.tries <= 10**4, "in [1, 10000]")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send row by row the best of the tries."""
         return best_seeds(view, -view.updates.to(torch.float32), self.tries, encoded)[0], memory
 
 
@@ -149,7 +144,6 @@ class NoiseMask(Reader):
         require("NoiseMask.tries", self.tries, 1 <= self.tries <= 10**4, "in [1, 10000]")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send the closest mask; the trace has the least mean distance after each seed."""
         honest = honest_rows(view)
         if honest is None:
             return view.own, memory

@@ -46,7 +46,6 @@ class SignFlip(Reader):
         return Knowledge() if self.of == "own" else super().needs()
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send ``-scale * own``; of a ranking its reverse, of a binary mask its complement."""
         if self.of == "mean":
             honest = honest_rows(view)
             if honest is None:
@@ -57,6 +56,5 @@ class SignFlip(Reader):
         if self.via == "wire":
             return own.nearest(own.opposite(own.values(), self.scale)), memory
         x = view.updates
-        return view.compress(
-            own.opposite(x, self.scale) if own.aligned else -self.scale * x
-        ), memory
+        flipped = own.opposite(x, self.scale) if own.aligned else -self.scale * x
+        return view.compress(flipped), memory

@@ -29,10 +29,9 @@ class StatOpt(Crafted):
       ``[mean - 4 std, mean - 3 std]`` and ``[mean + 3 std, mean + 4 std]`` (ddof 1; a single row
       has no deviation, and ``|mean|`` stands in). Where ``s = 0`` it sends the mean.
 
-    The paper does this to weights, and ``s`` says how the global weight changes; here it is done to
-    updates, of which the received model is the zero. ``s`` and the zero are about the middle of the
-    alphabet, 1/2 for masks. (Positions are positive: against a rule that selects, rankings stay.)
-    The rule's traits decide between the two, not its name.
+    The paper does this to weights, of which ``s`` is the global change; here it is done to updates.
+    ``s`` and the zero are about the middle of the alphabet, 1/2 for masks. (Positions are positive:
+    against a rule that selects, rankings stay.)
 
     Args:
         search: Of lambda: ``exact``, the supremum within a relative 1e-3; on alphabets other than

@@ -27,22 +27,18 @@ class VEM(Reader):
     ``S < min S of the kept - R``. Only edges between these bounds are vulnerable.
 
     *Choice.* All colluders send the same ranking. To exchange j edges, the j pruned ones with the
-    largest S enter and the j kept ones with the smallest S leave: any other has to be moved
-    further. The new top gets the k top positions, its smallest S the highest; the new bottom the
-    others, its largest S position 0. Exchanging two positions of a side never widens the gap, so j
-    edges can be moved iff
+    largest S enter and the j kept ones with the smallest S leave: any other is further away. The
+    new top gets the k top positions, its smallest S the highest; the new bottom the others, its
+    largest S position 0. Exchanging two positions of a side never widens the gap, so j edges, and
+    with j every smaller number, can be moved iff (top ascending, bottom descending)
 
         min over i < k of S_top(i) + m (n_l - 1 - i)  >  max over i of S_bottom(i) + m i
 
-    (top ascending, bottom descending), and with j every smaller number: bisection finds the most.
-
     *Limit.* Rankings that differ cannot move j unless the means over the first i of both sides
     satisfy that, for all i: m permutations add to i edges at most m times the i top positions, and
-    at least m times the i bottom ones. The record has this limit, hardly ever more than one edge of
-    a layer above what is moved.
+    at least m times the i bottom ones. It is recorded, hardly ever one edge above what is moved.
 
-    Only the paper's abstract was read. From it are vulnerable edges between two bounds and a search
-    for the permutation that moves most; bounds and proofs here are ours, and replace its relaxed
+    Only the paper's abstract was read. Bounds and proofs here are ours, and replace its relaxed
     optimisation (Gumbel-Sinkhorn).
 
     Args:
@@ -63,7 +59,6 @@ class VEM(Reader):
         require("VEM.kept", self.kept, 0 < self.kept <= 1, "in (0, 1]")
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send layer by layer the ranking that moves most edges."""
         own = view.own
         m = len(own)
         assert isinstance(own, Rankings)

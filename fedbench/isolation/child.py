@@ -138,32 +138,18 @@ class Guest:
     def described(self) -> dict[str, Any]:
         """Describe the plug-in in plain values, which do not change with the rounds."""
         plugin = self.plugin
-        common = {
-            "text": registry.describe(self.name, plugin),
-            "class": type(plugin).__name__,
-            "file": inspect.getfile(type(plugin)),
-            "accepts": [cls.__name__ for cls in plugin.accepts],
-        }
+        text = registry.describe(self.name, plugin)
+        common = {"text": text, "class": type(plugin).__name__} | origin(plugin)
         if isinstance(plugin, Attack):
             hooks = ("poison", "wrap_grad", "trigger", "craft")
             own = [h for h in hooks if getattr(type(plugin), h) is not getattr(Attack, h)]
-            needs = str(plugin.needs())
-            return common | {"hooks": own, "needs": needs, "idle": bool(plugin.idle)}
+            return common | {"hooks": own, "needs": str(plugin.needs()), "idle": bool(plugin.idle)}
+        common |= traits_of(plugin)
         return common | {
-            "traits": dataclasses.asdict(plugin.traits()),
-            "f": getattr(plugin, "f", None),
             "rows_needed": plugin.rows_needed(),
             "most_rows": plugin.most_rows(),
             "ready": type(plugin).ready is not Defense.ready,
-            "links": [
-                {
-                    "traits": dataclasses.asdict(link.traits()),
-                    "f": getattr(link, "f", None),
-                    "accepts": [cls.__name__ for cls in link.accepts],
-                    "file": inspect.getfile(type(link)),
-                }
-                for link in chained(plugin)
-            ],
+            "links": [origin(link) | traits_of(link) for link in chained(plugin)],
         }
 
     def on_wrap_grad(self, batch_size: int, local: Local) -> int | None:
@@ -213,6 +199,17 @@ class Guest:
         out, later = self.plugin.aggregate(received, copy.deepcopy(self.value(state)), view)
         notes = dict(view.findings.notes)
         return {"out": out, "state": self.keep(later), "kept": view.findings.kept, "notes": notes}
+
+
+def origin(plugin: Any) -> dict[str, Any]:
+    """Describe where a plug-in is from, and what it works on."""
+    accepts = [cls.__name__ for cls in plugin.accepts]
+    return {"file": inspect.getfile(type(plugin)), "accepts": accepts}
+
+
+def traits_of(rule: Any) -> dict[str, Any]:
+    """Describe what a rule, or a link of a chain, is and assumes."""
+    return {"traits": dataclasses.asdict(rule.traits()), "f": getattr(rule, "f", None)}
 
 
 def chained(rule: Any) -> list[Any]:

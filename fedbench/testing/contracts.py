@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from fedbench import payload as alphabets
 from fedbench.adversary import threat_model
 from fedbench.api import Attack, Defense, Gradient, Local, Protocol, ServerView, Shared, hooks
 from fedbench.core.rng import Key, Secret
@@ -17,28 +18,7 @@ from fedbench.core.trees import Tree
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.models.network import ConvNet
-from fedbench.payload import (
-    BinaryMasks,
-    FloatVectors,
-    GatedVectors,
-    HalfVectors,
-    Levels,
-    MixtureVectors,
-    NoiseMasks,
-    Payload,
-    PrunedVectors,
-    Rankings,
-    Residues,
-    RotatedLevels,
-    ScaledSigns,
-    SeededSparse,
-    SignBits,
-    SparseVectors,
-    TopRankings,
-    identical,
-    ranking,
-    same,
-)
+from fedbench.payload import Payload, identical, ranking, same
 from fedbench.payload.levels import bucket_lengths, scales_of
 from fedbench.payload.sparse import Alive
 from fedbench.privacy.clients import compress
@@ -53,29 +33,29 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
     """Return ``n`` random messages of every alphabet, for the layers of `NETWORK`."""
     x = Key(seed).fold("example").normal(n, sum(SIZES))
     best = tuple(size // 3 for size in SIZES)
-    blank_top = TopRankings(torch.zeros(n, sum(best), dtype=torch.int32), SIZES, best)
+    blank_top = alphabets.TopRankings(torch.zeros(n, sum(best), dtype=torch.int32), SIZES, best)
     index = torch.zeros(n, 20, dtype=torch.int64)
     layers = tuple((shape, ((1, 0, 1),)) for shape in ((9, 3), (20, 3), (5, 3)))
-    blank_gated = GatedVectors(x[:, :3] > 0, torch.zeros_like(x), x[:, :2], layers)
-    blank_pruned = PrunedVectors(x > 0, x, x[:, :2], 20, Alive.of(x[0] > 0))
-    blank_sparse = SparseVectors(index, torch.zeros(n, 20), x[:, :2], sum(SIZES))
+    blank_gated = alphabets.GatedVectors(x[:, :3] > 0, torch.zeros_like(x), x[:, :2], layers)
+    blank_pruned = alphabets.PrunedVectors(x > 0, x, x[:, :2], 20, Alive.of(x[0] > 0))
+    blank_sparse = alphabets.SparseVectors(index, torch.zeros(n, 20), x[:, :2], sum(SIZES))
     seeds = Key(seed).fold("seeds").bits(n)[:, None]
     wide = torch.cat([x, x[:, :2]], dim=1)
     scales = x[:, :6].abs() + 0.1  # for blocks of at most 64 or 32, and for layers
     levels = torch.zeros(x.shape, dtype=torch.uint8)
-    rotated = RotatedLevels(levels, scales[:, :4], seeds, x[:, :0], 1.0, 4096)
-    sharp = RotatedLevels(levels, scales[:, :5], seeds, x[:, :2], 2.5, 32)
+    rotated = alphabets.RotatedLevels(levels, scales[:, :4], seeds, x[:, :0], 1.0, 4096)
+    sharp = alphabets.RotatedLevels(levels, scales[:, :5], seeds, x[:, :2], 2.5, 32)
     whole = torch.zeros(x.shape, dtype=torch.int16)
     largest = scales_of(x, SIZES, "max")
     norms = scales_of(x, bucket_lengths(SIZES, 16), "l2")
-    ternary = Levels(whole, largest, x[:, :0], 1, SIZES, 0, "max", "entropy")
-    buckets = Levels(whole, norms, x[:, :2], 10, SIZES, 16, "l2", "elias")
-    signed = ScaledSigns(x > 0, scales[:, :3], x[:, :2], SIZES)
-    picked = SeededSparse(torch.zeros(n, 20), seeds, x[:, :2], sum(SIZES))
-    residues = Residues(torch.zeros(x.shape, dtype=torch.int32), 2**12, 0)
+    ternary = alphabets.Levels(whole, largest, x[:, :0], 1, SIZES, 0, "max", "entropy")
+    buckets = alphabets.Levels(whole, norms, x[:, :2], 10, SIZES, 16, "l2", "elias")
+    signed = alphabets.ScaledSigns(x > 0, scales[:, :3], x[:, :2], SIZES)
+    picked = alphabets.SeededSparse(torch.zeros(n, 20), seeds, x[:, :2], sum(SIZES))
+    residues = alphabets.Residues(torch.zeros(x.shape, dtype=torch.int32), 2**12, 0)
     return [
-        FloatVectors(x),
-        SignBits(x >= 0),
+        alphabets.FloatVectors(x),
+        alphabets.SignBits(x >= 0),
         blank_sparse.nearest(wide),
         replace(blank_sparse, coded=True).nearest(wide),
         picked.nearest(wide),
@@ -84,17 +64,17 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
         ternary.nearest(x),
         buckets.nearest(wide),
         signed,
-        HalfVectors(x.to(torch.float16), "fp16"),
-        HalfVectors(x.to(torch.bfloat16), "bf16"),
-        Rankings(ranking(x, SIZES), SIZES),
+        alphabets.HalfVectors(x.to(torch.float16), "fp16"),
+        alphabets.HalfVectors(x.to(torch.bfloat16), "bf16"),
+        alphabets.Rankings(ranking(x, SIZES), SIZES),
         blank_top.nearest(x),
-        BinaryMasks(x > 0.5, x[:, :0]),
-        BinaryMasks(x > 0.5, x[:, :3], signed=True),
+        alphabets.BinaryMasks(x > 0.5, x[:, :0]),
+        alphabets.BinaryMasks(x > 0.5, x[:, :3], signed=True),
         blank_gated.nearest(torch.cat([x[:, 3:6] + 0.5, x, x[:, :2]], dim=1)),
-        MixtureVectors(x[:, :2].softmax(dim=1), x),
+        alphabets.MixtureVectors(x[:, :2].softmax(dim=1), x),
         blank_pruned.nearest(torch.cat([x, x, x[:, :2]], dim=1)),
-        NoiseMasks(x > 0.5, seeds, x[:, :0], "uniform", 0.1),
-        NoiseMasks(x > 0.5, seeds, x[:, :3], "gaussian", 0.1, signed=True),
+        alphabets.NoiseMasks(x > 0.5, seeds, x[:, :0], "uniform", 0.1),
+        alphabets.NoiseMasks(x > 0.5, seeds, x[:, :3], "gaussian", 0.1, signed=True),
         residues.nearest(1000 * x),
         replace(residues, modulus=9 * 5 + 1, coins=5).nearest(2 * x),
     ]

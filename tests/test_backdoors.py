@@ -1,25 +1,34 @@
-"""Backdoors: what is stamped, what is trained, what is sent."""
+"""Poisoned data and backdoors: what is flipped or stamped, trained and sent, and faults of others.
+
+Numbers D are those of the errata: each is a fault of public code, and a test that would see it.
+"""
 
 import dataclasses
 from typing import Any
 
 import pytest
 import torch
+from crafting import crafted, delivered, round_of
 from torch import Tensor
 
 import fedbench
-from fedbench.adversary import threat_model
-from fedbench.adversary.threat_model import attack_view, forge
-from fedbench.api import Attack, Local, Shared
+from fedbench.adversary.threat_model import OwnedRows, train
+from fedbench.api import Attack, AttackView, Gradient, Local, Shared
 from fedbench.core import registry
-from fedbench.core.errors import ConfigError
+from fedbench.core.errors import ConfigError, PluginError
 from fedbench.core.rng import Key, Secret
+from fedbench.core.trees import Tree
 from fedbench.data.datasets import Data
-from fedbench.executors.training import Loop, Schedule
+from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import Stacked
+from fedbench.experiment.evaluation import backdoor_success
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Setup
+from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors
 from fedbench.protocols.fedavg import FedAvg
+from fedbench.run import play_round
 from fedbench.testing import (
     NETWORK,
     assert_rounded_alike,
@@ -37,14 +46,82 @@ from fedbench_attacks.pixel import DBA, Pixel
 from fedbench_defenses.mean import Mean
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
-TRAINED: list[Attack] = [  # with labels that a task of three classes has
+OWNED = OwnedRows(torch.tensor([1, 3]), [1, 3], [0, 1], 2, Secret.of(0, "test"))
+SMALL = Scenario(clients=20, per_round=6, rounds=2, epochs=1, eval_every=1, malicious=0.4)
+TRAINED = ("label-flip", "pixel", "dba", "model-replacement", "neurotoxin", "edge-case:tail=1")
+
+
+def local(part: int = 0, classes: int = 10) -> Local:
+    return Local({}, None, part, 3, 0, Key(1), classes)
+
+
+def training(epochs: int = 1, **parameters: float) -> tuple[Loop, list[Client], Tensor]:
+    """FedAvg's executor, its clients, and their honest updates."""
+    protocol = FedAvg(**parameters)
+    clients = example_clients(protocol, SHARED)
+    executor = Loop(protocol, SHARED, Schedule(epochs, 4))
+    return executor, clients, executor.train(clients)[0]
+
+
+LABELS = torch.tensor([0, 3, 3, 7, 9])
+IMAGES = torch.arange(5 * 4.0).reshape(5, 1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("convention", "flipped"),
+    [
+        ("mirror", [9, 6, 6, 2, 0]),  # C - 1 - y; C - y would give 10
+        ("next", [1, 4, 4, 8, 0]),  # (y + 1) mod C; (y - 1) mod C would give 9, 2, ...
+        ("pair", [0, 7, 7, 7, 9]),  # 3 -> 7; swapped would turn the 7 into a 3
+    ],
+)
+def test_every_convention_flips_labels_and_no_image(convention: Any, flipped: list[int]) -> None:
+    before = LABELS.clone()
+    xs, ys = LabelFlip(convention=convention).poison(IMAGES, LABELS, local())
+    assert ys.tolist() == flipped
+    assert torch.equal(xs, IMAGES)
+    assert torch.equal(LABELS, before), "written into"
+
+
+def test_labels_are_mirrored_in_the_task_and_not_in_what_a_client_has() -> None:
+    _, ys = LabelFlip().poison(IMAGES[:2], torch.tensor([0, 1]), local(classes=4))
+    assert ys.tolist() == [3, 2]  # within its own two labels it would be 1, 0
+
+
+def test_a_label_that_the_task_does_not_have_is_refused() -> None:
+    flip = LabelFlip(convention="pair", target=7)
+    with pytest.raises(ConfigError, match=r"LabelFlip.target must be a label from 0 to 6, got 7"):
+        flip.poison(IMAGES, LABELS, local(classes=7))
+    with pytest.raises(ConfigError, match=r"LabelFlip.target must be .*not the source, got 3"):
+        LabelFlip(source=3, target=3)
+    with pytest.raises(ConfigError, match="has no parameter 'conventoin'"):
+        registry.load("attack", "label-flip:conventoin=next")
+
+
+def test_the_harness_says_how_many_classes_there_are() -> None:
+    named = r"attack label-flip .*: poison in round 0 for client \d+ raised ConfigError: "
+    attacked = {"attack": "label-flip:convention=pair,target=12"}
+    with pytest.raises(PluginError, match=named + ".* a label from 0 to 9, got 12"):
+        fedbench.play(SMALL.model_copy(update=attacked), device="cpu")
+
+
+@pytest.mark.edges("loop")
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_flipped_labels_move_the_mean_and_more_of_them_move_it_more(executor: str) -> None:
+    def gain(convention: str) -> float:
+        scenario = SMALL.model_copy(update={"attack": f"label-flip:convention={convention}"})
+        first = fedbench.play(scenario, device="cpu", executor=executor).rounds[0]
+        assert first.gain_mean is not None
+        return first.gain_mean
+
+    paired, all_labels = gain("pair"), gain("next")
+    assert all_labels > paired > 1e-3
+
+
+ATTACKS: list[Attack] = [  # with labels that a task of three classes has
     *(LabelFlip(), Pixel(), DBA(), ModelReplacement(), Neurotoxin()),
     EdgeCase(source=2, target=1, tail=1.0),
 ]
-
-
-def local(part: int = 0, **tree: Any) -> Local:
-    return Local(tree.get("tree", {}), tree.get("before"), part, 3, 0, Key(1), 10)
 
 
 def pool(count: int = 10) -> Data:
@@ -55,16 +132,12 @@ def pool(count: int = 10) -> Data:
     return Data(x, y, 10, 255.0, (0.2, 0.5), (0.3, 0.1))
 
 
-def crafted(attack: Attack, trained: Tensor, n: int = 4, idle: float = 0.0) -> Tensor:
+def replaced(attack: Attack, trained: Tensor, n: int = 4, idle: float = 0.0) -> Tensor:
     """What the server gets of two colluders, of ``n`` clients that all send 1, 2, 2 honestly."""
-    payload = FloatVectors(torch.tensor([[1.0, 2.0, 2.0]]).repeat(n, 1))
-    context = dataclasses.replace(
-        example_context(payload, Mean()), trained=trained, idle=torch.full_like(payload.x, idle)
-    )
-    packets = forge(attack, context, {}).among(context.honest)
-    received, _ = FloatVectors.decode(packets, payload.spec)
-    assert received is not None
-    return received.x[:2]
+    x = torch.tensor([[1.0, 2.0, 2.0]]).repeat(n, 1)
+    here = dataclasses.replace(round_of(x), trained=trained, idle=torch.full_like(x, idle))
+    sent: Tensor = delivered(attack, here).x[:2]
+    return sent
 
 
 def test_the_stamp_is_white_in_the_lower_right_corner_and_nowhere_else() -> None:
@@ -103,12 +176,8 @@ def test_the_pieces_of_all_colluders_are_the_trigger() -> None:
     xs[:, :, 0, 0] = 1.0
     pieces = [dba.poison(xs, data.y, local(part))[0] - xs for part in range(4)]
     # 4 rows in 3 strips: floor(4 i / 3) = 0, 1, 2, 4.
-    assert [piece[0, 0].any(dim=1).nonzero()[:, 0].tolist() for piece in pieces] == [
-        [0],
-        [1],
-        [2, 3],
-        [0],
-    ]
+    stamped = [piece[0, 0].any(dim=1).nonzero()[:, 0].tolist() for piece in pieces]
+    assert stamped == [[0], [1], [2, 3], [0]]
     whole, target = dba.trigger(xs, data.y + 1)
     assert target == 0
     expected = (xs + pieces[0] + pieces[1] + pieces[2])[: len(whole)]
@@ -135,14 +204,11 @@ def test_the_odd_images_of_a_class_are_those_farthest_from_its_own_mean() -> Non
 def test_the_replacing_update_is_scaled_by_rows_over_colluders_and_replaces_the_model() -> None:
     # n / m = 5 / 2; idle 1: 1 + 2.5 (3 - 1) = 6. From zero it would be 7.5, with n alone 11.
     trained = torch.full((2, 3), 3.0)
-    assert crafted(ModelReplacement(), trained, n=5, idle=1.0).tolist() == [[6.0] * 3] * 2
-    assert crafted(ModelReplacement(scale=4.0), trained, n=5).tolist() == [[12.0] * 3] * 2
-    payload = FloatVectors(torch.zeros(8, 3))
+    assert replaced(ModelReplacement(), trained, n=5, idle=1.0).tolist() == [[6.0] * 3] * 2
+    assert replaced(ModelReplacement(scale=4.0), trained, n=5).tolist() == [[12.0] * 3] * 2
     trained = torch.tensor([[1.0, 2.0, 3.0]]).repeat(2, 1)
-    context = dataclasses.replace(example_context(payload, Mean()), trained=trained)
-    packets = forge(ModelReplacement(), context, {}).among(context.honest)
-    received, _ = FloatVectors.decode(packets, payload.spec)
-    assert received is not None
+    context = dataclasses.replace(round_of(torch.zeros(8, 3)), trained=trained)
+    received = delivered(ModelReplacement(), context)
     aggregate, _ = Mean().aggregate(received, None, context.view)
     assert aggregate.tolist() == [1.0, 2.0, 3.0]
 
@@ -150,10 +216,10 @@ def test_the_replacing_update_is_scaled_by_rows_over_colluders_and_replaces_the_
 def test_the_clip_is_relative_to_the_honest_norm_and_never_scales_up() -> None:
     # Honest 1, 2, 2 has norm 3; 6, 8, 0 has norm 10: with clip 2 it is scaled by 6 / 10.
     trained = torch.tensor([[6.0, 8.0, 0.0], [0.0, 0.0, 1.0]])
-    sent = crafted(Neurotoxin(clip=2.0), trained)
+    sent = replaced(Neurotoxin(clip=2.0), trained)
     torch.testing.assert_close(sent, torch.tensor([[3.6, 4.8, 0.0], [0.0, 0.0, 1.0]]))
     # From idle 1 the honest move 0, 1, 1 has norm sqrt 2, that of 7, 1, 1 is 6, 0, 0.
-    sent = crafted(Neurotoxin(clip=1.0), torch.tensor([[7.0, 1.0, 1.0]] * 2), idle=1.0)
+    sent = replaced(Neurotoxin(clip=1.0), torch.tensor([[7.0, 1.0, 1.0]] * 2), idle=1.0)
     torch.testing.assert_close(sent[0], torch.tensor([1 + 2**0.5, 1.0, 1.0]))
 
 
@@ -173,7 +239,7 @@ def test_a_square_larger_than_the_image_and_a_class_that_is_none_are_refused(att
 @pytest.mark.parametrize(
     "name", ["fedavg", "fsl", "fedpm", "fedmrn", "signsgd", "feddrop", "fedmog", "fedsparsify"]
 )
-@pytest.mark.parametrize("attack", TRAINED, ids=lambda attack: type(attack).__name__)
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: type(attack).__name__)
 def test_both_executors_train_the_adversary_alike(name: str, attack: Attack) -> None:
     protocol = in_float64(registry.load("protocol", name))
     clients = doubled(example_clients(protocol, SHARED))
@@ -182,44 +248,28 @@ def test_both_executors_train_the_adversary_alike(name: str, attack: Attack) -> 
     for engine in (Loop, Stacked):
         executor = engine(protocol, SHARED, Schedule(1, 4))
         honest, _ = executor.train(clients)
-        mine = trained(attack, executor, clients, honest, before)
+        mine = train(attack, executor, clients, honest, OWNED, before, 1)
         assert bool(torch.isfinite(mine).all())
         assert float((mine - honest[[1, 3]]).norm() / honest[[1, 3]].norm()) > 1e-3, "trains alike"
         rows.append(mine)
     assert_rounded_alike(rows[1], rows[0])
 
 
-def trained(attack: Attack, executor: Any, clients: Any, honest: Tensor, before: Any) -> Tensor:
-    """By clients 1 and 3, which are the adversary's first and second."""
-    secret = Secret.of(0, "test")
-    owned = threat_model.OwnedRows(torch.tensor([1, 3]), [1, 3], [0, 1], 2, secret)
-    return threat_model.train(attack, executor, clients, honest, owned, before, 1)
-
-
 @pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)
 def test_every_alphabet_carries_a_replacement_that_is_legal(payload: Any) -> None:
-    context = example_context(payload, Mean())
-    view = attack_view(ModelReplacement(), context)
-    sent, _ = ModelReplacement().craft(view, None)
+    view, message = crafted(ModelReplacement(), round_of(payload))
     assert view.notes == {"scale": len(payload) / 2}
-    sent.check()
+    message.check()
 
 
 def test_a_larger_share_and_a_larger_scale_move_the_mean_further() -> None:
+    executor, clients, honest = training()
+
     def moved(attack: Attack) -> float:
-        protocol = FedAvg()
-        clients = example_clients(protocol, SHARED)
-        executor = Loop(protocol, SHARED, Schedule(1, 4))
-        honest, _ = executor.train(clients)
-        payload = FloatVectors(honest)
-        context = dataclasses.replace(
-            example_context(payload, Mean(), [1, 3]),
-            trained=trained(attack, executor, clients, honest, None),
-        )
-        packets = forge(attack, context, {}).among(context.honest)
-        received, _ = FloatVectors.decode(packets, payload.spec)
-        assert received is not None
-        return float((received.x.mean(dim=0) - honest.mean(dim=0)).norm())
+        poisoned = train(attack, executor, clients, honest, OWNED, None, 1)
+        here = example_context(FloatVectors(honest), Mean(), OWNED.ids)
+        here = dataclasses.replace(here, trained=poisoned)
+        return float((delivered(attack, here).x.mean(dim=0) - honest.mean(dim=0)).norm())
 
     assert moved(Pixel(rho=1.0)) > moved(Pixel(rho=0.3)) > 0
     assert moved(ModelReplacement(scale=8.0)) > moved(ModelReplacement(scale=2.0)) > 0
@@ -231,17 +281,9 @@ def rates(attack: str, defense: str, seed: int) -> tuple[float, float]:
     Model replacement overshoots here: a model that falls for the trigger in every image is bad at
     the task, the next round mends the task and loses the trigger, and so on in turn.
     """
-    scenario = Scenario(
-        attack=attack,
-        defense=defense,
-        model="micro",
-        partition="iid",
-        clients=20,
-        per_round=20,
-        rounds=15,
-        eval_every=1,
-        seed=seed,
-    )
+    size: dict[str, Any] = {"clients": 20, "per_round": 20, "rounds": 15, "eval_every": 1}
+    task: dict[str, Any] = {"model": "micro", "partition": "iid", "seed": seed}
+    scenario = Scenario(attack=attack, defense=defense, **size, **task)
     twin = scenario.model_copy(update={"attack_from": 15})
     played, clean = (fedbench.play(variant, device="cpu") for variant in (scenario, twin))
     last = played.rounds[-2:]
@@ -264,3 +306,141 @@ def test_a_backdoor_of_a_fifth_works_and_krum_keeps_it_out(attack: str) -> None:
         accuracy, success = rates(attack, "multi-krum", seed)
         assert accuracy > 0.75
         assert success < 0.1
+
+
+def pulled(attack: Any, tree: Tree, start: Tree, gradient: Tree, before: Tree | None) -> Tree:
+    """The gradient that the attack makes of one that is the same everywhere."""
+    constant = Gradient(lambda *_: gradient, lambda *_: gradient, 1)
+    nothing = torch.zeros(0)
+    out: Tree = attack.wrap_grad(constant, Local(start, before, 0, 1, 1, Key(0), 3))(
+        tree, nothing, nothing, Key(0)
+    )
+    return out
+
+
+@pytest.mark.parametrize("attack", TRAINED)
+def test_d4_d13_poisoned_training_acts_on_updates_and_never_on_weights(attack: str) -> None:
+    # Weights instead of their move would be as long as the model; the honest mean moves nothing.
+    setup = setup_of(attack)
+    weights = float(setup.plugins.protocol.init(setup.shared).norm())
+    seen: list[AttackView] = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Watched(type(setup.plugins.attack)):  # type: ignore[misc]
+        def craft(self, view: AttackView, memory: Any) -> Any:
+            seen.append(view)
+            return super().craft(view, memory)
+
+    plugins = dataclasses.replace(setup.plugins, attack=Watched(**vars(setup.plugins.attack)))
+    state = RunState(setup.plugins.protocol.init(setup.shared))
+    first = play_round(dataclasses.replace(setup, plugins=plugins), state, 0)
+    assert first.gain_mean is not None
+    assert first.gain_mean > 1e-3
+    moved = torch.cat([view.trained - view.updates for view in seen])
+    assert float(moved.norm(dim=1).max()) > 1e-3  # who has no source image trains honestly
+    assert float(torch.cat([view.trained for view in seen]).norm(dim=1).max()) < 0.5 * weights
+
+
+def test_d5_the_masked_coordinates_are_the_largest_in_absolute_value() -> None:
+    # Moves -9, 1, -2, 8 and 0.5: of five the share 0.4 are -9 and 8; the signed ones 8 and 1.
+    before = {"a": torch.zeros(2, 2), "b": torch.zeros(1)}
+    tree = {"a": torch.tensor([[-9.0, 1.0], [-2.0, 8.0]]), "b": torch.tensor([0.5])}
+    ones = {name: torch.ones_like(x) for name, x in tree.items()}
+    masked = pulled(Neurotoxin(ratio=0.4), tree, tree, ones, before)
+    assert masked["a"].tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    assert masked["b"].tolist() == [1.0]
+    assert pulled(Neurotoxin(ratio=0.4), tree, tree, ones, None) == ones, "the first round"
+    still = pulled(Neurotoxin(ratio=0.4), tree, tree, ones, tree)
+    assert all(bool((x == 1).all()) for x in still.values()), "who did not move is not masked"
+
+
+def test_d5_a_masked_coordinate_stays_where_it_was() -> None:
+    executor, clients, honest = training(2, weight_decay=0.0)
+    start = clients[0].tree
+    before = {name: x - 1.0 if name == "fc1" else x - 0.1 for name, x in start.items()}
+    share = start["fc1"].numel() / SHARED.layout.d
+    attack = Neurotoxin(ratio=share)
+    moved = train(attack, executor, clients, honest, OWNED, before, 1)
+    by_layer = SHARED.layout.unflatten(moved)
+    assert float(by_layer["fc1"].abs().max()) == 0
+    assert float(by_layer["conv1"].abs().max()) > 0
+
+
+def test_d6_the_anomaly_term_has_a_gradient_and_holds_training_back() -> None:
+    # alpha g + 2 (1 - alpha) (w - w0) = 0.25 * 4 + 2 * 0.75 * (3 - 1) = 4; inert it would be 1.
+    start, tree = {"a": torch.tensor([1.0])}, {"a": torch.tensor([3.0])}
+    got = pulled(ModelReplacement(alpha=0.25), tree, start, {"a": torch.tensor([4.0])}, None)
+    assert got["a"].item() == 4.0
+    # It is the gradient of the loss in the docstring.
+    w = torch.tensor([3.0], requires_grad=True)
+    loss = 0.25 * 4 * w + 0.75 * (w - 1.0).square()
+    loss.sum().backward()  # type: ignore[no-untyped-call]
+    assert w.grad is not None
+    assert got["a"].item() == w.grad.item()
+    moved, start, statistic = ({"n.mean": torch.tensor([x])} for x in (3.0, 1.0, 4.0))
+    assert pulled(ModelReplacement(alpha=0.25), moved, start, statistic, None) == statistic
+    executor, clients, honest = training(3, lr=0.05)
+    norms = [
+        float(train(ModelReplacement(alpha=a), executor, clients, honest, OWNED, None, 0).norm())
+        for a in (1.0, 0.5, 0.05)
+    ]
+    assert norms[0] > norms[1] > norms[2]
+
+
+@pytest.mark.parametrize("name", [name.partition(":")[0] for name in TRAINED])
+def test_d6_an_unknown_parameter_is_refused_and_not_ignored(name: str) -> None:
+    with pytest.raises(ConfigError, match="has no parameter 'poisoning_ratio'"):
+        registry.load("attack", f"{name}:poisoning_ratio=0.5")
+
+
+def setup_of(attack: str) -> Setup:
+    return prepare(SMALL.model_copy(update={"attack": attack}), "cpu")
+
+
+@pytest.mark.parametrize("attack", ["pixel", "dba", "model-replacement:target=3", "neurotoxin"])
+def test_d22_the_target_class_is_not_counted_and_every_image_is_stamped(attack: str) -> None:
+    setup = setup_of(attack)
+    population, plugin = setup.population, setup.plugins.attack
+    benign = (~population.malicious).nonzero()[:, 0].tolist()
+    rows = torch.cat([population.test[i] for i in benign])
+    x, y = population.data.floats(rows), population.data.y[rows]
+    images, target = plugin.trigger(x.clone(), y.clone())
+    assert len(images) == int((y != target).sum()) < len(y)
+    size = plugin.size
+    white = (1 - population.data.mean[0]) / population.data.std[0]
+    corner = images[:, :, -size:, -size:]
+    torch.testing.assert_close(corner, torch.full_like(corner, white))
+    model = setup.plugins.protocol.model(setup.shared, always(setup, target), Key(0))
+    assert backdoor_success(setup, model, rows) == 1.0
+    other = setup.plugins.protocol.model(setup.shared, always(setup, (target + 1) % 10), Key(0))
+    assert backdoor_success(setup, other, rows) == 0.0  # images of the target class would count
+
+
+def always(setup: Setup, label: int) -> Tensor:
+    """Weights that answer every image with a label: the last layer reads what is positive."""
+    tree = {name: torch.full(s, 0.05) for name, s in setup.shared.network.shapes.items()}
+    last = list(tree)[-1]
+    tree[last].zero_()[label] = 1.0
+    return setup.shared.layout.flatten(tree)
+
+
+def test_d22_test_images_are_of_no_client_s_training_data() -> None:
+    setup = setup_of("pixel")
+    trained = set(torch.cat(setup.population.train).tolist())
+    held = torch.cat(setup.population.test).tolist()
+    assert held
+    assert not trained & set(held)
+    assert not trained & set(torch.cat(setup.population.validation).tolist())
+
+
+def test_d14_stamping_training_images_leaves_the_test_images_of_the_pool_alone() -> None:
+    # There is one pool of bytes and no transform on it: normalised copies are made per use, and
+    # an attack is given copies.
+    setup = setup_of("pixel:rho=1")
+    before, digest = setup.population.data.x.clone(), setup.population.data.digest
+    fedbench.play(setup.scenario, device="cpu", data=setup.population.data)
+    assert torch.equal(setup.population.data.x, before)
+    assert dataclasses.replace(setup.population.data).digest == digest
+    one, two = (setup.population.data.floats(setup.population.test[0]) for _ in range(2))
+    one.zero_()
+    assert float(two.abs().max()) > 0

@@ -1,20 +1,28 @@
-"""Attacks in real space that do not search: numbers worked by hand, and what they achieve."""
+"""Attacks in real space: numbers worked by hand, what they achieve, and traps of other code.
+
+Numbers D are those of the errata; attacks that search have tests of their own.
+"""
 
 import dataclasses
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from crafting import M, crafted, delivered, round_of, rows, sent
 from torch import Tensor
 
 import fedbench
 from fedbench.adversary.threat_model import AttackContext, attack_view
-from fedbench.api import Attack, AttackView, Gradient, Knowledge, Local
-from fedbench.core.rng import Key
+from fedbench.api import Attack, Gradient, Knowledge, Local, ServerView, Shared
+from fedbench.core import registry
+from fedbench.core.rng import Key, Secret
+from fedbench.executors.training import Loop, Schedule
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import BinaryMasks, FloatVectors, Payload
-from fedbench.testing import example_context
+from fedbench.protocols.fedavg import FedAvg
+from fedbench.testing import NETWORK, example_clients
 from fedbench_attacks.alie import ALIE, largest_z
 from fedbench_attacks.free_rider import FreeRider
 from fedbench_attacks.ipm import IPM
@@ -22,30 +30,18 @@ from fedbench_attacks.mimic import Mimic
 from fedbench_attacks.min_max import MinMax, MinSum
 from fedbench_attacks.noise import NoiseAttack
 from fedbench_attacks.pga import PGA
+from fedbench_attacks.search import Scale, best_of_grid, selecting
+from fedbench_attacks.searched import DynOpt, OptIPM
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.mean import Mean
+from fedbench_defenses.median import Median, TrimmedMean
 
-M = 2
 OWN = [[100.0], [-40.0]]  # of the colluders as if honest: nothing below may depend on them
 
 
-def context(*benign: list[float], own: list[list[float]] | None = None) -> AttackContext:
-    x = torch.tensor([*(own or OWN), *benign])
-    return example_context(FloatVectors(x), Mean(), range(M))
-
-
-def sent(attack: Attack, here: AttackContext, memory: Any = None) -> tuple[AttackView, Tensor]:
-    view = attack_view(attack, here)
-    message, _ = attack.craft(view, memory)
-    assert isinstance(message, Payload)
-    return view, message.values()
-
-
-def honest(seed: int = 0, n: int = 9, d: int = 40) -> AttackContext:
-    key = Key(seed)
-    x = key.normal(n, d) * (key.fold("scale").uniform(n)[:, None] * 4 + 0.2)
-    return example_context(FloatVectors(x + key.fold("mean").normal(d)), Mean(), range(M))
+def context(*benign: list[float]) -> AttackContext:
+    return round_of(torch.tensor([*OWN, *benign]))
 
 
 def test_ipm_sends_minus_eps_times_the_benign_mean_and_mirrors_masks() -> None:
@@ -56,16 +52,16 @@ def test_ipm_sends_minus_eps_times_the_benign_mean_and_mirrors_masks() -> None:
     # A mean of 3/4 becomes 1/2 - 1/2 * 1/4 = 3/8, which is no longer a one; 1/4 becomes 5/8.
     bits = torch.tensor([[1, 0]] * M + [[1, 0], [1, 0], [1, 1], [0, 0]]).bool()
     payload = BinaryMasks(bits, torch.zeros(6, 0))
-    _, values = sent(IPM(via="wire"), example_context(payload, Mean(), range(M)))
+    _, values = sent(IPM(via="wire"), round_of(payload))
     assert values.tolist() == [[0.0, 1.0]] * M
 
 
 def test_ipm_turns_a_plain_mean_as_soon_as_eps_outnumbers_the_benign() -> None:
-    here = honest()
+    here = round_of(rows())
     mean = here.honest.values()[M:].mean(dim=0)
     for eps, sign in ((3.4, 1), (3.6, -1)):  # (n - m) / m = 3.5
-        _, rows = sent(IPM(eps=eps), here)
-        aggregate = torch.cat([rows, here.honest.values()[M:]]).mean(dim=0)
+        _, attacked = sent(IPM(eps=eps), here)
+        aggregate = torch.cat([attacked, here.honest.values()[M:]]).mean(dim=0)
         assert math.copysign(1, float(aggregate @ mean)) == sign
 
 
@@ -87,8 +83,8 @@ def test_alie_sends_the_mean_minus_the_z_of_its_paper_with_ddof_1() -> None:
     assert largest_z(2, 1) == -4.0
     assert largest_z(4, 4) == 0.0
     # mean 3, std sqrt((4 + 1 + 9) / 2) = 2.645751; with ddof 0 it would be 2.160247.
-    view, rows = sent(ALIE(), context([1.0], [2.0], [6.0]))
-    assert rows[:, 0].tolist() == pytest.approx([3 - 0.430727 * 2.645751] * 2, abs=1e-5)
+    view, attacked = sent(ALIE(), context([1.0], [2.0], [6.0]))
+    assert attacked[:, 0].tolist() == pytest.approx([3 - 0.430727 * 2.645751] * 2, abs=1e-5)
     assert view.notes["z"] == pytest.approx(0.430727, abs=1e-6)
     assert sent(ALIE(z=2.0), context([1.0], [2.0], [6.0]))[1][0].item() == pytest.approx(
         3 - 2 * 2.645751, abs=1e-5
@@ -97,8 +93,8 @@ def test_alie_sends_the_mean_minus_the_z_of_its_paper_with_ddof_1() -> None:
 
 def test_min_max_goes_to_the_farther_end_of_the_longest_distance_or_stays() -> None:
     # mean 2, std sqrt(7); the longest distance is 5, and 5 below the row at 5 is 0.
-    view, rows = sent(MinMax(), context([0.0], [1.0], [5.0]))
-    assert rows[:, 0].tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
+    view, attacked = sent(MinMax(), context([0.0], [1.0], [5.0]))
+    assert attacked[:, 0].tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
     assert view.notes["gamma"] == pytest.approx(2 / math.sqrt(7))
     for attack in (MinMax(), MinSum(), MinMax(direction="sign")):
         assert sent(attack, context([3.0], [3.0]))[1].tolist() == [[3.0], [3.0]]
@@ -107,14 +103,14 @@ def test_min_max_goes_to_the_farther_end_of_the_longest_distance_or_stays() -> N
 @pytest.mark.parametrize(("bound", "expected"), [("max", -1.0), ("min", 1.0)])
 def test_min_sum_in_one_dimension(bound: Any, expected: float) -> None:
     # Sums of squared distances: 26, 17, 41. Of v they are 3 (v - 2)^2 + 14: v = -1 or 1.
-    _, rows = sent(MinSum(bound=bound), context([0.0], [1.0], [5.0]))
-    assert rows[:, 0].tolist() == pytest.approx([expected] * 2, abs=1e-6)
+    _, attacked = sent(MinSum(bound=bound), context([0.0], [1.0], [5.0]))
+    assert attacked[:, 0].tolist() == pytest.approx([expected] * 2, abs=1e-6)
 
 
 @pytest.mark.parametrize("direction", ["std", "sign", "unit"])
 @pytest.mark.parametrize("seed", range(4))
 def test_min_max_and_min_sum_sit_exactly_on_their_bounds(direction: Any, seed: int) -> None:
-    here = honest(seed)
+    here = round_of(rows(seed))
     benign = here.honest.values()[M:].double()
     between = squared_distances(benign)
     for attack, reached, bound in (
@@ -122,41 +118,40 @@ def test_min_max_and_min_sum_sit_exactly_on_their_bounds(direction: Any, seed: i
         (MinSum(direction=direction), torch.sum, between.sum(dim=1).max()),
         (MinSum(direction=direction, bound="min"), torch.sum, between.sum(dim=1).min()),
     ):
-        view, rows = sent(attack, here)
-        squared = (rows[0].double() - benign).square().sum(dim=1)
+        view, attacked = sent(attack, here)
+        squared = (attacked[0].double() - benign).square().sum(dim=1)
         assert float(reached(squared, dim=0)) == pytest.approx(float(bound), rel=1e-5)
         assert view.notes["bound"] == "met"
         mean = benign.mean(dim=0)
-        assert isinstance(view.notes["gamma"], float)
-        assert view.notes["gamma"] > 0
-        assert float((rows[0].double() - mean) @ mean) < 0 or direction == "std"
+        assert float(view.notes["gamma"]) > 0
+        assert float((attacked[0].double() - mean) @ mean) < 0 or direction == "std"
 
 
 def test_noise_is_as_long_as_what_was_learned_times_scale() -> None:
     d = 20_000
     x = torch.cat([torch.full((1, d), 2.0), torch.full((1, d), -7.0), torch.ones(1, d)])
-    here = example_context(FloatVectors(x), Mean(), range(M))
-    view, rows = sent(NoiseAttack(scale=3.0), here)
-    assert rows.std(dim=1).tolist() == pytest.approx([6.0, 21.0], rel=0.03)
-    assert rows.mean(dim=1).tolist() == pytest.approx([0.0, 0.0], abs=0.5)
+    here = round_of(x)
+    view, attacked = sent(NoiseAttack(scale=3.0), here)
+    assert attacked.std(dim=1).tolist() == pytest.approx([6.0, 21.0], rel=0.03)
+    assert attacked.mean(dim=1).tolist() == pytest.approx([0.0, 0.0], abs=0.5)
     added = sent(NoiseAttack(scale=3.0, add=True), here)[1]
-    torch.testing.assert_close(added, rows + x[:M])
-    assert abs(float(torch.corrcoef(rows)[0, 1])) < 0.05
+    torch.testing.assert_close(added, attacked + x[:M])
+    assert abs(float(torch.corrcoef(attacked)[0, 1])) < 0.05
     assert NoiseAttack().needs() == Knowledge()
     assert view.notes == {}
     # Of an update 0.5 + 0.1, where 0.5 is what was received, 0.1 was learned.
-    here = example_context(FloatVectors(torch.full((3, 20_000), 0.6)), Mean(), range(M))
+    here = round_of(torch.full((3, 20_000), 0.6))
     here = dataclasses.replace(here, idle=torch.full((3, 20_000), 0.5))
-    rows = sent(NoiseAttack(), here)[1]
-    assert rows.std(dim=1).tolist() == pytest.approx([0.1, 0.1], rel=0.03)
-    assert rows.mean(dim=1).tolist() == pytest.approx([0.5, 0.5], abs=0.01)
+    attacked = sent(NoiseAttack(), here)[1]
+    assert attacked.std(dim=1).tolist() == pytest.approx([0.1, 0.1], rel=0.03)
+    assert attacked.mean(dim=1).tolist() == pytest.approx([0.5, 0.5], abs=0.01)
 
 
 def test_mimic_learns_by_oja_s_rule() -> None:
     # mu = ((0, 0) + (2, 1)) / 2; the rows are (1, 1.5) and (1, -0.5) from it, along z = (0, 1)
     # 1.5 and -0.5, so v = (1, 2.5), of length sqrt(7.25), and z is proportional to
     # (0, 1) + v / 2.692582 = (0.371391, 1.928477).
-    here = context([2.0, 2.0], [2.0, 0.0], own=[[9.0, 9.0]] * 2)
+    here = round_of(torch.tensor([[9.0, 9.0], [9.0, 9.0], [2.0, 2.0], [2.0, 0.0]]))
     memory = (1, torch.zeros(2), torch.tensor([0.0, 1.0]))
     attack = Mimic(warmup=2)
     message, (t, mu, z) = attack.craft(attack_view(attack, here), memory)
@@ -177,7 +172,7 @@ def test_mimic_finds_the_direction_in_which_clients_differ_and_stays_on_one_side
     for step in range(25):
         x = Key(step).normal(12, d)
         x[:, 0] += torch.tensor([6.0, -6.0]).repeat(6)
-        view = attack_view(attack, example_context(FloatVectors(x), Mean(), range(M)))
+        view = attack_view(attack, round_of(x))
         message, memory = attack.craft(view, memory)
         row = message.values()[0]
         assert any(torch.equal(row, benign) for benign in x[M:])
@@ -188,7 +183,7 @@ def test_mimic_finds_the_direction_in_which_clients_differ_and_stays_on_one_side
 
 
 def learned(trained: Tensor, updates: Tensor, idle: Tensor) -> AttackContext:
-    here = example_context(FloatVectors(updates), Mean(), range(M))
+    here = round_of(updates)
     return dataclasses.replace(here, trained=trained, idle=idle)
 
 
@@ -196,16 +191,16 @@ def test_pga_is_the_ascent_as_long_as_honest_updates_or_their_opposite() -> None
     # Honest updates are (3, 4) and (0, 1) from (1, 1): tau = 3. The ascents (0, -2) and (6, 8).
     updates = torch.tensor([[4.0, 5.0], [1.0, 2.0], [1.0, 11.0]])
     here = learned(torch.tensor([[1.0, -1.0], [7.0, 9.0]]), updates, torch.ones(3, 2))
-    view, rows = sent(PGA(), here)
-    torch.testing.assert_close(rows, torch.tensor([[1.0, -2.0], [2.8, 3.4]]))
+    view, attacked = sent(PGA(), here)
+    torch.testing.assert_close(attacked, torch.tensor([[1.0, -2.0], [2.8, 3.4]]))
     assert view.notes["tau"] == pytest.approx(3.0)
     # The benign message is 10 from there, and none of its business.
-    _, rows = sent(PGA(scale=0.5), here)
-    torch.testing.assert_close(rows, torch.tensor([[1.0, -0.5], [1.9, 2.2]]))
+    _, attacked = sent(PGA(scale=0.5), here)
+    torch.testing.assert_close(attacked, torch.tensor([[1.0, -0.5], [1.9, 2.2]]))
     updates = torch.tensor([[3.0, 4.0], [0.0, 5.0], [1.0, 1.0]])
     here = learned(torch.tensor([[math.nan, 1.0], [2.0, 0.0]]), updates, torch.zeros(3, 2))
-    view, rows = sent(PGA(), here)
-    torch.testing.assert_close(rows, torch.tensor([[-3.0, -4.0], [5.0, 0.0]]))
+    view, attacked = sent(PGA(), here)
+    torch.testing.assert_close(attacked, torch.tensor([[-3.0, -4.0], [5.0, 0.0]]))
     assert view.notes["diverged"] == 1
 
 
@@ -231,21 +226,25 @@ def test_pga_in_a_run_points_away_from_what_honest_clients_learn() -> None:
 def test_a_free_rider_sends_nothing_learned_or_replays_the_last_global_update() -> None:
     here = learned(torch.zeros(2, 2), torch.ones(3, 2), torch.full((3, 2), 0.25))
     assert sent(FreeRider(), here)[1].tolist() == [[0.25, 0.25]] * 2
-    attack, memory, rows = FreeRider(kind="replay"), None, []
-    here = learned(torch.zeros(2, 2), torch.ones(3, 2), torch.zeros(3, 2))
-    for weights in ([[5.0, 7.0]], [[6.0, 5.0]], [[6.0, 4.0]]):
-        down = dataclasses.replace(here.view, broadcast=FloatVectors(torch.tensor(weights)))
-        view = attack_view(attack, dataclasses.replace(here, view=down), [0])
-        message, memory = attack.craft(view, memory)
-        rows.append(message.values()[0].tolist())
-    assert rows == [[0.0, 0.0], [1.0, -2.0], [0.0, -1.0]]
-    attack, memory, rows = FreeRider(kind="replay"), None, []
-    for score in (1.0, 4.0):
+
+    def replayed(*rounds: AttackContext) -> list[list[float]]:
+        attack, memory, attacked = FreeRider(kind="replay"), None, []
+        for here in rounds:
+            message, memory = attack.craft(attack_view(attack, here, [0]), memory)
+            attacked.append(message.values()[0].tolist())
+        return attacked
+
+    def heard(*weights: float) -> AttackContext:
+        here = learned(torch.zeros(2, 2), torch.ones(3, 2), torch.zeros(3, 2))
+        down = dataclasses.replace(here.view, broadcast=FloatVectors(torch.tensor([weights])))
+        return dataclasses.replace(here, view=down)
+
+    def scored(score: float) -> AttackContext:
         idle = torch.tensor([[score, 1.0]]).expand(3, -1)
-        view = attack_view(attack, learned(torch.zeros(2, 2), torch.ones(3, 2), idle), [0])
-        message, memory = attack.craft(view, memory)
-        rows.append(message.values()[0].tolist())
-    assert rows == [[1.0, 1.0], [7.0, 1.0]]
+        return learned(torch.zeros(2, 2), torch.ones(3, 2), idle)
+
+    assert replayed(heard(5, 7), heard(6, 5), heard(6, 4)) == [[0, 0], [1, -2], [0, -1]]
+    assert replayed(scored(1), scored(4)) == [[1, 1], [7, 1]]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +259,7 @@ def test_a_free_rider_sends_nothing_learned_or_replays_the_last_global_update() 
     ],
 )
 def test_more_budget_moves_a_plain_mean_farther(weak: Attack, strong: Attack) -> None:
-    here = honest()
+    here = round_of(rows())
     benign = here.honest.values()[M:]
     mean = benign.mean(dim=0)
     moved = [
@@ -268,3 +267,125 @@ def test_more_budget_moves_a_plain_mean_farther(weak: Attack, strong: Attack) ->
         for attack in (weak, strong)
     ]
     assert 1e-3 < moved[0] < moved[1]
+
+
+DRAWING = ["noise", "stat-opt"]
+OTHERS = ["alie", "dyn-opt", "ipm", "min-max", "min-sum", "opt-alie", "opt-ipm", "pga", "sign-flip"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_d11_no_attack_prefers_the_first_coordinates(name: str) -> None:
+    # Coordinates in another order are attacked in that order.
+    attack, here = registry.load("attack", name), round_of(rows(), Median())
+    order = Key(9).permutation(40)
+    x = here.updates[:, order]
+    turned = dataclasses.replace(here, honest=FloatVectors(x), updates=x, trained=x[:M])
+    expected = sent(attack, here)[1][:, order]
+    torch.testing.assert_close(sent(attack, turned)[1], expected, rtol=2e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_d11_an_attack_that_draws_does_so_in_every_part_of_the_vector(name: str) -> None:
+    attack = registry.load("attack", name)
+    here = round_of(rows(d=4000), Median())
+    moved = (sent(attack, here)[1] - here.updates[M:].mean(dim=0)).abs()
+    other = dataclasses.replace(here.owned, secret=Secret.of(7, "adversary"))
+    drawn = sent(attack, dataclasses.replace(here, owned=other))[1] != sent(attack, here)[1]
+    for part in (slice(0, 2000), slice(2000, 4000)):
+        assert float(drawn[:, part].float().mean()) > 0.99
+    halves = moved[:, :2000].mean(), moved[:, 2000:].mean()
+    assert float(halves[0] / halves[1]) == pytest.approx(1.0, abs=0.1)
+
+
+def test_d12_the_gamma_of_min_max_has_no_cap_and_never_violates_its_bound() -> None:
+    # Two clients far from 200 that hardly differ: deviations are small, the longest distance not.
+    x = 0.001 * Key(1).normal(204, 40)
+    x[-2:, 0] = torch.tensor([10.0, -10.0])
+    benign = x[M:].double()
+    bound = torch.cdist(benign, benign).max()
+    directions: list[Any] = ["std", "sign", "unit"]
+    for direction in directions:
+        view, values = sent(MinMax(direction=direction), round_of(x, Median()))
+        assert float(view.notes["gamma"]) > (2 if direction == "sign" else 5)
+        distance = (values[0].double() - benign).norm(dim=1).max()
+        assert float(distance) <= float(bound) * (1 + 1e-6)
+        assert float(distance) >= float(bound) * (1 - 1e-5)
+
+
+def test_d13_what_is_flipped_is_the_update_and_not_the_weights() -> None:
+    shared = Shared(NETWORK, 3, torch.device("cpu"))
+    protocol = FedAvg()
+    clients = example_clients(protocol, shared)
+    updates, memory = Loop(protocol, shared, Schedule(epochs=1, batch_size=4)).train(clients)
+    honest, _ = protocol.message(shared, updates, [c.key for c in clients], memory)
+    weights = shared.layout.flatten(clients[0].tree)
+    here = dataclasses.replace(round_of(honest), updates=updates)
+    flipped = delivered(SignFlip(), here).x
+    torch.testing.assert_close(flipped[:M], -updates[:M])
+    assert float(updates.norm(dim=1).max()) < 0.5 * float(weights.norm())
+    # The server adds what it gets: a model that was flipped would end near minus the weights.
+    stepped = protocol.server_step(shared, weights, flipped[0], 1, Key(0))
+    assert float((stepped - weights).norm()) < 0.5 * float(weights.norm())
+
+
+class Drifting(Mean):
+    """A mean that is pulled to its last answers, and counts how often it was asked."""
+
+    def init(self, spec: Any) -> Any:
+        return {"last": torch.zeros(40), "asked": 0}
+
+    def tolerates(self, n: int) -> int:
+        return n - 1
+
+    def aggregate(self, received: Payload, state: Any, view: ServerView) -> Any:
+        state["asked"] += 1
+        state["last"].mul_(0.5).add_(0.5 * received.values().mean(dim=0).clamp(-1, 1))
+        return state["last"].clone(), state
+
+
+@pytest.mark.parametrize("name", ["dyn-opt", "opt-alie", "opt-ipm"])
+def test_d16_the_oracle_of_a_rule_with_a_state_does_not_drift(name: str) -> None:
+    rule, attack = Drifting(), registry.load("attack", name)
+    state = rule.init(None)
+    here = dataclasses.replace(round_of(rows(), rule), defense_state=state)
+    view = attack_view(attack, here)
+    assert view.defense is not None
+    before = view.defense(view.own)
+    attack.craft(view, None)
+    assert view.defense.queries >= 10
+    for _ in range(20):
+        assert torch.equal(view.defense(view.own), before)
+    assert state["asked"] == 0
+    assert float(state["last"].abs().max()) == 0.0
+
+
+def test_d19_a_search_keeps_the_best_that_it_has_seen() -> None:
+    # Damage with a peak between two valleys, which a search that compares with the trial before
+    # leaves again.
+    def damage(gamma: float) -> float:
+        return 5.0 if 0.9 < gamma < 1.1 else min(gamma, 3.0)
+
+    scale = Scale(near=1.0, far=16.0, bound=1e5)
+    found = best_of_grid(damage, scale)
+    assert damage(found.gamma) == 5.0
+    assert max(value for _, value in found.trace) == 5.0
+    # What is accepted need not be an interval: the upper one is found.
+    island = selecting(lambda gamma: gamma < 0.5 or 6.0 < gamma < 9.0, scale)
+    assert 8.99 < island.gamma < 9.0
+    # Nor need it hold a doubling: this one lies between 4 and 8, and is a ninth as wide as 4.
+    island = selecting(lambda gamma: gamma < 0.5 or 5.0 < gamma < 5.5, scale)
+    assert 5.494 < island.gamma < 5.5
+
+
+@pytest.mark.parametrize("attack", [DynOpt, OptIPM])
+@pytest.mark.parametrize("rule", [Mean(), Median(), TrimmedMean(f=2), Drifting()], ids=repr)
+def test_d19_a_larger_budget_never_does_less(attack: Any, rule: Any) -> None:
+    reached = []
+    for bound in (0.5, 2.0, 8.0, 100.0, 1e4):
+        here = dataclasses.replace(round_of(rows(), rule), defense_state=rule.init(None))
+        view, message = crafted(attack(bound=bound), here)
+        assert view.defense is not None
+        answer = view.defense(message)
+        reached.append(float((answer - here.updates[M:].mean(dim=0)).norm()))
+    for less, more in pairwise(reached):
+        assert more >= (1 - 2e-3) * less

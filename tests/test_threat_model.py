@@ -1,38 +1,53 @@
-"""When an attack acts, what it may be shown, and what the record says of it."""
+"""The threat model: when an attack acts, what a plug-in may be shown, and what leads where.
+
+What a plug-in is handed leads to nothing that it may not read, however it looks.
+"""
 
 import dataclasses
-from dataclasses import dataclass
-from pathlib import Path
+import gc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
 import torch
+from crafting import round_of
 from torch import Tensor
 
 import fedbench
-from fedbench.adversary.threat_model import attack_view, malicious_clients
-from fedbench.api import Attack, AttackView, Defense, Knowledge, ServerView
+from fedbench.adversary.threat_model import AttackContext, attack_view, malicious_clients, own_codec
+from fedbench.api import (
+    Attack,
+    AttackView,
+    Defense,
+    Grad,
+    Gradient,
+    Knowledge,
+    Local,
+    ServerView,
+    Shared,
+    Traits,
+)
 from fedbench.core.errors import ConfigError, Incompatible
-from fedbench.core.rng import Key
+from fedbench.core.rng import Key, Secret
+from fedbench.data.datasets import Data
+from fedbench.executors.training import Client
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.prepare import prepare
-from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import ADVERSARY, Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors, Payload
+from fedbench.protocols.fedavg import FedAvg
+from fedbench.protocols.sparse import TopK
 from fedbench.results import fields
 from fedbench.run import play_round
 from fedbench.sweep.grid import Grid
-from fedbench.testing import example_context
+from fedbench.testing import NETWORK, example_context
 from fedbench_defenses.mean import Mean
 
 SMALL = Scenario(clients=20, per_round=6, rounds=6, epochs=1, eval_every=1, malicious=0.4)
-
-
-def with_attack(attack: Attack, **changes: Any) -> Setup:
-    setup = prepare(SMALL.model_copy(update=changes), "cpu")
-    return dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
 
 
 @dataclass(frozen=True)
@@ -113,10 +128,9 @@ def test_an_attack_that_must_see_too_much_is_left_out(cap: str | None, fits: set
             load_plugins(Scenario(attack="dyn-opt", knowledge=cap))
 
 
-def test_what_a_search_tried_and_how_often_it_asked_is_recorded(tmp_path: Path) -> None:
-    setup = with_attack(Searching())
-    run_state = RunState(setup.plugins.protocol.init(setup.shared))
-    r = play_round(setup, run_state, 0)
+def test_what_a_search_tried_and_how_often_it_asked_is_recorded() -> None:
+    scenario = SMALL.model_copy(update={"rounds": 1})
+    _, run_state, (r,) = played(scenario, "loop", attack=Searching())
     assert r.queries == 3
     assert [strength for strength, _ in r.trace] == [1.0, 2.0, None]  # JSON has no infinity
     assert r.trace[0][1] == r.trace[1][1]
@@ -124,10 +138,7 @@ def test_what_a_search_tried_and_how_often_it_asked_is_recorded(tmp_path: Path) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dice(Defense[None]):
-    def tolerates(self, n: int) -> int:
-        return 0
-
+class Dice(Mean):
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         x = received.values()
         return x.mean(dim=0) + view.key.normal(x.shape[1]), None
@@ -135,7 +146,7 @@ class Dice(Defense[None]):
 
 def test_an_oracle_has_its_own_randomness_and_gives_equal_answers_to_equal_draws() -> None:
     rows = FloatVectors(torch.arange(12.0).reshape(4, 3))
-    context = example_context(rows, Dice())
+    context = round_of(rows, Dice())
     oracle = attack_view(Searching(), context).defense
     assert oracle is not None
     own = rows.take([0, 1])
@@ -148,7 +159,7 @@ def test_an_oracle_has_its_own_randomness_and_gives_equal_answers_to_equal_draws
 
 def test_an_oracle_tells_no_more_than_the_tier() -> None:
     rows = FloatVectors(torch.tensor([[1.0], [0.0], [0.0]]))
-    context = example_context(rows, Mean(), (0,))
+    context = round_of(rows, m=1)
     for weights in ([1.0, 1.0, 1.0], [1.0, 50.0, 50.0]):
         sizes = torch.tensor(weights, dtype=torch.float64)
         here = dataclasses.replace(context, view=dataclasses.replace(context.view, weights=sizes))
@@ -166,35 +177,314 @@ def test_where_each_client_is_sent_its_own_the_adversary_hears_and_returns_its_o
     assert heard.tolist() == [[2.0, 3.0], [6.0, 7.0]]
     shared = attack_view(Searching(), context).broadcast.values()
     assert shared.tolist() == [[0.0, 1.0]]
-    context = example_context(FloatVectors(torch.zeros(4, 2)), Mean(), (1, 3))
-    for idle, expected in (
-        (torch.arange(8.0).reshape(4, 2), [[2.0, 3.0], [6.0, 7.0]]),
-        (torch.tensor([[5.0, 6.0]]), [[5.0, 6.0], [5.0, 6.0]]),
-    ):
+    for idle, expected in ((rows.x, [[2.0, 3.0], [6.0, 7.0]]), (rows.x[:1], [[0.0, 1.0]] * 2)):
         view = attack_view(Searching(), dataclasses.replace(context, idle=idle))
         assert view.idle.tolist() == expected
 
 
-@pytest.fixture(scope="module")
-def record() -> Record:
-    return fedbench.play(SMALL.model_copy(update={"rounds": 1}), device="cpu")
-
-
-def test_the_validation_accuracy_is_of_other_samples_than_the_test_accuracy(record: Record) -> None:
-    setup = prepare(SMALL, "cpu")
-    for validation, test, train in zip(
-        setup.population.validation, setup.population.test, setup.population.train, strict=True
-    ):
+def test_the_validation_accuracy_is_of_other_samples_than_the_test_accuracy() -> None:
+    record = fedbench.play(SMALL.model_copy(update={"rounds": 1}), device="cpu")
+    people = prepare(SMALL, "cpu").population
+    for validation, test, train in zip(people.validation, people.test, people.train, strict=True):
         assert not set(validation.tolist()) & (set(test.tolist()) | set(train.tolist()))
-    benign = [
-        len(v)
-        for v, bad in zip(setup.population.validation, setup.population.malicious, strict=True)
-        if not bad
-    ]
+    benign = (~people.malicious).nonzero()[:, 0].tolist()
     assert record.result.validation_accuracy is not None
-    right = record.result.validation_accuracy * sum(benign)
+    right = record.result.validation_accuracy * sum(len(people.validation[i]) for i in benign)
     assert right == pytest.approx(round(right)), "a share of exactly these samples"
 
 
 def test_the_light_path_names_the_adversary_s_fields_as_the_scenario_does() -> None:
     assert fields.ADVERSARY == ADVERSARY, "sweep/fields.py says it again: it must not import torch"
+
+
+SHARED = Shared(NETWORK, 3, torch.device("cpu"))
+N, D, ROWS = 6, SHARED.layout.d, (1, 4)
+BRIEF = SMALL.model_copy(update={"per_round": 4, "rounds": 2, "batch_size": 64, "eval_every": 2})
+
+
+def reached(*starts: object) -> Iterator[object]:
+    """Everything that can be reached: through instances, containers, closures, bound methods."""
+    todo, known = list(starts), {}
+    while todo:
+        thing = todo.pop()
+        if id(thing) in known or isinstance(thing, type | ModuleType | BuiltinFunctionType):
+            continue
+        known[id(thing)] = thing  # kept, so that no id comes twice
+        yield thing
+        if isinstance(thing, FunctionType):  # its globals are those of a module
+            todo += [*(thing.__closure__ or ()), *(thing.__defaults__ or ()), thing.__kwdefaults__]
+        else:
+            todo += gc.get_referents(thing)
+
+
+def numbers(*starts: object) -> set[float]:
+    """All numbers in tensors and keys that can be reached."""
+    leaks: set[float] = set()
+    for thing in reached(*starts):
+        if isinstance(thing, Tensor):
+            whole = torch.empty(0, dtype=thing.dtype).set_(thing.untyped_storage())
+            leaks |= set(whole.double().tolist())  # a view leads to all that its storage holds
+        if isinstance(thing, Key):
+            leaks.add(float(thing.seed))
+    return leaks
+
+
+@dataclass(frozen=True)
+class Remembering(Defense[dict[int, Tensor]]):
+    """The mean. It keeps rows by client, and in the instance what no pure rule would."""
+
+    beside: dict[str, Any] = field(default_factory=dict, init=False)
+
+    def traits(self) -> Traits:
+        return Traits(identities=True, history=True)
+
+    def init(self, spec: Any) -> dict[int, Tensor]:
+        return {}
+
+    def tolerates(self, n: int) -> int:
+        return 0
+
+    def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
+        self.beside["last"] = received
+        return received.values().mean(dim=0), state
+
+
+def filled(hundred: int, width: int = D, rows: int = N) -> Tensor:
+    """``(rows, width)`` whose row ``i`` holds ``hundred + i`` everywhere."""
+    return (hundred + torch.arange(float(rows)))[:, None].expand(-1, width).clone()
+
+
+def marked(defense: Defense[Any]) -> AttackContext:
+    """A round of which every number says what it is, in hundreds, and whose, in units."""
+    keys = [Key(900 + i) for i in range(N)]
+    memories = [{"residual": row} for row in filled(300)]
+    plain = example_context(FloatVectors(filled(100)), defense, ROWS)
+    view = dataclasses.replace(
+        plain.view,
+        weights=filled(500, 1)[:, 0].double(),
+        broadcast=FloatVectors(filled(400)),
+        ids=filled(600, 1)[:, 0].long(),
+        root=None,
+        key=Key(999),
+    )
+    return dataclasses.replace(
+        plain,
+        updates=filled(200),
+        trained=filled(250)[list(ROWS)],
+        idle=torch.zeros(1, D),
+        codec=own_codec(TopK(error_feedback=True), SHARED, keys, memories),
+        memories=memories,
+        server=torch.tensor([700.0]),
+        defense_state={i: row for i, row in enumerate(filled(800))},
+        view=view,
+    )
+
+
+@dataclass(frozen=True)
+class Knowing(Attack):
+    knows: Knowledge
+
+    def needs(self) -> Knowledge:
+        return self.knows
+
+
+@pytest.mark.parametrize("tier", ["own", "colluders", "all"])
+@pytest.mark.parametrize("more", ["", "+defense", "+state", "+defense+state"])
+def test_a_view_leads_to_what_its_tier_and_extras_allow(tier: str, more: str) -> None:
+    rule = Remembering()
+    rule.beside["a round ago"] = FloatVectors(filled(100))
+    knows, context = Knowledge.parse(tier + more), marked(rule)
+    rows = [1] if tier == "own" else list(ROWS)
+    view = attack_view(Knowing(knows), context, rows)
+    if view.defense is not None:
+        view.defense(view.own, 3)
+    read = {hundred + i for hundred in (100, 200, 250, 300, 400, 900) for i in rows}
+    if tier == "all":
+        read |= {100 + i for i in range(N)} | {400 + i for i in range(N)}
+    if knows.defense:
+        read |= {500 + i for i in rows}
+        if tier == "all":
+            read |= {hundred + i for hundred in (500, 600, 800) for i in range(N)}
+    if knows.state:
+        read |= {700}
+    leaks = {number for number in numbers(view) if 100 <= number < 1000}
+    assert leaks == read
+    secrets = [thing for thing in reached(view) if isinstance(thing, Secret)]
+    assert all(secret == context.owned.secret.derive("oracle") for secret in secrets)
+
+
+def test_the_walk_goes_through_closures_and_bound_methods() -> None:
+    hidden = torch.tensor([123.0])
+
+    @dataclass(frozen=True, eq=False)
+    class Holder:
+        x: Tensor
+
+        def method(self) -> None: ...
+
+    assert 123.0 in numbers(lambda: hidden)
+    assert 123.0 in numbers(Holder(hidden).method)
+
+
+@dataclass(frozen=True)
+class Looking(Attack):
+    """Behaves, and keeps all that it is handed."""
+
+    handed: list[object] = field(default_factory=list)
+    tier: Any = "own"
+
+    def needs(self) -> Knowledge:
+        return Knowledge(self.tier, defense=True)
+
+    def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
+        self.handed.extend((xs, ys, local))
+        for leaf in (*local.tree.values(), *(local.before or {}).values()):
+            assert bool(torch.isfinite(leaf).all()), "written into by another client"
+            leaf.fill_(torch.nan)  # copies: nothing comes of it
+        return xs, ys
+
+    def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
+        self.handed.extend((grad, local))
+        return grad
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        self.handed.append(view)
+        assert bool(torch.isfinite(view.trained).all())
+        return view.own, memory
+
+
+def played(scenario: Scenario, engine: str, **plugins: Any) -> tuple[Setup, RunState, list[Any]]:
+    """The setup with these plug-ins, and its rounds."""
+    setup = prepare(scenario, "cpu", engine)
+    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, **plugins))
+    run_state = RunState(setup.plugins.protocol.init(setup.shared))
+    return setup, run_state, [play_round(setup, run_state, step) for step in range(scenario.rounds)]
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_in_a_run_nothing_leads_an_attack_to_the_harness(engine: str) -> None:
+    attack = Looking()
+    _, run_state, _ = played(BRIEF, engine, attack=attack)
+    harness = (Setup, RunState, AttackContext, Client, Data)
+    leaks = [thing for thing in reached(*attack.handed) if isinstance(thing, harness)]
+    assert not leaks
+    assert bool(torch.isfinite(run_state.server).all()), "it wrote into copies"
+
+
+@dataclass(frozen=True)
+class Writing(Defense[dict[str, Tensor]]):
+    """Answers with all that it is handed, and then overwrites it."""
+
+    views: list[ServerView] = field(default_factory=list)
+
+    def traits(self) -> Traits:
+        return Traits(root=True)
+
+    def init(self, spec: Any) -> dict[str, Tensor]:
+        return {"rounds": torch.zeros(1)}
+
+    def tolerates(self, n: int) -> int:
+        return 0
+
+    def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
+        assert view.root is not None
+        before, answer = state["rounds"].clone(), self.answer(received, state, view)
+        unwritten = dataclasses.replace(view, root=view.root.copied(), ids=view.ids.clone())
+        self.views.append(unwritten)
+        for x in (received.values(), view.broadcast.values(), view.root.values(), state["rounds"]):
+            x.numpy().fill(7.0)  # not even counted by `Tensor._version`
+        view.weights.fill_(0)
+        return answer, {"rounds": before}
+
+    def answer(self, received: Payload, state: Any, view: ServerView) -> Tensor:
+        """Weighted mean, and a bit of everything else that it is handed."""
+        assert view.root is not None
+        mean = (view.weights / view.weights.sum()).float() @ received.values()
+        heard = view.broadcast.values()[0] + view.root.values()[0]
+        answer: Tensor = mean + 0.25 * heard + state["rounds"]
+        return answer
+
+
+@dataclass(frozen=True)
+class Flip(Attack):
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        return FloatVectors(-view.own.values()), memory
+
+
+@dataclass(frozen=True)
+class Reading(Writing):
+    def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
+        return self.answer(received, state, view), state
+
+
+def test_a_rule_that_writes_into_what_it_is_handed_changes_nothing() -> None:
+    scenario = BRIEF.model_copy(update={"attack": "neurotoxin", "eval_every": 1})
+    _, run_state, written = played(scenario, "loop", defense=Writing(), attack=Flip())
+    _, clean, read = played(scenario, "loop", defense=Reading(), attack=Flip())
+    assert any(r.malicious for r in read)
+    assert all(r.gain_mean is not None and r.gain_mean > 0 for r in read if r.malicious)
+    assert written == read
+    assert torch.equal(run_state.server, clean.server)
+
+
+@dataclass(frozen=True)
+class Comparing(Mean):
+    """The mean. It keeps in the instance in which rounds it was asked."""
+
+    asked: list[int] = field(default_factory=list, init=False)
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        self.asked.append(view.step)
+        return super().aggregate(received, state, view)
+
+
+def test_a_rule_never_sees_a_round_without_the_attack() -> None:
+    rule = Comparing()
+    _, _, rounds = played(BRIEF, "loop", defense=rule, attack=Flip())
+    assert any(r.gain for r in rounds), "the harness has compared"
+    assert rule.asked == [0, 1]
+
+
+def test_a_rule_that_writes_does_not_spoil_its_own_answers_to_an_attack() -> None:
+    context = example_context(FloatVectors(filled(100)), Writing(), ROWS)
+    context = dataclasses.replace(context, defense_state={"rounds": torch.zeros(1)})
+    oracle = attack_view(Knowing(Knowledge("all", defense=True)), context).defense
+    assert oracle is not None
+    own = FloatVectors(filled(100)[list(ROWS)])
+    for _ in range(2):  # 102.5 is the mean of 100 .. 105, and the server has sent 100
+        assert oracle(own).tolist() == pytest.approx([102.5 + 0.25 * (100 + 100)] * D)
+    assert torch.equal(context.honest.values(), filled(100))
+
+
+def test_a_server_s_view_leads_to_nobody_s_number_and_to_no_truth() -> None:
+    rule = Writing()
+    setup, _, rounds = played(BRIEF, "loop", defense=rule)
+    for view, played_round in zip(rule.views, rounds, strict=True):
+        ids = torch.tensor(played_round.clients)
+        things = list(reached(view))
+        tensors = [thing for thing in things if isinstance(thing, Tensor)]
+        assert tensors
+        for truth in (ids, setup.population.malicious[ids], setup.population.malicious):
+            assert not any(x.shape == truth.shape and bool((x == truth).all()) for x in tensors)
+        harness = (Secret, Setup, RunState, Client)
+        assert not [thing for thing in things if isinstance(thing, harness)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Personal(FedAvg):
+    """FedAvg whose server sends each client a model of its own: one more than that of the last."""
+
+    def broadcast(self, shared: Shared, state: Tensor, clients: Sequence[int], key: Key) -> Payload:
+        return FloatVectors(state + torch.tensor(clients)[:, None])
+
+
+@pytest.mark.parametrize("per_round", [1, 2])
+@pytest.mark.parametrize("personal", [False, True])
+def test_a_client_remembers_no_other_s_broadcast(personal: bool, per_round: int) -> None:
+    attack = Looking()
+    scenario = BRIEF.model_copy(update={"per_round": per_round, "malicious": 0.95})
+    protocol = Personal() if personal else FedAvg()
+    played(scenario, "loop", attack=attack, protocol=protocol)
+    heard = [local.before for local in attack.handed if isinstance(local, Local)]
+    assert heard[0] is None, "nothing was sent before the first round"
+    assert (heard[-1] is None) == personal

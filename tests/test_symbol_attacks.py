@@ -1,4 +1,4 @@
-"""Attacks on masks, signs, gates and masked noise are what they say, and hurt what they should."""
+"""Attacks on masks, signs, gates, masked noise and rankings: what they are, and what they hurt."""
 
 import dataclasses
 import itertools
@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from crafting import crafted, round_of
 from torch import Tensor
 
 from fedbench.adversary.threat_model import attack_view
-from fedbench.api import AttackView
+from fedbench.api import Attack
 from fedbench.core.rng import Key
 from fedbench.payload import (
     BinaryMasks,
@@ -17,16 +18,20 @@ from fedbench.payload import (
     GatedVectors,
     NoiseMasks,
     Payload,
+    Rankings,
     SignBits,
     SparseVectors,
+    TopRankings,
+    ranking,
 )
-from fedbench.testing import example_context
+from fedbench.protocols.fsl import kept_edges
 from fedbench_attacks.bits import TIES, Complement, Margin, Pinning, Saturation, decided
 from fedbench_attacks.gate_closing import GateClosing
 from fedbench_attacks.mask_votes import MaskALIE, MaskIPM
+from fedbench_attacks.rankings import RankReversal, Shuffle, Swap
 from fedbench_attacks.residual_release import ResidualRelease
 from fedbench_attacks.side_information import NoiseMask
-from fedbench_defenses.mean import Mean
+from fedbench_attacks.vem import VEM, Cut, largest_true
 
 
 def masks(*rows: list[int], signed: bool = False) -> BinaryMasks:
@@ -39,16 +44,12 @@ def probable(theta: Tensor, n: int, seed: int = 0) -> BinaryMasks:
     return BinaryMasks(bits, torch.zeros(n, 0))
 
 
-def view_of(attack: Any, payload: Payload, m: int) -> AttackView:
-    return attack_view(attack, example_context(payload, Mean(), range(m)))
-
-
-def sent(attack: Any, payload: Payload, m: int) -> Any:
-    return attack.craft(view_of(attack, payload, m), None)[0]
+def message(attack: Attack, payload: Payload, m: int) -> Any:
+    return crafted(attack, round_of(payload, m=m))[1]
 
 
 def bits(attack: Any, payload: Payload, m: int) -> list[list[int]]:
-    return sent(attack, payload, m).mask.int().tolist()  # type: ignore[no-any-return]
+    return message(attack, payload, m).mask.int().tolist()  # type: ignore[no-any-return]
 
 
 def test_the_complement_is_that_of_the_majority_or_over_noise_its_own() -> None:
@@ -60,9 +61,7 @@ def test_the_complement_is_that_of_the_majority_or_over_noise_its_own() -> None:
     assert bits(Complement(of="own"), two, 2) == [[0, 1], [1, 1]]
     seeds, rest = torch.tensor([[1], [2], [3]]), torch.ones(3, 2)
     noise = NoiseMasks(torch.tensor([[1, 1], [1, 0], [1, 1]]).bool(), seeds, rest, "uniform", 0.1)
-    view = view_of(Complement(), noise, 2)
-    out, _ = Complement().craft(view, None)
-    assert isinstance(out, NoiseMasks)
+    view, out = crafted(Complement(), round_of(noise))
     assert out.mask.int().tolist() == [[0, 0], [0, 1]]
     assert out.seeds.tolist() == [[1], [2]]
     assert view.notes["of"] == "own"
@@ -78,7 +77,7 @@ def test_mask_ipm_mirrors_at_one_half_and_keeps_the_number_of_ones() -> None:
     assert bits(MaskIPM(how="threshold", density="free"), payload, 1) == [[0, 0, 0, 1]]
     # At eps = 1/2 all ones become 1/4.
     full = BinaryMasks(torch.ones(3, 4000).bool(), torch.zeros(3, 0))
-    quarter = sent(MaskIPM(eps=0.5, density="free"), full, 1).mask.float().mean()
+    quarter = message(MaskIPM(eps=0.5, density="free"), full, 1).mask.float().mean()
     assert float(quarter) == pytest.approx(0.25, abs=0.03)
     # What is certain is certain in a sample, too.
     sample = bits(MaskIPM(how="sample", density="free", eps=4.0), payload, 1)[0]
@@ -98,10 +97,7 @@ def test_mask_alie_lowers_probabilities_by_deviations_with_ddof_0() -> None:
 def test_its_z_is_the_formula_s_unless_that_is_negative(n: int, m: int, z: float) -> None:
     # 50 and 12: s = 26 - 12 = 14, 24 / 38 of the benign clients, whose quantile is 0.3360.
     # 10 and 1: s = 5, 4 / 9: below 0, where the push would go to the other side.
-    view = attack_view(
-        MaskALIE(), example_context(probable(Key(1).uniform(20), n), Mean(), range(m))
-    )
-    MaskALIE().craft(view, None)
+    view, _ = crafted(MaskALIE(), round_of(probable(Key(1).uniform(20), n), m=m))
     assert view.notes["z"] == pytest.approx(z, abs=1e-4)
 
 
@@ -109,7 +105,7 @@ def test_its_z_is_the_formula_s_unless_that_is_negative(n: int, m: int, z: float
 @pytest.mark.parametrize("how", ["sample", "threshold"])
 def test_the_benign_density_is_kept_to_the_bit(attack: Any, how: Any) -> None:
     payload = probable(Key(1).uniform(500), 12)
-    out = sent(type(attack)(how=how), payload, 3)
+    out = message(type(attack)(how=how), payload, 3)
     ones = round(float(payload.mask[3:].sum()) / 9)
     assert out.mask.sum(dim=1).tolist() == [ones] * 3
     alike = bool((out.mask[0] == out.mask[1]).all())
@@ -119,14 +115,9 @@ def test_the_benign_density_is_kept_to_the_bit(attack: Any, how: Any) -> None:
 def test_a_sample_of_a_given_size_has_the_probabilities_it_was_drawn_for() -> None:
     # theta sums to the number of ones, so Pareto sampling's shares are theta, nearly.
     theta = torch.tensor([0.1, 0.3, 0.5, 0.9]).repeat(500)
-    payload = BinaryMasks(
-        torch.arange(10)[:, None] >= 10 * (1 - theta), torch.zeros(10, 0)
-    )  # row i of ten
-    context = example_context(payload.put([0], payload.take([5])), Mean(), [0])
-    attack = MaskALIE(z=0.0)
-    view = attack_view(attack, context)
-    out, _ = attack.craft(view, None)
-    assert isinstance(out, BinaryMasks)
+    bits = torch.arange(10)[:, None] >= 10 * (1 - theta)  # row i of ten
+    payload = BinaryMasks(bits, torch.zeros(10, 0))
+    out = message(MaskALIE(z=0.0), payload.put([0], payload.take([5])), 1)
     shares = payload.mask[1:].double().mean(dim=0).reshape(500, 4)[0]
     got = out.mask.double().reshape(500, 4).mean(dim=0)
     assert float((got - shares).abs().max()) < 0.07  # three standard deviations of 500 coins
@@ -140,16 +131,16 @@ def damage(payload: Payload, out: Payload, m: int) -> float:
 def test_more_of_a_budget_is_not_weaker_and_all_move_the_mean_further_than_honest_masks() -> None:
     payload = probable(Key(2).uniform(2000), 12)
     honest = damage(payload, payload.take(range(3)), 3)
-    weak, strong = (damage(payload, sent(MaskIPM(eps=e), payload, 3), 3) for e in (0.5, 3.0))
+    weak, strong = (damage(payload, message(MaskIPM(eps=e), payload, 3), 3) for e in (0.5, 3.0))
     assert honest < weak < strong
     low, high = (
-        damage(payload, sent(MaskALIE(z=z, density="free"), payload, 3), 3) for z in (0.5, 2.0)
+        damage(payload, message(MaskALIE(z=z, density="free"), payload, 3), 3) for z in (0.5, 2.0)
     )
     assert honest < low < high
-    against = damage(payload, sent(Margin(rest="against"), payload, 3), 3)
-    assert against > max(strong, damage(payload, sent(Margin(), payload, 3), 3))
+    against = damage(payload, message(Margin(rest="against"), payload, 3), 3)
+    assert against > max(strong, damage(payload, message(Margin(), payload, 3), 3))
     for attack in (Complement(), Saturation(), Saturation(kind="disjoint"), Pinning()):
-        assert honest < damage(payload, sent(attack, payload, 3), 3) <= against + 1e-9
+        assert honest < damage(payload, message(attack, payload, 3), 3) <= against + 1e-9
 
 
 def changes(rows: Tensor, benign: Tensor, tie: int) -> int:
@@ -167,9 +158,7 @@ def test_margin_overturns_as_much_as_the_best_of_all_choices(tie: Any, m: int, b
     for seed in range(8):
         payload = probable(Key(seed).fold("theta").uniform(d), m + b, seed)
         benign = payload.mask[m:].int()
-        view = view_of(Margin(tie=tie), payload, m)
-        out, _ = Margin(tie=tie).craft(view, None)
-        assert isinstance(out, BinaryMasks)
+        view, out = crafted(Margin(tie=tie), round_of(payload, m=m))
         choices = itertools.product((0, 1), repeat=m * d)
         most = max(changes(torch.tensor(c).reshape(m, d), benign, TIES[tie]) for c in choices)
         assert changes(out.mask.int(), benign, TIES[tie]) == most == view.notes["overturned"]
@@ -183,7 +172,7 @@ def test_margin_overturns_what_it_can_ties_are_the_servers_and_its_own_rows_coun
     rows = [[1, 1, 1, 1, 0], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]]
     payload = masks([0] * 5, [0] * 5, *rows)
     assert bits(Margin(), payload, 2) == [[1, 0, 1, 0, 0]] * 2
-    signs = sent(Margin(), SignBits(payload.mask), 2)
+    signs = message(Margin(), SignBits(payload.mask), 2)
     assert signs.positive.int().tolist() == [[1, 0, 1, 1, 0]] * 2
     assert bits(Margin(rest="against"), payload, 2) == [[0, 0, 1, 1, 1]] * 2
     # One colluder of seven: its own row, six times over, cannot be overturned by one vote.
@@ -205,10 +194,8 @@ def test_a_pinned_mask_stays_until_the_period_ends() -> None:
     first, later = masks([0, 0], [1, 0], [1, 1], [0, 1]), masks([0, 0], [0, 0], [0, 0], [0, 0])
     attack, memory, sent_values = Pinning(period=3), None, []
     for step, payload in enumerate([first, later, later, later]):
-        context = example_context(payload, Mean(), [0])
-        server = dataclasses.replace(context.view, step=step)
-        view = attack_view(attack, dataclasses.replace(context, view=server))
-        out, memory = attack.craft(view, memory)
+        view = attack_view(attack, round_of(payload, m=1))
+        out, memory = attack.craft(dataclasses.replace(view, step=step), memory)
         assert isinstance(out, BinaryMasks)
         sent_values.append(out.mask[0].int().tolist())
     # 2 of 3 benign ones both: the complement is 0, 0 in rounds 0 to 2, then that of no ones.
@@ -223,7 +210,7 @@ def noise_masks(n: int = 6, d: int = 300) -> NoiseMasks:
 
 def test_a_noise_mask_is_the_closest_one_to_the_opposite_of_the_mean() -> None:
     payload = noise_masks()
-    out = sent(NoiseMask(seed="own", scale=2.0), payload, 2)
+    out = message(NoiseMask(seed="own", scale=2.0), payload, 2)
     target = -2 * payload.values()[2:].mean(dim=0)
     noises = payload.noises()[:2]
     expected = torch.where((noises - target[:-2]).abs() <= (-noises - target[:-2]).abs(), 1, 0)
@@ -237,8 +224,7 @@ def test_more_seeds_never_take_a_noise_mask_further_from_its_target() -> None:
     target = -payload.values()[2:].mean(dim=0)
     distances = []
     for attack in (NoiseMask(seed="own"), NoiseMask(tries=4), NoiseMask(tries=16)):
-        view = view_of(attack, payload, 2)
-        out, _ = attack.craft(view, None)
+        view, out = crafted(attack, round_of(payload))
         distances.append((out.values() - target).norm(dim=1))
         assert view.trace[-1][1] == pytest.approx(float(distances[-1].mean()), rel=1e-4)
     assert bool((distances[1] <= distances[0] + 1e-6).all())
@@ -256,7 +242,7 @@ def gated(*gates: list[int], third: float = 2.0) -> GatedVectors:
 
 def test_gates_that_the_majority_wants_open_are_closed() -> None:
     payload = gated([1, 1, 1], [1, 1, 0], [1, 1, 0], [1, 0, 1])
-    out = sent(GateClosing(), payload, 1)
+    out = message(GateClosing(), payload, 1)
     assert out.gates.int().tolist() == [[0, 0, 1]]  # 3, 2 and 1 of 3 are open
     assert out.x.tolist() == [[0, 0, 2, 0, 0, 2]]
     out.check()
@@ -266,11 +252,11 @@ def test_a_stealthy_message_closes_as_many_gates_where_most_is_behind_them() -> 
     # Closed are 1, 1 and 1 gates, so one: of the first two, wanted open, the second has 3 behind it
     # in two of three rows, mean 2; the first 1 in all.
     payload = gated([1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 0, 1])
-    out = sent(GateClosing(stealth=True), payload, 1)
+    out = message(GateClosing(stealth=True), payload, 1)
     assert out.gates.int().tolist() == [[1, 0, 1]]
     # Whatever is behind the third gate, which one of three keeps open: it is no gate to close.
     heavy = gated([1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 0, 1], third=20.0)
-    assert sent(GateClosing(stealth=True), heavy, 1).gates.int().tolist() == [[1, 0, 1]]
+    assert message(GateClosing(stealth=True), heavy, 1).gates.int().tolist() == [[1, 0, 1]]
     assert out.x.tolist() == [[1, 0, 0, 1, 0, 0]]  # the own third gate was closed
     out.check()
 
@@ -280,16 +266,144 @@ def test_what_was_saved_up_is_released_at_once_through_the_codec() -> None:
     attack, memory, sent_values = ResidualRelease(wait=2, scale=3.0), None, []
     for update in (1.0, 2.0, 4.0, 8.0, 16.0, float("nan"), 1.0):
         payload = FloatVectors(torch.tensor([[update], [0.0]]))
-        out, memory = attack.craft(view_of(attack, payload, 1), memory)
+        out, memory = attack.craft(attack_view(attack, round_of(payload, m=1)), memory)
         sent_values.append(float(out.values()[0, 0]))
     assert sent_values[:5] == [1.0, 2.0, -21.0, 8.0, 16.0]
-    assert sent_values[5] == -72.0  # NaN is not added: -3 (8 + 16)
-    assert sent_values[6] == 1.0
+    assert sent_values[5:] == [-72.0, 1.0]  # NaN is not added: -3 (8 + 16)
     x = torch.tensor([[5.0, -1.0, 2.0], [1.0, 1.0, 1.0]])
-    blank = SparseVectors(
-        torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 1), torch.zeros(2, 0), 3
-    )
-    context = example_context(blank.nearest(x), Mean(), [0])
-    attack = ResidualRelease(wait=0)
-    out, _ = attack.craft(attack_view(attack, context), None)
+    indices = torch.zeros(2, 1, dtype=torch.int64)
+    blank = SparseVectors(indices, torch.zeros(2, 1), torch.zeros(2, 0), 3)
+    out = message(ResidualRelease(wait=0), blank.nearest(x), 1)
     assert out.values().tolist() == [[-5.0, 0.0, 0.0]]
+
+
+def rows_of(size: int, n: int, noise: float, seed: int = 0) -> Tensor:
+    """``(n, size)`` scores that agree up to ``noise``."""
+    key = Key(seed).fold("rows", size, n)
+    return key.normal(size) + noise * key.fold("noise").normal(n, size)
+
+
+def sums(size: int, n: int, seed: int, noise: float = 0.5) -> Tensor:
+    positions = Rankings(ranking(rows_of(size, n, noise, seed), (size,)), (size,)).values()
+    return positions.sum(dim=0, dtype=torch.int64)
+
+
+def every_sum(cut: Cut) -> Tensor:
+    """``(choices, n)``: all that m rankings can add up to."""
+    orders = torch.tensor(list(itertools.permutations(range(cut.n))))
+    added = orders
+    for _ in range(cut.m - 1):
+        added = (added[:, None] + orders[None]).reshape(-1, cut.n)
+        added = torch.unique(added, dim=0)
+    return added
+
+
+def outcomes(cut: Cut, added: Tensor) -> Tensor:
+    after = (cut.key + cut.n * added).argsort(dim=1)[:, cut.n - cut.k :]
+    return torch.zeros(len(after), cut.n, dtype=torch.bool).scatter_(1, after, True)
+
+
+def kept(cut: Cut) -> Tensor:
+    return torch.zeros(cut.n, dtype=torch.bool).index_fill_(0, cut.order[cut.n - cut.k :], True)
+
+
+def moved(cut: Cut, added: Tensor) -> int:
+    """The most edges that one of these choices brings over the cut."""
+    return int((outcomes(cut, added) & ~kept(cut)).sum(dim=1).max())
+
+
+def best(cut: Cut) -> tuple[Tensor, int, int]:
+    most = min(cut.vulnerable())
+    count = largest_true(cut.common, 0, most)
+    return cut.position(count), count, largest_true(cut.conceivable, count, most)
+
+
+@pytest.mark.parametrize(("n", "m", "b"), [(4, 1, 2), (5, 1, 3), (5, 1, 7), (4, 2, 4), (4, 3, 6)])
+def test_vem_is_the_best_common_ranking_within_its_limit(n: int, m: int, b: int) -> None:
+    for seed in range(10):
+        for k in range(1, n):
+            cut = Cut(sums(n, b, seed), k, m)
+            position, count, limit = best(cut)
+            assert torch.equal(position.sort().values, torch.arange(n))
+            same = torch.tensor(list(itertools.permutations(range(n))))
+            assert moved(cut, m * position[None]) == count == moved(cut, m * same)
+            assert count <= moved(cut, every_sum(cut)) <= limit
+
+
+@pytest.mark.parametrize(("n", "m", "b"), [(5, 1, 3), (5, 1, 12), (4, 2, 9)])
+def test_an_edge_that_any_choice_moves_lies_between_the_bounds(n: int, m: int, b: int) -> None:
+    bounded = 0
+    for seed in range(10):
+        for k in range(1, n):
+            cut = Cut(sums(n, b, seed), k, m)
+            moves = (outcomes(cut, every_sum(cut)) != kept(cut)).any(dim=0)
+            leaves, enters = cut.vulnerable()
+            order, at = cut.order, n - k
+            assert not bool(moves[order[at + leaves :]].any())
+            assert not bool(moves[order[: at - enters]].any())
+            bounded += n - leaves - enters
+    assert bounded > 0
+
+
+def test_bounds_count_a_tie_as_the_server_does_and_the_new_top_is_lifted_by_its_smallest() -> None:
+    # Two edges, one colluder, which adds 0 and 1. Sums 0 and 1: the first can tie, and the higher
+    # index wins. Sums 1 and 0: the second can tie, and does win. Sums 2 and 0: nothing.
+    for s, counts in (([0, 1], (0, 0)), ([1, 0], (1, 1)), ([2, 0], (0, 0))):
+        cut = Cut(torch.tensor(s), 1, 1)
+        assert cut.vulnerable() == counts
+        assert best(cut)[1] == counts[0]
+    # Sums 0, 4, 5, 9 of four edges, two are kept, one colluder: it can lift edge 1 to 4 + 3 = 7 and
+    # leave edge 2 at 5 + 0; edge 3, secure, takes position 2, edge 0 position 1.
+    position, count, _ = best(Cut(torch.tensor([0, 4, 5, 9]), 2, 1))
+    assert position.tolist() == [1, 3, 0, 2]
+    assert count == 1
+
+
+@pytest.mark.parametrize("noise", [0.5, 5.0])
+def test_what_is_moved_is_at_most_one_edge_from_the_limit_of_all_rankings(noise: float) -> None:
+    for seed in range(5):
+        cut = Cut(sums(100, 20, seed, noise), 50, 5)
+        position, count, limit = best(cut)
+        assert moved(cut, 5 * position[None]) == count >= limit - 1
+        assert 0 < limit <= 50
+
+
+def moved_by(attack: Attack, rankings: Rankings, m: int) -> int:
+    """Edges that the server keeps with the attack, and would not without."""
+    total = 0
+    benign = rankings.values()[m:].sum(dim=0, dtype=torch.int64)
+    both = benign + message(attack, rankings, m).values().sum(dim=0, dtype=torch.int64)
+    layers = (torch.split(sums, list(rankings.sizes)) for sums in (benign, both))
+    for pair in zip(*layers, strict=True):
+        n = len(pair[0])
+        pruned = n - kept_edges(n, 0.5)
+        before, after = (set(ranking(s[None], (n,))[0, pruned:].tolist()) for s in pair)
+        total += len(after - before)
+    return total
+
+
+def test_vem_moves_more_than_reversal_swap_and_shuffle_and_counts_what_it_moves() -> None:
+    sizes = (300, 41)
+    rankings = Rankings(ranking(rows_of(341, 20, 0.7), sizes), sizes)
+    attacks = (VEM(), VEM(knows="colluders"), RankReversal(), Swap(), Shuffle())
+    best, blind, *others = (moved_by(attack, rankings, 4) for attack in attacks)
+    assert best > 1.5 * max(others)
+    assert others[-1] < blind <= best
+    view, _ = crafted(VEM(), round_of(rankings, m=4))
+    assert view.notes["moved"] == best
+
+
+def test_swapped_parts_keep_their_order_and_a_top_ranking_gets_absent_edges() -> None:
+    # Five edges, k = 0.5 keeps three: positions 0, 1 become 3, 4 and 2, 3, 4 become 0, 1, 2.
+    own = Rankings(torch.tensor([[4, 1, 0, 3, 2]], dtype=torch.int32), (5,))
+    assert message(Swap(), own, 1).symbols.tolist() == [[0, 3, 2, 4, 1]]
+    top = TopRankings(torch.tensor([[1, 3]], dtype=torch.int32), (4,), (2,))
+    assert message(Swap(), top, 1).symbols.tolist() == [[0, 2]]
+
+
+def test_shuffled_rankings_are_uniform_and_each_client_has_its_own() -> None:
+    own = Rankings(torch.arange(3, dtype=torch.int32).expand(1200, -1).clone(), (3,))
+    symbols = message(Shuffle(), own, 1200).symbols
+    counts = torch.unique(symbols, dim=0, return_counts=True)[1]
+    assert len(counts) == 6
+    assert int(counts.min()) > 140  # 200 each, minus five deviations of 13

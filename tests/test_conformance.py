@@ -1,11 +1,13 @@
 """Every installed plug-in keeps its promises: ours and anyone's."""
 
+import dataclasses
 import itertools
 from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
 import torch
+from rules import answer, draw, view_of
 
 from fedbench.adversary.threat_model import forge
 from fedbench.api import Shared
@@ -13,6 +15,7 @@ from fedbench.core import registry
 from fedbench.core.errors import Incompatible
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.scenario import Scenario
+from fedbench.payload import FloatVectors
 from fedbench.testing import (
     NETWORK,
     check_attack,
@@ -40,6 +43,46 @@ def slowly(names: Iterable[str], slow: Collection[str]) -> list[Any]:
 @pytest.mark.parametrize("name", slowly(registry.names("defense"), ("signguard", "flame")))
 def test_every_defense_keeps_its_promises_on_every_alphabet(name: str) -> None:
     check_defense(defense(name))
+
+
+RULES = [
+    *("arc:f=2+trimmed-mean:f=2", "arc:f=4+mean", "bucketing:s=1+mean", "bulyan:f=2"),
+    *("centered-clipping:steps=5", "clip+mean", "clip:c=5e+4+median", "density-filter+median"),
+    *("density-filter:width=1+median", "dnc:f=2,iterations=3,sketch=8", "entropy-filter+median"),
+    *("entropy-filter+density-filter+vote-margin:f=1", "geometric-median:iterations=1"),
+    *("geometric-median:smooth=4", "krum:f=2,variant=public", "log-odds-cap:c=0.05", "mda:f=3"),
+    *("meamed:f=3", "multi-krum:f=2,m=1", "multi-krum:f=2,variant=public"),
+    *("multi-krum:f=2,variant=recursive", "norm-bound", "rank-margin:f=1,k=0.2"),
+    *("reputation-clipping:width=0.01", "trimmed-mean:f=3"),
+]
+CLUSTERING = ["flame:noise=0", "signguard:similarity=cosine", "signguard:similarity=distance"]
+
+
+@pytest.mark.parametrize("text", slowly([*RULES, *CLUSTERING], CLUSTERING))
+def test_every_defense_keeps_its_promises_with_other_parameters(text: str) -> None:
+    check_defense(registry.load("defense", text), n=9 if "krum" in text else 12)
+
+
+@pytest.mark.parametrize("name", registry.names("defense"))
+def test_a_symmetry_that_a_rule_does_not_declare_it_does_not_have(name: str) -> None:
+    rule = defense(name)
+    if rule.refuses(FloatVectors) is None:
+        x = draw(1, 11, 40) / 5 + draw(2, 1, 40)
+        view = view_of(x)
+        out = answer(rule, x, view)
+        assert rule.traits().shift == torch.allclose(answer(rule, x + 5, view), out + 5, atol=1e-3)
+        scales = torch.allclose(answer(rule, 3 * x, view), 3 * out, atol=1e-3)
+        assert rule.traits().scale == scales or name == "centered-clipping"  # in a first round
+
+
+def test_a_rule_that_says_so_ignores_the_clients_sizes() -> None:
+    for name in registry.names("defense"):
+        rule = defense(name)
+        if "gnores the clients' sizes" in " ".join((rule.__doc__ or "").split()):
+            payload = next(p for p in example_payloads(11) if rule.refuses(type(p)) is None)
+            view = view_of(payload)
+            other = dataclasses.replace(view, weights=torch.arange(1.0, 12).double())
+            assert torch.equal(answer(rule, payload, view), answer(rule, payload, other)), name
 
 
 @pytest.mark.parametrize("rule", slowly(["mean", "median", "trimmed-mean"], ("mean", "median")))

@@ -6,63 +6,39 @@ from typing import Any
 
 import pytest
 import torch
+from rules import answer, column, draw, view_of
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView
-from fedbench.core.rng import Key
+from fedbench.api import Defense
 from fedbench.payload import BinaryMasks, FloatVectors, Rankings, SignBits, ranking
-from fedbench.testing import check_defense
 from fedbench_defenses.centered_clipping import CenteredClipping
-from fedbench_defenses.distances import combine, gram, krum_picks, norms, squared_distances
+from fedbench_defenses.distances import combine, cosines, gram, krum_picks, norms, squared_distances
 from fedbench_defenses.geometric_median import GeometricMedian
 from fedbench_defenses.mda import MDA
 from fedbench_defenses.multi_krum import Krum, MultiKrum
 from fedbench_defenses.norm_bound import NormBound
 
-
-def view(n: int, seed: int = 0) -> ServerView:
-    weights = torch.arange(1, n + 1, dtype=torch.float64)  # no rule here may look at them
-    return ServerView(weights, FloatVectors(torch.zeros(1, 1)), 0, Key(seed))
-
-
-def answer(rule: Defense[Any], x: Tensor, state: Any = None) -> Tensor:
-    shown, before = view(len(x)), x.clone()
-    out, _ = rule.aggregate(FloatVectors(x), state, shown)
-    assert torch.equal(x.nan_to_num(7.0), before.nan_to_num(7.0)), "written into"
-    assert (shown.findings.kept is not None) == rule.traits().detects
-    return out
-
-
-def column(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32)[:, None]
-
-
-def draw(seed: int, n: int, d: int) -> Tensor:
-    key = Key(seed).fold("distance rules")
-    return key.normal(n, d) * (1 + 5 * key.fold("norms").uniform(n, 1))
-
-
 # n = 8, f = 1: five neighbours. 8: 4 + 36 + 49 + 81 + 121 = 291, 15: 319, 19: 322, 17: 331.
 EIGHT = column(29, 2, 17, 6, 28, 8, 15, 19)
 
 
-def kept(rule: Any, x: Tensor) -> list[float]:
+def chosen_by(rule: Any, x: Tensor) -> list[float]:
     chosen = rule.select(squared_distances(x))
     torch.testing.assert_close(answer(rule, x), x[chosen].mean(dim=0))
     return sorted(x[chosen][:, 0].tolist())
 
 
 def test_three_variants_of_multi_krum_keep_three_sets_of_rows() -> None:
-    assert kept(MultiKrum(f=1, m=3), EIGHT) == [8, 15, 19]
+    assert chosen_by(MultiKrum(f=1, m=3), EIGHT) == [8, 15, 19]
     # Without 8 four neighbours: 19: 4 + 16 + 81 + 100 = 201 before 17: 4 + 4 + 121 + 121 = 250;
     # then three: 6: 16 + 81 + 121 = 218 before 17: 246.
-    assert kept(MultiKrum(f=1, m=3, variant="recursive"), EIGHT) == [6, 8, 19]
+    assert chosen_by(MultiKrum(f=1, m=3, variant="recursive"), EIGHT) == [6, 8, 19]
     # A neighbour fewer: 15: 4 + 16 + 49 + 81 = 150 before 8: 170; then 8: 4 + 36 + 81 = 121 before
     # 6: 141; then of 2 6 17 19 28 29 with two: 28: 1 + 81 = 82 before 19: 4 + 81 = 85.
-    assert kept(MultiKrum(f=1, m=3, variant="public"), EIGHT) == [8, 15, 28]
-    assert kept(Krum(f=1), EIGHT) == [8]
-    assert kept(Krum(f=1, variant="public"), EIGHT) == [15]
+    assert chosen_by(MultiKrum(f=1, m=3, variant="public"), EIGHT) == [8, 15, 28]
+    assert chosen_by(Krum(f=1), EIGHT) == [8]
+    assert chosen_by(Krum(f=1, variant="public"), EIGHT) == [15]
 
 
 def test_rows_that_tie_are_picked_by_their_distances_to_all_however_small() -> None:
@@ -135,15 +111,8 @@ SHAPES = [(n, f) for f in (0, 1, 2) for n in range(2 * f + 3, 2 * f + 9)]
 
 
 @pytest.mark.edges(
-    "3-0-canonical",
-    "5-1-canonical",
-    "5-1-recursive",
-    "5-1-public",
-    "7-2-canonical",
-    "7-2-recursive",
-    "7-2-public",
-    "8-2-canonical",
-    "12-2-canonical",
+    *("3-0-canonical", "5-1-canonical", "5-1-recursive", "5-1-public", "7-2-canonical"),
+    *("7-2-recursive", "7-2-public", "8-2-canonical", "12-2-canonical"),
 )
 @pytest.mark.parametrize("variant", ["canonical", "recursive", "public"])
 @pytest.mark.parametrize(("n", "f"), SHAPES)
@@ -188,6 +157,9 @@ def test_a_row_that_is_not_finite_is_infinitely_far_and_spoils_no_other() -> Non
     assert finite.tolist() == [True, True, False, True, True, True]
     expected = (x[0].double() - 1) @ (x[3].double() - 1)
     assert products[0, 3].item() == pytest.approx(float(expected))
+    assert cosines(products)[2].tolist() == [0, 0, 1, 0, 0, 0]
+    share = torch.tensor([2.0, 0, 0, 1, 0, 0]).double()
+    torch.testing.assert_close(combine(share, x, torch.ones(70_000)), 2 * x[0] + x[3] - 2)
     assert norms(x, x[0])[[0, 2]].tolist() == [0, inf]
     assert norms(x, x[0])[4].item() == pytest.approx(sqrt(70_000) * 1e30, rel=1e-6)
 
@@ -202,11 +174,11 @@ def test_a_combination_reads_no_row_of_share_zero() -> None:
 
 def test_mda_takes_the_smallest_diameter_and_not_the_smallest_sum() -> None:
     # n = 5, f = 2. 0 0 4 has diameter 4 and squares 16 + 16; 4 6.2 8.4 has 4.4 and 29.04.
-    assert kept(MDA(f=2), column(6.2, 0, 8.4, 4, 0)) == [0, 0, 4]
+    assert chosen_by(MDA(f=2), column(6.2, 0, 8.4, 4, 0)) == [0, 0, 4]
     # 4 6 8 has diameter 4 as well: 4 + 4 + 16 is less.
-    assert kept(MDA(f=2), column(6, 0, 8, 4, 0)) == [4, 6, 8]
+    assert chosen_by(MDA(f=2), column(6, 0, 8, 4, 0)) == [4, 6, 8]
     # 0 2 4, 2 4 6, 4 6 8 are equal in both; the one in the middle is nearer to all.
-    assert kept(MDA(f=2), column(0, 2, 4, 6, 8)) == [2, 4, 6]
+    assert chosen_by(MDA(f=2), column(0, 2, 4, 6, 8)) == [2, 4, 6]
     same = MDA(f=2).select(torch.zeros(5, 5, dtype=torch.float64))
     assert same.tolist() == [True, True, True, False, False]
 
@@ -294,8 +266,8 @@ def test_the_geometric_median_is_a_minimum_to_a_millionth(kind: str, smooth: flo
             x[: (n - 1) // 2] *= 1e4
         elif kind == "moved":
             x = x + 1000
-        shown, rule = view(n), GeometricMedian(smooth=smooth)
-        out, _ = rule.aggregate(FloatVectors(x), None, shown)
+        shown = view_of(x)
+        out = answer(GeometricMedian(smooth=smooth), x, shown)
         assert "stopped" not in shown.findings.notes
         minimum = least(x, smooth)
         rounding = n * float(x.abs().max()) * 2**-23  # of the answer to float32
@@ -315,15 +287,16 @@ def test_a_median_close_to_a_row_is_told_from_it(angle: float) -> None:
     )
     # Row 0 three times, and the others five and six times: held by 3, pulled by 5 and 6.
     x = x[[0, 0, 0, *[1] * 5, *[2] * 6]]
-    shown = view(len(x))
-    out, _ = GeometricMedian().aggregate(FloatVectors(x), None, shown)
+    shown = view_of(x)
+    out = answer(GeometricMedian(), x, shown)
     assert cost(x, out) <= (1 + 1e-6) * least(x, 0.0)
     assert float(shown.findings.notes["gap"]) <= 1e-6
 
 
 def test_a_search_that_stops_too_soon_says_so() -> None:
-    x, shown = draw(0, 9, 4), view(9)
-    out, _ = GeometricMedian(iterations=1).aggregate(FloatVectors(x), None, shown)
+    x = draw(0, 9, 4)
+    shown = view_of(x)
+    out = answer(GeometricMedian(iterations=1), x, shown)
     error = cost(x, out) / least(x, 0.0) - 1
     assert 1e-6 < error <= float(shown.findings.notes["gap"])
     assert "1 steps did not find" in str(shown.findings.notes["stopped"])
@@ -336,9 +309,9 @@ def test_centred_clipping_by_hand() -> None:
     assert answer(CenteredClipping(tau=2.0, steps=2), x).item() == pytest.approx(20 / 9)
     # The median distance is 2, then 2/3: -2/3 + 1/3 + 2/3.
     assert answer(CenteredClipping(steps=2), x).item() == pytest.approx(16 / 9)
-    _, state = CenteredClipping(tau=2.0).aggregate(FloatVectors(x), None, view(3))
+    state = answer(CenteredClipping(tau=2.0), x)
     before = state.clone()
-    assert answer(CenteredClipping(tau=2.0), x, state).item() == pytest.approx(20 / 9)
+    assert answer(CenteredClipping(tau=2.0), x, state=state).item() == pytest.approx(20 / 9)
     assert torch.equal(state, before)
 
 
@@ -352,7 +325,7 @@ def test_centred_clipping_is_its_definition(seed: int) -> None:
         far = torch.linalg.vector_norm(away, dim=1)
         bound = far.quantile(0.5) if tau is None else tau
         expected = expected + (away * (bound / far).clamp_max(1)[:, None]).mean(dim=0)
-    out = answer(CenteredClipping(tau=tau, steps=4), x, v)
+    out = answer(CenteredClipping(tau=tau, steps=4), x, state=v)
     torch.testing.assert_close(out.double(), expected, atol=1e-4, rtol=1e-5)
 
 
@@ -370,7 +343,7 @@ def test_norm_bound_by_hand_and_its_noise_follows_the_servers_key() -> None:
     moved = answer(NormBound(c=2.0), other) - answer(NormBound(c=2.0), x)
     assert float(moved.norm()) == pytest.approx(NormBound(c=2.0).sensitivity(5.0, 3) or 0)
     x, rule = torch.zeros(2, 20_000), NormBound(c=1.0, noise=0.5)
-    draws = [rule.aggregate(FloatVectors(x), None, view(2, seed))[0] for seed in (1, 1, 2)]
+    draws = [answer(rule, x, view_of(x, seed)) for seed in (1, 1, 2)]
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
     assert float(draws[0].std()) == pytest.approx(0.5, rel=0.03)
@@ -387,49 +360,9 @@ def test_norm_bound_has_no_meaning_where_all_norms_are_one() -> None:
     torch.testing.assert_close(sizes, sizes[:1].expand(5))
 
 
-RULES: list[Defense[Any]] = [
-    *(Krum(f=2), Krum(f=2, variant="public"), MDA(f=3), MultiKrum(f=2), MultiKrum(f=2, m=1)),
-    *(MultiKrum(f=2, variant="recursive"), MultiKrum(f=2, variant="public")),
-    *(GeometricMedian(), GeometricMedian(smooth=4.0), GeometricMedian(iterations=1)),
-    *(CenteredClipping(), CenteredClipping(steps=5), CenteredClipping(tau=3.0, steps=2)),
-    *(NormBound(), NormBound(c=4.0)),
-]
-
-
-@pytest.mark.parametrize("rule", RULES, ids=repr)
-@pytest.mark.parametrize("n", [11, 12])
-def test_so_many_far_rows_are_tolerated_and_one_more_is_not(rule: Defense[Any], n: int) -> None:
-    x, b = draw(n, n, 4), rule.tolerates(n)
-    assert b >= 2
+@pytest.mark.parametrize("rule", [CenteredClipping(tau=3.0, steps=2), NormBound(c=4.0)], ids=repr)
+def test_as_many_rows_as_a_bound_tolerates_may_be_anything(rule: Defense[Any]) -> None:
     for far in (torch.nan, inf, -inf, 1e30, -3e38):
-        bad = x.clone()
-        bad[:b] = far
-        assert float(answer(rule, bad).abs().max()) < 100, far
-    mixed = x.clone()
-    mixed[:2] = torch.tensor([torch.nan, 1e30])[:, None]
-    assert float(answer(rule, mixed).abs().max()) < 100
-    for bad in crowds(x, b):
-        assert float(answer(rule, bad).abs().max()) < 100
-    if rule.traits().sharp:
-        assert max(float(answer(rule, bad).abs().max()) for bad in crowds(x, b + 1)) > 100
-
-
-@pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_what_the_traits_say_of_shift_scale_and_f_is_so(rule: Any) -> None:
-    x, by = draw(3, 9, 5), torch.arange(5.0)
-    plain = answer(rule, x)
-    moved, scaled = answer(rule, x + by) - plain - by, answer(rule, 8 * x) - 8 * plain
-    assert (float(moved.abs().max()) < 1e-3) == rule.traits().shift
-    if rule.traits().scale:
-        assert float(scaled.abs().max()) < 1e-3
-    elif not isinstance(rule, CenteredClipping):
-        assert float(scaled.abs().max()) > 1e-2
-    if rule.traits().mean_at_zero:
-        none = type(rule)(f=0)
-        torch.testing.assert_close(answer(none, x), x.mean(dim=0))
-
-
-@pytest.mark.parametrize("rule", [rule for rule in RULES if "tau=3" not in repr(rule)], ids=repr)
-def test_distance_rules_keep_the_promises_of_rules(rule: Defense[Any]) -> None:
-    if rule != NormBound(c=4.0):  # which does not return what all sent, if that is larger
-        check_defense(rule)
+        x = draw(11, 11, 4)
+        x[: rule.tolerates(11)] = far
+        assert float(answer(rule, x).abs().max()) < 100, far

@@ -6,54 +6,20 @@ from typing import Any
 
 import pytest
 import torch
+from rules import answer, floats, kept, view_of
 from torch import Tensor
 
-from fedbench.api import Defense, ServerView
+from fedbench.api import Defense
 from fedbench.core.rng import Key
-from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits
-from fedbench.testing import assert_rounded_alike, check_defense
-from fedbench_defenses.distances import combine, cosines, gram, norms, squared_distances
+from fedbench.payload import BinaryMasks, FloatVectors, Rankings, SignBits
+from fedbench.testing import assert_rounded_alike
+from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.dnc import DnC
 from fedbench_defenses.flame import FLAME
 from fedbench_defenses.fltrust import FLTrust
 from fedbench_defenses.foolsgold import FoolsGold, weights_of
 from fedbench_defenses.rlr import RLR
 from fedbench_defenses.signguard import SignGuard, Similarity, middle_of_others
-
-RULES: list[Defense[Any]] = [
-    DnC(f=2),
-    DnC(f=2, iterations=3, sketch=8),
-    FLTrust(),
-    FoolsGold(),
-    SignGuard(),
-    SignGuard(similarity="cosine"),
-    SignGuard(similarity="distance"),
-    FLAME(),
-    FLAME(noise=0),
-    RLR(f=2),
-]
-BOUNDED: list[Defense[Any]] = [FLTrust(), SignGuard(), FLAME()]
-
-
-def floats(*rows: list[float]) -> FloatVectors:
-    return FloatVectors(torch.tensor(rows, dtype=torch.float32))
-
-
-def view_of(received: Payload, key: int = 0, root: Payload | None = None) -> ServerView:
-    weights = torch.ones(len(received), dtype=torch.float64)
-    return ServerView(weights, received.take([0]), 0, Key(key), root=root or received.take([-1]))
-
-
-def answer(rule: Defense[Any], received: Payload, view: ServerView | None = None) -> Tensor:
-    view = view or view_of(received)
-    return rule.aggregate(received, rule.init(received.spec), view)[0]
-
-
-def kept(view: ServerView) -> list[bool]:
-    """Return the rows that the rule has not left out."""
-    assert view.findings.kept is not None
-    rows: list[bool] = view.findings.kept.tolist()
-    return rows
 
 
 def alike(seed: int, n: int = 9, d: int = 40) -> Tensor:
@@ -63,62 +29,20 @@ def alike(seed: int, n: int = 9, d: int = 40) -> Tensor:
     return scale * (key.fold("mean").normal(1, d) + 0.3 * key.fold("rows").normal(n, d))
 
 
-SLOW_RULES = (SignGuard, FLAME)  # they cluster, hundreds of times in a check
-
-
-@pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule, SLOW_RULES)])
-def test_every_rule_keeps_its_promises(rule: Defense[Any]) -> None:
-    check_defense(rule)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", [rule for rule in RULES if isinstance(rule, SLOW_RULES)])
-def test_every_rule_that_clusters_keeps_its_promises(rule: Defense[Any]) -> None:
-    check_defense(rule)
-
-
-@pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_shift_and_scale_are_what_the_traits_say(rule: Defense[Any]) -> None:
-    x, traits = alike(1), rule.traits()
-    view = view_of(FloatVectors(x))
-    out = answer(rule, FloatVectors(x), view)
-    moved = answer(rule, FloatVectors(x + 5), view)
-    scaled = answer(rule, FloatVectors(3 * x), view)
-    assert torch.allclose(moved, out + 5, atol=1e-3) == traits.shift
-    assert torch.allclose(scaled, 3 * out, atol=1e-3) == traits.scale
-
-
-@pytest.mark.parametrize("n", [8, 9])
-@pytest.mark.parametrize("rule", BOUNDED, ids=repr)
-def test_as_many_rows_as_tolerated_may_be_anything(rule: Defense[Any], n: int) -> None:
-    x, m = alike(2, n), rule.tolerates(n)
-    longest = float(x.norm(dim=1).max())
-    for bad in (torch.nan, torch.inf, -torch.inf, 1e30, -1e30, 1e4):
-        for rows in (torch.full((m, x.shape[1]), bad), bad * x[m:].mean(dim=0).expand(m, -1)):
-            sent = torch.cat([rows, x[m:]])
-            view = view_of(FloatVectors(sent), root=FloatVectors(x[-1:]))
-            out = answer(rule, FloatVectors(sent), view)
-            assert float(out.norm()) < 1.01 * longest, bad
-            for start in range(m):  # one at a time among them, too
-                spoilt = x.clone()
-                spoilt[start] = rows[start]
-                assert bool(torch.isfinite(answer(rule, FloatVectors(spoilt), view)).all())
-
-
-@pytest.mark.parametrize("n", [8, 9])
-@pytest.mark.parametrize("rule", [SignGuard(), FLAME(), FoolsGold(), RLR(f=2)], ids=repr)
-def test_one_row_more_can_move_the_answer_anywhere(rule: Defense[Any], n: int) -> None:
-    assert rule.traits().sharp
-    m = rule.tolerates(n) + 1
-    x = alike(3, n)
-    x[:m] *= 1e6
-    assert float(answer(rule, FloatVectors(x)).norm()) > 1e4
+@pytest.mark.parametrize("rule", [FLTrust(), SignGuard(), FLAME()], ids=repr)
+def test_rows_in_the_direction_of_the_others_move_it_no_farther_than_these(rule: Any) -> None:
+    x = alike(2)
+    m = rule.tolerates(9)
+    for bad in (1e30, -1e30, 1e4):
+        sent = FloatVectors(torch.cat([bad * x[m:].mean(dim=0).expand(m, -1), x[m:]]))
+        out = answer(rule, sent, view_of(sent, root=FloatVectors(x[-1:])))
+        assert float(out.norm()) < 1.01 * float(x.norm(dim=1).max()), bad
 
 
 def test_fltrust_is_bounded_even_if_all_rows_are_malicious() -> None:
     assert not FLTrust().traits().sharp
     root, x = FloatVectors(alike(4)[:1]), 1e6 * alike(4)
-    out = answer(FLTrust(), FloatVectors(x), view_of(FloatVectors(x), root=root))
+    out = answer(FLTrust(), x, view_of(x, root=root))
     assert 0 < float(out.norm()) <= 1.0001 * float(root.x.norm())
 
 
@@ -148,7 +72,7 @@ def dnc_slowly(x: Tensor, rule: DnC, key: Key) -> Tensor:
 def test_dnc_equals_the_singular_vectors_of_the_sketch(rule: DnC) -> None:
     for seed in range(20):
         x = Key(seed).normal(9, 40).double()
-        out = answer(rule, FloatVectors(x), view_of(FloatVectors(x), seed))
+        out = answer(rule, x, view_of(x, seed))
         assert_rounded_alike(out, dnc_slowly(x, rule, Key(seed)))
 
 
@@ -160,35 +84,29 @@ def test_dnc_without_malicious_rows_is_the_mean_and_averages_no_row_that_is_not_
     assert sum(kept(view)) == 6
     x = alike(6)
     x[1], x[4, 3] = torch.nan, torch.inf
-    view = view_of(FloatVectors(x))
-    torch.testing.assert_close(
-        answer(DnC(f=1), FloatVectors(x), view), x[[0, 2, 3, 5, 6, 7, 8]].mean(dim=0)
-    )
+    view = view_of(x)
+    torch.testing.assert_close(answer(DnC(f=1), x, view), x[[0, 2, 3, 5, 6, 7, 8]].mean(dim=0))
 
 
 def test_dnc_survives_rows_far_away_in_one_direction_and_rows_that_are_not_finite() -> None:
     for bad in (1e4, 1e30, torch.inf, torch.nan):
         x = alike(6)
         x[[1, 4]] = bad
-        view = view_of(FloatVectors(x))
-        out = answer(DnC(f=2), FloatVectors(x), view)
+        view = view_of(x)
+        out = answer(DnC(f=2), x, view)
         torch.testing.assert_close(out, x[[0, 2, 3, 5, 6, 7, 8]].mean(dim=0))
         assert kept(view) == [i not in (1, 4) for i in range(9)]
 
 
-def test_dnc_sees_only_what_the_sketch_looks_at() -> None:
+def test_dnc_sees_only_the_sketch_and_of_two_rows_at_different_scales_the_farther_one() -> None:
     x = alike(7)
     missed = int(Key(0).fold("dnc", 0).permutation(40)[-1])
     x[3, missed] = 1e8
-    assert float(answer(DnC(f=2, sketch=10), FloatVectors(x)).norm()) > 1e6
-    assert float(answer(DnC(f=2), FloatVectors(x)).norm()) < 100
-
-
-@pytest.mark.parametrize("far", [1e3, 1e5, 1e7])
-def test_dnc_of_two_rows_at_different_scales_sees_the_farther_one_only(far: float) -> None:
+    assert float(answer(DnC(f=2, sketch=10), x).norm()) > 1e6
+    assert float(answer(DnC(f=2), x).norm()) < 100
     x = alike(8)
-    x[0, 0], x[1, 1] = far**2, far
-    assert float(answer(DnC(f=2), FloatVectors(x)).norm()) > far / 10
+    x[0, 0], x[1, 1] = 1e10, 1e5
+    assert float(answer(DnC(f=2), x).norm()) > 1e4
     assert not DnC(f=2).traits().sharp
 
 
@@ -220,8 +138,8 @@ def test_fltrust_equals_its_formula_row_by_row() -> None:
         for row in x:
             trust = max(float(torch.cosine_similarity(row, root, dim=0)), 0.0)
             total, trusts = total + trust * row * (root.norm() / row.norm()), trusts + trust
-        view = view_of(FloatVectors(x), root=FloatVectors(root[None]))
-        assert_rounded_alike(answer(FLTrust(), FloatVectors(x), view), total / trusts)
+        view = view_of(x, root=FloatVectors(root[None]))
+        assert_rounded_alike(answer(FLTrust(), x, view), total / trusts)
 
 
 def test_fltrust_does_not_trust_a_complement_nor_what_agrees_by_half() -> None:
@@ -270,7 +188,7 @@ def test_foolsgold_remembers_the_sum_of_a_clients_updates_over_rounds_and_absenc
         state, past = rule.init({}), {}
         for step, ids in enumerate(([3, 5, 7, 9], [9, 3, 4], [4, 5, 9, 7])):
             x = Key(seed).fold(step).normal(len(ids), 6).double() + 0.5
-            view = replace(view_of(FloatVectors(x)), ids=torch.tensor(ids))
+            view = replace(view_of(x), ids=torch.tensor(ids))
             before = {i: h.clone() for i, h in state.items()}
             out, after = rule.aggregate(FloatVectors(x), state, view)
             assert {i: h.tolist() for i, h in state.items()} == {
@@ -287,11 +205,11 @@ def test_foolsgold_remembers_the_sum_of_a_clients_updates_over_rounds_and_absenc
 def test_foolsgold_leaves_out_sybils_and_cannot_leave_out_a_single_attacker() -> None:
     x = Key(1).normal(6, 30)
     x[:3] = 5 + 0.01 * x[:3]
-    view = view_of(FloatVectors(x))
-    answer(FoolsGold(), FloatVectors(x), view)
+    view = view_of(x)
+    answer(FoolsGold(), x, view)
     assert kept(view) == [False] * 3 + [True] * 3
     x[:2] = Key(2).normal(2, 30)
-    answer(FoolsGold(), FloatVectors(x), view)
+    answer(FoolsGold(), x, view)
     assert kept(view)[2]
 
 
@@ -302,7 +220,7 @@ def test_foolsgold_averages_parallel_histories_and_remembers_nothing_that_is_not
     assert view.findings.notes == {"fell_back": "all parallel"}
     x = alike(3, 5)
     x[2, 1] = torch.nan
-    out, state = FoolsGold().aggregate(FloatVectors(x), {}, view_of(FloatVectors(x)))
+    out, state = FoolsGold().aggregate(FloatVectors(x), {}, view_of(x))
     assert bool(torch.isfinite(out).all())
     assert sorted(state) == [0, 1, 3, 4]
 
@@ -372,7 +290,7 @@ def test_signguard_equals_mean_shift_written_out() -> None:
         x = alike(seed, 9, 60).double()
         x[0] *= 5
         x[1] *= -1
-        out = answer(SignGuard(share=1), FloatVectors(x))
+        out = answer(SignGuard(share=1), x)
         assert_rounded_alike(out, signguard_slowly(x, 0.5), str(seed))
 
 
@@ -381,8 +299,8 @@ def test_signguards_variants_see_a_reversal_that_leaves_the_shares_as_they_are()
     x = v * torch.tensor([1.0] * 6 + [-1.0] * 3)[:, None] + 0.1 * Key(0).normal(9, 40)
     catches: dict[Similarity, int] = {"off": 0, "cosine": 3, "distance": 3}
     for similarity, caught in catches.items():
-        rule, view = SignGuard(share=1, similarity=similarity), view_of(FloatVectors(x))
-        answer(rule, FloatVectors(x), view)
+        rule, view = SignGuard(share=1, similarity=similarity), view_of(x)
+        answer(rule, x, view)
         assert sum(kept(view)[6:]) == 3 - caught, similarity
         assert all(kept(view)[:6]) or similarity == "off"
 
@@ -439,8 +357,8 @@ def test_flame_admits_the_first_majority_of_single_linkage() -> None:
         norms = x.norm(dim=1)
         typical = norms.quantile(0.5)
         expected = torch.stack([x[i] * min(1.0, float(typical / norms[i])) for i in admitted])
-        view = view_of(FloatVectors(x))
-        assert_rounded_alike(answer(FLAME(noise=0), FloatVectors(x), view), expected.mean(dim=0))
+        view = view_of(x)
+        assert_rounded_alike(answer(FLAME(noise=0), x, view), expected.mean(dim=0))
         assert kept(view) == [i in admitted for i in range(len(x))]
 
 
@@ -470,17 +388,13 @@ def test_flame_and_signguard_find_masks_with_other_angles_or_densities() -> None
     honest = (Key(1).uniform(1, 400) < 0.5) ^ (Key(2).uniform(7, 400) < 0.1)
     bad = Key(3).uniform(2, 400) < 0.9
     bits = torch.cat([bad, honest])
+    assert str(SignGuard().refuses(Rankings)).startswith("would cluster noise")
     for rule in (FLAME(noise=0), SignGuard(share=1)):
         for sent in (BinaryMasks(bits, torch.zeros(9, 0)), SignBits(bits)):
             view = view_of(sent)
             answer(rule, sent, view)
             assert not any(kept(view)[:2])
             assert sum(kept(view)) >= 5
-
-
-def test_signguard_refuses_rankings() -> None:
-    assert str(SignGuard().refuses(Rankings)).startswith("would cluster noise")
-    assert SignGuard().refuses(SignBits) is None
 
 
 def test_rlr_turns_the_weighted_mean_around_where_too_few_agree() -> None:
@@ -509,19 +423,4 @@ def test_rlr_equals_its_formula_coordinate_by_coordinate() -> None:
         for column in x.T.tolist():
             votes = sum((v > 0) - (v < 0) for v in column)
             expected.append(sum(column) / 7 * (1 if abs(votes) >= 3 else -1))
-        torch.testing.assert_close(answer(RLR(f=2), FloatVectors(x)), torch.tensor(expected))
-
-
-def test_products_and_norms_are_those_of_one_matrix_over_more_than_one_tile() -> None:
-    x = Key(1).normal(3, 70_000)
-    origin = torch.full((70_000,), 0.5)
-    centred = (x - 0.5).double()
-    torch.testing.assert_close(gram(x, origin)[0], centred @ centred.T)
-    torch.testing.assert_close(norms(x, origin), centred.norm(dim=1))
-    x[1, 3] = torch.nan
-    factors = torch.tensor([2.0, 0, 1]).double()
-    expected = 0.5 + 2 * centred[0] + centred[2]
-    torch.testing.assert_close(combine(factors, x, origin), expected.float())
-    assert norms(x, origin)[1] == torch.inf
-    cosine = cosines(gram(x, origin)[0])
-    assert cosine[1].tolist() == [0, 1, 0]
+        torch.testing.assert_close(answer(RLR(f=2), x), torch.tensor(expected))

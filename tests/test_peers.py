@@ -21,19 +21,9 @@ from fedbench.data.datasets import Data
 from fedbench.testing import assert_rounded_alike
 
 TINY = workload.Training(clients=6, cohort=3, samples=20, image=(3, 12, 12), hidden=16)
-SAID = {
-    "versions": {"torch": "2.13.0+cpu", "pfl": "0.6.0"},
-    "precision": "fp32",
-    "threads": 1,
-    "processes": 1,
-    "parameters": 7,
-    "clients": 4,
-    "samples": 8,
-    "seconds": [1.0],
-    "cpu": [1.0],
-    "loss": 1.0,
-    "accuracy": 0.5,
-}
+SAID: dict[str, Any] = {"versions": {"torch": "2.13.0+cpu", "pfl": "0.6.0"}, "precision": "fp32"}
+SAID |= {"threads": 1, "processes": 1, "parameters": 7, "clients": 4, "samples": 8}
+SAID |= {"seconds": [1.0], "cpu": [1.0], "loss": 1.0, "accuracy": 0.5}
 CASE = Case("pfl", "loop", "a process", [], [], {"pfl": "0.6.0", "torch": "2.13.0"})
 
 

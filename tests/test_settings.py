@@ -1,6 +1,8 @@
 """Settings of the process are those of no run: what a plug-in changes is restored, and said."""
 
+import gc
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +19,12 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.run import play
 from fedbench.sweep.engine import crash
 
-Install = Callable[[str, dict[str, str]], dict[str, str]]
 SMALL = Scenario(model="micro", clients=8, per_round=4, malicious=0.5, rounds=2, epochs=1)
+
+
+def with_attack(attack: str) -> Scenario:
+    return SMALL.model_copy(update={"attack": attack})
+
 
 # It changes what its parameter names, in every round, and stays honest.
 SPOILER = '''
@@ -83,8 +89,8 @@ CHANGES: dict[str, Callable[[], object]] = {
     "torch's generator": lambda: torch.rand(1),
     "NumPy's generator": lambda: np.random.rand(),  # noqa: NPY002
     "NumPy's floating-point errors": lambda: np.seterr(all="raise"),
-    "Python's recursion limit": lambda: __import__("sys").setrecursionlimit(12345),
-    "Python's garbage collector": lambda: __import__("gc").disable(),
+    "Python's recursion limit": lambda: sys.setrecursionlimit(12345),
+    "Python's garbage collector": gc.disable,
     "warnings that are errors": lambda: warnings.simplefilter("error"),
     "the environment variable HOME": lambda: os.environ.update(HOME="/nowhere"),
     "the working folder": lambda: os.chdir("/"),
@@ -116,10 +122,10 @@ def test_a_folder_that_is_gone_and_a_variable_of_a_library_are_no_change(
     assert Settings().restore() == []
 
 
-def test_a_run_leaves_the_process_as_it_was_and_says_what_its_plugin_did(install: Install) -> None:
+def test_a_run_leaves_the_process_as_it_was_and_says_what_its_plugin_did(install: Any) -> None:
     install(SPOILER, {"spoiler": "Spoiler"})
     clean = play(SMALL, device="cpu")
-    spoilt = play(SMALL.model_copy(update={"attack": "spoiler:what=mkldnn"}), device="cpu")
+    spoilt = play(with_attack("spoiler:what=mkldnn"), device="cpu")
     assert torch.backends.mkldnn.enabled
     flag = (
         "a plug-in changed settings of the process: torch.backends.mkldnn.enabled (True to False); "
@@ -127,22 +133,22 @@ def test_a_run_leaves_the_process_as_it_was_and_says_what_its_plugin_did(install
     )
     assert flag in spoilt.flags
     assert play(SMALL, device="cpu").measured() == clean.measured()  # and without the flag
-    drawn = play(SMALL.model_copy(update={"attack": "spoiler:what=generators"}), device="cpu")
+    drawn = play(with_attack("spoiler:what=generators"), device="cpu")
     assert any("torch's generator, NumPy's generator;" in flag for flag in drawn.flags)
 
 
-def test_a_run_that_fails_is_restored_too_and_its_failure_says_so(install: Install) -> None:
+def test_a_run_that_fails_is_restored_too_and_its_failure_says_so(install: Any) -> None:
     install(SPOILER, {"spoiler": "Spoiler"})
     threads = torch.get_num_threads()
     with pytest.raises(Exception, match="spoilt") as caught:
-        play(SMALL.model_copy(update={"attack": "spoiler:what=fails"}), device="cpu")
+        play(with_attack("spoiler:what=fails"), device="cpu")
     assert torch.get_num_threads() == threads
     assert "torch's threads" in crash(caught.value).message.splitlines()[-1]
 
 
-def test_runs_of_one_group_keep_their_settings_apart(install: Install) -> None:
+def test_runs_of_one_group_keep_their_settings_apart(install: Any) -> None:
     install(SPOILER, {"spoiler": "Spoiler"})
-    scenarios = [SMALL, SMALL.model_copy(update={"attack": "spoiler"})]
+    scenarios = [SMALL, with_attack("spoiler")]
     group: RunGroup[Record] = RunGroup()
     for number, scenario in enumerate(scenarios):
         group.add(number, lambda given=scenario: play(given, executor="together"))  # type: ignore[misc]

@@ -144,8 +144,9 @@ def test_what_loops_as_often_as_it_is_told_is_not_told_too_often() -> None:
 
 
 def test_noise_of_sums_stays_within_what_can_be_drawn() -> None:
+    protocols: tuple[type[Any], ...] = (Skellam, PBM)
     for field, value in (("clip", 5e-324), ("clip", 1e308), ("sigmas", 1e-17), ("sigmas", 1e308)):
-        for protocol in (Skellam, PBM):
+        for protocol in protocols:
             with pytest.raises(ConfigError, match="must be in"):
                 protocol(**{field: value})
     with pytest.raises(ConfigError, match=r"Skellam.z must be in \[0, 1e38\]"):

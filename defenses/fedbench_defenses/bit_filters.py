@@ -58,7 +58,6 @@ class BitFilter(Prefilter):
         require(f"{type(self).__name__}.width", self.width, self.width >= 1, ">= 1")
 
     def traits(self) -> Traits:
-        """Declare it not sharp: the rule may tolerate more than claimed."""
         return Traits(detects=True, shift=False, scale=False, sharp=False)
 
     def rows(self, n: int) -> int:
@@ -68,7 +67,6 @@ class BitFilter(Prefilter):
         return 2 * rule.rows_needed() - 1
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
-        """Return the rule's, if only benign rows are left out, and as many as can be."""
         return min(rule.tolerates(left) for left in range(self.rows(n), n + 1))
 
 

@@ -39,10 +39,9 @@ def as_values(theta: Tensor, received: Payload) -> Tensor:
 def pseudo_count(n: int, c: float) -> float:
     """Return the least ``a`` for which one of ``n`` bits moves ``logit((s + a) / (n + 2 a))`` by c.
 
-    From ``s`` to ``s + 1`` it moves by ``g(s + a) + g(n - 1 - s + a)`` with ``g(u) = ln(1 + 1/u)``.
-    ``g`` is convex, so the sum is largest at the ends, ``s = 0`` and ``n - 1``: there it is ``ln((a
-    + 1) / a) + ln((n + a) / (n - 1 + a))``, which falls as ``a`` grows. That it is ``c`` is a
-    quadratic equation in ``a`` with one positive root.
+    From ``s`` to ``s + 1`` it moves by ``g(s + a) + g(n - 1 - s + a)`` with ``g(u) = ln(1 + 1/u)``
+    convex: most at the ends, by ``ln((a + 1) / a) + ln((n + a) / (n - 1 + a))``, which falls as
+    ``a`` grows. That it is ``c`` is a quadratic equation in ``a`` with one positive root.
 
     >>> a = pseudo_count(10, 0.5)
     >>> round(math.log((a + 1) / a) + math.log((10 + a) / (9 + a)), 12)
@@ -77,11 +76,9 @@ class LogOddsCap(Defense[None]):
     """Compute ``theta = (s + a) / (n + 2 a)`` for ``s`` ones of ``n``: a bit moves ``logit`` by c.
 
     ``a`` is the smallest pseudo-count for which no bit moves the log-odds of a coordinate by more
-    than ``c``, see `pseudo_count`; so ``m`` colluders move them by at most ``m c``, whatever they
-    send, where the log-odds of a plain share are infinite if all agree. It is the mean of FedPM's
-    Beta posterior with a prior of ``a`` ones and ``a`` zeros. Shares only shrink to 1/2, so a
-    protocol that takes the majority of the answer gets the plain vote. Floats beside the bits are
-    averaged. Ignores the clients' sizes.
+    than ``c``; so ``m`` colluders move them by at most ``m c``, whatever they send. It is the mean
+    of FedPM's Beta posterior with a prior of ``a`` ones and ``a`` zeros. Shares only shrink to 1/2:
+    the majority stays. Floats beside the bits are averaged. Ignores the clients' sizes.
 
     Args:
         c: Largest distance by which one client may move the log-odds of a coordinate, in nats.
@@ -118,17 +115,13 @@ class VoteMargin(Defense[None]):
 
     `findings` certify a coordinate with ``s`` ones of ``n`` bits exactly if ``|2 s - n| > 2 f``:
     whichever ``f`` of the rows are malicious, and whatever they would have sent instead, the
-    majority is strictly the same. (For the same majority of the other ``n - f`` rows alone
-    ``> f`` would do.) A tie counts as overturned. ``margin`` is the median over coordinates of the
-    votes that must change.
+    majority is strictly the same. A tie counts as overturned. ``margin`` is the median over
+    coordinates of the votes that must change. Floats are averaged, and not certified. Ignores the
+    clients' sizes.
 
     `FailureBound` is the probability before a round that votes fail, if the clients vote
     independently and the malicious ones against the rest (F4: void where ``failure_bound_valid`` is
-    false). Its ``p`` is estimated by the share of rows, malicious ones included, that agree with
-    the majority. The certificate holds after the round, also against colluders.
-
-    With a protocol that takes the majority of the answer it is the plain vote. Floats are averaged,
-    and not certified. Ignores the clients' sizes.
+    false). Its ``p`` is estimated by the share of rows that agree with the majority.
 
     Args:
         f: Malicious rows the server is prepared for.

@@ -16,11 +16,10 @@ from .meamed import near_median
 class Bulyan(Defense[None]):
     """Pick ``theta = n - 2 f`` rows by Krum, average the ``theta - 2 f`` values next to the median.
 
-    Krum picks one row and scores again those that are left, without it (D2: none is picked twice).
-    The last picks come from ``2 f + 2`` and ``2 f + 1`` rows, fewer than Krum is defined for: the
-    score goes on with ``f`` and ``f - 1`` neighbours, but at least one. The paper's median is one
-    of the values; here that of an even ``theta`` is the mean of the two middle ones. Ignores the
-    clients' sizes.
+    Krum picks one row and scores again those that are left, without it (D2: none is picked twice),
+    at last with fewer rows than Krum is defined for: then the score goes on with fewer neighbours,
+    but at least one. The paper's median is one of the values; here that of an even ``theta`` is the
+    mean of the two middle ones. Ignores the clients' sizes.
 
     Args:
         f: Malicious rows the server is prepared for; ``n >= 4 f + 3``.
@@ -39,11 +38,8 @@ class Bulyan(Defense[None]):
         return 4 * (self.f or 0) + 3  # to drop 2 f values of more than twice as many
 
     def tolerates(self, n: int) -> int:
-        """Return a lower bound, never less than ``f``, whatever Krum picks.
-
-        With at most ``2 f`` far rows, a minority of the ``theta``, the median is among benign
-        values, and ``theta - 2 f`` of those are nearer to it than any far one.
-        """
+        # A lower bound: with at most 2 f far rows, a minority of the theta, the median is among
+        # benign values, and theta - 2 f of those are nearer to it than a far one.
         f = self.f or 0
         return max(min(2 * f, (n - 2 * f - 1) // 2), 0)
 

@@ -16,13 +16,12 @@ from .distances import combine, gram, middle
 class CenteredClipping(Defense[Tensor]):
     """Iterate ``v <- v + 1/n sum_i (x_i - v) min(1, tau / |x_i - v|)`` from the last round's ``v``.
 
-    Before the first round ``v`` is the middle of the alphabet. It stays behind when all rows move
-    by a vector, so neither shift nor factor of one round's rows come back in the answer. A row that
-    is not finite counts in ``n`` and moves nothing. Ignores the clients' sizes.
+    Before the first round ``v`` is the middle of the alphabet. A row that is not finite counts in
+    ``n`` and moves nothing. Ignores the clients' sizes.
 
     Args:
-        tau: How far one row may pull. None is ours: in each step the median distance of the rows
-            from ``v``, the mean of the two middle ones if their number is even.
+        tau: How far one row may pull. None is ours: in each step the rows' median distance from
+            ``v``.
         steps: Steps a round, the paper's ``L``.
 
     References:

@@ -95,10 +95,7 @@ def squared_distances(x: Tensor) -> Tensor:
 
 
 def comparable(squared: Tensor) -> Tensor:
-    """Return distances with infinity and NaN replaced by more than all finite ones add up to.
-
-    So sums of distances first count the rows that are not finite, then compare the others.
-    """
+    """Return distances with infinity and NaN replaced by more than all finite ones add up to."""
     finite = torch.isfinite(squared)
     if bool(finite.all()):
         return squared
@@ -121,8 +118,7 @@ def krum_scores(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
 def krum_order(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
     """Return the row numbers from the lowest score to the highest, given `nearest_others`.
 
-    Among equal scores the row comes first whose distances to all rows add up to less, so that two
-    rows that have each other only do not depend on their order; then the lower one.
+    Among equal scores the row comes first whose distances to all add up to less, then the lower.
     """
     order = distances[:, 1:].sum(dim=1).sort(stable=True).indices  # without the -1
     scores = krum_scores(distances, f, fewest)
@@ -130,15 +126,11 @@ def krum_order(distances: Tensor, f: int, fewest: int = 1) -> Tensor:
 
 
 def krum_picks(squared: Tensor, picks: int, f: int, fewest: int = 1) -> Tensor:
-    """Return ``picks`` rows ``(n,)`` bool, each with the best Krum score among the rows then left.
-
-    Equal scores as in `krum_order`; no row is picked twice. Sorted once: a row that is picked is
-    struck out of the others' neighbours.
-    """
+    """Return ``picks`` rows ``(n,)`` bool, each with the best Krum score among those then left."""
     n = len(squared)
     distances, whose = nearest_others(squared)
     left = torch.arange(n, device=squared.device)
-    for gone in range(1, picks + 1):
+    for gone in range(1, picks + 1):  # sorted once: a pick is struck out of others' neighbours
         best = krum_order(distances, f, fewest)[0]
         stay = whose != left[best]
         stay[best] = False

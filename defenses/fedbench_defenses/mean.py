@@ -55,5 +55,4 @@ class Mean(Defense[None]):
         return share @ x.to(torch.float64), None
 
     def sensitivity(self, clip: float, n: int) -> float:
-        """Return ``2 clip / n``, the most that one replaced row moves the mean."""
         return 2 * clip / n

@@ -39,7 +39,6 @@ class Median(Defense[None]):
         return by_tiles(received.values(), exact_mean, ranks=self._ranks(len(received))), None
 
     def order_weights(self, n: int) -> Tensor:
-        """Return equal weights of the ranks that are averaged."""
         return _equal_weights(self._ranks(n), n)
 
 
@@ -76,7 +75,6 @@ class TrimmedMean(Defense[None]):
         return by_tiles(received.values(), exact_mean, ranks=self._ranks(len(received))), None
 
     def order_weights(self, n: int) -> Tensor:
-        """Return equal weights of the ranks that are averaged."""
         return _equal_weights(self._ranks(n), n)
 
 

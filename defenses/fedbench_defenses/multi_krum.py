@@ -17,7 +17,11 @@ Variant = Literal["canonical", "recursive", "public"]
 
 
 def breakdown(n: int, f: int, m: int, variant: Variant) -> int:
-    """Return how many of ``n`` rows may be anything while ``m`` picks stay bounded.
+    """Return exactly how many of ``n`` rows may be anything while ``m`` picks stay bounded.
+
+    Of ``b`` far rows a benign row has ``b - f - 1`` as neighbours (or none). Up to ``b = f + 1``
+    that is 0. For ``f + 2`` it is one, the nearest far row, which must be closer than two: ``n >= 2
+    f + 5``. With ``f + 3`` the nearest far row hides behind two farther ones on its ray.
 
     Scored again, a pick is the first of a Krum on the rows that are left, ``n - m + 1`` for the
     last one; a row that is its own neighbour leaves as many others as ``f + 1`` does.
@@ -79,19 +83,10 @@ class MultiKrum(Defense[None]):
         return Traits(detects=True, mean_at_zero=every)
 
     def rows_needed(self) -> int:
-        """Return ``2 f + 3``, or ``m`` if more; the public code leaves ``2 f + 2`` others."""
-        f = self.f or 0
-        spare = 2 * f + 2 if self.variant == "public" else 0
-        return max(2 * f + 3, spare + (self.m or 1))
+        spare = 2 * (self.f or 0) + 2  # others that the public code leaves
+        return max(spare + 1, (self.m or 1) + (spare if self.variant == "public" else 0))
 
     def tolerates(self, n: int) -> int:
-        """Return the exact number: ``b`` rows are harmless while only benign scores are bounded.
-
-        A benign row has ``b - f - 1`` far neighbours (or none), a far row ``n - f - 1 - b`` benign
-        ones at least. Up to ``b = f + 1`` the first is 0. For ``f + 2`` it is one, the nearest far
-        row, which must be closer than two: ``n >= 2 f + 5``. With ``f + 3`` the nearest far row
-        hides behind two farther ones on its ray. And no more than ``n - m`` rows may stay out.
-        """
         return breakdown(n, self.f or 0, self._picks(n), self.variant)
 
     def select(self, squared: Tensor) -> Tensor:

@@ -16,10 +16,9 @@ from .distances import squared_distances
 class NNM(Prefilter):
     """Replace every row by the mean of the ``n - f`` rows nearest to it, itself included.
 
-    Rows that agree stay together, so what the rule sees is less spread and the adversary has less
-    room. Rows that tie for the last places share them, so that on bits, where they often do, the
-    order of the clients does not matter. A row that is not finite is infinitely far from all, and
-    what it is mixed into is not finite either. Ignores the clients' sizes.
+    Rows that tie for the last places share them, so that on bits, where they often do, the order of
+    the clients does not matter. A row that is not finite is infinitely far from all, and what it is
+    mixed into is not finite either. Ignores the clients' sizes.
 
     Args:
         f: Malicious rows the server is prepared for; ``n >= 2 f + 1``.

@@ -67,7 +67,6 @@ class NormBound(Defense[None]):
         require("NormBound.noise", self.noise, self.noise >= 0, ">= 0")
 
     def traits(self) -> Traits:
-        """Declare that only a bound that the rows set scales with them."""
         noisy = self.noise > 0
         own = self.c is None
         return Traits(randomized=noisy, shift=False, scale=own and not noisy, sharp=own)
@@ -88,7 +87,6 @@ class NormBound(Defense[None]):
         return out, None
 
     def sensitivity(self, clip: float, n: int) -> float | None:
-        """Return ``2 c / n``: clipping to a ball moves no two rows apart."""
         return None if self.c is None else 2 * min(self.c, clip) / n
 
 
@@ -118,7 +116,6 @@ class Clip(Prefilter):
         return Traits(shift=False, scale=self.c is None, sharp=self.c is None)
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
-        """Return rows up to which the rule sees bounded rows only, or tolerates the others."""
         return n - 1 if self.c is not None else max((n - 1) // 2, rule.tolerates(n))
 
     def sensitivity(self, clip: float, n: int, rule: Defense[Any]) -> float | None:
@@ -159,8 +156,7 @@ class ARC(Prefilter):
         return max(rule.rows_needed(), 2 * (self.f or 0) + 1)
 
     def tolerates(self, n: int, rule: Defense[Any]) -> int:
-        """Return ``k``, rows brought to a benign norm, or what the rule tolerates if more."""
-        return max(self._k(n), rule.tolerates(n))
+        return max(self._k(n), rule.tolerates(n))  # k rows are brought to a benign norm
 
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, Tensor]:
         sizes = norms(received.values(), received.origin())

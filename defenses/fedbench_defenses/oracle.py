@@ -16,8 +16,7 @@ from fedbench.payload import Payload
 class Oracle(Prefilter):
     """Give the rule the true number of malicious rows of each round as its ``f``.
 
-    An upper bound that no server has: many papers' numbers are of such servers. Only rows of the
-    table with this label know the truth, and of that no more than the number. It stands in front
+    An upper bound that no server has: many papers' numbers are of such servers. It stands in front
     of prefilters that mix rows: ``oracle+bucketing+krum``.
 
     References:

@@ -47,18 +47,15 @@ class RankMargin(Defense[None]):
 
     The mask keeps the ``m_l`` edges of a layer with the largest sums of positions. `findings`
     ``certified`` is the share of edges that are in it, or out of it, whichever ``f`` of the rows
-    are malicious and whatever they would have sent instead, see `reach` and `settled`. It is a
-    lower bound: every edge is given its worst ``f`` rows, even if no row could be that to all.
+    are malicious and whatever they would have sent instead. It is a lower bound: every edge is
+    given its worst ``f`` rows, even if no row could be that to all.
 
-    `FailureBound` is the probability before a round that a vote of masks fails, if the clients vote
-    independently and the malicious ones against the rest (F4: void where ``failure_bound_valid`` is
-    false, and for positions instead of masks asserted only). Its ``p`` is estimated by the share of
-    rows, malicious ones included, that have an edge where most have it.
+    `FailureBound`, as in `vote-margin`, is for votes of masks (F4: for positions asserted only).
+    Its ``p`` is estimated by the share of rows that have an edge where most have it.
 
     Args:
         f: Malicious rows the server is prepared for.
-        k: Share of each layer's edges that the mask keeps. It must be the protocol's, of which no
-            rule is told: another one certifies another mask.
+        k: Share of each layer's edges that the mask keeps; it must be the protocol's.
 
     References:
         None: proposed here. VOTE is that of the FSL paper, https://arxiv.org/abs/2110.04350,
@@ -105,10 +102,9 @@ class RankMargin(Defense[None]):
 class ReputationClipping(Defense[None]):
     """Clip every position to within ``width n_l`` of the edge's median position, then average.
 
-    ``n_l`` is the number of edges of the layer. So every reputation is within ``width n_l`` of the
-    median position, and a client that changes its ranking moves it by at most ``2 width n_l / n``
-    beside what it moves that median: the clipped mean goes no farther than the median does. Where
-    ``width`` is 1 it is FSL's VOTE, at 0 it would be the median.
+    ``n_l`` is the number of edges of the layer. A client that changes its ranking moves a
+    reputation by at most ``2 width n_l / n`` beside what it moves the median. Where ``width`` is 1
+    it is FSL's VOTE, at 0 it would be the median.
 
     Args:
         width: Largest distance, as a share of the layer's edges.

@@ -19,13 +19,12 @@ class RLR(Defense[None]):
 
     Where too few clients agree on a direction the server goes back instead, to unlearn what a few
     want. The mean is weighted by the clients' sizes, the signs all count the same. Both are
-    measured from the middle of the alphabet, at which the mean is mirrored: on signs and masks a
-    vote that is undecided is turned around. The share of such coordinates is in `findings`.
+    measured from the middle of the alphabet. The share of such coordinates is in `findings`.
 
     Args:
         f: Malicious rows the server is prepared for.
-        theta: Clients that must go one way more than the other. Default ``f + 1``: the paper
-            asks for more than there are malicious ones, which alone then cannot decide.
+        theta: Clients that must go one way more than the other. Default ``f + 1``: the malicious
+            ones alone then cannot decide.
 
     References:
         Ozdayi, Kantarcioglu and Gel, "Defending against Backdoors in Federated Learning with

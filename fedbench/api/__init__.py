@@ -7,12 +7,12 @@ with defaults; its methods are pure. State goes in and comes out.
 
 from fedbench.api.attack import TIERS, Attack, AttackView, Choices, Knowledge, Local, Oracle, Tier
 from fedbench.api.defense import Defense, Findings, ServerView, Traits
-from fedbench.api.event import DpEvent, Release
 from fedbench.api.mechanism import Mechanism
 from fedbench.api.prefilter import Chain, Prefilter
 from fedbench.api.protocol import (
     Alphabets,
     Batches,
+    DpEvent,
     Grad,
     Gradient,
     Keys,
@@ -20,40 +20,13 @@ from fedbench.api.protocol import (
     Memory,
     Messages,
     Protocol,
+    Release,
     State,
 )
 from fedbench.core.choices import Adjacency, Sees
 from fedbench.models.network import Shared
 
-__all__ = [
-    "TIERS",
-    "Adjacency",
-    "Alphabets",
-    "Attack",
-    "AttackView",
-    "Batches",
-    "Chain",
-    "Choices",
-    "Defense",
-    "DpEvent",
-    "Findings",
-    "Grad",
-    "Gradient",
-    "Keys",
-    "Knowledge",
-    "Local",
-    "Mechanism",
-    "Memories",
-    "Memory",
-    "Messages",
-    "Oracle",
-    "Prefilter",
-    "Protocol",
-    "Release",
-    "Sees",
-    "ServerView",
-    "Shared",
-    "State",
-    "Tier",
-    "Traits",
-]
+__all__ = ["TIERS", "Adjacency", "Alphabets", "Attack", "AttackView", "Batches", "Chain"]
+__all__ += ["Choices", "Defense", "DpEvent", "Findings", "Grad", "Gradient", "Keys", "Knowledge"]
+__all__ += ["Local", "Mechanism", "Memories", "Memory", "Messages", "Oracle", "Prefilter"]
+__all__ += ["Protocol", "Release", "Sees", "ServerView", "Shared", "State", "Tier", "Traits"]

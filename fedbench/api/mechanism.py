@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from fedbench.api.defense import Defense, ServerView
-from fedbench.api.event import DpEvent, Release
-from fedbench.api.protocol import Grad, Gradient, Protocol
+from fedbench.api.protocol import DpEvent, Grad, Gradient, Protocol, Release
 from fedbench.core.rng import Key
 from fedbench.models.network import Shared
 from fedbench.payload import Payload

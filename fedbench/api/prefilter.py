@@ -54,17 +54,12 @@ class Chain(Defense[Any], chain=True):
 
     The clients' sizes go with their rows; rows that are of several clients each all count the same.
     Real rows are handed on as measured from the middle of the alphabet, which is added back.
-
-    Args:
-        first: The prefilter that the messages go through.
-        rule: The rule that gets the result.
     """
 
     first: Prefilter
     rule: Defense[Any]
 
     def traits(self) -> Traits:
-        """Return what either needs, and what both keep."""
         first = vars(self.first.traits())
         rule = vars(self.rule.traits())
         needs = ("root", "history", "identities", "randomized", "oracle")
@@ -75,40 +70,31 @@ class Chain(Defense[Any], chain=True):
         return Traits(detects=detects, **traits)
 
     def refuses(self, alphabet: type[Payload]) -> str | None:
-        """Return why one of the two has no meaning on what it would get."""
         why = self.first.refuses(alphabet)
         return why or self.rule.refuses(FloatVectors if self.first.real else alphabet)
 
     def declared(self, f: int) -> Self:
-        """Return both with the same ``f`` where it was left open."""
         return dataclasses.replace(self, first=self.first.declared(f), rule=self.rule.declared(f))
 
     def assuming(self, f: int) -> Self:
-        """Return both with this ``f``."""
         return dataclasses.replace(self, first=self.first.assuming(f), rule=self.rule.assuming(f))
 
     def init(self, spec: Spec) -> Any:
-        """Return the rule's state before the first round."""
         return self.rule.init(spec)
 
     def rows_needed(self) -> int:
-        """Return the smallest ``n`` for which both are defined."""
         return self.first.rows_needed(self.rule)
 
     def most_rows(self) -> int | None:
-        """Return the rule's, though fewer rows may reach it."""
-        return self.rule.most_rows()
+        return self.rule.most_rows()  # though fewer rows may reach it
 
     def tolerates(self, n: int) -> int:
-        """Return the breakdown point of the two."""
         return self.first.tolerates(n, self.rule)
 
     def sensitivity(self, clip: float, n: int) -> float | None:
-        """Return the sensitivity of the two."""
         return self.first.sensitivity(clip, n, self.rule)
 
     def aggregate(self, received: Payload, state: Any, view: ServerView) -> tuple[Tensor, Any]:
-        """Transform the rows, then aggregate the result."""
         passed, rows = transform(self.first, received, view)
         origin = received.origin()
         moves = self.first.real and bool(origin.any())  # reals have their middle at 0

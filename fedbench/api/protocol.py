@@ -1,4 +1,4 @@
-"""The contract of a federated protocol."""
+"""The contract of a federated protocol, and the events that are priced."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -7,7 +7,6 @@ from typing import ClassVar, Generic, Literal, TypeVar
 
 from torch import Tensor
 
-from fedbench.api.event import DpEvent, Release
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 from fedbench.models.network import Shared
@@ -21,6 +20,26 @@ Messages = tuple[Payload, Memories]
 Grad = Callable[[Tree, Tensor, Tensor, Key], Tree]  # (trained tree, x, y, key) -> gradient of it
 Batches = Sequence[tuple[Tensor, Tensor]]  # the steps of a round: so many are known at once
 Alphabets = tuple[type[Payload], ...]
+
+
+class DpEvent:
+    """Event of releasing something: a frozen dataclass, equal and hashed by value.
+
+    A mechanism of your own may use the events of `fedbench.privacy.events`, or bring one with an
+    accountant of its own (``fedbench.privacy.accountants.price.register``).
+    """
+
+
+@dataclass(frozen=True)
+class Release:
+    """One client's part in a round, as far as its privacy depends on it, all public."""
+
+    d: int  # symbols of a message, one for each parameter
+    size: int  # training samples of the client
+    batch_size: int  # samples of a local step
+    steps: int  # local steps of the client in a round
+    clients: int  # all of them, N
+    per_round: int  # clients that a round samples, on average if it does so by coins
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ os.environ["FEDBENCH_PROBE"] = "off"
 
 Install = Callable[[str, dict[str, str]], dict[str, str]]
 Command = Callable[..., tuple[int, str, str]]
+Mistake = Callable[..., str]
 
 
 NO_CASES = pytest.StashKey[list[str]]()
@@ -105,5 +106,19 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
         shown = capsys.readouterr()
         assert isinstance(end.value.code, int)
         return end.value.code, shown.out, shown.err
+
+    return run
+
+
+@pytest.fixture
+def mistake(command: Command) -> Mistake:
+    """Run a command line that is wrong; return the one line on stderr."""
+
+    def run(*arguments: object) -> str:
+        code, out, err = command(*arguments)
+        assert (code, out) == (2, "")
+        (line,) = err.splitlines()
+        assert line.startswith("fedbench: ")
+        return line.removeprefix("fedbench: ")
 
     return run

@@ -6,14 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import Command, Mistake
 
 from fedbench.experiment.record import read
 
-Command = Callable[..., tuple[int, str, str]]
 COMMAND = [sys.executable, "-m", "fedbench"]
 SMALL = ["--clients", "12", "--per-round", "4", "--rounds", "2", "--epochs", "1", "--seeds", "0,1"]
 
@@ -25,31 +24,22 @@ def fedbench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def mistake(command: Command, *arguments: object) -> str:
-    """The one line on stderr of a command that ends with 2."""
-    code, _, err = command(*arguments)
-    assert code == 2
-    (line,) = err.splitlines()
-    assert line.startswith("fedbench: ")
-    return line.removeprefix("fedbench: ")
-
-
 def test_data_that_cannot_be_had_says_how_to_get_it(
-    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mistake: Mistake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path))
     (tmp_path / "mnist.npz").write_bytes(b"PK not an archive")
-    line = mistake(command, "attack", "--dataset", "mnist", "--out", tmp_path / "out")
+    line = mistake("attack", "--dataset", "mnist", "--out", tmp_path / "out")
     assert "mnist.npz" in line
     assert not (tmp_path / "out").exists()
 
 
 def test_an_output_folder_that_cannot_be_written_is_found_before_the_work(
-    tmp_path: Path, command: Command
+    tmp_path: Path, mistake: Mistake
 ) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("mine")
-    line = mistake(command, "attack", "--out", blocked)
+    line = mistake("attack", "--out", blocked)
     assert line.startswith("--out must be a folder that can be written")
     assert blocked.read_text() == "mine"
 
@@ -72,11 +62,8 @@ def test_a_small_grid_writes_records_table_and_chart_and_prints_plain_text(tmp_p
     records = [read(path) for path in tmp_path.glob("*.json")]
     assert len(records) == 8
     assert {r.scenario.seed for r in records} == {0, 1}
-    assert {p.name for p in tmp_path.iterdir()} - {r.file_name for r in records} == {
-        ".claims",
-        "attack.md",
-        "attack.png",
-    }
+    others = {p.name for p in tmp_path.iterdir()} - {r.file_name for r in records}
+    assert others == {".claims", "attack.md", "attack.png"}
     assert (tmp_path / "attack.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -139,14 +126,7 @@ def test_the_run_of_a_killed_worker_is_played_again(tmp_path: Path) -> None:
     assert process.returncode == 0, err
     assert "Traceback" not in err
     assert "6 records in" in out
-    assert sorted(read(path).scenario.seed for path in tmp_path.glob("*.json")) == [
-        0,
-        1,
-        2,
-        3,
-        4,
-        5,
-    ]
+    assert sorted(read(path).scenario.seed for path in tmp_path.glob("*.json")) == list(range(6))
 
 
 @pytest.mark.slow
@@ -177,7 +157,7 @@ def test_on_a_terminal_there_is_a_live_display_and_the_cursor_comes_back(tmp_pat
     assert "left" in text
 
 
-def test_list_and_show_answer(command: Command) -> None:
+def test_list_and_show_answer(command: Command, mistake: Mistake) -> None:
     code, listed, _ = command("list", "attacks")
     assert code == 0
     assert "rank-reversal" in listed
@@ -185,7 +165,7 @@ def test_list_and_show_answer(command: Command) -> None:
     _, shown, _ = command("show", "trimmed-mean")
     for word in ("Drop the", "f=", "Yin et al.", "Definition 2"):
         assert word in shown
-    assert "did you mean the attack 'dyn-opt'" in mistake(command, "show", "dynopt")
+    assert "did you mean the attack 'dyn-opt'" in mistake("show", "dynopt")
 
 
 def test_help_names_the_three_numbers() -> None:

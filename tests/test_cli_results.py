@@ -1,26 +1,26 @@
-"""`fedbench results` as a user types it, on stores that nobody has played."""
+"""`fedbench results` and `fedbench plot` as a user types them, on stores that nobody has played."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Command, Mistake
 from sample_records import sample_record, sample_round
 
-from fedbench.cli import main
-from fedbench.experiment.measurements import Spread, Timing
+from fedbench.experiment.measurements import Spread
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.results.fields import CELL, FAILED, RUN
+from fedbench.results.fields import CELL, FAILED
 from fedbench.results.store import Failure
 from fedbench.tables.entries import shortened
 
+Good = Callable[..., str]
 FEDAVG, FSL = "fedavg:lr=0.01,momentum=0.9", "fsl:k=0.5,lr=0.1"
 PARAMS = "direction=std,search=exact,bound=100000.0,start=10.0,via=codec"
 
@@ -31,20 +31,16 @@ def made(
     seed: int = 0,
     accuracy: float = 0.9,
     *,
+    looks: int = 1,
     epsilon: float | None = None,
     flags: tuple[str, ...] = (),
-    code: str = "1",
     mechanism: str = "none",
-    **scenario: Any,
 ) -> Record:
-    number = sum(ord(c) * 7**i for i, c in enumerate(f"{protocol}{attack}{seed}{code}{mechanism}"))
+    number = sum(ord(c) * 7**i for i, c in enumerate(f"{protocol}{attack}{seed}{mechanism}"))
     plugins: dict[str, Any] = {"protocol": protocol, "attack": attack, "mechanism": mechanism}
-    seeds: dict[str, Any] = {"seed": seed, "data_seed": seed, "defense": "mean", "rounds": 1}
-    privacy = None
-    if mechanism != "none":
-        seen: dict[str, Any] = {"sees": "sum", "adjacency": "zero-out", "sampler": "", "winner": ""}
-        privacy = Privacy(epsilon=epsilon, delta=1e-5, unit="client", **seen)
-    counts = {"uplink_bits": 100, "benign_uplink_bits": 70, "downlink_bits": 30}
+    scenario = Scenario(**plugins, seed=seed, data_seed=seed, defense="mean", rounds=looks)
+    seen: dict[str, Any] = {"sees": "sum", "adjacency": "zero-out", "sampler": "", "winner": ""}
+    privacy = Privacy(epsilon=epsilon, delta=1e-5, unit="client", **seen)
     result = {
         "loss": 1.5,
         "per_client": Spread(mean=accuracy, std=0.1, min=accuracy / 2, max=1.0),
@@ -52,15 +48,13 @@ def made(
         "epsilon": epsilon,
     }
     return sample_record(
-        Scenario(**plugins, **seeds, **scenario),
-        [sample_round(0, accuracy, clients=[0], accepted=1, **counts)],
+        scenario,
+        [sample_round(step, accuracy) for step in range(looks)],
         result,
         id=f"{number % 2**64:016x}",
         vote=protocol == FSL,
-        code=code,
-        privacy=privacy,
+        privacy=None if mechanism == "none" else privacy,
         flags=list(flags),
-        timing=Timing(seconds=2.0, peak_memory_mib=100.0),
     )
 
 
@@ -80,313 +74,147 @@ def store(tmp_path: Path) -> Path:
     return folder
 
 
-def ended(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command in this process."""
-    with pytest.raises(SystemExit) as end:
-        main(["results", *map(str, arguments)])
-    shown = capsys.readouterr()
-    assert isinstance(end.value.code, int)
-    return end.value.code, shown.out, shown.err
+@pytest.fixture
+def good(command: Command) -> Callable[..., str]:
+    """Run ``fedbench results`` that has nothing to complain about; return its stdout."""
 
+    def run(*arguments: object) -> str:
+        code, out, err = command("results", *arguments)
+        assert (code, err) == (0, "")
+        return out
 
-def good(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The stdout of a command that has nothing to complain about."""
-    code, out, err = ended(capsys, *arguments)
-    assert (code, err) == (0, "")
-    return out
-
-
-def mistake(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    code, out, err = ended(capsys, *arguments)
-    assert (code, out) == (2, "")
-    (line,) = err.splitlines()
-    return line.removeprefix("fedbench: ")
-
-
-TABLE = """\
-system                      accuracy  impact     up   down
-  attack                           %  points   bits   bits        ε  seeds
-──────────────────────────────────────────────────────────────────────────
-fedavg + mean
-  none (clean)           91.0 ± 1.4           1.004  32.00      n/a      2
-  dyn-opt ◀ worst        55.0 ± 7.1     36.0  1.004  32.00      n/a      2
-  sign-flip              81.2            8.8  1.004  32.00      n/a      1
-──────────────────────────────────────────────────────────────────────────
-fedavg + dp-fedavg:z=1.0 + mean; sees sum; adjacency zero-out
-  none (clean)           25.0                 1.004  32.00  unknown      1
-──────────────────────────────────────────────────────────────────────────
-fedavg + dp-fedavg:z=2.0 + mean; sees sum; adjacency zero-out
-  none (clean)           12.5                 1.004  32.00     2.50      1
-──────────────────────────────────────────────────────────────────────────
-fsl + vote
-  none (clean)           90.0                 1.004  32.00      n/a      1
-  rank-reversal ◀ worst  75.0           15.0  1.004  32.00      n/a      1
-"""
-
-
-def test_the_table_stands_system_by_system(
-    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    out = good(capsys, store)
-    assert out.startswith(TABLE)
-    assert out.endswith("doubts about 1 of 7: --columns attack,flags\n7 cells\n")
+    return run
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 @pytest.mark.parametrize("each", ["cell", "run"])
 def test_no_line_of_the_usual_table_is_longer_than_the_terminal(
-    each: str,
-    width: int,
-    store: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    each: str, width: int, store: Path, good: Good, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made(attack=f"dyn-opt:{PARAMS.replace('exact', 'fast')}").write(store)
     made("a-protocol-with-a-very-long-name-that-nobody-would-type:x=1").write(store)
     monkeypatch.setenv("COLUMNS", str(width))
-    lines = good(capsys, store, "--each", each).splitlines()
+    lines = good(store, "--each", each).splitlines()
     assert max(map(len, lines)) <= width
     assert any("accuracy" in line for line in lines[:3])
 
 
-def test_csv_has_every_field_shares_below_one_and_nothing_where_nothing_was_measured(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = good(capsys, store, "--format", "csv")
-    assert "\r" not in out
-    listed = list(csv.DictReader(io.StringIO(out)))
-    assert list(listed[0]) == list(CELL)
-    (cell,) = [row for row in listed if row["attack"].startswith("dyn-opt")]
-    assert cell["attack"] == f"dyn-opt:{PARAMS}"  # nothing is shortened
-    assert float(cell["accuracy"]) == pytest.approx(0.55)
-    assert float(cell["impact"]) == pytest.approx(0.36)
-    assert float(cell["accuracy_low"]) == pytest.approx(0.55 - 12.7062 * 0.05, abs=1e-4)
-    assert (cell["worst"], cell["epsilon"], cell["flags"], cell["seeds"]) == ("true", "", "", "2")
-    assert [row["flags"] for row in listed if row["flags"]] == ["accuracy is near chance"]
-    runs = list(csv.DictReader(io.StringIO(good(capsys, store, "--format=csv", "--each=run"))))
-    assert list(runs[0]) == list(RUN)
-    assert len(runs) == 9
+def test_a_price_that_is_not_finite_is_unknown(store: Path, good: Good) -> None:
+    asked = ("--columns", "mechanism,epsilon", "--where", "mechanism=dp-fedavg:z=1.0")
+    assert good(store, *asked).splitlines()[2] == "dp-fedavg  unknown"
 
 
-def test_json_has_numbers_lists_and_nulls(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (cell,) = json.loads(
-        good(capsys, store, "--format", "json", "--where", "worst=true", "--where", "protocol=fsl")
-    )
-    assert cell["flags"] == ["accuracy is near chance"]
-    assert (cell["accuracy"], cell["accuracy_low"], cell["worst"], cell["clients"]) == (
-        0.75,
-        None,
-        True,
-        50,
-    )
-
-
-def test_parquet_has_types_also_where_a_column_is_empty(
-    store: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_parquet_has_types_also_where_a_column_is_empty_and_says_what_to_install(
+    store: Path, good: Good, mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     out = tmp_path / "a" / "cells.parquet"
-    said = good(capsys, store, "--format", "parquet", "--where", "protocol=fsl", "--out", out)
+    said = good(store, "--format", "parquet", "--where", "protocol=fsl", "--out", out)
     assert said == f"2 cells with protocol=fsl in {out}\n"
     table = parquet.read_table(out)
     assert table.column_names == list(CELL)
-    assert [str(table.schema.field(name).type) for name in ("accuracy_low", "seeds", "worst")] == [
-        "double",
-        "int64",
-        "bool",
-    ]
+    types = [str(table.schema.field(name).type) for name in ("accuracy_low", "seeds", "worst")]
+    assert types == ["double", "int64", "bool"]
     assert str(table.schema.field("flags").type).startswith("list<")
     assert table.column("impact").to_pylist() == [None, pytest.approx(0.15)]
-    text = "must be a file for --format parquet, got None"
-    assert mistake(capsys, store, "--format", "parquet") == f"--out {text}"
-
-
-def test_without_pyarrow_parquet_says_what_to_install(
-    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    out = tmp_path / "x.parquet"
-    said = mistake(capsys, store, "--format", "parquet", "--out", out)
-    assert said == (
-        "--format parquet needs pyarrow, which is not installed; pip install '.[parquet]'"
+    said = mistake("results", store, "--format", "parquet", "--out", tmp_path / "x.parquet")
+    assert (
+        said == "--format parquet needs pyarrow, which is not installed; pip install '.[parquet]'"
     )
-    assert not out.exists()
-
-
-def test_markdown_is_a_table_with_the_systems_beside(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = good(capsys, store, "--format", "md", "--where", "mechanism=none").splitlines()
-    assert lines[0] == (  # no entropy, which nobody measured, and no zeros of what was rejected
-        "| system | attack | accuracy % | impact points | up bits | down bits | seeds "
-        "| worst client % | model bits |"
-    )
-    assert lines[1].startswith("| :-- | :-- | --: |")
-    assert lines[2].startswith("| fedavg + mean | none (clean) | 91.0 ± 1.4 |  | 1.004 |")
-    assert lines[3].startswith("|  | dyn-opt ◀ worst | 55.0 ± 7.1 | 36.0 |")
-    assert lines[-1] == "5 cells with mechanism=none"
+    assert not (tmp_path / "x.parquet").exists()
 
 
 def test_a_foreign_name_is_neither_a_formula_nor_a_tag_nor_a_column(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, good: Good
 ) -> None:
     for record in (made(attack="=1+1"), made(attack="<b>x|y</b>")):
         (tmp_path / f"{record.id}.json").write_text(record.sealed().to_json())
-    out = good(capsys, tmp_path, "--format", "csv", "--columns", "attack,impact")
+    out = good(tmp_path, "--format", "csv", "--columns", "attack,impact")
     assert out.splitlines() == ["attack,impact", "<b>x|y</b>,", "'=1+1,"]
-    out = good(capsys, tmp_path, "--format", "md", "--columns", "attack")
+    out = good(tmp_path, "--format", "md", "--columns", "attack")
     assert out.splitlines()[2] == r"| &lt;b&gt;x\|y&lt;/b&gt; |"
 
 
-def test_columns_are_chosen_and_stand_as_typed(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chosen = [
-        "--columns",
-        "attack, accuracy,accuracy_std,malicious,attack",
-        "--where",
-        "protocol=fsl",
-    ]
-    assert good(capsys, store, *chosen).splitlines() == [
-        "                         accuracy",
-        "               accuracy       std  malicious",
-        "attack                %         %          %",
-        "────────────────────────────────────────────",
-        "none               90.0       n/a       20.0",
-        "rank-reversal      75.0       n/a       20.0",
-        "",
-        "2 cells with protocol=fsl",
-    ]
-    said = mistake(capsys, store, "--columns", "attack,seed")
-    assert said == "--columns must name a field, got 'seed'; that is a field of runs: --each run"
-
-
-def test_names_wrap_where_the_columns_are_chosen(
-    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_columns_are_chosen_once_and_names_wrap_there(
+    store: Path, good: Good, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "30")
-    out = good(capsys, store, "--columns", "flags,accuracy", "--where", "protocol=fsl")
+    out = good(store, "--columns", "flags, accuracy,flags", "--where", "protocol=fsl")
+    assert out.startswith("                      accuracy\nflags                        %\n")
     assert "accuracy is near          75.0\n" in out
     assert "\n  chance\n" in out
 
 
-def test_the_largest_come_first(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = ["--format", "csv", "--columns", "accuracy", "--sort"]
-    values = [float(x) for x in good(capsys, store, *chosen, "-accuracy").split()[1:]]
-    assert values == sorted(values, reverse=True)
-    assert len(set(values)) == 7
-    values = [float(x) for x in good(capsys, store, *chosen, "accuracy").split()[1:]]
-    assert values == sorted(values)
-
-
 def test_nothing_found_is_said_and_no_error(
-    store: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    store: Path, good: Good, command: Command, mistake: Mistake, tmp_path: Path
 ) -> None:
-    code, out, err = ended(capsys, store, "--where", "attack=dynopt")
+    query = ("results", store, "--where", "attack=dynopt", "--format")
+    code, out, err = command(*query, "table")
     assert (code, out) == (0, "no cells with attack=dynopt\n")
     assert err == (
         "fedbench: nothing has attack=dynopt; attack is dyn-opt, none, rank-reversal, sign-flip "
         "here\n"
     )
-    where = ("--where", "attack=dynopt")
-    assert ended(capsys, store, *where, "--format", "json")[1] == "[]\n"
-    assert ended(capsys, store, *where, "--format", "csv")[1].strip() == ",".join(CELL)
-    assert ended(capsys, store, *where, "--format", "md")[1] == "no cells with attack=dynopt\n"
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert good(capsys, empty) == "no cells\n"
-    said = mistake(capsys, tmp_path / "absent")
-    assert said.startswith("STORE must be a folder of records, got ")
+    assert command(*query, "json")[1] == "[]\n"
+    assert command(*query, "csv")[1].strip() == ",".join(CELL)
+    assert command(*query, "md")[1] == "no cells with attack=dynopt\n"
+    (tmp_path / "empty").mkdir()
+    assert good(tmp_path / "empty") == "no cells\n"
+    assert mistake("results", tmp_path / "absent").startswith("STORE must be a folder of records")
 
 
-def test_what_is_no_record_is_named_and_the_rest_is_shown(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_record_is_named_and_the_rest_is_shown(store: Path, command: Command) -> None:
     whole = sorted(store.glob("*.json"))
     for path in whole[:2]:
         path.write_bytes(path.read_bytes()[:500])
     changed = whole[2].read_text()
     whole[2].write_text(changed.replace('"loss": 1.5', '"loss": 0.5'))
     (store / "entry.json").write_text('{"title": "not ours"}')
+    older = whole[3].read_text().replace('"schema_version": 4', '"schema_version": 3')
+    whole[3].write_text(older)
     for _ in ("cold", "warm"):
-        code, out, err = ended(capsys, store, "--each", "run", "--format", "csv")
+        code, out, err = command("results", store, "--each", "run", "--format", "csv")
         assert code == 0
-        assert len(out.splitlines()) == 1 + 9 - 3
+        assert len(out.splitlines()) == 1 + 9 - 4
         assert err.splitlines() == [
             f"fedbench: 1 file left out (not what its digest says), first '{whole[2].name}': run "
             "the scenario again",
             "fedbench: 1 file left out (no record), first 'entry.json': move it to another folder",
+            f"fedbench: 1 file left out (of another schema), first '{whole[3].name}': run the "
+            "scenario again",
             f"fedbench: 2 files left out (no whole JSON), first '{whole[0].name}': run the "
             "scenario again",
         ]
 
 
-def test_a_record_of_another_schema_is_left_out_with_its_remedy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = made(accuracy=0.625).write(tmp_path)
-    path.write_text(path.read_text().replace('"schema_version": 4', '"schema_version": 3'))
-    assert ended(capsys, tmp_path) == (
-        0,
-        "no cells\n",
-        f"fedbench: 1 file left out (of another schema), first '{path.name}': run the scenario "
-        "again\n",
+def test_what_failed_runs_say_is_printable(store: Path, command: Command) -> None:
+    failure = Failure(
+        id="0" * 16,
+        scenario=made(attack="sign-flip").scenario,
+        kind="memory",
+        error="OutOfMemoryError",
+        message="CUDA is\nout of memory\x1b[31m",
+        traceback="",
+        tries=3,
+        chunk=8,
     )
-
-
-def failures(store: Path) -> None:
     (store / "failed").mkdir()
-    for seed in (0, 1):
-        scenario = made(attack="sign-flip", seed=seed).scenario
-        failure = Failure(
-            id=f"{seed:016x}",
-            scenario=scenario,
-            kind="memory",
-            error="OutOfMemoryError",
-            message="CUDA is\nout of memory\x1b[31m",
-            traceback="",
-            tries=3,
-            chunk=8,
-        )
-        (store / "failed" / f"{seed}.json").write_text(failure.model_dump_json())
-
-
-def test_failed_runs_are_mentioned_and_listed(
-    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "75")
-    failures(store)
+    (store / "failed" / "0.json").write_text(failure.model_dump_json())
     (store / "failed" / "torn.json").write_text("{")
-    code, _, err = ended(capsys, store)
-    assert (code, err) == (0, f"fedbench: 3 runs failed: fedbench results {store} --failed\n")
-    code, out, err = ended(capsys, store, "--failed")
+    code, _, err = command("results", store)
+    assert (code, err) == (0, f"fedbench: 2 runs failed: fedbench results {store} --failed\n")
+    code, out, err = command("results", store, "--failed", "--format", "json", "--where", "seed=0")
     assert "1 file left out (no whole JSON), first 'torn.json'" in err
-    assert out.splitlines()[3:] == [
-        "fedavg + mean",
-        "  sign-flip     0  memory      3  OutOfMemoryError  CUDA is out of memory",
-        "                                                      [31m",
-        "  sign-flip     1  memory      3  OutOfMemoryError  CUDA is out of memory",
-        "                                                      [31m",
-        "",
-        "2 failures",
-    ]
-    code, out, err = ended(capsys, store, "--failed", "--format", "json", "--where", "seed=1")
     (run,) = json.loads(out)
     assert list(run) == list(FAILED)
-    assert (run["kind"], run["tries"], run["message"]) == (
-        "memory",
-        3,
-        "CUDA is out of memory [31m",
-    )
+    assert (run["kind"], run["message"]) == ("memory", "CUDA is out of memory [31m")
 
 
-def test_a_run_that_repeats_a_seed_is_mentioned(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_repeats_a_seed_is_mentioned(store: Path, command: Command) -> None:
     again = made(accuracy=0.5)
     again.model_copy(update={"id": "0" * 16}).write(store)
-    code, _, err = ended(capsys, store, "--where", "attack=none", "--format", "csv")
+    code, _, err = command("results", store, "--where", "attack=none", "--format", "csv")
     assert code == 0
     assert err.startswith("fedbench: 1 of the runs repeat cell and seed of a later one")
 
@@ -394,26 +222,17 @@ def test_a_run_that_repeats_a_seed_is_mentioned(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--format", "xml"], "--format must be one of table, csv, json, parquet, md, got 'xml'"),
         (["--each", "seed"], "--each must be cell or run, got 'seed'"),
-        (
-            ["--where", "acuracy>1"],
-            "--where 'acuracy>1' must name a field, got 'acuracy'; did you mean 'accuracy'?",
-        ),
-        (
-            ["--sort", "-id"],
-            "--sort must name a field, got 'id'; that is a field of runs: --each run",
-        ),
-        (
-            ["--failed", "--where", "accuracy>0"],
-            "--where 'accuracy>0' must name a field, got 'accuracy'; known: ",
-        ),
+        (["--where", "acuracy>1"], "--where 'acuracy>1' must name a field, got 'acuracy'; did you"),
+        (["--sort", "-id"], "--sort must name a field, got 'id'; that is a field of runs: --each"),
+        (["--columns", "attack,seed"], "--columns must name a field, got 'seed'; that is a field"),
+        (["--failed", "--where", "accuracy>0"], "--where 'accuracy>0' must name a field, got 'acc"),
     ],
 )
 def test_a_mistake_is_one_line(
-    arguments: list[str], said: str, store: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], said: str, store: Path, mistake: Mistake
 ) -> None:
-    assert mistake(capsys, store, *arguments).startswith(said)
+    assert mistake("results", store, *arguments).startswith(said)
 
 
 def test_who_closes_the_pipe_early_sees_no_traceback(store: Path) -> None:
@@ -446,3 +265,98 @@ def test_only_parameters_in_which_plug_ins_differ_are_shown() -> None:
     listed = [{"attack": text} for text in texts]
     short = [entry["attack"] for entry in shortened(listed, {"attack": "plug-in"})]
     assert short == ["a:y=1", "a:y=2", "b", "a", "c:z=1", "c"]
+
+
+# --- pictures -----------------------------------------------------------------------------------
+
+
+def write(folder: Path, looks: int = 2, attacks: tuple[str, ...] = ("none", "sign-flip")) -> None:
+    """Two seeds of fedavg."""
+    for attack in attacks:
+        for seed in (0, 1):
+            made(attack=attack, seed=seed, accuracy=0.5 - 0.1 * seed, looks=looks).write(folder)
+
+
+def test_every_kind_that_the_records_can_show_is_written(command: Command, tmp_path: Path) -> None:
+    write(tmp_path / "records")
+    (tmp_path / "records" / "other.json").write_text("{}")
+    out = tmp_path / "out"
+    code, said, errors = command("plot", tmp_path / "records", "--out", out, "--format", "svg")
+    assert code == 0
+    names = ["rounds.svg", "bits.svg", "heatmap.svg", "impact.svg"]
+    assert said.split() == [str(out / name) for name in names]
+    assert sorted(path.name for path in out.iterdir()) == sorted(names)
+    assert errors.startswith(f"fedbench: skipped: {tmp_path}/records/other.json is no record")
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_kind_is_written_in_both_formats(command: Command, tmp_path: Path) -> None:
+    write(tmp_path)
+    out = tmp_path / "out"
+    code, said, errors = command("plot", tmp_path, "--kind", "heatmap", "--out", out)
+    assert (code, errors) == (0, "")
+    assert said == f"{out}/heatmap.png and {out}/heatmap.svg\n"
+    assert (out / "heatmap.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (out / "heatmap.svg").read_bytes()[:500]
+
+
+def test_what_the_records_cannot_show_is_left_out(command: Command, tmp_path: Path) -> None:
+    write(tmp_path, looks=1, attacks=("none",))
+    code, said, _ = command("plot", tmp_path, "--terminal")
+    assert code == 0
+    assert said.startswith("Accuracy against bits\n")
+    assert "rounds\n" not in said.splitlines()
+
+
+def test_a_sketch_writes_no_file(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "records")
+    code, said, errors = command("plot", "records", "--terminal", "--out", "pictures")
+    assert (code, errors) == (0, "")
+    assert max(map(len, said.splitlines())) <= 70
+    assert [path.name for path in tmp_path.iterdir()] == ["records"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--kind", "pie"], "--kind must be rounds, bits, heatmap, impact or epsilon, got 'pie'"),
+        (["--format", "pdf"], "--format must be png or svg, got 'pdf'"),
+        (["--kind", "epsilon"], "--kind epsilon needs a finite epsilon in the records, got none"),
+        (["--out", "records/a-file"], "--out must be a folder that can be written"),
+        (["torn.json"], "torn.json is no record of schema 4"),
+        (["nothing-here"], "nothing-here cannot be read: No such file or directory"),
+        (["empty"], "RECORDS must hold a record, got none in"),
+    ],
+)
+def test_what_the_user_got_wrong_is_one_line(
+    arguments: list[str],
+    said: str,
+    mistake: Mistake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("records").mkdir()
+    Path("empty").mkdir()
+    Path("torn.json").write_text('{"schema_version": 2')
+    if said.startswith("--"):
+        write(Path("records"))
+        Path("records/a-file").write_text("")
+    assert said in mistake("plot", *([] if "empty" in arguments else ["records"]), *arguments)
+
+
+def test_the_help_names_every_kind_of_picture_and_every_format(command: Command) -> None:
+    from fedbench.figures.kinds import KINDS
+    from fedbench.figures.style import FORMATS
+
+    said = " ".join(command("plot", "--help")[1].replace("│", "").split())
+    assert f"{', '.join([*KINDS][:-1])} or {[*KINDS][-1]}" in said
+    assert " or ".join(FORMATS) in said
+
+
+def test_no_records_named_is_one_line(mistake: Mistake) -> None:
+    assert mistake("plot").startswith("Missing argument 'RECORDS")

@@ -34,6 +34,13 @@ def cell(protocol: str, defense: str, attack: str, mechanism: str = "none") -> C
     return Cell(Scenario(**fields, mechanism=mechanism))  # type: ignore[arg-type]
 
 
+NAMES = {
+    "up": "uplink_bits_per_parameter",
+    "entropy": "entropy_bits_per_parameter",
+    "own": "local_accuracy",
+}
+
+
 def record(
     of: Cell,
     seed: int,
@@ -41,20 +48,14 @@ def record(
     *,
     rejected: int = 0,
     flags: Sequence[str] = (),
-    **result: Any,
+    **says: Any,
 ) -> Record:
-    """A run of one round; ``result`` changes its result."""
+    """A run of one round; ``says`` changes its result."""
     only = sample_round(0, accuracy, accepted=2 - rejected, rejected_malicious=rejected)
     scenario = of.scenario.model_copy(update={"seed": seed})
-    names = {
-        "up": "uplink_bits_per_parameter",
-        "entropy": "entropy_bits_per_parameter",
-        "own": "local_accuracy",
-    }
-    result = {names.get(name, name): value for name, value in result.items()}
-    result["downlink_bits_per_parameter"] = 20.31
-    vote = of.defense == "vote"
-    return sample_record(scenario, [only], result, vote=vote, flags=list(flags))
+    result = {"downlink_bits_per_parameter": 20.31}
+    result |= {NAMES.get(name, name): value for name, value in says.items()}
+    return sample_record(scenario, [only], result, vote=of.defense == "vote", flags=list(flags))
 
 
 def sweep() -> Results:
@@ -112,17 +113,11 @@ def line(text: str, start: str, after: str = "") -> str:
 # the table
 
 
-def test_accuracies_are_percent_with_one_decimal_and_the_sample_deviation() -> None:
-    # 95, 96, 97: sample deviation 1, population deviation 0.8
-    assert line(printed(sweep()), "none (clean)").startswith("none (clean) 96.0 ± 1.0 ")
-
-
-def test_the_impact_is_clean_minus_attacked_in_points() -> None:
-    assert line(printed(sweep()), "sign-flip").startswith("sign-flip 91.0 ± 1.0 5.0 ")
-
-
-def test_only_the_lowest_accuracy_of_each_system_is_marked() -> None:
+def test_rows_say_mean_sample_deviation_and_impact_and_the_lowest_of_a_system_is_marked() -> None:
     text = printed(sweep()).partition("percent of")[0]
+    # 95, 96, 97: sample deviation 1, population deviation 0.8
+    assert line(text, "none (clean)").startswith("none (clean) 96.0 ± 1.0 ")
+    assert line(text, "sign-flip").startswith("sign-flip 91.0 ± 1.0 5.0 ")
     marked = [one.split()[0] for one in text.splitlines() if "◀ worst" in one]
     assert marked == ["dyn-opt", "rank-reversal"]
 
@@ -160,12 +155,6 @@ def test_tables_fit_the_width_and_have_no_control_codes(width: int, protocol: st
     assert "60.0 ± 0.0 50.0 ± 0.0 dyn-opt 32.00 20.31 n/a" in last
 
 
-def test_on_a_very_narrow_terminal_names_break_and_numbers_do_not() -> None:
-    last = printed(sweep(), 50).splitlines()
-    assert any("92.0 ± 0.0  85.0 ± 5.0" in one for one in last)
-    assert max(map(len, last)) <= 50
-
-
 def test_wide_terminals_show_all_columns_and_narrow_ones_fewer_in_one_table() -> None:
     wide, narrow = printed(sweep(), 120), printed(sweep(), 80)
     assert line(wide, "dyn-opt") == (
@@ -177,21 +166,18 @@ def test_wide_terminals_show_all_columns_and_narrow_ones_fewer_in_one_table() ->
     assert line(narrow, "no room") == (
         "no room for client mean, client std, client max: the Markdown table has them"
     )
+    last = printed(sweep(), 50).splitlines()  # there names break and numbers do not
+    assert any("92.0 ± 0.0  85.0 ± 5.0" in one for one in last)
+    assert max(map(len, last)) <= 50
 
 
 def test_the_last_table_ranks_worst_cases_beside_bits_and_epsilon() -> None:
+    fedavg = "fedavg + mean 96.0 ± 1.0 10.1 ± 0.2 dyn-opt 32.00 20.31 n/a"
     last = [single(one) for one in printed(sweep()).splitlines()[-2:]]
-    assert last == [
-        "fsl + vote 92.0 ± 0.0 85.0 ± 5.0 rank-reversal 20.31 20.31 n/a",
-        "fedavg + mean 96.0 ± 1.0 10.1 ± 0.2 dyn-opt 32.00 20.31 n/a",
-    ]
-
-
-def test_a_system_that_nobody_has_attacked_yet_is_last_and_has_no_worst_case() -> None:
+    assert last == ["fsl + vote 92.0 ± 0.0 85.0 ± 5.0 rank-reversal 20.31 20.31 n/a", fedavg]
     results = {of: found for of, found in sweep().items() if of.protocol == "fedavg" or of.clean}
-    assert single(printed(results).splitlines()[-1]) == (
-        "fsl + vote 92.0 ± 0.0 n/a n/a 20.31 20.31 n/a"
-    )
+    last = [single(one) for one in printed(results).splitlines()[-2:]]  # nobody attacked fsl yet
+    assert last == [fedavg, "fsl + vote 92.0 ± 0.0 n/a n/a 20.31 20.31 n/a"]
 
 
 def test_means_stand_below_each_other_whatever_the_deviation() -> None:
@@ -207,15 +193,21 @@ def test_means_stand_below_each_other_whatever_the_deviation() -> None:
     assert " 21.0 ± 28.3" in found[1]
 
 
-def test_epsilon_is_a_number_or_not_applicable_or_unknown() -> None:
-    of = cell("fedavg", "mean", "none")
-    assert columns.epsilon(rows({of: [record(of, 0, 0.5)]})[0]) == "n/a"
-    of = cell("fedavg", "mean", "none", mechanism="central:noise=1.0")
-    assert columns.epsilon(rows({of: [record(of, 0, 0.5)]})[0]) == "unknown"
-    found = [record(of, 0, 0.5, epsilon=2.5), record(of, 1, 0.5, epsilon=3.14159)]
-    assert columns.epsilon(rows({of: found})[0]) == "3.14"
-    found = [record(of, 0, 0.5, epsilon=2.5), record(of, 1, 0.5)]  # one seed's is not finite
-    assert columns.epsilon(rows({of: found})[0]) == "unknown"
+@pytest.mark.parametrize(
+    ("mechanism", "epsilons", "said"),
+    [
+        ("none", [None], "n/a"),
+        ("central:noise=1.0", [None], "unknown"),
+        ("central:noise=1.0", [2.5, 3.14159], "3.14"),
+        ("central:noise=1.0", [2.5, None], "unknown"),  # one seed's is not finite
+    ],
+)
+def test_epsilon_is_a_number_or_not_applicable_or_unknown(
+    mechanism: str, epsilons: list[float | None], said: str
+) -> None:
+    of = cell("fedavg", "mean", "none", mechanism)
+    found = [record(of, seed, 0.5, epsilon=epsilon) for seed, epsilon in enumerate(epsilons)]
+    assert columns.epsilon(rows({of: found})[0]) == said
 
 
 def test_rejected_messages_have_a_column_only_if_there_are_any() -> None:
@@ -224,22 +216,6 @@ def test_rejected_messages_have_a_column_only_if_there_are_any() -> None:
     text = printed({of: [record(of, 0, 0.5, rejected=1), record(of, 1, 0.5, rejected=1)]})
     assert "rejected" in text
     assert line(text, "dyn-opt").split()[-1] == "2"
-
-
-def test_a_row_is_the_mean_over_the_seeds_that_measured_it() -> None:
-    of = cell("fedpm", "mean", "none")
-    found = [
-        record(of, 0, 0.5, entropy=0.8, model_bits=100, sparsity=0.2, own=0.6),
-        record(of, 1, 0.5, entropy=1.0, model_bits=200, sparsity=0.5, own=0.9),
-        record(of, 2, 0.5, model_bits=300),
-    ]
-    row = rows({of: found})[0]
-    assert (row["entropy_bits"], row["sparsity"], row["local_accuracy"]) == pytest.approx(
-        (0.9, 0.35, 0.75)
-    )
-    assert row["model_bits"] == 2.0  # a parameter, of which there are 100
-    row = rows({of: [record(of, 0, 0.5)]})[0]
-    assert (row["entropy_bits"], row["sparsity"], row["local_accuracy"]) == (None, None, None)
 
 
 def test_a_column_is_shown_only_if_it_says_something_of_a_row() -> None:
@@ -269,23 +245,17 @@ def test_what_masks_cost_stands_beside_what_was_measured() -> None:
     )
     assert "a model of its own" in single(text)
     assert "an estimate, the empirical entropy" in single(text)
-
-
-def test_markdown_says_what_masks_cost() -> None:
-    text = report.markdown(rows(masks()))
-    assert (
-        "| client max % | own model % | up bits | entropy bits | down bits | model bits | zeros % |"
-    ) in text
-    assert "| 91.0 | 75.0 | 0.998 | 0.950 | 20.31 | 1.010 | 45.0 | n/a |" in text
-    assert "- own model: what each sampled client last sent" in text
-
-
-def test_the_worst_cases_have_no_more_columns_for_masks() -> None:
-    last = [single(one) for one in printed(masks()).splitlines()[-2:]]
-    assert last == [
+    assert [single(one) for one in text.splitlines()[-2:]] == [
         "fedavg + mean 100.0 ± 0.0 100.0 ± 0.0 rank-reversal 32.00 20.31 n/a",
         "fedpm + mean 85.0 ± 14.1 85.0 ± 14.1 rank-reversal 0.998 20.31 n/a",
     ]
+    text = report.markdown(rows(masks()))
+    heads = (
+        "| client max % | own model % | up bits | entropy bits | down bits | model bits | zeros %"
+    )
+    assert heads in text
+    assert "| 91.0 | 75.0 | 0.998 | 0.950 | 20.31 | 1.010 | 45.0 | n/a |" in text
+    assert "- own model: what each sampled client last sent" in text
 
 
 def test_the_spare_columns_of_masks_leave_a_narrow_table_group_by_group() -> None:
@@ -333,14 +303,11 @@ def test_a_table_that_fits_to_the_character_loses_no_column() -> None:
     assert len(rule) == whole - FIRST + name  # the span is what the columns take
 
 
-def test_one_seed_has_no_deviation() -> None:
+def test_one_seed_has_no_deviation_and_fewer_than_the_others_are_said() -> None:
     of = cell("fedavg", "mean", "dyn-opt")
     text = printed({of: [record(of, 0, 0.5)]})
     assert line(text, "dyn-opt").startswith("dyn-opt ◀ worst 50.0 n/a ")
     assert "n/a: one seed" in text
-
-
-def test_a_cell_with_fewer_seeds_than_the_others_says_so() -> None:
     results = sweep()
     of = cell("fedavg", "mean", "sign-flip")
     results[of] = results[of][:1]
@@ -360,10 +327,7 @@ def test_while_attacks_are_missing_no_table_says_worst_case() -> None:
         assert "rank-reversal ◀ worst" in text  # every attack of this system has finished
         assert "worst case %" not in text
     assert "| dyn-opt (2 of 4 attacks) |" in report.markdown(partial)
-
-
-def test_seeds_that_are_planned_and_not_played_are_missing_too() -> None:
-    results = sweep()
+    # seeds that are planned and not played are missing too
     assert {row.missing for row in summary.rows(list(results), results, seeds=3)} == {0}
     assert {row.missing for row in summary.rows(list(results), results, seeds=4)} == {2}
 
@@ -608,12 +572,9 @@ def test_the_chart_marks_the_worst_case_of_each_system() -> None:
     numbers = [text.get_text() for text in accuracies.texts if text.get_text()[0].isdigit()]
     assert numbers == ["92.0", "85.0 ◀ worst", "90.0", "96.0", "91.0", "10.1 ◀ worst"]
     assert [text.get_text() for text in bits.texts] == ["20.31", "32.00"]
-
-
-def test_a_chart_of_clean_runs_only_can_be_drawn() -> None:
     of = cell("fedavg", "mean", "none")
-    figure = survival.compose(rows({of: [record(of, 0, 0.5)]}), "Title", "")
-    assert [text.get_text() for text in figure.axes[0].texts] == ["fedavg + mean", "50.0"]
+    clean = survival.compose(rows({of: [record(of, 0, 0.5)]}), "Title", "")
+    assert [text.get_text() for text in clean.axes[0].texts] == ["fedavg + mean", "50.0"]
 
 
 def test_the_display_modules_start_without_heavy_libraries() -> None:

@@ -1,4 +1,4 @@
-"""Records from files, the cells that they are of, and how sure their means are."""
+"""Records from files, and the cells that they are of."""
 
 from __future__ import annotations
 
@@ -14,23 +14,13 @@ from sample_records import sample_record, sample_round
 
 from fedbench.core import seal
 from fedbench.core.errors import ConfigError
-from fedbench.experiment.cells import Cell
 from fedbench.experiment.compatibility import counts_votes, resolve
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.results import gather as module
 from fedbench.results.aggregate import interval
 from fedbench.results.gather import cells_of, gather, shortened
-from fedbench.results.summary import Row, rows
-
-# how sure
-
-
-def test_the_interval_is_students_over_the_sample_deviation() -> None:
-    # mean 0.85; squares 25 + 25 + 225 + 225 + 0 = 500e-4, over 4: s² = 0.0125; s/√5 = 0.05;
-    # t of 4 degrees at 0.975 is 2.776445
-    low, high = interval([0.8, 0.9, 1.0, 0.7, 0.85]) or (0.0, 0.0)
-    assert (low, high) == pytest.approx((0.85 - 0.13882225, 0.85 + 0.13882225), abs=1e-7)
+from fedbench.results.summary import rows
 
 
 def test_one_seed_has_no_interval_and_equal_ones_have_an_empty_one() -> None:
@@ -39,31 +29,17 @@ def test_one_seed_has_no_interval_and_equal_ones_have_an_empty_one() -> None:
     assert interval([0.5, 0.5]) == (0.5, 0.5)
 
 
-def record(seed: int = 0, accuracy: float = 0.5, code: str = "0.1.0", **fields: Any) -> Record:
+def record(seed: int = 0, code: str = "0.1.0", **fields: Any) -> Record:
     """As a run leaves it: with its resolved scenario and its id."""
     scenario = Scenario(seed=seed, **fields)
-    round_ = sample_round(0, accuracy, clients=[0], malicious=0, accepted=1)
     return sample_record(
         resolve(scenario).scenario,
-        [round_],
+        [sample_round(0, 0.5, clients=[0], malicious=0, accepted=1)],
         {"loss": None},
         id=f"{hash((scenario, code)) % 2**64:016x}",
         vote=counts_votes(scenario),
         code=code,
     ).sealed()
-
-
-def test_the_seeds_of_an_impact_are_those_that_both_have() -> None:
-    clean = Row(Cell(Scenario()), (record(0, 0.9), record(1, 0.8)))
-    runs = (record(1, 0.5, attack="dyn-opt"), record(2, 0.1, attack="dyn-opt"))
-    attacked = Row(Cell(Scenario(attack="dyn-opt")), runs, clean)
-    assert attacked.impacts() == pytest.approx([0.3])
-    assert attacked.accuracies() == [0.5, 0.1]
-    assert Row(clean.cell, clean.records, clean).impacts() == []
-    assert Row(attacked.cell, attacked.records).impacts() == []
-
-
-# files
 
 
 def archive(path: Path, records: Sequence[Record], tail: bytes = b"") -> Path:
@@ -92,12 +68,8 @@ def test_a_folder_skips_what_is_no_record_and_says_so(tmp_path: Path) -> None:
     record(1).write(tmp_path / "deeper")
     said: list[str] = []
     assert gather([tmp_path], said.append) == [record()]
-    assert [Path(line.split()[0]).name for line in said] == [
-        "list.json",
-        "membership.json",
-        "old.json",
-        "torn.json",
-    ]
+    names = [Path(line.split()[0]).name for line in said]
+    assert names == ["list.json", "membership.json", "old.json", "torn.json"]
 
 
 @pytest.mark.parametrize(
@@ -181,9 +153,6 @@ def test_an_accuracy_of_any_round_is_a_share(tmp_path: Path) -> None:
         gather([path])
 
 
-# cells
-
-
 def test_names_are_short_and_mean_the_same_run() -> None:
     typed = Scenario(
         protocol="fsl:k=0.3,lr=0.4",
@@ -216,12 +185,8 @@ def test_a_cell_has_its_seeds_and_names_the_fields_that_vary() -> None:
         for seed in (0, 1)
     ]
     found = cells_of(records)
-    assert [str(cell) for cell in found] == [
-        "fsl + vote; malicious 0.1 / none",
-        "fsl + vote; malicious 0.1 / sign-flip",
-        "fsl + vote; malicious 0.2 / none",
-        "fsl + vote; malicious 0.2 / sign-flip",
-    ]
+    names = [f"malicious {x} / {attack}" for x in (0.1, 0.2) for attack in ("none", "sign-flip")]
+    assert [str(cell) for cell in found] == [f"fsl + vote; {name}" for name in names]
     assert [[r.scenario.seed for r in runs] for runs in found.values()] == [[0, 1]] * 4
     table = rows(list(found), found)
     assert [row.clean is not None for row in table] == [True] * 4
@@ -246,7 +211,4 @@ def test_plug_ins_that_are_not_installed_keep_their_names() -> None:
     assert str(cell) == "theirs:k=1 + vote / their attack:,x"
     (cell,) = cells_of([foreign.model_copy(update={"vote": False})])
     assert cell.system == "theirs:k=1 + their-rule:f=2"
-
-
-def test_no_records_have_no_cells() -> None:
     assert cells_of([]) == {}

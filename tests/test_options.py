@@ -3,19 +3,19 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
 import pytest
 import typer
+from conftest import Command
 
 from fedbench.cli import app
 from fedbench.cli.attack import choose
 from fedbench.cli.options import FIELDS
 from fedbench.experiment.scenario import Scenario
 
-Command = Callable[..., tuple[int, str, str]]
 GENERATED = ("--help", "--install-completion", "--show-completion")  # by typer, in its own words
 
 

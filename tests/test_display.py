@@ -367,15 +367,6 @@ def test_an_ascii_output_gets_ascii() -> None:
     assert "dyn-opt <- worst" in text
 
 
-def test_markdown_has_whole_rows_and_marks_the_worst() -> None:
-    text = report.markdown(rows(sweep()))
-    assert "| fedavg + mean | none (clean) | 96.0 ± 1.0 |  | 51.0 | 8.0 | 21.0 | 91.0 |" in text
-    assert "|  | **dyn-opt ◀ worst** | **10.1 ± 0.2** | 85.9 | 51.0 |" in text
-    assert "| fsl + vote | 92.0 ± 0.0 | 85.0 ± 5.0 | rank-reversal | 20.31 | 20.31 | n/a |" in text
-    blocks = [b.splitlines() for b in text.split("\n\n") if b.startswith("|")]
-    assert [len({one.count("|") for one in block}) for block in blocks] == [1, 1]
-
-
 def test_combinations_that_cannot_exist_are_merged_by_reason() -> None:
     why = "attack rank-reversal works on Rankings, but fedavg sends FloatVectors"
     bits = "defense bits works on SignBits, but fedavg sends FloatVectors"

@@ -476,8 +476,8 @@ def test_the_numbers_are_those_of_the_table_of_an_attack(tmp_path: Path) -> None
         names = {"attack": scenario.attack, "mechanism": scenario.mechanism}
         cell = one(found, **names, defense=row.cell.defense)
         clean = row.clean or (row if row.cell.clean else None)
-        same = ("local_accuracy", "uplink_bits", "entropy_bits", "downlink_bits", "model_bits")
-        same += ("sparsity", "epsilon", "rejected_malicious", "flags")
+        same = ["local_accuracy", "uplink_bits", "entropy_bits", "downlink_bits", "model_bits"]
+        same += ["sparsity", "epsilon", "rejected_malicious", "flags"]
         assert {name: cell[name] for name in same} == {name: row[name] for name in same}
         assert cell == cell | {
             "accuracy": row.accuracy,

@@ -1,8 +1,10 @@
 """Data sets are the published ones, or one line says what is wrong; no test leaves the machine."""
 
+import contextlib
 import gzip
 import hashlib
 import io
+import json
 import pickle
 import socket
 import struct
@@ -21,6 +23,7 @@ import pytest
 import torch
 from scipy.io import savemat
 
+from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.data import archives
 from fedbench.data.datasets import (
@@ -37,6 +40,9 @@ from fedbench.data.datasets import (
     Svhn,
     data_folder,
 )
+from fedbench.data.leaf import Femnist
+from fedbench.experiment import prepare
+from fedbench.experiment.scenario import Scenario
 
 Arrays = dict[str, Any]
 GREY = (1, 28, 28)
@@ -50,32 +56,27 @@ def arrays(train: int = 3, test: int = 2) -> Arrays:
     return {"x_train": x[:train], "y_train": y[:train], "x_test": x[train:], "y_test": y[train:]}
 
 
-def one_line(error: pytest.ExceptionInfo[ConfigError]) -> str:
+@contextlib.contextmanager
+def refused(rule: str, *parts: object) -> Iterator[None]:
+    """A `ConfigError` of one line that follows the rule and has these parts."""
+    with pytest.raises(ConfigError, match=rule) as error:
+        yield
     message = str(error.value)
     assert "\n" not in message
-    return message
+    assert [part for part in parts if str(part) not in message] == []
 
 
 @pytest.mark.parametrize(
-    ("dataset", "n", "image", "digest"),
-    [
-        (Digits(), 1797, (1, 8, 8), "8cf43c50f882cb62"),
-        (Mnist5k(), 5000, (1, 28, 28), "8ff918ceb47a6962"),
-    ],
+    ("dataset", "image", "digest"),
+    [(Digits(), (1, 8, 8), "8cf43c50f882cb62"), (Mnist5k(), (1, 28, 28), "8ff918ceb47a6962")],
 )
-def test_embedded_data_stay(
-    dataset: Dataset, n: int, image: tuple[int, int, int], digest: str
-) -> None:
+def test_embedded_data_stay(dataset: Dataset, image: tuple[int, int, int], digest: str) -> None:
     data = dataset.load(None)
-    assert (len(data), data.image, data.classes) == (n, image, 10)
+    assert (data.image, data.classes, data.owner) == (image, 10, None)
     assert data.digest.startswith(digest)
-    pixels = data.floats(torch.arange(n))
+    pixels = data.floats(torch.arange(len(data)))
     assert pixels.mean().item() == pytest.approx(0, abs=0.005)
     assert pixels.std().item() == pytest.approx(1, abs=0.005)
-
-
-def test_mnist_5k_holds_500_of_each_digit() -> None:
-    assert Mnist5k().load(None).y.bincount().tolist() == [500] * 10
 
 
 @pytest.mark.edges("dataset0")
@@ -91,11 +92,10 @@ def test_the_archives_at_hand_are_the_published_data(dataset: Any) -> None:
 
 
 def test_the_folder_is_the_one_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDBENCH_DATA", "~/somewhere")
     monkeypatch.setenv("HOME", "/home/me")
-    assert data_folder() == Path("/home/me/somewhere")
-    monkeypatch.setenv("FEDBENCH_DATA", "")
-    assert data_folder() is None
+    for named, folder in (("~/somewhere", Path("/home/me/somewhere")), ("", None)):
+        monkeypatch.setenv("FEDBENCH_DATA", named)
+        assert data_folder() == folder
     monkeypatch.delenv("FEDBENCH_DATA")
     assert data_folder() is None
 
@@ -119,20 +119,13 @@ def test_the_digest_sees_pixels_labels_shapes_and_owners() -> None:
     pixels, labels = first.x.clone(), first.y.clone()
     pixels[0, 0], labels[0] = 1, 1
     wide = {"x": first.x.reshape(2, 1, 2, 1), "mean": (0.5,), "std": (0.5,)}
-    digests = {d.digest for d in (first, tiny(x=pixels), tiny(y=labels), tiny(**wide))}
-    assert len(digests) == 4
+    mine, yours, again = (tiny(owner=torch.tensor(ids)) for ids in ([0, 1], [0, 2], [0, 1]))
+    pools = (first, tiny(x=pixels), tiny(y=labels), tiny(**wide), mine, yours)
+    assert len({pool.digest for pool in pools}) == 6
     assert tiny().digest == first.digest == first.to("cpu").digest
+    assert mine.digest == again.digest == mine.to("cpu").digest
     # The digest of a pool without owners is the one that it had before pools could have them.
-    digest = "e2e64df9ddf1f38d"
-    mine, yours = (tiny(owner=torch.tensor(owner)) for owner in ([0, 1], [0, 2]))
-    assert tiny().digest.startswith(digest)
-    assert len({tiny().digest, mine.digest, yours.digest}) == 3
-    assert mine.digest == tiny(owner=torch.tensor([0, 1])).digest
-    pool = tiny(owner=torch.tensor([4, 1]))
-    moved = pool.to("cpu")
-    assert moved.owner is not None
-    assert moved.owner.tolist() == [4, 1]
-    assert moved.digest == pool.digest
+    assert tiny().digest.startswith("e2e64df9ddf1f38d")
 
 
 @pytest.mark.parametrize(
@@ -160,16 +153,12 @@ def test_a_pool_of_another_form_is_refused(changes: Arrays, message: str) -> Non
 def test_an_archive_is_one_pool_training_samples_first_with_channels(tmp_path: Path) -> None:
     archives.write(tmp_path / "a.npz", arrays())
     x, y = archives.read(tmp_path / "a.npz", GREY, classes=10)
-    assert x.shape == (5, 1, 28, 28)
-    assert x.dtype == torch.uint8
+    assert (x.shape, x.dtype, y.dtype) == ((5, 1, 28, 28), torch.uint8, torch.int64)
     assert x[3, 0, 0, 1] == (3 * 784 + 1) % 256
     assert y.tolist() == [0, 1, 2, 3, 4]
-    assert y.dtype == torch.int64
     images = np.zeros((2, 4, 5, 3), np.uint8)
     images[1, 2, 3] = 7, 8, 9
-    labels = np.zeros(2, np.uint8)
-    parts = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
-    archives.write(tmp_path / "a.npz", parts)
+    archives.write(tmp_path / "a.npz", twice(images, np.zeros(2, np.uint8)))
     x, _ = archives.read(tmp_path / "a.npz", (3, 4, 5), classes=10)
     assert x.shape == (4, 3, 4, 5)
     assert x[1, :, 2, 3].tolist() == [7, 8, 9]
@@ -195,11 +184,9 @@ def test_an_archive_of_other_arrays_is_refused(
     changes: Arrays, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "mnist.npz"
-    merged = {name: x for name, x in (arrays() | changes).items() if x is not None}
-    np.savez(path, **merged)
-    with pytest.raises(ConfigError, match=message) as error:
+    np.savez(path, **{name: x for name, x in (arrays() | changes).items() if x is not None})
+    with refused(message, path):
         Mnist().load(tmp_path)
-    assert str(path) in one_line(error)
 
 
 def damaged(path: Path, how: str) -> None:
@@ -227,16 +214,15 @@ def damaged(path: Path, how: str) -> None:
 def test_a_damaged_archive_is_refused_in_one_line(how: str, tmp_path: Path) -> None:
     path = tmp_path / "mnist.npz"
     damaged(path, how)
-    with pytest.raises(ConfigError, match=r"must be a \.npz archive of x_train") as error:
+    with refused(r"must be a \.npz archive of x_train", path):
         Mnist().load(tmp_path)
-    assert str(path) in one_line(error)
 
 
 def test_data_that_only_look_like_mnist_are_refused(tmp_path: Path) -> None:
     archives.write(tmp_path / "mnist.npz", arrays())
-    with pytest.raises(ConfigError, match=r"mnist.npz must hold mnist .*6ae948929b04\.\.\.") as e:
+    rule = r"mnist.npz must hold mnist .*6ae948929b04\.\.\..* delete the file to fetch it again"
+    with refused(rule):
         Mnist().load(tmp_path)
-    assert "delete the file to fetch it again" in one_line(e)
 
 
 def test_an_archive_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -248,9 +234,8 @@ def test_an_archive_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [child.name for child in tmp_path.iterdir()] == ["a.npz"]
     assert path.read_bytes() == before
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"a.npz could not be written .*set FEDBENCH_DATA") as e:
+    with refused(r"a.npz could not be written .*set FEDBENCH_DATA"):
         archives.write(tmp_path / "file" / "a.npz", arrays())
-    one_line(e)
 
 
 @pytest.fixture(scope="module")
@@ -265,6 +250,11 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.setenv("no_proxy", "*")
     return folder
+
+
+def twice(x: Any, y: Any) -> Arrays:
+    """An archive whose test part is its training part."""
+    return {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
 
 
 def idx(x: Any) -> bytes:
@@ -406,17 +396,13 @@ def test_emnist_is_balanced_and_upright(
 
 @pytest.mark.parametrize(("dataset", "classes"), [(Cifar100(), 100), (Emnist(), 47), (Svhn(), 10)])
 def test_labels_beyond_the_classes_are_refused(dataset: Any, classes: int, tmp_path: Path) -> None:
-    shape = (1, 28, 28) if dataset.image[0] == 1 else (1, 32, 32, 3)
-    x = np.zeros(shape, np.uint8)
-    for label in (classes - 1, classes):
-        y = np.array([label])
-        parts = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
-        archives.write(tmp_path / f"{dataset.name}.npz", parts)
-        if label < classes:
-            assert dataset.load(tmp_path).y.tolist() == [label, label]
-        else:
-            with pytest.raises(ConfigError, match=f"labels from 0 to {classes - 1}, got {label}"):
-                dataset.load(tmp_path)
+    path = tmp_path / f"{dataset.name}.npz"
+    x = np.zeros((1, 28, 28) if dataset.image[0] == 1 else (1, 32, 32, 3), np.uint8)
+    archives.write(path, twice(x, np.array([classes - 1])))
+    assert dataset.load(tmp_path).y.tolist() == [classes - 1] * 2
+    archives.write(path, twice(x, np.array([classes])))
+    with refused(f"labels from 0 to {classes - 1}, got {classes}"):
+        dataset.load(tmp_path)
 
 
 @pytest.mark.usefixtures("torchvision")
@@ -429,12 +415,10 @@ def test_without_a_network_one_line_says_how_to_get_it(
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     folder = tmp_path / "cache"
-    with pytest.raises(ConfigError, match="Name or service not known") as error:
+    last = "^(?!.*urlopen error.*urlopen error).*Name or service not known"  # of all mirrors
+    where = f"{dataset.name} must be at {folder / dataset.name}.npz or"
+    with refused(last, where, f"put {dataset.name}.npz into a folder and set FEDBENCH_DATA"):
         dataset.load(folder)
-    message = one_line(error)
-    assert message.startswith(f"{dataset.name} must be at {folder / dataset.name}.npz or")
-    assert message.count("urlopen error") == 1  # of all mirrors, the last
-    assert f"put {dataset.name}.npz into a folder and set FEDBENCH_DATA" in message
     assert not folder.exists()
     assert list(temporary.iterdir()) == []
 
@@ -446,8 +430,159 @@ def test_a_server_that_never_answers_is_given_up(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         monkeypatch.setattr(torchvision.MNIST, "mirrors", [f"http://127.0.0.1:{port}/"])
-        with pytest.raises(ConfigError, match="timed out") as error:
+        with refused("timed out"):
             Mnist().load(tmp_path / "cache")
-    one_line(error)
     assert socket.getdefaulttimeout() is None
     assert list(temporary.iterdir()) == []
+
+
+Users = dict[str, list[int]]
+
+
+def image(label: int) -> list[float]:
+    """White paper, but for a pixel of ink and one that tells the label."""
+    x = [1.0] * 784
+    x[0], x[28], x[783] = 0.999, 0.0, label / 255
+    return x
+
+
+def content(users: Users) -> dict[str, Any]:
+    """As LEAF's ``data_to_json.py`` writes it."""
+    data = {user: {"x": [*map(image, labels)], "y": labels} for user, labels in users.items()}
+    return {"users": list(users), "num_samples": [*map(len, users.values())], "user_data": data}
+
+
+def write(path: Path, users: Users) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content(users)))
+    return path
+
+
+def test_users_pixels_and_labels_by_hand(tmp_path: Path) -> None:
+    write(tmp_path / "femnist" / "all_data" / "all_data_1.json", {"f2": [0, 61]})
+    write(tmp_path / "femnist" / "all_data" / "all_data_0.json", {"f9": [10, 36, 3], "f1": [7]})
+    data = Femnist().load(tmp_path)
+    assert (data.classes, data.image, data.scale) == (62, (1, 28, 28), 255.0)
+    assert data.y.tolist() == [10, 36, 3, 7, 0, 61]
+    assert data.owner is not None
+    assert data.owner.dtype == torch.int64
+    assert data.owner.tolist() == [0, 0, 0, 1, 2, 2]
+    assert data.x[:, 0, 27, 27].tolist() == data.y.tolist()
+    assert data.x[:, 0, 1, 0].tolist() == [0] * 6  # ink is dark
+    assert set(data.x[:, 0, 0].flatten().tolist()) == {255}  # paper is white, also 0.999 of it
+
+
+@pytest.mark.parametrize("inner", ["", "data"])
+def test_a_user_of_train_and_test_is_one_user(tmp_path: Path, inner: str) -> None:
+    root = tmp_path / "femnist" / inner
+    write(root / "train" / "a_train_9.json", {"u": [1, 2], "v": [3]})
+    write(root / "test" / "a_test_9.json", {"v": [4], "w": [5], "u": [6]})
+    write(root / "all_data" / "all_data_0.json", {"z": [9]})  # an earlier step of LEAF
+    data = Femnist().load(tmp_path)
+    assert data.owner is not None
+    assert data.y.tolist() == [1, 2, 3, 4, 5, 6]
+    assert data.owner.tolist() == [0, 0, 1, 1, 2, 0]
+
+
+def test_train_without_test_is_not_the_data_set(tmp_path: Path) -> None:
+    write(tmp_path / "femnist" / "train" / "a.json", {"u": [1]})
+    with refused("got neither"):
+        Femnist().load(tmp_path)
+    write(tmp_path / "femnist" / "all_data" / "a.json", {"z": [9]})
+    assert Femnist().load(tmp_path).y.tolist() == [9]
+
+
+def test_without_files_one_line_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder, root in ((tmp_path / "d", tmp_path / "d"), (None, tmp_path / ".cache/fedbench")):
+        form = f"{root / 'femnist'} must hold train/*.json and test/*.json, or"
+        with refused(r"LEAF's data/femnist/preprocess\.sh", form):
+            Femnist().load(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "JSON, got 'Expecting value"),
+        ("<html>\n404", "JSON, got 'Expecting value"),
+        ("[" * 100_000, "JSON, got"),
+        ("\xff", "JSON, got"),
+        ("[1]", "object user_data, got no such users, num_samples, user_data"),
+        ('{"users": [], "user_data": []}', "got no such num_samples, user_data"),
+        ('{"users": ["u"], "num_samples": [], "user_data": {}}', "of one length, got 1 and 0"),
+        ('{"users": ["u"], "num_samples": [1], "user_data": {}}', "got KeyError: 'u'"),
+        ('{"users": [[]], "num_samples": [1], "user_data": {}}', "got TypeError"),
+        (json.dumps(content({"u": []})), r"0 samples of 'u', .* at least one, got \(0,\)"),
+        ('{"users": [], "num_samples": [], "user_data": {}}', "at least one user, got none"),
+    ],
+)
+def test_a_file_of_another_form_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path / "femnist" / "all_data" / "a.json", {"u": [1]})
+    path.write_bytes(text.encode("latin1"))
+    with refused(message, f"{path} must hold "):
+        Femnist().load(tmp_path)
+
+
+X = [image(1), image(2)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": X[:1]}, r"2 samples of 'u', .* got \(1, 784\) and \(2,\)"),
+        ({"x": [x[:783] for x in X]}, r"got \(2, 783\) and \(2,\)"),
+        ({"x": [X[0], X[1][:783]]}, "got ValueError: .*inhomogeneous"),
+        ({"x": [["a"] * 784] * 2}, "got ValueError: could not convert"),
+        ({"x": None}, r"got \(\) and \(2,\)"),
+        ({"x": [[255.0] * 784] * 2}, "pixels of 'u' from 0 to 1, got 255 to 255"),
+        ({"x": [[-0.1] * 784] * 2}, "got -0.1 to -0.1"),
+        ({"x": [[float("nan")] * 784] * 2}, "got nan to nan"),
+        ({"y": [1]}, r"got \(2, 784\) and \(1,\)"),
+        ({"y": [1, 62]}, "labels of 'u' that are integers from 0 to 61, got 62;"),
+        ({"y": [-1, 61]}, "got -1;"),
+        ({"y": [1.0, 2.0]}, "got 1.0;"),
+        ({"y": ["1", "2"]}, "integers from 0 to 61, got '1';"),
+        ({"y": [True, False]}, "integers from 0 to 61, got True;"),
+        ({"y": [1, None]}, "integers from 0 to 61, got None;"),
+        ({"x": [], "y": []}, r"2 samples of 'u'"),
+    ],
+)
+def test_another_form_of_user_is_named(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = write(tmp_path / "femnist" / "all_data" / "a.json", {"t": [4], "u": [1, 2]})
+    other = content({"t": [4], "u": [1, 2]})
+    other["user_data"]["u"] |= changes
+    path.write_text(json.dumps(other))
+    with refused(message, f"{path} must hold "):
+        Femnist().load(tmp_path)
+
+
+def test_a_run_with_natural_clients_gives_each_one_its_own_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = {f"u{i}": [i] * (10 + i) for i in range(8)} | {"rare": [9, 9]}
+    write(tmp_path / "femnist" / "all_data" / "a.json", users)
+    monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path))
+    scenario = Scenario(dataset="femnist", partition="natural", clients=5, per_round=2)
+    prepared = prepare.prepare(scenario, device="cpu")
+    seen = set()
+    for train, test in zip(prepared.population.train, prepared.population.test, strict=True):
+        (user,) = set(prepared.population.data.y[torch.cat([train, test])].tolist())
+        n = 10 + user
+        assert len(train) + len(test) == n - max(1, (n + 5) // 10)  # all but validation
+        seen.add(user)
+    assert len(seen) == 5
+    assert 9 not in seen
+
+
+def test_natural_clients_need_users() -> None:
+    scenario = Scenario(dataset="digits", partition="natural", clients=5, per_round=2)
+    with refused("--dataset femnist or another --partition"):
+        prepare.prepare(scenario, device="cpu")
+
+
+@pytest.mark.parametrize("text", ["labels:k=4", "max-classes:classes=4", "natural"])
+def test_partitions_have_their_names(text: str) -> None:
+    kind = type(registry.load("partition", text)).__name__
+    assert kind.lower() == text.partition(":")[0].replace("-", "")

@@ -6,10 +6,11 @@ from typing import Literal
 
 import pytest
 import torch
+from exchanges import exchanged, flat, sent, shared_of
 from torch import Tensor
 
 from fedbench.adversary.threat_model import forge
-from fedbench.api import ServerView, Shared
+from fedbench.api import ServerView
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
@@ -26,8 +27,9 @@ from fedbench.testing import NETWORK, doubled, example_clients, example_context,
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
 
-SHARED = Shared(NETWORK, 3, torch.device("cpu"))
-FLAT = Shared(ConvNet((1, 1, 4), (), (), 1), 0, torch.device("cpu"))  # one layer of 4 weights
+SHARED = shared_of()
+FLAT = flat(4, seed=0)
+BIG = flat(40_000, seed=0)
 
 
 def belief(protocol: ScoreTraining, *theta: float) -> Belief:
@@ -53,12 +55,10 @@ def test_a_server_step_of_nobody_learns_nothing(prior: float) -> None:
     assert after.steps == 0
 
 
-@pytest.mark.parametrize(
-    ("ste", "expected"), [("identity", 0.75 * 0.25), ("theta", 0.75 * 0.75 * 0.25)]
-)
-def test_the_gradient_of_a_sample_is_theta_s_or_theta_times_it(ste: str, expected: float) -> None:
+def test_the_gradient_of_a_sample_is_theta_s_or_theta_times_it() -> None:
     # theta = 3/4 at s = ln 3. E1: the printed rule multiplies by theta once more.
-    assert slope(FedPM(ste=ste), math.log(3)) == pytest.approx(expected)  # type: ignore[arg-type]
+    assert slope(FedPM(ste="identity"), math.log(3)) == pytest.approx(3 / 16)
+    assert slope(FedPM(ste="theta"), math.log(3)) == pytest.approx(9 / 64)
 
 
 def test_a_step_draws_each_bit_with_its_probability_and_a_new_key_draws_anew() -> None:
@@ -72,8 +72,7 @@ def test_a_step_draws_each_bit_with_its_probability_and_a_new_key_draws_anew() -
 def test_what_is_sent_is_unbiased_and_certain_bits_are_certain() -> None:
     theta = torch.tensor([0.0, 1.0, 0.2, 0.9])
     keys = [Key(0).fold(i) for i in range(4000)]
-    payload, _ = FedPM().message(FLAT, theta.expand(4000, 4), keys, [{}] * 4000)
-    mean = payload.values().mean(dim=0)
+    mean = sent(FedPM(), FLAT, theta.expand(4000, 4), keys=keys).values().mean(dim=0)
     assert mean[:2].tolist() == [0.0, 1.0]
     assert mean[2].item() == pytest.approx(0.2, abs=5 * math.sqrt(0.16 / 4000))
     assert mean[3].item() == pytest.approx(0.9, abs=5 * math.sqrt(0.09 / 4000))
@@ -82,7 +81,7 @@ def test_what_is_sent_is_unbiased_and_certain_bits_are_certain() -> None:
 def test_the_error_of_the_mean_stays_below_the_bound_of_equation_2() -> None:
     k, d = 10, SHARED.weights.d
     theta = Key(1).uniform(k, d)
-    payload, _ = FedPM().message(SHARED, theta, [Key(2).fold(i) for i in range(k)], [{}] * k)
+    payload = sent(FedPM(), SHARED, theta, keys=[Key(2).fold(i) for i in range(k)])
     error = float((payload.values().mean(dim=0) - theta.mean(dim=0)).square().sum())
     exact = float((theta * (1 - theta)).sum()) / k**2
     assert error <= d / (4 * k)
@@ -90,9 +89,8 @@ def test_the_error_of_the_mean_stays_below_the_bound_of_equation_2() -> None:
 
 
 def test_every_layer_and_every_step_draws_a_mask_of_its_own() -> None:
-    network = ConvNet((1, 1, 8), (), (8,), 8)  # two layers of 64
-    shared = Shared(network, 0, torch.device("cpu"))
-    frozen = {name: torch.ones(8, 8) for name in network.shapes}
+    shared = shared_of(ConvNet((1, 1, 8), (), (8,), 8), 0)  # two layers of 64
+    frozen = {name: torch.ones(8, 8) for name in shared.layout.names}
     masked = FedPM().weights({name: torch.zeros(8, 8) for name in frozen}, frozen, Key(1))
     assert not torch.equal(masked["fc1"], masked["fc2"])
     seen: list[object] = []
@@ -102,18 +100,13 @@ def test_every_layer_and_every_step_draws_a_mask_of_its_own() -> None:
         return tree
 
     batches = [(torch.zeros(1), torch.zeros(1))] * 3
-    FedPM().local_update(FedPM().receive(shared, down(shared)), batches, grad, Key(0), {})
+    down = FedPM().broadcast(shared, FedPM().init(shared), [0], Key(0))
+    FedPM().local_update(FedPM().receive(shared, down), batches, grad, Key(0), {})
     assert len(set(seen)) == 3
 
 
-def down(shared: Shared) -> FloatVectors:
-    payload = FedPM().broadcast(shared, FedPM().init(shared), [0], Key(0))
-    assert isinstance(payload, FloatVectors)
-    return payload
-
-
 def test_statistics_of_batch_norm_move_by_the_mean_of_their_moves_and_are_stored() -> None:
-    shared = Shared(CNN4().build((1, 8, 8), 10), 0, torch.device("cpu"))
+    shared = shared_of(CNN4().build((1, 8, 8), 10))
     start = FedPM().init(shared)
     assert len(start.statistics) == 2 * (32 + 64 + 128 + 256)
     move = torch.arange(960) / 1000
@@ -167,14 +160,13 @@ def test_sizes_count_in_the_regularised_form_only() -> None:
 
 
 def test_the_first_theta_is_sigmoid_normal_or_uniform() -> None:
-    big = Shared(ConvNet((1, 1, 40_000), (), (), 1), 0, torch.device("cpu"))
     for protocol, std in (
         (FedPM(), 0.2083),  # of sigmoid(N(0, 1))
         (FedPM(reg=1.0), 12**-0.5),  # R4
         (FedPM(start="uniform"), 12**-0.5),
         (FedPM(start="normal", reg=1.0), 0.2083),
     ):
-        theta = protocol.init(big).theta
+        theta = protocol.init(BIG).theta
         assert float(theta.std()) == pytest.approx(std, abs=0.005)
         assert float(theta.mean()) == pytest.approx(0.5, abs=0.01)
 
@@ -209,16 +201,14 @@ def test_the_printed_penalty_is_felt_under_adam_and_not_under_sgd() -> None:
 
 def test_moments_survive_in_the_client_only_if_they_are_kept() -> None:
     tree = FedPM().receive(SHARED, FedPM().broadcast(SHARED, FedPM().init(SHARED), [0], Key(0)))
-    batch = [(torch.zeros(1), torch.zeros(1))]
+
+    def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        return {name: float(y) * s for name, s in tree.items()}
 
     def local(protocol: FedPM) -> tuple[Tree, Tree]:
         memory = protocol.memory(SHARED)
-        for sign in (1.0, -1.0):
-
-            def grad(tree: Tree, x: Tensor, y: Tensor, key: Key, sign: float = sign) -> Tree:
-                return {name: sign * s for name, s in tree.items()}
-
-            update, memory = protocol.local_update(tree, batch, grad, Key(0), memory)
+        for sign in torch.tensor([1.0, -1.0]):
+            update, memory = protocol.local_update(tree, [(sign, sign)], grad, Key(0), memory)
         return update, memory
 
     carried, memory = local(FedPM(keep_moments=True))
@@ -242,8 +232,7 @@ def test_the_final_mask_is_a_sample_or_strictly_above_the_threshold() -> None:
 
 
 def test_weights_are_plus_minus_the_kaiming_deviation_of_their_layer() -> None:
-    state = FedPM().init(SHARED)
-    ones = dataclasses.replace(state, theta=torch.ones_like(state.theta))
+    ones = dataclasses.replace(FedPM().init(SHARED), theta=torch.ones(SHARED.weights.d))
     model = FedPM().model(SHARED, ones, Key(0))
     for name, fan_in in {"conv1": 9, "fc1": 12, "fc2": 5}.items():
         values = sorted(set(model[name].flatten().tolist()))
@@ -251,18 +240,17 @@ def test_weights_are_plus_minus_the_kaiming_deviation_of_their_layer() -> None:
 
 
 def test_a_settled_model_costs_less_than_a_bit_per_parameter() -> None:
-    big = Shared(ConvNet((1, 1, 40_000), (), (), 1), 0, torch.device("cpu"))
-    state = dataclasses.replace(FedPM().init(big), theta=torch.full((40_000,), 0.1))
-    bits = FedPM().model_bits(big, state)
-    assert 0.46 * 40_000 < bits < 0.49 * 40_000  # H2(0.1) = 0.469
-    uncertain = dataclasses.replace(state, theta=torch.full((40_000,), 0.5))
-    assert FedPM().model_bits(big, uncertain) <= 40_000 + 64 * 8
+    settled, uncertain = (
+        FedPM().model_bits(BIG, Belief(torch.full((40_000,), theta), torch.empty(0)))
+        for theta in (0.1, 0.5)
+    )
+    assert 0.46 * 40_000 < settled < 0.49 * 40_000  # H2(0.1) = 0.469
+    assert uncertain <= 40_000 + 64 * 8
 
 
 def test_a_message_alone_is_a_model() -> None:
-    sent = BinaryMasks(torch.tensor([[True, False, True, False]]), torch.zeros(1, 0))
-    down = FloatVectors(torch.rand(1, 4, generator=torch.Generator().manual_seed(0)))
-    model = FedPM().local_model(FLAT, down, sent)
+    alone = BinaryMasks(torch.tensor([[True, False, True, False]]), torch.zeros(1, 0))
+    model = FedPM().local_model(FLAT, FloatVectors(Key(0).uniform(1, 4)), alone)
     assert model is not None
     assert (model["fc1"] != 0).tolist() == [[True, False, True, False]]
 
@@ -273,7 +261,7 @@ def test_fedmask_and_hidenseek_do_not_keep_a_score_of_zero() -> None:
     assert FedMask().mask(score, Key(0)).tolist() == [0.0, 1.0, 0.0]
     assert FedMask().bits(FLAT, score.sigmoid(), Key(0)).tolist() == [False, True, False]
     assert slope(FedMask(), math.log(3)) == pytest.approx(3 / 16)
-    assert HideNSeek().mask(torch.tensor([0.0, 0.1, -0.1]), Key(0)).tolist() == [-1.0, 1.0, -1.0]
+    assert HideNSeek().mask(score, Key(0)).tolist() == [-1.0, 1.0, -1.0]
     assert slope(HideNSeek(), math.log(3)) == 1.0
 
 
@@ -291,7 +279,7 @@ def test_topk_mask_keeps_the_best_of_each_layer_and_breaks_ties_by_position() ->
 def test_hidenseek_prunes_each_layer_by_synaptic_saliency() -> None:
     # 4 inputs, 4 hidden, 1 output: |w1_ji| |w2_j|, and |w2_j| sum_i |w1_ji|. A seed for which
     # neither magnitudes nor gradients alone choose the same weights.
-    shared = Shared(ConvNet((1, 1, 4), (), (4,), 1), 7, torch.device("cpu"))
+    shared = shared_of(ConvNet((1, 1, 4), (), (4,), 1), 7)
     w1, w2 = (kaiming_normal(shared)[name].abs() for name in ("fc1", "fc2"))
 
     def best(x: Tensor, count: int) -> list[int]:
@@ -308,10 +296,9 @@ def test_hidenseek_prunes_each_layer_by_synaptic_saliency() -> None:
 @pytest.mark.edges("model0-image0")
 @pytest.mark.parametrize(("model", "image"), [(CNN8(), (3, 32, 32)), (Conv6(), (3, 32, 32))])
 def test_hidenseek_leaves_every_layer_its_share(model: Model, image: tuple[int, int, int]) -> None:
-    network = model.build(image, 10)
     masks = []
     for seed in (1, 2):
-        shared = Shared(network, seed, torch.device("cpu"))
+        shared = shared_of(model.build(image, 10), seed)
         left = kept_weights(shared, 0.1)
         for layer in shared.weights.layers(left):
             assert int(layer.sum()) == pytest.approx(0.1 * len(layer), abs=1)
@@ -320,17 +307,15 @@ def test_hidenseek_leaves_every_layer_its_share(model: Model, image: tuple[int, 
 
 
 def test_hidenseek_refuses_networks_through_which_no_flow_is_conserved() -> None:
-    shared = Shared(ResNet20().build((3, 16, 16), 10), 0, torch.device("cpu"))
     with pytest.raises(ConfigError, match="without group norm"):
-        HideNSeek().frozen(shared)
+        HideNSeek().frozen(shared_of(ResNet20().build((3, 16, 16), 10)))
 
 
 def test_hidenseek_sends_signs_of_kept_weights_only_and_the_rest_is_zero() -> None:
     protocol = HideNSeek(keep=0.3)
     left = kept_weights(SHARED, 0.3)
     theta = Key(0).uniform(3, SHARED.weights.d) * 2 - 1
-    payload, _ = protocol.message(SHARED, theta, [Key(i) for i in range(3)], [{}] * 3)
-    assert isinstance(payload, BinaryMasks)
+    payload = sent(protocol, SHARED, theta)
     assert payload.mask.shape == (3, int(left.sum()))
     assert set(payload.values().flatten().tolist()) == {-1.0, 1.0}
     assert torch.equal(payload.mask, theta[:, left] > 0)
@@ -353,9 +338,8 @@ def test_masks_of_all_zeros_and_all_ones_keep_everything_finite() -> None:
         masks = BinaryMasks(torch.full((3, SHARED.weights.d), value), torch.zeros(3, 0))
         for packet in masks.encode():
             assert packet.bits == 32
-        state = FedPM().server_step(
-            SHARED, FedPM().init(SHARED), masks.values().mean(dim=0), 3, Key(0)
-        )
+        mean = masks.values().mean(dim=0)
+        state = FedPM().server_step(SHARED, FedPM().init(SHARED), mean, 3, Key(0))
         tree = FedPM().receive(SHARED, FedPM().broadcast(SHARED, state, [0], Key(0)))
         assert all(bool(torch.isfinite(x).all()) for x in tree.values())
         logits = NETWORK.logits(FedPM().model(SHARED, state, Key(0)), torch.ones(1, 1, 4, 4))
@@ -381,20 +365,17 @@ def test_a_sign_flip_of_a_mask_sends_its_complement(via: Literal["codec", "wire"
     masks = BinaryMasks(Key(0).uniform(5, 12) > 0.3, torch.zeros(5, 0))
     context = example_context(masks, Mean(), rows=(1,))
     packets = forge(SignFlip(via=via), context, {}).among(masks)
-    sent, _ = BinaryMasks.decode(packets, masks.spec)
-    assert sent is not None
-    assert torch.equal(sent.mask[1], ~masks.mask[1])
-    assert torch.equal(sent.mask[[0, 2, 3, 4]], masks.mask[[0, 2, 3, 4]])
+    received, _ = BinaryMasks.decode(packets, masks.spec)
+    assert received is not None
+    assert torch.equal(received.mask[1], ~masks.mask[1])
+    assert torch.equal(received.mask[[0, 2, 3, 4]], masks.mask[[0, 2, 3, 4]])
 
 
 @pytest.mark.parametrize("protocol", [FedPM(), TopKMask(), FedMask(), HideNSeek()])
 def test_loop_and_stacked_send_the_same_masks(protocol: ScoreTraining) -> None:
     clients = doubled(example_clients(protocol, SHARED))
-    keys = [client.key for client in clients]
-    sent = []
-    for engine in (Loop, Stacked):
-        updates, memory = engine(in_float64(protocol), SHARED, Schedule(3, 4)).train(clients)
-        payload, _ = protocol.message(SHARED, updates, keys, memory)
-        assert isinstance(payload, BinaryMasks)
-        sent.append(payload.mask)
-    assert torch.equal(sent[0], sent[1])
+    masks = [
+        exchanged(in_float64(protocol), SHARED, Schedule(3, 4), engine, clients)[1].mask
+        for engine in (Loop, Stacked)
+    ]
+    assert torch.equal(*masks)

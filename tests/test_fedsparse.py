@@ -2,21 +2,23 @@
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
+from exchanges import exchanged, sent, shared_of
 from torch import Tensor
 
 import fedbench
 from fedbench.api import Shared
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
-from fedbench.executors.training import Loop, Schedule
+from fedbench.core.trees import Tree
+from fedbench.executors.training import Schedule
 from fedbench.experiment.scenario import Scenario
 from fedbench.models.models import LeNet5
 from fedbench.models.network import ConvNet
-from fedbench.payload import GatedVectors, same
+from fedbench.payload import GatedVectors, Payload, same
 from fedbench.payload.gated import governed
 from fedbench.payload.packets import Packet
 from fedbench.protocols.fedsparse import (
@@ -29,15 +31,12 @@ from fedbench.protocols.fedsparse import (
     open_chance,
 )
 from fedbench.protocols.optimizers import Adam, Adamax
-from fedbench.testing import NETWORK, check_payload, example_clients
+from fedbench.testing import check_payload, example_clients
 
 T = 1e-3
 
 
-def shared_of(network: ConvNet = NETWORK) -> Shared:
-    return Shared(network, 3, torch.device("cpu"))
-
-
+SHARED = shared_of()
 LINE = shared_of(ConvNet((1, 1, 2), (), (), 2))  # one layer (2, 2): two groups, its columns
 
 
@@ -76,12 +75,7 @@ def test_a_coordinate_is_open_iff_all_its_gates_are_and_with_their_probability()
 def test_gated_vectors_keep_the_laws_and_weigh_what_is_open() -> None:
     payload = vectors()
     check_payload(payload)
-    assert [packet.bits for packet in payload.encode()] == [
-        32 * (4 + 2) + 3,
-        32 * (4 + 2) + 3,
-        32 * 2 + 3,
-        32 * (8 + 2) + 3,
-    ]
+    assert [packet.bits for packet in payload.encode()] == [32 * (k + 2) + 3 for k in (4, 4, 0, 8)]
     none = torch.zeros(2, 0)
     check_payload(GatedVectors(none.bool(), Key(0).normal(2, 3), none, (((3,), ()),)))
 
@@ -145,18 +139,15 @@ def test_every_group_starts_with_theta_099_where_a_softplus_reaches_it() -> None
     assert bool(torch.isfinite(v).all())
     assert logits[:3].tolist() == pytest.approx([logit(0.99)] * 3, abs=5e-3)
     assert logits[3:].tolist() == pytest.approx([4, 0], abs=2e-3)
-    state = FedSparse().init(shared_of())
-    theta = torch.sigmoid(FedSparse().server_logits(shared_of(), state))
+    theta = torch.sigmoid(FedSparse().server_logits(SHARED, FedSparse().init(SHARED)))
     assert theta.tolist() == pytest.approx([0.99] * (3 + 12 + 5), abs=1e-4)
 
 
 def test_hard_concrete_gates_by_hand() -> None:
     # u = 1/2, log_alpha = 0: s = 1/2, z = 1.2 / 2 - 0.1. Then s = sigmoid(1.5 * 1) = 0.8176.
-    u = torch.tensor([0.5, 0.5, 0.5, 0.5])
-    z = hard_concrete(torch.tensor([0.0, 1.0, 6.0, -6.0]), u)
-    assert z.tolist() == pytest.approx([0.5, 0.88109, 1.0, 0.0], abs=1e-5)
-    ends = hard_concrete(torch.zeros(2), torch.tensor([0.0, 1.0]))
-    assert ends.tolist() == [0.0, 1.0]
+    u = torch.tensor([0.5, 0.5, 0.5, 0.5, 0.0, 1.0])
+    z = hard_concrete(torch.tensor([0.0, 1.0, 6.0, -6.0, 0.0, 0.0]), u)
+    assert z.tolist() == pytest.approx([0.5, 0.88109, 1.0, 0.0, 0.0, 1.0], abs=1e-5)
 
 
 @pytest.mark.parametrize("log_alpha", [-2.0, 0.0, 1.5])
@@ -185,7 +176,7 @@ def test_a_client_descends_equation_9(per: Literal["weight", "gate"]) -> None:
     protocol = FedSparse(temperature=0.5, lambda0=0.3, per=per, ce_scale=0.2, drift=0.7, lr=0.1)
     seen: dict[str, Tensor] = {}
 
-    def ones(tree, x, y, key):  # type: ignore[no-untyped-def]
+    def ones(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
         return {name: torch.ones_like(value) for name, value in tree.items()}
 
     w = torch.tensor([[0.3, -0.4, 0.1], [0.4, 0.3, 0.2]], dtype=torch.float64)
@@ -288,15 +279,17 @@ def test_a_message_is_exact_samples_of_pi_and_the_weights_behind_them() -> None:
     protocol, n = FedSparse(temperature=2.0), 4000
     start = torch.tensor([3.0, 0.0, 4.0, 0.5, 0.0, 0.0])
     moved = torch.tensor([0.0, 0.0, 0.0, 0.5, 0.0, 0.0])
-    sent, after = protocol.message(
-        LINE, moved.expand(n, -1), [Key(i) for i in range(n)], [{"received": start}] * n
-    )
-    assert isinstance(sent, GatedVectors)
+    up = sent(protocol, LINE, moved.expand(n, -1), [{"received": start}] * n)
     chances = [1 / (1 + math.exp(-(norm - math.log(2)) / 2)) for norm in (5, 1)]
-    assert sent.gates.float().mean(dim=0).tolist() == pytest.approx(chances, abs=0.04)
-    open_rows = sent.x[sent.gates.all(dim=1)]
+    assert up.gates.float().mean(dim=0).tolist() == pytest.approx(chances, abs=0.04)
+    open_rows = up.x[up.gates.all(dim=1)]
     assert open_rows[0].tolist() == [3.0, 0.0, 4.0, 1.0]
-    assert after == [{}] * n
+
+
+def unmoved(protocol: FedSparse, shared: Shared, down: Payload) -> Any:
+    """What a client sends that has not moved from this broadcast."""
+    received = protocol.trained(shared).flatten(protocol.receive(shared, down))
+    return sent(protocol, shared, torch.zeros(1, len(received)), [{"received": received}])
 
 
 def closing(shared: Shared, dead: list[int]) -> SparseState:
@@ -310,16 +303,13 @@ def closing(shared: Shared, dead: list[int]) -> SparseState:
 def test_bytes_shrink_both_ways_when_gates_close() -> None:
     # NETWORK has 3 filters of 9, 12 inputs of 5, 5 inputs of 3. Dead: a filter, two inputs, an
     # input: 9 + 10 + 3 weights and 4 thresholds stay at home.
-    shared, protocol = shared_of(), FedSparse()
+    shared, protocol = SHARED, FedSparse()
     state = closing(shared, [0, 3, 4, 15])
     down = protocol.broadcast(shared, state, [0], Key(0))
     assert down.encode()[0].bits == 32 * (102 - 22 + 20 - 4) + 20
     tree = protocol.receive(shared, down)
     assert float(tree["conv1"][0].abs().sum() + tree["fc1"][:, :2].abs().sum()) == 0
-    updates = torch.zeros(1, 122)
-    received = protocol.trained(shared).flatten(tree)
-    up, _ = protocol.message(shared, updates, [Key(0)], [{"received": received}])
-    assert isinstance(up, GatedVectors)
+    up = unmoved(protocol, shared, down)
     assert not bool(up.gates[0, [0, 3, 4, 15]].any())
     assert up.encode()[0].bits == 32 * int(up.is_open().sum()) + 20
     assert protocol.model_bits(shared, state) == 32 * 80 + 20
@@ -328,18 +318,14 @@ def test_bytes_shrink_both_ways_when_gates_close() -> None:
 
 
 def test_a_dead_group_stays_dead_through_a_round() -> None:
-    shared, protocol = shared_of(), FedSparse()
+    shared, protocol = SHARED, FedSparse()
     state = closing(shared, [0, 3, 4, 15])
-    clients = example_clients(protocol, shared)
     tree = protocol.receive(shared, protocol.broadcast(shared, state, [0], Key(0)))
-    clients = [dataclasses.replace(client, tree=tree) for client in clients]
-    updates, memory = Loop(protocol, shared, Schedule(2, 4)).train(clients)
-    keys = [client.key for client in clients]
-    sent, _ = protocol.message(shared, updates, keys, memory)
-    assert isinstance(sent, GatedVectors)
-    assert not bool(sent.gates[:, [0, 3, 4, 15]].any())
-    assert bool(sent.gates.any())
-    after = protocol.server_step(shared, state, sent.values().mean(dim=0), 4, Key(0))
+    clients = [dataclasses.replace(c, tree=tree) for c in example_clients(protocol, shared)]
+    _, up = exchanged(protocol, shared, Schedule(2, 4), clients=clients)
+    assert not bool(up.gates[:, [0, 3, 4, 15]].any())
+    assert bool(up.gates.any())
+    after = protocol.server_step(shared, state, up.values().mean(dim=0), 4, Key(0))
     assert float(state.w[:9].abs().min()) > 0  # the server keeps them until the round is over
     assert float(after.w[:9].abs().max()) == 0
     alive = protocol.survivors(shared, after)
@@ -355,38 +341,25 @@ def test_the_deployed_model_is_pruned_but_not_multiplied_by_theta() -> None:
 
 
 def test_the_output_layer_may_be_spared() -> None:
-    shared = shared_of()
-    protocol = FedSparse(gate_output=False)
-    assert protocol.gated(shared).d == 15
-    assert gating(shared.weights, False)[-1] == ((3, 5), ())
+    assert FedSparse(gate_output=False).gated(SHARED).d == 15
+    assert gating(SHARED.weights, False)[-1] == ((3, 5), ())
 
 
 def test_a_clients_own_model_is_what_it_sent_and_a_broadcast_has_the_same_bytes() -> None:
-    shared, protocol = shared_of(), FedSparse()
-    state = protocol.init(shared)
-    down = protocol.broadcast(shared, state, [0], Key(0))
-    received = protocol.trained(shared).flatten(protocol.receive(shared, down))
-    up, _ = protocol.message(shared, torch.zeros(1, 122), [Key(0)], [{"received": received}])
-    assert isinstance(up, GatedVectors)
-    own = protocol.local_model(shared, down, up)
-    assert torch.equal(shared.layout.flatten(own), state.w * up.is_open()[0])
-    rows = [protocol.broadcast(shared, protocol.init(shared), ids, Key(0)) for ids in ([0], [1, 2])]
-    assert same(*rows)
+    protocol, state = FedSparse(), FedSparse().init(SHARED)
+    down, again = (protocol.broadcast(SHARED, state, ids, Key(0)) for ids in ([0], [1, 2]))
+    assert same(down, again)
+    up = unmoved(protocol, SHARED, down)
+    own = protocol.local_model(SHARED, down, up)
+    assert torch.equal(SHARED.layout.flatten(own), state.w * up.is_open()[0])
 
 
 @pytest.mark.edges("sign-flip:via=wire")
 @pytest.mark.parametrize("attack", ["sign-flip:via=wire", "dyn-opt:via=wire"])
 def test_it_passes_rounds_with_attack_and_defense_and_counts_what_gates_save(attack: str) -> None:
-    scenario = Scenario(
-        protocol="fedsparse:lambda0=1.0,server_threshold_lr=0.5",
-        attack=attack,
-        defense="trimmed-mean",
-        clients=12,
-        per_round=7,
-        malicious=0.3,
-        epochs=1,
-        rounds=2,
-    )
+    few = {"clients": 12, "per_round": 7, "malicious": 0.3, "epochs": 1, "rounds": 2}
+    text = "fedsparse:lambda0=1.0,server_threshold_lr=0.5"
+    scenario = Scenario.of(protocol=text, attack=attack, defense="trimmed-mean", **few)
     first, second = fedbench.play(scenario, device="cpu").rounds
     assert first.malicious > 0
     assert first.accepted == second.accepted == 7
@@ -396,7 +369,7 @@ def test_it_passes_rounds_with_attack_and_defense_and_counts_what_gates_save(att
 
 
 def test_biases_travel_ungated_as_updates_and_move_by_adam_too() -> None:
-    shared = Shared(LeNet5().build((1, 28, 28), 10), 0, torch.device("cpu"))
+    shared = shared_of(LeNet5().build((1, 28, 28), 10))
     protocol, p = FedSparse(server_lr=0.1), shared.rest.d
     state = protocol.init(shared)
     state.w[-p:] = 0.25
@@ -404,28 +377,25 @@ def test_biases_travel_ungated_as_updates_and_move_by_adam_too() -> None:
     received = protocol.trained(shared).flatten(protocol.receive(shared, down))
     updates = torch.zeros(1, len(received))
     updates[0, shared.weights.d : shared.layout.d] = 0.5
-    sent, _ = protocol.message(shared, updates, [Key(0)], [{"received": received}])
-    assert isinstance(sent, GatedVectors)
-    assert sent.rest.tolist() == [[0.5] * p]
-    own = shared.layout.flatten(protocol.local_model(shared, down, sent))
+    up = sent(protocol, shared, updates, [{"received": received}])
+    assert up.rest.tolist() == [[0.5] * p]
+    own = shared.layout.flatten(protocol.local_model(shared, down, up))
     assert own[-p:].tolist() == (state.w[-p:] + 0.5).tolist()
-    after = protocol.server_step(shared, state, sent.values()[0], 1, Key(0))
+    after = protocol.server_step(shared, state, up.values()[0], 1, Key(0))
     assert (after.w[-p:] - state.w[-p:]).tolist() == pytest.approx([0.1] * p, abs=1e-5)
 
 
 @pytest.mark.slow
 def test_a_dense_attack_does_not_take_gates_for_weights() -> None:
     # Updates are [w, rest, thresholds], values [gates, w, rest]: as wide, but not the same.
-    record = fedbench.play(
-        Scenario(protocol="fedsparse", attack="dyn-opt", rounds=1, clients=12, per_round=6)
-    )
+    few = Scenario(protocol="fedsparse", attack="dyn-opt", rounds=1, clients=12, per_round=6)
+    record = fedbench.play(few)
     assert {r.notes["via"] for r in record.rounds if r.malicious} <= {"wire"}
     assert any(r.malicious for r in record.rounds)
 
 
 def test_the_opposite_of_gated_weights_keeps_the_gates() -> None:
     layers = (((1, 2), ((1, 0, 1),)),)
-    payload = GatedVectors(
-        torch.tensor([[True, False]]), torch.tensor([[3.0, 0.0]]), torch.ones(1, 1), layers
-    )
+    gates, x = torch.tensor([[True, False]]), torch.tensor([[3.0, 0.0]])
+    payload = GatedVectors(gates, x, torch.ones(1, 1), layers)
     assert payload.opposite(payload.values(), 2.0).tolist() == [[1.0, 0.0, -6.0, 0.0, -2.0]]

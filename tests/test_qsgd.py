@@ -2,8 +2,10 @@
 
 import math
 
+import exchanges
 import pytest
 import torch
+from exchanges import flat, shared_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch import Tensor
 from fedbench.api import Shared
 from fedbench.core.rng import Key
 from fedbench.models.models import BatchNormNet
-from fedbench.models.network import ConvNet, Network
+from fedbench.models.network import ConvNet
 from fedbench.payload import Levels, same
 from fedbench.payload.levels import Code, Norm
 from fedbench.protocols.compressed import CompressedUpdates
@@ -24,21 +26,19 @@ CODES: list[Code] = ["elias", "entropy"]
 NAN, INF = torch.nan, torch.inf
 
 
-def shared_of(network: Network) -> Shared:
-    return Shared(network, 3, torch.device("cpu"))
-
-
-def flat(d: int) -> Shared:
-    return shared_of(ConvNet((1, 1, d), (), (), 1))
-
-
 def sent(protocol: CompressedUpdates, x: Tensor, shared: Shared | None = None) -> Levels:
     """The messages of ``x (n, d)``, each row with a key of its own."""
     keys = [Key(0).fold(i) for i in range(len(x))]
-    payload, _ = protocol.message(shared or flat(x.shape[1]), x, keys, [{}] * len(x))
+    payload = exchanges.sent(protocol, shared or flat(x.shape[1]), x, keys=keys)
     assert isinstance(payload, Levels)
     payload.check()
     return payload
+
+
+def close_to_share(up: Tensor, share: float) -> None:
+    """Of these bools as many are true, to 5 sigma."""
+    sigma = math.sqrt(share * (1 - share) / len(up))
+    assert float(up.double().mean()) == pytest.approx(share, abs=5 * sigma)
 
 
 def repeated(protocol: CompressedUpdates, v: Tensor) -> Levels:
@@ -58,21 +58,19 @@ def close_to_binomial(values: Tensor, low: Tensor, high: Tensor, mean: Tensor) -
     variance = gap**2 * f * (1 - f)
     off = (values.mean(dim=0) - mean).abs()
     assert bool((off <= 5 * (variance / len(values)).sqrt() + 1e-6 * gap).all())
-    share_up = (values - mean).square().mean(dim=0)
-    sigma = variance.sqrt() * gap * (1 - 2 * f).abs()
-    assert bool(
-        ((share_up - variance).abs() <= 5 * sigma / len(values) ** 0.5 + 1e-6 * gap**2).all()
-    )
+    off = ((values - mean).square().mean(dim=0) - variance).abs()
+    sigma = variance.sqrt() * gap * (1 - 2 * f).abs() / len(values) ** 0.5
+    assert bool((off <= 5 * sigma + 1e-6 * gap**2).all())
 
 
 def test_three_four_five() -> None:
     # |v| s / ||v|| are whole numbers for s = 5 and the norm 5, and for s = 4 and the largest, 4.
     v = torch.tensor([[3.0, -4.0, 0.0]])
-    payload = sent(QSGD(levels=5, norm="l2", bucket=0), v)
-    assert (payload.levels.tolist(), payload.scales.tolist()) == ([[3, -4, 0]], [[5.0]])
-    payload = sent(QSGD(levels=4, norm="max", bucket=0), v)
-    assert (payload.levels.tolist(), payload.scales.tolist()) == ([[3, -4, 0]], [[4.0]])
-    torch.testing.assert_close(payload.values(), v)
+    for protocol in (QSGD(levels=5, norm="l2", bucket=0), QSGD(levels=4, bucket=0)):
+        payload = sent(protocol, v)
+        assert payload.levels.tolist() == [[3, -4, 0]]
+        assert payload.scales.item() == protocol.levels
+        torch.testing.assert_close(payload.values(), v)
 
 
 def test_a_coordinate_is_rounded_up_as_often_as_its_fraction_says() -> None:
@@ -81,8 +79,7 @@ def test_a_coordinate_is_rounded_up_as_often_as_its_fraction_says() -> None:
     levels = payload.levels.reshape(DRAWS, 3)
     assert [set(column.tolist()) for column in levels.T] == [{1, 2}, {-1, -2}, {0}]
     for column, share in ((0, 0.2), (1, 0.6)):
-        share_up = float((levels[:, column].abs() == 2).double().mean())
-        assert share_up == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / DRAWS))
+        close_to_share(levels[:, column].abs() == 2, share)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -148,9 +145,8 @@ def test_draws_are_named_by_the_key_of_the_client_alone_and_below_the_fraction_r
     # Draws are in [0, 1): so a whole number stays, and a fraction f is above a share f of them.
     draw, whole = Key(0).fold(0).fold("quantize").uniform(2)[0], torch.tensor(1.0)
     for first, level in ((draw, 0), (torch.nextafter(draw, whole), 1)):
-        assert sent(QSGD(levels=1), torch.stack([first, whole])[None]).levels.tolist() == [
-            [level, 1]
-        ]
+        payload = sent(QSGD(levels=1), torch.stack([first, whole])[None])
+        assert payload.levels.tolist() == [[level, 1]]
 
 
 @pytest.mark.edges("max")
@@ -188,18 +184,14 @@ def test_huge_coordinates_do_not_overflow_and_a_norm_beyond_float32_is_rejected(
     assert length.passes("range").tolist() == [True, False]
     assert length.scales.tolist() == [[x[0, 0].item()], [INF]]
     assert length.levels.tolist() == [[7, 0, 0, 0], [0, 0, 0, 0]]
-    assert sent(QSGD(bucket=0), torch.tensor([[1e300, 1.0]]).double()).passes(
-        "finite"
-    ).tolist() == [False]
+    beyond = sent(QSGD(bucket=0), torch.tensor([[1e300, 1.0]]).double())
+    assert beyond.passes("finite").tolist() == [False]
 
 
 @pytest.mark.parametrize("code", CODES)
 def test_both_codes_carry_the_same_message(code: Code) -> None:
     payload = sent(QSGD(code=code, levels=3, norm="l2", bucket=64), Key(0).normal(3, 1000))
-    received, accepted = Levels.decode(payload.encode(), payload.spec)
-    assert bool(accepted.all())
-    assert received is not None
-    assert torch.equal(received.values(), payload.values())
+    check_payload(payload)
     assert payload.code == code
 
 
@@ -223,8 +215,7 @@ def test_ternary_values_are_none_or_all_of_the_largest() -> None:
     two = torch.tensor([2.0, -2.0, 2.0, 2.0, -2.0])  # the variance is |g| (2 - |g|)
     close_to_binomial(payload.values().reshape(DRAWS, 5), torch.zeros(5), two, g)
     for column, share in ((0, 0.25), (3, 0.5), (4, 0.75)):
-        share_up = float((levels[:, column] != 0).double().mean())
-        assert share_up == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / DRAWS))
+        close_to_share(levels[:, column] != 0, share)
 
 
 def test_every_layer_has_a_scale_and_is_clipped_at_c_population_deviations() -> None:

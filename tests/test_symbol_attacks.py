@@ -25,9 +25,17 @@ from fedbench.payload import (
     ranking,
 )
 from fedbench.protocols.fsl import kept_edges
-from fedbench_attacks.bits import TIES, Complement, Margin, Pinning, Saturation, decided
+from fedbench_attacks.bits import (
+    TIES,
+    Complement,
+    Margin,
+    MaskALIE,
+    MaskIPM,
+    Pinning,
+    Saturation,
+    decided,
+)
 from fedbench_attacks.gate_closing import GateClosing
-from fedbench_attacks.mask_votes import MaskALIE, MaskIPM
 from fedbench_attacks.rankings import RankReversal, Shuffle, Swap
 from fedbench_attacks.residual_release import ResidualRelease
 from fedbench_attacks.side_information import NoiseMask

@@ -37,18 +37,15 @@ def largest_z(n: int, m: int) -> float:
 class ALIE(Crafted):
     """All colluders send ``mean - z * std`` (ddof 1), within what honest clients differ anyway.
 
-    The paper adds ``z * std``; both signs exist in public code, and minus is that of the later
-    papers. Mean and deviation are those of the messages it reads; the paper reads those of the
-    colluders (``knows=colluders``). With a single message the push is minus the sign of the mean,
-    recorded.
+    The paper adds ``z * std``; minus is the sign of the later papers. It reads the colluders' own
+    messages (``knows=colluders``). With a single message the push is minus the sign of the mean.
 
     Args:
         z: Number of deviations; None: the formula of the paper, see `largest_z`.
 
     References:
         Baruch, Baruch and Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed
-        Learning", NeurIPS 2019, https://arxiv.org/abs/1902.06156, the attack that prevents
-        convergence.
+        Learning", NeurIPS 2019, https://arxiv.org/abs/1902.06156, the one that stops convergence.
     """
 
     choices: ClassVar[Choices] = {"z": (0.5, 1.0, 1.5, 2.5, 5.0)}

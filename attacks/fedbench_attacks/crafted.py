@@ -1,4 +1,4 @@
-"""Attacks in real space: which messages they read, and how they send what they craft."""
+"""Attacks in real space: what they read, what they measure, and how they send what they craft."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -17,8 +17,7 @@ class Reader(Attack):
     """Attack that reads the messages which its field ``knows`` names.
 
     Args:
-        knows: Messages it reads: those of the benign clients (``all``), or those of its own clients
-            as if honest (``colluders``).
+        knows: Messages it reads: of the benign clients (``all``), or its own as if honest.
     """
 
     knows: Literal["colluders", "all"]  # each subclass has the field where its ids have it
@@ -33,8 +32,7 @@ class Crafted(Reader):
 
     Args:
         via: ``codec``: compress the dense vector as the client would; ``wire``: the closest legal
-            message with the honest headers, also where a message has other values than what is
-            compressed (recorded).
+            message with the honest headers, also where its values are not what is compressed.
     """
 
     knows: Literal["colluders", "all"] = "all"
@@ -45,7 +43,6 @@ class Crafted(Reader):
         """Return ``(k,)`` for all colluders, or ``(m, k)``, from ``honest (b, k)``, ``b >= 1``."""
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
-        """Send what `rows` returns; the honest messages if none is finite."""
         honest = honest_rows(view)
         if honest is None:
             return view.own, memory
@@ -115,3 +112,43 @@ def direction(
         return -mean.sign()
     unit: Tensor = mean / torch.linalg.vector_norm(mean).clamp_min(1e-30)
     return -unit
+
+
+class Squares:
+    """Squared distances ``(n, n)`` of honest rows and ``m`` copies of ``base + gamma push``.
+
+    ``|base + gamma p - x_i|^2`` is a quadratic in gamma: the rows are read once, whatever the
+    number of trials. All of it is float64.
+    """
+
+    def __init__(self, honest: Tensor, base: Tensor, push: Tensor, m: int) -> None:
+        b = len(honest)
+        self.gram = torch.zeros(b + 1, b + 1, dtype=torch.float64, device=honest.device)
+        for tile, middle, line in tiles(honest, base, push):
+            rows = self.gram.new_empty(b + 1, tile.shape[1])
+            rows[:b].copy_(tile).sub_(middle)
+            rows[b] = line
+            self.gram += rows @ rows.T
+        self.m = m
+        self.norms = self.gram.diagonal()[:b]
+        self.cross = self.gram[:b, b]
+        self.length = self.gram[b, b]
+        among = self.norms[:, None] + self.norms[None, :] - 2 * self.gram[:b, :b]
+        self.among = among.clamp_min_(0).fill_diagonal_(0)
+
+    def __call__(self, gamma: float) -> Tensor:
+        """Return honest rows first, then the copies, which are at distance 0 from each other."""
+        b = len(self.norms)
+        out = torch.zeros(b + self.m, b + self.m, dtype=torch.float64, device=self.gram.device)
+        out[:b, :b] = self.among
+        to_copy = (self.norms - 2 * gamma * self.cross + gamma**2 * self.length).clamp_min_(0)
+        out[:b, b:] = to_copy[:, None]
+        out[b:, :b] = to_copy[None, :]
+        return out
+
+    def moved(self, gamma: float, chosen: Tensor) -> float:
+        """Return ``|agg - base|`` of a rule that averages the ``chosen (n,)`` rows."""
+        b = len(self.norms)
+        share = chosen.to(self.gram) / chosen.sum().clamp_min(1)
+        weights = torch.cat([share[:b], gamma * share[b:].sum()[None]])
+        return float((weights @ self.gram @ weights).clamp_min(0).sqrt())

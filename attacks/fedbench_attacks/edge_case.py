@@ -17,8 +17,7 @@ class EdgeCase(Attack):
     Odd are the ``ceil(tail N)`` of a set's ``N`` source images with the largest L2 distance, over
     all normalised pixels, to their own mean; of equal ones the first. A client relabels those of
     its local images (none: it is honest), and success is measured on those of the held-out ones.
-    Unlike the paper it uses no images of another distribution (southwest airplanes, ARDIS digits),
-    and neither projects nor scales what it sends.
+    Unlike the paper's they are of no other distribution, and it neither projects nor scales.
 
     Args:
         source: Class whose tail is relabelled.

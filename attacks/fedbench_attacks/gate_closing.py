@@ -40,9 +40,8 @@ class GateClosing(Reader):
 
     The others stay as in the own message. With ``stealth`` a message has as many closed gates as
     the messages read, their mean rounded: of those that the majority keeps open the ones with the
-    most behind them (sum of squares of the mean weights), then of the rest; all other gates are
-    open. Behind an open gate are the own weights, 0 where the own gate was closed. Floats without
-    gates stay honest.
+    most behind them (sum of squares of the mean weights), then of the rest; all others are open.
+    Behind an open gate are the own weights, 0 where the own gate was closed.
 
     Args:
         stealth: Close no more gates than the others do.

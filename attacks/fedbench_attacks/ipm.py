@@ -25,8 +25,7 @@ class IPM(Crafted):
 
     References:
         Xie, Koyejo and Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product
-        Manipulation", UAI 2019, https://arxiv.org/abs/1903.03936, the attacks on the median and on
-        Krum.
+        Manipulation", UAI 2019, https://arxiv.org/abs/1903.03936, attacks on the median and Krum.
     """
 
     choices: ClassVar[Choices] = {"eps": (0.1, 1.0, 2.0, 10.0, 100.0)}

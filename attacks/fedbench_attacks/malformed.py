@@ -5,19 +5,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+from fedbench.payload.top_rankings import TopRankings
 
 from fedbench.api import Attack, AttackView, Choices
 from fedbench.core.rng import Key
-from fedbench.payload import (
-    GatedVectors,
-    HalfVectors,
-    Payload,
-    Rankings,
-    Residues,
-    SignBits,
-    SparseVectors,
-    TopRankings,
-)
+from fedbench.payload import GatedVectors, HalfVectors, Payload, Rankings, Residues, SignBits
+from fedbench.payload.sparse import SparseVectors
 
 Kind = Literal[
     "truncate",
@@ -41,9 +34,8 @@ class Malformed(Attack):
     - ``duplicate``: the first two indices, or the first two edges of a layer, are the same; an
       alphabet without indices sends the whole message twice in one.
     - ``permutation``: every symbol of a ranking is edge 0; other alphabets have ``duplicate``.
-    - ``length``: without the last four bytes, that is a float or a word of a code (of half floats
-      two, of signs, edges and residues one); of gated vectors without the first four, since the
-      last are gates.
+    - ``length``: without the last four bytes, a float or a word of a code (of half floats two, of
+      signs, edges and residues one; of gated vectors the first four, since the last are gates).
     - ``random``: as many uniform bytes. Some alphabets have a legal message for most of them.
 
     NaN and infinity are legal on most wires: a server without checks takes them.

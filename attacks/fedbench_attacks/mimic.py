@@ -30,8 +30,7 @@ class Mimic(Crafted):
 
     References:
         Karimireddy, He and Jaggi, "Byzantine-Robust Learning on Heterogeneous Datasets via
-        Bucketing", ICLR 2022, https://arxiv.org/abs/2006.09365, the section on the mimic attack and
-        its appendix.
+        Bucketing", ICLR 2022, https://arxiv.org/abs/2006.09365, the section on mimic, and appendix.
     """
 
     choices: ClassVar[Choices] = {"warmup": (1, 50)}

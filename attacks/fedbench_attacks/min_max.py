@@ -10,8 +10,7 @@ from torch import Tensor
 from fedbench.api import AttackView, Choices
 from fedbench.payload import FloatVectors
 
-from .crafted import Crafted, direction
-from .squares import Squares
+from .crafted import Crafted, Squares, direction
 
 
 @dataclass(frozen=True, kw_only=True)

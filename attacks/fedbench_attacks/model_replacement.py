@@ -25,8 +25,7 @@ class ModelReplacement(Pixel):
     differences and what was received for the others, which clip or wrap as they do.
 
     The paper has one attacker who sends ``n / eta`` times the difference; ``m`` colluders share
-    that, and our servers take the mean, so the default is ``n / m`` of the round. It replaces the
-    model under the plain mean where all clients count the same and the benign updates cancel.
+    that, and our servers take the mean, so the default is ``n / m`` of the round.
 
     Args:
         alpha: Weight of the cross-entropy; 1 is without the anomaly term.

@@ -23,8 +23,7 @@ class Neurotoxin(Pixel):
     The last move is what was received minus what was received a round ago. Of all its coordinates
     together, those with the ``round(ratio d)`` largest *absolute* values get no gradient (D5); of
     equal ones the first, and none that did not move. The first round has no mask. What was learned
-    is scaled down to ``clip`` times the L2 norm of the client's honest update; the paper projects
-    onto a ball of fixed radius instead.
+    is scaled down to ``clip`` times the client's honest L2 norm, in the paper to a fixed radius.
 
     Args:
         ratio: Share of the coordinates that are left to the others.

@@ -14,15 +14,13 @@ from fedbench.payload import Payload
 class NoiseAttack(Attack):
     """Every malicious client sends ``scale * |u| / sqrt(d) * N(0, I)``, or its own ``u`` plus that.
 
-    ``u (d,)`` is what the client has honestly learned, so the noise is about ``scale`` times as
-    long: a fixed deviation, as in the paper (200 there), drowns one model and is not felt by
-    another. What is not finite in ``u`` counts as 0. By wire, ``u`` is the honest message.
+    ``u (d,)`` is what the client has honestly learned, by wire its message, and what is not finite
+    in it counts as 0. The paper has a fixed deviation, 200, which not every model feels alike.
 
     Args:
         scale: Length of the noise, relative to ``u``.
         add: Send ``u`` plus the noise, and not the noise alone.
-        via: ``codec``: compress the dense vector as the client would; ``wire``: the closest legal
-            message with the honest headers.
+        via: ``codec``: compress the noise as the client would; ``wire``: the closest legal message.
 
     References:
         Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",

@@ -36,8 +36,7 @@ def with_copies(ordered: Tensor, weights: Tensor, values: Tensor, m: int) -> Ten
 def far_out(ordered: Tensor, weights: Tensor, mean: Tensor, push: Tensor, m: int) -> Tensor:
     """Return the limit of `with_copies` of ``mean + gamma * push`` for gamma to infinity.
 
-    Far above, every rank counts the row that it counts without colluders; far below, the one ``m``
-    places down.
+    Far above, every rank counts the row that it counts without colluders; far below, ``m`` down.
 
     >>> column, weights = torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1.0, 0, 0])
     >>> up, down, none = torch.tensor([[1.0], [-1.0], [0.0]])

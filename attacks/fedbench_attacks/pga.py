@@ -22,8 +22,7 @@ class PGA(Attack):
     ``idle + tau * a / |a|``: ``a`` is what its clients' training by the negative gradient made of
     what they received, ``idle`` the update of a client that learned nothing, ``tau = scale`` times
     the mean norm of its clients' honest updates about ``idle``. Running statistics of batch norm
-    are trained honestly. A row that has diverged is the opposite of the honest update instead,
-    recorded. The paper rescales to the average norm of the benign updates that the adversary has.
+    are trained honestly. A row that has diverged is the opposite of the honest update, recorded.
 
     Args:
         scale: Length, relative to honest updates.
@@ -32,8 +31,7 @@ class PGA(Attack):
 
     References:
         Shejwalkar et al., "Back to the Drawing Board: A Critical Evaluation of Poisoning Attacks on
-        Production Federated Learning", IEEE S&P 2022, https://arxiv.org/abs/2108.10241, section on
-        model poisoning ("PGA").
+        Production Federated Learning", IEEE S&P 2022, https://arxiv.org/abs/2108.10241, "PGA".
     """
 
     choices: ClassVar[Choices] = {"scale": (0.5, 2.0, 10.0)}

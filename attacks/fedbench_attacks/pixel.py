@@ -24,8 +24,7 @@ class Pixel(Attack):
 
     References:
         Gu, Dolan-Gavitt and Garg, "BadNets: Identifying Vulnerabilities in the Machine Learning
-        Model Supply Chain", 2017, https://arxiv.org/abs/1708.06733, the pattern backdoor of the
-        section on MNIST.
+        Model Supply Chain", 2017, https://arxiv.org/abs/1708.06733, the pattern backdoor on MNIST.
     """
 
     size: int = 3
@@ -70,9 +69,8 @@ class DBA(Pixel):
     """Each colluder stamps one of ``pieces`` strips of `Pixel`'s square, which is the trigger.
 
     Strips are rows of the square from its top, ``size / pieces`` of them each, rounded. Number
-    ``part`` of the adversary's clients stamps strip ``part mod pieces`` in every round. The paper's
-    pieces are bars with gaps between them, and its colluders scale what they send; here the pieces
-    touch, and nothing is scaled.
+    ``part`` of the adversary's clients stamps strip ``part mod pieces`` in every round. Unlike the
+    paper's bars the pieces touch, and nothing is scaled.
 
     Args:
         pieces: Number of strips; no more than the square has rows.

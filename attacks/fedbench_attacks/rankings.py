@@ -59,9 +59,8 @@ class Shuffle(Attack):
 class Swap(Attack):
     """Every malicious client sends position ``(p + k_l) mod n_l`` for its edge at position p.
 
-    So the ``k_l`` edges that its own ranking of a layer keeps come last, the others first, and the
-    order within both stays. A client that sends only its top edges puts the absent ones first, by
-    edge index, before they are swapped.
+    So the ``k_l`` edges that its own ranking of a layer keeps come last, the others first. A client
+    that sends only its top edges puts the absent ones first, by index, before they are swapped.
 
     Args:
         kept: Share of each layer's edges that the server keeps; an attack is not told.

@@ -4,20 +4,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from fedbench.payload.scaled_signs import ScaledSigns
+from fedbench.payload.seeded_sparse import SeededSparse
 
 from fedbench.api import Attack, AttackView, Choices
 from fedbench.core.errors import require
-from fedbench.payload import (
-    FloatVectors,
-    HalfVectors,
-    Levels,
-    Payload,
-    RotatedLevels,
-    ScaledSigns,
-    SeededSparse,
-    SignBits,
-    SparseVectors,
-)
+from fedbench.payload import FloatVectors, HalfVectors, Levels, Payload, RotatedLevels
+from fedbench.payload.signs import SignBits
+from fedbench.payload.sparse import SparseVectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +21,7 @@ class ResidualRelease(Attack):
     Then it starts again. The sum goes through the codec as if nothing were left over from before,
     as error feedback sends what compression held back: one long message, opposite to what the
     client said so far. Only rounds in which the client is sampled count; an update that is not
-    finite is not added. It works without error feedback too; the record says whether there was a
-    residual to pose as.
+    finite is not added. It works without error feedback too, recorded.
 
     Args:
         wait: Number of honest messages before each release.

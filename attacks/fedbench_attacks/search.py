@@ -68,9 +68,9 @@ class Traced:
 def selecting(accepted: Callable[[float], bool], scale: Scale) -> Search:
     """Return the largest accepted gamma, from below, within a relative `GAP` of the supremum.
 
-    The accepted gammas need not be an interval. Trials go down from the bound along `line` to the
-    first that is accepted; between that and the trial before it the supremum is bisected. An island
-    of accepted gammas above it that is narrower than such a step (9 %) can be missed.
+    Trials go down from the bound along `line` to the first that is accepted; between that and the
+    trial before it the supremum is bisected. The accepted gammas need not be an interval, but an
+    island of them that is narrower than a step (9 %) can be missed.
 
     >>> search = selecting(lambda gamma: gamma <= 2.75, Scale(1.0, 8.0, 1e5))
     >>> 2.75 / 1.001 <= search.gamma <= 2.75, search.ended, 0 < search.gap <= 1e-3
@@ -79,17 +79,13 @@ def selecting(accepted: Callable[[float], bool], scale: Scale) -> Search:
     Search(gamma=8.0, kind='selecting', ended='bound')
     """
     trial = Traced(accepted)
-    high = scale.bound
-    if trial(high):
-        return Search(high, "selecting", "bound", trial.trace)
-    low = 0.0
-    for gamma in reversed(line(scale)[:-1]):
-        if trial(gamma):
-            low = gamma
-            break
-        high = gamma
-    if low == 0.0 and not trial(0.0):
+    if trial(scale.bound):
+        return Search(scale.bound, "selecting", "bound", trial.trace)
+    steps = reversed(list(pairwise([0.0, *line(scale)])))
+    step = next((step for step in steps if trial(step[0])), None)
+    if step is None:
         return Search(0.0, "selecting", "never", trial.trace)
+    low, high = step
     while high - low > GAP * low and high > SMALLEST * scale.near:
         middle = (low + high) / 2
         low, high = (middle, high) if trial(middle) else (low, middle)

@@ -136,9 +136,8 @@ class OptALIE(Searched):
 class OptIPM(Searched):
     """All colluders send ``(1 - gamma) * mean``, with the gamma of most damage ``|agg - mean|``.
 
-    So ``eps = gamma - 1`` in the letters of `IPM`: a gamma below 1 only shrinks the mean. Where
-    damage has no limit, ``bound`` is played. Masks and the probabilities behind them shrink towards
-    1/2.
+    So ``eps = gamma - 1`` in the letters of `IPM`: a gamma below 1 only shrinks the mean, of masks
+    towards 1/2. Where damage has no limit, ``bound`` is played.
 
     References:
         Allouah et al., "Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity",

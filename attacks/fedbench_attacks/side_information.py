@@ -5,20 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
+from fedbench.payload.seeded_sparse import SeededSparse
 from torch import Tensor
 from torch.linalg import vector_norm
 
 from fedbench.api import Attack, AttackView, Choices, Knowledge
 from fedbench.core.errors import require
-from fedbench.payload import (
-    Levels,
-    NoiseMasks,
-    Payload,
-    RotatedLevels,
-    ScaledSigns,
-    SeededSparse,
-    SparseVectors,
-)
+from fedbench.payload import Levels, NoiseMasks, Payload, RotatedLevels, ScaledSigns
+from fedbench.payload.sparse import SparseVectors
 from fedbench.protocols.eden import rotated
 
 from .crafted import Reader, honest_rows
@@ -91,9 +85,8 @@ class IndexConcentration(Attack):
 class SeedGrinding(Attack):
     """Try ``tries`` seeds, and send the message that is closest to the opposite of the own update.
 
-    With each seed of a rotation, noise or indices, a rotated update is encoded as an honest client
-    would, coordinates are as long as the honest message, and masked noise is the closest mask. The
-    own seed is the first try.
+    With a seed, a rotated update is encoded as an honest client would, coordinates are as long as
+    the honest message, and masked noise is the closest mask. The own seed is the first try.
 
     Args:
         tries: Number of seeds that are tried.
@@ -157,10 +150,9 @@ class NoiseMask(Reader):
 def best_seeds(
     view: AttackView, target: Tensor, tries: int, message: Callable[[Tensor, Any], Any]
 ) -> tuple[Any, list[float]]:
-    """Return the messages closest to ``target (m, k)``, and the mean distance after each try.
+    """Return the messages closest to ``target (m, k)``, row by row, and the mean after each try.
 
-    Each row keeps the seed whose message, ``message(target, own with that seed)``, has values at
-    the least distance from its target.
+    A try is ``message(target, own)`` with another seed in each of the ``own`` messages.
     """
     best: Any = view.own
     m = len(best)

@@ -14,9 +14,9 @@ from fedbench.core.order_statistics import sorted_rows
 from fedbench.core.tiling import tiles
 from fedbench.payload import FloatVectors, Payload
 
+from .crafted import Squares
 from .order_line import saturating, with_copies
 from .search import Scale, Search, best_of_grid, most_damaging, published, selecting
-from .squares import Squares
 
 
 class Trials:
@@ -24,8 +24,7 @@ class Trials:
 
     Closed forms where the rule has them: `Defense.select` and `Defense.order_weights` say all that
     a trial needs, and no message is made. Everything else asks the oracle, over whose ``eot`` draws
-    damage is averaged. Rows ``honest (b, k)`` of its own clients alone (``knows``) stand in for the
-    others', in turn.
+    damage is averaged. Rows ``honest (b, k)`` of its own clients stand in for the others', in turn.
     """
 
     def __init__(

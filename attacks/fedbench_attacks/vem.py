@@ -38,8 +38,7 @@ class VEM(Reader):
     satisfy that, for all i: m permutations add to i edges at most m times the i top positions, and
     at least m times the i bottom ones. It is recorded, hardly ever one edge above what is moved.
 
-    Only the paper's abstract was read. Bounds and proofs here are ours, and replace its relaxed
-    optimisation (Gumbel-Sinkhorn).
+    Only the paper's abstract was read: bounds and proofs here are ours.
 
     Args:
         kept: Share of each layer's edges that the server keeps; an attack is not told.

@@ -44,10 +44,9 @@ def effect(
 def detection(findings: Findings, aggregate: Tensor, malicious: Tensor) -> dict[str, Any]:
     """Compare what the defense reported with the truth ``(n,)`` bool.
 
-    Returns `true_positive_rate`, the share of the malicious rows that it left out,
-    `false_positive_rate`, that of the others (None where there are none, or where the defense
-    leaves nobody out by name), and `findings`, with `NOT_FINITE` if the ``aggregate (k,)`` holds
-    NaN or infinity.
+    Returns `findings`, with `NOT_FINITE` if the ``aggregate (k,)`` holds NaN or infinity, and if it
+    names whom it left out `true_positive_rate`, the share of the malicious rows that it did, and
+    `false_positive_rate`, that of the others (None without any).
     """
     notes = {name: hooks.legible(note) for name, note in findings.notes.items()}
     finite = torch.isfinite(aggregate)

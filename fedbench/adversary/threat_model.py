@@ -14,21 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.api import (
-    TIERS,
-    Attack,
-    AttackView,
-    Defense,
-    Knowledge,
-    Local,
-    Memory,
-    Oracle,
-    Protocol,
-    ServerView,
-    Shared,
-    Traits,
-    hooks,
-)
+from fedbench.api import Defense, Memory, Protocol, ServerView, Shared, Traits, hooks
+from fedbench.api.attack import TIERS, Attack, AttackView, Knowledge, Local, Oracle
 from fedbench.api.hooks import Note
 from fedbench.core.blame import Hook
 from fedbench.core.rng import Key, Secret

@@ -1,8 +1,7 @@
 """Plain values as bytes, which a process with foreign code may send, read without running code.
 
 A message is the length of its head (8 bytes), the head (JSON), and the bytes of its tensors.
-Reading it makes numbers, texts, containers, tensors and payloads of an expected form, and no other
-class.
+Reading it makes numbers, texts, containers, tensors, payloads of an expected form, and no others.
 """
 
 import dataclasses
@@ -26,11 +25,10 @@ class NotPlainError(ValueError):
 
 
 def write(value: object) -> bytes:
-    """Return the bytes of a value.
+    """Return the bytes of a value: None, a bool, number, text, bytes, container, tensor or payload.
 
     Raises:
-        NotPlainError: it is, or holds, something else than None, a bool, number, text or bytes, a
-            list, tuple, dict, tensor or payload.
+        NotPlainError: it is, or holds, something else.
     """
     blobs: list[bytes] = []
     tree = _tree(value, blobs)
@@ -70,11 +68,7 @@ def tensors_of(messages: Payload) -> dict[str, Tensor]:
 
 
 def read(data: bytes, form: Payload | None = None) -> Any:
-    """Return the value of these bytes.
-
-    Args:
-        data: Bytes that `write` made, or any others.
-        form: Payload whose class, fields and public form another must have; None: no payload.
+    """Return the value of these bytes, whose payloads must have the class and form of ``form``.
 
     Raises:
         NotPlainError: the bytes hold no value, or a payload of another form.

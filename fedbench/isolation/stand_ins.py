@@ -15,17 +15,8 @@ import torch
 from torch import Tensor
 
 from fedbench import payload as payloads
-from fedbench.api import (
-    Attack,
-    AttackView,
-    Defense,
-    Grad,
-    Gradient,
-    Knowledge,
-    Local,
-    ServerView,
-    Traits,
-)
+from fedbench.api import Attack, AttackView, Grad, Gradient, Knowledge, Local
+from fedbench.api.defense import Defense, ServerView, Traits
 from fedbench.core import registry
 from fedbench.core.blame import error_line
 from fedbench.core.errors import FedbenchError, PluginError

@@ -1,5 +1,6 @@
-"""Contract tests of payloads, attacks and protocols."""
+"""Contract tests of payloads, attacks, protocols and privacy mechanisms."""
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +13,19 @@ from torch.utils._pytree import tree_leaves
 
 from fedbench import payload as alphabets
 from fedbench.adversary import threat_model
-from fedbench.api import Attack, Defense, Gradient, Local, Protocol, ServerView, Shared, hooks
+from fedbench.api import (
+    Attack,
+    Defense,
+    DpEvent,
+    Gradient,
+    Local,
+    Mechanism,
+    Protocol,
+    Release,
+    ServerView,
+    Shared,
+    hooks,
+)
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Client, Loop, Schedule
@@ -314,3 +327,78 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     for tree in [model] if isinstance(model, dict) else model:
         assert bool(torch.isfinite(NETWORK.logits(tree, clients[0].x)).all())
     assert hooks.ask(protocol, "model_bits", int, shared, state) > 0
+
+
+RELEASE = Release(d=102, size=40, batch_size=8, steps=10, clients=500, per_round=200)
+
+
+def check_mechanism(mechanism: Mechanism, protocol: Protocol[Any]) -> None:
+    """Play a mechanism through one round of a protocol that it fits.
+
+    A client's protection depends on its update and key alone, not on the others nor their order;
+    the same keys give the same numbers; it writes into nothing that it was handed; an update that
+    is not finite becomes a message that is; messages stay legal and of the same form; its event is
+    data, equal for equal rounds.
+    """
+    shared = Shared(NETWORK, 3, torch.device("cpu"))
+    event = hooks.ask(mechanism, "event", (DpEvent, type(None)), RELEASE)
+    assert hash(event) == hash(mechanism.event(RELEASE)), "an event is hashed by value"
+    clients = example_clients(protocol, shared)
+    schedule = Schedule(epochs=1, batch_size=4, coins=mechanism.batches == "poisson")
+    wrapped = [replace(client, wrap_grad=mechanism.wrap_grad) for client in clients]
+    with hooks.Hook(protocol, "local_update"):
+        updates, memory = Loop(protocol, shared, schedule).train(wrapped)
+    assert bool(torch.isfinite(updates).all())
+
+    broadcast = protocol.broadcast(shared, protocol.init(shared), range(len(clients)), Key(7))
+    reference = protocol.idle(shared, broadcast).expand(len(updates), -1)
+    keys = [client.key.fold("privacy") for client in clients]
+    protected = _updates(mechanism, updates, reference, keys)
+    broken = updates.clone()
+    broken[0, 0] = torch.nan
+    if type(mechanism).on_updates is not Mechanism.on_updates:
+        heard, _ = protocol.message(
+            shared, _updates(mechanism, broken, reference, keys), [c.key for c in clients], memory
+        )
+        assert bool(heard.passes("finite").all()), "an update that is not finite comes through"
+
+    payload, _ = protocol.message(shared, protected, [c.key for c in clients], memory)
+    sent = hooks.on_payload(mechanism, payload, keys)
+    sent.check()
+    assert same(sent, mechanism.on_payload(payload, keys)), "not a function of its keys"
+    _aggregate(mechanism, sent)
+
+
+def _updates(
+    mechanism: Mechanism, updates: Tensor, reference: Tensor, keys: Sequence[Key]
+) -> Tensor:
+    """Return `on_updates`, called three ways that must agree."""
+    before = updates.clone()
+    out, _ = hooks.on_updates(mechanism, updates, reference, keys, mechanism.init())
+    assert torch.equal(updates.nan_to_num(), before.nan_to_num()), "input was written into"
+    again, _ = mechanism.on_updates(updates, reference, keys, mechanism.init())
+    torch.testing.assert_close(again, out, equal_nan=True, msg="not a function of its keys")
+    order = [2, 0, 3, 1]
+    turned, _ = mechanism.on_updates(
+        updates[order], reference[order], [keys[i] for i in order], mechanism.init()
+    )
+    torch.testing.assert_close(
+        turned, out[order], equal_nan=True, msg="a client's noise depends on other clients"
+    )
+    return out
+
+
+def _aggregate(mechanism: Mechanism, received: Payload) -> None:
+    n = len(received)
+    view = ServerView(torch.ones(n, dtype=torch.float64), received.take([0]), 0, Key(1), n)
+    mean = received.values().double().mean(dim=0)
+    before = mean.clone()
+    state = mechanism.init()
+    out, _ = hooks.on_aggregate(mechanism, mean, received, view, Key(2), copy.deepcopy(state))
+    assert bool(torch.isfinite(out).all())
+    assert torch.equal(mean, before), "the aggregate was written into"
+    again, _ = mechanism.on_aggregate(mean, received, view, Key(2), copy.deepcopy(state))
+    assert torch.equal(again, out), "not a function of its key"
+    if mechanism.central:
+        other, _ = mechanism.on_aggregate(mean, received, view, Key(3), copy.deepcopy(state))
+        assert not torch.equal(other, out), "central noise must be fresh in every round"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
+import moody
 import pytest
 import torch
 
@@ -75,17 +76,11 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """
 
     def package(source: str, plugins: dict[str, str]) -> dict[str, str]:
-        site = tmp_path / "site"
-        info = site / "outsider-1.0.dist-info"
-        info.mkdir(parents=True)
-        (site / "outsider.py").write_text(source)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outsider\nVersion: 1.0\n")
-        lines: dict[str, list[str]] = {"attacks": [], "defenses": []}
+        points: dict[str, list[str]] = {"attacks": [], "defenses": []}
         for name, found in plugins.items():
             kind = "defenses" if name.startswith("rule") else "attacks"
-            lines[kind].append(f"{name} = outsider:{found}")
-        groups = [f"[fedbench.{kind}]\n" + "\n".join(those) for kind, those in lines.items()]
-        (info / "entry_points.txt").write_text("\n".join(groups) + "\n")
+            points[kind].append(f"{name} = outsider:{found}")
+        site = moody.package(tmp_path / "site", "outsider", points, outsider=source)
         monkeypatch.syspath_prepend(site)
         monkeypatch.delitem(sys.modules, "outsider", raising=False)
         monkeypatch.setattr(registry, "_points", registry._points.__wrapped__)  # as if new

@@ -1,4 +1,4 @@
-"""Sweeps that are played in processes of their own, and an attack of another package that fails."""
+"""Packages of other people, as installed: an attack that fails, and sweeps with it."""
 
 import os
 from pathlib import Path
@@ -61,14 +61,22 @@ class Moody(Attack):
 '''
 
 
+def package(site: Path, name: str, points: dict[str, list[str]], **modules: str) -> Path:
+    """The folder, with a package in it: its entry points by kind, and the code of its modules."""
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    groups = [f"[fedbench.{kind}]\n" + "\n".join(lines) for kind, lines in points.items()]
+    (info / "entry_points.txt").write_text("\n".join(groups) + "\n")
+    for module, code in modules.items():
+        (site / f"{module}.py").write_text(code)
+    return site
+
+
 def installed(folder: Path, code: str = MOODY) -> Path:
     """The folder, with a package in it that has the attack `moody`."""
-    info = folder / "moody-1.0.dist-info"
-    info.mkdir(parents=True)
-    (folder / "moody_package.py").write_text(code)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moody\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[fedbench.attacks]\nmoody = moody_package:Moody\n")
-    return folder
+    points = {"attacks": ["moody = moody_package:Moody"]}
+    return package(folder, "moody", points, moody_package=code)
 
 
 def first(folder: Path) -> str:

@@ -77,15 +77,6 @@ def test_the_malicious_share_is_rounded_to_the_nearest_whole_number_of_clients()
         assert int(malicious_clients(clients, fraction, Key(0)).sum()) == expected
 
 
-@pytest.mark.slow
-def test_a_window_that_never_opens_is_a_clean_run() -> None:
-    shut = fedbench.play(
-        SMALL.model_copy(update={"attack": "sign-flip", "attack_from": 6}), device="cpu"
-    )
-    clean = fedbench.play(SMALL, device="cpu")
-    assert [r.accuracy for r in shut.rounds] == [r.accuracy for r in clean.rounds]
-
-
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [

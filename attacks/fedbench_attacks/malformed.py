@@ -5,11 +5,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from fedbench.payload.top_rankings import TopRankings
 
 from fedbench.api import Attack, AttackView, Choices
 from fedbench.core.rng import Key
-from fedbench.payload import GatedVectors, HalfVectors, Payload, Rankings, Residues, SignBits
+from fedbench.payload import (
+    GatedVectors,
+    HalfVectors,
+    Payload,
+    Rankings,
+    Residues,
+    SignBits,
+    SparseVectors,
+)
+from fedbench.payload.floats import HalfVectors
+from fedbench.payload.rankings import Rankings, TopRankings
 from fedbench.payload.sparse import SparseVectors
 
 Kind = Literal[

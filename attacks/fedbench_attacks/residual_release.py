@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from fedbench.payload.scaled_signs import ScaledSigns
-from fedbench.payload.seeded_sparse import SeededSparse
 
 from fedbench.api import Attack, AttackView, Choices
 from fedbench.core.errors import require
 from fedbench.payload import FloatVectors, HalfVectors, Levels, Payload, RotatedLevels
-from fedbench.payload.signs import SignBits
-from fedbench.payload.sparse import SparseVectors
+from fedbench.payload.floats import FloatVectors, HalfVectors
+from fedbench.payload.signs import ScaledSigns, SignBits
+from fedbench.payload.sparse import SeededSparse, SparseVectors
 
 
 @dataclass(frozen=True, kw_only=True)

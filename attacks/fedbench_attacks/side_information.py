@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from fedbench.payload.seeded_sparse import SeededSparse
 from torch import Tensor
 from torch.linalg import vector_norm
 
 from fedbench.api import Attack, AttackView, Choices, Knowledge
 from fedbench.core.errors import require
 from fedbench.payload import Levels, NoiseMasks, Payload, RotatedLevels, ScaledSigns
-from fedbench.payload.sparse import SparseVectors
+from fedbench.payload.sparse import SeededSparse, SparseVectors
 from fedbench.protocols.eden import rotated
 
 from .crafted import Reader, honest_rows

@@ -8,18 +8,9 @@ import torch
 
 from fedbench.api import Attack, AttackView, Choices
 from fedbench.core.rng import Key
-from fedbench.payload import (
-    GatedVectors,
-    HalfVectors,
-    Payload,
-    Rankings,
-    Residues,
-    SignBits,
-    SparseVectors,
-)
+from fedbench.payload import GatedVectors, Payload, Residues, SignBits, SparseVectors
 from fedbench.payload.floats import HalfVectors
 from fedbench.payload.rankings import Rankings, TopRankings
-from fedbench.payload.sparse import SparseVectors
 
 Kind = Literal[
     "truncate",

@@ -1,7 +1,9 @@
 """Entries: their numbers, the rules that records must keep, files that nobody trusts, ranks."""
 
+import csv
 import gzip
 import hashlib
+import io
 import json
 import os
 import re
@@ -14,9 +16,12 @@ from typing import Any
 
 import pytest
 import tomli_w
+from pydantic import ValidationError
+from rich.console import Console
 from sample_records import sample_record, sample_round
 
 from fedbench.cli import main
+from fedbench.cli.leaderboard_table import RankingTable, as_csv
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.compatibility import resolve
@@ -30,12 +35,13 @@ from fedbench.leaderboard.check import check, reproduced
 from fedbench.leaderboard.entry import (
     Entry,
     Interval,
+    Price,
     Repeated,
     Reproduction,
     Statement,
     status,
 )
-from fedbench.leaderboard.entry_rules import NOTICES, RULES, SOUND, judge, one_system, outdated
+from fedbench.leaderboard.entry_rules import NOTICES, RULES, SOUND, errors, judge, outdated
 from fedbench.leaderboard.rank import ranking, total
 from fedbench.leaderboard.reproduce import Comparison, appended, claim, order, reproduction
 from fedbench.leaderboard.rules import PUBLISHED, Rules, losses, numbered, versions
@@ -108,11 +114,14 @@ def played(
 
 
 def changed(record: Record, **fields: Any) -> Record:
-    """The record with other content, under a new seal; ``a__b`` is field b of part a."""
+    """The record with other content, under a new seal; ``a__b`` is field b of part a.
+
+    A value may be a function of the record.
+    """
     content = record.model_dump()
     for name, value in fields.items():
         part, _, field = name.rpartition("__")
-        (content[part] if part else content)[field] = value
+        (content[part] if part else content)[field] = value(record) if callable(value) else value
     return Record.model_validate(content).sealed()
 
 
@@ -204,17 +213,15 @@ def test_a_curve_has_the_looks_that_all_seeds_had() -> None:
     assert [p.accuracy.mean for p in found] == pytest.approx([0.35, 0.7])
 
 
+def spent(epsilon: float | None) -> Privacy:
+    """What a record says of its privacy."""
+    promise: dict[str, Any] = {"delta": 1e-5, "unit": "client", "sees": "messages"}
+    promise |= {"adjacency": "replace-one", "sampler": "everybody", "winner": "basic"}
+    return Privacy(epsilon=epsilon, **promise)
+
+
 def priced(epsilon: float | None, **fields: Any) -> Record:
-    said = Privacy(
-        epsilon=epsilon,
-        delta=1e-5,
-        unit="client",
-        sees="messages",
-        adjacency="replace-one",
-        sampler="everybody",
-        winner="basic",
-    )
-    return changed(played(**fields), privacy=said.model_dump(), result__epsilon=epsilon)
+    return changed(played(**fields), privacy=spent(epsilon).model_dump(), result__epsilon=epsilon)
 
 
 def test_a_price_is_that_of_the_run_that_gave_away_most() -> None:
@@ -234,7 +241,7 @@ def test_the_id_is_of_everything_but_itself_status_and_reproductions() -> None:
         del content[name]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))  # anyone can do that
     assert hashlib.sha256(text.encode()).hexdigest()[:12] == one.id == one.content_id()
-    assert appended(one, said_again(one.score.attack, True)).content_id() == one.id
+    assert appended(one, again(True, 0, attack=one.score.attack)).content_id() == one.id
     assert one.model_copy(update={"note": "n"}).content_id() != one.id
 
 
@@ -264,155 +271,107 @@ def test_records_that_keep_the_rules_raise_no_finding() -> None:
     assert broken(case(runs(clients=20), division="open", track="digits")) == set()
 
 
-def every(change: Callable[[Record], Record]) -> list[Record]:
-    return [change(record) for record in runs()]
+def every(**fields: Any) -> list[Record]:
+    return [changed(record, **fields) for record in runs()]
 
 
-def first(change: Callable[[Record], Record]) -> list[Record]:
-    return [change(runs()[0]), *runs()[1:]]
+def first(**fields: Any) -> list[Record]:
+    return [changed(runs()[0], **fields), *runs()[1:]]
 
 
-WRONG: dict[str, tuple[str, Callable[[], Case]]] = {
-    "a seed less everywhere": (
-        "seeds",
-        lambda: case(r for r in runs() if r.scenario.seed != 1),
-    ),
-    "seeds that the track does not name": (
-        "seeds",
-        lambda: case(played(a, s, 0.7) for a in ("none", "sign-flip") for s in (0, 1, 3)),
-    ),
-    "one deal of the data for all seeds": ("seeds", lambda: case(runs(data_seed=7))),
-    "a run that is missing": ("paired", lambda: case(runs()[:-1])),
-    "a run twice": ("paired", lambda: case([*runs(), changed(runs()[0], id="f" * 16)])),
-    "a mandatory attack that is missing": ("ensemble", lambda: case(runs()[:3])),
-    "two clean runs": (
-        "ensemble",
-        lambda: case([*runs(), *(_of(r, attack="none:") for r in runs()[:3])]),
-    ),
-    "no clean run": ("ensemble", lambda: case(runs()[3:])),
-    "an alphabet without attacks": ("ensemble", lambda: case(runs(), "Rankings")),
-    "other code": (
-        "code",
-        lambda: case(first(lambda r: changed(r, environment__fedbench="0.0.1+beef"))),
-    ),
-    "another device": (
-        "device",
-        lambda: case(first(lambda r: changed(r, environment__device="GPU"))),
-    ),
-    "other data": ("data", lambda: case(every(lambda r: changed(r, data_digest="e" * 64)))),
-    "a track that is not there": ("track", lambda: case(runs(), track="huge")),
-    "the open division of another data set": (
-        "track",
-        lambda: case(runs(), division="open", track="mnist"),
-    ),
-    "an attack by nobody": (
-        "attacked",
-        lambda: case(
-            r if r.scenario.attack == "none" else changed(r, rounds=_without_malicious(r))
-            for r in runs()
-        ),
-    ),
-    "an attack that never acts": (
-        "attacked",
-        lambda: case(runs(attack_from=2), division="open", track="digits"),
-    ),
-    "another defense in one run": (
-        "one system",
-        lambda: case([played(accuracy=0.7, defense="median"), *runs()[1:]]),
-    ),
-    "another track's run among them": (
-        "one system",
-        lambda: case([played(accuracy=0.7, rounds=3), *runs()[1:]]),
-    ),
-    "another network in one run": (
-        "one system",
-        lambda: case(first(lambda r: changed(r, vote=False))),
-    ),
-    "a price for one run only": (
-        "one system",
-        lambda: case([priced(1.0, accuracy=0.7), *runs()[1:]]),
-    ),
-    "other rounds than the track's": ("fixed: rounds", lambda: case(runs(rounds=3))),
-    "another partition": ("fixed: partition", lambda: case(runs(partition="iid"))),
-    "what the track does not name": ("fixed: epochs", lambda: case(runs(epochs=1))),
-    "more for the defense to know": ("fixed: declared", lambda: case(runs(declared=0.4))),
-    "a broken baseline": (
-        "envelope",
-        lambda: case(played(a, s, 0.49) for a in ("none", "sign-flip") for s in range(3)),
-    ),
-    "too good to be true": (
-        "envelope",
-        lambda: case(played(a, s, 0.96) for a in ("none", "sign-flip") for s in range(3)),
-    ),
-    "results that do not follow from the rounds": (
-        "record",
-        lambda: case(first(lambda r: changed(r, result__accuracy=0.9))),
-    ),
-    "fewer bits than were sent": (
-        "record",
-        lambda: case(first(lambda r: changed(r, result__uplink_bits_per_parameter=0.5))),
-    ),
-    "a price that no round paid": (
-        "record",
-        lambda: case(first(lambda r: changed(r, result__epsilon=0.5))),
-    ),
-    "rounds that were cut off": (
-        "record",
-        lambda: case(first(lambda r: changed(r, rounds=r.model_dump()["rounds"][:1]))),
-    ),
-    "rounds without end": ("record", lambda: case(_of(r, rounds=10**15) for r in runs())),
-    "looks that were left out": (
-        "record",
-        lambda: case(first(lambda r: changed(r, rounds=_without_first_look(r)))),
-    ),
-    "a number that breaks arithmetic": (
-        "record",
-        lambda: case(every(lambda r: changed(r, parameters=10**400))),
-    ),
-    "no parameters": ("record", lambda: case(every(lambda r: changed(r, parameters=0)))),
-    "a flag that moves the cursor": (
-        "record",
-        lambda: case(first(lambda r: changed(r, flags=["\x1b[2J"]))),
-    ),
-    "an id that does not follow from the scenario": (
-        "id",
-        lambda: case(every(lambda r: changed(r, environment__fedbench=code_version()))),
-    ),
-    "one id for two runs": (
-        "id",
-        lambda: case(changed(r, id="0" * 16) for r in runs()),
-    ),
-    "a protocol that cannot name a file": (
-        "name",
-        lambda: case(_of(r, protocol="../signs:x=1") for r in runs()),
-    ),
-}  # fmt: skip
+def instead(**fields: Any) -> list[Record]:
+    """Another run in the place of the first one."""
+    return [played(accuracy=0.7, **fields), *runs()[1:]]
 
 
-def _without_malicious(record: Record) -> list[dict[str, Any]]:
-    return [asdict(r) | {"malicious": 0, "benign_uplink_bits": 5 * D} for r in record.rounds]
+def flat(accuracy: float, seeds: Iterable[int] = range(3)) -> list[Record]:
+    """Every run with the same accuracy."""
+    return [played(attack, seed, accuracy) for attack in ("none", "sign-flip") for seed in seeds]
 
 
-def _without_first_look(record: Record) -> list[dict[str, Any]]:
+def idle(record: Record) -> list[dict[str, Any]]:
+    """Its rounds, without a malicious client where there is an attack."""
+    nobody = {"malicious": 0, "benign_uplink_bits": 5 * D}
+    attacked = record.scenario.attack != "none"
+    return [asdict(r) | (nobody if attacked else {}) for r in record.rounds]
+
+
+def unseen(record: Record) -> list[dict[str, Any]]:
+    """Its rounds, without the first look at the test data."""
     one, two = map(asdict, record.rounds)
     return [one | {"accuracy": None}, two]
 
 
-def _of(record: Record, **fields: Any) -> Record:
+def of(record: Record, **fields: Any) -> Record:
     """The record as if of another scenario, which need not exist."""
     scenario = record.scenario.model_copy(update=fields)
     name = hashlib.sha256(scenario.model_dump_json().encode()).hexdigest()[:16]
     return record.model_copy(update={"scenario": scenario, "id": name}).sealed()
 
 
+OPEN = {"division": "open", "track": "digits"}
+# By what is wrong: the rule that is broken, the records, and how they are judged.
+WRONG: dict[str, tuple[Any, ...]] = {
+    "a seed less everywhere": ("seeds", lambda: [r for r in runs() if r.scenario.seed != 1]),
+    "seeds that the track does not name": ("seeds", lambda: flat(0.7, (0, 1, 3))),
+    "one deal of the data for all seeds": ("seeds", lambda: runs(data_seed=7)),
+    "a run that is missing": ("paired", lambda: runs()[:-1]),
+    "a run twice": ("paired", lambda: [*runs(), changed(runs()[0], id="f" * 16)]),
+    "a mandatory attack that is missing": ("ensemble", lambda: runs()[:3]),
+    "two clean runs": ("ensemble", lambda: runs() + [of(r, attack="none:") for r in runs()[:3]]),
+    "no clean run": ("ensemble", lambda: runs()[3:]),
+    "an alphabet without attacks": ("ensemble", runs, {"alphabet": "Rankings"}),
+    "other code": ("code", lambda: first(environment__fedbench="0.0.1+beef")),
+    "another device": ("device", lambda: first(environment__device="GPU")),
+    "other data": ("data", lambda: every(data_digest="e" * 64)),
+    "a track that is not there": ("track", runs, {"track": "huge"}),
+    "the open division of another data set": ("track", runs, OPEN | {"track": "mnist"}),
+    "an attack by nobody": ("attacked", lambda: every(rounds=idle)),
+    "an attack that never acts": ("attacked", lambda: runs(attack_from=2), OPEN),
+    "another defense in one run": ("one system", lambda: instead(defense="median")),
+    "another track's run among them": ("one system", lambda: instead(rounds=3)),
+    "another network in one run": ("one system", lambda: first(vote=False)),
+    "a price for one run only": ("one system", lambda: [priced(1.0, accuracy=0.7), *runs()[1:]]),
+    "a server that is told the truth": (
+        "one system",
+        lambda: every(scenario__defense="oracle+median"),
+    ),
+    "other rounds than the track's": ("fixed: rounds", lambda: runs(rounds=3)),
+    "another partition": ("fixed: partition", lambda: runs(partition="iid")),
+    "what the track does not name": ("fixed: epochs", lambda: runs(epochs=1)),
+    "more for the defense to know": ("fixed: declared", lambda: runs(declared=0.4)),
+    "a broken baseline": ("envelope", lambda: flat(0.49)),
+    "too good to be true": ("envelope", lambda: flat(0.96)),
+    "results that do not follow from the rounds": ("record", lambda: first(result__accuracy=0.9)),
+    "fewer bits than were sent": ("record", lambda: first(result__uplink_bits_per_parameter=0.5)),
+    "a price that no round paid": ("record", lambda: first(result__epsilon=0.5)),
+    "rounds that were cut off": ("record", lambda: first(rounds=lambda r: [asdict(r.rounds[0])])),
+    "rounds without end": ("record", lambda: [of(r, rounds=10**15) for r in runs()]),
+    "looks that were left out": ("record", lambda: first(rounds=unseen)),
+    "a number that breaks arithmetic": ("record", lambda: every(parameters=10**400)),
+    "no parameters": ("record", lambda: every(parameters=0)),
+    "a flag that moves the cursor": ("record", lambda: first(flags=["\x1b[2J"])),
+    "an id that does not follow from the scenario": (
+        "id",
+        lambda: every(environment__fedbench=code_version()),
+    ),
+    "one id for two runs": ("id", lambda: every(id="0" * 16)),
+    "a protocol that cannot name a file": (
+        "name",
+        lambda: [of(r, protocol="../signs:x=1") for r in runs()],
+    ),
+}
+
+
 @pytest.mark.parametrize("what", WRONG)
 def test_a_broken_rule_is_named_and_no_other(what: str) -> None:
-    rule, judged = WRONG[what]
-    assert broken(judged()) == {rule}
+    rule, records, *fields = WRONG[what]
+    judged = case(records(), **(fields[0] if fields else {}))
+    assert broken(judged) == {rule}
 
 
 def test_every_rule_that_refuses_is_tried_here() -> None:
-    tried = {rule for rule, _ in WRONG.values()}
+    tried = {rule for rule, *_ in WRONG.values()}
     assert {name for name in SOUND | RULES if not name.startswith("fixed")} == {
         name for name in tried if not name.startswith("fixed")
     }
@@ -428,28 +387,22 @@ SEARCHED_EARLY = (
     "dyn-opt:knows=all,via=codec,bound=100000.0,eot=1,direction=std,search=exact,start=10.0"
 )
 
-DOUBTED: dict[str, Callable[[], Case]] = {
-    "doubts": lambda: case(first(lambda r: changed(r, flags=["near chance"]))),
-    "harmless": lambda: case(played(a, s, 0.8) for a in ("none", "sign-flip") for s in range(3)),
-    "easy": lambda: case(
-        [played("none", s, 0.96) for s in range(3)]
-        + [played("sign-flip", s, 0.5) for s in range(3)],
-        division="open",
-        track="digits",
-    ),
-    "participation": lambda: case(runs(clients=5), division="open", track="digits"),
-    "outdated": lambda: case([*runs(), *(_of(r, attack=SEARCHED_EARLY) for r in runs()[3:])]),
-    "unpriced": lambda: case(
-        priced(None, attack=r.scenario.attack, seed=r.scenario.seed, accuracy=r.result.accuracy)
-        for r in runs()
-    ),
+DOUBTED: dict[str, tuple[Any, ...]] = {
+    "doubts": (lambda: first(flags=["near chance"]),),
+    "harmless": (lambda: flat(0.8),),
+    "easy": (lambda: flat(0.96)[:3] + flat(0.5)[3:], OPEN),
+    "participation": (lambda: runs(clients=5), OPEN),
+    "outdated": (lambda: runs() + [of(r, attack=SEARCHED_EARLY) for r in runs()[3:]],),
+    "unpriced": (lambda: every(privacy=spent(None).model_dump()),),
 }
 
 
 @pytest.mark.parametrize("rule", DOUBTED)
 def test_a_doubt_stands_beside_an_entry_and_keeps_none_out(rule: str) -> None:
-    assert broken(DOUBTED[rule](), "warning") == {rule}
-    assert broken(DOUBTED[rule]()) == set()
+    records, *fields = DOUBTED[rule]
+    judged = case(records(), **(fields[0] if fields else {}))
+    assert broken(judged, "warning") == {rule}
+    assert broken(judged) == set()
 
 
 def test_an_entry_is_outdated_by_what_it_met_and_not_by_the_version_that_played_it() -> None:
@@ -470,7 +423,7 @@ def test_every_doubt_is_tried_here() -> None:
 def test_a_default_that_is_written_out_is_the_same_attack_and_the_same_data() -> None:
     short = Scenario.of(**TRACK, protocol="signsgd", attack="sign-flip")
     records = runs()
-    typed = [_of(r, attack="sign-flip") for r in records[3:]]
+    typed = [of(r, attack="sign-flip") for r in records[3:]]
     assert short.attack != records[3].scenario.attack
     assert broken(case([*records[:3], *typed])) == set()
 
@@ -515,6 +468,26 @@ def test_a_version_may_add_attacks_alphabets_tracks_and_seeds() -> None:
     more = TRACK_1 | {"name": "more"}
     later = grown(ensemble=ensemble | {"Rankings": ["none"]}, track=[TRACK_1, more], seeds=4)
     assert list(losses(RULES_OF, later)) == []
+
+
+LOOSE: tuple[tuple[str, Any], ...] = (
+    ("version", 0),
+    ("seeds", 1),
+    ("confidence", 0.0),
+    ("confidence", 1.0),
+    ("tolerance", {"accuracy": -0.1, "bits": 0.01, "epsilon": 1e-6}),
+    ("tolerance", {"accuracy": 0.02, "bits": -0.1, "epsilon": 1e-6}),
+    ("tolerance", {"accuracy": 0.02, "bits": 0.01, "epsilon": -0.1}),
+    ("track", [TRACK_1 | {"clean": {"low": 0.5, "high": 0.5}}]),
+    ("track", [TRACK_1 | {"clean": {"low": -0.1, "high": 0.5}}]),
+    ("track", [TRACK_1 | {"clean": {"low": 0.5, "high": 1.1}}]),
+)
+
+
+@pytest.mark.parametrize(("field", "value"), LOOSE)
+def test_rules_that_mean_nothing_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(ValidationError):
+        Rules.model_validate(RULES_1 | {field: value})
 
 
 # A board
@@ -612,86 +585,88 @@ def fake(content: dict[str, Any]) -> None:
     content["cells"][1]["curve"][0]["accuracy"]["mean"] += 1e-12
 
 
+def clean_last(content: dict[str, Any]) -> None:
+    content["cells"].append(content["cells"].pop(0))
+
+
+def clean_scored(content: dict[str, Any]) -> None:
+    content["score"]["attack"] = content["cells"][0]["attack"]
+
+
+def cell_of(number: int, **fields: Any) -> Callable[[Path], Any]:
+    return lambda path: edit(path, lambda content: content["cells"][number].update(fields))
+
+
+def said(reseal: bool = False, **fields: Any) -> Callable[[Path], Any]:
+    """Say something else in an entry; ``a__b`` is field b of part a."""
+
+    def change(content: dict[str, Any]) -> None:
+        for name, value in fields.items():
+            part, _, field = name.rpartition("__")
+            (content[part] if part else content)[field] = value
+
+    return lambda path: edit(path, change, reseal)
+
+
+def worst(**ends: Any) -> Callable[[Path], Any]:
+    return lambda path: edit(path, lambda content: content["score"]["worst"].update(ends))
+
+
+BACK = b'"accuracy":0.7', b'"accuracy":0.9'
+# By what was done: the rules that are found broken.
 TAMPERED: dict[str, tuple[set[str], Callable[[Path], Any]]] = {
     "an entry that was cut off": ({"schema"}, lambda p: cut(p, 500)),
     "an empty entry": ({"schema"}, lambda p: cut(p, 0)),
     "an entry that is not text": ({"schema"}, lambda p: p.write_bytes(b"\xff\xfe\0")),
-    "a number that is a string": (
-        {"schema"},
-        lambda p: edit(p, lambda c: c["score"]["worst"].update(mean="0.6")),
-    ),
-    "a number that is a truth value": (
-        {"schema"},
-        lambda p: edit(p, lambda c: c.update(tried=True)),
-    ),
-    "a number of the scenario that is a string": (
-        {"schema"},
-        lambda p: edit(p, lambda c: c["scenario"].update(clients="10")),
-    ),
-    "a scenario that cannot be": (
-        {"schema"},
-        lambda p: edit(p, lambda c: c["scenario"].update(clients=0)),
-    ),
-    "a number that is none": (
-        {"schema"},
-        lambda p: edit(p, lambda c: c["score"]["worst"].update(mean=float("nan"))),
-    ),
-    "a number without end": (
-        {"schema"},
-        lambda p: edit(p, lambda c: c["score"]["worst"].update(high=float("inf"))),
-    ),
+    "a number that is a string": ({"schema"}, worst(mean="0.6")),
+    "a number that is a truth value": ({"schema"}, said(tried=True)),
+    "a number of the scenario that is a string": ({"schema"}, said(scenario__clients="10")),
+    "a scenario that cannot be": ({"schema"}, said(scenario__clients=0)),
+    "a number that is none": ({"schema"}, worst(mean=float("nan"))),
+    "a number without end": ({"schema"}, worst(high=float("inf"))),
     "a field that is said twice": (
         {"schema"},
         lambda p: p.write_text(p.read_text().replace('"tried": 3', '"tried": 3, "tried": 3')),
     ),
+    "a cell without a look": ({"schema"}, cell_of(0, curve=[])),
+    "no clean cell": ({"schema"}, cell_of(0, impact={"mean": 0.2, "low": 0.2, "high": 0.2})),
+    "two clean cells": ({"schema"}, cell_of(1, impact=None)),
+    "nothing but the clean cell": ({"schema"}, lambda p: edit(p, lambda c: c["cells"].pop())),
+    "a clean cell behind another": ({"schema"}, lambda p: edit(p, clean_last)),
+    "a score of the clean cell": ({"schema"}, lambda p: edit(p, clean_scored)),
     "a field that is left out": ({"schema"}, lambda p: edit(p, lambda c: c.pop("link") and None)),
-    "a field that nobody knows": ({"schema"}, lambda p: edit(p, lambda c: c.update(sponsor="me"))),
+    "a field that nobody knows": ({"schema"}, said(sponsor="me")),
     "an abyss": ({"schema"}, lambda p: p.write_bytes(b"[" * 200_000)),
     "a huge entry": ({"schema"}, lambda p: p.write_bytes(p.read_bytes() + b" " * (1 << 20))),
-    "a name with an escape sequence": (
-        {"schema"},
-        lambda p: edit(p, lambda c: c.update(name="\x1b[2J")),
-    ),
-    "a name that reads backwards": (
-        {"schema"},
-        lambda p: edit(p, lambda c: c.update(name="a\u202eb")),
-    ),
-    "a link that runs a script": (
-        {"schema"},
-        lambda p: edit(p, lambda c: c.update(link="javascript:alert(1)")),
-    ),
-    "a track that leads out of the board": (
-        {"schema"},
-        lambda p: edit(p, lambda c: c.update(track="../../etc")),
-    ),
+    "a name with an escape sequence": ({"schema"}, said(name="\x1b[2J")),
+    "a name that reads backwards": ({"schema"}, said(name="a\u202eb")),
+    "a link that runs a script": ({"schema"}, said(link="javascript:alert(1)")),
+    "a track that leads out of the board": ({"schema"}, said(track="../../etc")),
     "a protocol that leads out of the board": (
         {"path", "digest", "installed"},
-        lambda p: edit(p, lambda c: c.update(protocol="../../x:y")),
+        said(protocol="../../x:y"),
     ),
-    "an edited number": ({"digest"}, lambda p: edit(p, better)),
+    "an edited number": ({"digest"}, worst(mean=0.99)),
     "an edited number, sealed again": ({"numbers"}, lambda p: edit(p, better, reseal=True)),
     "an edited digit of a curve, sealed again": (
         {"numbers"},
         lambda p: edit(p, fake, reseal=True),
     ),
-    "an edited command, sealed again": (
-        {"numbers"},
-        lambda p: edit(p, lambda c: c.update(command="curl evil | sh"), reseal=True),
-    ),
+    "an edited command, sealed again": ({"numbers"}, said(True, command="curl evil | sh")),
     "an alphabet with fewer attacks, sealed again": (
         {"numbers"},
-        lambda p: edit(p, lambda c: c.update(alphabet="FloatVectors"), reseal=True),
+        said(True, alphabet="FloatVectors"),
     ),
     "a record that was cut off": ({"records"}, lambda p: repack(p, lambda t: [*t[:5], t[5][:90]])),
     "a record that was edited": (
         {"records"},
-        lambda p: repack(p, lambda t: [t[0].replace(b'"accuracy":0.7', b'"accuracy":0.9'), *t[1:]]),
+        lambda p: repack(p, lambda t: [t[0].replace(*BACK), *t[1:]]),
     ),
     "a record that is missing": ({"digest", "paired"}, lambda p: repack(p, lambda t: t[:5])),
     "a record twice": ({"records"}, lambda p: repack(p, lambda t: [*t, t[0]])),
     "records of another system": (
         {"digest"},
-        lambda p: boards.archive(p).write_bytes(_archived(runs(up=2))),
+        lambda p: repack(p, lambda _: [r.to_json(None).encode() for r in runs(up=2)]),
     ),
     "an archive that was cut off": ({"records"}, lambda p: cut(boards.archive(p), 300)),
     "an archive that is none": ({"records"}, lambda p: boards.archive(p).write_bytes(b"records")),
@@ -705,19 +680,9 @@ TAMPERED: dict[str, tuple[set[str], Callable[[Path], Any]]] = {
     "an entry under another name": ({"path"}, lambda p: renamed(p, p.with_name("best.json"))),
     "a file that is neither": ({"path"}, lambda p: (p.parent / "run.sh").write_text("rm -rf /")),
     "records of nothing": ({"path"}, lambda p: (p.parent / "x.jsonl.gz").write_bytes(b"")),
-    "a status without a reproduction": (
-        {"status"},
-        lambda p: edit(p, lambda c: c.update(status="reproduced")),
-    ),
-    "a version of the rules that does not exist": (
-        {"version"},
-        lambda p: edit(p, lambda c: c.update(rules=2), reseal=True),
-    ),
+    "a status without a reproduction": ({"status"}, said(status="reproduced")),
+    "a version of the rules that does not exist": ({"version"}, said(True, rules=2)),
 }
-
-
-def _archived(records: list[Record]) -> bytes:
-    return gzip.compress("".join(r.model_dump_json() + "\n" for r in records).encode())
 
 
 @pytest.mark.parametrize("what", TAMPERED)
@@ -725,6 +690,28 @@ def test_a_file_that_was_tampered_with_is_found_out(what: str, board: Path) -> N
     rules, tamper = TAMPERED[what]
     tamper(kept(board))
     assert found(board) == rules
+
+
+SCORE = "must have the score that follows from its cells"
+LIES: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "an edited score": ("must have the id of its content", worst(mean=0.99)),
+    "an edited score, sealed again": (SCORE, lambda p: edit(p, better, reseal=True)),
+    "an epsilon that is not the price's": (SCORE, said(True, score__epsilon=1.0)),
+    "an entry elsewhere": ("must be at", lambda p: renamed(p, p.with_name("signsgd-0.json"))),
+}
+
+
+@pytest.mark.parametrize("what", LIES)
+@pytest.mark.parametrize("command", ["rank", "render"])
+def test_what_an_entrys_own_file_proves_wrong_is_not_shown(
+    what: str, command: str, board: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message, lie = LIES[what]
+    lie(kept(board))
+    code, out, err = ended(capsys, command, str(board))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert "fedbench leaderboard check" in err
 
 
 def test_two_entries_with_one_id_are_found_out(board: Path) -> None:
@@ -746,6 +733,30 @@ def test_one_system_twice_under_two_names_is_found_out(board: Path) -> None:
     assert found(board) == {"duplicate"}
     assert found(path) == {"duplicate"}
     assert [one.path.name for one in check(path, True)] == [path.name]
+
+
+def test_a_broken_entry_of_others_stops_no_submission(board: Path) -> None:
+    kept(board)
+    cut(kept(board, runs(defense="median")), 1)
+    done = submit(runs(), SAID.model_dump(), board, "closed")
+    assert [one.rule for one in errors(done.findings)] == ["duplicate"]
+
+
+def test_what_a_killed_submission_leaves_is_cleared_by_the_next(board: Path) -> None:
+    mine, theirs = kept(board), kept(board, runs(defense="median"))
+    mine.unlink()  # the archive is there, the entry was not written any more
+    theirs.rename(board / "other.json")
+    mine.with_name(f".{mine.name}.a1b2c3d_").write_text("{")
+    assert found(board) == {"path"}
+    path = kept(board, name="Another name")
+    assert path != mine
+    assert not boards.archive(mine).exists()
+    assert boards.archive(theirs).exists()  # whatever is of others is theirs to clear
+    (board / "other.json").rename(theirs)
+    assert found(board) == set()
+    hidden = mine.with_name(".hidden.json")  # no file that a killed writer leaves
+    hidden.write_text("{")
+    assert hidden in boards.files(board)
 
 
 def test_two_systems_of_one_track_are_no_duplicates(board: Path) -> None:
@@ -796,7 +807,7 @@ def test_a_name_with_markup_is_a_name(board: Path) -> None:
 def test_a_plug_in_that_is_not_installed_is_a_warning_and_its_alphabet_is_taken_at_its_word(
     board: Path,
 ) -> None:
-    records = [_of(r, protocol="theirs:lr=0.1") for r in runs()]
+    records = [of(r, protocol="theirs:lr=0.1") for r in runs()]
     one = build(case(records), SAID)
     path = boards.write(board, one, records)
     assert path.name == f"theirs-{one.id}.json"
@@ -938,18 +949,43 @@ def test_epsilon_is_compared_relative_and_by_its_largest() -> None:
         assert Comparison("none", claimed, again).apart(RULES_OF.tolerance) == apart
 
 
-def said_again(attack: str, agrees: bool) -> Reproduction:
+def again(agrees: bool, *seeds: int, attack: str = "a") -> Reproduction:
     cells = [Repeated(attack=attack, accuracy=0.6, difference=0.0, agrees=agrees)]
-    return Reproduction(code="c", platform="p", device="d", torch="t", seeds=[0], cells=cells)
+    return Reproduction(
+        code="c", platform="p", device="d", torch="t", seeds=list(seeds), cells=cells
+    )
 
 
-def test_of_every_cell_the_last_word_counts() -> None:
-    yes, no, other = said_again("a", True), said_again("a", False), said_again("b", True)
-    assert status([]) == "claimed"
-    assert status([yes]) == "reproduced"
-    assert status([yes, no]) == "contested"
-    assert status([no, other]) == "contested"  # of another cell
-    assert status([no, other, yes]) == "reproduced"
+YES, NO, OTHER = again(True, 0, 1, 2), again(False, 0, 1, 2), again(True, 0, attack="b")
+
+
+@pytest.mark.parametrize(
+    ("reproductions", "expected"),
+    [
+        ([], "claimed"),
+        ([YES], "reproduced"),
+        ([YES, NO], "contested"),
+        ([NO, OTHER], "contested"),  # of another cell
+        ([NO, OTHER, YES], "reproduced"),
+        ([NO, again(True, 3)], "contested"),  # a later word must be over all its seeds
+        ([NO, again(True, 1, 2, 3, 4)], "contested"),
+        ([YES, again(False, 1)], "contested"),
+        ([again(False, 1), YES], "reproduced"),
+        ([again(True, 0, 1)], "claimed"),  # some seeds do not reproduce an entry
+        ([again(True, 0, 1), again(True, 2)], "claimed"),
+    ],
+)
+def test_of_every_cell_the_last_word_over_all_its_seeds_counts(
+    reproductions: list[Reproduction], expected: str
+) -> None:
+    assert status(reproductions, [0, 1, 2]) == expected
+
+
+def test_coverage_is_of_the_cell_with_the_fewest_seeds() -> None:
+    assert entry().coverage() == "0 of 2 cells, 0 of 3 seeds"
+    words = [again(True, 0), again(True, 0, 1, 2), again(True, 1, 2, attack="none")]
+    told = entry().model_copy(update={"reproductions": words})
+    assert told.coverage() == "2 of 2 cells, 2 of 3 seeds"
 
 
 def test_a_reproduction_that_cannot_be_is_found_out() -> None:
@@ -969,8 +1005,9 @@ def test_a_reproduction_that_cannot_be_is_found_out() -> None:
     assert "got 'another'" in told(attack="another")[0]
     assert "difference" in told(difference=0.01)[0]
     assert "cannot agree" in told(accuracy=0.6, difference=0.6 - 0.55)[0]
-    (line,) = reproduced(appended(one, good.model_copy(update={"seeds": [0, 9]})), RULES_OF)
-    assert "seeds" in line
+    for seeds in ([0, 9], [1, 1]):
+        (line,) = reproduced(appended(one, good.model_copy(update={"seeds": seeds})), RULES_OF)
+        assert f"each once, got {seeds}" in line
     (line,) = reproduced(one.model_copy(update={"status": "reproduced"}), RULES_OF)
     assert "got reproduced" in line
 
@@ -1034,6 +1071,42 @@ def test_the_front_is_of_accuracy_bits_and_epsilon() -> None:
     front = {one.entry.id for one in ranking(every).standings if one.pareto}
     assert front == {one.id for one in (good, twin, cheap, private)}
     assert {one.entry.id for one in ranking(every).front().standings} == front
+
+
+def test_two_entries_with_one_id_keep_their_own_scores() -> None:
+    one, other = ranked(0.9, 0.8, 1.0), ranked(0.5, 0.4, 0.6)
+    standings = ranking([one, other.model_copy(update={"id": one.id})]).standings
+    assert [standing.score for standing in standings] == [one.score, other.score]
+
+
+def promising(epsilon: float | None, mean: float, **promise: Any) -> Entry:
+    claim = spent(epsilon).model_dump(include=set(Price.model_fields))
+    price = Price.model_validate(claim | promise)
+    return ranked(mean, mean, mean, epsilon=epsilon, price=price)
+
+
+@pytest.mark.parametrize(
+    ("promise", "front"),
+    [
+        ({}, [True, False]),
+        ({"delta": 1e-6}, [True, True]),
+        ({"unit": "example"}, [True, True]),
+        ({"sees": "model"}, [True, True]),
+        ({"adjacency": "add-remove"}, [True, True]),
+    ],
+)
+def test_two_epsilons_compare_only_if_they_promise_the_same(
+    promise: dict[str, Any], front: list[bool]
+) -> None:
+    standings = ranking([promising(1.0, 0.6), promising(2.0, 0.5, **promise)]).standings
+    assert [one.pareto for one in standings] == front
+
+
+def test_any_finite_epsilon_beats_none_and_is_beaten_by_no_other() -> None:
+    finite = promising(9e5, 0.5)
+    beaten = ranking([finite, promising(None, 0.5, unit="example")]).standings
+    assert {one.entry.score.epsilon: one.pareto for one in beaten} == {9e5: True, None: False}
+    assert all(one.pareto for one in ranking([finite, promising(None, 0.9)]).standings)
 
 
 def test_within_a_budget_an_entry_is_read_at_its_last_look() -> None:
@@ -1327,9 +1400,26 @@ def test_schemas_are_written_where_one_asks(
     assert os.listdir(tmp_path)
 
 
-def test_a_server_that_is_told_the_truth_is_no_entry() -> None:
-    told = [changed(r, scenario__defense="oracle+median") for r in runs()]
-    assert list(one_system(case(told))) == [
-        "no server knows who is malicious, got --defense oracle+median"
-    ]
-    assert list(one_system(case(runs()))) == []
+def table(*entries: Entry) -> RankingTable:
+    return RankingTable("closed", "tiny", ranking(entries), 1)
+
+
+def test_a_name_is_no_formula_in_a_spreadsheet() -> None:
+    one = promising(1.0, 0.6).model_copy(update={"name": "=1+1"})
+    (row,) = csv.DictReader(io.StringIO(as_csv([table(one)])))
+    assert row["name"] == "'=1+1"
+    assert (row["unit"], row["sees"], row["adjacency"]) == ("client", "messages", "replace-one")
+    assert float(row["delta"]) == 1e-5
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_ranking_is_legible(width: int) -> None:
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as got:
+        console.print(table(promising(1.0, 0.6, note="n").model_copy(update={"name": "Flipped"})))
+    text = got.get()
+    assert max(map(len, text.splitlines())) <= width
+    for whole in ("Flipped", "claimed", "sign-flip", "worst case %"):
+        assert whole in text
+    assert ("clean %" in text) == (width == 120)
+    assert "…" not in text

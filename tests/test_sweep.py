@@ -26,7 +26,6 @@ from fedbench.sweep.engine import Engine, News, crash
 from fedbench.sweep.local import LocalEngine, Options, see_only
 from fedbench.sweep.watch import Watcher
 
-COMMAND = [sys.executable, "-m", "fedbench", "sweep"]
 TINY = """
 seeds = [0, 1]
 [scenario]
@@ -52,13 +51,23 @@ def moody(tmp_path: Path) -> dict[str, str]:
     }
 
 
+def command(folder: Path, text: str, *options: str) -> list[str]:
+    """The command of a sweep, its store in ``folder / "store"``."""
+    (folder / "s.toml").write_text(text)
+    words = ["sweep", str(folder / "s.toml"), "--out", str(folder / "store"), *options]
+    return [sys.executable, "-m", "fedbench", *words]
+
+
+def finished(
+    words: list[str], env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, env=env, timeout=300)
+
+
 def sweep(
     folder: Path, text: str, *options: str, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The command, its store in ``folder / "store"``."""
-    (folder / "s.toml").write_text(text)
-    command = [*COMMAND, str(folder / "s.toml"), "--out", str(folder / "store"), *options]
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+    return finished(command(folder, text, *options), env)
 
 
 class Listener(Watcher):
@@ -139,19 +148,9 @@ def test_a_store_has_what_is_whole(tmp_path: Path) -> None:
         assert store.claim(run)
         torn = store.folder / f".{run.file_name}.abc"
         torn.write_text("{")  # a writer was killed here
-        store.fail(
-            run,
-            Failure(
-                id=run.id,
-                scenario=run.resolved,
-                kind="crash",
-                error="E",
-                message="m",
-                traceback="t",
-                tries=1,
-                chunk=32,
-            ),
-        )
+        crashed = {"kind": "crash", "error": "E", "message": "m", "traceback": "t"}
+        fields = {"id": run.id, "scenario": run.resolved, "tries": 1, "chunk": 32, **crashed}
+        store.fail(run, Failure.model_validate(fields))
         assert store.failure(run) is not None
         store.keep(run, record)
         assert store.path(run).name == record.file_name
@@ -203,8 +202,8 @@ with Store(Path(sys.argv[1])) as store:
 @pytest.mark.slow
 def test_a_claim_holds_against_other_processes_and_ends_with_its_own(tmp_path: Path) -> None:
     def claimer(seconds: float) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", CLAIM, str(tmp_path), str(seconds)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        words = [sys.executable, "-c", CLAIM, str(tmp_path), str(seconds)]
+        return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
 
     def said(process: subprocess.Popen[str]) -> str:
         assert process.stdout is not None
@@ -251,11 +250,11 @@ def test_a_sweep_plays_what_is_missing_and_tells_it(tmp_path: Path) -> None:
 
 def test_workers_are_one_per_group_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert Options(device="cpu").processes(100) == 8
-    assert Options(device="cpu", threads=3).processes(100) == 2
-    assert Options(device="cpu", threads=16).processes(100) == 1
-    assert Options(device="cpu", workers=5).processes(100) == 5
-    assert Options(device="cpu", workers=5).processes(3) == 3
+    for options, runs, processes in (
+        *(({}, 100, 8), ({"threads": 3}, 100, 2), ({"threads": 16}, 100, 1)),
+        *(({"workers": 5}, 100, 5), ({"workers": 5}, 3, 3)),
+    ):
+        assert Options("cpu", **options).processes(runs) == processes  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -296,18 +295,20 @@ def test_the_command_plays_once_and_says_what_it_did(tmp_path: Path) -> None:
     assert again.returncode == 0
     assert f"{RUNS} of {RUNS} runs have a record" in again.stdout
     assert "accuracy" not in again.stdout
-    assert times == {p: p.stat().st_mtime_ns for p in (tmp_path / "store").glob("*.json")}
+    assert times == {p: p.stat().st_mtime_ns for p in times}
 
 
-def attacked_by(moody: str) -> str:
-    return TINY.replace("seeds = [0, 1]", "seeds = [0]").replace('"sign-flip"', moody)
+BOTH = '["fedavg", "signsgd"]'
+
+
+def attacked_by(moody: str, protocols: str = '"fedavg"') -> str:
+    text = TINY.replace("seeds = [0, 1]", "seeds = [0]").replace('"sign-flip"', moody)
+    return text.replace(BOTH, protocols)
 
 
 @pytest.mark.slow
 def test_a_crash_is_recorded_and_the_sweep_goes_on(tmp_path: Path, moody: dict[str, str]) -> None:
-    text = attacked_by('["moody:times=1", "sign-flip"]').replace(
-        '["fedavg", "signsgd"]', '"fedavg"'
-    )
+    text = attacked_by('["moody:times=1", "sign-flip"]')
     ended = sweep(tmp_path, text, "--workers", "1", env=moody)
     assert ended.returncode == 1
     assert "1 run failed; tracebacks: fedbench results " in ended.stderr
@@ -329,13 +330,12 @@ def test_a_crash_is_recorded_and_the_sweep_goes_on(tmp_path: Path, moody: dict[s
 
 @pytest.mark.slow
 def test_two_retrying_sweeps_play_a_failing_run_once(tmp_path: Path, moody: dict[str, str]) -> None:
-    text = attacked_by('"moody:times=99"').replace('["fedavg", "signsgd"]', '"fedavg"')
+    text = attacked_by('"moody:times=99"')
     assert sweep(tmp_path, text, env=moody).returncode == 1
     tries = len(Path(moody["DIARY"]).read_text().split())
     assert tries == 1
-    command = [*COMMAND, str(tmp_path / "s.toml"), "--out", str(tmp_path / "store")]
-    command += ["--retry-failed", "--workers", "1"]
-    pair = [subprocess.Popen(command, env=moody, stdout=subprocess.DEVNULL) for _ in range(2)]
+    words = command(tmp_path, text, "--retry-failed", "--workers", "1")
+    pair = [subprocess.Popen(words, env=moody, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(timeout=300) for process in pair] == [1, 1]
     assert len(Path(moody["DIARY"]).read_text().split()) in (2, 3)  # 3: one ended before the other
     assert len(failures(tmp_path)) == 1
@@ -355,7 +355,7 @@ def test_runs_of_a_worker_train_together_if_asked_to(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_only_the_run_that_kills_a_worker_fails(tmp_path: Path, moody: dict[str, str]) -> None:
-    text = attacked_by('["moody:times=99,how=kill", "sign-flip"]')
+    text = attacked_by('["moody:times=99,how=kill", "sign-flip"]', BOTH)
     ended = sweep(tmp_path, text, "--together", "9", "--workers", "1", env=moody)
     assert ended.returncode == 1, ended.stderr
     names = {record.scenario.attack.partition(":")[0] for record in records(tmp_path).values()}
@@ -374,23 +374,17 @@ def test_together_is_for_stacked_runs_of_local_workers(tmp_path: Path, given: li
     assert len(ended.stderr.splitlines()) == 1
 
 
-def hear_interrupts() -> None:
-    """A shell starts background jobs deaf to Ctrl-C, and what they start inherits that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @pytest.mark.slow
 def test_ctrl_c_while_workers_start_says_one_line(tmp_path: Path) -> None:
     endless = TINY.replace("rounds = 1", "rounds = 100000")  # however late the signal comes
-    (tmp_path / "s.toml").write_text(endless)
-    command = [*COMMAND, str(tmp_path / "s.toml"), "--out", str(tmp_path / "store")]
     stopped = subprocess.Popen(
-        command,
+        command(tmp_path, endless),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=hear_interrupts,
+        # a shell starts background jobs deaf to Ctrl-C, and what they start inherits that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         end = time.monotonic() + 60
@@ -410,11 +404,10 @@ def test_ctrl_c_while_workers_start_says_one_line(tmp_path: Path) -> None:
 def test_the_attack_command_names_the_traceback_of_a_crash(
     tmp_path: Path, moody: dict[str, str]
 ) -> None:
-    command = [sys.executable, "-m", "fedbench", "attack", "-a", "moody:times=1", "--seeds", "0"]
-    command += ["-a", "sign-flip"]
-    command += ["--model", "micro", "--clients", "8", "--per-round", "4", "--malicious", "0.25"]
-    command += ["--rounds", "1", "--epochs", "1", "--out", str(tmp_path / "out"), "--workers", "1"]
-    first = subprocess.run(command, capture_output=True, text=True, env=moody, timeout=300)
+    words = "attack -a moody:times=1 -a sign-flip --seeds 0 --model micro --clients 8 --rounds 1"
+    words += f" --per-round 4 --malicious 0.25 --epochs 1 --workers 1 --out {tmp_path / 'out'}"
+    attack = [sys.executable, "-m", "fedbench", *words.split()]
+    first = finished(attack, moody)
     assert first.returncode == 1
     assert first.stderr == "fedbench: 1 run failed; the same command plays them again\n"
     assert len(list((tmp_path / "out").glob("*.json"))) == 2
@@ -423,7 +416,7 @@ def test_the_attack_command_names_the_traceback_of_a_crash(
     line_start, _, place = line.partition("; see ")
     assert line_start.endswith(" raised ZeroDivisionError: moody today")
     assert "in craft" in Failure.model_validate_json(Path(place).read_bytes()).traceback
-    again = subprocess.run(command, capture_output=True, text=True, env=moody, timeout=300)
+    again = finished(attack, moody)
     assert again.returncode == 0, again.stderr
     assert "2 of 3 runs have a record in" in again.stdout
     assert "moody:times=1" in again.stdout
@@ -435,7 +428,7 @@ def test_the_attack_command_names_the_traceback_of_a_crash(
 def test_lack_of_memory_means_smaller_chunks(
     how: str, tmp_path: Path, moody: dict[str, str]
 ) -> None:
-    text = attacked_by(f'"moody:times=2,how={how}"').replace('["fedavg", "signsgd"]', '"fedavg"')
+    text = attacked_by(f'"moody:times=2,how={how}"')
     ended = sweep(tmp_path, text, "--executor", "stacked", "--workers", "1", env=moody)
     assert ended.returncode == 0, ended.stderr
     plays = {r.scenario.attack.partition(":")[0]: r for r in records(tmp_path).values()}
@@ -446,7 +439,7 @@ def test_lack_of_memory_means_smaller_chunks(
 
 @pytest.mark.slow
 def test_a_run_fails_that_does_not_fit_as_one(tmp_path: Path, moody: dict[str, str]) -> None:
-    text = attacked_by('"moody:times=99,how=kill"').replace('["fedavg", "signsgd"]', '"fedavg"')
+    text = attacked_by('"moody:times=99,how=kill"')
     ended = sweep(tmp_path, text, "--workers", "1", env=moody)
     assert ended.returncode == 1
     (failure,) = failures(tmp_path)
@@ -458,9 +451,8 @@ def test_a_run_fails_that_does_not_fit_as_one(tmp_path: Path, moody: dict[str, s
 @pytest.mark.slow
 def test_what_cannot_be_played_is_a_failure_of_its_cell(tmp_path: Path) -> None:
     text = TINY.replace("[scenario]", '[scenario]\ndataset = ["digits", "fashion-mnist"]')
-    env = os.environ | {"FEDBENCH_DATA": str(tmp_path), "http_proxy": "http://127.0.0.1:9"}
-    env |= {"https_proxy": "http://127.0.0.1:9"}
-    ended = sweep(tmp_path, text, env=env)
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    ended = sweep(tmp_path, text, env=os.environ | nowhere | {"FEDBENCH_DATA": str(tmp_path)})
     assert ended.returncode == 1
     assert len(records(tmp_path)) == RUNS
     assert {failure.kind for failure in failures(tmp_path)} == {"machine"}  # data is not there
@@ -469,20 +461,11 @@ def test_what_cannot_be_played_is_a_failure_of_its_cell(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_sweeps_share_a_store_and_play_nothing_twice(tmp_path: Path) -> None:
-    (tmp_path / "s.toml").write_text(TINY)
-    command = [*COMMAND, str(tmp_path / "s.toml"), "--out", str(tmp_path / "store")]
-    pair = [
-        subprocess.Popen([*command, "--workers", "1"], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
+    words = command(tmp_path, TINY, "--workers", "1")
+    pair = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     outputs = [process.communicate(timeout=300)[0] for process in pair]
     assert [process.returncode for process in pair] == [0, 0]
-    played = [
-        line.split("] ")[1].split(": acc")[0]
-        for s in outputs
-        for line in s.splitlines()
-        if ": acc" in line
-    ]
+    played = re.findall(r"\] (.*): accuracy", "".join(outputs))
     assert len(played) == len(set(played)) == RUNS
     assert len(records(tmp_path)) == RUNS
     for text in outputs:  # each of them ends when all runs are done
@@ -508,15 +491,15 @@ def test_a_sweep_killed_three_times_ends_like_an_undisturbed_one(tmp_path: Path)
     rough.mkdir()
     assert sweep(calm, HUNDRED).returncode == 0
     assert len(records(calm)) == 100
-    (rough / "s.toml").write_text(HUNDRED)
-    command = [*COMMAND, str(rough / "s.toml"), "--out", str(rough / "store")]
-    draw, played = random.Random(6), []
+    words = command(rough, HUNDRED)
+    draw = random.Random(6)
+    played = []
     for number in range(3):
         mark = f"SWEEP_TEST={rough.name}-{number}-{os.getpid()}"
         name, value = mark.split("=")
         log = rough / f"log{number}"
         with log.open("w") as file:
-            killed = subprocess.Popen(command, stdout=file, env=os.environ | {name: value})
+            killed = subprocess.Popen(words, stdout=file, env=os.environ | {name: value})
             enough = draw.randrange(5, 30)  # runs, and then a moment
             while log.read_text().count(": acc") < enough:
                 assert killed.poll() is None

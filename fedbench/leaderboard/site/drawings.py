@@ -15,6 +15,7 @@ from fedbench.figures.labels import place_labels
 from fedbench.figures.style import BAR, COLOURS, FAINT, INK, RULE, WORST, Mark, rendered, styled
 from fedbench.leaderboard.build import is_clean
 from fedbench.leaderboard.site import words
+from fedbench.tables import numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,17 +73,25 @@ def scatter(view: RankedView, size: str) -> Markup:
     backdrop = ElementTree.SubElement(svg, "g", {"aria-hidden": "true"})
     backdrop.extend(leaf for owner, leaf in parts if not owner)
     for i, row in reversed(list(enumerate(drawn))):  # the best lie on top
-        link = ElementTree.SubElement(svg, "a", {"class": "point", "href": row.href})
+        kind = "point best" if row.standing.pareto else "point"
+        link = ElementTree.SubElement(svg, "a", {"class": kind, "href": row.href})
         link.set("data-entry", row.key)
-        if row.standing.pareto:
-            link.set("class", "point best")
-        ElementTree.SubElement(link, "title").text = words.plain(row.title)
+        ElementTree.SubElement(link, "title").text = words.plain(_title(row))
         for owner, leaf in parts:
             number, _, part = owner.partition(" ")
             if number == str(i):
                 leaf.set("class", part)
                 link.append(leaf)
     return _markup(svg)
+
+
+def _title(row: BoardRow) -> str:
+    """Say everything that a point shows, in one line."""
+    front = "; on the Pareto front" if row.standing.pareto else ""
+    return (
+        f"{row.name}: {words.spread(row.worst)} in the worst case, "
+        f"{numbers.bits(row.bits)} bits up + down, ε {words.epsilon(row.entry)}{front}"
+    )
 
 
 def _draw(axes: Axes, i: int, row: BoardRow, low: float, high: float) -> None:
@@ -107,8 +116,7 @@ def _name(
         {"fontweight": "bold", "color": INK} if row.standing.pareto else {"color": FAINT}
         for row in drawn
     ]
-    for look in looks:
-        look["fontsize"] = size
+    looks = [look | {"fontsize": size} for look in looks]
     placed = place_labels(axes, spots, names, obstacles, looks, lines=False, near=11)
     middle = math.sqrt(math.prod(axes.get_xlim()))
     for i, (label, spot) in enumerate(zip(placed, spots, strict=True)):

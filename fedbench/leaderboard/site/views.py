@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from fedbench.leaderboard.board import Race
 from fedbench.leaderboard.entry import Entry, Interval, Score
 from fedbench.leaderboard.rank import VIEWS, Ranking, Standing, ranking
 from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.site import words
-from fedbench.tables.numbers import bits
 
 ENTRIES: Final = "entries"  # the folder of their pages
 HEADS = {"equal-rounds": "Equal rounds", "equal-bits": "Equal bits"}
@@ -17,41 +16,27 @@ HEADS = {"equal-rounds": "Equal rounds", "equal-bits": "Equal bits"}
 
 @dataclass(frozen=True)
 class BoardRow:
-    """A row of a table, and a point of a drawing."""
+    """A row of a table; with a score, it is a point of a drawing, too."""
 
     standing: Standing
-    shared: bool  # whether others have its rank too
+    entry: Entry
+    score: Score | None  # in this view
+    key: str  # name of the entry's file, unlike that of any other entry
+    href: str  # address of its page, from that of the board
+    rank: str  # with a sign if others have it too
+    name: str  # as it is shown
+    private: bool  # whether its epsilon is finite
 
-    @property
-    def entry(self) -> Entry:
-        """Entry that the row shows."""
-        return self.standing.entry
-
-    @property
-    def score(self) -> Score | None:
-        """Score in this view."""
-        return self.standing.score
-
-    @property
-    def key(self) -> str:
-        """Name of its file, unlike that of any other entry."""
-        return self.entry.file_name.removesuffix(".json")
-
-    @property
-    def href(self) -> str:
-        """Address of its page, from that of the board."""
-        return f"{ENTRIES}/{self.key}.html"
-
-    @property
-    def rank(self) -> str:
-        """Rank as text, with a sign if others have it too."""
-        place = self.standing.rank
-        return words.DASH if place is None else f"{'=' if self.shared else ''}{place}"
-
-    @property
-    def name(self) -> str:
-        """Name of the entry, as it is shown."""
-        return str(words.plain(words.named(self.entry)))
+    @classmethod
+    def of(cls, standing: Standing, shared: bool) -> Self:
+        """Return the row of an entry, whose rank may be ``shared`` with others."""
+        entry = standing.entry
+        key = entry.file_name.removesuffix(".json")
+        rank = words.DASH if standing.rank is None else f"{'=' if shared else ''}{standing.rank}"
+        name = str(words.plain(words.named(entry)))
+        private = entry.score.epsilon is not None
+        href = f"{ENTRIES}/{key}.html"
+        return cls(standing, entry, standing.score, key, href, rank, name, private)
 
     @property
     def worst(self) -> Interval:
@@ -64,20 +49,6 @@ class BoardRow:
         """Bits up and down, per parameter, of a row with a score."""
         assert self.score is not None
         return self.score.uplink_bits + self.score.downlink_bits
-
-    @property
-    def private(self) -> bool:
-        """Whether its epsilon is finite."""
-        return self.entry.score.epsilon is not None
-
-    @property
-    def title(self) -> str:
-        """Everything that its point shows, in one line."""
-        front = "; on the Pareto front" if self.standing.pareto else ""
-        return (
-            f"{self.name}: {words.spread(self.worst)} in the worst case, "
-            f"{bits(self.bits)} bits up + down, ε {words.epsilon(self.entry)}{front}"
-        )
 
 
 @dataclass(frozen=True)
@@ -95,7 +66,7 @@ class RankedView:
     def rows(self) -> list[BoardRow]:
         """Rows, the best first."""
         ranks = [standing.rank for standing in self.ranking.standings]
-        return [BoardRow(each, ranks.count(each.rank) > 1) for each in self.ranking.standings]
+        return [BoardRow.of(each, ranks.count(each.rank) > 1) for each in self.ranking.standings]
 
     @property
     def has_private_front(self) -> bool:

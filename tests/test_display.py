@@ -19,7 +19,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell, Skipped
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.figures import survival, systems
+from fedbench.figures import bars, systems
 from fedbench.results import summary
 from fedbench.sweep.watch import Watcher
 from fedbench.tables import columns, report
@@ -517,7 +517,7 @@ def crowd() -> Results:
 
 def test_the_chart_is_a_picture_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "out" / "attack.png"
-    survival.draw(rows(sweep()), "Title", "subtitle", path)
+    bars.draw_survival(rows(sweep()), "Title", "subtitle", path)
     data = path.read_bytes()
     width, height = struct.unpack(">II", data[16:24])
     assert data.startswith(b"\x89PNG")
@@ -531,7 +531,7 @@ def test_a_folder_that_cannot_be_written_is_one_error_and_no_file(tmp_path: Path
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     with pytest.raises(ConfigError, match="must be a folder that can be written"):
-        survival.draw(rows(sweep()), "Title", "subtitle", blocked / "attack.png")
+        bars.draw_survival(rows(sweep()), "Title", "subtitle", blocked / "attack.png")
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
 
@@ -540,7 +540,7 @@ def test_no_text_of_the_chart_is_cut_or_overlaps_another(systems: int) -> None:
     from matplotlib.text import Text
 
     results = dict(list(crowd().items())[: 4 * systems])
-    figure = survival.compose(rows(results), "A long title " * 12, "and what was run, " * 12)
+    figure = bars.survival(rows(results), "A long title " * 12, "and what was run, " * 12)
     figure.draw_without_rendering()
     texts = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_visible()]
     boxes = [(t.get_text(), t.get_window_extent()) for t in texts if t.get_text().strip()]
@@ -558,19 +558,19 @@ def test_no_text_of_the_chart_is_cut_or_overlaps_another(systems: int) -> None:
 
 
 def test_the_chart_marks_the_worst_case_of_each_system() -> None:
-    figure = survival.compose(rows(sweep()), "Title", "subtitle")
+    figure = bars.survival(rows(sweep()), "Title", "subtitle")
     accuracies, bits = figure.axes
     numbers = [text.get_text() for text in accuracies.texts if text.get_text()[0].isdigit()]
     assert numbers == ["92.0", "85.0 ◀ worst", "90.0", "96.0", "91.0", "10.1 ◀ worst"]
     assert [text.get_text() for text in bits.texts] == ["20.31", "32.00"]
     of = cell("fedavg", "mean", "none")
-    clean = survival.compose(rows({of: [record(of, 0, 0.5)]}), "Title", "")
+    clean = bars.survival(rows({of: [record(of, 0, 0.5)]}), "Title", "")
     assert [text.get_text() for text in clean.axes[0].texts] == ["fedavg + mean", "50.0"]
 
 
 def test_the_display_modules_start_without_heavy_libraries() -> None:
     code = (
-        "import sys, fedbench.cli.terminal, fedbench.tables.report, fedbench.figures.survival, "
+        "import sys, fedbench.cli.terminal, fedbench.tables.report, fedbench.figures.bars, "
         "fedbench.cli.catalogue\n"
         "print(sorted({'torch', 'matplotlib', 'pydantic', 'numpy'} & set(sys.modules)))"
     )

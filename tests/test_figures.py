@@ -22,7 +22,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.figures import bits, epsilon, heatmap, impact, layout, rounds, style, systems
+from fedbench.figures import bars, bits, epsilon, heatmap, layout, rounds, style, systems
 from fedbench.figures.kinds import KINDS, Sketch, bar, scale, spark
 from fedbench.figures.labels import place_labels
 from fedbench.results import summary
@@ -502,15 +502,15 @@ def test_the_impact_is_over_the_seeds_that_both_have() -> None:
         attacked: [record(attacked, seed, (x,)) for seed, x in ((1, 0.5), (2, 0.6), (3, 0.0))],
     }
     (system,) = systems.systems(rows(found))
-    (one,) = impact.bars(system)
+    (one,) = bars.impacts(system)
     # 0.3 and 0.1: mean 20 points, s = 14.142, half 12.7062 * 14.142 / sqrt(2) = 127.06, cut
     assert one.value == pytest.approx(20.0)
     assert one.ends == (-100.0, 100.0)
-    assert "over 2 paired seeds" in " ".join(words(impact.compose(rows(found))))
+    assert "over 2 paired seeds" in " ".join(words(bars.compose(rows(found))))
 
 
 def test_bars_begin_at_zero_and_the_worst_is_vermilion() -> None:
-    figure = impact.compose(small())
+    figure = bars.compose(small())
     (axes,) = figure.axes
     from matplotlib.colors import to_hex
     from matplotlib.patches import Rectangle
@@ -518,15 +518,15 @@ def test_bars_begin_at_zero_and_the_worst_is_vermilion() -> None:
     found = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     drawn = [(round(bar.get_width(), 6), to_hex(bar.get_facecolor())) for bar in found]
     # signsgd: 80 - 72; fedavg: 96 - 20 and 96 - 91
-    bars = [(width, colour) for width, colour in drawn if colour != style.SHADE]
-    assert bars == [(8.0, style.WORST), (76.0, style.WORST), (5.0, style.BAR)]
+    shown = [(width, colour) for width, colour in drawn if colour != style.SHADE]
+    assert shown == [(8.0, style.WORST), (76.0, style.WORST), (5.0, style.BAR)]
     texts = [text.get_text() for text in axes.texts]
     assert texts == ["signsgd + median", "fedavg + mean", "8.0", "76.0", "5.0"]
 
 
 def test_an_attack_that_helps_has_a_bar_to_the_left() -> None:
     lasts = {cell("fedavg", "mean", "none"): 0.5, cell("fedavg", "mean", "sign-flip"): 0.6}
-    (axes,) = impact.compose(ended(lasts)).axes
+    (axes,) = bars.compose(ended(lasts)).axes
     assert axes.get_xlim()[0] < -10.0
     assert [text.get_text() for text in axes.texts] == ["fedavg + mean", "-10.0"]
 
@@ -713,7 +713,7 @@ def test_a_sketch_of_epsilon_is_ordered_and_ends_without_a_mechanism() -> None:
 
 def test_pictures_start_without_heavy_libraries() -> None:
     code = (
-        "import sys, fedbench.figures.kinds, fedbench.figures.survival\n"
+        "import sys, fedbench.figures.kinds\n"
         "print(sorted({'torch', 'matplotlib', 'scipy'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

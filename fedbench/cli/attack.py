@@ -177,7 +177,7 @@ def header(plan: Plan, cells: list[Cell], options: Options) -> str:
 def write(plan: Plan, table: list[Row], out: Path, count: int) -> str:
     """Write chart and Markdown table beside the records; return a line that says where."""
     from fedbench.core.files import write_atomically
-    from fedbench.figures.survival import draw
+    from fedbench.figures.bars import draw_survival
     from fedbench.tables.report import markdown
 
     scenario = table[0].cell.scenario
@@ -188,6 +188,6 @@ def write(plan: Plan, table: list[Row], out: Path, count: int) -> str:
     )
     chart = out / "attack.png"
     text = out / "attack.md"
-    draw(table, plan.title, subtitle, chart)
+    draw_survival(table, plan.title, subtitle, chart)
     write_atomically(text, markdown(table).encode())
     return f"{count} records in {out}/*.json, the table in {text}, the chart in {chart}"

@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedbench.figures import bits, epsilon, heatmap, impact, rounds
+from fedbench.figures import bars, bits, epsilon, heatmap, rounds
 from fedbench.figures.heatmap import WORST_CASE
 from fedbench.figures.systems import SystemRows, attacks, setting, systems
 from fedbench.tables import columns, numbers
@@ -109,7 +109,7 @@ def _impact(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[Renderable
     width = _room(options, 10)
     groups: dict[str, list[Line]] = {}
     for system in systems(rows):
-        for lane in impact.bars(system):
+        for lane in bars.impacts(system):
             label = lane.label
             if lane.worst and system.worst:
                 label += f" {columns.mark(system.worst)}"
@@ -221,7 +221,7 @@ KINDS = {
         "Accuracy of defenses under attacks", "an attack", heatmap.shows, heatmap.compose, _heatmap
     ),
     "impact": Kind(
-        "Attack impact", "a seed with and without attack", impact.shows, impact.compose, _impact
+        "Attack impact", "a seed with and without attack", bars.shows, bars.compose, _impact
     ),
     "epsilon": Kind(
         "Accuracy against ε", "a finite epsilon", epsilon.shows, epsilon.compose, _epsilon

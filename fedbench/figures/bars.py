@@ -1,0 +1,211 @@
+"""Figures of horizontal bars, grouped by system: attack impact, and accuracy under every attack."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedbench.figures.layout import Words, page, wrap
+from fedbench.figures.style import BAR, FAINT, INK, RULE, SHADE, WORST, Mark, save, styled
+from fedbench.figures.systems import SystemRows, setting, sureness, systems
+from fedbench.results.aggregate import interval
+from fedbench.tables import columns
+from fedbench.tables.numbers import bits, or_none, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fedbench.results.summary import Row
+
+LANE, AIR = 0.2, 0.5  # inches of a lane; air between two groups, in lanes
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One bar, the text on its left, and the text behind it."""
+
+    label: str
+    value: float
+    text: str
+    ends: tuple[float, float] | None = None  # of the interval around the value
+    worst: bool = False  # in the colour of the worst case
+
+
+@dataclass(frozen=True)
+class Group:
+    """Bars below one name at height ``top``; they lie 1, 2, ... below it."""
+
+    name: str
+    lanes: Sequence[Lane]
+    top: float
+
+    @property
+    def placed(self) -> list[tuple[float, Lane]]:
+        """Bars from top to bottom, each with its height."""
+        return [(self.top + 1 + i, lane) for i, lane in enumerate(self.lanes)]
+
+
+def stacked(lanes: dict[str, list[Lane]]) -> list[Group]:
+    """Lay the groups below each other."""
+    groups = []
+    top = 0.5
+    for name, bars in lanes.items():
+        groups.append(Group(name, bars, top))
+        top += 1 + len(bars) + AIR
+    return groups
+
+
+def height(groups: Sequence[Group]) -> float:
+    """Return the inches that the groups take."""
+    return LANE * _bottom(groups)
+
+
+def _bottom(groups: Sequence[Group]) -> float:
+    return groups[-1].top + 0.5 + len(groups[-1].lanes) + AIR / 2
+
+
+def write_groups(axes: Axes, groups: Sequence[Group]) -> None:
+    """Set the vertical axis, and write the names of the groups and of their bars on its left."""
+    axes.set_ylim(_bottom(groups), 0)
+    axes.grid(False, axis="y")
+    placed = [pair for group in groups for pair in group.placed]
+    labels = ["\n".join(wrap(lane.label, 2.6, 8.5, most=1)) for _, lane in placed]
+    axes.set_yticks([y for y, _ in placed], labels, fontsize=8.5)
+    for group in groups:
+        axes.axhspan(group.top - 0.5, group.top + 0.5, color=SHADE, zorder=3.5)
+        name = wrap(group.name, 8.0, 9, most=1)[0]
+        place = axes.get_yaxis_transform()
+        axes.text(0.005, group.top, name, transform=place, va="center", weight="bold", zorder=4)
+    for label, (_, lane) in zip(axes.get_yticklabels(), placed, strict=True):
+        label.set_color(WORST if lane.worst else INK)
+
+
+def draw_bars(axes: Axes, groups: Sequence[Group]) -> None:
+    """Draw the bars from zero, their intervals, and the texts behind them."""
+    for y, lane in (pair for group in groups for pair in group.placed):
+        axes.barh(y, lane.value, height=0.62, color=WORST if lane.worst else BAR, zorder=2)
+        if lane.ends:
+            axes.hlines(y, *lane.ends, color=INK, linewidth=1.0, zorder=3)
+        write_behind(axes, max(0.0, lane.value, *(lane.ends or ())), y, lane)
+    axes.axvline(0, color=FAINT, linewidth=0.8, zorder=1)
+
+
+def write_behind(axes: Axes, x: float, y: float, lane: Lane) -> None:
+    """Write the text of a bar behind the place where it ends."""
+    axes.annotate(
+        lane.text,
+        (x, y),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center_baseline",
+        fontsize=8.5,
+        color=WORST if lane.worst else FAINT,
+        fontweight="bold" if lane.worst else "normal",
+    )
+
+
+def impacts(system: SystemRows) -> list[Lane]:
+    """Return a bar per attack: percentage points lost, over the seeds also played without it."""
+    lanes = []
+    for row in system.attacked:
+        if points := [100 * lost for lost in row.impacts()]:
+            mean = statistics.fmean(points)
+            bounds = interval(points)
+            ends = bounds and (max(bounds[0], -100.0), min(bounds[1], 100.0))
+            lanes.append(Lane(row.cell.attack, mean, percent(mean / 100), ends, row.worst))
+    return lanes
+
+
+def shows(rows: Sequence[Row]) -> bool:
+    """Return True if any seed was played with and without attack."""
+    return any(row.impacts() for row in rows)
+
+
+@styled
+def compose(rows: Sequence[Row]) -> Figure:
+    """Draw a group of bars per system, a bar per attack; the best worst case on top."""
+    by_system = {system.name: impacts(system) for system in systems(rows)}
+    groups = stacked({name: lanes for name, lanes in by_system.items() if lanes})
+    drawn = [lane for group in groups for lane in group.lanes]
+    looks = {False: Mark("an attack", BAR, "s"), True: Mark("the worst of its system", WORST, "s")}
+    keys = [key for worst, key in looks.items() if any(lane.worst == worst for lane in drawn)]
+    counts = [count for row in rows if (count := len(row.impacts()))]
+    caption = "Clean minus attacked accuracy on the benign clients' pooled test data, last round. "
+    words = Words("Attack impact", setting(rows), caption + sureness(rows, "Line", counts))
+    sheet = page(words, keys)
+    axes = sheet.panels[0]
+    low, high = reach(drawn)
+    air = 0.02 * (high - low) if low < 0 else 0.0
+    axes.set(xlim=(low - air, high + 0.08 * (high - low)))
+    axes.set_xlabel("accuracy lost, percentage points")
+    write_groups(axes, groups)
+    draw_bars(axes, groups)
+    return sheet.fit(height(groups))
+
+
+def reach(lanes: Sequence[Lane]) -> tuple[float, float]:
+    """Return the range from zero, or from the lowest end, to the highest end."""
+    ends = [x for lane in lanes for x in (0.0, lane.value, *(lane.ends or ()))]
+    return min(ends), max(*ends, min(ends) + 1.0)
+
+
+def draw_survival(rows: Sequence[Row], title: str, subtitle: str, path: Path) -> None:
+    """Write a PNG: every system under every attack, the best worst case on top, and its bits."""
+    save(survival(rows, title, subtitle), path)
+
+
+@styled
+def survival(rows: Sequence[Row], title: str, subtitle: str) -> Figure:
+    """Draw a group of lanes per system; the panels beside it hold its bits and its epsilon."""
+    shown = systems(rows)
+    groups = stacked({system.name: [_lane(row) for row in system.rows] for system in shown})
+    ratios = [6.5, 1.6] + [0.7] * any(row["epsilon"] is not None for row in rows)
+    words = Words(title, subtitle, _spread(rows))
+    sheet = page(words, columns=len(ratios), sharey=True, width_ratios=ratios)
+    accuracy, sent, *spent = sheet.panels
+    write_groups(accuracy, groups)
+    draw_bars(accuracy, groups)
+    texts = [(max(lane.ends or (lane.value,)), lane.text) for g in groups for lane in g.lanes]
+    end = max(right / (1 - 0.06 - 0.011 * len(text)) for right, text in texts)
+    accuracy.set(xlim=(0, max(100.0, end)), xticks=range(0, 101, 20))
+    accuracy.set_title("accuracy, %", fontsize=9)
+    for axes in sheet.panels[1:]:
+        axes.tick_params(labelleft=False)
+        axes.grid(False)
+    tops = [group.top for group in groups]
+    uplink_bars(sent, tops, [system.cost["uplink_bits"] for system in shown])
+    for axes in spent:
+        axes.set(xlim=(0, 1), xticks=[])
+        axes.set_title("ε", fontsize=9)
+        for top, system in zip(tops, shown, strict=True):
+            axes.text(0, top, columns.epsilon(system.cost), va="center", clip_on=False)
+    return sheet.fit(height(groups))
+
+
+def _lane(row: Row) -> Lane:
+    ends = (100 * (row.accuracy - row.accuracy_std), 100 * (row.accuracy + row.accuracy_std))
+    label = "none (clean)" if row.cell.clean else row.cell.attack
+    text = f"{percent(row.accuracy)} {columns.mark(row)}".rstrip()
+    return Lane(label, 100 * row.accuracy, text, ends if row.accuracy_std else None, row.worst)
+
+
+def uplink_bars(axes: Axes, tops: Sequence[float], sent: Sequence[float | None]) -> None:
+    """Draw a bar per system: uplink bits, the mean over all its cells."""
+    lengths = [number or 0.0 for number in sent]
+    axes.barh(tops, lengths, height=0.6, color=BAR, zorder=2)
+    for top, number, length in zip(tops, sent, lengths, strict=True):
+        write_behind(axes, length, top, Lane("", length, or_none(number, bits)))
+    axes.set(xlim=(0, max([*lengths, 1e-9]) * 1.55), xticks=[])
+    axes.set_title("uplink bits\nper parameter", fontsize=9)
+    axes.axvline(0, color=RULE, linewidth=0.8)
+
+
+def _spread(rows: Sequence[Row]) -> str:
+    seeds = max(len(row.records) for row in rows)
+    spread = f"mean and sample standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    marked = columns.unfinished(rows) or f"{columns.WORST}: the lowest accuracy."
+    return f"Benign clients' test data, last round; {spread}. {marked}"

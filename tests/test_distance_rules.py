@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from fedbench.api import Defense
-from fedbench.payload import BinaryMasks, FloatVectors, Rankings, SignBits, ranking
+from fedbench.payload import Rankings, ranking
 from fedbench_defenses.centered_clipping import CenteredClipping
 from fedbench_defenses.distances import combine, cosines, gram, krum_picks, norms, squared_distances
 from fedbench_defenses.geometric_median import GeometricMedian
@@ -61,35 +61,6 @@ def test_multi_krum_picks_n_minus_f_rows_or_stops_where_2f_plus_2_are_left_and_n
     assert MultiKrum(f=3, m=4).rows_needed() == 9
     chosen = krum_picks(torch.zeros(6, 6, dtype=torch.float64), 4, 1)
     assert chosen.tolist() == [True, True, True, True, False, False]
-
-
-def slow_krum(x: list[list[float]], picks: int, f: int, variant: str) -> list[int]:
-    def scores(left: list[int]) -> dict[int, float]:
-        count = len(left) - f - 2
-        near = {
-            i: sorted(sum((a - b) ** 2 for a, b in zip(x[i], x[j], strict=True)) for j in left)
-            for i in left
-        }
-        if variant == "public":
-            return {i: sum(near_row[:count]) for i, near_row in near.items()}
-        return {i: sum(near_row[1 : count + 1]) for i, near_row in near.items()}
-
-    left = list(range(len(x)))
-    if variant == "canonical":
-        return sorted(sorted(left, key=scores(left).__getitem__)[:picks])
-    for _ in range(picks):
-        values = scores(left)
-        left.remove(min(left, key=values.__getitem__))
-    return sorted(set(range(len(x))) - set(left))
-
-
-@pytest.mark.parametrize("variant", ["canonical", "recursive", "public"])
-@pytest.mark.parametrize("seed", range(20))
-def test_every_variant_is_its_definition(variant: Any, seed: int) -> None:
-    n, f = 9 + seed % 4, 2
-    x, rule = draw(seed, n, 3), MultiKrum(f=2, m=n - 2 * f - 3, variant=variant)
-    chosen = rule.select(squared_distances(x)).nonzero()[:, 0].tolist()
-    assert chosen == slow_krum(x.double().tolist(), n - 2 * f - 3, f, variant)
 
 
 def crowds(x: Tensor, b: int) -> list[Tensor]:
@@ -351,10 +322,8 @@ def test_norm_bound_by_hand_and_its_noise_follows_the_servers_key() -> None:
     assert not NormBound(c=1.0).traits().randomized
 
 
-def test_norm_bound_has_no_meaning_where_all_norms_are_one() -> None:
-    for alphabet in (SignBits, BinaryMasks, Rankings):
-        assert "would be the plain mean" in str(NormBound().refuses(alphabet))
-    assert NormBound().refuses(FloatVectors) is None
+def test_all_rankings_have_one_norm_about_the_middle() -> None:
+    assert "would be the plain mean" in str(NormBound().refuses(Rankings))
     symbols = Rankings(ranking(draw(0, 5, 6), (6,)), (6,))
     sizes = norms(symbols.values(), symbols.origin())
     torch.testing.assert_close(sizes, sizes[:1].expand(5))

@@ -71,19 +71,6 @@ def test_log_odds_cap_shrinks_shares_to_a_half() -> None:
     assert not torch.equal(answer(rule, masks(bits)), answer(Mean(), masks(bits)))
 
 
-def test_m_colluders_move_the_log_odds_by_m_c_at_most() -> None:
-    rule, d = LogOddsCap(c=0.3), 200
-    for seed in range(20):
-        honest, m = drawn(seed, 9, d), 1 + seed % 4
-        sent = honest.clone()
-        sent[:m] = ~honest[-1] if seed % 2 else (Key(seed).fold("bad").uniform(m, d) < 0.5)
-        before, after = (torch.logit(answer(rule, masks(x))) for x in (honest, sent))
-        assert float((after - before).abs().max()) <= m * 0.3 + 1e-9
-    ones = masks(torch.ones(9, d))
-    assert bool(torch.isfinite(torch.logit(answer(rule, ones))).all())
-    assert rule.traits().shrinks
-
-
 def of_density(*ones: int, d: int = 10) -> BinaryMasks:
     return masks(torch.stack([(torch.arange(d) < count) for count in ones]))
 
@@ -149,10 +136,6 @@ def test_a_complement_passes_the_density_filter_and_not_the_entropy_filter() -> 
 
 @pytest.mark.parametrize("prefilter", FILTERS, ids=repr)
 def test_filters_pass_at_least_half_and_tolerate_what_rules_do(prefilter: BitFilter) -> None:
-    for seed in range(40):
-        n = 1 + seed % 9
-        bits = Key(seed).uniform(n, 12) < Key(seed).fold("p").uniform(n, 1)
-        assert prefilter.rows(n) <= len(passed(prefilter, masks(bits))) <= n
     assert [prefilter.rows(n) for n in (7, 8)] == [4, 4]
     assert [prefilter.tolerates(n, Median()) for n in (8, 9)] == [1, 2]
     assert prefilter.rows_needed(TrimmedMean(f=2)) == 9
@@ -183,51 +166,11 @@ def test_positions_are_clipped_around_the_median_position_or_not_at_all() -> Non
     two = positions([0, 1, 2, 0, 1], [0, 1, 2, 0, 1], [2, 1, 0, 1, 0], sizes=(3, 2))
     out = answer(ReputationClipping(width=0.5), two)
     torch.testing.assert_close(out, torch.tensor([0.5, 1, 1.5, 1 / 3, 2 / 3]).double())
-    sizes = (6, 4)
-    for seed in range(5):
-        x = Rankings(torch.zeros(8, 10, dtype=torch.int32), sizes).nearest(Key(seed).normal(8, 10))
-        out = answer(ReputationClipping(width=1.0), x)
-        torch.testing.assert_close(out, answer(Mean(), x))
-
-
-def test_clipping_equals_its_formula_edge_by_edge() -> None:
-    sizes, tops = (7, 5), (3, 2)
-    for seed in range(20):
-        x = Key(seed).normal(4 + seed % 3, 12)
-        for sent in (
-            Rankings(torch.zeros(len(x), 12, dtype=torch.int32), sizes).nearest(x),
-            TopRankings(torch.zeros(len(x), 5, dtype=torch.int32), sizes, tops).nearest(x),
-        ):
-            expected = []
-            for edge, column in enumerate(sent.values().T.tolist()):
-                reach = 0.15 * (7 if edge < 7 else 5)
-                ordered, n = sorted(column), len(column)
-                centre = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-                near = [min(max(v, centre - reach), centre + reach) for v in column]
-                expected.append(sum(near) / n)
-            out = answer(ReputationClipping(width=0.15), sent)
-            assert out.tolist() == pytest.approx(expected)
-
-
-def test_a_client_moves_a_reputation_by_its_share_of_the_width_beside_the_median() -> None:
-    n, size, width = 5, 20, 0.1
-    for seed in range(20):
-        blank = Rankings(torch.zeros(n, size, dtype=torch.int32), (size,))
-        x = Key(seed).normal(1, size) + 0.3 * Key(seed).fold("own").normal(n, size)
-        before = blank.nearest(x)
-        after = before.put([0], blank.take([0]).nearest(-x[:1]))
-        rule = ReputationClipping(width=width)
-        moved = (answer(rule, after) - answer(rule, before)).abs()
-        median = (answer(Median(), after) - answer(Median(), before)).abs()
-        assert bool((moved <= 2 * width * size / n + median + 1e-9).all())
-        vote = (answer(Mean(), after) - answer(Mean(), before)).abs()
-        assert float(moved.mean()) < float(vote.mean()), seed
-    # The median is moved, too: edge 0 at 0, 10 and now 10 instead of 0.
-    up, down = list(range(11)), list(range(10, -1, -1))
-    low, high = positions(up, down, up, sizes=(11,)), positions(up, down, down, sizes=(11,))
-    rule = ReputationClipping(width=1 / 11)
-    moved = answer(rule, high)[0] - answer(rule, low)[0]
-    assert float(moved) == pytest.approx((9 + 10 + 10 - 0 - 1 - 0) / 3)
+    torch.testing.assert_close(answer(ReputationClipping(width=1.0), two), answer(Mean(), two))
+    # Two of four edges are sent. Positions 0 0 3, 2 2 0 and 3 3 2, and a reach of 0.4.
+    top = TopRankings(torch.tensor([[1, 2], [1, 2], [2, 0]], dtype=torch.int32), (4,), (2,))
+    out = answer(ReputationClipping(width=0.1), top)
+    torch.testing.assert_close(out, torch.tensor([0.4, 5.6, 8.6, 0]).double() / 3)
 
 
 def test_the_certificate_is_exact_for_every_choice_of_rows_and_bits() -> None:
@@ -261,20 +204,6 @@ def test_vote_margin_answers_the_mean_and_certifies_coordinates() -> None:
     answer(VoteMargin(f=4), masks(drawn(0, 5, 30)), view)
     found = {"certified": 0.0, "failure_bound": 1.0, "failure_bound_valid": False}  # F4
     assert view.findings.notes == view.findings.notes | found
-
-
-def test_no_f_rows_overturn_what_is_certified() -> None:
-    f, n, d = 2, 9, 300
-    for seed in range(20):
-        bits = drawn(seed, n, d)
-        before, count = answer(VoteMargin(f=f), masks(bits)) > 0.5, bits.sum(dim=0)
-        safe = votes_to_overturn(count.double(), n) > f
-        rows = Key(seed).permutation(n)[:f]
-        sent = bits.clone()
-        sent[rows] = ~before
-        after = answer(VoteMargin(f=f), masks(sent)) > 0.5
-        assert bool((before == after)[safe].all())
-        assert not bool((before == after).all())
 
 
 def test_rank_margin_answers_the_vote_and_certifies_edges() -> None:

@@ -32,58 +32,34 @@ FROZEN = HERE / "frozen"
 BOARD = HERE.parent / "leaderboards"
 PLAYS = FROZEN / "plays.json"
 SMALL: dict[str, Any] = {
-    "model": "micro",
-    "clients": 8,
-    "per_round": 4,
-    "malicious": 0.25,
-    "rounds": 2,
-    "epochs": 1,
-    "eval_every": 1,
+    **{"model": "micro", "clients": 8, "per_round": 4, "malicious": 0.25},
+    **{"rounds": 2, "epochs": 1, "eval_every": 1},
 }
-TRIMMED = {"attack": "alie", "defense": "trimmed-mean", "local_models": True}
-# Executor and scenario: every alphabet of messages, every executor of a CPU.
-SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
-    "floats-loop": ("loop", {"protocol": "fedavg", **TRIMMED}),
-    "floats-stacked": ("stacked", {"protocol": "fedavg", **TRIMMED}),
-    "floats-forked": ("forked", {"protocol": "fedavg", **TRIMMED}),
-    "floats-auto": ("auto", {"protocol": "fedavg", **TRIMMED}),
-    "floats-dp-sgd": (
-        "stacked",
-        {"protocol": "fedavg", "mechanism": "dp-sgd", "sampling": "poisson", "attack": "pixel"},
-    ),
-    "half": ("loop", {"protocol": "cast", "attack": "min-max", "defense": "nnm+median"}),
-    "signs": (
-        "stacked",
-        {"protocol": "signsgd", "attack": "sign-flip", "mechanism": "randomized-response"},
-    ),
-    "scaled-signs": (
-        "forked",
-        {"protocol": "ef-signsgd", "attack": "residual-release", "defense": "geometric-median"},
-    ),
-    "levels": ("loop", {"protocol": "qsgd", "attack": "dyn-opt", "defense": "median"}),
-    "rotated-levels": ("stacked", {"protocol": "drive", "attack": "ipm"}),
-    "sparse": (
-        "loop",
-        {
-            "protocol": "topk",
-            "attack": "index-concentration",
-            "defense": "multi-krum",
-            "per_round": 7,
-            "knowledge": "all+defense",
-        },
-    ),
-    "seeded-sparse": ("loop", {"protocol": "randk", "attack": "seed-grinding"}),
-    "masks": (
-        "loop",
-        {"protocol": "fedpm", "mechanism": "mask-gaussian:sigma=0.5", "attack": "mask-ipm"},
-    ),
-    "noise-masks": ("loop", {"protocol": "fedmrn", "attack": "noise-mask"}),
-    "rankings": ("loop", {"protocol": "fsl", "attack": "rank-reversal", "defense": "rank-margin"}),
-    "top-rankings": ("stacked", {"protocol": "sfsl", "attack": "rank-reversal", "attack_from": 1}),
-    "gated": ("loop", {"protocol": "fedsparse", "attack": "gate-closing"}),
-    "pruned": ("stacked", {"protocol": "fedsparsify", "attack": "label-flip"}),
-    "mixture": ("stacked", {"protocol": "fedmog", "attack": "noise"}),
-    "residues": ("loop", {"protocol": "skellam", "sees": "sum"}),
+TRIMMED = ("fedavg", "alie", {"defense": "trimmed-mean", "local_models": True})
+PRIVATE = {"mechanism": "dp-sgd", "sampling": "poisson"}
+KRUM = {"defense": "multi-krum", "per_round": 7, "knowledge": "all+defense"}
+# Executor, protocol, attack and other fields: every alphabet of messages, every executor of a CPU.
+SCENARIOS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "floats-loop": ("loop", *TRIMMED),
+    "floats-stacked": ("stacked", *TRIMMED),
+    "floats-forked": ("forked", *TRIMMED),
+    "floats-auto": ("auto", *TRIMMED),
+    "floats-dp-sgd": ("stacked", "fedavg", "pixel", PRIVATE),
+    "half": ("loop", "cast", "min-max", {"defense": "nnm+median"}),
+    "signs": ("stacked", "signsgd", "sign-flip", {"mechanism": "randomized-response"}),
+    "scaled-signs": ("forked", "ef-signsgd", "residual-release", {"defense": "geometric-median"}),
+    "levels": ("loop", "qsgd", "dyn-opt", {"defense": "median"}),
+    "rotated-levels": ("stacked", "drive", "ipm", {}),
+    "sparse": ("loop", "topk", "index-concentration", KRUM),
+    "seeded-sparse": ("loop", "randk", "seed-grinding", {}),
+    "masks": ("loop", "fedpm", "mask-ipm", {"mechanism": "mask-gaussian:sigma=0.5"}),
+    "noise-masks": ("loop", "fedmrn", "noise-mask", {}),
+    "rankings": ("loop", "fsl", "rank-reversal", {"defense": "rank-margin"}),
+    "top-rankings": ("stacked", "sfsl", "rank-reversal", {"attack_from": 1}),
+    "gated": ("loop", "fedsparse", "gate-closing", {}),
+    "pruned": ("stacked", "fedsparsify", "label-flip", {}),
+    "mixture": ("stacked", "fedmog", "noise", {}),
+    "residues": ("loop", "skellam", "none", {"sees": "sum"}),
 }
 QUICK = ("floats-loop", "signs", "masks", "rankings")  # the others: make test-slow
 # Alphabets whose messages have as many bits whatever the weights are.
@@ -97,6 +73,7 @@ COUNTED = (
 # They change with every change of the code, or with the machine that plays.
 ELSEWHERE = ("id", "digest", "fedbench", "python", "torch", "numpy", "platform")
 
+FILES = sorted(path.stem for path in FROZEN.glob("*.txt"))
 SLOW = ("attack", "check-board")  # files of commands that take more than two seconds
 ID = re.compile(r"(?<![\w.])(?=[a-f]*[0-9])[0-9a-f]{12,64}\b")  # or a digest; no decimals
 
@@ -111,16 +88,13 @@ def processor() -> str:
 
 def measured(name: str) -> dict[str, Any]:
     """Everything that a run measured, with what differs between two versions masked."""
-    executor, fields = SCENARIOS[name]
-    record = play(Scenario(**SMALL | fields), device="cpu", executor=executor)
-    return masked(json.loads(json.dumps(record.measured())))
-
-
-def masked(fields: dict[str, Any]) -> dict[str, Any]:
-    fields["environment"] = {
-        key: "*" if key in ELSEWHERE else value for key, value in fields["environment"].items()
-    }
-    return {key: "*" if key in ELSEWHERE else value for key, value in fields.items()}
+    executor, protocol, attack, others = SCENARIOS[name]
+    scenario = Scenario(protocol=protocol, attack=attack, **SMALL | others)
+    record = play(scenario, device="cpu", executor=executor)
+    fields: dict[str, Any] = json.loads(json.dumps(record.measured()))
+    for part in (fields, fields["environment"]):
+        part.update(dict.fromkeys(part.keys() & set(ELSEWHERE), "*"))
+    return fields
 
 
 def without_rounding(value: Any, key: str, counted: tuple[str, ...]) -> Any:
@@ -139,24 +113,23 @@ def without_rounding(value: Any, key: str, counted: tuple[str, ...]) -> Any:
 def typed(line: str, places: dict[str, str]) -> str:
     """Exit code, stdout and stderr of a command in this process, with paths of a machine masked."""
     arguments = [argument.format_map(places) for argument in shlex.split(line)]
-    out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
-    err = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main(arguments)
-        except SystemExit as end:
-            code = end.code
+    raw = (io.BytesIO(), io.BytesIO())
+    out, err = (io.TextIOWrapper(buffer, "utf-8", write_through=True) for buffer in raw)
+    to_out, to_err = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with pytest.raises(SystemExit) as end, to_out, to_err:
+        main(arguments)
     texts = []
-    for stream in (out, err):
-        assert isinstance(stream.buffer, io.BytesIO)
-        text = stream.buffer.getvalue().decode().replace("\r\n", "\n")
+    for buffer in raw:
+        text = buffer.getvalue().decode().replace("\r\n", "\n")
         for name, place in sorted(places.items(), key=lambda item: -len(item[1])):
             text = text.replace(place, f"{{{name}}}")
         texts.append(ID.sub("(id)", text))
     if arguments[:2] == ["leaderboard", "check"]:  # entries stand in the order of their ids
         blocks = re.split(r"^(?=good |refused |\d+ checked)", texts[0], flags=re.MULTILINE)
         texts[0] = "".join(sorted(blocks))
-    return f"$ {line}\nexit {code}\n{texts[0]}" + (f"stderr: {texts[1]}" if texts[1] else "")
+    return f"$ {line}\nexit {end.value.code}\n{texts[0]}" + (
+        f"stderr: {texts[1]}" if texts[1] else ""
+    )
 
 
 @contextlib.contextmanager
@@ -213,9 +186,8 @@ def write() -> None:
         path.write_text(replayed(path))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SCENARIOS]
-)
+@pytest.mark.edges(*QUICK)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_a_run_measures_what_it_measured(name: str) -> None:
     frozen, now = json.loads(PLAYS.read_text()), measured(name)
     # Kernels of another processor, or of another torch, add numbers up in another order; training
@@ -226,13 +198,8 @@ def test_a_run_measures_what_it_measured(name: str) -> None:
     assert without_rounding(now, "", counted) == without_rounding(frozen[name], "", counted)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else ())
-        for path in sorted(FROZEN.glob("*.txt"))
-    ],
-)
+@pytest.mark.edges(*(name for name in FILES if name not in SLOW))
+@pytest.mark.parametrize("name", FILES)
 def test_commands_print_what_they_printed(name: str) -> None:
     path = FROZEN / f"{name}.txt"
     frozen, now = path.read_text(), replayed(path)

@@ -1,28 +1,42 @@
-"""``auto``: which executor is faster here is measured once, and kept."""
+"""What is faster here is measured once, and kept: executors, and forms of a convolution."""
 
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from fedbench.core.choices import Precision
+from fedbench.api import Shared
+from fedbench.core import registry
+from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.executors import cached_answers
-from fedbench.executors.cached_answers import folder
+from fedbench.executors.cached_answers import folder, store, stored
+from fedbench.executors.conv_kernels import (
+    Forms,
+    Geometry,
+    Load,
+    chosen,
+    geometries,
+    matrices,
+    measured,
+)
 from fedbench.executors.factory import asked, choose, crowd, executor
 from fedbench.executors.training import Loop, Schedule
-from fedbench.executors.vmap import Stacked
-from fedbench.models.network import ConvNet, Shared
+from fedbench.executors.vmap import Stacked, footprint
+from fedbench.models.network import ConvNet, Convolve
 from fedbench.protocols.fedavg import FedAvg
+from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
 
-SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 1, torch.device("cpu"))
+CPU = torch.device("cpu")
+SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 1, CPU)
 PLAN = Schedule(2, 4)
 
 
@@ -44,28 +58,28 @@ class Crowded(FedAvg):
 
 
 @pytest.fixture
-def measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_clock: None) -> Path:
-    monkeypatch.delenv("FEDBENCH_PROBE")
-    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 10)  # a sleep is no heavy step
+def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, still_clock: None) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "fedbench" / "answers"
 
 
-def answer(question: str) -> str | None:
-    return cached_answers.stored(question, {"loop", "stacked"}.__contains__)
+@pytest.fixture
+def measuring(monkeypatch: pytest.MonkeyPatch, answers: Path) -> Path:
+    monkeypatch.delenv("FEDBENCH_PROBE")
+    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 10)  # a sleep is no heavy step
+    return answers
 
 
-def kept(question: str, found: str) -> str:
-    return cached_answers.store(question, found, {"loop", "stacked"}.__contains__)
+FITS = {"loop", "stacked"}.__contains__
 
 
-def chosen(protocol: FedAvg, together: float = 8.0) -> str:
+def fastest(protocol: FedAvg, together: float = 8.0) -> str:
     return choose(Stacked(protocol, SHARED, PLAN), together)
 
 
 def test_what_is_faster_is_chosen(measuring: Path) -> None:
-    assert chosen(Sleepy()) == "stacked"
-    assert chosen(Crowded(), 2.0) == "loop"
+    assert fastest(Sleepy()) == "stacked"
+    assert fastest(Crowded(), 2.0) == "loop"
     entries = [json.loads(path.read_text()) for path in measuring.iterdir()]
     assert sorted(entry["answer"] for entry in entries) == ["loop", "stacked"]
     assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, together=8), Stacked)
@@ -75,29 +89,27 @@ def test_what_is_faster_is_chosen(measuring: Path) -> None:
 def test_heavy_steps_are_the_loop_s_unmeasured(
     measuring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "fedbench.executors.factory.HEAVY", 0.02
-    )  # of a step; `Sleepy` waits longer
-    assert chosen(Sleepy()) == "loop"
+    monkeypatch.setattr("fedbench.executors.factory.HEAVY", 0.02)  # `Sleepy` waits longer
+    assert fastest(Sleepy()) == "loop"
 
 
 def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
     question = asked(Stacked(Sleepy(), SHARED, PLAN), 8, "loop", "stacked")
-    assert answer(question) is None
-    assert kept(question, "loop") == "loop"
-    assert kept(question, "stacked") == "loop"
-    assert chosen(Sleepy()) == "loop"  # no measurement would say so
+    assert stored(question, FITS) is None
+    assert store(question, "loop", FITS) == "loop"
+    assert store(question, "stacked", FITS) == "loop"
+    assert fastest(Sleepy()) == "loop"  # no measurement would say so
     assert [path.suffix for path in measuring.iterdir()] == [".json"]  # nothing else is left
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"question": "another", "answer": "stacked"}', "[]"])
 def test_a_file_that_says_nothing_is_no_answer(measuring: Path, text: str) -> None:
     question = asked(Stacked(Crowded(), SHARED, PLAN), 2, "loop", "stacked")
-    kept(question, "stacked")
+    store(question, "stacked", FITS)
     (path,) = measuring.iterdir()
     path.write_text(text)
-    assert answer(question) is None
-    assert chosen(Crowded(), 2.0) == "loop"
+    assert stored(question, FITS) is None
+    assert fastest(Crowded(), 2.0) == "loop"
 
 
 def test_a_folder_that_cannot_be_written_is_no_hindrance(
@@ -105,31 +117,31 @@ def test_a_folder_that_cannot_be_written_is_no_hindrance(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert chosen(Sleepy()) == "stacked"
+    assert fastest(Sleepy()) == "stacked"
 
 
-def test_other_questions_have_other_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def question(
-        batch: int = 4, clients: int = 8, hidden: Sequence[int] = (5,), half: bool = False
-    ) -> str:
-        shared = Shared(ConvNet((1, 4, 4), ((3,),), tuple(hidden), 3), 1, torch.device("cpu"))
-        precision: Precision = "bf16" if half else "fp32"
-        engine = Stacked(FedAvg(), shared, Schedule(1, batch), precision=precision)
-        return asked(engine, clients)
-
-    asks = {question(), question(5), question(4, 2), question(hidden=(6,)), question(half=True)}
-    asks.add(asked(Stacked(FedAvg(), SHARED, PLAN), 8, "loop", "stacked"))
+def test_other_questions_have_other_answers() -> None:
+    plain = Stacked(FedAvg(), SHARED, Schedule(1, 4))
+    wider = Shared(ConvNet((1, 4, 4), ((3,),), (6,), 3), 1, CPU)
+    asks = {
+        asked(plain, 8),
+        asked(plain, 2),
+        asked(plain, 8, "loop", "stacked"),
+        asked(Stacked(FedAvg(), SHARED, Schedule(1, 5)), 8),
+        asked(Stacked(FedAvg(), wider, Schedule(1, 4)), 8),
+        asked(Stacked(FedAvg(), SHARED, Schedule(1, 4), precision="bf16"), 8),
+    }
     assert len(asks) == 6
-    assert question() == asked(Stacked(FedAvg(lr=0.3), SHARED, Schedule(9, 4)), 8)
+    assert asked(plain, 8) == asked(Stacked(FedAvg(lr=0.3), SHARED, Schedule(9, 4)), 8)
 
 
 def test_who_trains_alone_or_switched_measuring_off_is_not_measured(
     measuring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert chosen(Sleepy(), 1.9) == "loop"
+    assert fastest(Sleepy(), 1.9) == "loop"
     assert not measuring.exists()
     monkeypatch.setenv("FEDBENCH_PROBE", "off")
-    assert chosen(Sleepy()) == "loop"
+    assert fastest(Sleepy()) == "loop"
     assert not measuring.exists()
 
 
@@ -140,27 +152,168 @@ def test_answers_lie_in_the_users_caches(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_crowd_is_counted_by_steps() -> None:
-    """10 clients, 9 with two steps an epoch and one with three; 4 are drawn, with replacement.
-
-    Launches on average: 1 - 0.1^4 of the nine, 1 - 0.9^4 of the one: 0.9999 + 0.3439.
-    """
+    # 10 clients, 9 with two steps an epoch and one with three; 4 are drawn, with replacement.
+    # Launches on average: 1 - 0.1^4 of the nine, 1 - 0.9^4 of the one: 0.9999 + 0.3439.
     assert crowd([5] * 9 + [9], 4, Schedule(1, 4)) == pytest.approx(4 / 1.3438)
 
 
 @pytest.mark.slow
 def test_a_command_measures_once_and_says_what_it_used(tmp_path: Path) -> None:
-    import os
-
     home = {key: value for key, value in os.environ.items() if key != "FEDBENCH_PROBE"}
     home["XDG_CACHE_HOME"] = str(tmp_path)
     command = [sys.executable, "-m", "fedbench", "attack", "-a", "none", "--seeds", "0"]
     command += ["--model", "micro", "--partition", "iid", "--clients", "16", "--per-round", "8"]
     command += ["--rounds", "1", "--workers", "1", "--malicious", "0"]
-    for turn in ("a", "b"):
-        out = ["--out", str(tmp_path / turn)]
-        subprocess.run([*command, *out], env=home, check=True, capture_output=True, timeout=300)
+    used = []
+    for out in (tmp_path / "a", tmp_path / "b"):
+        played = [*command, "--out", str(out)]
+        subprocess.run(played, env=home, check=True, capture_output=True, timeout=300)
+        (record,) = out.glob("*.json")
+        used.append(json.loads(record.read_text())["environment"]["executor"])
     (path,) = (tmp_path / "fedbench" / "answers").iterdir()
-    winner = json.loads(path.read_text())["answer"]
-    for turn in ("a", "b"):
-        (record,) = (tmp_path / turn).glob("*.json")
-        assert json.loads(record.read_text())["environment"]["executor"] == winner
+    assert used == [json.loads(path.read_text())["answer"]] * 2
+
+
+GROUPS: Convolve = F.conv2d
+LAYERS = [
+    Geometry((1, 8, 8), (4, 1, 3, 3), padding=1),
+    Geometry((3, 7, 9), (4, 3, 3, 3), stride=2, padding=1),  # neither even nor square
+    Geometry((2, 6, 6), (3, 2, 5, 5)),
+    Geometry((2, 5, 4), (3, 2, 3, 1), padding=2),
+]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_both_forms_are_one_convolution_there_and_back(layer: Geometry, bias: bool) -> None:
+    x = Key(0).normal(3, 2, *layer.image).double()  # three clients with two samples
+    weight = Key(1).normal(3, *layer.kernels).double()
+    offset = Key(2).normal(3, layer.kernels[0]).double()
+
+    def of(form: Convolve) -> tuple[Tensor, ...]:
+        def energy(x: Tensor, weight: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+            given = offset if bias else None
+            y = form(x, weight, given, stride=layer.stride, padding=layer.padding)
+            return y.pow(3).sum(), y
+
+        gradient = torch.func.grad(energy, argnums=(0, 1, 2), has_aux=True)
+        gradients, y = torch.vmap(gradient)(x, weight, offset)
+        return y, *gradients
+
+    assert_rounded_alike(of(matrices), of(GROUPS))
+
+
+@pytest.mark.parametrize("model", registry.names("model"))
+def test_every_network_convolves_as_it_is_told(model: str) -> None:
+    network = registry.load("model", model).build((3, 32, 32), 10)
+    kernels = {shape for shape in network.shapes.values() if len(shape) == 4}
+    assert {layer.kernels for layer in geometries(network)} == kernels
+
+
+def test_geometries_of_a_residual_network_by_hand() -> None:
+    network = registry.load("model", "resnet20").build((3, 32, 32), 10)
+    choice = geometries(network)
+    assert choice[0] == Geometry((3, 32, 32), (16, 3, 3, 3), 1, 1)
+    assert Geometry((16, 32, 32), (32, 16, 3, 3), 2, 1) in choice
+    assert len(choice) == len(set(choice)) == 6  # of 19: layers of a stage are alike
+
+
+def slowly(*args: object, **kwargs: object) -> Tensor:
+    time.sleep(0.05)
+    return GROUPS(*args, **kwargs)
+
+
+def never(*args: object, **kwargs: object) -> Tensor:
+    raise AssertionError("is not to be timed again")
+
+
+@pytest.mark.parametrize(
+    ("forms", "expected"),
+    [
+        ({"groups": slowly, "matrices": GROUPS}, set(geometries(NETWORK))),
+        ({"groups": GROUPS, "matrices": slowly}, set()),
+    ],
+    ids=["matrices", "groups"],
+)
+def test_faster_forms_are_found_once(
+    answers: Path, forms: dict[str, Convolve], expected: set[Geometry]
+) -> None:
+    choice = measured(NETWORK, Load(CPU, 2, 3), forms)
+    assert choice.multiplied == expected
+    again = measured(NETWORK, Load(CPU, 2, 3), {"groups": never, "matrices": never})
+    assert again == choice
+    assert len(list(answers.iterdir())) == 1
+    with pytest.raises(AssertionError, match="timed again"):  # of another batch nothing is known
+        measured(NETWORK, Load(CPU, 2, 4), {"groups": never, "matrices": never})
+
+
+def test_each_layer_has_its_own_answer(answers: Path) -> None:
+    network = registry.load("model", "micro").build((1, 28, 28), 10)
+    first = geometries(network)[0]
+
+    def slow_in_the_first(x: Tensor, weight: Tensor, **options: int) -> Tensor:
+        if tuple(weight.shape) == first.kernels:
+            time.sleep(0.05)
+        return GROUPS(x, weight, **options)
+
+    choice = measured(network, Load(CPU, 2, 3), {"groups": slow_in_the_first, "matrices": slowly})
+    assert choice.multiplied == set()
+    choice = measured(network, Load(CPU, 2, 5), {"groups": slow_in_the_first, "matrices": GROUPS})
+    assert first in choice.multiplied
+
+
+def test_a_cpu_groups_without_asking(answers: Path) -> None:
+    assert chosen(NETWORK, Load(CPU, 2, 3)) == Forms()
+    assert not answers.exists()
+
+
+def test_lock_step_convolves_with_what_was_chosen() -> None:
+    shared, protocol, schedule = Shared(NETWORK, 3, CPU), in_float64(FedAvg()), Schedule(1, 4)
+    clients = doubled(example_clients(protocol, shared))
+    engine = Stacked(protocol, shared, schedule)
+    convolve: Convolve = Forms(frozenset(geometries(NETWORK)))
+    seen = []
+
+    def noted(*args: object, **options: object) -> Tensor:
+        seen.append(args)
+        return convolve(*args, **options)
+
+    engine.__dict__["convolve"] = noted  # what `chosen` would have returned
+    updates, _ = engine.train(clients)
+    expected, _ = Loop(protocol, shared, schedule).train(clients)
+    assert_rounded_alike(updates, expected)
+    assert seen
+
+
+def test_a_form_is_that_of_its_layer_and_its_patches_count_in_the_footprint() -> None:
+    layer = LAYERS[0]
+    x, weight = Key(0).normal(2, *layer.image), Key(1).normal(*layer.kernels)
+
+    def multiplies(forms: Forms, padding: int) -> bool:
+        with torch.profiler.profile() as seen:
+            forms(x, weight, padding=padding)
+        return "aten::im2col" in {event.name for event in seen.events() or []}
+
+    assert multiplies(Forms(frozenset({layer})), 1)
+    assert not multiplies(Forms(frozenset({layer})), 0)  # another geometry
+    assert not multiplies(Forms(), 1)
+    # NETWORK's convolution: patches of 9 numbers at each of 16 places, beside what is saved anyway.
+    (layer,) = geometries(NETWORK)
+    patches = layer.image[0] * 9 * 16 * 4
+    more = footprint(NETWORK, 2, matrices) - footprint(NETWORK, 2)
+    assert more >= 2 * 2 * (patches - 16 * 4)  # the image itself need not be saved
+
+
+def test_products_in_bfloat16_stay_so_and_are_timed_as_such(answers: Path) -> None:
+    x, weight, bias = Key(0).normal(2, 1, 4, 4), Key(1).normal(3, 1, 3, 3), Key(2).normal(3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert matrices(x, weight, bias).dtype == GROUPS(x, weight, bias).dtype == torch.bfloat16
+    seen = set()
+
+    def noted(x: Tensor, weight: Tensor, **options: int) -> Tensor:
+        y = GROUPS(x, weight, **options)
+        seen.add(y.dtype)
+        return y
+
+    measured(NETWORK, Load(CPU, 2, 3, half=True), {"groups": noted, "matrices": noted})
+    assert seen == {torch.bfloat16}

@@ -1,8 +1,12 @@
-"""Levels: worked by hand, on the wire, and messages that no honest client sends."""
+"""Levels and their codes: worked by hand, against slow ones, and bytes that nobody writes."""
 
 import dataclasses
+import functools
 from typing import Any
 
+import constriction
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,9 +15,305 @@ from hypothesis import strategies as st
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
 from fedbench.payload import Levels, same
+from fedbench.payload.entropy_coding import (
+    LARGEST,
+    code_elias,
+    code_entropy,
+    decode_elias,
+    decode_entropy,
+    omega,
+)
 from fedbench.payload.levels import Code, Norm, bucket_lengths, scales_of
-from fedbench.payload.packets import Packet
+from fedbench.payload.packets import Bytes, Packet
 from fedbench.testing import check_payload
+
+LENGTHS = st.one_of(st.sampled_from([0, 1, 2, 3, 7, 64, 97, 256, 257]), st.integers(0, 400))
+
+
+def numbers(d: int, top: int, share: float, seed: int) -> npt.NDArray[np.int16]:
+    """``d`` integers of magnitude ``top`` or less, of which about ``share`` are not 0."""
+    drawn = Key(seed).fold("size").uniform(d) * top
+    sizes = (drawn.floor() + 1) * Key(seed).fold("sign").signs(d)
+    return torch.where(Key(seed).uniform(d) < share, sizes, 0.0).numpy().astype(np.int16)
+
+
+VECTORS = st.builds(
+    lambda d, top, share, seed: (numbers(d, top, share, seed), top),
+    LENGTHS,
+    st.sampled_from([1, 2, 3, 7, 10, 127, 32767]),
+    st.sampled_from([0.0, 0.01, 0.3, 1.0]),
+    st.integers(0, 2**32),
+)
+
+
+def slow_omega(x: int) -> str:
+    code = "0"
+    while x > 1:
+        code = f"{x:b}" + code
+        x = x.bit_length() - 1
+    return code
+
+
+def slow_elias(x: npt.NDArray[np.integer]) -> str:
+    bits, last = "", -1
+    for i, level in enumerate(x.tolist()):
+        if level:
+            bits += slow_omega(i - last) + ("1" if level < 0 else "0") + slow_omega(abs(level))
+            last = i
+    return bits
+
+
+def read_omega(bits: str, at: int) -> tuple[int, int]:
+    x = 1
+    while bits[at] == "1":
+        x, at = int(bits[at : at + x + 1], 2), at + x + 1
+    return x, at + 1
+
+
+def slow_decode(data: Bytes, d: int) -> list[int]:
+    bits = "".join(f"{byte:08b}" for byte in data[4:].tolist())
+    x, at, i = [0] * d, 0, -1
+    for _ in range(int.from_bytes(data[:4].tobytes(), "little")):
+        gap, at = read_omega(bits, at)
+        minus, (size, at) = bits[at] == "1", read_omega(bits, at + 1)
+        i += gap
+        x[i] = -size if minus else size
+    return x
+
+
+def stream(count: int, bits: str) -> Bytes:
+    """As on the wire: the count, then the bits, zeros to the end of the byte."""
+    flat = np.array([int(bit) for bit in bits], dtype=np.uint8)
+    head = np.frombuffer(count.to_bytes(4, "little"), dtype=np.uint8)
+    return np.concatenate([head, np.packbits(flat)])
+
+
+def test_omega_codes_worked_by_hand() -> None:
+    expected = {1: "0", 2: "100", 3: "110", 4: "101000", 8: "1110000", 16: "10100100000"}
+    codes, lengths = omega(np.array(list(expected)))
+    decoded = [f"{c:0{n}b}" for c, n in zip(codes.tolist(), lengths.tolist(), strict=True)]
+    assert decoded == list(expected.values())
+    assert [slow_omega(x) for x in expected] == list(expected.values())
+
+
+@settings(deadline=None)
+@given(st.integers(1, LARGEST))
+def test_omega_codes_are_those_of_the_slow_encoder(x: int) -> None:
+    (code,), (length,) = omega(np.array([x]))
+    assert f"{code:0{length}b}" == slow_omega(x)
+
+
+def test_a_stream_is_gap_sign_and_magnitude_of_each_that_is_not_zero() -> None:
+    x = np.array([0, 0, 3, 0, -1, 0, 0, 0, 16, 0])
+    bits = "1100110" + "10010" + "101000010100100000"
+    data, length = code_elias(x)
+    assert length == 32 + len(bits) == 32 + 30
+    assert data.tolist() == stream(3, bits).tolist()
+    assert decode_elias(data, 10, 16).tolist() == x.tolist()
+    assert slow_decode(data, 10) == x.tolist()
+
+
+@settings(deadline=None)
+@given(VECTORS)
+def test_the_fast_code_of_elias_is_the_slow_one(vector: tuple[npt.NDArray[np.int16], int]) -> None:
+    x, top = vector
+    data, length = code_elias(x)
+    bits = slow_elias(x)
+    assert length == 32 + len(bits)
+    assert data.tolist() == stream(int(np.count_nonzero(x)), bits).tolist()
+    assert decode_elias(data, len(x), top).tolist() == x.tolist()
+
+
+@pytest.mark.parametrize(
+    ("d", "top", "share"),
+    [(20_000, 7, 1.0), (9_000, 32767, 1.0), (300_000, 300, 0.01), (400_000, 1, 0.0003)],
+)
+def test_streams_of_many_windows_decode_as_slowly(d: int, top: int, share: float) -> None:
+    x = numbers(d, top, share, seed=d)
+    data, length = code_elias(x)
+    if share > 0.001:
+        assert length > 2 * 2**15  # bits of a window
+    assert slow_decode(data, d) == decode_elias(data, d, top).tolist() == x.tolist()
+
+
+def test_gaps_and_magnitudes_up_to_31_bits_decode() -> None:
+    # 85 bits, the longest that one coordinate can have, at every offset in a byte.
+    for shift in range(8):
+        bits = "000" * shift + "01" + slow_omega(LARGEST)
+        decoded = decode_elias(stream(shift + 1, bits), 9, LARGEST)
+        assert decoded.tolist() == [1] * shift + [-LARGEST] + [0] * (8 - shift)
+    assert len(slow_omega(LARGEST)) == 42
+    with pytest.raises(IllegalPayloadError, match="<= 1"):  # a gap beyond the vector
+        decode_elias(stream(1, slow_omega(LARGEST) + "00"), 9, 1)
+
+
+ILLEGAL_ELIAS: list[tuple[str, Bytes]] = [
+    ("nothing", stream(0, "")[:0]),
+    ("half a count", stream(0, "")[:3]),
+    ("more than coordinates", stream(5, "000" * 5)),
+    ("a count without codewords", stream(1, "")),
+    ("a count of one too many", stream(3, "000000")),
+    ("a codeword cut off", stream(2, "000101")),
+    ("a codeword that ends in the padding", stream(1, "0011100")),
+    ("a byte too many", stream(1, "000" + "0" * 8)),
+    ("padding that is not zero", stream(1, "0001")),
+    ("no coordinates, and a byte", stream(0, "0")),
+    ("a fifth coordinate", stream(1, "10101000")),
+    ("a fifth coordinate in steps", stream(2, "10000" + "11000")),
+    ("a level above the top", stream(1, "00" + slow_omega(8))),
+    ("a gap of 32 bits", stream(1, slow_omega(2**31) + "00")),
+    ("a magnitude of 32 bits", stream(1, "00" + slow_omega(2**31))),
+    ("ones without end", stream(1, "1" * 400)),
+]
+
+
+@pytest.mark.parametrize(("what", "data"), ILLEGAL_ELIAS, ids=[row[0] for row in ILLEGAL_ELIAS])
+def test_streams_of_no_vector_are_rejected(what: str, data: Bytes) -> None:
+    with pytest.raises(IllegalPayloadError):
+        decode_elias(data, 4, 7)
+
+
+def test_counts_and_numbers_that_cannot_be_are_rejected_before_they_are_read_as_others() -> None:
+    with pytest.raises(IllegalPayloadError, match="4 integers cannot have 5"):
+        decode_elias(stream(5, "000" * 5), 4, 7)
+    # Read from its second bit on it is omega(32769); from the first a number of 49153 bits begins.
+    data = stream(1, "1" + slow_omega(2**15 + 1))
+    with pytest.raises(IllegalPayloadError, match="at most"):
+        decode_elias(data, 10**5, 10**5)
+
+
+def entropy_of(x: npt.NDArray[np.integer]) -> float:
+    counts = np.unique(x, return_counts=True)[1]
+    return float(-(counts * np.log2(counts / len(x))).sum()) if len(x) else 0.0
+
+
+@settings(deadline=None)
+@given(VECTORS)
+def test_the_range_coder_is_as_short_as_entropy(vector: tuple[npt.NDArray[np.int16], int]) -> None:
+    x, top = vector
+    data, length = code_entropy(x, top)
+    assert length == 8 * len(data)
+    assert decode_entropy(data, len(x), top).tolist() == x.tolist()
+    histogram = code_elias(np.bincount(x.astype(np.int64) + top, minlength=2 * top + 1))[0]
+    assert length <= 1.01 * entropy_of(x) + 64 * 8 + 8 * len(histogram)
+
+
+@pytest.mark.parametrize("top", [1, 2, 7, 8, 127, 128, 1000])
+def test_a_long_vector_costs_its_entropy(top: int) -> None:
+    d = 200_000
+    x = (Key(top).normal(d) * top / 3).round().clamp(-top, top).numpy().astype(np.int16)
+    data, length = code_entropy(x, top)
+    assert decode_entropy(data, d, top).tolist() == x.tolist()
+    histogram = code_elias(np.bincount(x.astype(np.int64) + top, minlength=2 * top + 1))[0]
+    assert abs(length - entropy_of(x) - 8 * len(histogram)) < 0.001 * entropy_of(x) + 32
+
+
+def test_rare_levels_among_a_million_cost_little() -> None:
+    x = np.zeros(1_000_000, dtype=np.int16)
+    x[[3, 70_000, 999_999]] = [1, -1, 1]
+    data, length = code_entropy(x, 1)
+    assert decode_entropy(data, len(x), 1).tolist() == x.tolist()
+    assert length < entropy_of(x) + 32 * 8
+
+
+@pytest.mark.parametrize("level", [-3, 0, 3])
+def test_equal_levels_cost_a_histogram_and_nothing_else(level: int) -> None:
+    # One of the seven numbers occurs 5 times: its position, a sign, omega(5) = 101010... of 101.
+    x = np.full(5, level)
+    data, length = code_entropy(x, 3)
+    assert data.tolist() == stream(1, slow_omega(level + 4) + "0" + "101010").tolist()
+    assert length == 8 * len(data)
+    assert decode_entropy(data, 5, 3).tolist() == x.tolist()
+
+
+FOUR = code_entropy(np.array([1, 0, 0, -1]), 1)[0]  # a histogram of one byte and a half, a word
+
+
+def coded(*digits: int) -> Bytes:
+    """The histogram of `FOUR` and five digits below 3, as one symbol of its model."""
+    share = np.array([1, 2, 1]) / 4
+    model = constriction.stream.model.Categorical(
+        functools.reduce(np.multiply.outer, [share] * 5).reshape(-1), perfect=False
+    )
+    coder = constriction.stream.queue.RangeEncoder()
+    coder.encode(np.array([int("".join(map(str, digits)), 3)], dtype=np.int32), model)
+    return np.append(FOUR[:-4], coder.get_compressed().astype("<u4").view(np.uint8))
+
+
+ILLEGAL_ENTROPY: list[tuple[str, Bytes]] = [
+    ("nothing", FOUR[:0]),
+    ("no words", FOUR[:-4]),
+    ("a word too many", np.append(FOUR, np.zeros(4, np.uint8))),
+    ("a byte too many", np.append(FOUR, np.uint8(0))),
+    ("a byte too few", FOUR[:-1]),
+    ("another word", np.append(FOUR[:-4], FOUR[-4:] ^ 1)),
+    ("numbers of another histogram", coded(2, 2, 1, 0, 0)),
+    ("a fifth digit, and with it the histogram", coded(2, 1, 0, 0, 1)),
+    ("a histogram of five", stream(3, "000" + "00110" + "000")),
+    ("a histogram of three", stream(3, "000" * 3)),
+    ("a negative count", stream(2, "010" + "00" + slow_omega(5))),
+    ("four numbers of three", stream(4, "000" * 4)),
+    ("one number four times, and a word", np.append(stream(1, "00101000"), FOUR[-4:])),
+    ("the histogram of another vector", np.append(stream(2, "0001000100"), FOUR[-4:])),
+]
+
+
+@pytest.mark.parametrize(("what", "data"), ILLEGAL_ENTROPY, ids=[row[0] for row in ILLEGAL_ENTROPY])
+def test_coded_bytes_of_no_vector_are_rejected(what: str, data: Bytes) -> None:
+    assert decode_entropy(FOUR, 4, 1).tolist() == [1, 0, 0, -1]
+    assert coded(2, 1, 1, 0, 0).tolist() == FOUR.tolist()
+    with pytest.raises(IllegalPayloadError):
+        decode_entropy(data, 4, 1)
+
+
+@pytest.mark.parametrize("kind", ["elias", "entropy"])
+@settings(deadline=None)
+@given(
+    vector=VECTORS,
+    edits=st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 255)), max_size=3),
+    cut=st.integers(0, 5),
+    tail=st.binary(max_size=9),
+)
+def test_whatever_decodes_is_the_code_of_what_it_decodes_to(
+    kind: str,
+    vector: tuple[npt.NDArray[np.int16], int],
+    edits: list[tuple[int, int]],
+    cut: int,
+    tail: bytes,
+) -> None:
+    x, top = vector
+    data = (code_elias(x) if kind == "elias" else code_entropy(x, top))[0].copy()
+    for at, flip in edits:
+        data[at % len(data)] ^= flip
+    read(kind, np.append(data[: len(data) - cut], np.frombuffer(tail, np.uint8)), len(x), top)
+
+
+@pytest.mark.parametrize("kind", ["elias", "entropy"])
+@settings(deadline=None)
+@given(
+    data=st.binary(max_size=60),
+    left=st.integers(0, 9),
+    d=st.integers(0, 300),
+    top=st.sampled_from([1, 7, 32767]),
+)
+def test_any_bytes_are_refused_or_canonical(
+    kind: str, data: bytes, left: int, d: int, top: int
+) -> None:
+    read(kind, np.frombuffer(data, np.uint8), d, top)
+    read(kind, np.frombuffer(left.to_bytes(4, "little") + data, np.uint8), d, top)
+
+
+def read(kind: str, data: Bytes, d: int, top: int) -> None:
+    """Decodes or raises `IllegalPayloadError`, and nothing else."""
+    try:
+        x = (decode_elias if kind == "elias" else decode_entropy)(data, d, top)
+    except IllegalPayloadError:
+        return
+    assert x.shape == (d,)
+    assert d == 0 or np.abs(x).max() <= top
+    again, _ = code_elias(x) if kind == "elias" else code_entropy(x, top)
+    assert again.tolist() == data.tolist()
+
 
 CODES: list[Code] = ["elias", "entropy"]
 BOTH = pytest.mark.parametrize("code", CODES)

@@ -1,18 +1,28 @@
-"""What travels: laws under hypothesis, and bytes that no honest client sends."""
+"""Payloads: laws under hypothesis, codecs by hand, and bytes that no honest client sends."""
+
+import dataclasses
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
+from fedbench.core import registry
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
+from fedbench.models.models import CNN4
+from fedbench.models.network import ConvNet, Shared
 from fedbench.payload import (
     BinaryMasks,
     FloatVectors,
+    HalfVectors,
     Payload,
     Rankings,
+    ScaledSigns,
+    SeededSparse,
     SignBits,
     SparseVectors,
     TopRankings,
@@ -20,6 +30,7 @@ from fedbench.payload import (
     reputation,
     same,
 )
+from fedbench.payload.floats import Half
 from fedbench.payload.packets import (
     Packet,
     binary_entropy,
@@ -30,6 +41,10 @@ from fedbench.payload.packets import (
     split,
     unpack,
 )
+from fedbench.payload.sparse import chosen
+from fedbench.protocols.fedavg import Cast
+from fedbench.protocols.signsgd import EFSignSGD, SignSGD, StochasticSign
+from fedbench.protocols.sparse import RandK
 from fedbench.testing import check_payload
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple)
@@ -199,3 +214,266 @@ def test_rows_are_taken_from_the_end_too_and_put_only_into_their_own_form() -> N
         FloatVectors(torch.zeros(2, 3)).put([0], SignBits(torch.ones(1, 3, dtype=torch.bool)))  # type: ignore[arg-type]
     with pytest.raises(IllegalPayloadError, match="form"):
         FloatVectors(torch.zeros(2, 3)).put([0], FloatVectors(torch.zeros(1, 4)))
+
+
+SHARED = Shared(ConvNet((1, 4, 4), ((3,),), (5,), 3), 3, torch.device("cpu"))  # 27, 60, 15 weights
+KEYS = [Key(i) for i in range(4)]
+
+
+def test_half_floats_round_to_nearest_even_stay_finite_and_are_16_bits_little_endian() -> None:
+    # 2049 lies between the binary16 numbers 2048 and 2050; 1 + 2**-8 between two bfloat16.
+    x = torch.tensor([[2049.0, 2051.0, 7e4, -1e30, 1 + 2**-8, float("inf")]])
+    sixteen = HalfVectors(torch.zeros(1, 6, dtype=torch.float16), "fp16").nearest(x)
+    assert sixteen.values()[0, :4].tolist() == [2048, 2052, 65504, -65504]
+    brain = HalfVectors(torch.zeros(1, 6, dtype=torch.bfloat16), "bf16").nearest(x)
+    assert brain.values()[0, 3].item() == pytest.approx(-1e30, rel=2**-8)
+    assert brain.values()[0, 4].item() == 1.0
+    assert sixteen.passes("finite").tolist() == brain.passes("finite").tolist() == [False]
+    (packet,) = HalfVectors(torch.tensor([[1.0, -2.0]], dtype=torch.float16), "fp16").encode()
+    assert (packet.data.hex(), packet.bits) == ("003c00c0", 32)
+    (packet,) = HalfVectors(torch.tensor([[1.0]], dtype=torch.bfloat16), "bf16").encode()
+    assert packet.data.hex() == "803f"
+
+
+@given(st.binary(min_size=6, max_size=6), st.sampled_from(["fp16", "bf16"]))
+def test_every_bit_pattern_is_a_half_float(data: bytes, form: Half) -> None:
+    blank = Cast(form=form).message(SHARED, torch.zeros(1, 3), KEYS[:1], [{}])[0]
+    assert isinstance(blank, HalfVectors)
+    read = HalfVectors.decode_row(Packet.raw(data), blank.spec)
+    assert read.encode()[0].data == data
+
+
+@given(d=st.integers(1, 400), share=st.floats(0, 1), seed=st.integers(0, 2**64 - 1))
+def test_a_seed_chooses_that_many_different_coordinates(d: int, share: float, seed: int) -> None:
+    count = round(share * d)
+    indices = chosen(seed, d, count)
+    assert len(set(indices.tolist())) == count
+    assert indices.tolist() == sorted(indices.tolist())
+    assert count == 0 or 0 <= int(indices[0]) <= int(indices[-1]) < d
+
+
+def test_a_seed_chooses_every_coordinate_equally_often_and_replaces_indices_on_the_wire() -> None:
+    counts = torch.zeros(13)
+    for seed in range(2600):
+        counts[chosen(seed, 13, 4)] += 1
+    expected, deviation = 2600 * 4 / 13, (2600 * 4 / 13 * 9 / 13) ** 0.5
+    assert float((counts - expected).abs().max()) < 5 * deviation
+    seeds = Key(0).bits(3)[:, None]
+    message = SeededSparse(torch.ones(3, 49), seeds, torch.ones(3, 1), 97)
+    assert message.encode()[0].bits == 64 + 32 * (49 + 1)
+
+
+def test_randk_is_unbiased_and_its_variance_is_the_papers() -> None:
+    # E|x_hat - x|^2 = (d / K - 1) |x|^2 with K = 25 of 102; 4000 draws scatter by 1 %.
+    x = Key(1).normal(1, 102).expand(4000, -1)
+    sent = RandK(k=0.25).compress(SHARED, x, x[:, :0], [Key(i) for i in range(4000)])
+    error = (sent.values() - x).square().sum(dim=1).mean() / x[0].square().sum()
+    assert float(error) == pytest.approx(102 / 25 - 1, rel=0.05)
+    mean = sent.values().mean(dim=0)
+    assert float((mean - x[0]).square().sum() / x[0].square().sum()) < 5 * (102 / 25 - 1) / 4000
+
+
+def test_randk_with_error_feedback_sends_coordinates_as_they_are() -> None:
+    x = Key(1).normal(1, 102)
+    plain = RandK(k=0.25).compress(SHARED, x, x[:, :0], KEYS[:1])
+    fed_back = RandK(k=0.25, error_feedback=True).compress(SHARED, x, x[:, :0], KEYS[:1])
+    assert isinstance(plain, SeededSparse)
+    assert isinstance(fed_back, SeededSparse)
+    torch.testing.assert_close(plain.entries, fed_back.entries * (102 / 25))
+    assert torch.equal(fed_back.entries, x.gather(1, fed_back.indices()))
+
+
+@given(
+    d=st.sampled_from([0, 1, 2, 3, 31, 64, 97, 128]), p=st.integers(0, 2), part=st.integers(0, 128)
+)
+def test_messages_of_every_length_keep_the_laws(d: int, p: int, part: int) -> None:
+    n, count, cut = 2, (d + 1) // 2, min(part, d)
+    x, rest = Key(d).normal(n, d), Key(p).normal(n, p)
+    wide, seeds = torch.cat([x, rest], dim=1), Key(1).bits(n)[:, None]
+    scales, index = torch.tensor([[0.5, 2.0]] * n), torch.zeros(n, count, dtype=torch.int64)
+    blanks = [
+        HalfVectors(torch.zeros(n, d + p, dtype=torch.bfloat16), "bf16"),
+        HalfVectors(torch.zeros(n, d + p, dtype=torch.float16), "fp16"),
+        ScaledSigns(x > 0, scales, rest, (cut, d - cut)),
+        SeededSparse(torch.zeros(n, count), seeds, rest, d),
+        SparseVectors(index, torch.zeros(n, count), rest, d, coded=False),
+        SparseVectors(index, torch.zeros(n, count), rest, d, coded=True),
+    ]
+    for blank in blanks:
+        message = blank.nearest(wide)
+        check_payload(message)
+        assert message.values().shape == wide.shape
+
+
+def test_coded_indices_cost_their_entropy() -> None:
+    x = Key(0).normal(1, 100_000)
+    for index, bits in (("bitmap", 0.96 + 1.0), ("entropy", 0.96 + 0.1944)):  # H2(.03) = .1944
+        protocol = registry.load("protocol", f"topk:k=0.03,index={index}")
+        sent = protocol.compress(SHARED, x, x[:, :0], KEYS[:1])
+        assert sent.encode()[0].bits / 100_000 == pytest.approx(bits, abs=0.01)
+
+
+def test_running_statistics_travel_as_floats_beside_any_code() -> None:
+    shared = Shared(CNN4().build((1, 28, 28), 10), 3, torch.device("cpu"))
+    names = list(shared.layout.names)
+    statistics = [name for name in names if name.endswith((".mean", ".var"))]
+    assert names[-len(statistics) :] == statistics
+    updates = Key(0).normal(1, shared.layout.d)
+    for name in ("topk:k=0.03", "randk", "drive", "eden:bits=2", "ef-signsgd", "qsgd", "terngrad"):
+        protocol = registry.load("protocol", name)
+        memory = [protocol.memory(shared)]
+        sent, memory_after = protocol.message(shared, updates, KEYS[:1], memory)
+        values, tail = sent.values(), shared.statistics.d
+        assert values.shape == updates.shape
+        assert torch.equal(values[:, -tail:], updates[:, -tail:]), name
+        assert not torch.equal(values[:, :-tail], updates[:, :-tail])
+        assert all(
+            len(memory_after["residual"]) == shared.layout.d - tail
+            for memory_after in memory_after
+            if memory_after
+        )
+
+
+def step(protocol: SignSGD | StochasticSign, rows: list[list[float]]) -> list[float]:
+    """Where the server moves from 0."""
+    votes = SignBits(torch.tensor(rows) > 0).values()
+    d = votes.shape[1]
+    moved = protocol.server_step(SHARED, torch.zeros(d), votes.mean(dim=0), len(rows), Key(5))
+    return [round(x, 6) for x in moved.tolist()]
+
+
+VOTES: list[list[float]] = [[1, 1, -1, 1], [1, -1, -1, 1], [1, 1, -1, -1], [1, -1, -1, -1]]
+
+
+def test_the_server_counts_or_averages_and_ties_follow_the_rule() -> None:
+    assert step(SignSGD(server_lr=0.5), VOTES) == [0.5, 0, -0.5, 0]
+    assert step(SignSGD(server_lr=0.5, tie="plus"), VOTES) == [0.5, 0.5, -0.5, 0.5]
+    tossed = step(SignSGD(server_lr=0.5, tie="random"), [[1.0] * 40, [-1.0] * 40])
+    assert set(tossed) == {0.5, -0.5}
+    three_to_one: list[list[float]] = [[1, 1], [1, 1], [1, 1], [-1, 1]]
+    assert step(SignSGD(server_lr=0.5, vote="mean"), three_to_one) == [0.25, 0.5]
+    assert step(StochasticSign(server_lr=0.5), three_to_one) == [0.25, 0.5]
+    assert step(StochasticSign(server_lr=0.5, vote="majority"), three_to_one) == [0.5, 0.5]
+    assert SignSGD().votes
+    assert not SignSGD(vote="mean").votes
+    assert not StochasticSign().votes
+
+
+def signs(protocol: SignSGD | StochasticSign, x: Tensor, n: int = 1) -> Tensor:
+    keys = [Key(i) for i in range(n)]
+    memory = [protocol.memory(SHARED) for _ in range(n)]
+    return protocol.message(SHARED, x.expand(n, -1), keys, memory)[0].values()
+
+
+def test_the_sign_of_zero_is_plus_or_a_coin() -> None:
+    x = torch.tensor([-1.0, 1.0] + [0.0] * 100)
+    assert signs(SignSGD(), x)[0].tolist() == [-1, 1] + [1] * 100
+    tossed = signs(SignSGD(zero="random"), x, 20)
+    assert bool((tossed[:, 0] == -1).all() and (tossed[:, 1] == 1).all())
+    assert abs(float(tossed[:, 2:].mean())) < 5 / 2000**0.5
+
+
+@pytest.mark.edges("l2-expected0")
+@pytest.mark.parametrize(("norm", "expected"), [("l2", [0.6, -0.8, 0.0]), ("max", [0.75, -1, 0])])
+def test_a_mean_stochastic_sign_is_a_unit_vector(
+    norm: Literal["l2", "max"], expected: list[float]
+) -> None:
+    # x = (3, -4, 0): over its L2 norm 5, over its largest 4. 20,000 draws: 5 sigma is .035.
+    x = torch.zeros(SHARED.layout.d)
+    x[0], x[1] = 3.0, -4.0
+    mean = signs(StochasticSign(norm=norm), x, 20_000).mean(dim=0)
+    assert mean[:3].tolist() == pytest.approx(expected, abs=0.035)
+    if norm == "max":
+        assert mean[1] == -1.0
+
+
+def test_the_average_over_rounds_is_kept_by_the_client_and_starts_at_zero() -> None:
+    protocol = StochasticSign(beta=0.75)
+    x = Key(0).normal(1, SHARED.layout.d)
+    _, first = protocol.message(SHARED, x, KEYS[:1], [protocol.memory(SHARED)])
+    torch.testing.assert_close(first[0]["average"], 0.25 * x[0])
+    _, second = protocol.message(SHARED, x, KEYS[:1], first)
+    torch.testing.assert_close(second[0]["average"], (0.75 * 0.25 + 0.25) * x[0])
+    assert StochasticSign().memory(SHARED) == {}
+    _, lost = protocol.message(SHARED, x * torch.nan, KEYS[:1], second)
+    assert float(lost[0]["average"].abs().sum()) == 0  # a diverged client starts afresh
+
+
+def test_scaled_signs_have_the_mean_magnitude_of_their_layer() -> None:
+    x = torch.cat([torch.full((1, 27), 2.0), torch.full((1, 60), -4.0), torch.zeros(1, 15)], dim=1)
+    x[0, 0] = -29.0  # (29 + 26 * 2) / 27 = 3
+    sent = EFSignSGD().compress(SHARED, x, x[:, :0], KEYS[:1])
+    assert isinstance(sent, ScaledSigns)
+    assert sent.scales.tolist() == [[3.0, 4.0, 0.0]]
+    values = sent.values()[0]
+    assert values[:2].tolist() == [-3.0, 3.0]
+    assert set(values[27:87].tolist()) == {-4.0}
+    assert set(values[87:].tolist()) == {0.0}
+    whole = EFSignSGD(per="vector").compress(SHARED, x, x[:, :0], KEYS[:1])
+    assert whole.values()[0, 1].item() == pytest.approx((29 + 52 + 240) / 102)
+    assert sent.encode()[0].bits == 3 * 32 + 102
+    x[0, 1:27] = 0.0
+    random = EFSignSGD(zero="random").compress(SHARED, x, x[:, :0], KEYS[:1])
+    assert bool(random.in_range().all())  # the layer of scale 0 has no coins
+    tossed = random.values()[0, 1:27]
+    assert len(set(tossed.tolist())) == 2
+    assert float(tossed.abs().min()) == pytest.approx(29 / 27)
+
+
+def test_error_feedback_keeps_what_the_message_does_not_say_unless_it_is_not_finite() -> None:
+    protocol = EFSignSGD()
+    x = Key(0).normal(2, SHARED.layout.d)
+    memory = [protocol.memory(SHARED)] * 2
+    sent, memory_after = protocol.message(SHARED, x, KEYS[:2], memory)
+    again, later = protocol.message(SHARED, x, KEYS[:2], memory_after)
+    total = sent.values() + again.values() + torch.stack([m["residual"] for m in later])
+    torch.testing.assert_close(total, 2 * x)
+    assert EFSignSGD(error_feedback=False).memory(SHARED) == {}
+    x[1, 5] = float("nan")
+    sent, memory_after = protocol.message(SHARED, x, KEYS[:2], [protocol.memory(SHARED)] * 2)
+    assert sent.passes("finite").tolist() == [True, False]
+    assert float(memory_after[0]["residual"].abs().sum()) > 0
+    assert float(memory_after[1]["residual"].abs().sum()) == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "topk:k=0.05",
+        "randk:k=0.1",
+        "qsgd",
+        "qsgd:levels=1",
+        "fedpaq:levels=1",
+        "terngrad",
+        "terngrad:clip=2.5",
+        "drive",
+        "drive:scale=min-mse",
+        "eden:bits=0.25",
+        "eden:bits=2",
+        "ef-signsgd",
+    ],
+)
+def test_what_is_fed_back_does_not_grow_without_end(name: str) -> None:
+    # A compressor that leaves a share q < 1 of the norm keeps less than q / (1 - q) updates.
+    joint = "," if ":" in name else ":"
+    protocol = registry.load("protocol", f"{name}{joint}error_feedback=true")
+    shared = Shared(ConvNet((1, 8, 8), ((8,),), (16,), 4), 3, torch.device("cpu"))
+    memory, ratios = [protocol.memory(shared)], []
+    for step in range(120):
+        u = Key(step).normal(1, shared.layout.d)
+        _, memory = protocol.message(shared, u, [Key(step).fold("codec")], memory)
+        ratios.append(float(memory[0]["residual"].norm() / u.norm()))
+    assert max(ratios[60:]) < 1.5 * max(ratios[:60])
+    assert max(ratios) < 8
+
+
+def test_a_negative_scale_and_signs_of_nothing_are_out_of_range() -> None:
+    x = Key(0).normal(2, SHARED.layout.d)
+    sent = EFSignSGD().compress(SHARED, x, x[:, :0], KEYS[:2])
+    assert isinstance(sent, ScaledSigns)
+    forged = dataclasses.replace(sent, scales=sent.scales * torch.tensor([[1e6], [-1.0]]))
+    assert forged.passes("finite").tolist() == [True, True]
+    assert forged.passes("range").tolist() == [True, False]
+    silent = dataclasses.replace(sent, scales=torch.zeros_like(sent.scales))
+    assert silent.passes("range").tolist() == [False, False]  # nothing, with a minus sign
+    assert silent.nearest(x).passes("range").tolist() == [True, True]

@@ -1,6 +1,12 @@
-"""The stacked executor is the loop; both are SGD."""
+"""Loop, lock step and forked processes train alike; all are SGD."""
 
 import dataclasses
+import gc
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +20,33 @@ from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.executors.factory import executor, strangers
 from fedbench.executors.process_pool import Forked
-from fedbench.executors.training import Loop, Schedule, cross_entropy
+from fedbench.executors.training import (
+    Client,
+    Loop,
+    Schedule,
+    Trained,
+    WrapGrad,
+    cross_entropy,
+    untouched,
+)
 from fedbench.executors.vmap import Stacked
 from fedbench.models.network import ConvNet, Step, saved_bytes
 from fedbench.protocols.fedavg import FedAvg
+from fedbench.protocols.fedsparse import FedSparse
 from fedbench.protocols.fsl import FSL
 from fedbench.protocols.supermask import mask_rows, mask_without_asking, top_mask
 from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
+
+
+def ascend(grad: Grad) -> Grad:
+    """Another gradient, and one that can be sent to a process."""
+
+    def wrapped(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
+        return {name: -g for name, g in grad(tree, x, y, key).items()}
+
+    return wrapped
 
 
 def difference(a: Tensor, b: Tensor) -> float:
@@ -54,10 +78,8 @@ def test_training_is_sgd_with_momentum_and_weight_decay_step_by_step() -> None:
         logits = NETWORK.logits(w, client.x[rows])
         torch.nn.functional.cross_entropy(logits, client.y[rows]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    expected = SHARED.layout.flatten(
-        {name: x.detach() - client.tree[name] for name, x in w.items()}
-    )
-    assert_rounded_alike(updates[0], expected)
+    moved = {name: x.detach() - client.tree[name] for name, x in w.items()}
+    assert_rounded_alike(updates[0], SHARED.layout.flatten(moved))
 
 
 def test_training_leaves_the_broadcast_alone() -> None:
@@ -77,19 +99,11 @@ def test_every_epoch_sees_every_sample_once_in_a_new_order() -> None:
 
 
 def test_the_gradient_can_be_wrapped_and_only_for_who_wraps_it() -> None:
-    def ascend(grad: Grad) -> Grad:
-        def wrapped(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
-            return {name: -g for name, g in grad(tree, x, y, key).items()}
-
-        return wrapped
-
     protocol = in_float64(FedAvg(weight_decay=0.0, momentum=0.0))
     clients = doubled(example_clients(protocol, SHARED))
     turned = [dataclasses.replace(clients[0], wrap_grad=ascend), *clients[1:]]
-    for engine in (
-        Loop(protocol, SHARED, Schedule(1, 8)),
-        Stacked(protocol, SHARED, Schedule(1, 8)),
-    ):
+    for kind in (Loop, Stacked):
+        engine = kind(protocol, SHARED, Schedule(1, 8))
         plain, _ = engine.train(clients)
         poisoned, _ = engine.train(turned)
         assert_rounded_alike(poisoned[0], -plain[0])
@@ -135,9 +149,8 @@ def test_the_mask_is_the_end_of_a_stable_sort_and_its_gradient_goes_straight_thr
 
 
 def test_auto_loops_on_a_cpu() -> None:
-    assert isinstance(executor("auto", FedAvg(), SHARED, Schedule(1, 8)), Loop)
-    assert isinstance(executor("stacked", FedAvg(), SHARED, Schedule(1, 8)), Stacked)
-    assert isinstance(executor("forked", FedAvg(), SHARED, Schedule(1, 8)), Forked)
+    for name, kind in (("auto", Loop), ("stacked", Stacked), ("forked", Forked)):
+        assert type(executor(name, FedAvg(), SHARED, Schedule(1, 8))) is kind
 
 
 def test_edge_popup_follows_the_paper_on_one_neuron() -> None:
@@ -201,3 +214,174 @@ def test_products_in_bfloat16_are_near_in_both_executors(protocol: FedAvg) -> No
         updates, _ = engine(protocol, SHARED, schedule, precision="bf16").train(clients)
         assert 2**-16 < difference(updates, exact) < 0.14
         assert updates.dtype == torch.float32
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    known, fork = [], os.fork
+
+    def remembered() -> int:
+        known.append(fork())
+        return known[-1]
+
+    monkeypatch.setattr(os, "fork", remembered)
+    return known
+
+
+@pytest.mark.parametrize("protocol", [FedAvg(), FSL(), FedSparse()], ids=repr)
+def test_forked_processes_train_as_the_loop_does(protocol: FedAvg, two_threads: None) -> None:
+    engine = Forked(in_float64(protocol), SHARED, Schedule(2, 3))
+    updates, memories = as_the_loop(engine, doubled(example_clients(protocol, SHARED)))
+    assert not torch.equal(updates[0], updates[1])
+    assert all(memories) == isinstance(protocol, FedSparse)  # who remembers something
+    assert engine.train([])[0].shape == (0, updates.shape[1])
+
+
+@pytest.mark.parametrize(
+    ("who", "raised", "says"),
+    [
+        ("parent", KeyboardInterrupt, "never again"),
+        ("child", LookupError, "never again"),
+        ("killed", MemoryError, "status -9"),
+        ("left", RuntimeError, "status 3"),
+    ],
+)
+def test_a_process_that_fails_is_an_error_and_leaves_none_behind(
+    who: str, raised: type[BaseException], says: str, two_threads: None, children: list[int]
+) -> None:
+    parent = os.getpid()
+
+    class Failing(FedAvg):
+        def local_update(self, tree: Tree, *rest: Any) -> Any:
+            if (os.getpid() == parent) != (who == "parent"):
+                return super().local_update(tree, *rest)
+            if who == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if who == "left":
+                os._exit(3)
+            raise raised("never again")
+
+    engine = Forked(Failing(), SHARED, Schedule(1, 4))
+    with pytest.raises(raised, match=says) as updates:
+        engine.train(example_clients(Failing(), SHARED))
+    if who == "child":
+        assert "in local_update" in updates.value.__notes__[0], "where it was"
+    assert len(children) == 1
+    assert torch.get_num_threads() == 2
+    assert engine.crew.hands == []
+    with pytest.raises(ChildProcessError):
+        os.waitpid(children[0], os.WNOHANG)
+
+
+def another(clients: Sequence[Client], round: int, wrap: WrapGrad = untouched) -> list[Client]:
+    return [
+        dataclasses.replace(
+            client,
+            tree={name: x + round for name, x in client.tree.items()},
+            key=client.key.fold(round),
+            wrap_grad=wrap,
+        )
+        for client in clients
+    ]
+
+
+def alone(loop: Loop, clients: Sequence[Client]) -> Trained:
+    """What the loop trains on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    trained = loop.train(clients)
+    torch.set_num_threads(threads)
+    return trained
+
+
+def as_the_loop(engine: Forked, clients: Sequence[Client]) -> Trained:
+    updates, memories = engine.train(clients)
+    expected, remembered = alone(engine.loop, clients)
+    assert_rounded_alike((updates, memories), (expected, remembered))
+    assert list(map(set, memories)) == list(map(set, remembered))
+    return updates, memories
+
+
+def test_children_stay_until_their_executor_ends(two_threads: None, children: list[int]) -> None:
+    protocol = in_float64(FedSparse())
+    clients = doubled(example_clients(protocol, SHARED))
+    engines = [Forked(protocol, SHARED, Schedule(1, 3))]
+    first, _ = as_the_loop(engines[0], clients[:3])
+    before = first.clone()
+    as_the_loop(engines[0], another(clients[:2], 1, ascend))
+    as_the_loop(engines[0], another(clients[:3], 2, ascend))
+    assert torch.equal(first, before), "a later round must not write into an earlier one's updates"
+    assert len(children) == 1
+    # Four clients: there is no room for the last. Then a function that cannot be sent.
+    as_the_loop(engines[0], another(clients, 3))
+    as_the_loop(engines[0], another(clients, 4, lambda grad: ascend(grad)))
+    assert len(children) == 3
+    os.kill(children[-1], signal.SIGKILL)
+    os.waitid(os.P_PID, children[-1], os.WEXITED | os.WNOWAIT)
+    as_the_loop(engines[0], another(clients, 5))
+    assert len(children) == 4
+    engines.clear()
+    gc.collect()
+    for child in children:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(child, os.WNOHANG)
+
+
+def test_a_round_of_fewer_clients_keeps_children(two_threads: None, children: list[int]) -> None:
+    torch.set_num_threads(4)
+    engine = Forked(FedAvg(), SHARED, Schedule(1, 3))
+    clients = doubled(example_clients(FedAvg(), SHARED))
+    for round, n in enumerate((4, 2, 3, 4)):
+        as_the_loop(engine, another(clients[:n], round))
+    assert len(children) == 3
+
+
+def test_children_end_after_their_killed_parent(two_threads: None, children: list[int]) -> None:
+    class Sleeping(FedAvg):
+        def local_update(self, tree: Tree, *rest: Any) -> Any:
+            if os.getpid() != parent:
+                os.write(tells, b"%d\n" % os.getpid())
+            time.sleep(60)
+            return tree, rest[-1]
+
+    hears, tells = os.pipe()
+    middle = os.fork()
+    if not middle:
+        parent = os.getpid()
+        torch.set_num_threads(2)
+        Forked(Sleeping(), SHARED, Schedule(1, 4)).train(example_clients(Sleeping(), SHARED))
+        os._exit(0)
+    child = int(os.read(hears, 20))
+    os.kill(middle, signal.SIGKILL)
+    os.waitpid(middle, 0)
+    state = Path(f"/proc/{child}/stat")
+    deadline = time.monotonic() + 10
+    while state.exists() and ") Z " not in state.read_text():
+        assert time.monotonic() < deadline, "it is still there"
+        time.sleep(0.1)
+
+
+def test_beside_an_accelerator_only_children_train(
+    two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Autograd starts threads for it at the first gradient, and then refuses in a forked child.
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    parent, protocol = os.getpid(), FedAvg()
+
+    class Local(FedAvg):
+        def local_update(self, tree: Tree, *rest: Any) -> Any:
+            assert os.getpid() != parent
+            return super().local_update(tree, *rest)
+
+    clients, schedule = doubled(example_clients(protocol, SHARED)), Schedule(1, 4)
+    for some in (clients[:1], clients):
+        updates, _ = Forked(Local(), SHARED, schedule).train(some)
+        assert_rounded_alike(updates, alone(Loop(protocol, SHARED, schedule), some)[0])

@@ -47,6 +47,21 @@ from fedbench.protocols.signsgd import EFSignSGD, SignSGD, StochasticSign
 from fedbench.protocols.sparse import RandK
 from fedbench.testing import check_payload
 
+
+def sparse(indices: list[list[int]], d: int) -> SparseVectors:
+    index = torch.tensor(indices)
+    return SparseVectors(index, torch.zeros(index.shape), torch.zeros(len(index), 0), d)
+
+
+def ranked(*edges: int) -> Rankings:
+    return Rankings(torch.tensor([edges], dtype=torch.int32), (len(edges),))
+
+
+def top_ranked(*edges: int) -> TopRankings:
+    """The best edges of three."""
+    return TopRankings(torch.tensor([edges], dtype=torch.int32), (3,), (len(edges),))
+
+
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple)
 
 
@@ -58,14 +73,11 @@ def test_decode_and_nearest_are_inverses(
     x = Key(seed).normal(n, d)
     tops = tuple(max(1, int(share * size)) for size in sizes)
     k = max(1, int(share * d))
-    sparse = SparseVectors(
-        torch.zeros(n, k, dtype=torch.int64), torch.zeros(n, k), torch.zeros(n, 0), d
-    )
     top = TopRankings(torch.zeros(n, sum(tops), dtype=torch.int32), sizes, tops)
     for payload in (
         FloatVectors(x),
         SignBits(x > 0),
-        sparse.nearest(x),
+        sparse([[0] * k] * n, d).nearest(x),
         Rankings(ranking(x, sizes), sizes),
         top.nearest(x),
     ):
@@ -98,9 +110,7 @@ def test_a_sign_message_costs_a_bit_a_coordinate_and_its_padding_is_zero() -> No
 
 
 def test_a_sparse_message_is_values_and_a_bitmap() -> None:
-    payload = SparseVectors(
-        torch.tensor([[1, 4]]), torch.tensor([[2.0, -1.0]]), torch.zeros(1, 0), 6
-    )
+    payload = dataclasses.replace(sparse([[1, 4]], 6), entries=torch.tensor([[2.0, -1.0]]))
     (packet,) = payload.encode()
     assert packet.bits == 2 * 32 + 6
     assert packet.data[-1] == 0b01001000
@@ -110,18 +120,10 @@ def test_a_sparse_message_is_values_and_a_bitmap() -> None:
 
 MASK = BinaryMasks(torch.tensor([[1, 0, 0, 1, 0, 0, 0, 0, 1]]).bool(), torch.zeros(1, 0))
 REJECTED: list[tuple[str, Payload, bytes]] = [
-    ("an index twice", Rankings(torch.tensor([[0, 1, 2]], dtype=torch.int32), (3,)), b"\x04"),
-    ("an index too large", Rankings(torch.tensor([[0, 1, 2]], dtype=torch.int32), (3,)), b"\x1c"),
-    (
-        "a top edge twice",
-        TopRankings(torch.tensor([[2, 1]], dtype=torch.int32), (3,), (2,)),
-        b"\xa0",
-    ),
-    (
-        "three kept of two",
-        SparseVectors(torch.tensor([[0, 1]]), torch.zeros(1, 2), torch.zeros(1, 0), 3),
-        bytes(8) + b"\xe0",
-    ),
+    ("an index twice", ranked(0, 1, 2), b"\x04"),
+    ("an index too large", ranked(0, 1, 2), b"\x1c"),
+    ("a top edge twice", top_ranked(2, 1), b"\xa0"),
+    ("three kept of two", sparse([[0, 1]], 3), bytes(8) + b"\xe0"),
     ("a short float", FloatVectors(torch.zeros(1, 2)), bytes(7)),
     ("no header", BinaryMasks(torch.ones(1, 9, dtype=torch.bool), torch.zeros(1, 0)), b""),
     ("more ones than bits", MASK, (10).to_bytes(4, "little")),
@@ -158,17 +160,11 @@ ILLEGAL: list[tuple[str, Payload]] = [
     ("float masks", BinaryMasks(torch.zeros(1, 2), torch.zeros(1, 0))),
     ("a double beside a mask", BinaryMasks(MASK.mask, torch.zeros(1, 1, dtype=torch.float64))),
     ("float signs", SignBits(torch.zeros(1, 2))),
-    ("no permutation", Rankings(torch.zeros(1, 3, dtype=torch.int32), (3,))),
-    (
-        "a duplicate index",
-        SparseVectors(torch.tensor([[1, 1]]), torch.zeros(1, 2), torch.zeros(1, 0), 3),
-    ),
-    (
-        "an index too large",
-        SparseVectors(torch.tensor([[1, 3]]), torch.zeros(1, 2), torch.zeros(1, 0), 3),
-    ),
-    ("a duplicate edge", TopRankings(torch.tensor([[1, 1]], dtype=torch.int32), (3,), (2,))),
-    ("an edge too large", TopRankings(torch.tensor([[1, 3]], dtype=torch.int32), (3,), (2,))),
+    ("no permutation", ranked(0, 0, 0)),
+    ("a duplicate index", sparse([[1, 1]], 3)),
+    ("an index too large", sparse([[1, 3]], 3)),
+    ("a duplicate edge", top_ranked(1, 1)),
+    ("an edge too large", top_ranked(1, 3)),
 ]
 
 
@@ -201,8 +197,7 @@ def test_coded_bits_are_as_long_as_their_entropy(
 
 def test_a_large_mask_costs_its_entropy_and_not_a_bit_a_weight() -> None:
     bits = (Key(0).uniform(1_000_000) < 0.1).numpy()
-    length = code_bits(bits)[1]
-    assert abs(length / 1e6 - 0.469) < 0.003  # H2(0.1) = 0.46900
+    assert abs(code_bits(bits)[1] / 1e6 - 0.469) < 0.003  # H2(0.1) = 0.46900
 
 
 def test_rows_are_taken_from_the_end_too_and_put_only_into_their_own_form() -> None:
@@ -327,11 +322,8 @@ def test_running_statistics_travel_as_floats_beside_any_code() -> None:
         assert values.shape == updates.shape
         assert torch.equal(values[:, -tail:], updates[:, -tail:]), name
         assert not torch.equal(values[:, :-tail], updates[:, :-tail])
-        assert all(
-            len(memory_after["residual"]) == shared.layout.d - tail
-            for memory_after in memory_after
-            if memory_after
-        )
+        residuals = [m["residual"] for m in memory_after if m]
+        assert all(len(residual) == shared.layout.d - tail for residual in residuals)
 
 
 def step(protocol: SignSGD | StochasticSign, rows: list[list[float]]) -> list[float]:
@@ -354,9 +346,8 @@ def test_the_server_counts_or_averages_and_ties_follow_the_rule() -> None:
     assert step(SignSGD(server_lr=0.5, vote="mean"), three_to_one) == [0.25, 0.5]
     assert step(StochasticSign(server_lr=0.5), three_to_one) == [0.25, 0.5]
     assert step(StochasticSign(server_lr=0.5, vote="majority"), three_to_one) == [0.5, 0.5]
-    assert SignSGD().votes
-    assert not SignSGD(vote="mean").votes
-    assert not StochasticSign().votes
+    rules = (SignSGD(), SignSGD(vote="mean"), StochasticSign())
+    assert [rule.votes for rule in rules] == [True, False, False]
 
 
 def signs(protocol: SignSGD | StochasticSign, x: Tensor, n: int = 1) -> Tensor:
@@ -436,23 +427,13 @@ def test_error_feedback_keeps_what_the_message_does_not_say_unless_it_is_not_fin
     assert float(memory_after[1]["residual"].abs().sum()) == 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "topk:k=0.05",
-        "randk:k=0.1",
-        "qsgd",
-        "qsgd:levels=1",
-        "fedpaq:levels=1",
-        "terngrad",
-        "terngrad:clip=2.5",
-        "drive",
-        "drive:scale=min-mse",
-        "eden:bits=0.25",
-        "eden:bits=2",
-        "ef-signsgd",
-    ],
+COMPRESSORS = (
+    "topk:k=0.05 randk:k=0.1 qsgd qsgd:levels=1 fedpaq:levels=1 terngrad terngrad:clip=2.5 drive "
+    "drive:scale=min-mse eden:bits=0.25 eden:bits=2 ef-signsgd"
 )
+
+
+@pytest.mark.parametrize("name", COMPRESSORS.split())
 def test_what_is_fed_back_does_not_grow_without_end(name: str) -> None:
     # A compressor that leaves a share q < 1 of the norm keeps less than q / (1 - q) updates.
     joint = "," if ":" in name else ":"

@@ -3,6 +3,7 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -22,8 +23,6 @@ class Payload(ABC):
     """``n`` messages of one alphabet: a frozen dataclass of tensors, first dimension ``n``.
 
     A field that holds no tensor is part of the public form: both ends know it, it is not sent.
-    ``values`` lifts any alphabet to real rows ``(n, k)``, `nearest` projects back to the closest
-    legal messages, so any real-valued attack or defense runs on every alphabet.
     """
 
     # Where both are as wide, is a column of `values` that column of the updates?
@@ -44,16 +43,12 @@ class Payload(ABC):
     @property
     def spec(self) -> Spec:
         """Public form: every field that is no tensor, and the widths of those that are."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {
-            name: tuple(value.shape[1:]) if isinstance(value, Tensor) else value
-            for name, value in fields.items()
-        }
+        widths = {name: tuple(x.shape[1:]) for name, x in self._tensors().items()}
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)} | widths
 
     def copied(self) -> Self:
         """Return the same messages, in memory of their own."""
-        copies = {name: x.clone() for name, x in self._tensors().items()}
-        return dataclasses.replace(self, **copies)
+        return dataclasses.replace(self, **{name: x.clone() for name, x in self._tensors().items()})
 
     def take(self, rows: Tensor | Sequence[int]) -> Self:
         """Return the messages of these rows, copied; negative ones count from the end."""
@@ -69,10 +64,8 @@ class Payload(ABC):
         if len(index) != len(other):
             raise IllegalPayloadError(f"put: {len(index)} rows for {len(other)} messages")
         new = other._tensors()
-        merged = {
-            name: x.index_copy(0, index.to(x.device), new[name].to(x))
-            for name, x in self._tensors().items()
-        }
+        old = self._tensors().items()
+        merged = {name: x.index_copy(0, index.to(x.device), new[name].to(x)) for name, x in old}
         return dataclasses.replace(self, **merged)
 
     @abstractmethod
@@ -95,15 +88,11 @@ class Payload(ABC):
         """Return ``values``, mirrored at the middle and ``scale`` times as far from it."""
         columns, _ = self.fixed()
         mirrored = -scale * values
-        return (
-            torch.cat([values[:, :columns], mirrored[:, columns:]], dim=1) if columns else mirrored
-        )
+        mirrored[:, :columns] = values[:, :columns]
+        return mirrored
 
     def origin(self) -> Tensor:
-        """Return the `values` ``(k,)`` in the middle of the alphabet: 0 of floats, 1/2 of bits.
-
-        Norms and angles of messages are measured from here.
-        """
+        """Return the `values` ``(k,)`` from which norms and angles are measured: the middle."""
         values = self.values()
         columns, middle = self.fixed()
         origin = torch.zeros(values.shape[1], device=values.device)
@@ -111,17 +100,11 @@ class Payload(ABC):
         return origin
 
     def entropy(self) -> Tensor | None:
-        """Return the empirical entropy ``(n,)`` of a message's symbols in bits, if it estimates.
-
-        It stands beside the measured bits, never instead of them.
-        """
+        """Return the empirical entropy ``(n,)`` of a message's symbols in bits, if it estimates."""
         return None
 
     def headers(self) -> dict[str, Tensor]:
-        """Return the client's choices beside its symbols: scales, seeds, indices, ``(n, ...)``.
-
-        The record compares the adversary's with those of its clients as if honest.
-        """
+        """Return the client's choices beside its symbols: scales, seeds, indices, ``(n, ...)``."""
         return {}
 
     def in_range(self) -> Tensor:
@@ -156,17 +139,13 @@ class Payload(ABC):
         accepted = torch.zeros(len(packets), dtype=torch.bool)
         rows = []
         for i, packet in enumerate(packets):
-            try:
+            with suppress(IllegalPayloadError):
                 rows.append(cls.decode_row(packet, spec))
-            except IllegalPayloadError:
-                continue
-            accepted[i] = True
+                accepted[i] = True
         if not rows:
             return None, accepted
         columns = [row._tensors() for row in rows]
-        stacked = {
-            name: torch.cat([column[name] for column in columns]).to(device) for name in columns[0]
-        }
+        stacked = {name: torch.cat([x[name] for x in columns]).to(device) for name in columns[0]}
         return dataclasses.replace(rows[0], **stacked), accepted
 
     def receive(
@@ -188,11 +167,10 @@ class Payload(ABC):
         ``none``: all; ``finite``: no NaN, no infinity; ``range``: also `in_range`.
         """
         rows = torch.ones(len(self), dtype=torch.bool)
-        if checks == "none":
-            return rows
-        for x in self._tensors().values():
-            if x.is_floating_point():
-                rows &= finite_rows(x).cpu()
+        if checks != "none":
+            for x in self._tensors().values():
+                if x.is_floating_point():
+                    rows &= finite_rows(x).cpu()
         return rows & self.in_range().cpu() if checks == "range" else rows
 
 

@@ -1,7 +1,7 @@
 """Whole numbers to bits and back: Elias' omega code, and a range coder with their histogram.
 
-Nothing here loops over coordinates: the omega code is read at every bit of a window at once, and
-the codewords that are really there are found by following pointers that double.
+Nothing loops over coordinates: the omega code is read at every bit of a window at once, and the
+codewords that are really there are found by following pointers that double.
 """
 
 from functools import lru_cache

@@ -53,8 +53,7 @@ def governed(gates: Tensor, layers: Gating) -> Tensor:
 class GatedVectors(Payload):
     """``gates (n, G)`` bool, ``x (n, d)`` float32 behind them, ``rest (n, p)`` float32 behind none.
 
-    On the wire 32 bits for each open coordinate of ``x`` and each of ``rest``, then G bits of
-    gates: rows are of different length, and that is what gates save.
+    On the wire 32 bits for each open coordinate of ``x`` and each of ``rest``, then G of gates.
     """
 
     aligned = False
@@ -104,17 +103,11 @@ class GatedVectors(Payload):
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
         (g,), (p,), layers = spec["gates"], spec["rest"], spec["layers"]
         floats = len(packet.data) - -(-g // 8)
-        if floats < 4 * p or floats % 4:
-            raise IllegalPayloadError(
-                f"a gated vector must have {p} floats or more and {g} gates, "
-                f"got {len(packet.data)} bytes"
-            )
+        if floats < 4 * p:
+            raise IllegalPayloadError(f"a gated vector must have {p} floats and {g} gates")
         entries, rest, bitmap = split(packet, [8 * floats - 32 * p, 32 * p, g])
         gates = bits_of(bitmap, g)
         is_open = governed(gates, layers)
-        if int(is_open.sum()) * 4 != len(entries):
-            raise IllegalPayloadError(
-                f"a gated vector must have {int(is_open.sum())} floats behind its open gates, "
-                f"got {len(entries) // 4}"
-            )
+        if (size := 4 * int(is_open.sum())) != len(entries):
+            raise IllegalPayloadError(f"open gates must have {size} bytes, got {len(entries)}")
         return cls(gates, placed(is_open, floats_of(entries)), floats_of(rest), layers)

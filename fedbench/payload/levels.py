@@ -56,10 +56,8 @@ class Levels(Payload):
     """``levels (n, d)`` int16 times ``scales (n, B)`` over ``top``, and ``rest (n, p)`` float32.
 
     On the wire 32 bits of each scale and of each of the rest, then the levels as `code_elias` or
-    `code_entropy` codes them: about ``d H`` bits, with the entropy H of their histogram.
-
-    A client chooses its scales. Every float is a legal one on the wire, and one of any size that of
-    some update: a server that lets no NaN and no infinity pass has no bound on `values`.
+    `code_entropy` codes them: about ``d H`` bits, with the entropy H of their histogram. A client
+    chooses its scales, and every float is legal: `values` have no bound.
     """
 
     levels: Tensor  # whole numbers of magnitude ``top`` or less

@@ -103,8 +103,7 @@ def noise_of(
 
     Uniform in ``[-magnitude, magnitude)``, Gaussian with that standard deviation, or
     ``+-magnitude``. What is closer to 0 than `SMALLEST` becomes that, with its sign; 0 becomes
-    positive (A2: updates are divided by it). The last few are kept: attacks and defenses read the
-    same rows many times.
+    positive (A2: updates are divided by it). The last few are kept.
 
     >>> noise_of(Key(0), 3, "bernoulli", 0.5).tolist()
     [0.5, -0.5, -0.5]
@@ -132,11 +131,8 @@ def _draw(key: Key, d: int, noise: Noise, magnitude: float, device: torch.device
 class NoiseMasks(Payload):
     """``mask (n, d)`` bool over the noise of ``seeds (n, 1)``, and ``rest (n, p)`` float32.
 
-    On the wire 64 bits of seed, ``32 p`` bits of floats, then the mask as `code_bits` codes it.
-
-    A client chooses its own seed, so every 64 bits are a legal one: a server cannot tell a seed
-    that was drawn from one that was searched for, or copied from another client. Searching pays
-    little, the noise of any seed is within the magnitude; but nothing on the wire forbids it.
+    On the wire 64 bits of seed, ``32 p`` bits of floats, then the mask as `code_bits` codes it. A
+    client chooses its own seed: nothing on the wire forbids to search for one, or to copy it.
     """
 
     mask: Tensor  # True stands for the noise

@@ -17,9 +17,8 @@ _TOLERANCE = 1e-3  # how far from 1 rounding may bring a sum of responsibilities
 class MixtureVectors(Payload):
     """``r (n, k)`` responsibilities that sum to 1, and ``x (n, d)``, a vector times the largest.
 
-    The mean of `values` over clients is what the M-step of a mixture needs: ``r_j`` and ``r_j``
-    times the vector. The vector travels multiplied by ``max_j r_j``, so that one block of `values`
-    is what was sent, bit by bit. On the wire 32 (k + d) bits.
+    The mean of `values` over clients is what the M-step of a mixture needs. One block of them is
+    what was sent, bit by bit: 32 (k + d) bits on the wire.
     """
 
     aligned = False

@@ -25,14 +25,11 @@ class Residues(Payload):
 
     On the wire ``ceil(log2 M)`` bits of each, and no header: an element of the field in which the
     masks of secure aggregation cancel. Masked elements are uniform, so no code is shorter. What
-    agreeing on the masks costs is not counted, and the masks themselves are not played: a server
-    whose rule needs more than the sum reads the rows.
+    agreeing on the masks costs is not counted, and the masks themselves are not played.
 
     `values` are whole numbers, ``2 x - c`` taken modulo ``2 M`` into ``[-M, M)``: 0 is the middle
-    of what an honest client sends, and a public factor makes updates of them. They count halves, so
-    that the middle of an odd number of coins is whole; sums of them are exact, and say the sum of
-    the residues mod M (`total`). A field reaches further than honest clients go: an adversary
-    has all of it, in both directions.
+    of what an honest client sends. They count halves, so that the middle of an odd number of coins
+    is whole; sums of them are exact, and say the sum of the residues mod M (`total`).
     """
 
     bounded = True

@@ -64,11 +64,8 @@ class RotatedLevels(Payload):
 
     A level is the index of a `centroids` of as many bits as its coordinate has (`widths`); those
     times the scale of their block, rotated back by the seed, are `values`. On the wire 64 bits of
-    seed, 32 of each scale and of each of the rest, then the levels, first those of fewer bits.
-
-    The seed and the scales are the client's choice. Every seed is legal, and every scale that is
-    not negative (NaN and infinity are for the server's checks): a scale 10^6 times too large is
-    that of a vector 10^6 times as long.
+    seed, 32 of each scale and of each of the rest, then the levels, first those of fewer bits. The
+    seed and the scales are the client's choice: every seed is legal, and every scale from 0 on.
     """
 
     levels: Tensor  # indices of centroids

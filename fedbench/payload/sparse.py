@@ -167,10 +167,8 @@ class SeededSparse(Payload):
 class Alive(bytes):
     """Coordinates that may be kept, as packed bits; no bytes at all: every one.
 
-    >>> Alive.of(torch.tensor([True, False, True])).mask(3).tolist()
-    [True, False, True]
-    >>> Alive().mask(2).tolist()
-    [True, True]
+    >>> Alive.of(torch.tensor([True, False, True])).mask(3).tolist(), Alive().mask(2).tolist()
+    ([True, False, True], [True, True])
     """
 
     @classmethod

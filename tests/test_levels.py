@@ -417,19 +417,6 @@ def test_bytes_that_no_levels_have_are_rejected_and_the_others_are_not(code: Cod
     assert same(received, like.take([0, 0]))
 
 
-@BOTH
-@given(data=st.binary(max_size=40), front=st.booleans())
-def test_random_bytes_are_read_or_rejected(code: Code, data: bytes, front: bool) -> None:
-    like = levels([[0, 7, -7, 1]], [[1.0, 2.0]], bucket=2, rest=[[3.0]], code=code)
-    own = like.encode()[0].data
-    data = own[: 12 + len(data) % 9] + data if front else data
-    received, accepted = Levels.decode([Packet.raw(data)], like.spec)
-    if received is not None:
-        received.check()
-        assert received.encode()[0].data == data
-    assert (received is not None) == bool(accepted[0])
-
-
 def passes(check: Any, rows: list[list[int]], scales: list[list[float]], **form: Any) -> Any:
     return levels(rows, scales, **form).passes(check).tolist()
 

@@ -7,7 +7,7 @@ all that Python decided on the way, as CUDA does with kernels.
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -118,20 +118,10 @@ class Watched(Recorder):
             return work(*inputs)
 
 
-def moved(clients: Sequence[Client]) -> list[Client]:
-    def to(tree: Tree) -> Tree:
-        return {name: x.to("meta") for name, x in tree.items()}
-
-    return [
-        dataclasses.replace(
-            client,
-            tree=to(client.tree),
-            x=client.x.to("meta"),
-            y=client.y.to("meta"),
-            memory=to(client.memory),
-        )
-        for client in clients
-    ]
+def moved(client: Client, wrap: WrapGrad) -> Client:
+    parts = (client.tree, client.x, client.y, client.memory)
+    tree, x, y, memory = pytree.tree_map(lambda part: part.to("meta"), parts)
+    return Client(tree, x, y, client.key, memory, wrap)
 
 
 def found(
@@ -144,8 +134,8 @@ def found(
     watched, shared = Watched(), dataclasses.replace(META, network=network)
     engine = Stacked(protocol, shared, SCHEDULE, recorder=watched)
     engine.__dict__["convolve"] = convolve
-    clients = moved(strangers(protocol, dataclasses.replace(CPU, network=network), 2, 6))
-    updates, _ = engine.train([dataclasses.replace(client, wrap_grad=wrap) for client in clients])
+    clients = strangers(protocol, dataclasses.replace(CPU, network=network), 2, 6)
+    updates, _ = engine.train([moved(client, wrap) for client in clients])
     assert updates.device.type == "meta"
     return watched.moves.found + watched.makes.found
 
@@ -218,24 +208,32 @@ def _way(name: str) -> tuple[object, ...]:
     return protocol.local_update, protocol.weights
 
 
-CALLS: list[int] = []
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Counted(FedAvg):
+class Hooked(FedAvg):
+    """Before it trains, Python does something with a leaf; what comes of it scales the updates."""
+
+    does: Callable[[Tensor], Tensor | None]
+
     def local_update(self, tree: Tree, *rest: Any) -> Any:
-        CALLS.append(1)
-        return super().local_update(tree, *rest)
+        scale = self.does(next(iter(tree.values())))
+        trained, memory = super().local_update(tree, *rest)
+        return {name: x if scale is None else x * scale for name, x in trained.items()}, memory
+
+
+def asking(leaf: Tensor) -> None:
+    torch.zeros((), device=leaf.device).item()
 
 
 def test_python_trains_until_a_launch_is_recorded_and_not_after() -> None:
-    engine = recording(Stacked(Counted(), CPU, SCHEDULE))
-    clients = example_clients(Counted(), CPU)
+    calls: list[Tensor] = []
+    counted = Hooked(does=calls.append)
+    engine = recording(Stacked(counted, CPU, SCHEDULE))
+    clients = example_clients(counted, CPU)
     counts = []
     for _ in range(AFTER + 2):
-        CALLS.clear()
+        calls.clear()
         engine.train(clients)
-        counts.append(len(CALLS))
+        counts.append(len(calls))
     assert counts == [1] * (AFTER - 1) + [2, 0, 0]
 
 
@@ -272,13 +270,6 @@ def test_a_replay_that_gives_other_numbers_is_never_used() -> None:
     assert torch.equal(engine.train(clients)[0], plain.train(clients)[0])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Asking(FedAvg):
-    def local_update(self, tree: Tree, *rest: Any) -> Any:
-        probe = torch.zeros((), device=next(iter(tree.values())).device)
-        return super().local_update(tree, *rest) if not probe.item() else ({}, {})
-
-
 def test_what_cannot_be_recorded_goes_on_and_says_so_once(recwarn: Any) -> None:
     tried = []
 
@@ -299,31 +290,11 @@ def test_what_cannot_be_recorded_goes_on_and_says_so_once(recwarn: Any) -> None:
 
 def test_the_meta_device_finds_what_reads_a_number_or_moves_one() -> None:
     with pytest.raises(RuntimeError, match="item"):
-        found(Asking())
-    assert found(Moving()) == ["aten._to_copy.default", "tensor"]
-    assert found(Making()) == ["tensor", "list"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Moving(FedAvg):
-    """Its training copies a number to the device."""
-
-    def local_update(self, tree: Tree, *rest: Any) -> Any:
-        scale = torch.tensor([1.0, 1.0]).to(next(iter(tree.values())).device)
-        trained, memory = super().local_update(tree, *rest)
-        return {name: x * scale[0] for name, x in trained.items()}, memory
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Making(FedAvg):
-    """Its training makes tensors of Python's numbers where it computes."""
-
-    def local_update(self, tree: Tree, *rest: Any) -> Any:
-        leaf = next(iter(tree.values()))
-        made = torch.tensor([1.0, 1.0], device=leaf.device)
-        scale = made[[1, 0]]
-        trained, memory = super().local_update(tree, *rest)
-        return {name: x * scale[0] for name, x in trained.items()}, memory
+        found(Hooked(does=asking))
+    moving = Hooked(does=lambda leaf: torch.tensor([1.0, 1.0]).to(leaf.device)[0])
+    assert found(moving) == ["aten._to_copy.default", "tensor"]
+    making = Hooked(does=lambda leaf: torch.tensor([1.0, 1.0], device=leaf.device)[[1, 0]][0])
+    assert found(making) == ["tensor", "list"]
 
 
 @pytest.mark.slow
@@ -360,34 +331,26 @@ def test_forms_of_a_convolution_are_recorded_apart() -> None:
     assert len(recorder) == 2
 
 
-class Kinds:
-    """A recorder with one recording, and launches of two kinds that say how they were played."""
-
-    def __init__(self) -> None:
-        self.recorder, self.how = Recorder(self.record, most=1), [""]
-
-    def record(self, work: Work, inputs: Inputs) -> Recording:
-        return lambda: self.how.append("replayed"), work(*inputs)
-
-    def play(self, kind: str) -> bool:
-        """Whether it was replayed."""
-
-        def work(x: Tensor) -> tuple[Tensor, Memory]:
-            self.how.append("launched")
-            return x, {}
-
-        self.how.clear()
-        self.recorder.play(kind, work, (torch.zeros(1),))
-        return self.how == ["replayed"]
-
-
 def test_a_recording_makes_room_for_who_comes_more_often_than_it() -> None:
-    kinds = Kinds()
-    assert [kinds.play("a") for _ in range(3)] == [False, False, True]
-    assert [kinds.play("b") for _ in range(3)] == [False, False, True]  # a did not come between
-    assert [kinds.play("a") for _ in range(3)] == [False, False, True]  # and comes back
+    how: list[str] = []
+
+    def record(work: Work, inputs: Inputs) -> Recording:
+        return lambda: how.append("replayed"), work(*inputs)
+
+    def work(x: Tensor) -> tuple[Tensor, Memory]:
+        how.append("launched")
+        return x, {}
+
+    def replayed(kind: str) -> bool:
+        how.clear()
+        recorder.play(kind, work, (torch.zeros(1),))
+        return how == ["replayed"]
+
+    recorder = Recorder(record, most=1)
+    for kind in "aba":  # b comes when a does not come between, and a comes back
+        assert [replayed(kind) for _ in range(3)] == [False, False, True]
     # In turn neither comes twice while the other stays away: the one that is there stays.
-    assert [kinds.play(kind) for kind in "bababa"] == [False, True] * 3
+    assert [replayed(kind) for kind in "bababa"] == [False, True] * 3
 
 
 def test_seeds_share_a_recording_and_keep_their_networks(as_accelerated: None) -> None:
@@ -444,10 +407,8 @@ class Changing:
 def test_what_may_change_is_not_recorded() -> None:
     plain = Stacked(FedAvg(), CPU, SCHEDULE)
     engine, changing = recording(plain), Changing()
-    clients = [
-        dataclasses.replace(client, wrap_grad=changing.wrap_grad)
-        for client in example_clients(FedAvg(), CPU)
-    ]
+    honest = example_clients(FedAvg(), CPU)
+    clients = [dataclasses.replace(client, wrap_grad=changing.wrap_grad) for client in honest]
     for number in range(AFTER + 2):
         changing.factor = 1.0 + number
         assert torch.equal(engine.train(clients)[0], plain.train(clients)[0])
@@ -457,20 +418,11 @@ def test_what_may_change_is_not_recorded() -> None:
     assert recordings(engine) == 0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sleepy(FedAvg):
-    """Python's part of a step is a wait."""
-
-    def local_update(self, tree: Tree, *rest: Any) -> Any:
-        time.sleep(0.2)
-        return super().local_update(tree, *rest)
-
-
 def test_recordings_are_chosen_if_faster(
     monkeypatch: pytest.MonkeyPatch, still_clock: None
 ) -> None:
-    loop = Loop(Sleepy(), CPU, SCHEDULE)
-    stacked = Stacked(Sleepy(), CPU, SCHEDULE)
+    sleepy = Hooked(does=lambda leaf: time.sleep(0.2))  # Python's part of a step is a wait
+    loop, stacked = Loop(sleepy, CPU, SCHEDULE), Stacked(sleepy, CPU, SCHEDULE)
     ways = {"loop": loop, "stacked": stacked, "recorded": recording(stacked)}
     monkeypatch.setattr("fedbench.executors.factory.HEAVY", 10)  # a sleep is no heavy step
     assert measured(ways, 4) == "recorded"
@@ -480,9 +432,8 @@ def test_recordings_are_chosen_if_faster(
 def test_replays_agree_to_rounding_and_in_what_is_not_a_number() -> None:
     x = torch.tensor([1.0, torch.nan, 2.0])
     assert agree((x, {"a": torch.tensor([3])}), (x.clone(), {"a": torch.tensor([3])}))
-    assert not agree((x, {}), (torch.tensor([1.0, torch.nan, 2.01]), {}))
-    assert agree((x, {}), (torch.tensor([1.0, torch.nan, 2.001]), {}))
-    assert not agree((x, {}), (torch.tensor([1.0, 2.0, 2.0]), {}))
+    others = ([1.0, torch.nan, 2.01], [1.0, torch.nan, 2.001], [1.0, 2.0, 2.0])
+    assert [agree((x, {}), (torch.tensor(y), {})) for y in others] == [False, True, False]
     assert not agree({"a": torch.tensor([3])}, {"a": torch.tensor([4])})
 
 
@@ -507,7 +458,7 @@ def test_a_capture_that_fails_leaves_cuda_as_it_was() -> None:
     shared = Shared(NETWORK, 3, choose_device("cuda"))
     stream = torch.cuda.current_stream()
     clients = example_clients(FedAvg(), shared)
-    failing = Recorded(Asking(), shared, SCHEDULE)
+    failing = Recorded(Hooked(does=asking), shared, SCHEDULE)
     failing.train(clients)
     with pytest.warns(RuntimeWarning, match="no longer recorded"):
         failing.train(clients)

@@ -69,7 +69,8 @@ class Adam(Optimizer):
     def init(self, tree: Tree) -> Tree:
         """Return zero moments; running statistics have none."""
         parameters = {name: x for name, x in tree.items() if not is_statistic(name)}
-        t = next(iter(parameters.values())).new_zeros(())
+        first = next(iter(parameters.values()))
+        t = torch.zeros((), dtype=first.dtype, device=first.device)  # the same for all in lock step
         return {"t": t} | {
             f"{moment}.{name}": torch.zeros_like(x)
             for moment in ("m", "v")

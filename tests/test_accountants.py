@@ -14,7 +14,7 @@ from fedbench.core.errors import ConfigError, Incompatible, NoTheorem
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.guarantee import guarantee, spend
 from fedbench.experiment.prepare import prepare
-from fedbench.experiment.record import Record
+from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.privacy import amplification, sampling
 from fedbench.privacy.accountants import price
@@ -33,7 +33,7 @@ from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling
 from fedbench.privacy.mechanisms.noisy_sign import NoisySign
 from fedbench.privacy.mechanisms.randomized_response import FlipBits
 from fedbench.privacy.noisy_sign import sign_rdp
-from fedbench.privacy.participation import Participation
+from fedbench.privacy.participation import Participation, PrivacyCost
 from fedbench.privacy.planning import PrivacyPlan, calibrated, curve, prices
 
 ONCE = Participation(rounds=1, times=1, clients=1, per_round=1, honest=1)
@@ -59,9 +59,9 @@ def test_the_whole_cube_is_randomized_response_whatever_else_is_known() -> None:
     assert cost.epsilon == pytest.approx(2.630, abs=5e-4)  # privacy by sampling, d = 5
     # FedPM's own bound: min{Gaussian of (1-2c) sqrt(5), 5 r_a(.2)}, converted, is 6.93
     assert cost.paper == pytest.approx(6.93, abs=0.01)
-    bits = price(FlippedBits(5, 0.2), ONCE, 1e-4)
-    same = price(MaskSample(5, 0.0, 0.2, None), ONCE, 1e-4)
-    assert bits.epsilon == same.epsilon
+    assert price(FlippedBits(5, 0.2), ONCE, 1e-4) == price(
+        MaskSample(5, 0.0, 0.2, None), ONCE, 1e-4
+    )
     ball = price(MaskSample(5, 0.5, 0.2, 0.1), ONCE, 1e-4)
     assert ball.epsilon < cost.epsilon
     assert ball.bounds["randomized-response"] == cost.bounds["randomized-response"]
@@ -85,15 +85,12 @@ def test_a_clip_is_priced_at_its_diameter_or_its_radius() -> None:
 @pytest.mark.parametrize("d", [5, 1000, 10**6])
 @pytest.mark.parametrize("radius", [0.05, 0.2])
 def test_the_rdp_of_a_few_orders_is_that_of_all(d: int, radius: float, times: int) -> None:
-    participation = exposed(times=times)
-    every = times * amplification.mask_rdp(ORDERS, d, 0.0, 0.2, 2 * radius).epsilon
-    best, _ = rdp_to_dp(ORDERS, every, 1e-5)
-    cost = price(MaskSample(d, 0.0, 0.2, radius), participation, 1e-5).bounds["rdp"]
-    assert best <= cost <= 1.002 * best
-    every = times * sign_rdp(ORDERS, d, 1.0).epsilon
-    best, _ = rdp_to_dp(ORDERS, every, 1e-5)
-    cost = price(NoisySigns(d, 1.0), participation, 1e-5).bounds["rdp"]
-    assert best <= cost <= 1.0005 * best
+    masks = amplification.mask_rdp(ORDERS, d, 0.0, 0.2, 2 * radius)
+    signs = sign_rdp(ORDERS, d, 1.0)
+    mask, sign = MaskSample(d, 0.0, 0.2, radius), NoisySigns(d, 1.0)
+    for event, rdp, loss in ((mask, masks, 1.002), (sign, signs, 1.0005)):
+        best, _ = rdp_to_dp(ORDERS, times * rdp.epsilon, 1e-5)
+        assert best <= price(event, exposed(times=times), 1e-5).bounds["rdp"] <= loss * best
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
@@ -123,34 +120,22 @@ def test_who_sees_less_learns_no_more(event: DpEvent) -> None:
     assert "sampled-sum" not in price(event, coins, 1e-5).bounds
 
 
-def test_a_sum_of_ten_masks_costs_what_the_worked_example_says() -> None:
-    # c = .2, no noise, replace-one .3, delta 1e-5, 100 clients, 10 a round, 200 rounds
-    every = exposed(times=200, sees="hidden-sum")
-    cost = price(MaskSample(10_000, 0.0, 0.2, 0.15), every, 1e-5)
-    assert cost.bounds["secure-sum"] == pytest.approx(28.8, rel=0.02)
-    assert cost.bounds["sampled-sum"] == pytest.approx(5.37, rel=0.02)
-    visible = price(MaskSample(10_000, 0.0, 0.2, 0.15), TWENTY, 1e-5)
-    assert visible.epsilon == pytest.approx(21.4, rel=0.04)
-
-
 def test_central_noise_is_priced_by_sampler_and_adjacency() -> None:
-    event = GaussianSum(1.1)
-    coins = price(event, exposed(sees="model", sampling="poisson"), 1e-5)
-    assert coins.adjacency == "add-remove"
+    def cost(**changes: Any) -> PrivacyCost:
+        return price(GaussianSum(1.1), exposed(sees="model", **changes), 1e-5)
+
+    coins, fixed = cost(sampling="poisson"), cost()
+    assert (coins.adjacency, fixed.adjacency) == ("add-remove", "replace-one")
     assert coins.bounds == sampling.poisson_epsilons(1.1, 0.1, 200, 1e-5)
-    fixed = price(event, exposed(sees="model"), 1e-5)
-    assert fixed.adjacency == "replace-one"
+    assert cost(sampling="poisson", noncompliant=10).bounds == coins.bounds
     orders, rdp = sampling.fixed_size_rdp(0.55, 0.1)  # two vectors of norm C are 2 C apart
     assert fixed.bounds["rdp"] == rdp_to_dp(orders, 200 * rdp, 1e-5)[0]
     assert fixed.epsilon > 2 * coins.epsilon
-    zeroed = price(event, exposed(sees="model", adjacency="zero-out"), 1e-5)
-    assert zeroed.epsilon == fixed.epsilon
+    assert cost(adjacency="zero-out").epsilon == fixed.epsilon
     # ten malicious clients know when they are drawn: the others are 10 of 90
-    watched = price(event, exposed(sees="model", noncompliant=10), 1e-5)
     orders, rdp = sampling.fixed_size_rdp(0.55, 1 / 9)
-    assert watched.bounds["rdp"] == rdp_to_dp(orders, 200 * rdp, 1e-5)[0] > fixed.bounds["rdp"]
-    apart = exposed(sees="model", sampling="poisson", noncompliant=10)
-    assert price(event, apart, 1e-5).bounds == sampling.poisson_epsilons(1.1, 0.1, 200, 1e-5)
+    watched = cost(noncompliant=10).bounds["rdp"]
+    assert watched == rdp_to_dp(orders, 200 * rdp, 1e-5)[0] > fixed.bounds["rdp"]
 
 
 def test_noisy_steps_are_counted_over_rounds_and_steps() -> None:
@@ -206,22 +191,20 @@ def test_the_ledger_charges_the_client_that_took_part_most_often_or_is_dearest()
         ledger.add([(i, MASK) for i in ids], None)
     assert ledger.local == {MASK: Counter({1: 3, 2: 2, 0: 1, 3: 1, 4: 1})}
     assert (ledger.rounds, ledger.honest) == (3, 2)
-    cost = ledger.price(asked, 1e-5)
-    assert cost is not None
-    assert cost == price(MASK, Participation(3, 3, 10, 3, 2), 1e-5)
+    cost = price(MASK, Participation(3, 3, 10, 3, 2), 1e-5)
+    assert ledger.price(asked, 1e-5) == cost
     assert "3 of 3 rounds" in cost.sampler
     small, large = GaussianGradients(1.0, 0.4, 3), GaussianGradients(1.0, 0.1, 12)
     often, ledger = GaussianGradients(1.0, 0.1, 3), Ledger()
     ledger.add([(0, small), (1, large), (2, often)], None)
     ledger.add([(1, large), (2, often)], None)
-    cost = ledger.price(Participation(0, 0, 3, 3, 0), 1e-5)
-    assert cost is not None
     each = [
-        price(event, Participation(2, times, 3, 3, 2), 1e-5).epsilon
+        price(event, Participation(2, times, 3, 3, 2), 1e-5)
         for event, times in ((small, 1), (large, 2), (often, 2))
     ]
-    assert cost.epsilon == max(each)
-    assert each[2] < min(each[:2])
+    dearest = max(each, key=lambda cost: cost.epsilon)
+    assert ledger.price(Participation(0, 0, 3, 3, 0), 1e-5) == dearest
+    assert each[2].epsilon < min(each[0].epsilon, each[1].epsilon)
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -229,9 +212,7 @@ def test_the_dearest_client_counts_in_whatever_order_clients_came(order: int) ->
     ledger = Ledger()
     events = [FlippedBits(5, 0.3), FlippedBits(5, 0.2)][::order]  # fewer flips cost more
     ledger.add(list(enumerate(events)), None)
-    cost = ledger.price(ONCE, 1e-5)
-    assert cost is not None
-    assert cost.epsilon == price(FlippedBits(5, 0.2), ONCE, 1e-5).epsilon
+    assert ledger.price(ONCE, 1e-5) == price(FlippedBits(5, 0.2), ONCE, 1e-5)
 
 
 @pytest.mark.edges("0.5-0.3", "1.0-0.01", "2.0-1.0")
@@ -252,6 +233,17 @@ def play(**changes: Any) -> Record:
     return fedbench.play(SMALL.model_copy(update=changes), device="cpu")
 
 
+def of_rounds(*rounds: list[bool], **changes: Any) -> Privacy:
+    """The guarantee after rounds of clients 0, 1, ..., of which these comply."""
+    setup = prepare(SMALL.model_copy(update=changes), "cpu")
+    ledger = Ledger()
+    for complies in rounds or ([True] * 3,):
+        spend(setup, ledger, list(range(len(complies))), torch.tensor(complies))
+    privacy = guarantee(setup, ledger)
+    assert privacy is not None
+    return privacy
+
+
 @pytest.mark.slow
 def test_a_record_says_what_its_epsilon_covers() -> None:
     record = play(protocol="fedpm", mechanism="mask-sampling:clip=0.5", delta=1e-4)
@@ -260,25 +252,20 @@ def test_a_record_says_what_its_epsilon_covers() -> None:
     assert spent == sorted(spent)  # type: ignore[type-var]
     privacy = record.privacy
     assert privacy is not None
-    assert privacy.epsilon == record.result.epsilon == spent[-1]
-    assert (privacy.delta, privacy.unit, privacy.adjacency) == (1e-4, "client", "replace-one")
-    assert privacy.bounds[privacy.winner] == privacy.epsilon
     most = max(Counter(i for r in record.rounds for i in r.clients).values())
-    assert privacy.sampler == f"visible, {most} of 4 rounds"
-    assert privacy.sees == "messages"
-    assert privacy.paper is not None
-    assert privacy.paper > privacy.epsilon  # type: ignore[operator]
-    assert privacy.note == ""
-    participation = Participation(4, most, 20, 6, 6)
     event = MaskSample(record.parameters, 0.0, 0.2, 0.5)
-    assert privacy.epsilon == price(event, participation, 1e-4).epsilon
+    cost = price(event, Participation(4, most, 20, 6, 6), 1e-4)
+    assert privacy.epsilon == record.result.epsilon == spent[-1] == cost.epsilon
+    assert privacy.bounds[privacy.winner] == privacy.epsilon < (cost.paper or 0)
+    assert (privacy.delta, privacy.unit, privacy.adjacency) == (1e-4, "client", "replace-one")
+    assert privacy.sampler == f"visible, {most} of 4 rounds"
+    assert (privacy.sees, privacy.paper, privacy.note) == ("messages", cost.paper, "")
 
 
 @pytest.mark.slow
 def test_malicious_clients_protect_nobody_and_the_record_says_so() -> None:
-    record = play(
-        protocol="fedpm", mechanism="mask-sampling:clip=0.5", sees="sum", attack="sign-flip"
-    )
+    masks = "mask-sampling:clip=0.5"
+    record = play(protocol="fedpm", mechanism=masks, sees="sum", attack="sign-flip")
     privacy = record.privacy
     assert privacy is not None
     fewest = min(len(r.clients) - r.malicious for r in record.rounds)
@@ -310,8 +297,7 @@ def test_a_plan_takes_the_mean_number_of_rounds_unless_told() -> None:
     assert (half.rounds, half.times) == (100, 10)
     assert PLAN.after(1).times == 1
     assert dataclasses.replace(PLAN, malicious=0.25).participation("sum").honest == 7
-    steps = dataclasses.replace(PLAN, samples=100, batch_size=32, epochs=2).release.steps
-    assert steps == 8
+    assert dataclasses.replace(PLAN, samples=100, batch_size=32, epochs=2).release.steps == 8
 
 
 @pytest.mark.parametrize(
@@ -361,10 +347,7 @@ def test_prices_of_a_plan_are_those_of_its_views_along_a_curve() -> None:
 def test_calibrated_noise_hardly_exceeds_its_promise(plugin: Any, sees: Any, target: float) -> None:
     plan = dataclasses.replace(PLAN, dim=300)
     chosen = calibrated(plugin, plan, sees, target)
-    every = prices(chosen, plan)
-    cost = every.get(sees, next(iter(every.values())))
-    assert not isinstance(cost, NoTheorem)
-    assert 0.99 * target < cost.epsilon <= target
+    assert 0.99 * target < plan.price(chosen, sees).epsilon <= target
 
 
 def test_a_target_out_of_reach_is_refused() -> None:
@@ -384,12 +367,7 @@ def test_a_target_out_of_reach_is_refused() -> None:
     ],
 )
 def test_only_a_sum_of_symbols_hides_clients(protocol: str, mechanism: str, counted: bool) -> None:
-    asked = {"protocol": protocol, "mechanism": mechanism, "sees": "sum"}
-    setup = prepare(SMALL.model_copy(update=asked), "cpu")
-    ledger = Ledger()
-    spend(setup, ledger, [0, 1, 2], torch.ones(3, dtype=torch.bool))
-    privacy = guarantee(setup, ledger)
-    assert privacy is not None
+    privacy = of_rounds(protocol=protocol, mechanism=mechanism, sees="sum")
     assert ("secure-sum" in privacy.bounds) == counted
 
 
@@ -401,12 +379,7 @@ def test_only_a_sum_of_symbols_hides_clients(protocol: str, mechanism: str, coun
     ],
 )
 def test_clients_that_remember_have_no_hidden_rounds(protocol: str, bounds: set[str]) -> None:
-    asked = {"protocol": protocol, "mechanism": "randomized-response", "sees": "hidden-sum"}
-    setup = prepare(SMALL.model_copy(update=asked), "cpu")
-    ledger = Ledger()
-    spend(setup, ledger, [0, 1, 2], torch.ones(3, dtype=torch.bool))
-    privacy = guarantee(setup, ledger)
-    assert privacy is not None
+    privacy = of_rounds(protocol=protocol, mechanism="randomized-response", sees="hidden-sum")
     assert set(privacy.bounds) - {"randomized-response"} == bounds
 
 
@@ -420,16 +393,9 @@ def test_malicious_clients_may_all_be_drawn_at_once() -> None:
 
 @pytest.mark.parametrize("protocol", ["skellam", "pbm"])
 def test_shares_of_noise_are_worth_more_in_a_sum(protocol: str) -> None:
-    asked = {"protocol": protocol, "attack": "sign-flip"}
-    setup = prepare(SMALL.model_copy(update=asked), "cpu")
-    ledger = Ledger()
-    for keeps in ([True] * 4, [True, True, True, False]):
-        spend(setup, ledger, [0, 1, 2, 3], torch.tensor(keeps))
-    alone = guarantee(setup, ledger)
-    summed = prepare(SMALL.model_copy(update=asked | {"sees": "sum"}), "cpu")
-    together = guarantee(summed, ledger)
-    assert alone is not None
-    assert together is not None
+    rounds = [True] * 4, [True, True, True, False]
+    alone = of_rounds(*rounds, protocol=protocol, attack="sign-flip")
+    together = of_rounds(*rounds, protocol=protocol, attack="sign-flip", sees="sum")
     assert (together.epsilon or math.inf) < (alone.epsilon or math.inf)
     assert alone.sampler == "single messages, visible, 2 of 2 rounds"
     assert together.sampler == "sum of 3 honest, visible, 2 of 2 rounds"
@@ -441,12 +407,7 @@ def test_an_attack_that_reads_every_message_cannot_run_where_sums_hide_them() ->
 
 
 def test_epsilon_of_extreme_parameters_is_a_number() -> None:
-    for event in (
-        NoisySigns(10, 0.02),
-        FlippedBits(10, 0.49999),
-        MaskSample(10, 0.0, 0.4999, 0.01),
-        MaskSample(10, 0.0, 0.49999, None),
-        MaskSample(5, 1e5, 1e-6, 0.1),
-    ):
-        cost = price(event, exposed(sees="sum"), 1e-5)
-        assert 0 <= cost.epsilon < math.inf
+    masks = MaskSample(10, 0.0, 0.4999, 0.01), MaskSample(10, 0.0, 0.49999, None)
+    bits = FlippedBits(10, 0.49999), MaskSample(5, 1e5, 1e-6, 0.1)
+    for event in (NoisySigns(10, 0.02), *bits, *masks):
+        assert 0 <= price(event, exposed(sees="sum"), 1e-5).epsilon < math.inf

@@ -8,16 +8,21 @@ import pytest
 import torch
 
 import fedbench
-from fedbench.api import Defense, Gradient, Mechanism, Release, ServerView
+from fedbench.api import Gradient, Mechanism, Release, ServerView
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.executors.training import Loop, Schedule
+from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.state import RunState
 from fedbench.models.models import BatchNormNet
 from fedbench.models.network import Shared
 from fedbench.payload import BinaryMasks, FloatVectors, NoiseMasks, Payload, SignBits
+from fedbench.privacy.amplification import marginal
 from fedbench.privacy.events import (
     FlippedBits,
     GaussianGradients,
@@ -32,8 +37,10 @@ from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling
 from fedbench.privacy.mechanisms.noisy_sign import NoisySign
 from fedbench.privacy.mechanisms.randomized_response import FlipBits
 from fedbench.protocols.fedpm import FedPM
-from fedbench.testing import NETWORK
+from fedbench.run import play_round
+from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
 
+PRIVATE = Scenario(clients=20, per_round=6, rounds=2, epochs=1, eval_every=1)
 RELEASE = Release(d=7, size=40, batch_size=8, steps=10, clients=50, per_round=10)
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 MASKS = [MaskGaussian(sigma=0.3, c=0.1, clip=0.5), MaskSampling(c=0.1, clip=0.5)]
@@ -43,22 +50,14 @@ def keys(n: int, seed: int = 0) -> list[Key]:
     return [Key(seed).fold(i) for i in range(n)]
 
 
-def mean() -> Defense[Any]:
-    rule: Defense[Any] = registry.load("defense", "mean")
-    return rule
-
-
 def view(n: int, expected: int) -> ServerView:
     broadcast = FloatVectors(torch.zeros(1, 1))
     return ServerView(torch.ones(n, dtype=torch.float64), broadcast, 0, Key(0), expected)
 
 
 def test_every_mechanism_says_what_happens_and_none_says_nothing() -> None:
-    events = {
-        name: registry.load("mechanism", name).event(RELEASE)
-        for name in registry.names("mechanism")
-    }
-    assert events == {
+    names = registry.names("mechanism")
+    assert {name: registry.load("mechanism", name).event(RELEASE) for name in names} == {
         "none": None,
         "mask-gaussian": MaskSample(7, 0.2, 0.2, None),
         "mask-sampling": MaskSample(7, 0.0, 0.2, None),
@@ -67,8 +66,7 @@ def test_every_mechanism_says_what_happens_and_none_says_nothing() -> None:
         "dp-fedavg": GaussianSum(1.0, bits=False),
         "dp-sgd": GaussianGradients(1.0, 0.2, 10),
     }
-    clipped = registry.load("mechanism", "mask-sampling:c=0.1,clip=3").event(RELEASE)
-    assert clipped == MaskSample(7, 0.0, 0.1, 3.0)
+    assert MaskSampling(c=0.1, clip=3.0).event(RELEASE) == MaskSample(7, 0.0, 0.1, 3.0)
 
 
 def test_clipping_is_around_the_reference_and_keeps_what_is_inside() -> None:
@@ -83,8 +81,7 @@ def test_clipping_is_around_the_reference_and_keeps_what_is_inside() -> None:
     x = Key(1).normal(200, 4097) * torch.logspace(-3, 3, 200)[:, None]
     for radius in (0.7, 30.0):
         norms = clipped(x, torch.zeros_like(x), radius)[0].double().norm(dim=1)
-        assert float(norms.max()) <= radius
-        assert float(norms.max()) > 0.99999 * radius
+        assert 0.99999 * radius < float(norms.max()) <= radius
 
 
 @pytest.mark.parametrize("mechanism", MASKS, ids=lambda m: type(m).__name__)
@@ -93,8 +90,7 @@ def test_probabilities_stay_in_the_cube_and_without_noise_in_the_ball(mechanism:
     reference = torch.full_like(theta, 0.05)  # outside the cube: it counts as clipped to 0.1
     theta[1] = math.nan
     out, _ = mechanism.on_updates(theta, reference, keys(6), None)
-    assert float(out.min()) >= 0.1 - 1e-7
-    assert float(out.max()) <= 0.9 + 1e-7
+    assert 0.1 - 1e-7 <= float(out.min()) <= float(out.max()) <= 0.9 + 1e-7
     still = MaskGaussian(sigma=0.0, c=0.1, clip=0.5) if mechanism is MASKS[0] else mechanism
     out, _ = still.on_updates(theta, reference, keys(6), None)
     assert float((out - 0.1).norm(dim=1).max()) <= 0.5 + 1e-6
@@ -102,8 +98,6 @@ def test_probabilities_stay_in_the_cube_and_without_noise_in_the_ball(mechanism:
 
 
 def test_mask_gaussian_releases_bits_with_the_marginal_that_is_priced() -> None:
-    from fedbench.privacy.amplification import marginal
-
     d = 40_000
     mechanism = MaskGaussian(sigma=0.5, c=0.2)
     for theta in (0.2, 0.35, 0.8):
@@ -116,20 +110,16 @@ def test_mask_gaussian_releases_bits_with_the_marginal_that_is_priced() -> None:
 
 
 def test_debiasing_gives_the_probability_back_that_all_clients_have() -> None:
-    from fedbench.privacy.amplification import marginal
-
     mechanism = MaskGaussian(sigma=0.5, c=0.2, debias=True)
     theta = torch.tensor([0.2, 0.3, 0.5, 0.8])
     shares = torch.from_numpy(marginal(theta.numpy(), 0.5, 0.2)).float()
     received = BinaryMasks(torch.zeros(3, 4, dtype=torch.bool), torch.zeros(3, 0))
-    out, _ = mechanism.on_aggregate(shares, received, view(3, 3), Key(0), None)
-    torch.testing.assert_close(out, theta, atol=1e-4, rtol=0)
+    rest = received, view(3, 3), Key(0), None
+    torch.testing.assert_close(mechanism.on_aggregate(shares, *rest)[0], theta, atol=1e-4, rtol=0)
     beyond = torch.tensor([0.0, 0.0, 1.0, 1.0])  # no theta has these: the ends of the cube
-    out, _ = mechanism.on_aggregate(beyond, received, view(3, 3), Key(0), None)
+    out, _ = mechanism.on_aggregate(beyond, *rest)
     torch.testing.assert_close(out, torch.tensor([0.2, 0.2, 0.8, 0.8]))
-    assert mechanism.on_aggregate(shares, received, view(3, 3), Key(0), None)[0] is not shares
-    raw = dataclasses.replace(mechanism, debias=False)
-    assert raw.on_aggregate(shares, received, view(3, 3), Key(0), None)[0] is shares
+    assert dataclasses.replace(mechanism, debias=False).on_aggregate(shares, *rest)[0] is shares
 
 
 def bit_payloads() -> list[Payload]:
@@ -155,10 +145,9 @@ def test_flipping_flips_that_share_and_debiasing_takes_it_back(payload: Payload)
     values, raw = flipped.values().mean(dim=0), payload.values().mean(dim=0)
     out, _ = mechanism.on_aggregate(values, flipped, view(2, 2), Key(0), None)
     signs = payload.noises()[0].sign() if isinstance(payload, NoiseMasks) else torch.ones(())
-    error = float(((out - raw) * signs).mean()) / float(raw.abs().max())
-    assert abs(error) < 0.02
-    shrunk = float(((values - raw) * signs).mean()) / float(raw.abs().max())
-    assert abs(shrunk) > 0.05
+    error, shrunk = (((x - raw) * signs).mean().abs() / raw.abs().max() for x in (out, values))
+    assert error < 0.02
+    assert shrunk > 0.05
 
 
 def test_the_affine_form_is_unbiased_and_as_hard_to_read() -> None:
@@ -202,50 +191,33 @@ def test_adaptive_clipping_moves_towards_the_quantile_and_pays_for_the_bits() ->
     mechanism = DPFedAvg(clip=1.0, z=1.0, adaptive=True, bit_noise=0.6)
     # (1 - 1/1.44)^(-1/2) = 1.8091
     assert mechanism.update_z(100) == pytest.approx(1.8091, abs=1e-4)
-    usual = dataclasses.replace(mechanism, bit_noise=None)
-    assert usual.update_z(100) == pytest.approx(1.00504, abs=1e-5)
-    assert mechanism.message_bits() == 1
-    assert DPFedAvg().message_bits() == 0
+    assert DPFedAvg(adaptive=True).update_z(100) == pytest.approx(1.00504, abs=1e-5)
+    assert (mechanism.message_bits(), DPFedAvg().message_bits()) == (1, 0)
     received = FloatVectors(torch.zeros(100, 1))
-    norms = []
-    for below in (100, 50, 0):
-        _, state = mechanism.on_aggregate(
-            torch.zeros(1), received, view(100, 100), Key(9), ClipState(1.0, below)
-        )
-        norms.append(state.norm)
+    rest = torch.zeros(1), received, view(100, 100), Key(9)
+    states = [mechanism.on_aggregate(*rest, ClipState(1.0, n))[1] for n in (100, 50, 0)]
     # the noise on the share is .006: exp(-.2 (1 - .5)), 1, exp(.1)
-    assert norms == pytest.approx([0.9048, 1.0, 1.1052], abs=0.01)
+    assert [state.norm for state in states] == pytest.approx([0.9048, 1.0, 1.1052], abs=0.01)
     with pytest.raises(ConfigError, match="twice the noise on the bits"):
         DPFedAvg(z=1.5, adaptive=True).event(RELEASE)
 
 
-def gradients(rows: list[list[float]]) -> Gradient:
-    table = torch.tensor(rows)
-
-    def each(tree: Any, x: Any, y: Any, key: Any) -> Any:
-        return {"a": table[:, :1], "b": table[:, 1:].reshape(len(table), 1, -1)}
-
-    def batch(tree: Any, x: Any, y: Any, key: Any) -> Any:
-        raise AssertionError("a batch's gradient mixes its samples")
-
-    return Gradient(batch, each, 4)
+def private(mechanism: DPSGD, **samples: torch.Tensor) -> Tree:
+    """A step on batches of 4 on average, with these gradients of samples."""
+    grad = mechanism.wrap_grad(Gradient(lambda *_: {}, lambda *_: samples, 4))
+    return grad({}, torch.zeros(3), torch.zeros(3), Key(0))
 
 
 def test_dp_sgd_clips_every_sample_over_all_layers_and_divides_by_the_batch() -> None:
-    grad = DPSGD(clip=1.0, z=1e-9).wrap_grad(
-        gradients([[3.0, 4.0, 0.0], [0.0, 0.3, 0.4], [math.inf, 1.0, 0.0]])
-    )
-    out = grad({}, torch.zeros(3), torch.zeros(3), Key(0))
+    a, b = torch.tensor([[3.0], [0.0], [math.inf]]), [[[4.0, 0.0]], [[0.3, 0.4]], [[1.0, 0.0]]]
+    out = private(DPSGD(clip=1.0, z=1e-9), a=a, b=torch.tensor(b))
     torch.testing.assert_close(out["a"], torch.tensor([0.6 / 4]), atol=1e-6, rtol=0)
     torch.testing.assert_close(out["b"], torch.tensor([[1.1 / 4, 0.4 / 4]]), atol=1e-6, rtol=0)
 
 
 def test_dp_sgd_adds_noise_to_the_sum_also_of_no_sample() -> None:
     wide = torch.zeros(0, 40_000)
-    grad = DPSGD(clip=2.0, z=3.0).wrap_grad(
-        Gradient(lambda *_: {}, lambda *_: {"a": wide, "b": wide}, 4)
-    )
-    out = grad({}, torch.zeros(0), torch.zeros(0), Key(0))
+    out = private(DPSGD(clip=2.0, z=3.0), a=wide, b=wide)
     assert abs(float(out["a"].std()) - 1.5) < 0.03
     assert abs(float((out["a"] * out["b"]).mean())) < 0.06  # a layer's noise is its own
 
@@ -255,10 +227,9 @@ def test_gaussian_noise_for_privacy_has_tails_the_right_variance_and_finite_ends
     assert x.dtype == torch.float64
     assert abs(float(x.mean())) < 0.01
     assert abs(float(x.square().mean()) - 1) < 0.01
-    assert float(x.abs().max()) > 4.4  # where the table of `Key.normal` ends
-    assert bool(torch.isfinite(x).all())
-    tensor_key = Key(Key(11).tensor())
-    torch.testing.assert_close(tensor_key.gaussian(400_000), x, rtol=1e-12, atol=0)
+    assert 4.4 < float(x.abs().max()) < math.inf  # the table of `Key.normal` ends at 4.4
+    same = Key(Key(11).tensor()).gaussian(400_000)
+    torch.testing.assert_close(same, x, rtol=1e-12, atol=0)
 
     class Ends(Key):
         def bits(self, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -269,45 +240,41 @@ def test_gaussian_noise_for_privacy_has_tails_the_right_variance_and_finite_ends
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "protocol", "reason"),
+    ("mechanism", "protocol", "changes", "reason"),
     [
-        ("mask-gaussian", "fedavg", "sends a Bernoulli sample"),
-        ("mask-sampling", "topk-mask", "sends a Bernoulli sample"),
-        ("randomized-response", "fsl", "sends bits, got Rankings"),
-        ("randomized-response", "ef-signsgd", "sends bits, got ScaledSigns"),
-        ("randomized-response:form=affine", "fedmask", "samples probabilities"),
-        ("noisy-sign", "stochastic-sign", "signs of the update"),
-        ("dp-fedavg", "qsgd", "travel as floats, got Levels"),
-        ("dp-fedavg", "fedpm", "travel as floats"),
-        ("dp-sgd", "skellam", "adds noise of its own; use it with --mechanism none"),
+        ("mask-gaussian", "fedavg", {}, "sends a Bernoulli sample"),
+        ("mask-sampling", "topk-mask", {}, "sends a Bernoulli sample"),
+        ("randomized-response", "fsl", {}, "sends bits, got Rankings"),
+        ("randomized-response", "ef-signsgd", {}, "sends bits, got ScaledSigns"),
+        ("randomized-response:form=affine", "fedmask", {}, "samples probabilities"),
+        ("noisy-sign", "stochastic-sign", {}, "signs of the update"),
+        ("dp-fedavg", "qsgd", {}, "travel as floats, got Levels"),
+        ("dp-fedavg", "fedpm", {}, "travel as floats"),
+        ("dp-fedavg", "fedavg", {"defense": "median"}, "sensitivity"),
+        ("dp-sgd", "skellam", {}, "adds noise of its own; use it with --mechanism none"),
+        ("none", "fedpm", {"defense": "median", "sees": "sum"}, "reads single messages"),
     ],
 )
-def test_a_mechanism_refuses_what_is_not_proved(mechanism: str, protocol: str, reason: str) -> None:
+def test_what_is_not_proved_is_refused(
+    mechanism: str, protocol: str, changes: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(Incompatible, match=reason):
-        load_plugins(Scenario(protocol=protocol, mechanism=mechanism))
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"protocol": "fedavg", "mechanism": "dp-fedavg", "defense": "median"}, "sensitivity"),
-        ({"protocol": "fedpm", "defense": "median", "sees": "sum"}, "reads single messages"),
-    ],
-)
-def test_noise_or_sums_with_a_robust_rule_are_refused(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Incompatible, match=reason):
-        load_plugins(Scenario(**changes))
+        load_plugins(Scenario(protocol=protocol, mechanism=mechanism, **changes))
 
 
 def test_floats_beside_bits_and_kept_moments_are_refused() -> None:
     normed = dataclasses.replace(SHARED, network=BatchNormNet((1, 8, 8), ((4,),), 1, 10))
-    assert "batch norm" in (MaskSampling().misfit(FedPM(), mean(), normed) or "")
-    assert "floats" in (FlipBits().misfit(FedPM(), mean(), normed) or "")
-    assert "batch norm" in (DPSGD().misfit(FedPM(), mean(), normed) or "")
+    mean = registry.load("defense", "mean")
+    for mechanism, reason in (
+        (MaskSampling(), "batch norm"),
+        (FlipBits(), "floats"),
+        (DPSGD(), "batch norm"),
+    ):
+        assert reason in (mechanism.misfit(FedPM(), mean, normed) or "")
     carrying = FedPM(keep_moments=True)
-    assert "carried over rounds" in (MaskSampling(clip=1.0).misfit(carrying, mean(), SHARED) or "")
-    assert MaskSampling(clip=None).misfit(carrying, mean(), SHARED) is None
-    assert MaskSampling(clip=1.0).misfit(FedPM(), mean(), SHARED) is None
+    assert "carried over rounds" in (MaskSampling(clip=1.0).misfit(carrying, mean, SHARED) or "")
+    assert MaskSampling(clip=None).misfit(carrying, mean, SHARED) is None
+    assert MaskSampling(clip=1.0).misfit(FedPM(), mean, SHARED) is None
 
 
 def test_malicious_clients_add_no_noise_unless_they_behave() -> None:
@@ -317,21 +284,14 @@ def test_malicious_clients_add_no_noise_unless_they_behave() -> None:
             seen.append(len(updates))
             return torch.zeros_like(updates), state
 
-    from fedbench.experiment.state import RunState
-    from fedbench.run import play_round
-
     for attack, expected in (("none", 6), ("sign-flip", None)):
         seen: list[int] = []
-        small = Scenario(clients=20, per_round=6, rounds=1, epochs=1, malicious=0.5, attack=attack)
-        setup = prepare(small, "cpu")
+        setup = prepare(PRIVATE.model_copy(update={"malicious": 0.5, "attack": attack}), "cpu")
         plugins = dataclasses.replace(setup.plugins, mechanism=Zeros())
         setup = dataclasses.replace(setup, plugins=plugins)
         played = play_round(setup, RunState(plugins.protocol.init(setup.shared)), 0)
         assert played.malicious > 0
         assert seen == [6 - played.malicious if expected is None else expected]
-
-
-PRIVATE = Scenario(clients=20, per_round=6, rounds=2, epochs=1, eval_every=1)
 
 
 def test_coins_draw_rounds_of_different_sizes_and_nobody_is_drawn_twice() -> None:
@@ -358,18 +318,11 @@ def test_a_server_that_adds_noise_weighs_all_alike_and_does_not_tell_how_many_ca
 
 @pytest.mark.slow
 def test_central_noise_is_added_also_when_nobody_came() -> None:
-    scenario = PRIVATE.model_copy(
-        update={
-            "sampling": "poisson",
-            "clients": 2,
-            "per_round": 1,
-            "rounds": 4,
-            "malicious": 0.0,
-            "seed": 0,
-        }
-    )
-    private = scenario.model_copy(update={"mechanism": "dp-fedavg:z=5"})
-    plain, noisy = (fedbench.play(variant, device="cpu") for variant in (scenario, private))
+    few = {"sampling": "poisson", "clients": 2, "per_round": 1, "rounds": 4, "malicious": 0.0}
+    scenarios = [
+        PRIVATE.model_copy(update=few | {"mechanism": m}) for m in ("none", "dp-fedavg:z=5")
+    ]
+    plain, noisy = (fedbench.play(scenario, device="cpu") for scenario in scenarios)
     empty = [r.step for r in plain.rounds if not r.clients]
     assert empty == [1, 3]  # of four rounds of two coins, with this seed
     assert all(plain.rounds[step].skipped and noisy.rounds[step].skipped for step in empty)
@@ -384,10 +337,6 @@ def test_central_noise_is_added_also_when_nobody_came() -> None:
 
 @pytest.mark.parametrize("protocol", ["fedavg", "fedpm"])
 def test_gradients_of_samples_add_up_to_that_of_the_batch(protocol: str) -> None:
-    from fedbench.executors.training import Loop, Schedule
-    from fedbench.executors.vmap import Stacked
-    from fedbench.testing import assert_rounded_alike, doubled, example_clients, in_float64
-
     plugin = in_float64(registry.load("protocol", protocol))
     client = doubled(example_clients(plugin, SHARED, 1))[0]
     x, y = client.x[:4], client.y[:4]
@@ -400,27 +349,21 @@ def test_gradients_of_samples_add_up_to_that_of_the_batch(protocol: str) -> None
     for engine in (Loop, Stacked):
         executor = engine(plugin, SHARED, Schedule(1, 4))
         executor.train([dataclasses.replace(client, wrap_grad=watch)])
-        key = Key(Key(5).tensor())
-        whole = caught[0](client.tree, x, y, key)
-        single = caught[0].each(client.tree, x, y, key)
-        assert_rounded_alike({name: g.mean(dim=0) for name, g in single.items()}, whole)
-        padded = torch.where(torch.arange(4) < 3, y, -1)
-        single = caught[0].each(client.tree, x, padded, key)
-        assert all(float(g[3].abs().max()) == 0 for g in single.values())
-        assert caught[0].each(client.tree, x[:0], y[:0], key)["fc1"].shape[0] == 0
+        (grad,), key = caught, Key(Key(5).tensor())
+        single = grad.each(client.tree, x, y, key)
+        whole = {name: g.mean(dim=0) for name, g in single.items()}
+        assert_rounded_alike(whole, grad(client.tree, x, y, key))
+        padded = grad.each(client.tree, x, torch.where(torch.arange(4) < 3, y, -1), key)
+        assert all(float(g[3].abs().max()) == 0 for g in padded.values())
+        assert grad.each(client.tree, x[:0], y[:0], key)["fc1"].shape[0] == 0
 
 
 @pytest.mark.parametrize("protocol", ["fedavg", "fedpm"])
 def test_dp_sgd_trains_the_same_in_the_loop_and_stacked(protocol: str) -> None:
-    from fedbench.executors.training import Loop, Schedule
-    from fedbench.executors.vmap import Stacked
-    from fedbench.testing import assert_rounded_alike, doubled, example_clients, in_float64
-
     plugin = in_float64(registry.load("protocol", protocol))
-    private = DPSGD(clip=0.5, z=0.1).wrap_grad
-    clients = [
-        dataclasses.replace(c, wrap_grad=private) for c in doubled(example_clients(plugin, SHARED))
-    ]
+    noisy = DPSGD(clip=0.5, z=0.1).wrap_grad
+    clients = doubled(example_clients(plugin, SHARED))
+    clients = [dataclasses.replace(client, wrap_grad=noisy) for client in clients]
     schedule = Schedule(2, 4, coins=True)
     loop, _ = Loop(plugin, SHARED, schedule).train(clients)
     stacked, _ = Stacked(plugin, SHARED, schedule, 3).train(clients)
@@ -428,8 +371,6 @@ def test_dp_sgd_trains_the_same_in_the_loop_and_stacked(protocol: str) -> None:
 
 
 def test_batches_of_coins_hold_every_sample_as_often_as_the_rate_says() -> None:
-    from fedbench.executors.training import Schedule
-
     schedule = Schedule(epochs=500, batch_size=8, coins=True)
     batches = schedule.rows(20, Key(1))
     assert len(batches) == schedule.steps(20) == 1500

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedbench.adversary.threat_model import malicious_clients
-from fedbench.api import Attack, AttackView, Defense, Knowledge, Local, Mechanism, ServerView
+from fedbench.api import Attack, AttackView, Knowledge, Local, Mechanism, ServerView
 from fedbench.api.attack import Tier
 from fedbench.core.rng import Key, Secret, _word
 from fedbench.experiment.prepare import prepare
@@ -20,6 +20,7 @@ from fedbench.experiment.state import RunState
 from fedbench.payload import Payload
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import play_round
+from fedbench_defenses.mean import Mean
 
 SMALL = Scenario(clients=20, per_round=6, rounds=6, epochs=1, malicious=0.4, eval_every=6)
 Handed = dict[str, set[int]]  # by what it is for, the seeds of keys
@@ -47,6 +48,12 @@ def test_folding_can_be_taken_back() -> None:
     assert unfold(key.fold("step", 7).seed, "step", 7) == key.seed  # type: ignore[arg-type]
 
 
+def note(handed: Handed, purpose: str, *keys: Key) -> None:
+    for key in keys:
+        assert isinstance(key.seed, int)
+        handed.setdefault(purpose, set()).add(key.seed)
+
+
 @dataclass(frozen=True)
 class Noting(Attack):
     handed: Handed = field(default_factory=dict)
@@ -65,36 +72,29 @@ class Noting(Attack):
 
 
 @dataclass(frozen=True)
-class NotingRule(Defense[None]):
-    handed: Handed
+class NotingRule(Mean):
+    handed: Handed = field(default_factory=dict)
 
-    def tolerates(self, n: int) -> int:
-        return 0
-
-    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+    def aggregate(self, received: Any, state: Any, view: ServerView) -> Any:
         note(self.handed, "rule", view.key)
-        return received.values().mean(dim=0), None
+        return super().aggregate(received, state, view)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotingMechanism(Mechanism):
     handed: Handed
 
-    def on_updates(
-        self, updates: Tensor, reference: Tensor, keys: Sequence[Key], state: Any
-    ) -> tuple[Tensor, Any]:
+    def on_updates(self, updates: Any, reference: Any, keys: Sequence[Key], state: Any) -> Any:
         note(self.handed, "noise", *keys)
-        return updates, state
+        return super().on_updates(updates, reference, keys, state)
 
     def on_payload(self, payload: Payload, keys: Sequence[Key]) -> Payload:
         note(self.handed, "noise", *keys)
-        return payload
+        return super().on_payload(payload, keys)
 
-    def on_aggregate(
-        self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: Any
-    ) -> tuple[Tensor, Any]:
+    def on_aggregate(self, aggregate: Any, received: Any, view: Any, key: Key, state: Any) -> Any:
         note(self.handed, "central noise", key)
-        return aggregate, state
+        return super().on_aggregate(aggregate, received, view, key, state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,12 +116,6 @@ class NotingProtocol(FedAvg):
     def model(self, shared: Any, state: Any, key: Key) -> Any:
         note(self.handed, "model", key)
         return super().model(shared, state, key)
-
-
-def note(handed: Handed, purpose: str, *keys: Key) -> None:
-    for key in keys:
-        assert isinstance(key.seed, int)
-        handed.setdefault(purpose, set()).add(key.seed)
 
 
 def played(setup: Setup, rounds: int, **plugins: Any) -> Setup:
@@ -172,22 +166,19 @@ def test_a_key_that_is_handed_out_leads_to_no_other_one(small: Setup) -> None:
 
 
 @dataclass(frozen=True)
-class Divining(Defense[None]):
+class Divining(Mean):
     """The mean. It takes its key back to the run's, and draws the malicious clients from there."""
 
     ids: list[list[int]] = field(default_factory=list)
     guesses: list[bool] = field(default_factory=list)
 
-    def tolerates(self, n: int) -> int:
-        return 0
-
-    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+    def aggregate(self, received: Any, state: Any, view: ServerView) -> Any:
         assert isinstance(view.key.seed, int)
         root = Key(unfold(view.key.seed, "defense", view.step))
         drawn = malicious_clients(SMALL.clients, SMALL.malicious, root.fold("malicious"))
         self.guesses.extend(drawn[view.ids].tolist())
         self.ids.append(view.ids.tolist())
-        return received.values().mean(dim=0), None
+        return super().aggregate(received, state, view)
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,29 @@
-"""Skellam and PBM: worked by hand, their statistics, and sums that go around."""
+"""Secure aggregation: residues and their bits, Skellam and PBM by hand, and sums that go around."""
 
 import math
+from pathlib import Path
 
+import constriction
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
+from typer.testing import CliRunner
 
+import fedbench
 from fedbench.api import Release, Shared
+from fedbench.cli import app
+from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
+from fedbench.experiment.cells import Cell
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
 from fedbench.models.network import ConvNet
-from fedbench.payload import Residues, same
-from fedbench.payload.residues import total
+from fedbench.payload import BinaryMasks, FloatVectors, Residues, SignBits, same, summed_bits
+from fedbench.payload.packets import Packet, code_residues
+from fedbench.payload.residues import total, wrapped
 from fedbench.privacy.events import BinomialCounts, SkellamShare
 from fedbench.protocols.secure_sums import (
     PBM,
@@ -22,10 +35,15 @@ from fedbench.protocols.secure_sums import (
     rounded_norm,
     unflattened,
 )
-from fedbench.testing import check_payload
+from fedbench.results.summary import Row
+from fedbench.tables.columns import UP, captions
+from fedbench.testing import check_payload, example_payloads
 from fedbench_defenses.mean import exact_mean
 
 NAN, INF = torch.nan, torch.inf
+SMALL = Scenario(
+    model="micro", clients=40, per_round=40, rounds=1, epochs=1, batch_size=512, malicious=0.0
+)
 
 
 def flat(d: int) -> Shared:
@@ -42,13 +60,6 @@ def sent(protocol: SummedResidues, updates: Tensor) -> Residues:
     assert isinstance(payload, Residues)
     check_payload(payload)
     return payload
-
-
-def stepped(protocol: SummedResidues, updates: Tensor) -> Tensor:
-    """By how much the server moves that gets the messages of ``updates (n, d)``."""
-    n, d = updates.shape
-    mean = exact_mean(sent(protocol, updates).values())
-    return protocol.server_step(flat(d), torch.zeros(d), mean, n, Key(1))
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 64, 100, 1000])
@@ -92,7 +103,8 @@ def test_a_broken_update_is_sent_as_no_update(protocol: SummedResidues) -> None:
 )
 def test_the_server_adds_the_mean_of_the_clipped_updates(protocol: SummedResidues) -> None:
     x = Key(0).normal(4, 500) * torch.tensor([[0.01], [0.02], [0.1], [1.0]])
-    moved = stepped(protocol, x).double()
+    received = exact_mean(sent(protocol, x).values())
+    moved = protocol.server_step(flat(500), torch.zeros(500), received, 4, Key(1)).double()
     mean = clipped(x.double(), protocol.clip).mean(dim=0)
     off = torch.linalg.vector_norm(moved - mean) / torch.linalg.vector_norm(mean)
     assert float(off) < 0.03
@@ -158,9 +170,8 @@ def test_skellam_is_unbiased_where_no_rounding_is_refused() -> None:
     deviation = (protocol.variance(8) + f * (1 - f)).sqrt()
     off = (values.mean(dim=0) - protocol.scale(8) * x).abs()
     assert bool((off <= 5 * deviation / n**0.5).all())
-    assert values.var(dim=0).tolist() == pytest.approx(
-        deviation.square().tolist(), rel=5 * math.sqrt(2 / n) + 0.02
-    )
+    variance = pytest.approx(deviation.square().tolist(), rel=5 * math.sqrt(2 / n) + 0.02)
+    assert values.var(dim=0).tolist() == variance
 
 
 def test_rounding_is_redone_while_it_is_longer_than_the_bound_of_the_paper() -> None:
@@ -226,3 +237,169 @@ def test_counts_are_clipped_and_cost_the_bits_of_the_largest_sum() -> None:
     assert (payload.modulus, payload.coins) == (61, 6)
     assert payload.encode()[0].bits == 600
     assert sent(PBM(m=1), torch.zeros(1, 100)).encode()[0].bits == 400  # 11 residues
+
+
+# residues
+
+
+def residues(x: list[int], modulus: int, coins: int) -> Residues:
+    return Residues(torch.tensor([x], dtype=torch.int32), modulus, coins)
+
+
+def test_a_residue_costs_the_bits_of_a_field_element_and_there_is_no_header() -> None:
+    payload = residues([10, 0, 3], 11, 0)
+    (packet,) = payload.encode()
+    assert (packet.data.hex(), packet.bits) == ("a030", 12)  # 1010 0000 0011, and padding
+    assert residues([1, 0, 3], 8, 0).encode()[0].bits == 9
+    assert residues([1, 0, 3], 9, 0).encode()[0].bits == 12
+    wrong = ("b030", "a031", "a0", "a03000")  # 11 is none, padding, too short, too long
+    packets = [Packet.raw(bytes.fromhex(data)) for data in wrong]
+    assert not Residues.decode(packets, payload.spec)[1].any()
+    largest = residues([2**24 - 1, 0], 2**24, 0)
+    check_payload(largest)
+    assert largest.encode()[0].bits == 48
+
+
+def test_values_are_the_least_whole_numbers_around_the_middle_of_the_honest_ones() -> None:
+    signed = residues(list(range(8)), 8, 0)
+    assert signed.values().tolist() == [[0, 2, 4, 6, -8, -6, -4, -2]]
+    # Five coins, two clients: 2 x - 5 up to 9, and 11 = -11 mod 22.
+    counts = residues(list(range(11)), 11, 5)
+    assert counts.values().tolist() == [[-5, -3, -1, 1, 3, 5, 7, 9, -11, -9, -7]]
+    for payload in (signed, counts):
+        assert payload.values().dtype == torch.int32
+        check_payload(payload)
+    assert (signed.bounded, signed.aligned) == (True, False)
+
+
+def test_the_nearest_residue_is_the_end_of_the_field_and_not_beyond_it() -> None:
+    far = torch.tensor([[100.0, -100.0, INF, -INF, NAN, 3.1]])
+    assert residues([0] * 6, 8, 0).nearest(far).values().tolist() == [[6, -8, 6, -8, 0, 4]]
+    assert residues([0] * 6, 11, 5).nearest(far).values().tolist() == [[9, -11, 9, -11, -1, 3]]
+
+
+@given(
+    st.integers(2, 400),
+    st.integers(0, 30),
+    st.integers(1, 12),
+    st.integers(0, 2**32),
+    st.booleans(),
+)
+def test_wrapping_and_adding_commute(
+    modulus: int, coins: int, n: int, seed: int, odd: bool
+) -> None:
+    modulus += coins
+    whole = ((Key(seed).uniform(n, 9) - 0.5) * 5000).to(torch.int64)
+    payload = Residues(whole.remainder(modulus).to(torch.int32), modulus, coins)
+    mean = exact_mean(payload.values())
+    if odd:  # a mean that was divided by another number loses its last bits
+        mean = mean * (1 + 2**-50)
+    found = total(mean, n, modulus, coins)
+    assert torch.equal(found, wrapped(2 * whole.sum(dim=0) - n * coins, modulus).double())
+    assert torch.equal((found + n * coins) % 2, torch.zeros(9, dtype=torch.float64))
+    assert bool((found >= -modulus).all() & (found < modulus).all())
+
+
+def test_a_count_above_the_coins_is_legal_on_the_wire_and_no_honest_one() -> None:
+    counts = Residues(torch.tensor([[0, 5], [6, 0]], dtype=torch.int32), 11, 5)
+    counts.check()
+    assert counts.passes("range").tolist() == [True, False]
+    assert counts.passes("finite").tolist() == [True, True]
+    assert residues([7], 8, 0).passes("range").tolist() == [True]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        residues([0, 8], 8, 0),
+        residues([0, -1], 8, 0),
+        Residues(torch.tensor([[0, 1]]), 8, 0),
+        Residues(torch.tensor([0, 1], dtype=torch.int32), 8, 0),
+        residues([0, 0], 1, 0),
+        residues([0, 0], 2**24 + 1, 0),
+        residues([0, 0], 8, 8),
+    ],
+)
+def test_check_refuses_what_is_no_residue(wrong: Residues) -> None:
+    with pytest.raises(IllegalPayloadError, match="Residues"):
+        wrong.check()
+
+
+# bits: those of masked residues modulo n + 1, or none that are known
+
+
+def decode_residues(data: np.ndarray, count: int, modulus: int) -> np.ndarray:
+    """Return the ``count`` residues that `code_residues` wrote."""
+    if modulus == 1:
+        return np.zeros(count, dtype=np.int32)
+    decoder = constriction.stream.queue.RangeDecoder(data.view("<u4").astype(np.uint32))
+    symbols: np.ndarray = decoder.decode(constriction.stream.model.Uniform(modulus), count)
+    return symbols
+
+
+@given(st.lists(st.integers(0, 2**24 - 2), max_size=60), st.integers(1, 2**24 - 1))
+def test_residues_come_back_from_their_code(numbers: list[int], modulus: int) -> None:
+    residues = np.array([number % modulus for number in numbers], dtype=np.int32)
+    data, bits = code_residues(residues, modulus)
+    assert bits == 8 * len(data)
+    assert np.array_equal(decode_residues(data, len(residues), modulus), residues)
+    assert bits <= len(numbers) * math.log2(modulus) + 96  # the coder's last words
+
+
+def test_a_masked_sum_of_bits_is_the_sum_and_costs_log2_of_n_plus_one() -> None:
+    # Five clients, mod 6: each adds a mask, the masks cancel, every message crosses the wire.
+    n, d = 5, 6000
+    bits = (torch.arange(d) % 4 == 0).expand(n, d)
+    masks = [Key(i).bits(d).numpy() % (n + 1) for i in range(n - 1)]
+    masks.append(-np.sum(masks, axis=0) % (n + 1))
+    sent, costs = [], set()
+    for row, mask in zip(bits.numpy(), masks, strict=True):
+        data, cost = code_residues(((row + mask) % (n + 1)).astype(np.int32), n + 1)
+        sent.append(decode_residues(data, d, n + 1))
+        costs.add(cost)
+    assert np.array_equal(np.sum(sent, axis=0) % (n + 1), bits.sum(dim=0).numpy())
+    counted = summed_bits(BinaryMasks(bits, torch.zeros(n, 0)))
+    assert counted is not None
+    assert max(abs(cost - counted) for cost in costs) <= 64  # a word or two of the coder
+    assert counted / d == pytest.approx(math.log2(6), abs=64 / d)
+    # A quarter of ones costs .81 plain bits each; masked it costs as much as any other mask.
+    assert counted == summed_bits(SignBits(bits)) == summed_bits(SignBits(~bits))
+
+
+def test_what_is_no_bit_has_no_known_cost_in_a_sum_and_residues_have_their_own() -> None:
+    for payload in example_payloads(9):
+        bits = summed_bits(payload)
+        whole = isinstance(payload, BinaryMasks) and payload.rest.shape[1] == 0
+        whole |= isinstance(payload, SignBits | Residues)
+        assert (bits is not None) == whole, type(payload)
+        assert not isinstance(payload, Residues) or bits == payload.encode()[0].bits
+    assert summed_bits(FloatVectors(torch.zeros(3, 4))) is None
+    assert summed_bits(SignBits(torch.ones(0, 8).bool())) == 0
+
+
+def played(**fields: object) -> Record:
+    return fedbench.play(SMALL.model_copy(update=fields), device="cpu", executor="loop")
+
+
+def test_a_mask_bit_among_40_clients_costs_log2_41() -> None:
+    summed, plain = (played(protocol="fedpm", sees=sees) for sees in ("sum", "messages"))
+    bits, plain_bits = (record.rounds[0].uplink_bits or 0 for record in (summed, plain))
+    assert summed.rounds[0].benign_uplink_bits == bits
+    assert bits % 40 == 0  # all messages are equally long
+    assert bits / plain_bits == pytest.approx(math.log2(41), rel=0.02)  # 5.36, not 1.0065
+    assert summed.result.uplink_bits_per_parameter == bits / 40 / summed.parameters
+    for record, known in ((summed, True), (plain, False)):
+        caption = captions([Row(Cell(record.scenario), (record,))])["bits"]
+        assert ("log2(n + 1)" in caption) == known
+
+
+def test_floats_and_weighted_masks_in_a_sum_are_not_counted_and_say_so(tmp_path: Path) -> None:
+    for protocol in ("fedavg", "fedpm:reg=1.0"):
+        record = played(protocol=protocol, sees="hidden-sum", clients=4, per_round=4)
+        assert record.rounds[0].uplink_bits is None
+        assert record.result.uplink_bits_per_parameter is None
+        assert UP.text(Row(Cell(record.scenario), (record,))) == "n/a"
+        (tmp_path / f"{record.id}.json").write_text(record.model_dump_json())
+        assert Record.model_validate_json(record.model_dump_json()) == record
+    shown = CliRunner().invoke(app, ["results", str(tmp_path)])
+    assert "bits up: of a secure sum of n, log2(n + 1) for each bit" in shown.output

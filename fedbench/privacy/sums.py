@@ -88,7 +88,7 @@ def sum_rdp(
       ``S``, which are affine in the probability of each other client: no law of ``Y`` is worse than
       ``Bin(k, 1-p) + Bin(n-1-k, p)`` for some ``k``, with ``p = p(c)``.
     - *The same extreme for all.* ``k = 0`` and its reflection ``k = n-1`` were the largest for
-      every pair, order and ``n`` tried (`tests/test_secure_sum.py` tries all ``k``): observed, not
+      every pair, order and ``n`` tried (`tests/test_sums.py` tries all ``k``): observed, not
       proved.
     - For ``k = 0``, ``Pr[S = s] = Bin(n, p)(s) (1 + (x-p) g(s))`` with ``g(s) = (s - np) /
       (np(1-p))`` and ``x = Pr[X = 1] >= p``, so that ``e^((a-1) D_a) = E (1 + (x-p) g)^a (1 + (y-p)

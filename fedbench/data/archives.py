@@ -32,11 +32,8 @@ NAMES = ("x_train", "y_train", "x_test", "y_test")
 def read(path: Path, image: tuple[int, int, int], classes: int) -> tuple[Tensor, Tensor]:
     """Read ``(N, C, H, W)`` uint8 and ``(N,)`` int64: the training samples, then the test samples.
 
-    ``image`` is the channels, height and width that the archive must hold, labels must be in
-    ``0 .. classes - 1``.
-
-    Raises:
-        ConfigError: the file cannot be read, or holds something else.
+    ``image`` is the channels, height and width that the archive must hold; `ConfigError` if it
+    cannot be read or holds something else.
     """
     channels, height, width = image
     shape = (height, width) if channels == 1 else (height, width, channels)
@@ -52,11 +49,7 @@ def read(path: Path, image: tuple[int, int, int], classes: int) -> tuple[Tensor,
 
 
 def write(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write the four `NAMES` so that ``path`` is absent, or whole, in every moment.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
+    """Write the four `NAMES`, whole or not at all; `ConfigError` if that is denied."""
     archive = io.BytesIO()
     x_train, y_train, x_test, y_test = (arrays[name] for name in NAMES)
     np.savez_compressed(archive, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
@@ -109,12 +102,9 @@ SOURCES: dict[str, tuple[str, int | None, int | None]] = {  # torchvision's name
 
 
 def download(name: str, path: Path) -> None:
-    """Write data set ``name`` to ``path``.
+    """Write data set ``name`` to ``path``; `ConfigError` if it cannot be fetched or written.
 
     torchvision compares the md5 of what it fetches, also before it unpickles CIFAR's batches.
-
-    Raises:
-        ConfigError: the data set cannot be fetched here, or ``path`` cannot be written.
     """
     source, train, test = SOURCES[name]
     try:

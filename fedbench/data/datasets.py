@@ -121,8 +121,7 @@ class Dataset(ABC):
     def load(self, folder: Path | None) -> Data:
         """Return the pool, the same in every call; no folder stands for ``~/.cache/fedbench``.
 
-        Raises:
-            ConfigError: the data is not there and cannot be fetched, or is another data set.
+        `ConfigError` if the data cannot be had, or is another data set.
         """
 
 

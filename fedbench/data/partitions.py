@@ -14,6 +14,8 @@ from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 
 Rows = npt.NDArray[np.int64]
+Owner = Tensor | None  # ``(N,)`` user of each sample, where the data set has users
+Parts = list[Tensor]  # rows of the pool of every client, int64
 
 
 def shuffled(rows: Rows, key: Key) -> Rows:
@@ -61,8 +63,7 @@ def fill_up(parts: list[Rows], minimum: int, key: Key) -> list[Rows]:
 def random_hands(labels: Rows, clients: int, k: int, key: Key) -> list[Rows]:
     """Choose ``k`` random labels for each client, so that every label has an owner.
 
-    A shuffled deck is dealt first, one label a client, over and over where there are more clients
-    than labels, to its end where there are fewer; the rest of a hand is uniform.
+    A shuffled deck is dealt first, over and over or to its end; the rest of a hand is uniform.
     """
     deck = shuffled(labels, key.fold("deck"))
     hands = []
@@ -110,13 +111,7 @@ def deal(stock: list[Rows], hands: list[Rows], weights: Rows, minimum: int) -> l
 
 
 def in_proportion(total: int, weights: Rows, least: Rows) -> Rows:
-    """Split ``total`` into integers in proportion to ``weights``, each at least its ``least``.
-
-    In integers throughout, so that no rounding can starve a part.
-
-    >>> in_proportion(20, np.array([1, 10, 9]), np.array([4, 4, 4])).tolist()
-    [4, 8, 8]
-    """
+    """Split ``total`` in proportion to ``weights``, each at least its ``least``, in integers."""
     low = np.zeros(len(weights), bool)
     while True:
         rest = total - int(least[low].sum())
@@ -150,7 +145,7 @@ def require_owners(subject: str, labels: int, clients: int, each: int) -> None:
         )
 
 
-def splittable(subject: str, parts: list[Rows]) -> list[Tensor]:
+def splittable(subject: str, parts: list[Rows]) -> Parts:
     """Return the parts; raise `ConfigError` if one has too few samples for `split_client`."""
     fewest = min(len(part) for part in parts)
     if fewest < 3:
@@ -166,29 +161,17 @@ class Partition(ABC):
     """Deals every sample of a pool to exactly one client; `Natural` may leave some out."""
 
     @abstractmethod
-    def split(
-        self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
-    ) -> list[Tensor]:
-        """Return the rows of the pool of every client, int64: disjoint, and but for `Natural` all.
+    def split(self, y: Tensor, clients: int, classes: int, key: Key, owner: Owner = None) -> Parts:
+        """Return the parts: disjoint, and but for `Natural` all of the pool.
 
-        Args:
-            y: ``(N,)`` labels in ``0 .. classes - 1``.
-            clients: Number of clients.
-            classes: Number of labels.
-            key: Source of every draw.
-            owner: ``(N,)`` user of each sample, where the data set has users.
-
-        Raises:
-            ConfigError: there are too few samples.
+        ``y (N,)`` are labels in ``0 .. classes - 1``. Too few samples raise `ConfigError`.
         """
 
 
 class IID(Partition):
     """Shuffle the pool and cut it into parts whose sizes differ by at most one."""
 
-    def split(
-        self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
-    ) -> list[Tensor]:
+    def split(self, y: Tensor, clients: int, classes: int, key: Key, owner: Owner = None) -> Parts:
         require_samples("iid", len(y), clients, each=1)
         return list(key.permutation(len(y)).tensor_split(clients))
 
@@ -212,9 +195,7 @@ class Shards(Partition):
     def __post_init__(self) -> None:
         require("Shards.classes", self.classes, self.classes >= 1, ">= 1")
 
-    def split(
-        self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
-    ) -> list[Tensor]:
+    def split(self, y: Tensor, clients: int, classes: int, key: Key, owner: Owner = None) -> Parts:
         """Deal the shards; inside a label, samples keep their order."""
         count = clients * self.classes
         require_samples(f"shards:classes={self.classes}", len(y), clients, self.classes)
@@ -232,11 +213,8 @@ class Dirichlet(Partition):
     ``by="client"`` is Hsu et al.: every *client* draws a mix of classes, ``q ~ Dir(beta * prior)``
     with the class frequencies as prior, and then ``N / clients`` samples from it without
     replacement; a class that runs out leaves the mix, and clients take turns in random order. The
-    same ``beta`` is more skewed there.
-
-    FedMRN's Non-IID-1 is ``by="class"`` with ``beta=0.3``, 0.2 on CIFAR-100. Its code also skips
-    clients that hold ``N / clients`` samples already, and draws again until all have ten, so its
-    sizes are less ragged.
+    same ``beta`` is more skewed there. FedMRN's Non-IID-1 is ``by="class"`` with ``beta=0.3``, 0.2
+    on CIFAR-100, but its code draws again until all have ten samples.
 
     Clients with fewer than ``minimum`` samples are then filled up, in order, each time with a
     random sample of the client that is the largest at the moment; where ``beta`` starves many
@@ -250,8 +228,7 @@ class Dirichlet(Partition):
     References:
         Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated
         Visual Classification", 2019, https://arxiv.org/abs/1909.06335, section 3; FSL, appendix
-        B.3, https://arxiv.org/abs/2110.04350; FedMRN, https://arxiv.org/abs/2408.03220, section
-        5.1.2.
+        B.3; FedMRN, https://arxiv.org/abs/2408.03220, section 5.1.2.
     """
 
     beta: float = 1.0
@@ -264,9 +241,7 @@ class Dirichlet(Partition):
         require("Dirichlet.by", self.by, self.by in ("class", "client"), "'class' or 'client'")
         require("Dirichlet.minimum", self.minimum, self.minimum >= 1, ">= 1")
 
-    def split(
-        self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
-    ) -> list[Tensor]:
+    def split(self, y: Tensor, clients: int, classes: int, key: Key, owner: Owner = None) -> Parts:
         require_samples(f"dirichlet:minimum={self.minimum}", len(y), clients, self.minimum)
         hand_out = self._by_class if self.by == "class" else self._by_client
         dealt = hand_out(by_label(y, classes, key), clients, key)
@@ -324,9 +299,7 @@ class Labels(Partition):
     def __post_init__(self) -> None:
         require("Labels.k", self.k, self.k >= 1, ">= 1")
 
-    def split(
-        self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
-    ) -> list[Tensor]:
+    def split(self, y: Tensor, clients: int, classes: int, key: Key, owner: Owner = None) -> Parts:
         """Deal the labels; those without samples belong to no client."""
         name = f"labels:k={self.k}"
         stock = by_label(y, classes, key)
@@ -369,9 +342,7 @@ class MaxClasses(Partition):
     def __post_init__(self) -> None:
         require("MaxClasses.classes", self.classes, self.classes >= 1, ">= 1")
 
-    def split(
-        self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
-    ) -> list[Tensor]:
+    def split(self, y: Tensor, clients: int, classes: int, key: Key, owner: Owner = None) -> Parts:
         """Deal by ``j_n``; labels without samples belong to no client."""
         name = f"max-classes:classes={self.classes}"
         stock = by_label(y, classes, key)
@@ -393,9 +364,7 @@ class Natural(Partition):
         https://arxiv.org/abs/1812.01097, section 3.
     """
 
-    def split(
-        self, y: Tensor, clients: int, classes: int, key: Key, owner: Tensor | None = None
-    ) -> list[Tensor]:
+    def split(self, y: Tensor, clients: int, classes: int, key: Key, owner: Owner = None) -> Parts:
         require("clients", clients, clients >= 1, ">= 1")
         if owner is None:
             raise ConfigError(
@@ -417,12 +386,7 @@ def split_client(indices: Tensor, key: Key) -> tuple[Tensor, Tensor, Tensor]:
     """Shuffle a client's rows and cut them 70/10/20 into train, validation and test.
 
     Validation has a tenth and test a fifth, rounded half up and at least one; train has the rest.
-
-    >>> [len(part) for part in split_client(torch.arange(36), Key(0))]
-    [25, 4, 7]
-
-    Raises:
-        ConfigError: there are fewer than three samples.
+    Fewer than three samples raise `ConfigError`.
     """
     n = len(indices)
     if n < 3:

@@ -29,22 +29,19 @@ def gaussian_init(
     network: Network, std: Callable[[str], float], key: Key, device: torch.device | str
 ) -> Tree:
     """Draw weights ``N(0, std(name)**2)``; scales and variances 1, shifts, means and biases 0."""
-    tree: Tree = {}
-    for name, shape in network.shapes.items():
-        if is_weight(name):
-            tree[name] = key.fold(name).normal(*shape, device=device) * std(name)
-        else:
-            neutral = float(name.endswith((".scale", ".var")))
-            tree[name] = torch.full(shape, neutral, device=device)
-    return tree
+    return {
+        name: key.fold(name).normal(*shape, device=device) * std(name)
+        if is_weight(name)
+        else torch.full(shape, float(name.endswith((".scale", ".var"))), device=device)
+        for name, shape in network.shapes.items()
+    }
 
 
 def kaiming_normal(network: Network, key: Key, device: torch.device | str) -> Tree:
     """Draw weights ``N(0, 2 / fan_in)``, the rest as in `gaussian_init`.
 
     References:
-        He et al., "Delving Deep into Rectifiers", ICCV 2015, https://arxiv.org/abs/1502.01852,
-        eq. 10.
+        He et al., "Delving Deep into Rectifiers", https://arxiv.org/abs/1502.01852, eq. 10.
     """
     return gaussian_init(network, lambda name: math.sqrt(2 / network.fan_in(name)), key, device)
 
@@ -56,9 +53,9 @@ _MOMENTUM = 0.1  # how far running statistics move to those of a batch
 def batch_norm(x: Tensor, params: Tree, name: str, step: Step | None) -> Tensor:
     """``(x - mean) / sqrt(var + 1e-5) * scale + shift`` for each channel of ``x (B, C, H, W)``.
 
-    Without a ``step``, mean and variance are the running ones. In training they are those of the
-    batch without its padding, and the running ones move towards them; there the variance is the
-    unbiased one, as in torch.nn, and stays if the batch holds a single value.
+    In training, mean and variance are those of the batch without its padding, and the running ones
+    move towards them; there the variance is the unbiased one, as in torch.nn, and stays if the
+    batch holds a single value.
 
     References:
         Ioffe and Szegedy, "Batch Normalization", ICML 2015, https://arxiv.org/abs/1502.03167,
@@ -90,12 +87,7 @@ class BatchNormNet(Network):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Convolutions, linear layer, normalisations, statistics.
-
-        >>> shapes = BatchNormNet((1, 28, 28), ((32,), (64,)), 2, 10).shapes
-        >>> shapes["conv2"], shapes["fc1"], shapes["norm2.mean"]
-        ((64, 32, 3, 3), (10, 3136), (64,))
-        """
+        """Convolutions, linear layer, normalisations, statistics."""
         channels, height, width = self.image
         convs = [channels, *(c for block in self.blocks for c in block)]
         features = convs[-1] * (height >> self.pools) * (width >> self.pools)
@@ -126,7 +118,7 @@ def dropout(x: Tensor, rate: float, layer: str, step: Step | None) -> Tensor:
 
     References:
         Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", JMLR
-        2014, https://jmlr.org/papers/v15/srivastava14a.html, section 10 (scaled in training).
+        2014, https://jmlr.org/papers/v15/srivastava14a.html, section 10.
     """
     if step is None:
         return x
@@ -136,10 +128,7 @@ def dropout(x: Tensor, rate: float, layer: str, step: Step | None) -> Tensor:
 
 @dataclass(frozen=True)
 class DropoutNet(Network):
-    """Two 5x5 convolutions + ReLU + 2x2 max pool, fully connected + ReLU, last linear; all biased.
-
-    Dropout follows the second pool and the first fully-connected layer's ReLU.
-    """
+    """Two 5x5 convolutions + ReLU + 2x2 max pool, hidden layer + ReLU, last linear; all biased."""
 
     image: Image
     convs: tuple[int, int]  # output channels
@@ -151,11 +140,7 @@ class DropoutNet(Network):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Weights, then biases, in layer order.
-
-        >>> DropoutNet((1, 28, 28), (32, 64), 0, 512, 10, 0.1, 0.3).shapes["fc1"]
-        (512, 1024)
-        """
+        """Weights, then biases, in layer order."""
         channels, *sides = self.image
         first, second = self.convs
         for _ in self.convs:  # a convolution, and a pool
@@ -208,12 +193,7 @@ class ResidualNet(Network):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Convolutions, linear layer, normalisations, bias.
-
-        >>> shapes = ResidualNet((3, 32, 32), (16, 32, 64), 3, 2, 100).shapes
-        >>> shapes["conv19"], shapes["fc1"], shapes["norm19.shift"], shapes["fc1.bias"]
-        ((64, 64, 3, 3), (100, 64), (64,), (100,))
-        """
+        """Convolutions, linear layer, normalisations, bias."""
         outs = [self.stages[0], *(c for c, _ in self._plan() for _ in range(2))]
         shapes = conv_shapes([self.image[0], *outs]) | {"fc1": (self.classes, outs[-1])}
         for i, out in enumerate(outs, start=1):
@@ -251,19 +231,14 @@ class Model(ABC):
 
     @abstractmethod
     def build(self, image: Image, classes: int) -> Network:
-        """Build the network for images of (channels, height, width).
-
-        Raises:
-            ConfigError: the image is too small.
-        """
+        """Build the network for images of (channels, height, width); `ConfigError` if too small."""
 
 
-def _require_data(image: Image, classes: int) -> None:
+def _require(
+    model: Model, image: Image, classes: int, side: int = 1, why: str = "", remedy: str = "resnet20"
+) -> None:
     require("classes", classes, classes >= 1, ">= 1")
     require("image", image, len(image) == 3 and min(image) >= 1, "(channels, height, width)")
-
-
-def _require_side(model: Model, image: Image, side: int, why: str, remedy: str) -> None:
     if min(image[1:]) < side:
         raise ConfigError(
             f"{type(model).__name__.lower()} needs images of at least {side} x {side} {why}, "
@@ -279,12 +254,11 @@ class _Pooled(Model):
 
     def build(self, image: Image, classes: int) -> Network:
         """Build the network; every pool halves the image, which must leave a pixel."""
-        _require_data(image, classes)
         pools = len(self.blocks)
         table = (LeNet, Conv4, Conv6, Conv8, Conv10)
         fits = [m.__name__.lower() for m in table if 1 << len(m.blocks) <= min(image[1:])]
         remedy = " or ".join(fits) or "larger images"
-        _require_side(self, image, 1 << pools, f"for its {pools} pools", remedy)
+        _require(self, image, classes, 1 << pools, f"for its {pools} pools", remedy)
         return ConvNet(image, self.blocks, self.hidden, classes)
 
 
@@ -322,32 +296,21 @@ class Conv4(_Pooled):
 
 
 class Conv6(_Pooled):
-    """Network of six convolutions and three pools.
-
-    References:
-        Isik et al., ICLR 2023, https://arxiv.org/abs/2209.15328, Table 2.
-    """
+    """Network of six convolutions and three pools (Isik et al., Table 2; see `Conv4`)."""
 
     blocks = ((64, 64), (128, 128), (256, 256))
 
 
 class Conv8(_Pooled):
-    """Eight convolutions, four pools: 5,275,840 weights on 32x32x3, 10 classes.
-
-    References:
-        Mozaffari, Shejwalkar and Houmansadr, https://arxiv.org/abs/2110.04350, Table 3.
-    """
+    """Eight convolutions, four pools: 5,275,840 weights on 32x32x3 (FSL, Table 3; see `LeNet`)."""
 
     blocks = ((64, 64), (128, 128), (256, 256), (512, 512))
 
 
 class Conv10(_Pooled):
-    """Network of ten convolutions and five pools.
+    """Network of ten convolutions and five pools (Isik et al., Table 2; see `Conv4`).
 
     The paper trains it on CIFAR-100 only; here the last layer follows the data, as in the others.
-
-    References:
-        Isik et al., ICLR 2023, https://arxiv.org/abs/2209.15328, Table 2.
     """
 
     blocks = ((64, 64), (128, 128), (256, 256), (512, 512), (1024, 1024))
@@ -360,9 +323,8 @@ class _BatchNormed(Model):
 
     def build(self, image: Image, classes: int) -> Network:
         """Build the network, without the last pool for images under 16 x 16, such as the digits."""
-        _require_data(image, classes)
         least = len(self.blocks) - 1
-        _require_side(self, image, 1 << least, f"for its first {least} pools", "resnet20")
+        _require(self, image, classes, 1 << least, f"for its first {least} pools")
         pools = min(len(self.blocks), min(image[1:]).bit_length() - 1)
         return BatchNormNet(image, self.blocks, pools, classes)
 
@@ -382,14 +344,7 @@ class CNN4(_BatchNormed):
 
 
 class CNN8(_BatchNormed):
-    """Eight convolutions with batch norm: 1,181,536 weights on 32x32x3, 10 classes.
-
-    The paper says neither widths nor pools; these are those of its public code.
-
-    References:
-        Li et al., ACM MM 2024, https://arxiv.org/abs/2408.03220, section 5.1.1;
-        https://github.com/Leopold1423/fedmrn-mm24, model/cnn.py.
-    """
+    """Eight convolutions with batch norm: 1,181,536 weights on 32x32x3 (see `CNN4`)."""
 
     blocks = ((32, 32), (64, 64), (128, 128), (256, 256))
 
@@ -416,14 +371,13 @@ class LeNet5(Model):
     dense_dropout: float = 0.3
 
     def __post_init__(self) -> None:
-        for name in ("conv_dropout", "dense_dropout"):
-            rate = getattr(self, name)
-            require(f"LeNet5.{name}", rate, 0 <= rate < 1, "in [0, 1)")
+        require("LeNet5.conv_dropout", self.conv_dropout, 0 <= self.conv_dropout < 1, "in [0, 1)")
+        dense = self.dense_dropout
+        require("LeNet5.dense_dropout", dense, 0 <= dense < 1, "in [0, 1)")
 
     def build(self, image: Image, classes: int) -> Network:
         """Build the network; images under 16 x 16, too small for it, are padded."""
-        _require_data(image, classes)
-        _require_side(self, image, 4, "for its 2 pools", "resnet20")
+        _require(self, image, classes, 4, "for its 2 pools")
         padding = 0 if min(image[1:]) >= 16 else 2
         rates = (self.conv_dropout, self.dense_dropout)
         return DropoutNet(image, (32, 64), padding, 512, classes, *rates)
@@ -452,5 +406,5 @@ class ResNet20(Model):
         require("ResNet20.groups", self.groups, divides, "a divisor of its 16 channels")
 
     def build(self, image: Image, classes: int) -> Network:
-        _require_data(image, classes)
+        _require(self, image, classes)
         return ResidualNet(image, (16, 32, 64), 3, self.groups, classes)

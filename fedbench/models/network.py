@@ -19,20 +19,12 @@ Convolve = Callable[..., Tensor]
 
 
 def is_weight(name: str) -> bool:
-    """Whether a parameter is the weight of a layer, named like it; the rest is ``layer.part``.
-
-    >>> [is_weight(name) for name in ("conv1", "fc1.bias", "norm1.scale")]
-    [True, False, False]
-    """
+    """Whether a parameter is a layer's weight, like ``conv1``; the rest is like ``fc1.bias``."""
     return "." not in name
 
 
 def is_statistic(name: str) -> bool:
-    """Whether a parameter is a running mean or variance, which no gradient trains.
-
-    >>> [is_statistic(name) for name in ("norm1.mean", "norm1.var", "norm1.scale")]
-    [True, True, False]
-    """
+    """Whether a parameter is a running mean or variance, which no gradient trains."""
     return name.endswith((".mean", ".var"))
 
 
@@ -54,8 +46,7 @@ class Step:
 def convolution(step: Step | None) -> Convolve:
     """`torch.nn.functional.conv2d`, or an equal that is faster in this training step.
 
-    A network calls it with ``x (B, C, H, W)``, ``weight (O, C, h, w)``, perhaps a bias ``(O,)``,
-    and ``stride`` and ``padding`` as one number each.
+    It takes a bias ``(O,)`` or none, and ``stride`` and ``padding`` as one number each.
     """
     return F.conv2d if step is None else step.convolve
 
@@ -69,10 +60,7 @@ class Network(ABC):
     @property
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of each parameter: the weights (`is_weight`) in layer order, then the rest.
-
-        Running statistics (`is_statistic`) come last.
-        """
+        """Shape of each parameter: weights (`is_weight`) by layer, the rest, then statistics."""
 
     @abstractmethod
     def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
@@ -88,10 +76,7 @@ class Network(ABC):
 
 
 def saved_bytes(network: Network, convolve: Convolve = F.conv2d) -> int:
-    """Bytes for each sample that a training step saves for its backward pass.
-
-    Counted on one and on two samples, so that what does not grow with the samples drops out.
-    """
+    """Bytes that a training step saves for each further sample, for its backward pass."""
 
     def bytes_for(samples: int) -> int:
         total = 0
@@ -171,11 +156,7 @@ class ConvNet(Network):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of each parameter, in layer order.
-
-        >>> ConvNet((1, 28, 28), ((32, 64),), (128,), 10).shapes["fc1"]
-        (128, 12544)
-        """
+        """Shape of each parameter, in layer order."""
         channels, height, width = self.image
         convs = [channels, *(c for block in self.blocks for c in block)]
         pools = len(self.blocks)

@@ -22,8 +22,7 @@ class Symmetric:
     """Symmetric distribution on the integers, drawn by inversion of 64 random bits.
 
     The last bit is the sign. The others are compared with the cumulative probabilities of the
-    magnitudes, the largest first, where floats are exact: the first 16 bits are looked up, and only
-    where they do not decide all bits are searched for.
+    magnitudes, the largest first, where floats are exact; 16 bits in a table decide most draws.
     """
 
     limits: npt.NDArray[np.uint64]  # ``2**63 P(magnitude >= far, far - 1, ..., 0)``, ``(far + 1,)``
@@ -93,10 +92,7 @@ def skellam(draws: np.random.Generator, half: float, count: int) -> Numbers:
 
 
 def binomial(draws: np.random.Generator, m: int, chances: npt.NDArray[np.float64]) -> Numbers:
-    """``(d,)`` heads among ``m`` coins of each chance ``(d,)``, which is rounded to ``2**-32``.
-
-    A chance of 1 becomes ``1 - 2**-32``.
-    """
+    """``(d,)`` heads among ``m`` coins of each chance, rounded to ``2**-32`` and below 1."""
     if m > _COINS:
         return draws.binomial(m, chances)
     out = np.zeros(len(chances), dtype=np.int32)

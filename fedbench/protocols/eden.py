@@ -26,16 +26,13 @@ class EDEN(CompressedUpdates):
     rotation ``E[x_hat] = x``, and the relative squared error is 0.571, 0.133, 0.0358 and 0.0096 at
     1, 2, 3 and 4 bits. A randomized Hadamard transform is only nearly uniform: sparse vectors have
     another error, and blocks shorter than about 64 are biased. With error feedback the scale is
-    that of the least error, ``<c, y> / |c|**2``, because below one bit the unbiased message has
-    more error than signal.
+    that of the least error, ``<c, y> / |c|**2``.
 
     Public code pads the vector to a power of two. Here blocks of powers of two are rotated, each
     with a scale of 32 bits; vectors with few large coordinates lose the mixing between blocks.
-
     Fractional bits are our reading (A6): a share of the rotated coordinates of every block, the
     same for all clients, gets one bit more than the others (`widths`), and coordinates with no bit
-    count as 0. A block with NaN or infinity has scale NaN, which the server's default checks
-    reject.
+    count as 0.
 
     Args:
         bits: Bits a parameter, on average, without scales.
@@ -104,11 +101,9 @@ class DRIVE(CompressedUpdates):
 
     ``S = |x|**2 / |R x|_1`` is unbiased for a uniform rotation, with a relative squared error of
     ``pi / 2 - 1``; ``S = |R x|_1 / d`` has the least error, ``1 - 2 / pi``, but shrinks:
-    ``E[x_hat]`` is near ``2 x / pi``. With error feedback, ``min-mse`` is the scale that surely
-    leaves a smaller residual than came in. The sign of 0 is +1.
-
-    This is `EDEN` at one bit, rotated in blocks as there; the scale on the wire is that of its
-    centroids ``+-sqrt(2 / pi)``, so ``S sqrt(pi / 2)``.
+    ``E[x_hat]`` is near ``2 x / pi``. With error feedback it surely leaves a smaller residual than
+    came in. The sign of 0 is +1. This is `EDEN` at one bit, rotated in blocks as there; the scale
+    on the wire is ``S sqrt(pi / 2)``, because centroids are ``+-sqrt(2 / pi)``.
 
     Args:
         scale: ``unbiased``, or ``min-mse`` for the least error.
@@ -116,8 +111,7 @@ class DRIVE(CompressedUpdates):
 
     References:
         Vargaftik et al., "DRIVE: One-bit Distributed Mean Estimation", NeurIPS 2021,
-        https://arxiv.org/abs/2105.08339, Algorithm 1; the scales are those of its theorems on the
-        least error and on unbiasedness.
+        https://arxiv.org/abs/2105.08339, Algorithm 1 and the theorems on its scales.
     """
 
     sends = RotatedLevels

@@ -75,10 +75,7 @@ class LocalSGD(Protocol[State], Generic[State]):
 
 @dataclass(frozen=True, kw_only=True)
 class DenseWeights(LocalSGD[Tensor]):
-    """State is the weights ``(d,)``, broadcast as 32-bit floats; clients send their update.
-
-    Updates, not weights, are what attacks see and defenses aggregate.
-    """
+    """State is the weights ``(d,)``; clients send updates, not weights, to attacks and defenses."""
 
     def init(self, shared: Shared) -> Tensor:
         return initial_weights(shared)
@@ -92,10 +89,8 @@ class DenseWeights(LocalSGD[Tensor]):
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         return FloatVectors(updates), memory
 
-    def server_step(
-        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
-    ) -> Tensor:
-        return state + aggregate.to(state)
+    def server_step(self, shared: Shared, state: Tensor, mean: Tensor, n: int, key: Key) -> Tensor:
+        return state + mean.to(state)
 
     def model(self, shared: Shared, state: Tensor, key: Key) -> Tree:
         return shared.layout.unflatten(state)

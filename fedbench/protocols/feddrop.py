@@ -49,10 +49,7 @@ def chain(weights: Layout) -> Gating | None:
 
 
 def is_chain(network: Network, layers: Gating, weights: Layout) -> bool:
-    """Whether the weights before a unit do not matter where those behind it are 0.
-
-    Residuals, and norms over several channels, fail.
-    """
+    """Whether the weights before a unit do not matter where those behind it are 0."""
     key = Key(0).fold("is_chain")
     units = sum(shape[0] for shape, _ in layers[:-1])
     gates = key.fold("gates").signs(1, units) > 0
@@ -76,9 +73,9 @@ class FedDrop(DenseWeights):
 
     The papers do not say how updates of different sub-networks are averaged, nor whether
     activations are scaled. Here the mean over all clients is divided by the probability that a
-    weight was not dropped, so its expectation is the mean update of the clients that have it; and a
-    sub-network divides its weights by the share of inputs that a layer keeps, as dropout does.
-    Rules that take a median see mostly zeros where less than half of the clients have a weight.
+    client has a weight, and a sub-network divides its weights by the share of inputs that a layer
+    keeps, as dropout does. Rules that take a median see mostly zeros where less than half of the
+    clients have a weight.
 
     Args:
         conv: Share of each convolution's filters that is dropped, rounded down.
@@ -88,8 +85,7 @@ class FedDrop(DenseWeights):
     References:
         Caldas, Konecny, McMahan and Talwalkar, "Expanding the Reach of Federated Learning by
         Reducing Client Resource Requirements", https://arxiv.org/abs/1812.07210, section 3.2; rates
-        from Louizos et al. (see `FedSparse`), https://arxiv.org/abs/2111.10192,
-        appendix C (Femnist).
+        from Louizos et al. (see `FedSparse`), appendix C (Femnist).
     """
 
     sends = GatedVectors
@@ -100,16 +96,11 @@ class FedDrop(DenseWeights):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("conv", "dense"):
-            value = getattr(self, name)
-            require(f"FedDrop.{name}", value, 0 <= value < 1, "in [0, 1)")
+        require("FedDrop.conv", self.conv, 0 <= self.conv < 1, "in [0, 1)")
+        require("FedDrop.dense", self.dense, 0 <= self.dense < 1, "in [0, 1)")
 
     def kept(self, weights: Layout) -> list[int]:
-        """Number of units that each layer but the last keeps.
-
-        >>> FedDrop().kept(Layout.of({"conv1": (9, 1, 3, 3), "fc1": (8, 81), "fc2": (5, 8)}))
-        [8, 5]
-        """
+        """Number of units that each layer but the last keeps."""
         rates = [self.conv if len(shape) == 4 else self.dense for shape in weights.shapes[:-1]]
         rows = zip(rates, weights.shapes, strict=False)
         return [shape[0] - math.floor(Fraction(repr(rate)) * shape[0]) for rate, shape in rows]
@@ -127,11 +118,9 @@ class FedDrop(DenseWeights):
         return governed(units[None].to(shared.device), _layers(weights))[0]
 
     def init(self, shared: Shared) -> Tensor:
-        """Draw Kaiming-uniform weights from the seed.
+        """Draw Kaiming-uniform weights from the seed; `ConfigError` for networks that are no chain.
 
-        Raises:
-            ConfigError: the network is no chain of layers, or normalises by batches: the statistics
-                of a dropped filter are those of zeros.
+        Batch norm is refused too: the statistics of a dropped filter are those of zeros.
         """
         layers = chain(shared.weights)
         statistics = any(is_statistic(name) for name in shared.rest.names)
@@ -187,12 +176,10 @@ class FedDrop(DenseWeights):
         blank = GatedVectors(gates, updates[:, :d], updates[:, d:], _layers(shared.weights))
         return blank.nearest(torch.cat([gates.to(updates), updates], dim=1)), [{} for _ in memory]
 
-    def server_step(
-        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
-    ) -> Tensor:
+    def server_step(self, shared: Shared, state: Tensor, mean: Tensor, n: int, key: Key) -> Tensor:
         """``w + E[z update] / P[z = 1]``, ``z`` being 1 where a client has the weight."""
         d = shared.weights.d
-        update = aggregate[len(aggregate) - len(state) :].to(state)
+        update = mean[len(mean) - len(state) :].to(state)
         return state + torch.cat([update[:d] / self.chances(shared), update[d:]])
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree:

@@ -104,13 +104,11 @@ class FedPM(ScoreTraining):
         prior = torch.full_like(start.theta, self.prior)
         return dataclasses.replace(start, alpha=prior, beta=prior)
 
-    def server_step(
-        self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
-    ) -> Belief:
-        """BayesAgg: equations 3 and 4, with ``K * aggregate`` ones of ``K`` clients."""
+    def server_step(self, shared: Shared, state: Belief, mean: Tensor, n: int, key: Key) -> Belief:
+        """BayesAgg: equations 3 and 4, with ``K * mean`` ones of ``K`` clients."""
         if n == 0:  # the mode of a uniform prior does not exist
             return state
-        step = super().server_step(shared, state, aggregate, n, key)
+        step = super().server_step(shared, state, mean, n, key)
         alpha, beta = state.alpha, state.beta
         assert alpha is not None
         assert beta is not None

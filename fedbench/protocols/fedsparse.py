@@ -28,11 +28,7 @@ _START = math.log(0.99 / 0.01)  # logit of the initial theta
 
 
 def group_axis(shape: Sequence[int]) -> int:
-    """Axis of a layer along which groups are counted.
-
-    >>> group_axis((32, 16, 3, 3)), group_axis((128, 64))
-    (0, 1)
-    """
+    """Axis of a layer along which groups are counted: filters, or inputs."""
     return 1 if len(shape) == 2 else 0
 
 
@@ -110,14 +106,7 @@ def hard_concrete(log_alpha: Tensor, u: Tensor) -> Tensor:
 
 
 def open_chance(log_alpha: Tensor) -> Tensor:
-    """``R(z > 0) = sigmoid(log_alpha - beta log(-gamma / zeta))``: a shift of 1.5986.
-
-    References:
-        Louizos, Welling and Kingma, https://arxiv.org/abs/1712.01312, equation 12.
-
-    >>> round(open_chance(torch.tensor(0.0)).item(), 4)
-    0.8318
-    """
+    """``R(z > 0) = sigmoid(log_alpha - beta log(-gamma / zeta))``, equation 12."""
     return torch.sigmoid(log_alpha - BETA * math.log(-GAMMA / ZETA))
 
 
@@ -139,15 +128,14 @@ class FedSparse(Protocol[SparseState]):
     train weights and thresholds through sampled gates and send one exact sample ``z ~ Bern(pi_s)``
     with the weights behind open gates; the server moves both by Adam and Adamax and sends only
     groups with ``theta > epsilon``. A group is a filter, or the weights of one input unit of a
-    fully-connected layer. Other parameters have no gate, travel as updates and move by Adam too.
+    fully-connected layer. Other parameters have no gate, travel as updates, and move by Adam.
 
     Where the paper is silent or disagrees with itself (docs/errata.md, S1 to S8): the loss is the
     mean cross-entropy, plus ``lambda0 |g| R(z_g > 0)``, minus
-    ``ce_scale (R logit theta + log(1 - theta))`` once a gate, plus ``drift / 2 R (w_s - w)^2``. R
-    is the hard-concrete probability of equation 31, not ``pi``, and ``w`` is detached in ``theta``,
-    ``pi`` and R; the server's gradient of ``w`` has no lambda. Thresholds of pruned groups are not
-    sent, but pruned weights stay in the server's optimiser, whose momentum could lift one again.
-    Deployed weights are not multiplied by ``theta``.
+    ``ce_scale (R logit theta + log(1 - theta))`` once a gate, plus ``drift / 2 R (w_s - w)^2``, with
+    the hard-concrete R of equation 31. ``w`` is detached in ``theta``, ``pi`` and R; the server's
+    gradient of ``w`` has no lambda. Pruned weights stay in the server's optimiser, whose momentum
+    could lift one again. Deployed weights are not multiplied by ``theta``.
 
     Args:
         lr: Learning rate of a client's weights, SGD.
@@ -155,22 +143,19 @@ class FedSparse(Protocol[SparseState]):
         server_lr: Learning rate of the server's weights, Adam.
         server_threshold_lr: Learning rate of the server's thresholds, Adamax.
         lambda0: L0 penalty; the paper's low, mid and high are 5e-7, 5e-6 and 5e-5 (S8).
-        per: What pays it: each ``weight`` of a group, as appendix E derives it, or each ``gate``
-            once, which the sums of equation 9 allow too.
+        per: What pays it: each ``weight`` of a group, as in appendix E, or each ``gate`` once.
         ce_scale: Factor of the cross-entropy between gates and ``theta``.
         drift: The ``lambda`` that pulls a client's weights to the server's.
         temperature: Temperature ``T`` of the gates.
         epsilon: Groups at or below are pruned.
         prune: Whether the broadcast is the pruned model, or all of it.
-        gate_output: Whether the last layer has gates, one for each of its inputs. The paper spares
-            it in ResNet20 only.
+        gate_output: Whether the last layer has gates. The paper spares it in ResNet20 only.
 
     References:
         Louizos, Reisser, Soriaga and Welling, "A Graphical Model Perspective on Federated
-        Learning", ICLR 2021 workshop on Distributed and Private Machine Learning; later "An
-        Expectation-Maximization Perspective on Federated Learning",
-        https://arxiv.org/abs/2111.10192. Algorithms 1 and 2, equations 9 to 16, appendices A, B, C,
-        E and F of the former.
+        Learning", ICLR 2021 workshop on Distributed and Private Machine Learning, Algorithms 1 and
+        2, equations 9 to 16, appendices A, B, C, E and F; later "An Expectation-Maximization
+        Perspective on Federated Learning", https://arxiv.org/abs/2111.10192.
     """
 
     sends = GatedVectors
@@ -321,11 +306,11 @@ class FedSparse(Protocol[SparseState]):
         return GatedVectors(z, w_s, updates[:, d : d + p], layers), [{} for _ in memory]
 
     def server_step(
-        self, shared: Shared, state: SparseState, aggregate: Tensor, n: int, key: Key
+        self, shared: Shared, state: SparseState, mean: Tensor, n: int, key: Key
     ) -> SparseState:
         """Algorithm 1: Adam along ``E[z (w_s - w)]``, Adamax on thresholds by the chain rule."""
         d, p = shared.weights.d, shared.rest.d
-        z, zw, rest = torch.split(aggregate.to(state.w), [len(state.v), d, p])
+        z, zw, rest = torch.split(mean.to(state.w), [len(state.v), d, p])
         theta = torch.sigmoid(self.server_logits(shared, state))
         w = self.pruned(shared, state) if self.prune else state.w
         g_w = torch.cat([governed(z[None], self.gating(shared))[0] * w[:d] - zw, -rest])

@@ -42,12 +42,9 @@ class FedSparsify(LocalSGD[PrunedState]):
     never returns.
 
     With ``where=client`` (FedSparsify-Local) every client prunes what it has trained, and the
-    server merges models of different masks: a vote leaves about as many weights as the schedule
-    says, the average as many as any client has. With ``where=server`` (FedSparsify-Global) the
-    server prunes the mean, and all masks are its own.
-
-    Clients send the update of the weights that stay, so that attacks flip updates and not weights
-    (D13). The mask is that of ``w`` plus the update as it leaves the client, clipped or noised. The
+    server merges models of different masks. With ``where=server`` (FedSparsify-Global) the server
+    prunes the mean. Clients send the update of the weights that stay, so that attacks flip updates
+    and not weights (D13), and prune ``w`` plus the update as it leaves them, clipped or noised. The
     broadcast has the round's number, so both ends know how many weights a message keeps.
 
     Unlike in the public code (A9), whose majority is ``merge=half``, ties and zeros are pruned as
@@ -94,11 +91,7 @@ class FedSparsify(LocalSGD[PrunedState]):
         require("FedSparsify.frequency", self.frequency, self.frequency >= 1, ">= 1")
 
     def sparsity(self, t: int) -> Fraction:
-        """Sparsity ``s_t`` of round ``t``, counted from 1; 0 before ``start``.
-
-        >>> [float(FedSparsify(final=0.8, start=2, until=6).sparsity(t)) for t in (1, 2, 4, 6, 9)]
-        [0.0, 0.0, 0.7, 0.8, 0.8]
-        """
+        """Sparsity ``s_t`` of round ``t``, counted from 1; 0 before ``start``."""
         if t < self.start:
             return Fraction(0)
         at = min(max(t // self.frequency * self.frequency, self.start), self.until)
@@ -173,11 +166,11 @@ class FedSparsify(LocalSGD[PrunedState]):
         return mean, share >= enough
 
     def server_step(
-        self, shared: Shared, state: PrunedState, aggregate: Tensor, n: int, key: Key
+        self, shared: Shared, state: PrunedState, mean: Tensor, n: int, key: Key
     ) -> PrunedState:
         d = shared.weights.d
         t = state.rounds + 1
-        share, update, rest = torch.split(aggregate.to(state.w), [d, d, len(state.w) - d])
+        share, update, rest = torch.split(mean.to(state.w), [d, d, len(state.w) - d])
         if self.where == "client":
             w, mask = self.merged(state, share, update, n)
             mask = mask & state.mask

@@ -53,13 +53,11 @@ class FSL(LocalSGD[Tensor]):
 
     Weights (`random_network`) and Kaiming-uniform scores are from the seed. A client sets
     ``theta_s[R_g] = sort(theta_s)``, trains these scores by edge-popup (Algorithm 1) and sends
-    ``R = argsort(S)`` per layer; VOTE sums the positions and sorts (Algorithm 2). Every client is
-    one vote. State is ``R_g (1, d)``.
+    ``R = argsort(S)`` per layer; VOTE sums the positions and sorts (Algorithm 2).
 
     Where the paper is silent or its code disagrees with itself (docs/errata.md): scores start
     positive, and mask and ranking order the same number (A3); ``fan_in`` is that of an edge's
-    target (F8); the mask keeps ``R_g[t:]`` (F1); ties are ordered by edge index (F9). The seed is
-    known at enrolment: its 32 bits are not in the downlink of a round.
+    target (F8); the mask keeps ``R_g[t:]`` (F1); ties are ordered by edge index (F9).
 
     Args:
         k: Share of each layer's edges that the subnetwork keeps.
@@ -128,11 +126,9 @@ class FSL(LocalSGD[Tensor]):
         sizes = shared.weights.sizes
         return Rankings(ranking(updates, sizes), sizes), memory
 
-    def server_step(
-        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
-    ) -> Tensor:
+    def server_step(self, shared: Shared, state: Tensor, mean: Tensor, n: int, key: Key) -> Tensor:
         """``R_g = argsort(A)``: dividing the sum A by n keeps its order."""
-        return ranking(aggregate[None], shared.weights.sizes)
+        return ranking(mean[None], shared.weights.sizes)
 
     def model(self, shared: Shared, state: Tensor, key: Key) -> Tree:
         """The subnetwork of each layer's ``R_g[t:]``."""

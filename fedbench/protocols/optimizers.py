@@ -105,12 +105,9 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class Adamax(Adam):
-    """Adam with the infinity norm instead of the second moment.
+    """Adam with the infinity norm instead of the second moment: Algorithm 2.
 
-    ``epsilon`` is added inside the maximum, as in torch: Algorithm 2 has none and divides 0 by 0.
-
-    References:
-        Kingma and Ba, https://arxiv.org/abs/1412.6980, Algorithm 2.
+    ``epsilon`` is added inside the maximum, as in torch: the paper has none and divides 0 by 0.
     """
 
     def _second(self, v: Tensor, g: Tensor) -> Tensor:

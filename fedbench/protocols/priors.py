@@ -55,12 +55,7 @@ class FedProx(FedAvg):
 
 
 def soft_threshold(x: Tensor, by: float) -> Tensor:
-    """Shrink values towards 0: ``sign(x) max(|x| - by, 0)``.
-
-    >>> import torch
-    >>> soft_threshold(torch.tensor([-3.0, -1.0, 0.5, 1.5]), 1.0).tolist()
-    [-2.0, 0.0, 0.0, 0.5]
-    """
+    """Shrink values towards 0: ``sign(x) max(|x| - by, 0)``."""
     return x - x.clamp(-by, by)
 
 
@@ -114,13 +109,13 @@ class FedMoG(LocalSGD[Tensor]):
 
     The paper does not say where clients start, nor how means are told apart: here means have
     different seeds, the first that of FedAvg, and a client starts each round at one of them, drawn
-    at random. Where ``lam`` is large for the number of weights, all responsibilities are 0 or 1;
-    where it is small, the means become one. The loss is the mean over samples, where equation 38
-    has the sum. A mean without responsibility stays; running statistics have no prior.
+    at random. The loss is the mean over samples, where equation 38 has the sum. A mean without
+    responsibility stays; running statistics have no prior.
 
     Args:
         k: Number of components ``K``.
-        lam: Precision ``lambda`` of each component.
+        lam: Precision ``lambda`` of each component; large, all responsibilities are 0 or 1, and
+            small, the means become one.
 
     References:
         Louizos et al. (see `FedSparse`), https://arxiv.org/abs/2111.10192, appendix G.2, equations
@@ -186,12 +181,10 @@ class FedMoG(LocalSGD[Tensor]):
         )
         return MixtureVectors(r, w * r.max(dim=1, keepdim=True).values), [{} for _ in memory]
 
-    def server_step(
-        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
-    ) -> Tensor:
+    def server_step(self, shared: Shared, state: Tensor, mean: Tensor, n: int, key: Key) -> Tensor:
         """Average the weights by responsibility, equation 42."""
-        r = aggregate[: self.k, None]
-        weighted = aggregate[self.k :].reshape(self.k, -1)
+        r = mean[: self.k, None]
+        weighted = mean[self.k :].reshape(self.k, -1)
         return torch.where(r > _ABSENT, weighted / r.clamp_min(_ABSENT), state).to(state)
 
     def model(self, shared: Shared, state: Tensor, key: Key) -> list[Tree]:

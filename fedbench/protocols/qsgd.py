@@ -149,11 +149,7 @@ class TernGrad(CompressedUpdates):
 
 
 def clipped(x: Tensor, c: float) -> Tensor:
-    """Clip each row of ``x (n, t)`` to ``c`` times its standard deviation; NaN if not finite.
-
-    >>> clipped(torch.tensor([[0.0, 0.0, 0.0, 4.0]]), 2.0).tolist()  # the deviation is 3 ** 0.5
-    [[0.0, 0.0, 0.0, 3.464101552963257]]
-    """
+    """Clip rows ``x (n, t)`` to ``c`` times their standard deviation; NaN if not finite."""
     # in float64, because the squares of large floats overflow
     bound = c * x.double().std(dim=1, correction=0, keepdim=True).to(x)
     return torch.maximum(torch.minimum(x, bound), -bound)

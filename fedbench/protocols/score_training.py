@@ -46,11 +46,6 @@ def straight_through(score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
     References:
         Bengio, Leonard and Courville, "Estimating or Propagating Gradients Through Stochastic
         Neurons for Conditional Computation", 2013, https://arxiv.org/abs/1308.3432, section 4.
-
-    >>> score = torch.tensor([0.5, -0.5], requires_grad=True)
-    >>> mask = straight_through(score, torch.tensor([1.0, 0.0]), torch.tensor([2.0, 3.0]))
-    >>> mask.tolist(), torch.autograd.grad(mask.sum(), score)[0].tolist()
-    ([1.0, 0.0], [2.0, 3.0])
     """
     masked: Tensor = _StraightThrough.apply(score, mask, slope)  # type: ignore[no-untyped-call]
     return masked
@@ -194,13 +189,11 @@ class ScoreTraining(Protocol[Belief]):
         bits = torch.stack([self.bits(shared, theta, key.fold("mask")) for theta, key in rows])
         return BinaryMasks(bits, updates[:, d:].float()), memory
 
-    def server_step(
-        self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
-    ) -> Belief:
+    def server_step(self, shared: Shared, state: Belief, mean: Tensor, n: int, key: Key) -> Belief:
         """``theta`` becomes the mean of the masks."""
         d = shared.weights.d
-        theta = aggregate[:d].to(state.theta).clamp(0, 1)
-        moved = state.statistics + aggregate[d:].to(state.statistics)
+        theta = mean[:d].to(state.theta).clamp(0, 1)
+        moved = state.statistics + mean[d:].to(state.statistics)
         return Belief(theta, moved, steps=state.steps + 1)
 
     def model(self, shared: Shared, state: Belief, key: Key) -> Tree:

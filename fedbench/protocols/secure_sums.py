@@ -66,13 +66,11 @@ class SummedResidues(DenseWeights):
         x = clipped(flattened(updates, shared.key).to(torch.float64), self.clip)
         return self.residues(x, keys), memory
 
-    def server_step(
-        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
-    ) -> Tensor:
-        """``w + R^-1 (sum mod M) / n``, ``aggregate`` being the mean of ``n`` rows."""
+    def server_step(self, shared: Shared, state: Tensor, mean: Tensor, n: int, key: Key) -> Tensor:
+        """``w + R^-1 (sum mod M) / n``, ``mean`` being that of ``n`` rows."""
         form = self.residues(state.new_zeros(0, len(state)), [])
-        mean = total(aggregate, n, form.modulus, form.coins) / n
-        return state + self._restored(shared, mean[None]).to(state)[0]
+        estimate = total(mean, n, form.modulus, form.coins) / n
+        return state + self._restored(shared, estimate[None]).to(state)[0]
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
         """The broadcast plus what a sum of this message alone would add, noise included."""
@@ -211,10 +209,7 @@ def rounded_norm(d: int, norm: float, beta: float) -> float:
 
 
 def rounded(x: Tensor, most: float, keys: Keys) -> Tensor:
-    """Round ``x (n, d)`` to int64 without bias, until no row is longer than ``most``.
-
-    Probabilities of rounding up are multiples of 2**-24, rounded up.
-    """
+    """Round ``x (n, d)`` to int64 without bias, until no row is longer than ``most``."""
     out = torch.empty(x.shape, dtype=torch.int64, device=x.device)
     for row, exact, key in zip(out, x, keys, strict=True):
         low = exact.floor()

@@ -61,12 +61,10 @@ class SignVotes(DenseWeights):
         """Return the model that the server would deploy if this client were the only one."""
         return shared.layout.unflatten((broadcast.values() + self.server_lr * sent.values())[0])
 
-    def server_step(
-        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
-    ) -> Tensor:
+    def server_step(self, shared: Shared, state: Tensor, mean: Tensor, n: int, key: Key) -> Tensor:
         if self.vote == "mean":
-            return state + self.server_lr * aggregate.to(state)
-        sign = torch.sign(aggregate).to(state)
+            return state + self.server_lr * mean.to(state)
+        sign = torch.sign(mean).to(state)
         if self.tie == "plus":
             sign = torch.where(sign == 0, 1.0, sign)
         elif self.tie == "random":
@@ -106,8 +104,7 @@ class StochasticSign(SignVotes):
 
     So ``E[sign] = x / ||x||``: with the mean of the signs the server takes an unbiased step along
     the clients' directions. With ``beta`` clients send the sign of an average over their rounds,
-    ``m <- beta m + (1 - beta) x``, 0 at first. A vector that is zero, or not finite, is sent as
-    coins.
+    ``m <- beta m + (1 - beta) x``. A vector that is zero, or not finite, is sent as coins.
 
     The paper's norm is ``l2`` of the whole vector: nearly a coin for every sign of a network. With
     ``max``, ours, the largest coordinate has a sure sign. The paper takes signs of gradients, here
@@ -117,8 +114,7 @@ class StochasticSign(SignVotes):
         server_lr: How far the server moves where all signs agree.
         vote: ``mean``, as in the paper, whose server adds up the signs, or ``majority``.
         norm: Norm of the update, ``l2`` or ``max``.
-        beta: Weight of the past in a client's average over rounds; its local steps have
-            ``momentum``.
+        beta: Weight of the past in a client's average over rounds.
 
     References:
         Safaryan and Richtarik, "Stochastic Sign Descent Methods: New Algorithms and Better Theory",

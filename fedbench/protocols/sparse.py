@@ -71,8 +71,7 @@ class RandK(CompressedUpdates):
 
     References:
         Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018,
-        https://arxiv.org/abs/1809.07599, Definition 2.2 (rand_k); the factor ``d / K`` is the usual
-        one of unbiased compressors.
+        https://arxiv.org/abs/1809.07599, Definition 2.2 (rand_k, without the factor).
     """
 
     sends = SeededSparse

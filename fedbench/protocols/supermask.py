@@ -16,7 +16,7 @@ from fedbench.core.trees import Tree
 def random_network(shared: Shared) -> Tree:
     """Weights ``+-sqrt(2 / fan_in)`` with random signs from the seed; the rest as built.
 
-    ``sqrt(2 / fan_in)`` is the standard deviation of Kaiming-normal weights. Do not write to it.
+    Kaiming-normal weights have this standard deviation. Do not write to it.
 
     References:
         Ramanujan et al., "What's Hidden in a Randomly Weighted Neural Network?", CVPR 2020,
@@ -69,10 +69,7 @@ def _surplus(scores: Tensor, threshold: Tensor, surplus: Tensor) -> Tensor:
 
 
 class _TopMask(torch.autograd.Function):
-    """`mask_rows` forward, the identity backward (straight-through estimator).
-
-    The first ``stacked`` dimensions are clients, added by ``vmap``; the rest is one layer.
-    """
+    """`mask_rows` forward, identity backward; ``stacked`` dimensions, of ``vmap``, come first."""
 
     @staticmethod
     def forward(scores: Tensor, count: int, stacked: int) -> Tensor:
@@ -100,12 +97,9 @@ def top_mask(scores: Tensor, count: int) -> Tensor:
     """0/1 mask of the ``count`` largest of a layer, whose gradient passes to ``scores`` unchanged.
 
     References:
-        Ramanujan et al., "What's Hidden in a Randomly Weighted Neural Network?", CVPR 2020,
-        https://arxiv.org/abs/1911.13299, equation 4; FSL paper, Algorithm 1 lines 11 to 15, whose
-        ``m <- sort(theta)`` loses the positions (F2).
+        Ramanujan et al., https://arxiv.org/abs/1911.13299, equation 4; FSL paper, Algorithm 1
+        lines 11 to 15, whose ``m <- sort(theta)`` loses the positions (F2).
 
-    >>> top_mask(torch.tensor([0.3, 0.1, 0.3, 0.2]), 2).tolist()
-    [1.0, 0.0, 1.0, 0.0]
     >>> top_mask(torch.tensor([0.3, 0.3, 0.3, 0.2]), 2).tolist()
     [0.0, 1.0, 1.0, 0.0]
     """

@@ -35,12 +35,12 @@ from fedbench.data.datasets import (
     Digits,
     Emnist,
     FashionMnist,
+    Femnist,
     Mnist,
     Mnist5k,
     Svhn,
     data_folder,
 )
-from fedbench.data.leaf import Femnist
 from fedbench.experiment import prepare
 from fedbench.experiment.scenario import Scenario
 

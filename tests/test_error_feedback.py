@@ -13,7 +13,7 @@ from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.protocols.sparse import TopK
+from fedbench.protocols.compressed import TopK
 from fedbench.run import play_round
 from fedbench_attacks.none import NoAttack
 from fedbench_attacks.searched import DynOpt

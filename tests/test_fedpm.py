@@ -20,9 +20,8 @@ from fedbench.models.models import CNN4, CNN8, Conv6, Model, ResNet20
 from fedbench.models.network import ConvNet
 from fedbench.payload import BinaryMasks, FloatVectors
 from fedbench.payload.packets import code_bits
-from fedbench.protocols.fedpm import FedPM
+from fedbench.protocols.fedpm import Belief, FedMask, FedPM, ScoreTraining, TopKMask
 from fedbench.protocols.hidenseek import HideNSeek, kaiming_normal, kept_weights
-from fedbench.protocols.score_training import Belief, FedMask, ScoreTraining, TopKMask
 from fedbench.testing import NETWORK, doubled, example_clients, example_context, in_float64
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean

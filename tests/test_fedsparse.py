@@ -23,7 +23,7 @@ from fedbench.payload.gated import governed
 from fedbench.payload.packets import Packet
 from fedbench.protocols.fedsparse import (
     FedSparse,
-    SparseState,
+    Gated,
     gating,
     group_norms,
     hard_concrete,
@@ -40,11 +40,11 @@ SHARED = shared_of()
 LINE = shared_of(ConvNet((1, 1, 2), (), (), 2))  # one layer (2, 2): two groups, its columns
 
 
-def state_of(w: list[float], v: list[float]) -> SparseState:
+def state_of(w: list[float], v: list[float]) -> Gated:
     """A state of `LINE` whose optimisers are new."""
     weights, thresholds = torch.tensor(w), torch.tensor(v)
     adam = Adam(lr=1.0).init(LINE.layout.unflatten(weights))
-    return SparseState(weights, thresholds, adam, Adamax(lr=1.0).init({"v": thresholds}))
+    return Gated(weights, thresholds, adam, Adamax(lr=1.0).init({"v": thresholds}))
 
 
 def logit(p: float) -> float:
@@ -292,7 +292,7 @@ def unmoved(protocol: FedSparse, shared: Shared, down: Payload) -> Any:
     return sent(protocol, shared, torch.zeros(1, len(received)), [{"received": received}])
 
 
-def closing(shared: Shared, dead: list[int]) -> SparseState:
+def closing(shared: Shared, dead: list[int]) -> Gated:
     """A start in which these groups have thresholds far above their weights."""
     state = FedSparse().init(shared)
     v = state.v.clone()

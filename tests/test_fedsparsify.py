@@ -29,7 +29,7 @@ from fedbench.payload import FloatVectors, PrunedVectors, same
 from fedbench.payload.packets import code_bits
 from fedbench.payload.sparse import Alive, largest_alive
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.protocols.fedsparsify import FedSparsify, PrunedState
+from fedbench.protocols.fedsparsify import FedSparsify, Pruned
 from fedbench.run import play_round
 from fedbench.testing import check_payload, example_clients
 from fedbench_defenses.mean import Mean
@@ -45,9 +45,9 @@ def once(sparsity: float, **fields: Any) -> FedSparsify:
 ALL = Alive()  # all weights are alive
 
 
-def state_of(w: list[float], alive: list[int] | None = None) -> PrunedState:
+def state_of(w: list[float], alive: list[int] | None = None) -> Pruned:
     x = torch.tensor(w)
-    return PrunedState(x, torch.ones(len(w)).bool() if alive is None else bools(alive), 0)
+    return Pruned(x, torch.ones(len(w)).bool() if alive is None else bools(alive), 0)
 
 
 def bools(bits: Any) -> Tensor:
@@ -188,7 +188,7 @@ def test_the_rounding_of_a_mean_is_no_vote(n: int) -> None:
     weights = torch.full((n,), 1 / n)
     for order in (weights, weights * (1 + 2e-7), weights * (1 - 2e-7)):
         share = torch.tensor([float(order[:count].sum()) for count in votes])
-        state = PrunedState(torch.ones(n + 1), torch.ones(n + 1).bool(), 0)
+        state = Pruned(torch.ones(n + 1), torch.ones(n + 1).bool(), 0)
         _, strict = FedSparsify().merged(state, share, torch.zeros(n + 1), n)
         _, half = FedSparsify(merge="half").merged(state, share, torch.zeros(n + 1), n)
         assert torch.equal(strict, votes > n / 2)
@@ -236,7 +236,7 @@ def test_everything_may_be_pruned_and_the_next_round_goes_on() -> None:
 def pruned_clients(protocol: FedSparsify, shared: Shared, alive: Tensor) -> list[Client]:
     state = protocol.init(shared)
     w = torch.cat([state.w[: len(alive)] * alive, state.w[len(alive) :]])
-    down = protocol.broadcast(shared, PrunedState(w, alive, 4), range(4), Key(7))
+    down = protocol.broadcast(shared, Pruned(w, alive, 4), range(4), Key(7))
     tree = protocol.receive(shared, down)
     return [dataclasses.replace(c, tree=tree) for c in example_clients(protocol, shared)]
 

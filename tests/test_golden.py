@@ -22,10 +22,10 @@ from fedbench.payload import (
     ranking,
     reputation,
 )
+from fedbench.protocols.compressed import TopK
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fsl import FSL, FailureBound, SparseFSL, initial_scores
 from fedbench.protocols.signsgd import SignSGD
-from fedbench.protocols.sparse import TopK
 from fedbench.testing import example_context
 from fedbench_attacks.rankings import RankReversal
 from fedbench_attacks.sign_flip import SignFlip

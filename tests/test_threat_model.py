@@ -39,8 +39,8 @@ from fedbench.experiment.scenario import ADVERSARY, Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors, Payload
+from fedbench.protocols.compressed import TopK
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.protocols.sparse import TopK
 from fedbench.results import fields
 from fedbench.run import play_round
 from fedbench.sweep.grid import Grid

@@ -325,9 +325,8 @@ class MaxClasses(Partition):
     ``p_n = j_n / sum_j j_j``, at most ``classes`` labels and every sample dealt once exclude each
     other in general; in the paper's code the limit yields, here the sizes do. Every client holds
     ``classes`` labels, each label has as many owners as any other, give or take one, and its
-    samples go to them in proportion to ``j_n``. On CIFAR-10 nine clients in ten get 0.87 to 1.20 of
-    ``p_n N`` at 50 clients and two labels, 0.61 to 1.94 at 10. Clients get at least ten samples
-    where there are enough, and never fewer than three.
+    samples go to them in proportion to ``j_n``. Clients get at least ten samples where there are
+    enough, and never fewer than three.
 
     Args:
         classes: Largest number of labels that a client holds, ``c_max``.

@@ -25,11 +25,8 @@ class FedMRN(DenseWeights):
 
     A client trains ``u``, which starts at 0, by SGD on the gradient at ``w + u_hat``: ``u_hat`` is
     ``u`` clipped to the noise and, for a share ``tau / S`` of the coordinates that grows with every
-    step, the noise behind a mask. Its update is the noise behind a final mask, drawn afresh.
-
-    Masks of 0 and 1 lose half the signal (M4): where noise and ``u`` differ in sign ``u_hat`` is 0,
-    so over uniform noise ``E[u_hat] = (u - u**2 / 2a) / 2``. A weight decay pulls ``u`` to 0, that
-    is, to the weights of the round.
+    step, the noise behind a mask. Its update is the noise behind a final mask, drawn afresh. Masks
+    of 0 and 1 lose half the signal (M4): where noise and ``u`` differ in sign ``u_hat`` is 0.
 
     Where the paper is silent or wrong (docs/errata.md): clipping and masking have the gradient of
     the identity (M6); other parameters than weights have no mask and travel as floats (A2); the
@@ -139,9 +136,8 @@ class FedMRN(DenseWeights):
 class FedMRNS(FedMRN):
     """FedMRN whose masks are signs: the update is noise, kept or negated.
 
-    ``E[u_hat] = u`` wherever ``|u| <= |n|``, whatever the sign of the noise; in exchange a
-    coordinate without an update still moves by ``+-n``: the variance is ``n**2 - u**2`` (M5). Not
-    FedMRN at half the magnitude, which differs by an offset ``-n`` (M3).
+    ``E[u_hat] = u`` wherever ``|u| <= |n|``; in exchange a coordinate without an update still moves
+    by ``+-n`` (M5). Not FedMRN at half the magnitude, which differs by an offset ``-n`` (M3).
 
     References:
         Li et al., ACM MM 2024, https://arxiv.org/abs/2408.03220, equations 7 and 10.

@@ -1,19 +1,292 @@
-"""FedPM: probabilities of masks over a random network."""
+"""Masks over a random network: FedPM, its regularised form, and masks by a threshold."""
 
 import dataclasses
+import math
 import re
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedbench.api import Shared
+from fedbench.api import Batches, Grad, Keys, Memories, Memory, Messages, Protocol, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
-from fedbench.core.trees import Tree
-from fedbench.models.network import is_weight
-from fedbench.protocols.score_training import Belief, ScoreTraining, straight_through
+from fedbench.core.trees import Layout, Tree
+from fedbench.models.network import is_statistic, is_weight
+from fedbench.payload import BinaryMasks, FloatVectors, Payload
+from fedbench.payload.packets import code_bits
+from fedbench.protocols.fsl import kept_edges
+from fedbench.protocols.optimizers import SGD, Adam, Optimizer
+from fedbench.protocols.supermask import masked_network, random_network, top_mask
+
+
+class _StraightThrough(torch.autograd.Function):
+    """Returns the mask; its gradient is the given slope, because the mask's own is 0."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
+        return mask.to(score.dtype, copy=True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return grads[0] * slope, None, None
+
+
+def straight_through(score: Tensor, mask: Tensor, slope: Tensor) -> Tensor:
+    """``mask``, floats or bools, as if its derivative by ``score`` were ``slope``; of one shape.
+
+    References:
+        Bengio, Leonard and Courville, "Estimating or Propagating Gradients Through Stochastic
+        Neurons for Conditional Computation", 2013, https://arxiv.org/abs/1308.3432, section 4.
+    """
+    masked: Tensor = _StraightThrough.apply(score, mask, slope)  # type: ignore[no-untyped-call]
+    return masked
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """State of the server: its belief about every weight's bit."""
+
+    theta: Tensor  # ``(d,)`` probability of a 1 (of a sign mask: of +1)
+    statistics: Tensor  # running statistics, the only other parameters that change
+    alpha: Tensor | None = None  # Beta prior of 1, where the protocol has one
+    beta: Tensor | None = None  # Beta prior of 0
+    steps: int = 0  # server steps so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreTraining(Protocol[Belief]):
+    """Clients train a score per weight of a `random_network` and send one bit for each.
+
+    Biases, scales and shifts stay as built. The server sends ``theta`` as 32-bit floats, a client
+    starts from ``logit(clip(theta))``.
+
+    Args:
+        lr: Learning rate of a local step on the scores.
+        optimizer: ``sgd``, as the papers write, or ``adam``, as public code runs.
+        keep_moments: Whether Adam's moments live in the client and survive from round to round, as
+            in public code; else they start afresh.
+        clip: Scores start from ``theta`` clipped to ``[clip, 1 - clip]``: the logit of 0 and 1 is
+            infinite, and a weight whose score is far out would never come back.
+        start: Distribution of the first ``theta``: ``normal`` is ``sigmoid(N(0, 1))``, the random
+            scores of FedPM's code (its text names none); ``uniform`` is ``U[0, 1]``; ``paper`` is
+            ``uniform`` in regularised FedPM, ``normal`` elsewhere (R4).
+    """
+
+    sends = BinaryMasks
+    space = "probabilities"
+
+    lr: float = 0.1
+    optimizer: Literal["sgd", "adam"] = "adam"
+    keep_moments: bool = False
+    clip: float = 0.01
+    start: Literal["paper", "normal", "uniform"] = "paper"
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        require(f"{name}.lr", self.lr, self.lr > 0, "> 0")
+        require(f"{name}.clip", self.clip, 1e-6 <= self.clip < 0.5, "in [1e-6, 0.5)")
+
+    @abstractmethod
+    def mask(self, score: Tensor, key: Key) -> Tensor:
+        """Mask of a layer for one training step, differentiable in ``score`` straight through."""
+
+    @abstractmethod
+    def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
+        """``(d,)`` bool that a client sends for its probabilities ``theta (d,)``."""
+
+    def deployed(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
+        """``(d,)`` bool of the final mask."""
+        return self.bits(shared, theta, key)
+
+    @property
+    def weighted(self) -> bool:
+        """False: all clients count the same, but in regularised FedPM."""
+        return False
+
+    def trained(self, shared: Shared) -> Layout:
+        weights, statistics = shared.weights, shared.statistics
+        return Layout(weights.names + statistics.names, weights.shapes + statistics.shapes)
+
+    def frozen(self, shared: Shared) -> Tree:
+        return random_network(shared)
+
+    def memory(self, shared: Shared) -> Memory:
+        if self.optimizer == "sgd" or not self.keep_moments:
+            return {}
+        layout = self.trained(shared)
+        blank = torch.zeros(layout.d, device=shared.device)
+        return self._optimizer().init(layout.unflatten(blank))
+
+    def init(self, shared: Shared) -> Belief:
+        key = shared.key.fold("theta")
+        d = shared.weights.d
+        if self.start == "uniform" or (self.start == "paper" and self.weighted):
+            theta = key.uniform(d, device=shared.device)
+        else:
+            theta = key.normal(d, device=shared.device).sigmoid()
+        return Belief(theta, shared.statistics.flatten(self.frozen(shared)).to(shared.device))
+
+    def broadcast(self, shared: Shared, state: Belief, clients: Sequence[int], key: Key) -> Payload:
+        return FloatVectors(torch.cat([state.theta, state.statistics])[None])
+
+    def receive(self, shared: Shared, broadcast: Payload) -> Tree:
+        """``s = logit(theta)`` with ``theta`` clipped away from 0 and 1."""
+        tree = self.trained(shared).unflatten(broadcast.values()[0])
+        return {
+            name: x if is_statistic(name) else x.clamp(self.clip, 1 - self.clip).logit()
+            for name, x in tree.items()
+        }
+
+    def idle(self, shared: Shared, broadcast: Payload) -> Tensor:
+        layout = self.trained(shared)
+        trees = [self.receive(shared, broadcast.take([row])) for row in range(len(broadcast))]
+        return torch.stack([layout.flatten(self._update(tree, tree)) for tree in trees])
+
+    def weights(self, trained: Tree, frozen: Tree, key: Key) -> Tree:
+        return frozen | {
+            name: frozen[name] * self.mask(x, key.fold(name)) if is_weight(name) else x
+            for name, x in trained.items()
+        }
+
+    def local_update(
+        self, tree: Tree, batches: Batches, grad: Grad, key: Key, memory: Memory
+    ) -> tuple[Tree, Memory]:
+        """Train the scores; return their expected bits, and how far the statistics moved."""
+        optimizer = self._optimizer()
+        trained = tree
+        moments = memory or optimizer.init(tree)
+        for step, (x, y) in enumerate(batches):
+            gradient = self.penalised(grad(trained, x, y, key.fold("step", step)), trained)
+            trained, moments = optimizer.step(trained, gradient, moments)
+        return self._update(trained, tree), moments if memory else memory
+
+    def _update(self, trained: Tree, start: Tree) -> Tree:
+        return {
+            name: self.expected(x) if is_weight(name) else x - start[name]
+            for name, x in trained.items()
+        }
+
+    def expected(self, score: Tensor) -> Tensor:
+        """Expected bit of a score: a row of ``updates``, in the space of the message's `values`."""
+        return score.sigmoid()
+
+    def penalised(self, gradient: Tree, scores: Tree) -> Tree:
+        """Return the gradient of the local objective, if that is more than the loss."""
+        return gradient
+
+    def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
+        d = shared.weights.d
+        rows = zip(updates[:, :d], keys, strict=True)
+        bits = torch.stack([self.bits(shared, theta, key.fold("mask")) for theta, key in rows])
+        return BinaryMasks(bits, updates[:, d:].float()), memory
+
+    def server_step(self, shared: Shared, state: Belief, mean: Tensor, n: int, key: Key) -> Belief:
+        """``theta`` becomes the mean of the masks."""
+        d = shared.weights.d
+        theta = mean[:d].to(state.theta).clamp(0, 1)
+        moved = state.statistics + mean[d:].to(state.statistics)
+        return Belief(theta, moved, steps=state.steps + 1)
+
+    def model(self, shared: Shared, state: Belief, key: Key) -> Tree:
+        return self._network(shared, self._final(shared, state), state.statistics)
+
+    def model_bits(self, shared: Shared, state: Belief) -> int:
+        bits = self._final(shared, state)
+        return 32 + code_bits(bits.cpu().numpy())[1] + 32 * len(state.statistics)
+
+    def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree | None:
+        assert isinstance(sent, BinaryMasks)
+        moved = broadcast.values()[0, shared.weights.d :] + sent.rest[0]
+        return self._network(shared, sent.mask[0], moved)
+
+    def _final(self, shared: Shared, state: Belief) -> Tensor:
+        """The mask that is deployed after the state's steps, the same in every call."""
+        return self.deployed(shared, state.theta, shared.key.fold("final", state.steps))
+
+    def symbols(self, bits: Tensor) -> Tensor:
+        """``(d,)`` floats that the bits stand for."""
+        return bits.float()
+
+    def _network(self, shared: Shared, bits: Tensor, statistics: Tensor) -> Tree:
+        masked = masked_network(shared, self.frozen(shared), self.symbols(bits))
+        return masked | shared.statistics.unflatten(statistics)
+
+    def _optimizer(self) -> Optimizer:
+        return Adam(lr=self.lr) if self.optimizer == "adam" else SGD(lr=self.lr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMask(ScoreTraining):
+    """Clients keep the weights with ``sigmoid(s) > 1/2``, and send that mask.
+
+    FedMask as FedPM compares itself with it: one global model, everything else as in FedPM with
+    plain averaging, without the personal masks and the one-shot pruning of the original. No
+    official code says how its masks are aggregated (A8): here they are averaged, and the next round
+    starts from the logit of the mean, clipped at 0.3 because a threshold, unlike a sample, never
+    tries the other side (E11).
+
+    References:
+        Li et al., "FedMask: Joint Computation and Communication-Efficient Personalized Federated
+        Learning via Heterogeneous Masking", SenSys 2021, https://doi.org/10.1145/3485730.3485929;
+        as in Isik et al., https://arxiv.org/abs/2209.15328, section 3.1.
+    """
+
+    clip: float = 0.3
+
+    def mask(self, score: Tensor, key: Key) -> Tensor:
+        """Threshold the score, straight through with the slope of the sigmoid."""
+        theta = score.detach().sigmoid()
+        return straight_through(score, theta > 0.5, theta * (1 - theta))
+
+    def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
+        return theta > 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopKMask(ScoreTraining):
+    """Clients keep the ``k`` share of each layer with the highest scores, and send that mask.
+
+    The baseline "Top-k" of the regularised FedPM: edge-popup in place of sampling, everything else
+    as in FedPM with plain averaging (equal clients and a Gaussian start, where that paper weights
+    by size and starts uniform: R4, R5). Among equal scores, also in the final mask, higher indices
+    are kept, and k is per layer, as in edge-popup: the paper says neither. For ``clip`` see
+    `FedMask` (E11).
+
+    Args:
+        k: Share of each layer's weights that the subnetwork keeps.
+
+    References:
+        Mestoukirdi et al., "Communication-Efficient Federated Learning via Regularized Sparse
+        Random Networks", https://arxiv.org/abs/2309.10834, section IV; Ramanujan et al., CVPR 2020,
+        https://arxiv.org/abs/1911.13299, equation 4.
+    """
+
+    clip: float = 0.3
+    k: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("TopKMask.k", self.k, 0 < self.k <= 1, "in (0, 1]")
+
+    def mask(self, score: Tensor, key: Key) -> Tensor:
+        """Take the top mask, straight through with slope 1, without draws."""
+        return top_mask(score, kept_edges(math.prod(score.shape), self.k))
+
+    def bits(self, shared: Shared, theta: Tensor, key: Key) -> Tensor:
+        """The top mask of each layer; scores whose sigmoids round to one number tie."""
+        layers = shared.weights.layers(theta)
+        return torch.cat([self.mask(layer, key) for layer in layers]) > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +299,9 @@ class FedPM(ScoreTraining):
 
     ``reg=lambda`` is the regularised form: clients minimise the loss plus ``lambda / d`` times the
     sum of ``theta``, are weighted by size, and the first ``theta`` is uniform. Under SGD that
-    penalty moves a score by at most ``lr lambda / 4 d`` a step, which is nothing (R1); under Adam
-    it shrinks the masks (docs/results.md).
-
-    Where papers and code disagree or are silent, see docs/errata.md: E1 gradient of the sample, E5
-    clipping, E6 first prior, E7 and A1 biases without masks. The papers' SGD needs far larger
-    rates.
+    penalty is nothing (R1); under Adam it shrinks the masks (docs/results.md). Where papers and
+    code disagree or are silent, see docs/errata.md: E1 gradient of the sample, E5 clipping, E6
+    first prior, E7 and A1 biases without masks.
 
     Args:
         ste: Gradient of the Bernoulli sample by ``theta``: ``identity``, exact in expectation for a

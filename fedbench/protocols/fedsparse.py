@@ -111,7 +111,7 @@ def open_chance(log_alpha: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class SparseState:
+class Gated:
     """State of the FedSparse server."""
 
     w: Tensor  # ``(d + p,)`` weights, not yet pruned, then the rest
@@ -121,7 +121,7 @@ class SparseState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedSparse(Protocol[SparseState]):
+class FedSparse(Protocol[Gated]):
     """Groups of weights have gates that open with their magnitude; only open groups travel.
 
     A gate is open with probability ``theta_g = sigmoid((||w_g|| - softplus(v_g)) / T)``. Clients
@@ -132,7 +132,7 @@ class FedSparse(Protocol[SparseState]):
 
     Where the paper is silent or disagrees with itself (docs/errata.md, S1 to S8): the loss is the
     mean cross-entropy, plus ``lambda0 |g| R(z_g > 0)``, minus
-    ``ce_scale (R logit theta + log(1 - theta))`` once a gate, plus ``drift / 2 R (w_s - w)^2``, with
+    ``ce_scale (R logit theta + log(1 - theta))`` once a gate, plus ``drift / 2 R (w_s - w)^2`` with
     the hard-concrete R of equation 31. ``w`` is detached in ``theta``, ``pi`` and R; the server's
     gradient of ``w`` has no lambda. Pruned weights stay in the server's optimiser, whose momentum
     could lift one again. Deployed weights are not multiplied by ``theta``.
@@ -203,23 +203,23 @@ class FedSparse(Protocol[SparseState]):
             for name, threshold in v.items()
         }
 
-    def server_logits(self, shared: Shared, state: SparseState) -> Tensor:
+    def server_logits(self, shared: Shared, state: Gated) -> Tensor:
         """``(G,)`` logits of ``theta`` on the server."""
         thresholds = self.gated(shared)
         logits = self.log_alpha(shared.layout.unflatten(state.w), thresholds.unflatten(state.v))
         return thresholds.flatten(logits)
 
-    def survivors(self, shared: Shared, state: SparseState) -> Tensor:
+    def survivors(self, shared: Shared, state: Gated) -> Tensor:
         """``(G,)`` bool: groups with ``theta > epsilon``."""
         return torch.sigmoid(self.server_logits(shared, state)) > self.epsilon
 
-    def pruned(self, shared: Shared, state: SparseState) -> Tensor:
+    def pruned(self, shared: Shared, state: Gated) -> Tensor:
         """``(d + p,)`` of the pruned model: ``I[theta > epsilon] w``, and the rest."""
         survive = governed(self.survivors(shared, state)[None], self.gating(shared))[0]
         d = shared.weights.d
         return torch.cat([state.w[:d] * survive, state.w[d:]])
 
-    def init(self, shared: Shared) -> SparseState:
+    def init(self, shared: Shared) -> Gated:
         """Draw Kaiming-uniform weights; every gate is open with probability 0.99."""
         w = initial_weights(shared)
         tree = shared.layout.unflatten(w)
@@ -230,11 +230,9 @@ class FedSparse(Protocol[SparseState]):
         }
         v = thresholds.flatten(starts)
         adam = Adam(lr=self.server_lr).init(tree)
-        return SparseState(w, v, adam, Adamax(lr=self.server_threshold_lr).init({"v": v}))
+        return Gated(w, v, adam, Adamax(lr=self.server_threshold_lr).init({"v": v}))
 
-    def broadcast(
-        self, shared: Shared, state: SparseState, clients: Sequence[int], key: Key
-    ) -> Payload:
+    def broadcast(self, shared: Shared, state: Gated, clients: Sequence[int], key: Key) -> Payload:
         d = shared.weights.d
         gates = self.survivors(shared, state)
         gates = gates if self.prune else torch.ones_like(gates)
@@ -305,9 +303,7 @@ class FedSparse(Protocol[SparseState]):
         w_s = torch.where(governed(z, layers), local[:, :d], local.new_zeros(()))
         return GatedVectors(z, w_s, updates[:, d : d + p], layers), [{} for _ in memory]
 
-    def server_step(
-        self, shared: Shared, state: SparseState, mean: Tensor, n: int, key: Key
-    ) -> SparseState:
+    def server_step(self, shared: Shared, state: Gated, mean: Tensor, n: int, key: Key) -> Gated:
         """Algorithm 1: Adam along ``E[z (w_s - w)]``, Adamax on thresholds by the chain rule."""
         d, p = shared.weights.d, shared.rest.d
         z, zw, rest = torch.split(mean.to(state.w), [len(state.v), d, p])
@@ -319,9 +315,9 @@ class FedSparse(Protocol[SparseState]):
         tree, adam = Adam(lr=self.server_lr).step(trees(w), trees(g_w), state.adam)
         adamax = Adamax(lr=self.server_threshold_lr)
         moved, memory = adamax.step({"v": state.v}, {"v": g_v}, state.adamax)
-        return SparseState(shared.layout.flatten(tree), moved["v"], adam, memory)
+        return Gated(shared.layout.flatten(tree), moved["v"], adam, memory)
 
-    def model(self, shared: Shared, state: SparseState, key: Key) -> Tree:
+    def model(self, shared: Shared, state: Gated, key: Key) -> Tree:
         return shared.layout.unflatten(self.pruned(shared, state))
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree:
@@ -329,7 +325,7 @@ class FedSparse(Protocol[SparseState]):
         assert isinstance(sent, GatedVectors)
         return shared.layout.unflatten(torch.cat([sent.x[0], broadcast.rest[0] + sent.rest[0]]))
 
-    def model_bits(self, shared: Shared, state: SparseState) -> int:
+    def model_bits(self, shared: Shared, state: Gated) -> int:
         survive = self.survivors(shared, state)
         weights = int(governed(survive[None], self.gating(shared)).sum())
         return 32 * (weights + shared.rest.d) + len(survive)

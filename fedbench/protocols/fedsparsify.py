@@ -24,7 +24,7 @@ _ROUNDING = 1e-5  # tolerance of a mean of 0 and 1 that should equal a share
 
 
 @dataclass(frozen=True, eq=False)
-class PrunedState:
+class Pruned:
     """State of the FedSparsify server."""
 
     w: Tensor  # ``(d + p,)`` weights, 0 where pruned, then the rest
@@ -33,7 +33,7 @@ class PrunedState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedSparsify(LocalSGD[PrunedState]):
+class FedSparsify(LocalSGD[Pruned]):
     """Clients train what is left of the weights; in every round more of them are pruned.
 
     Round ``t``, counted from 1, prunes the smallest magnitudes to the sparsity
@@ -108,13 +108,11 @@ class FedSparsify(LocalSGD[PrunedState]):
             parts.append(largest_alive(x.abs(), min(count, int(own.sum())), own))
         return torch.cat(parts, dim=1)
 
-    def init(self, shared: Shared) -> PrunedState:
+    def init(self, shared: Shared) -> Pruned:
         w = initial_weights(shared)
-        return PrunedState(w, torch.ones_like(w[: shared.weights.d], dtype=torch.bool), 0)
+        return Pruned(w, torch.ones_like(w[: shared.weights.d], dtype=torch.bool), 0)
 
-    def broadcast(
-        self, shared: Shared, state: PrunedState, clients: Sequence[int], key: Key
-    ) -> Payload:
+    def broadcast(self, shared: Shared, state: Pruned, clients: Sequence[int], key: Key) -> Payload:
         d = shared.weights.d
         rest = torch.cat([state.w[d:], state.w.new_tensor([state.rounds + 1])])
         count = int(state.mask.sum())
@@ -150,9 +148,7 @@ class FedSparsify(LocalSGD[PrunedState]):
         count = int(mask[0].sum())
         return PrunedVectors(mask, x, rest, count, Alive.of(alive)), [{} for _ in memory]
 
-    def merged(
-        self, state: PrunedState, share: Tensor, update: Tensor, n: int
-    ) -> tuple[Tensor, Tensor]:
+    def merged(self, state: Pruned, share: Tensor, update: Tensor, n: int) -> tuple[Tensor, Tensor]:
         """Merge the models that ``n`` clients pruned: ``(d,)`` weights, and which of them survive.
 
         Their mean is ``E[m (w + u)] = E[m] w + E[m u]``, with the ``share`` ``E[m]`` that has a
@@ -165,9 +161,7 @@ class FedSparsify(LocalSGD[PrunedState]):
         enough = 0.5 + _ROUNDING if self.merge == "majority" else max(n // 2, 1) / n - _ROUNDING
         return mean, share >= enough
 
-    def server_step(
-        self, shared: Shared, state: PrunedState, mean: Tensor, n: int, key: Key
-    ) -> PrunedState:
+    def server_step(self, shared: Shared, state: Pruned, mean: Tensor, n: int, key: Key) -> Pruned:
         d = shared.weights.d
         t = state.rounds + 1
         share, update, rest = torch.split(mean.to(state.w), [d, d, len(state.w) - d])
@@ -178,9 +172,9 @@ class FedSparsify(LocalSGD[PrunedState]):
             w = state.w[:d] + update
             mask = self.survivors(shared, w[None], state.mask, t)[0]
         w = torch.where(mask, w, 0.0)
-        return PrunedState(torch.cat([w, state.w[d:] + rest]), mask, t)
+        return Pruned(torch.cat([w, state.w[d:] + rest]), mask, t)
 
-    def model(self, shared: Shared, state: PrunedState, key: Key) -> Tree:
+    def model(self, shared: Shared, state: Pruned, key: Key) -> Tree:
         return shared.layout.unflatten(state.w)
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree:
@@ -189,6 +183,6 @@ class FedSparsify(LocalSGD[PrunedState]):
         w = torch.where(sent.mask[0], broadcast.x[0] + sent.x[0], 0.0)
         return shared.layout.unflatten(torch.cat([w, broadcast.rest[0, :-1] + sent.rest[0]]))
 
-    def model_bits(self, shared: Shared, state: PrunedState) -> int:
+    def model_bits(self, shared: Shared, state: Pruned) -> int:
         alive = int(state.mask.sum())
         return 32 * (alive + shared.rest.d) + code_bits(state.mask.cpu().numpy())[1]

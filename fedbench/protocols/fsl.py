@@ -182,18 +182,11 @@ class FailureBound:
 
     A benign client keeps the edge with probability ``p``, a malicious one with ``1 - p``. The proof
     assumes no collusion and counts votes on masks; that the bounds hold for sums of positions is
-    asserted in the paper (F4). Where the margin is not positive, as Cantelli's inequality needs it,
-    they are 1.
+    asserted in the paper (F4). Where the margin is not positive they are 1.
 
     References:
         "FSL: Federated Supermask Learning", appendix A.2, equations 1 to 4,
         https://arxiv.org/abs/2110.04350.
-
-    >>> bound = FailureBound(n=25, p=0.6, alpha=0.4)
-    >>> round(bound.printed, 3), round(bound.cantelli, 3)
-    (2.449, 0.96)
-    >>> FailureBound(n=25, p=0.6, alpha=0.6).cantelli
-    1.0
     """
 
     n: int  # clients of the round

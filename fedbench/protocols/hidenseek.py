@@ -14,8 +14,8 @@ from fedbench.core.trees import Tree
 from fedbench.models.network import is_weight
 from fedbench.payload import BinaryMasks, Payload
 from fedbench.payload.packets import code_bits
+from fedbench.protocols.fedpm import Belief, ScoreTraining, straight_through
 from fedbench.protocols.fsl import kept_edges
-from fedbench.protocols.score_training import Belief, ScoreTraining, straight_through
 from fedbench.protocols.supermask import mask_rows, masked_network, random_network
 
 
@@ -69,17 +69,15 @@ class HideNSeek(ScoreTraining):
     ``w = w_init * kept * m`` with ``m = 2 * 1[s > 0] - 1``. What is kept follows from the seed, so
     only the signs of kept weights travel. No official code exists (A8); where the paper is silent:
     weights are Kaiming normal, the rest stays as built; scores train by Adam; the saliency is taken
-    in one shot, layer by layer, because over all layers together one shot empties whole layers; the
-    server averages the signs, and the next round starts from the logit of ``(1 + mean) / 2``.
-    ``theta`` is the probability of +1. For ``clip`` see `FedMask` (E11).
+    in one shot, layer by layer; the server averages the signs, and the next round starts from the
+    logit of ``(1 + mean) / 2``. ``theta`` is the probability of +1. For ``clip`` see `FedMask`.
 
     Args:
         keep: Share of each layer's weights that survives the pruning.
 
     References:
         Vallapuram et al., "HideNseek: Federated Lottery Ticket via Server-side Pruning and Sign
-        Supermask", 2022, https://arxiv.org/abs/2206.04385; the mask as in the FedMRN paper, section
-        2.2.
+        Supermask", 2022, https://arxiv.org/abs/2206.04385.
     """
 
     clip: float = 0.3

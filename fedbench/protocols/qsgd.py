@@ -20,15 +20,12 @@ class QSGD(CompressedUpdates):
     ``Q(v_i) = ||v|| sgn(v_i) xi_i``, where ``xi_i`` is ``l / s`` with probability ``1 - f`` and
     ``(l + 1) / s`` with probability ``f``; ``l`` and ``f`` are the integer and fractional part of
     ``|v_i| s / ||v||``. ``norm=l2,bucket=0`` is the scheme of the paper's analysis; the defaults
-    are those of its experiments. ``levels=s`` counts those above 0, so there are ``2 s + 1`` (A7).
-
-    A bucket of zeros has scale 0; one with NaN or infinity has scale NaN, and one whose norm is no
-    float32 an infinite scale, so the server's default checks reject the message. With error
-    feedback the scale is fitted to the drawn levels: an unbiased message with more error than
-    signal would let the residual grow for ever.
+    are those of its experiments. A bucket that is not finite has scale NaN or infinity, so the
+    server's default checks reject it. With error feedback the scale is fitted to the drawn levels:
+    an unbiased message with more error than signal would let the residual grow for ever.
 
     Args:
-        levels: ``s``, up to 32767.
+        levels: ``s``, up to 32767, counts those above 0: there are ``2 s + 1`` (A7).
         bucket: Coordinates that share a scale; 0 for all of them.
         norm: Their scale: the ``l2`` norm, or ``max``, the largest magnitude.
         code: ``elias``, that of the paper, or ``entropy``, a range coder with shorter messages.
@@ -95,15 +92,13 @@ def quantized(
 class FedPAQ(QSGD):
     """Clients train locally and send their update in QSGD's levels; the server adds the mean.
 
-    All clients count the same, and there is one L2 norm for the whole network, so few levels send
-    almost nothing: at most ``s (s + sqrt(d))`` coordinates are expected to differ from 0, and the
-    variance is up to ``sqrt(d) / s`` times the squared norm of the update.
+    There is one L2 norm for the whole network, so few levels send almost nothing: at most
+    ``s (s + sqrt(d))`` coordinates are expected to differ from 0.
 
     References:
         Reisizadeh et al., "FedPAQ: A Communication-Efficient Federated Learning Method with
         Periodic Averaging and Quantization", AISTATS 2020, https://arxiv.org/abs/1909.13014,
-        Algorithm 1; its quantizer: Alistarh et al., NIPS 2017, https://arxiv.org/abs/1610.02132,
-        section 3.1.
+        Algorithm 1; its quantizer is `QSGD`.
     """
 
     weighted = False

@@ -229,10 +229,8 @@ class PBM(SummedResidues):
     The server adds up the counts of ``n`` clients, modulo ``n m + 1``, which no honest sum reaches,
     and estimates the sum of the ``x`` by ``C / (m theta) (S - n m / 2)``. There is no other noise,
     and no bias but for coordinates beyond ``C = sigmas clip / sqrt(d)``, which are clipped to it.
-
     The paper bounds each of ``D > d`` coordinates by Kashin's representation; here a shared
-    rotation does it without further coordinates. The L2 norm, which the accountant counts with,
-    stays bounded too.
+    rotation does it without further coordinates.
 
     Args:
         m: Number of coins for a coordinate.
@@ -240,8 +238,7 @@ class PBM(SummedResidues):
 
     References:
         Chen, Ozgur, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with
-        Secure Aggregation", ICML 2022, https://arxiv.org/abs/2207.09916, the scalar mechanism and
-        its use for L2 mean estimation.
+        Secure Aggregation", ICML 2022, https://arxiv.org/abs/2207.09916.
     """
 
     m: int = 6

@@ -42,9 +42,9 @@ from fedbench.payload.packets import (
     unpack,
 )
 from fedbench.payload.sparse import chosen
+from fedbench.protocols.compressed import RandK
 from fedbench.protocols.fedavg import Cast
 from fedbench.protocols.signsgd import EFSignSGD, SignSGD, StochasticSign
-from fedbench.protocols.sparse import RandK
 from fedbench.testing import check_payload
 
 

@@ -9,8 +9,7 @@ import fedbench
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.results.summary import Row, rows
-from fedbench.results.warnings import blind, doubts, helped, once
+from fedbench.results.summary import Row, blind, doubts, helped, once, rows
 
 SMALL = Scenario(clients=12, per_round=4, rounds=1, epochs=1, model="micro", malicious=0.5)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,12 @@ from rich.console import Console
 
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import end, watcher
+from fedbench.core.errors import PluginError
+from fedbench.core.files import writable, write_atomically
 from fedbench.tables.numbers import counted
 
 if TYPE_CHECKING:
-    from fedbench.experiment.cells import Cell, Run
-    from fedbench.results.store import Failure, Store
+    from fedbench.experiment.cells import Cell
     from fedbench.results.summary import Row
     from fedbench.sweep.local import Options
     from fedbench.sweep.plan import Plan
@@ -80,8 +82,6 @@ def choose(
     preset: str | None, given: Mapping[str, Any], seeds: str | None, lr: float | None
 ) -> Plan:
     """Return the table that the options describe: a preset with changes, or a grid of its own."""
-    import dataclasses
-
     from fedbench.experiment.cells import AXES
     from fedbench.sweep.plan import Plan
 
@@ -98,7 +98,7 @@ def choose(
 
 def play(console: Console, plan: Plan, options: Options, out: Path) -> None:
     """Play the plan, show it, write it; exit with 1 if a run failed, with 130 if it was stopped."""
-    from fedbench.core.files import writable
+    from fedbench.results.aggregate import grouped
     from fedbench.results.store import Store
     from fedbench.results.summary import rows
     from fedbench.sweep.drive import play_each
@@ -121,34 +121,24 @@ def play(console: Console, plan: Plan, options: Options, out: Path) -> None:
     done = sum(map(len, records.values()))
     if table := rows(cells, records, len(plan.seeds)):
         console.print(ResultsReport(table, console.width))
-        console.print(write(plan, table, out, done), highlight=False, soft_wrap=True)
-    for line in failed_lines(failed, store):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    lost = f"{counted(len(failed), 'run')} failed; the same command plays them again"
+        print(f"{done} records in {out}/*.json, {write(plan, table, out)}")
+    for (cell, reason), lost in grouped(failed, lambda run: (run.cell, str(failed[run]))).items():
+        numbers = ", ".join(str(run.seed) for run in lost)
+        place = store.failure_path(lost[0])
+        print(f"failed: {cell}, seed{'s' * (len(lost) > 1)} {numbers}: {reason}; see {place}")
+    again = f"{counted(len(failed), 'run')} failed; the same command plays them again"
     stopped = done + len(failed) < len(planned)
-    end(lost if failed else "", f"stopped after {done} of {len(planned)} runs" if stopped else "")
+    end(again if failed else "", f"stopped after {done} of {len(planned)} runs" if stopped else "")
 
 
 def require_playable(cell: Cell, seed: int, options: Options) -> None:
     """Raise the error of data, model or partition that do not fit, before anything is written."""
-    from fedbench.core.errors import PluginError
     from fedbench.experiment.prepare import prepare
 
     scenario = cell.scenario.model_copy(update={"seed": seed})
     executor = "loop" if options.executor == "auto" else options.executor  # auto would measure
     with suppress(PluginError):  # of this cell, which fails by itself: others may go on
         prepare(scenario, options.device, executor, options.chunk)
-
-
-def failed_lines(failed: Mapping[Run, Failure], store: Store) -> Iterator[str]:
-    """Name the cells without a record, why, and the file with the traceback; seeds share a line."""
-    alike: dict[tuple[Cell, str], list[Run]] = {}
-    for run, failure in failed.items():
-        alike.setdefault((run.cell, str(failure)), []).append(run)
-    for (cell, reason), runs in alike.items():
-        seeds = ", ".join(str(run.seed) for run in runs)
-        place = store.failure_path(runs[0])
-        yield f"failed: {cell}, seed{'s' * (len(runs) > 1)} {seeds}: {reason}; see {place}"
 
 
 def header(plan: Plan, cells: list[Cell], options: Options) -> str:
@@ -174,9 +164,8 @@ def header(plan: Plan, cells: list[Cell], options: Options) -> str:
     return "\n".join(lines)
 
 
-def write(plan: Plan, table: list[Row], out: Path, count: int) -> str:
-    """Write chart and Markdown table beside the records; return a line that says where."""
-    from fedbench.core.files import write_atomically
+def write(plan: Plan, table: list[Row], out: Path) -> str:
+    """Write chart and Markdown table beside the records; return words that say where."""
     from fedbench.figures.bars import draw_survival
     from fedbench.tables.report import markdown
 
@@ -190,4 +179,4 @@ def write(plan: Plan, table: list[Row], out: Path, count: int) -> str:
     text = out / "attack.md"
     draw_survival(table, plan.title, subtitle, chart)
     write_atomically(text, markdown(table).encode())
-    return f"{count} records in {out}/*.json, the table in {text}, the chart in {chart}"
+    return f"the table in {text}, the chart in {chart}"

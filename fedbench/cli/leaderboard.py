@@ -103,15 +103,14 @@ def tell(done: Submission, dry_run: bool) -> int:
         for finding in broken:
             print(f"  {one_line(f'{finding.rule}: {finding.text}', 1000)}", file=sys.stderr)
         return 2
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console = Console(soft_wrap=True)
     if done.findings:
         console.print(findings(done.findings, console.options))
     path = place(done.board, entry) if dry_run else done.write()
-    console.print(f"{'would be' if dry_run else 'wrote'} {path}, its records beside it")
-    attack = short(entry, entry.score.attack)
-    console.print(f"worst case {spread(entry.score.worst)} %, under {attack}")
+    print(f"{'would be' if dry_run else 'wrote'} {path}, its records beside it")
+    print(f"worst case {spread(entry.score.worst)} %, under {short(entry, entry.score.attack)}")
     if not dry_run:
-        console.print(f"next: fedbench leaderboard check {path}; then open a pull request")
+        print(f"next: fedbench leaderboard check {path}; then open a pull request")
     return 0
 
 
@@ -186,8 +185,7 @@ def reproduce(
     apart = {each.attack: each.apart(claimed.rules.tolerance) for each in comparisons}
     console.print(repetition(claimed.entry, comparisons, apart, console.options))
     now = keep(claimed, comparisons)
-    outcome = f"{entry} is {now.status}: {now.coverage()} played again"
-    console.print(outcome, soft_wrap=True, highlight=False, markup=False)
+    print(f"{entry} is {now.status}: {now.coverage()} played again")
     return int(any(apart.values()))
 
 

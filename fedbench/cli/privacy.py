@@ -122,7 +122,7 @@ def privacy(
     writable(out)
     path = out / "privacy.png"
     draw(curve(plugin, plan, view), text, plan, view, path)
-    console.print(f"the curve is in {path}", highlight=False, soft_wrap=True)
+    print(f"the curve is in {path}")
 
 
 def with_parameter(text: str, name: str, value: float) -> str:
@@ -136,14 +136,7 @@ def with_parameter(text: str, name: str, value: float) -> str:
 
 
 def report(name: str, plan: PrivacyPlan, prices: Prices, options: ConsoleOptions) -> Group:
-    """Lay out the price before every adversary, for a terminal.
-
-    Args:
-        name: Name of the mechanism, with its parameters.
-        plan: Rounds and clients that are priced.
-        prices: Price by what the adversary sees, or the reason why nobody can tell.
-        options: Options of the terminal.
-    """
+    """Lay out the price before every adversary, or why nobody can tell it, for a terminal."""
     mean = "" if plan.participations else " (the mean)"
     head = (
         f"ε at δ = {plan.delta:g} after {plan.rounds} rounds; {plan.per_round} of {plan.clients} "

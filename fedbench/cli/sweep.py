@@ -10,7 +10,9 @@ from rich.console import Console
 
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import duration, end, watcher
+from fedbench.core.errors import require
 from fedbench.tables.numbers import counted
+from fedbench.tables.report import skipped_lines
 
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Cell, Run, Skipped
@@ -61,7 +63,6 @@ def sweep(
         address: Address of the cluster: auto, HOST:PORT or ray://…; by default one of its own.
         gpus_per_run: GPUs of a run; a fraction lets runs share one.
     """
-    from fedbench.core.errors import require
     from fedbench.executors.factory import require_known
     from fedbench.results.store import Store
     from fedbench.sweep.drive import Sweep
@@ -92,20 +93,17 @@ def sweep(
         watcher(console, cells, plan.seeds, table=False) as watch,
     ):
         tally = Sweep(players, store, watch, chunk, retry_failed).play(everything)
-    summarise(console, tally, folder, len(everything), time.monotonic() - start)
+    summarise(tally, folder, len(everything), time.monotonic() - start)
 
 
 def announce(
     console: Console, plan: Plan, cells: list[Cell], skipped: list[Skipped], store: Path
 ) -> None:
     """Print what is swept over, and what is left out with the reason."""
-    from fedbench.tables.report import skipped_lines
-
     seeds = ",".join(map(str, plan.seeds))
     runs = len(cells) * len(plan.seeds)
     console.print(plan.title, style="bold", highlight=False, markup=False)
-    counts = f"{len(cells)} cells x seeds {seeds} = {runs} runs, store {store}"
-    console.print(counts, highlight=False, markup=False, soft_wrap=True)
+    print(f"{len(cells)} cells x seeds {seeds} = {runs} runs, store {store}")
     if cells[0].varied:
         console.print(f"axes beside the plug-ins: {', '.join(cells[0].varied)}", highlight=False)
     for line in skipped_lines(skipped):
@@ -139,15 +137,12 @@ def foresee(
     )
 
 
-def summarise(console: Console, tally: Tally, store: Path, runs: int, seconds: float) -> None:
+def summarise(tally: Tally, store: Path, runs: int, seconds: float) -> None:
     """Print counts, failures and where to look; exit with 1 after failures, 130 after a stop."""
     whole = len(tally.found) + len(tally.played)
-    console.print(
+    print(
         f"{whole} of {runs} runs have a record in {store}: {len(tally.found)} were there, "
-        f"{len(tally.played)} played in {duration(seconds)}; now: fedbench results {store}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        f"{len(tally.played)} played in {duration(seconds)}; now: fedbench results {store}"
     )
     failed = (
         f"{counted(len(tally.failed), 'run')} failed; tracebacks: fedbench results {store} "
@@ -161,8 +156,6 @@ def make_engine(
     name: str, options: Options, runs: int, address: str | None, gpus_per_run: float
 ) -> Engine:
     """Return the engine of this name; refuse options that it does not have."""
-    from fedbench.core.errors import require
-
     if name == "ray":
         from fedbench.sweep.on_ray import OnRay
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,12 +156,9 @@ class TerminalWatcher(Watcher):
         self.cells = cells
         self.table = table
         self.seeds = len(seeds)
-        self.runs = len(cells) * len(seeds)
         self.start = time.monotonic()
         self.running: dict[tuple[Cell, int], Progress] = {}
-        self.ended: set[tuple[Cell, int]] = set()
-        self.existing = 0  # runs among `ended` whose record was there
-        self.lost = 0  # runs among `ended` that failed
+        self.ended: dict[tuple[Cell, int], str] = {}  # found, finished or failed
         self.records: dict[Cell, list[Record]] = {}
         self.rows: list[Row] = []
         self._lock = threading.Lock()  # Live draws in a thread of its own
@@ -177,31 +175,36 @@ class TerminalWatcher(Watcher):
         finally:
             self.console.show_cursor(True)
 
+    def _end(self, cell: Cell, seed: int, how: str) -> None:
+        self.running.pop((cell, seed), None)
+        self.ended[cell, seed] = how
+
     def found(self, cell: Cell, seed: int) -> None:
         """Count a run whose record exists."""
         with self._lock:
-            self.ended.add((cell, seed))
-            self.existing += 1
+            self._end(cell, seed, "found")
 
     def started(self, cell: Cell, seed: int) -> None:
-        """Add a line for a run."""
+        """Add a line for a run, unless its record was faster, which came by another queue."""
         with self._lock:
-            self._progress(cell, seed)
+            if (cell, seed) not in self.ended and (cell, seed) not in self.running:
+                run = Progress(f"{cell}, seed {seed}", time.monotonic(), cell.scenario.rounds)
+                self.running[cell, seed] = run
 
     def round(self, cell: Cell, seed: int, round: Round) -> None:
         """Move the bar of a run."""
+        self.started(cell, seed)
         with self._lock:
-            run = self._progress(cell, seed)
-            run.rounds = round.step + 1
-            run.accuracy = run.accuracy if round.accuracy is None else round.accuracy
+            if run := self.running.get((cell, seed)):
+                run.rounds = round.step + 1
+                run.accuracy = run.accuracy if round.accuracy is None else round.accuracy
 
     def finished(self, cell: Cell, record: Record) -> None:
         """Move a run from the lines to the table."""
         from fedbench.results import summary
 
         with self._lock:
-            self.running.pop((cell, record.scenario.seed), None)
-            self.ended.add((cell, record.scenario.seed))
+            self._end(cell, record.scenario.seed, "finished")
             if self.table:
                 self.records.setdefault(cell, []).append(record)
                 self.rows = summary.rows(self.cells, self.records, self.seeds)
@@ -209,19 +212,9 @@ class TerminalWatcher(Watcher):
     def failed(self, cell: Cell, seed: int, message: str) -> None:
         """Print the failure above the display, where it stays."""
         with self._lock:
-            self.running.pop((cell, seed), None)
-            self.ended.add((cell, seed))
-            self.lost += 1
+            self._end(cell, seed, "failed")
         text = legible(f"{cell}, seed {seed}: failed: {message}", self.console.options)
         self.console.print(Text(text, style="bold red"), soft_wrap=True)
-
-    def _progress(self, cell: Cell, seed: int) -> Progress:
-        if (cell, seed) in self.ended:  # its record came before its last rounds: another queue
-            return Progress("", 0.0, 1)
-        if (cell, seed) not in self.running:
-            rounds = cell.scenario.rounds
-            self.running[cell, seed] = Progress(f"{cell}, seed {seed}", time.monotonic(), rounds)
-        return self.running[cell, seed]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with self._lock:
@@ -255,12 +248,14 @@ class TerminalWatcher(Watcher):
             yield grid(results("", rows, ACCURACY), flat)
 
     def _overall(self, elapsed: float) -> RenderableType:
-        played = len(self.ended) - self.existing + sum(run.share for run in self.running.values())
-        share = played / max(self.runs - self.existing, 1)
-        counts = f"{len(self.ended)} of {self.runs} runs done, {len(self.running)} running"
+        runs = len(self.cells) * self.seeds
+        ends = Counter(self.ended.values())
+        played = ends["finished"] + ends["failed"] + sum(r.share for r in self.running.values())
+        share = played / max(runs - ends["found"], 1)
+        counts = f"{len(self.ended)} of {runs} runs done, {len(self.running)} running"
         line = Table.grid(padding=(0, 2, 0, 0))
         line.add_row(
-            Text(counts + (f", {self.lost} failed" if self.lost else ""), style="bold"),
+            Text(counts + (f", {ends['failed']} failed" if ends["failed"] else ""), style="bold"),
             ProgressBar(total=1.0, completed=share, width=12),
             f"{clock(elapsed)} elapsed",
             _left(elapsed, share),

@@ -104,7 +104,7 @@ class ResultsReport:
             yield from console.render(part, options)
 
     def _parts(self, options: ConsoleOptions) -> Iterator[RenderableType]:
-        from fedbench.results.warnings import doubts
+        from fedbench.results.summary import doubts
 
         tables = layout(self.rows, self.width)
         for title, columns in tables.items():
@@ -159,7 +159,7 @@ def span(rows: Sequence[Row], columns: Iterable[ReportColumn]) -> int:
 
 def markdown(rows: Sequence[Row]) -> str:
     """Write the report for GitHub: one table of everything, the doubts, the worst cases."""
-    from fedbench.results.warnings import doubts
+    from fedbench.results.summary import doubts
 
     table = results("", rows, saying(rows, ALL))
     parts = [in_markdown(table, emphasized=2)]

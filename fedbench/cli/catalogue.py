@@ -29,13 +29,13 @@ def list_(kind: str | None = None, into: Path | None = None) -> None:
         into: Page of Markdown in which the catalogue of that kind is written anew; by default it
             is printed.
     """
-    from fedbench.cli.catalogue_page import replace
-
     if into is None:
         list_plugins(Console(), kind)
     elif kind is None:
         raise ConfigError("--into must be of one kind, got none; use fedbench list attacks")
     else:
+        from fedbench.cli.catalogue_page import replace
+
         print(f"{into} {'has been written' if replace(kind, into) else 'is as it should be'}")
 
 
@@ -92,7 +92,7 @@ def _hint(name: str) -> str:
 
 
 def _show(console: Console, kind: str, name: str, plugin: type[Any]) -> None:
-    from fedbench.cli.plugin_facts import facts
+    from fedbench.cli.catalogue_page import facts
     from fedbench.core.blame import Hook
 
     doc = Doc.of(plugin)

@@ -9,19 +9,7 @@ from functools import cache
 from typing import Any
 
 from pydantic_core import SchemaValidator, ValidationError, from_json
-from pydantic_core.core_schema import (
-    CoreSchema,
-    bool_schema,
-    float_schema,
-    int_schema,
-    list_schema,
-    literal_schema,
-    nullable_schema,
-    str_schema,
-    typed_dict_field,
-    typed_dict_schema,
-    with_default_schema,
-)
+from pydantic_core import core_schema as cs
 
 from fedbench.core import seal
 from fedbench.core.errors import ConfigError
@@ -39,18 +27,18 @@ UNWRITTEN: dict[str, Any] = {
 }
 
 # A digest only says that nobody changed a file by mistake: what is shown must be fit to be shown.
-WHOLE = int_schema(strict=True, ge=0, lt=1 << 63)
-NUMBER = float_schema(strict=True, ge=0, allow_inf_nan=False)
-SHARE = float_schema(strict=True, ge=0, le=1)
-TEXT = str_schema(strict=True, pattern=r"^(?:[^\p{C}\p{Z}]| )*$")  # as str.isprintable
-SCHEMAS: dict[str, CoreSchema] = {
+WHOLE = cs.int_schema(strict=True, ge=0, lt=1 << 63)
+NUMBER = cs.float_schema(strict=True, ge=0, allow_inf_nan=False)
+SHARE = cs.float_schema(strict=True, ge=0, le=1)
+TEXT = cs.str_schema(strict=True, pattern=r"^(?:[^\p{C}\p{Z}]| )*$")  # as str.isprintable
+SCHEMAS: dict[str, cs.CoreSchema] = {
     "plug-in": TEXT,
     "name": TEXT,
     "whole": WHOLE,
     "number": NUMBER,
     "share": SHARE,
-    "yes": bool_schema(strict=True),
-    "texts": list_schema(TEXT),
+    "yes": cs.bool_schema(strict=True),
+    "texts": cs.list_schema(TEXT),
 }
 _types = cache(typing.get_type_hints)
 PARTS = {"rounds": Round, "result": Result, "timing": Timing}
@@ -67,65 +55,67 @@ def _hints(path: list[str]) -> tuple[Any, ...]:
     return typing.get_args(hint) or (hint,)
 
 
-def schema(name: str, kind: Kind) -> CoreSchema:
+def schema(name: str, kind: Kind) -> cs.CoreSchema:
     """Return the schema of a field of a run, as the index keeps it; some may be None."""
     paths = BY_NAME[name].paths if name in BY_NAME else []
     optional = name in OPEN or any(type(None) in _hints(path) for path in paths)
-    return nullable_schema(SCHEMAS[kind]) if optional else SCHEMAS[kind]
+    return cs.nullable_schema(SCHEMAS[kind]) if optional else SCHEMAS[kind]
 
 
-def _table(fields: dict[str, CoreSchema]) -> CoreSchema:
+def table(fields: dict[str, cs.CoreSchema]) -> cs.CoreSchema:
     """Return the schema of a mapping with these fields; others are passed over."""
     kinds = {
-        name: with_default_schema(kind, default=UNWRITTEN[name]) if name in UNWRITTEN else kind
+        name: cs.with_default_schema(kind, default=UNWRITTEN[name]) if name in UNWRITTEN else kind
         for name, kind in fields.items()
     }
-    return typed_dict_schema({name: typed_dict_field(kind) for name, kind in kinds.items()})
+    return cs.typed_dict_schema({name: cs.typed_dict_field(kind) for name, kind in kinds.items()})
 
 
-def _fields(fields: Fields) -> dict[str, CoreSchema]:
+def _fields(fields: Fields) -> dict[str, cs.CoreSchema]:
     return {name: schema(name, kind) for name, kind in fields.items()}
 
 
-def _leaves(*part: str) -> dict[str, CoreSchema]:
+def _leaves(*part: str) -> dict[str, cs.CoreSchema]:
     """Return the schemas of the measured numbers that stand directly in a part of a record."""
-    leaves: dict[str, CoreSchema] = {}
+    leaves: dict[str, cs.CoreSchema] = {}
     for measurement in MEASURED:
         for path in measurement.paths:
             *parents, name = path
             if parents == list(part):
                 hints = _hints(path)
                 kind = WHOLE if int in hints else SCHEMAS[measurement.kind]
-                leaves[name] = nullable_schema(kind) if type(None) in hints else kind
+                leaves[name] = cs.nullable_schema(kind) if type(None) in hints else kind
     return leaves
 
 
-SCENARIO = _table(_fields(NAMES | SETTINGS | SEEDS))
+SCENARIO = table(_fields(NAMES | SETTINGS | SEEDS))
 _RECORD = SchemaValidator(
-    _table(
+    table(
         {
-            "schema_version": literal_schema([SCHEMA]),
+            "schema_version": cs.literal_schema([SCHEMA]),
             "id": TEXT,
             "scenario": SCENARIO,
-            "vote": bool_schema(strict=True),
-            "environment": _table({"fedbench": TEXT, "device": TEXT}),
-            "privacy": nullable_schema(_table(dict.fromkeys(("unit", "sees", "adjacency"), TEXT))),
-            "rounds": list_schema(_table(_leaves("rounds"))),
-            "result": _table(
-                _leaves("result") | {"per_client": _table(_leaves("result", "per_client"))}
+            "vote": cs.bool_schema(strict=True),
+            "environment": table({"fedbench": TEXT, "device": TEXT}),
+            "privacy": cs.nullable_schema(
+                table(dict.fromkeys(("unit", "sees", "adjacency"), TEXT))
             ),
-            "timing": _table(_leaves("timing")),
+            "rounds": cs.list_schema(table(_leaves("rounds"))),
+            "result": table(
+                _leaves("result") | {"per_client": table(_leaves("result", "per_client"))}
+            ),
+            "timing": table(_leaves("timing")),
             **_leaves(),  # flags and parameters
-            "parameters": int_schema(strict=True, ge=1, lt=1 << 63),
+            "parameters": cs.int_schema(strict=True, ge=1, lt=1 << 63),
         }
     )
 )
 _OWN = ("id", "kind", "error", "tries", "chunk")  # what a failure says beside its scenario
 _FAILURE = SchemaValidator(
-    _table(
+    table(
         {
             "scenario": SCENARIO,
-            "message": str_schema(strict=True),
+            "message": cs.str_schema(strict=True),
             **_fields({name: FAILED[name] for name in _OWN}),
         }
     )

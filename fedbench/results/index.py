@@ -13,16 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic_core import SchemaValidator, ValidationError, to_json
-from pydantic_core.core_schema import (
-    dict_schema,
-    int_schema,
-    literal_schema,
-    str_schema,
-    tuple_schema,
-    typed_dict_field,
-    typed_dict_schema,
-    union_schema,
-)
+from pydantic_core import core_schema as cs
 
 from fedbench.core.errors import ConfigError
 from fedbench.core.files import cache_folder, write_atomically
@@ -45,15 +36,11 @@ TROUBLES = {
 Stamp = tuple[int, int, int, int]
 Files = dict[str, tuple[Stamp, Entry | str]]  # by name: stamp, and fields or a trouble
 
-_RUN = tuple_schema([extract.schema(name, kind) for name, kind in RUN.items()])
-_CONTENT = union_schema([literal_schema([*TROUBLES]), _RUN])
-_STAMP = tuple_schema([int_schema()] * 4)
-_FILES = dict_schema(str_schema(), tuple_schema([_STAMP, _CONTENT]))
-_INDEX = SchemaValidator(
-    typed_dict_schema(
-        {"version": typed_dict_field(literal_schema([VERSION])), "files": typed_dict_field(_FILES)}
-    )
-)
+_RUN = cs.tuple_schema([extract.schema(name, kind) for name, kind in RUN.items()])
+_CONTENT = cs.union_schema([cs.literal_schema([*TROUBLES]), _RUN])
+_STAMP = cs.tuple_schema([cs.int_schema()] * 4)
+_FILES = cs.dict_schema(cs.str_schema(), cs.tuple_schema([_STAMP, _CONTENT]))
+_INDEX = SchemaValidator(extract.table({"version": cs.literal_schema([VERSION]), "files": _FILES}))
 
 
 @dataclass

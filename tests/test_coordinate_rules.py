@@ -11,12 +11,11 @@ from fedbench.core.errors import PluginError
 from fedbench.core.order_statistics import batcher, by_tiles, selector, sorted_rows, sorted_tile
 from fedbench.core.rng import Key
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, ranking
-from fedbench_defenses.bucketing import Bucketing
 from fedbench_defenses.bulyan import Bulyan
 from fedbench_defenses.distances import krum_picks, squared_distances
-from fedbench_defenses.meamed import MeaMed
 from fedbench_defenses.mean import Mean
-from fedbench_defenses.median import Median
+from fedbench_defenses.median import MeaMed, Median
+from fedbench_defenses.mixing import Bucketing
 from fedbench_defenses.multi_krum import MultiKrum
 from fedbench_defenses.norm_bound import ARC, Clip
 from fedbench_defenses.oracle import Informed, Oracle

@@ -27,8 +27,8 @@ from fedbench.testing import example_context, example_payloads
 from fedbench_attacks.searched import DynOpt
 from fedbench_defenses.foolsgold import FoolsGold
 from fedbench_defenses.mean import Mean
+from fedbench_defenses.mixing import NNM
 from fedbench_defenses.multi_krum import MultiKrum
-from fedbench_defenses.nnm import NNM
 
 FINITE = torch.zeros(1)  # an aggregate
 SMALL: dict[str, Any] = {"dataset": "digits", "model": "micro", "clients": 20, "per_round": 8}
@@ -80,7 +80,7 @@ def test_a_chain_of_a_foreign_package_is_part_of_the_code_of_a_run() -> None:
         load_plugins(Scenario(defense=text, malicious=0.1, **SMALL)).modules()
         for text in ("multi-krum", "nnm+multi-krum")
     )
-    assert [path.rpartition("/")[2] for path in set(chained) - set(plain)] == ["nnm.py"]
+    assert [path.rpartition("/")[2] for path in set(chained) - set(plain)] == ["mixing.py"]
 
 
 def test_what_a_chain_or_a_rule_cannot_be_is_refused_before_the_run() -> None:

@@ -9,7 +9,7 @@ from fedbench.core.order_statistics import by_tiles
 from fedbench.payload import Payload
 
 from .distances import krum_picks, squared_distances
-from .meamed import near_median
+from .median import near_median
 
 
 @dataclass(frozen=True, kw_only=True)

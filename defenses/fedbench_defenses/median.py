@@ -1,4 +1,4 @@
-"""Median and trimmed mean of every coordinate."""
+"""Median, trimmed mean and mean around the median (MeaMed) of every coordinate."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +11,27 @@ from fedbench.core.order_statistics import by_tiles
 from fedbench.payload import Payload
 
 from .mean import exact_mean
+
+
+def _equal_weights(ranks: range, n: int) -> Tensor:
+    weights = torch.zeros(n, dtype=torch.float64)
+    weights[ranks.start : ranks.stop] = 1 / len(ranks)
+    return weights
+
+
+def near_median(rows: Tensor, count: int) -> Tensor:
+    """Return the mean of the ``count`` values nearest to the median, of sorted ``rows (n, t)``.
+
+    A window of them moves up from the bottom while the value that enters is nearer to the median
+    than the one that leaves, so among equally near values the lower ones stay.
+    """
+    n = len(rows)
+    low, high = rows[(n - 1) // 2], rows[n // 2]
+    start = torch.zeros(rows.shape[1], dtype=torch.int64, device=rows.device)
+    for i in range(n - count):
+        start += rows[i + count] - high < low - rows[i]
+    window = start + torch.arange(count, device=rows.device)[:, None]
+    return exact_mean(rows.gather(0, window))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +99,32 @@ class TrimmedMean(Defense[None]):
         return _equal_weights(self._ranks(n), n)
 
 
-def _equal_weights(ranks: range, n: int) -> Tensor:
-    weights = torch.zeros(n, dtype=torch.float64)
-    weights[ranks.start : ranks.stop] = 1 / len(ranks)
-    return weights
+@dataclass(frozen=True, kw_only=True)
+class MeaMed(Defense[None]):
+    """Average the ``n - f`` values of every coordinate that are nearest to its median.
+
+    With an even number of rows the median is the mean of the two middle values, which the paper
+    leaves open. Ignores the clients' sizes.
+
+    Args:
+        f: Malicious rows the server is prepared for; ``n >= 2 f + 1``.
+
+    References:
+        Xie, Koyejo and Gupta, "Generalized Byzantine-tolerant SGD", 2018,
+        https://arxiv.org/abs/1802.10116, mean around median.
+    """
+
+    f: int | None = None
+
+    def traits(self) -> Traits:
+        return Traits(mean_at_zero=True)
+
+    def rows_needed(self) -> int:
+        return 2 * (self.f or 0) + 1  # so that the median is a benign value
+
+    def tolerates(self, n: int) -> int:
+        return min(self.f or 0, (n - 1) // 2)  # one more is among the n - f that are averaged
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        count = max(len(received) - (self.f or 0), 1)
+        return by_tiles(received.values(), lambda rows: near_median(rows, count)), None

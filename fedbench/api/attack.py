@@ -127,8 +127,7 @@ class AttackView:
     Args:
         own: The messages that its ``m`` clients would have sent, trained as if honest.
         updates: ``(m, d)``, the same before compression.
-        trained: ``(m, d)``, the updates of training with `Attack.poison` and `Attack.wrap_grad`;
-            equal to ``updates`` for an attack that has neither.
+        trained: ``(m, d)``, the updates of training with `Attack.poison` and `Attack.wrap_grad`.
         idle: ``(m, d)``, the updates of clients that learned nothing: zeros where updates are
             differences, what was received where they are scores or probabilities.
         seen: The messages it may read: `own` for the tiers ``own`` and ``colluders``, those of the
@@ -141,7 +140,7 @@ class AttackView:
         memories: Memories of its clients, the residual of error feedback for instance.
         defense: The server's rule, if declared.
         state: The server's state, if declared.
-        notes: Fields for this round's record, which the attack fills: search results, for instance.
+        notes: Fields for this round's record, which the attack fills.
         trace: Trials of its search, for the record: strength, and the value sought there.
     """
 

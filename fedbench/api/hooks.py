@@ -70,12 +70,12 @@ def broadcast(
 
 
 def message(
-    protocol: Any, shared: object, updates: Tensor, keys: Sequence[Any], memory: Sequence[Any]
+    protocol: Any, shared: object, updates: Tensor, *rest: Any
 ) -> tuple[Payload, Sequence[Any]]:
     """Call `Protocol.message` and require a message of its alphabet and a memory for each row."""
     hook = Hook(protocol, "message")
     n = len(updates)
-    sent, remembered = hook.pair(shared, updates, keys, memory)
+    sent, remembered = hook.pair(shared, updates, *rest)
     good = isinstance(sent, protocol.sends) and len(sent) == n
     hook.must(good, f"{n} {protocol.sends.__name__} and memories", sent)
     good = isinstance(remembered, Sequence) and len(remembered) == n
@@ -83,12 +83,10 @@ def message(
     return sent, remembered
 
 
-def on_updates(
-    mechanism: Mechanism, updates: Tensor, reference: Tensor, keys: Sequence[Any], state: Any
-) -> tuple[Tensor, Any]:
+def on_updates(mechanism: Mechanism, updates: Tensor, *rest: Any) -> tuple[Tensor, Any]:
     """Call `Mechanism.on_updates` and require rows of the same shape, and the next state."""
     hook = Hook(mechanism, "on_updates")
-    answer, after = hook.pair(updates, reference, keys, state)
+    answer, after = hook.pair(updates, *rest)
     hook.must(_alike(answer, updates), f"updates {tuple(updates.shape)} and its state", answer)
     return answer, after
 

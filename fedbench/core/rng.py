@@ -1,14 +1,11 @@
 """Keyed random streams: the same numbers in every order, device and torch version.
 
 A `Key` names a stream by folding words and integers into 64 bits; draw ``i`` of a stream is a
-function of ``(key, i)`` alone, computed in exact integer arithmetic. So numbers do not depend on
-scheduling, chunking or device, and adding a draw here never changes a number there.
+function of ``(key, i)`` alone, computed in exact integer arithmetic: by NumPy on a CPU, by torch on
+an accelerator and under ``vmap``, where a key holds one seed per client.
 
 Folding can be undone, so it is for names inside one plug-in. Every key that a plug-in gets comes
 from a `Secret`, one way: it leads neither back to the run nor to another plug-in's draws.
-
-NumPy computes on a CPU; eager torch integer operations compute on an accelerator and under
-``vmap``, where a key holds one seed per client. Both give the same bits.
 """
 
 from __future__ import annotations

@@ -35,16 +35,6 @@ class Setting:
     shown: bool = True  # whether a note shows the values
 
 
-def _attributes(name: str, *attributes: str) -> list[Setting]:
-    """Return settings for the attributes of a part of torch, as far as this version has them."""
-    owner = attrgetter(name.removeprefix("torch."))(torch)
-    return [
-        Setting(f"{name}.{word}", partial(getattr, owner, word), partial(setattr, owner, word))
-        for word in attributes
-        if hasattr(owner, word)
-    ]
-
-
 def _numpy_state() -> tuple[Any, ...]:
     name, words, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
     return (name, np.asarray(words).tobytes(), *rest)
@@ -117,7 +107,6 @@ def _torch_modes() -> list[Setting]:
             ),
             lambda modes: torch.use_deterministic_algorithms(modes[0], warn_only=modes[1]),
         ),
-        *_attributes("torch.utils.deterministic", "fill_uninitialized_memory"),
         Setting(
             "torch's flushing of denormals",
             lambda: sys.float_info.min / 2 == 0.0,  # torch has no getter
@@ -132,19 +121,25 @@ def _torch_modes() -> list[Setting]:
 
 
 def _torch_backends() -> list[Setting]:
-    cudnn, mkldnn, matmul = (
-        f"torch.backends.{name}" for name in ("cudnn", "mkldnn", "cuda.matmul")
-    )
+    """Attributes of parts of torch, as far as this version has them."""
     reduced = [f"allow_{form}_reduced_precision_reduction" for form in ("fp16", "bf16")]
+    words = {
+        "utils.deterministic": ["fill_uninitialized_memory"],
+        "backends.cudnn": ["enabled", "benchmark", "deterministic", "allow_tf32"],
+        "backends.cuda.matmul": ["allow_tf32", *reduced],
+        "backends.mkldnn": ["enabled", "deterministic"],
+    }
+    named = [(part, word) for part in words for word in words[part]]
+    # last, because those above set several of these at once
+    precise = ("backends", "backends.mkldnn", "backends.cudnn", "backends.cuda.matmul")
+    named += [(part, "fp32_precision") for part in precise]
+    owners = [(attrgetter(part)(torch), part, word) for part, word in named]
     return [
-        *_attributes(cudnn, "enabled", "benchmark", "deterministic", "allow_tf32"),
-        *_attributes(matmul, "allow_tf32", *reduced),
-        *_attributes(mkldnn, "enabled", "deterministic"),
-        # last, because those above set several of these at once
-        *_attributes("torch.backends", "fp32_precision"),
-        *_attributes(mkldnn, "fp32_precision"),
-        *_attributes(cudnn, "fp32_precision"),
-        *_attributes(matmul, "fp32_precision"),
+        Setting(
+            f"torch.{part}.{word}", partial(getattr, owner, word), partial(setattr, owner, word)
+        )
+        for owner, part, word in owners
+        if hasattr(owner, word)
     ]
 
 

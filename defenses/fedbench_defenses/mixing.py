@@ -1,4 +1,4 @@
-"""Nearest-neighbour mixing (NNM) of rows."""
+"""Mixing of rows: nearest-neighbour mixing (NNM) and bucketing, means of random groups."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from fedbench.api import Defense, Prefilter, ServerView, Traits
+from fedbench.core.errors import require
 from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload import FloatVectors, Payload
 
@@ -55,3 +56,54 @@ class NNM(Prefilter):
             torch.mm(part[:, whole], tile[whole].to(torch.float32), out=out)
         rows[(share[:, ~whole] > 0).any(dim=1)] = torch.nan
         return FloatVectors(rows), None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucketing(Prefilter):
+    """Shuffle the rows and replace every ``s`` of them in turn by their mean.
+
+    The last bucket has the rows that are left, so every row is in exactly one (D3). The rule gets
+    ``ceil(n / s)`` rows that all count the same; its ``f`` is then bad buckets. Ignores the
+    clients' sizes. With ``s`` 1 nothing is shuffled.
+
+    Args:
+        s: Number of rows in a bucket.
+
+    References:
+        Karimireddy, He and Jaggi, "Byzantine-Robust Learning on Heterogeneous Datasets via
+        Bucketing", ICLR 2022, https://arxiv.org/abs/2006.09365, Algorithm 1.
+    """
+
+    s: int = 2
+
+    def __post_init__(self) -> None:
+        require("Bucketing.s", self.s, self.s >= 1, ">= 1")
+
+    def traits(self) -> Traits:
+        """Declare it not sharp: one bad row more may fall into a bucket that has one."""
+        alone = self.s == 1
+        return Traits(randomized=not alone, mean_at_zero=alone, sharp=alone)
+
+    def rows_needed(self, rule: Defense[Any]) -> int:
+        return (rule.rows_needed() - 1) * self.s + 1
+
+    def rows(self, n: int) -> int:
+        return -(-n // self.s)
+
+    def tolerates(self, n: int, rule: Defense[Any]) -> int:
+        return rule.tolerates(self.rows(n))  # a bad row spoils one bucket at most
+
+    def transform(self, received: Payload, view: ServerView) -> tuple[Payload, None]:
+        x = received.values()
+        n = len(x)
+        order = torch.arange(n, device=x.device)
+        if self.s > 1:
+            order = view.key.fold("bucketing").permutation(n, device=x.device)
+        stride = min(self.s, n)  # a larger bucket has all rows, too
+        means = x[order[::stride]].to(torch.float32)
+        counts = torch.ones(len(means), 1, device=x.device)
+        for place in range(1, stride):
+            row = order[place::stride]
+            means[: len(row)] += x[row]
+            counts[: len(row)] += 1
+        return FloatVectors(means.div_(counts)), None

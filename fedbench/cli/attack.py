@@ -75,7 +75,7 @@ def attack(
     options = Options(
         device, executor, chunk, workers, threads, run_timeout=run_timeout, isolate=isolate
     )
-    play(Console(), choose(preset, opt.typed(context), seeds, lr), options, out)
+    play(choose(preset, opt.typed(context), seeds, lr), options, out)
 
 
 def choose(
@@ -96,7 +96,7 @@ def choose(
     return plan if lr is None else plan.with_lr(lr)
 
 
-def play(console: Console, plan: Plan, options: Options, out: Path) -> None:
+def play(plan: Plan, options: Options, out: Path) -> None:
     """Play the plan, show it, write it; exit with 1 if a run failed, with 130 if it was stopped."""
     from fedbench.results.aggregate import grouped
     from fedbench.results.store import Store
@@ -105,17 +105,17 @@ def play(console: Console, plan: Plan, options: Options, out: Path) -> None:
     from fedbench.sweep.plan import runs
     from fedbench.tables.report import ResultsReport, skipped_lines
 
+    console = Console(highlight=False)
     cells, skipped = plan.cells()
     require_playable(cells[0], plan.seeds[0], options)
     writable(out)
-    console.print(header(plan, cells, options), highlight=False)
+    console.print(header(plan, cells, options))
     for line in skipped_lines(skipped):
-        console.print(f"skipped: {line}", highlight=False, markup=False)
+        console.print(f"skipped: {line}", markup=False)
     store = Store(out)
     planned = runs(cells, plan.seeds)
     if existing := sum(map(store.has, planned)):
-        text = f"{existing} of {len(planned)} runs have a record in {out} already"
-        console.print(text, highlight=False)
+        console.print(f"{existing} of {len(planned)} runs have a record in {out} already")
     with watcher(console, cells, plan.seeds) as watch:
         records, failed = play_each(cells, plan.seeds, options, watch, out)
     done = sum(map(len, records.values()))

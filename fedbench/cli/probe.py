@@ -157,16 +157,16 @@ def show(
     skipped: Iterable[str],
 ) -> None:
     """Print the setting, the table, the meaning of its columns, and what was skipped."""
-    console = Console()
+    console = Console(highlight=False)
     options = console.options
-    console.print(f"[bold]{title}[/bold]", highlight=False)
+    console.print(f"[bold]{title}[/bold]")
     for line in setting:
-        console.print(line, highlight=False, markup=False)
+        console.print(line, markup=False)
     for part in (grid(table, options), listed(terms, options), cell(HEURISTIC, options)):
         console.print()
         console.print(part)
     for reason in skipped:
-        console.print(f"skipped: {reason}", highlight=False, markup=False)
+        console.print(f"skipped: {reason}", markup=False)
 
 
 def member_table(results: Sequence[Membership]) -> Table:

@@ -80,7 +80,7 @@ def sweep(
     cells, skipped = plan.cells()
     everything = runs(cells, plan.seeds)
     folder = out or Path("results") / file.stem
-    console = Console()
+    console = Console(highlight=False)
     announce(console, plan, cells, skipped, folder)
     if dry_run:
         workers = options.processes(len(everything)) if engine == "local" else workers or 1
@@ -102,12 +102,12 @@ def announce(
     """Print what is swept over, and what is left out with the reason."""
     seeds = ",".join(map(str, plan.seeds))
     runs = len(cells) * len(plan.seeds)
-    console.print(plan.title, style="bold", highlight=False, markup=False)
+    console.print(plan.title, style="bold", markup=False)
     print(f"{len(cells)} cells x seeds {seeds} = {runs} runs, store {store}")
     if cells[0].varied:
-        console.print(f"axes beside the plug-ins: {', '.join(cells[0].varied)}", highlight=False)
+        console.print(f"axes beside the plug-ins: {', '.join(cells[0].varied)}")
     for line in skipped_lines(skipped):
-        console.print(f"skipped: {line}", highlight=False, markup=False)
+        console.print(f"skipped: {line}", markup=False)
 
 
 def foresee(
@@ -122,18 +122,17 @@ def foresee(
     failed = sum(store.failure(run) is not None for run in missing)
     counts = f"{len(runs) - len(missing)} runs have a record, {len(missing)} are missing"
     counts += f", {failed} of which failed before" if failed else ""
-    console.print(counts, highlight=False)
+    console.print(counts)
     if not missing:
         return
     expected = estimate(missing, options)
     if expected.seconds is None:
-        console.print("no probe could be played: no estimate", highlight=False)
+        console.print("no probe could be played: no estimate")
         return
     busy = min(workers, len(missing))
     console.print(
         f"about {duration(expected.seconds / busy)} on {counted(busy, 'worker')}, from two "
-        f"rounds of {expected.probed} of {expected.cells} cells",
-        highlight=False,
+        f"rounds of {expected.probed} of {expected.cells} cells"
     )
 
 

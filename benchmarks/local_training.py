@@ -18,8 +18,8 @@ from fedbench.core.rng import Key
 from fedbench.executors.malloc import keep_memory
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.models.network import Shared
+from fedbench.protocols.fsl import mask_rows
 from fedbench.protocols.optimizers import Adam
-from fedbench.protocols.supermask import mask_rows
 
 
 def seconds(name: str, model: str, batch: int, steps: int) -> float:

@@ -28,7 +28,7 @@ from fedbench.executors.malloc import keep_memory
 from fedbench.executors.training import Loop, Schedule
 from fedbench.payload.rankings import argsort
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.protocols.supermask import mask_rows
+from fedbench.protocols.fsl import mask_rows
 from fedbench_defenses.distances import squared_distances
 
 Work = Callable[[], object]

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from fedbench.core.rng import Key
 from fedbench.executors.factory import executor
 from fedbench.executors.training import Schedule
 from fedbench.experiment.prepare import prepare
@@ -54,10 +53,3 @@ def test_memory_goes_from_round_to_round_of_the_same_client_only() -> None:
     assert away
     assert all(not torch.equal(state.memories[i]["residual"], residual[i]) for i in again)
     assert all(torch.equal(state.memories[i]["residual"], residual[i]) for i in away)
-
-
-def test_what_is_not_sent_is_kept() -> None:
-    shared = game()[0].shared
-    updates = Key(0).normal(1, shared.layout.d)
-    payload, (left,) = FEEDBACK.message(shared, updates, [Key(0)], [FEEDBACK.memory(shared)])
-    torch.testing.assert_close(payload.values()[0] + left["residual"], updates[0])

@@ -20,7 +20,7 @@ from fedbench.models.network import ConvNet
 from fedbench.payload import GatedVectors
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.feddrop import FedDrop, chain, is_chain
-from fedbench.testing import check_payload, example_clients
+from fedbench.testing import example_clients
 
 # conv1 (4, 1, 3, 3), conv2 (5, 4, 3, 3), pool, fc1 (6, 5 * 4), fc2 (3, 6): 15 units.
 DEEP = shared_of(ConvNet((1, 4, 4), ((4, 5),), (6,), 3))
@@ -158,11 +158,6 @@ def test_layers_that_do_not_fit_are_no_chain() -> None:
 def test_it_refuses_networks_whose_units_it_cannot_drop(model: Any) -> None:
     with pytest.raises(ConfigError, match=r"^--protocol feddrop needs [^\n]*use lenet or conv4$"):
         FedDrop().init(shared_of(model.build((3, 32, 32), 10)))
-
-
-@pytest.mark.parametrize("protocol", [FedDrop(), DROP, FedDrop(conv=0.9, dense=0.9)])
-def test_what_is_broadcast_keeps_the_laws_of_payloads(protocol: FedDrop) -> None:
-    check_payload(down(protocol, shared_of()))
 
 
 def test_biases_are_everybodys() -> None:

@@ -286,20 +286,6 @@ def test_post_training_masking_is_the_update_of_fedavg(protocol: FedMRN) -> None
     assert not torch.equal(rows[0], rows[2])
 
 
-@pytest.mark.parametrize("name", ["fedmrn", "fedmrns"])
-def test_stacked_clients_send_the_masks_of_the_loop(name: str) -> None:
-    setup = prepare(Scenario(protocol=name, clients=20, epochs=2), "cpu")
-    protocol, shared = setup.plugins.protocol, setup.shared
-    run_state = RunState(protocol.init(shared))
-    tree = protocol.receive(shared, protocol.broadcast(shared, run_state.server, [0], Key(0)))
-    clients = doubled([setup.client(i, tree, run_state.memories.get(i), 0) for i in range(3)])
-    results = []
-    for engine in (Loop, Stacked):
-        updates, payload = exchanged(protocol, shared, setup.executor.schedule, engine, clients)
-        results.append((payload.mask, updates))
-    assert_rounded_alike(results[1], results[0])
-
-
 @BOTH
 def test_the_rest_travels_as_floats_and_is_counted(protocol: FedMRN) -> None:
     shared, schedule = shared_of(NORMALISED), Schedule(2, 4)

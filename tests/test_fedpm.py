@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 import torch
-from exchanges import exchanged, flat, sent, shared_of
+from exchanges import flat, sent, shared_of
 from torch import Tensor
 
 from fedbench.adversary.threat_model import forge
@@ -14,15 +14,13 @@ from fedbench.api import ServerView
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.executors.training import Loop, Schedule
-from fedbench.executors.vmap import Stacked
 from fedbench.models.models import CNN4, CNN8, Conv6, Model, ResNet20
 from fedbench.models.network import ConvNet
 from fedbench.payload import BinaryMasks, FloatVectors
 from fedbench.payload.packets import code_bits
 from fedbench.protocols.fedpm import Belief, FedMask, FedPM, ScoreTraining, TopKMask
 from fedbench.protocols.hidenseek import HideNSeek, kaiming_normal, kept_weights
-from fedbench.testing import NETWORK, doubled, example_clients, example_context, in_float64
+from fedbench.testing import NETWORK, example_context
 from fedbench_attacks.sign_flip import SignFlip
 from fedbench_defenses.mean import Mean
 
@@ -368,13 +366,3 @@ def test_a_sign_flip_of_a_mask_sends_its_complement(via: Literal["codec", "wire"
     assert received is not None
     assert torch.equal(received.mask[1], ~masks.mask[1])
     assert torch.equal(received.mask[[0, 2, 3, 4]], masks.mask[[0, 2, 3, 4]])
-
-
-@pytest.mark.parametrize("protocol", [FedPM(), TopKMask(), FedMask(), HideNSeek()])
-def test_loop_and_stacked_send_the_same_masks(protocol: ScoreTraining) -> None:
-    clients = doubled(example_clients(protocol, SHARED))
-    masks = [
-        exchanged(in_float64(protocol), SHARED, Schedule(3, 4), engine, clients)[1].mask
-        for engine in (Loop, Stacked)
-    ]
-    assert torch.equal(*masks)

@@ -71,8 +71,7 @@ def first_message(
 def test_sparsity_grows_fast_and_then_slowly_between_its_ends() -> None:
     # 0.9 (1 - 0.9**3), 0.9 (1 - 1/8); rounds count from 1.
     protocol = FedSparsify(start=1, until=11)
-    rounds = [0, 1, 2, 6, 10, 11, 12, 1000]
-    path = [protocol.sparsity(t) for t in rounds]
+    path = [protocol.sparsity(t) for t in (0, 1, 2, 6, 10, 11, 12, 1000)]
     assert list(map(float, path)) == pytest.approx([0, 0, 0.2439, 0.7875, 0.8991, 0.9, 0.9, 0.9])
     assert path[-1] == Fraction(9, 10)
     # Rounds that 3 divides: 3, 6, 9, 12. In round 2 the public code looks at round 0, where s is

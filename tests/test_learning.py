@@ -11,10 +11,8 @@ pytestmark = pytest.mark.slow
 
 LONG = {"rounds": 25}
 SHORT = {"clients": 20, "per_round": 6, "malicious": 0.0, "rounds": 15}
-MASKS = {
-    **{"clients": 10, "per_round": 10, "rounds": 8, "partition": "iid", "batch_size": 16},
-    **{"malicious": 0.0, "eval_every": 1},
-}
+MASKS = SHORT | {"clients": 10, "per_round": 10, "rounds": 8, "partition": "iid", "eval_every": 1}
+MASKS["batch_size"] = 16
 
 
 def learned(**fields: Any) -> float:

@@ -40,8 +40,7 @@ from fedbench.experiment.prepare import choose_device
 from fedbench.models.network import Convolve, Network
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.protocols.fedavg import FedAvg
-from fedbench.protocols.fsl import FSL
-from fedbench.protocols.supermask import mask_without_asking
+from fedbench.protocols.fsl import FSL, mask_without_asking
 from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
 
 CPU = Shared(NETWORK, 3, torch.device("cpu"))
@@ -183,7 +182,7 @@ def recordings(engine: Stacked) -> int:
 @pytest.fixture
 def as_accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Masks as an accelerator makes them: torch's operations alone, which ask nothing."""
-    monkeypatch.setattr("fedbench.protocols.supermask.mask_rows", mask_without_asking)
+    monkeypatch.setattr("fedbench.protocols.fsl.mask_rows", mask_without_asking)
 
 
 @pytest.mark.edges("fedavg", "fsl")

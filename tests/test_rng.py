@@ -13,7 +13,7 @@ from scipy.stats import skellam as exact
 from fedbench.api import Shared
 from fedbench.core import registry
 from fedbench.core.rng import Key, Secret, _gaussian_table, _siphash, _word
-from fedbench.protocols.draws import Symmetric, _skellam, binomial, skellam
+from fedbench.protocols.secure_sums import Symmetric, _skellam, binomial, skellam
 from fedbench.testing import NETWORK
 
 

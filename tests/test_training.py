@@ -33,8 +33,7 @@ from fedbench.executors.vmap import Stacked
 from fedbench.models.network import ConvNet, Step, saved_bytes
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedsparse import FedSparse
-from fedbench.protocols.fsl import FSL
-from fedbench.protocols.supermask import mask_rows, mask_without_asking, top_mask
+from fedbench.protocols.fsl import FSL, mask_rows, mask_without_asking, top_mask
 from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
 
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))

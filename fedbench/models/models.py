@@ -353,8 +353,8 @@ class CNN8(_BatchNormed):
 class LeNet5(Model):
     """LeNet-5 with dropout: 582,026 parameters on 28x28x1, 10 classes.
 
-    The paper gives no widths. 32 and 64 channels and 512 hidden units, without padding, send what
-    its Table 1 has for FedAvg: 65 GB (of 2**30 bytes) on CIFAR-10, 272 on Femnist.
+    The paper gives no widths. 32 and 64 channels and 512 hidden units send what its Table 1 has for
+    FedAvg: 65 GB (of 2**30 bytes) on CIFAR-10, 272 on Femnist.
 
     Args:
         conv_dropout: Rate after the second convolution and its pool.
@@ -363,8 +363,7 @@ class LeNet5(Model):
     References:
         Louizos, Reisser, Soriaga and Welling, "A Graphical Model Perspective on Federated
         Learning", ICLR 2021 workshop on Distributed and Private Machine Learning, appendix C;
-        LeCun et al., "Gradient-Based Learning Applied to Document Recognition", Proc. IEEE 1998,
-        https://doi.org/10.1109/5.726791, Figure 2.
+        LeCun et al., Proc. IEEE 1998, https://doi.org/10.1109/5.726791, Figure 2.
     """
 
     conv_dropout: float = 0.1

@@ -77,7 +77,7 @@ class TopK(CompressedUpdates):
     """Clients send the ``k`` share of their update that is largest in magnitude, 0 elsewhere.
 
     ``max(1, floor(k d))`` coordinates over all layers together, the lowest index first among
-    equals; by default without error feedback, as in the baselines of the papers.
+    equals.
 
     Args:
         k: Share of the coordinates that travels.

@@ -18,9 +18,8 @@ from fedbench.core.trees import Layout, Tree
 from fedbench.models.network import is_statistic, is_weight
 from fedbench.payload import BinaryMasks, FloatVectors, Payload
 from fedbench.payload.packets import code_bits
-from fedbench.protocols.fsl import kept_edges
+from fedbench.protocols.fsl import kept_edges, masked_network, random_network, top_mask
 from fedbench.protocols.optimizers import SGD, Adam, Optimizer
-from fedbench.protocols.supermask import masked_network, random_network, top_mask
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -68,19 +67,18 @@ class Belief:
 class ScoreTraining(Protocol[Belief]):
     """Clients train a score per weight of a `random_network` and send one bit for each.
 
-    Biases, scales and shifts stay as built. The server sends ``theta`` as 32-bit floats, a client
-    starts from ``logit(clip(theta))``.
+    The server sends ``theta`` as 32-bit floats, a client starts from ``logit(clip(theta))``.
 
     Args:
         lr: Learning rate of a local step on the scores.
         optimizer: ``sgd``, as the papers write, or ``adam``, as public code runs.
-        keep_moments: Whether Adam's moments live in the client and survive from round to round, as
-            in public code; else they start afresh.
-        clip: Scores start from ``theta`` clipped to ``[clip, 1 - clip]``: the logit of 0 and 1 is
-            infinite, and a weight whose score is far out would never come back.
-        start: Distribution of the first ``theta``: ``normal`` is ``sigmoid(N(0, 1))``, the random
-            scores of FedPM's code (its text names none); ``uniform`` is ``U[0, 1]``; ``paper`` is
-            ``uniform`` in regularised FedPM, ``normal`` elsewhere (R4).
+        keep_moments: Whether Adam's moments live in the client from round to round, as in public
+            code; else they start afresh.
+        clip: Scores start from ``theta`` clipped to ``[clip, 1 - clip]``: a weight whose score is
+            far out would never come back.
+        start: Distribution of the first ``theta``: ``normal`` is ``sigmoid(N(0, 1))``, as in
+            FedPM's code; ``uniform`` is ``U[0, 1]``; ``paper`` is ``uniform`` in regularised FedPM,
+            ``normal`` elsewhere (R4).
     """
 
     sends = BinaryMasks
@@ -258,10 +256,8 @@ class TopKMask(ScoreTraining):
     """Clients keep the ``k`` share of each layer with the highest scores, and send that mask.
 
     The baseline "Top-k" of the regularised FedPM: edge-popup in place of sampling, everything else
-    as in FedPM with plain averaging (equal clients and a Gaussian start, where that paper weights
-    by size and starts uniform: R4, R5). Among equal scores, also in the final mask, higher indices
-    are kept, and k is per layer, as in edge-popup: the paper says neither. For ``clip`` see
-    `FedMask` (E11).
+    as in FedPM with plain averaging (R4, R5). Among equal scores, also in the final mask, higher
+    indices are kept, and k is per layer: the paper says neither. For ``clip`` see `FedMask`.
 
     Args:
         k: Share of each layer's weights that the subnetwork keeps.

@@ -15,8 +15,7 @@ from fedbench.models.network import is_weight
 from fedbench.payload import BinaryMasks, Payload
 from fedbench.payload.packets import code_bits
 from fedbench.protocols.fedpm import Belief, ScoreTraining, straight_through
-from fedbench.protocols.fsl import kept_edges
-from fedbench.protocols.supermask import mask_rows, masked_network, random_network
+from fedbench.protocols.fsl import kept_edges, mask_rows, masked_network, random_network
 
 
 @lru_cache(maxsize=2)

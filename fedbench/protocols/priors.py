@@ -65,10 +65,8 @@ class FedLaplace(DenseWeights):
 
     Each SGD step is followed by the proximal step of the prior, a soft threshold of ``w_s - w`` by
     ``lr lam / (1 - momentum)``: parameters whose gradient stays within ``lam`` end exactly at the
-    server's, as in the paper. The loss is the mean over samples, where equation 33 has the sum.
-
-    The median of updates is the rule of ``--defense own``, and every client counts the same.
-    Running statistics have no prior.
+    server's. The loss is the mean over samples, where equation 33 has the sum. The median is the
+    rule of ``--defense own``. Running statistics have no prior.
 
     Args:
         lam: Inverse scale ``lambda`` of the prior.

@@ -112,19 +112,18 @@ class FedPAQ(QSGD):
 class TernGrad(CompressedUpdates):
     """Clients send ``s sign(g) b``, where ``b`` is 1 with probability ``|g| / s`` and else 0.
 
-    ``s`` is the largest magnitude of the layer, so the message is unbiased. With ``clip=c`` each
-    layer is first clipped to ``c`` times its population standard deviation (the paper has 2.5),
-    which is biased; ``s`` is then the largest magnitude of the clipped layer, as in the paper, not
-    ``c sigma`` as in its code (A7). With error feedback the scales are fitted, as in `QSGD`. Unlike
-    in the paper workers do not share the largest scale, and the last layer is ternary as well.
+    ``s`` is the largest magnitude of the layer, so the message is unbiased; after clipping, that of
+    the clipped layer, as in the paper, not ``c sigma`` as in its code (A7). With error feedback the
+    scales are fitted, as in `QSGD`. Unlike in the paper workers do not share the largest scale, and
+    the last layer is ternary as well.
 
     Args:
-        clip: ``c``; 0 to clip nothing.
+        clip: A layer is first clipped to so many of its standard deviations, 2.5 in the paper,
+            which is biased; 0 to clip nothing.
 
     References:
         Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
-        Learning", NIPS 2017, https://arxiv.org/abs/1705.07878, equations 1 to 3; layers and
-        clipping: section 3.3.
+        Learning", NIPS 2017, https://arxiv.org/abs/1705.07878, equations 1 to 3, section 3.3.
     """
 
     sends = Levels

@@ -31,8 +31,6 @@ def is_positive(x: Tensor, zero: Zero, keys: Keys) -> Tensor:
 class SignVotes(DenseWeights):
     """Clients send a sign for each coordinate, the server moves by the majority or the mean.
 
-    Every client is one vote, whatever its size: the mean of the votes has the sign of their sum.
-
     Args:
         server_lr: How far the server moves a coordinate, at most.
         vote: ``majority``: by the sign of the sum of signs; ``mean``: by their mean.
@@ -154,9 +152,8 @@ class StochasticSign(SignVotes):
 class EFSignSGD(CompressedUpdates):
     """Clients send ``(|x|_1 / d) sign(x)`` of ``x = u + e``, their update plus the residual.
 
-    The residual becomes ``e <- x - x_hat``. The server adds the mean of the messages, hence no
-    ties. The paper has one worker, whose vector is the gradient times the rate; here it is the
-    update after local epochs.
+    The paper has one worker, whose vector is the gradient times the rate; here it is the update
+    after local epochs, and the server adds the mean of the messages.
 
     Args:
         error_feedback: On by default; without it this is scaled SignSGD.

@@ -106,16 +106,6 @@ def test_the_breakdown_point_of_krum_is_exact_for_every_m(variant: Any, n: int, 
         assert worst > 100, (m, b)
 
 
-@pytest.mark.parametrize("f", [0, 1, 4])
-def test_krum_tolerates_two_rows_more_than_it_is_told_of(f: int) -> None:
-    assert [Krum(f=f).tolerates(n) for n in (2 * f + 3, 2 * f + 4, 2 * f + 5, 50)] == [
-        f + 1, f + 1, f + 2, f + 2
-    ]  # fmt: skip
-    assert MultiKrum(f=f).tolerates(2 * f + 9) == f
-    assert MultiKrum(f=f, variant="recursive").tolerates(2 * f + 9) == f + 1
-    assert MultiKrum(f=f, variant="public").tolerates(2 * f + 9) == max(f, 1)
-
-
 def test_a_row_that_is_not_finite_is_infinitely_far_and_spoils_no_other() -> None:
     x = draw(1, 6, 70_000)  # two tiles
     x[2, 5], x[4] = torch.nan, 1e30

@@ -131,11 +131,6 @@ def test_imports_go_in_no_circle(modules: list[Module]) -> None:
     assert graph == {}
 
 
-def test_the_root_has_three_files() -> None:
-    files = [name for name in NAMES if re.fullmatch(r"fedbench/\w+\.py", name)]
-    assert files == ["fedbench/__init__.py", "fedbench/__main__.py", "fedbench/run.py"]
-
-
 NO_BEGINNING = re.compile(
     r"(Of|Who|Whose|Whom|Which|That|Those|As|What|About|Above|After|Against|Among|At|Before|Behind"
     r"|Below|Between|Beyond|By|During|For|From|In|Into|Near|On|Onto|Over|Per|Since|Through|To"
@@ -178,7 +173,9 @@ def test_the_engine_knows_no_attack_and_no_defense_by_name(modules: list[Module]
             assert not used & classes, module.name
 
 
-def test_files_are_short_and_none_is_a_drawer(modules: list[Module]) -> None:
+def test_files_are_short_none_is_a_drawer_and_the_root_has_three(modules: list[Module]) -> None:
+    root = [name for name in NAMES if re.fullmatch(r"fedbench/\w+\.py", name)]
+    assert root == ["fedbench/__init__.py", "fedbench/__main__.py", "fedbench/run.py"]
     lines = {module.name: len(module.text.splitlines()) for module in modules}
     # at 500 ask whether there are two ideas; nothing is packed to get under it
     assert {name: count for name, count in lines.items() if count > 500} == {}
@@ -221,14 +218,10 @@ def test_nothing_draws_from_a_global_generator(modules: list[Module]) -> None:
 
 
 def test_torchvision_is_imported_in_one_file_inside_functions(modules: list[Module]) -> None:
-    users = {
-        module.name: module.text
-        for module in modules
-        if re.search(r"^\s*(import|from) torchvision", module.text, re.M)
-        or 'import_module("torchvision' in module.text
-    }
-    assert list(users) == ["fedbench/data/archives.py"]
-    assert not any(re.search(r"^(import|from) torchvision", x, re.M) for x in users.values())
+    anywhere = re.compile(r'^\s*(import|from) torchvision|import_module\("torchvision', re.M)
+    (user,) = (module for module in modules if anywhere.search(module.text))
+    assert user.name == "fedbench/data/archives.py"
+    assert not re.search(r"^(import|from) torchvision", user.text, re.M)
 
 
 def test_everything_that_is_built_in_is_registered_and_installed() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 from fedbench.experiment.measurements import Result, Round, Spread, Timing
-from fedbench.experiment.record import Environment, Record
+from fedbench.experiment.record import Environment, Privacy, Record
 from fedbench.experiment.scenario import Scenario
 
 
@@ -41,16 +42,8 @@ def sample_record(
         "model_bits": 3200,
         "skipped_rounds": 0,
     }
-    environment = {
-        "fedbench": changes.pop("code", "0.1.0"),
-        "python": "3.11",
-        "torch": "2.6",
-        "numpy": "1.26",
-        "platform": "linux",
-        "device": "cpu",
-        "executor": "loop",
-        "threads": 1,
-    }
+    versions = {"fedbench": changes.pop("code", "0.1.0"), "python": "3.11", "torch": "2.6"}
+    where = {"platform": "linux", "device": "cpu", "executor": "loop", "threads": 1}
     fields: dict[str, Any] = {
         "id": "0" * 16,
         "scenario": scenario,
@@ -58,10 +51,64 @@ def sample_record(
         "parameters": 100,
         "vote": False,
         "mechanism": scenario.mechanism,
-        "environment": Environment(**environment),
+        "environment": Environment(**versions, numpy="1.26", **where),
         "rounds": list(rounds),
         "result": Result(**results | result),
         "flags": [],
         "timing": Timing(seconds=5.31, peak_memory_mib=100.0),
     }
     return Record(**fields | changes)
+
+
+def made(
+    attack: str = "none",
+    seed: int = 0,
+    accuracy: float = 0.5,
+    *,
+    malicious: Sequence[int] = (1, 2),
+    epsilon: float | None = None,
+    flags: Sequence[str] = (),
+    code: str = "1",
+    vote: bool = False,
+    **scenario: Any,
+) -> Record:
+    """A record of fsl as it is stored, of a round for each number of ``malicious`` clients.
+
+    Its numbers are all different.
+    """
+    described = {"protocol": "fsl:k=0.5,lr=0.1", "defense": "mean", "data_seed": seed} | scenario
+    name = f"{attack} {seed} {code} {vote} {epsilon} {described}"
+    rounds = [
+        sample_round(
+            step,
+            accuracy,
+            **{"clients": [0, 1, 2], "malicious": taken, "accepted": 3},
+            **{"rejected_honest": step, "rejected_malicious": 2 * step},
+            **{"uplink_bits": 100, "benign_uplink_bits": 70, "downlink_bits": 30 + step},
+        )
+        for step, taken in enumerate(malicious)
+    ]
+    result = {
+        "loss": 1.5,
+        "per_client": Spread(mean=accuracy, std=0.1, min=accuracy / 2, max=1.0),
+        "uplink_bits_per_parameter": 1.25 + seed,
+        "entropy_bits_per_parameter": None if seed else 0.5,
+        "downlink_bits_per_parameter": 32.5,
+        "sparsity": 0.25,
+        "skipped_rounds": 3,
+        "epsilon": epsilon,
+    }
+    seen: dict[str, Any] = {"sees": "sum", "adjacency": "zero-out", "sampler": "", "winner": ""}
+    private = epsilon is not None or "mechanism" in scenario
+    return sample_record(
+        Scenario(attack=attack, seed=seed, rounds=len(rounds), **described),
+        rounds,
+        result,
+        id=hashlib.sha256(name.encode()).hexdigest()[:16],
+        parameters=200,
+        vote=vote,
+        code=code,
+        privacy=Privacy(epsilon=epsilon, delta=1e-5, unit="client", **seen) if private else None,
+        flags=list(flags),
+        timing=Timing(seconds=2.0 + seed, peak_memory_mib=100.0 + seed),
+    )

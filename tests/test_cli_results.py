@@ -11,64 +11,33 @@ from typing import Any
 
 import pytest
 from conftest import Command, Mistake
-from sample_records import sample_record, sample_round
+from sample_records import made
 
-from fedbench.experiment.measurements import Spread
-from fedbench.experiment.record import Privacy, Record
-from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.record import Record
 from fedbench.results.fields import CELL, FAILED
 from fedbench.results.store import Failure
 from fedbench.tables.entries import shortened
 
 Good = Callable[..., str]
-FEDAVG, FSL = "fedavg:lr=0.01,momentum=0.9", "fsl:k=0.5,lr=0.1"
+FEDAVG = "fedavg:lr=0.01,momentum=0.9"
 PARAMS = "direction=std,search=exact,bound=100000.0,start=10.0,via=codec"
 
 
-def made(
-    protocol: str = FEDAVG,
-    attack: str = "none",
-    seed: int = 0,
-    accuracy: float = 0.9,
-    *,
-    looks: int = 1,
-    epsilon: float | None = None,
-    flags: tuple[str, ...] = (),
-    mechanism: str = "none",
-) -> Record:
-    number = sum(ord(c) * 7**i for i, c in enumerate(f"{protocol}{attack}{seed}{mechanism}"))
-    plugins: dict[str, Any] = {"protocol": protocol, "attack": attack, "mechanism": mechanism}
-    scenario = Scenario(**plugins, seed=seed, data_seed=seed, defense="mean", rounds=looks)
-    seen: dict[str, Any] = {"sees": "sum", "adjacency": "zero-out", "sampler": "", "winner": ""}
-    privacy = Privacy(epsilon=epsilon, delta=1e-5, unit="client", **seen)
-    result = {
-        "loss": 1.5,
-        "per_client": Spread(mean=accuracy, std=0.1, min=accuracy / 2, max=1.0),
-        "uplink_bits_per_parameter": 1.004,
-        "epsilon": epsilon,
-    }
-    return sample_record(
-        scenario,
-        [sample_round(step, accuracy) for step in range(looks)],
-        result,
-        id=f"{number % 2**64:016x}",
-        vote=protocol == FSL,
-        privacy=None if mechanism == "none" else privacy,
-        flags=list(flags),
-    )
+def of_fedavg(attack: str = "none", seed: int = 0, accuracy: float = 0.9, **changes: Any) -> Record:
+    return made(attack, seed, accuracy, **{"protocol": FEDAVG} | changes)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     folder = tmp_path / "results"
     for record in (
-        *(made(seed=seed, accuracy=0.9 + seed / 50) for seed in (0, 1)),
-        *(made(attack=f"dyn-opt:{PARAMS}", seed=s, accuracy=0.5 + s / 10) for s in (0, 1)),
-        made(attack="sign-flip:scale=1.0", accuracy=0.8125),
-        made(FSL),
-        made(FSL, "rank-reversal", accuracy=0.75, flags=("accuracy is near chance",)),
-        made(mechanism="dp-fedavg:z=1.0", epsilon=None, accuracy=0.25),
-        made(mechanism="dp-fedavg:z=2.0", epsilon=2.5, accuracy=0.125),
+        *(of_fedavg(seed=seed, accuracy=0.9 + seed / 50) for seed in (0, 1)),
+        *(of_fedavg(f"dyn-opt:{PARAMS}", seed, accuracy=0.5 + seed / 10) for seed in (0, 1)),
+        of_fedavg("sign-flip:scale=1.0", accuracy=0.8125),
+        made(accuracy=0.9, vote=True),
+        made("rank-reversal", accuracy=0.75, vote=True, flags=["accuracy is near chance"]),
+        of_fedavg(mechanism="dp-fedavg:z=1.0", epsilon=None, accuracy=0.25),
+        of_fedavg(mechanism="dp-fedavg:z=2.0", epsilon=2.5, accuracy=0.125),
     ):
         record.write(folder)
     return folder
@@ -91,8 +60,8 @@ def good(command: Command) -> Callable[..., str]:
 def test_no_line_of_the_usual_table_is_longer_than_the_terminal(
     each: str, width: int, store: Path, good: Good, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made(attack=f"dyn-opt:{PARAMS.replace('exact', 'fast')}").write(store)
-    made("a-protocol-with-a-very-long-name-that-nobody-would-type:x=1").write(store)
+    of_fedavg(attack=f"dyn-opt:{PARAMS.replace('exact', 'fast')}").write(store)
+    made(protocol="a-protocol-with-a-very-long-name-that-nobody-would-type:x=1").write(store)
     monkeypatch.setenv("COLUMNS", str(width))
     lines = good(store, "--each", each).splitlines()
     assert max(map(len, lines)) <= width
@@ -128,7 +97,7 @@ def test_parquet_has_types_also_where_a_column_is_empty_and_says_what_to_install
 def test_a_foreign_name_is_neither_a_formula_nor_a_tag_nor_a_column(
     tmp_path: Path, good: Good
 ) -> None:
-    for record in (made(attack="=1+1"), made(attack="<b>x|y</b>")):
+    for record in (of_fedavg(attack="=1+1"), of_fedavg(attack="<b>x|y</b>")):
         (tmp_path / f"{record.id}.json").write_text(record.sealed().to_json())
     out = good(tmp_path, "--format", "csv", "--columns", "attack,impact")
     assert out.splitlines() == ["attack,impact", "<b>x|y</b>,", "'=1+1,"]
@@ -191,7 +160,7 @@ def test_what_is_no_record_is_named_and_the_rest_is_shown(store: Path, command: 
 def test_what_failed_runs_say_is_printable(store: Path, command: Command) -> None:
     failure = Failure(
         id="0" * 16,
-        scenario=made(attack="sign-flip").scenario,
+        scenario=of_fedavg(attack="sign-flip").scenario,
         kind="memory",
         error="OutOfMemoryError",
         message="CUDA is\nout of memory\x1b[31m",
@@ -212,7 +181,7 @@ def test_what_failed_runs_say_is_printable(store: Path, command: Command) -> Non
 
 
 def test_a_run_that_repeats_a_seed_is_mentioned(store: Path, command: Command) -> None:
-    again = made(accuracy=0.5)
+    again = of_fedavg(accuracy=0.5)
     again.model_copy(update={"id": "0" * 16}).write(store)
     code, _, err = command("results", store, "--where", "attack=none", "--format", "csv")
     assert code == 0
@@ -238,7 +207,7 @@ def test_a_mistake_is_one_line(
 def test_who_closes_the_pipe_early_sees_no_traceback(store: Path) -> None:
     command = [sys.executable, "-m", "fedbench", "results", str(store), "--format", "json"]
     for seed in range(10, 40):  # more than a pipe holds
-        made(seed=seed).write(store)
+        of_fedavg(seed=seed).write(store)
     with subprocess.Popen(
         [*command, "--each", "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -274,7 +243,7 @@ def write(folder: Path, looks: int = 2, attacks: tuple[str, ...] = ("none", "sig
     """Two seeds of fedavg."""
     for attack in attacks:
         for seed in (0, 1):
-            made(attack=attack, seed=seed, accuracy=0.5 - 0.1 * seed, looks=looks).write(folder)
+            of_fedavg(attack, seed, 0.5 - 0.1 * seed, malicious=[1] * looks).write(folder)
 
 
 def test_every_kind_that_the_records_can_show_is_written(command: Command, tmp_path: Path) -> None:

@@ -657,13 +657,9 @@ def test_a_sketch_is_as_wide_as_the_terminal(kind: str, width: int) -> None:
         assert len(lines) > 10
 
 
-def line(lines: list[str], start: str) -> str:
-    return " ".join(next(one for one in lines if one.strip().startswith(start)).split())
-
-
-def test_a_sketch_of_rounds_is_a_sign_a_look() -> None:
-    assert line(sketched("rounds", small(), 80), "dyn-opt") == "dyn-opt ◀ worst ▁▂ 20.0"
-    assert line(sketched("rounds", small(), 80, "ascii"), "none") == "none (clean) | 18 |80.0"
+def test_a_sketch_in_ascii_has_digits_and_no_arrows() -> None:  # others: tests/frozen
+    lines = [" ".join(one.split()) for one in sketched("rounds", small(), 80, "ascii")]
+    assert "none (clean) | 18 |80.0" in lines
 
 
 def test_a_long_run_is_thinned_and_keeps_its_ends() -> None:
@@ -678,26 +674,6 @@ def test_a_bar_is_as_long_as_its_share() -> None:
         head = scale(width)
         assert len(head) == width
         assert abs(head.index("50") + 0.5 - (width - 1) / 2) <= 1
-
-
-def test_a_sketch_of_bits_is_ordered_by_bits_and_marks_the_front() -> None:
-    lines = sketched("bits", small(), 60)
-    first, second = (" ".join(x.split()) for x in lines if x.startswith(("signsgd", "fedavg")))
-    assert first.startswith("signsgd + median 33.00 80.0 72.0 █")
-    assert [first.endswith("*"), second.endswith("*")] == [True, False]
-
-
-def test_a_sketch_of_a_map_marks_the_worst_of_a_row() -> None:
-    lines = sketched("heatmap", small(), 80)
-    assert line(lines, "mean") == "mean 96.0 20.0 ◀ 91.0 20.0"
-    assert line(lines, "median") == "median 80.0 n/a 72.0 ◀ 72.0"
-
-
-def test_a_sketch_of_impact_has_points() -> None:
-    found = line(sketched("impact", small(), 80), "dyn-opt")
-    assert found.startswith("dyn-opt ◀ worst █")
-    assert found.endswith("76.0")
-    assert found.count("█") == round(0.76 * (found.count("█") + found.count("░")))
 
 
 def test_a_sketch_of_epsilon_is_ordered_and_ends_without_a_mechanism() -> None:

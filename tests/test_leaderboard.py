@@ -1289,14 +1289,10 @@ def test_check_exits_with_1_and_says_where_and_why(board: Path, leaderboard: Com
     code, said, _ = leaderboard("check", str(new))
     assert code == 1
     assert "refused" in said
-    assert "numbers" in said
     assert "score.worst.mean must be 0.6" in " ".join(said.split())
-    code, said, _ = leaderboard("check", "--own-rules", board, "--format", "json")
-    assert code == 1
-    told = json.loads(said)
-    assert told["good"] is False
+    told = json.loads(leaderboard("check", "--own-rules", board, "--format", "json")[1])
     (file,) = told["files"]
-    assert file["path"] == new.relative_to(board).as_posix()
+    assert (told["good"], file["path"]) == (False, new.relative_to(board).as_posix())
     assert [f["rule"] for f in file["findings"]] == ["numbers"]
 
 
@@ -1309,7 +1305,6 @@ def test_check_exits_with_1_and_says_where_and_why(board: Path, leaderboard: Com
         (["rank", "nowhere"], "must be a board with rules/1.toml"),
         (["rank", "{board}"], "must have entries of that track, got none"),
         (["rank", "{board}", "--view", "bits"], "--view must be equal-rounds or equal-bits"),
-        (["rank", "{board}", "--bits", "3"], "--bits must be left out"),
         (["rank", "{board}", "--division", "half"], "--division must be closed or open"),
         (["plan", "--track", "tiny", "-p", "fslx", "--board", "{board}"], "did you mean"),
         (["submit", "{board}", *WHO, "--board", "{board}"], "must hold a record"),
@@ -1327,45 +1322,15 @@ def test_what_is_wrong_is_said_in_one_line(
     assert message in line
 
 
-def test_ranks_are_printed_for_people_and_as_numbers(
+def test_a_name_with_markup_is_printed_as_it_is(
     board: Path, leaderboard: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> None:  # what else is printed: tests/frozen
     monkeypatch.setenv("COLUMNS", "140")
     kept(board, name="A [red]|<b>name</b>")
-    code, said, _ = leaderboard("rank", board)
-    assert code == 0
-    assert "A [red]|<b>name</b> (signsgd + vote)" in said
-    assert "60.0 [35.2, 84.8]" in said
-    rows = json.loads(leaderboard("rank", board, "--format", "json")[1])
-    assert [(r["rank"], r["pareto"], r["epsilon"], r["uplink_bits"]) for r in rows] == [
-        (1, True, None, 1.0)
-    ]
-    assert rows[0]["worst"] == pytest.approx(0.6)
-    text = leaderboard("rank", board, "--format", "md")[1]
-    assert r"A \[red\]\|\<b\>name\</b\>" in text
-    table = leaderboard("rank", board, "--format", "csv")[1].splitlines()
-    assert len(table) == 2
-    assert table[0].startswith("division,track,view")
-    budget = leaderboard("rank", board, "--view", "equal-bits", "--bits", "40")[1]
-    assert "within 40.00 bits" in budget
-    assert "30.0 [" in budget
+    assert "A [red]|<b>name</b> (signsgd + vote)" in leaderboard("rank", board)[1]
+    assert r"A \[red\]\|\<b\>name\</b\>" in leaderboard("rank", board, "--format", "md")[1]
     poor = leaderboard("rank", board, "--view", "equal-bits", "--bits", "4")[1]
     assert "n/a" in poor
-
-
-def test_a_plan_is_printed_for_fedbench_sweep(
-    board: Path, leaderboard: Command, tmp_path: Path
-) -> None:
-    words = ("plan", "--track", "tiny", "-p", "signsgd", "-d", "median", "--board", board)
-    code, text, _ = leaderboard(*words)
-    assert code == 0
-    file = tmp_path / "mine.toml"
-    file.write_text(text)
-    cells, _ = Plan.read(file).cells()
-    assert [(c.scenario.defense, c.attack) for c in cells] == [
-        ("median", "none"),
-        ("median", "sign-flip"),
-    ]
 
 
 def test_schemas_are_written_where_one_asks(tmp_path: Path, leaderboard: Command) -> None:

@@ -1137,8 +1137,9 @@ def test_a_score_needs_a_look_in_every_cell() -> None:
 # Rules, plans and schemas of the repository
 
 
-def test_version_1_names_attacks_that_fit_for_whatever_a_protocol_sends() -> None:
-    rules = versions(BOARD)[1]
+@pytest.mark.parametrize("version", sorted(PUBLISHED))
+def test_rules_name_attacks_that_fit_for_whatever_a_protocol_sends(version: int) -> None:
+    rules = versions(BOARD)[version]
     for protocol in registry.names("protocol"):
         sends = registry.load("protocol", protocol).sends
         attacks = rules.ensemble[sends.__name__]

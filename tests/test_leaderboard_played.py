@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+from test_leaderboard import RULES_1, TRACK_1
 
 from fedbench.experiment.record import Record, read
 from fedbench.leaderboard import board as boards
@@ -21,32 +22,10 @@ from fedbench.results.gather import gather
 
 pytestmark = pytest.mark.slow
 DIGITS = "8cf43c50f882cb62734c9275f9e7b436368c38a17cd1c2ca8f1958ad67de3885"
-RULES = {
-    "version": 1,
-    "seeds": 3,
-    "confidence": 0.95,
-    "free": ["protocol", "defense", "mechanism", "attack", "seed"],
-    "ensemble": {"SignBits": ["none", "sign-flip"]},
-    "tolerance": {"accuracy": 0.02, "bits": 0.01, "epsilon": 1e-6},
-    "track": [
-        {
-            "name": "tiny",
-            "seeds": [0, 1, 2],
-            "data": DIGITS,
-            "clean": {"low": 0.0, "high": 1.0},
-            "scenario": {
-                "dataset": "digits",
-                "model": "micro",
-                "clients": 12,
-                "per_round": 4,
-                "malicious": 0.25,
-                "rounds": 2,
-                "epochs": 1,
-                "eval_every": 1,
-            },
-        }
-    ],
-}
+SET = {"dataset": "digits", "model": "micro", "clients": 12, "per_round": 4, "malicious": 0.25}
+SET |= {"rounds": 2, "epochs": 1, "eval_every": 1}
+TRACK = TRACK_1 | {"data": DIGITS, "clean": {"low": 0.0, "high": 1.0}, "scenario": SET}
+RULES = RULES_1 | {"ensemble": {"SignBits": ["none", "sign-flip"]}, "track": [TRACK]}
 SAID = Statement(name="Tiny", authors="A. Uthor", tried=1).model_dump()
 
 

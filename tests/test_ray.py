@@ -13,6 +13,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,24 +39,13 @@ TWO = TWO[: TWO.index("protocol")] + 'protocol = "fedavg"\n'
 
 
 class Node:
-    """A node of a cluster: the processes of a session of their own.
-
-    Args:
-        options: Of ``ray start``.
-        env: Its environment.
-    """
+    """A node of a cluster: the processes of a session of their own."""
 
     def __init__(self, options: list[str], env: dict[str, str]) -> None:
         command = [str(RAY), "start", *options, "--object-store-memory", "100000000"]
         command += ["--min-worker-port", "0", "--max-worker-port", "0"]
-        started = subprocess.Popen(
-            command,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        started = subprocess.Popen(command, env=env, text=True, start_new_session=True, **pipes)
         self.session = started.pid
         output, _ = started.communicate(timeout=120)
         if started.returncode:
@@ -91,10 +81,8 @@ class Node:
 class Cluster:
     """A head with one core, and what joins it. Its nodes have no data files.
 
-    Args:
-        folder: Short, because the names of sockets must be.
-        site: A folder of packages.
-        diary: Where moody attacks write.
+    The name of the ``folder`` is short, because those of sockets must be. Moody attacks of the
+    packages in ``site`` write into the ``diary``.
     """
 
     def __init__(self, folder: Path, site: Path, diary: Path) -> None:
@@ -102,6 +90,7 @@ class Cluster:
             probe.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{probe.getsockname()[1]}"
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+        self.env |= dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
         self.env |= {
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "token",  # or whoever reaches the port could run code here
@@ -109,8 +98,6 @@ class Cluster:
             "PYTHONPATH": first(site),
             "DIARY": str(diary),
             "FEDBENCH_DATA": str(folder / "nothing"),
-            "http_proxy": "http://127.0.0.1:9",
-            "https_proxy": "http://127.0.0.1:9",
         }
         self.folder = folder
         self.nodes: list[Node] = []
@@ -137,36 +124,27 @@ class Cluster:
         address = [] if "--engine" in options else ["--engine", "ray", "--address", self.address]
         return [sys.executable, "-m", "fedbench", "sweep", *out, *address]
 
+    def finished(
+        self, words: list[str], folder: Path, env: Mapping[str, str] = {}
+    ) -> subprocess.CompletedProcess[str]:
+        env = {**self.env, **env}
+        return subprocess.run(
+            words, capture_output=True, text=True, env=env, cwd=folder, timeout=540
+        )
+
     def sweep(
         self, folder: Path, text: str, *options: str, env: Mapping[str, str] = {}
     ) -> subprocess.CompletedProcess[str]:
-        command = self.command(folder, text, *options)
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env={**self.env, **env},
-            cwd=folder,
-            timeout=540,
-        )
+        return self.finished(self.command(folder, text, *options), folder, env)
 
     def begin(self, folder: Path, text: str, *options: str) -> "subprocess.Popen[str]":
-        command = self.command(folder, text, *options)
-        return subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env=self.env, cwd=folder
-        )
+        words = self.command(folder, text, *options)
+        return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=self.env, cwd=folder)
 
     def script(self, code: str) -> str:
         """What a program says that runs where a sweep would."""
-        head = f"address = {self.address!r}\n"
-        done = subprocess.run(
-            [sys.executable, "-c", head + textwrap.dedent(code)],
-            capture_output=True,
-            text=True,
-            env=self.env,
-            cwd=self.folder,
-            timeout=300,
-        )
+        program = f"address = {self.address!r}\n{textwrap.dedent(code)}"
+        done = self.finished([sys.executable, "-c", program], self.folder)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -299,14 +277,10 @@ def test_what_fails_is_a_failure_and_the_sweep_goes_on(cluster: Cluster, tmp_pat
     ended = cluster.sweep(tmp_path, text, "--chunk", "1", env={"FEDBENCH_DATA": str(tmp_path)})
     assert ended.returncode == 1
     assert len(records(tmp_path)) == 1  # the clean run
-    results = {
-        failure.scenario.model + failure.scenario.dataset + failure.scenario.attack: failure
-        for failure in failures(tmp_path)
-    }
-    raised, killed = (
-        results["microdigitsmoody:times=99,how=raise"],
-        results["microdigitsmoody:times=99,how=kill"],
-    )
+    scenarios = [(failure, failure.scenario) for failure in failures(tmp_path)]
+    results = {s.model + s.dataset + s.attack: failure for failure, s in scenarios}
+    raised = results["microdigitsmoody:times=99,how=raise"]
+    killed = results["microdigitsmoody:times=99,how=kill"]
     data, misfit = results["microemnistnone"], results["cnn4digitsnone"]
     assert (raised.kind, raised.error, raised.tries) == ("crash", "PluginError", 1)
     assert "raised ZeroDivisionError" in raised.message
@@ -462,14 +436,9 @@ def test_a_cluster_of_its_own_ends_with_the_sweep_however_that_ends(
     with tempfile.TemporaryDirectory(prefix="fedbench-", ignore_cleanup_errors=True) as folder:
         command = cluster.command(tmp_path, TWENTY, "--engine", "ray")
         env = cluster.env | {"RAY_TMPDIR": folder, "HOME": str(tmp_path)}
+        pipes: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
         process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=env,
-            cwd=tmp_path,
-            start_new_session=True,
+            command, text=True, env=env, cwd=tmp_path, start_new_session=True, **pipes
         )
         node = Node.__new__(Node)
         node.session = process.pid

@@ -17,6 +17,7 @@ from fedbench.experiment.cells import Cell, Skipped
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.figures import bars, systems
+from fedbench.figures.style import save
 from fedbench.results import summary
 from fedbench.sweep.watch import Watcher
 from fedbench.tables import columns, report
@@ -514,7 +515,7 @@ def crowd() -> Results:
 
 def test_the_chart_is_a_picture_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "out" / "attack.png"
-    bars.draw_survival(rows(sweep()), "Title", "subtitle", path)
+    save(bars.survival(rows(sweep()), "Title", "subtitle"), path)
     data = path.read_bytes()
     width, height = struct.unpack(">II", data[16:24])
     assert data.startswith(b"\x89PNG")

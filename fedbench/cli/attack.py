@@ -166,7 +166,8 @@ def header(plan: Plan, cells: list[Cell], options: Options) -> str:
 
 def write(plan: Plan, table: list[Row], out: Path) -> str:
     """Write chart and Markdown table beside the records; return words that say where."""
-    from fedbench.figures.bars import draw_survival
+    from fedbench.figures.bars import survival
+    from fedbench.figures.style import save
     from fedbench.tables.report import markdown
 
     scenario = table[0].cell.scenario
@@ -177,6 +178,6 @@ def write(plan: Plan, table: list[Row], out: Path) -> str:
     )
     chart = out / "attack.png"
     text = out / "attack.md"
-    draw_survival(table, plan.title, subtitle, chart)
+    save(survival(table, plan.title, subtitle), chart)
     write_atomically(text, markdown(table).encode())
     return f"the table in {text}, the chart in {chart}"

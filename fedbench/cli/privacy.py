@@ -96,7 +96,8 @@ def privacy(
         print(context.get_help())
         return
 
-    from fedbench.figures.privacy_chart import draw
+    from fedbench.figures.privacy_chart import compose
+    from fedbench.figures.style import save
     from fedbench.privacy.planning import PrivacyPlan, calibrated, curve, prices
 
     for name, words in (("sees", Sees), ("sampling", Sampling), ("adjacency", Adjacency)):
@@ -121,7 +122,7 @@ def privacy(
     console.print(report(text, plan, costs, console.options))
     writable(out)
     path = out / "privacy.png"
-    draw(curve(plugin, plan, view), text, plan, view, path)
+    save(compose(curve(plugin, plan, view), text, plan, view), path)
     print(f"the curve is in {path}")
 
 

@@ -122,7 +122,8 @@ def inversion(
         steps: Steps of Adam on the image.
     """
     from fedbench.experiment.scenario import Scenario
-    from fedbench.figures.probe_picture import draw
+    from fedbench.figures.probe_picture import compose, strips
+    from fedbench.figures.style import save
     from fedbench.probes.inversion import probe
 
     numbers = opt.parse_seeds(seeds)
@@ -141,7 +142,7 @@ def inversion(
         f"{counted(scenario.batch_size, 'image')}, {steps} steps of Adam"
     )
     picture = out / "inversion.png"
-    draw(report, caption, picture)
+    save(compose(strips(report), caption), picture)
     text = out / "inversion.json"
     write_atomically(text, inversion_json(report).encode())
     setting = [f"{caption}; {counted(len(report.truth), 'image')}"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbench.figures.layout import Words, page, wrap
-from fedbench.figures.style import BAR, FAINT, INK, RULE, SHADE, WORST, Mark, save, styled
+from fedbench.figures.style import BAR, FAINT, INK, RULE, SHADE, WORST, Mark, styled
 from fedbench.figures.systems import SystemRows, setting, sureness, systems
 from fedbench.results.aggregate import interval
 from fedbench.tables import columns
@@ -153,14 +152,9 @@ def reach(lanes: Sequence[Lane]) -> tuple[float, float]:
     return min(ends), max(*ends, min(ends) + 1.0)
 
 
-def draw_survival(rows: Sequence[Row], title: str, subtitle: str, path: Path) -> None:
-    """Write a PNG: every system under every attack, the best worst case on top, and its bits."""
-    save(survival(rows, title, subtitle), path)
-
-
 @styled
 def survival(rows: Sequence[Row], title: str, subtitle: str) -> Figure:
-    """Draw a group of lanes per system; the panels beside it hold its bits and its epsilon."""
+    """Draw every system under every attack, the best worst case on top, with bits and epsilon."""
     shown = systems(rows)
     groups = stacked({system.name: [_lane(row) for row in system.rows] for system in shown})
     ratios = [6.5, 1.6] + [0.7] * any(row["epsilon"] is not None for row in rows)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbench.figures.layout import Words, page
-from fedbench.figures.style import COLOURS, WORST, log_ticks, save, styled
+from fedbench.figures.style import COLOURS, WORST, log_ticks, styled
 from fedbench.tables.numbers import nats
 
 if TYPE_CHECKING:
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 Curve = Sequence[tuple[int, "PrivacyCost"]]
 PAPER = "paper"
 HEIGHT, LINE = 3.5, 0.16  # inches of the panel, and of a line of text
-
-
-def draw(curve: Curve, name: str, plan: PrivacyPlan, sees: str, path: Path) -> None:
-    """Write the chart as a PNG, see `save`."""
-    save(compose(curve, name, plan, sees), path)
 
 
 @styled

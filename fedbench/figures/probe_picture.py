@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from fedbench.figures.layout import Words, page, wrap
-from fedbench.figures.style import INK, RULE, save, styled
+from fedbench.figures.style import INK, RULE, styled
 from fedbench.probes.inversion import MESSAGE, RAW, SAME_CLASS, InversionReport, Reconstruction
 
 if TYPE_CHECKING:
@@ -33,11 +32,6 @@ class Strip:
     note: str
     panels: dict[str, Sequence[Tensor]]  # images (C, H, W)
     scored: dict[str, Sequence[Reconstruction]] = field(default_factory=dict)  # scores below them
-
-
-def draw(report: InversionReport, subtitle: str, path: Path) -> None:
-    """Write the picture as a PNG, see `save`."""
-    save(compose(strips(report), subtitle), path)
 
 
 def strips(report: InversionReport) -> list[Strip]:

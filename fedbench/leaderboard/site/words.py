@@ -18,6 +18,7 @@ from fedbench.tables.numbers import NONE, bits, counted, nats, percent
 # Control characters and marks that turn letters around, with which a name could pass for another.
 _DECEITFUL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 DASH = "\N{EN DASH}"
+brief = cache(shortened)
 ANYTHING = "Any task, network and number of rounds: what was run stands with each entry."
 _SEEN = {
     "messages": "every message, with its sender",
@@ -88,12 +89,6 @@ def epsilon(entry: Entry) -> str:
     if entry.score.epsilon is not None:
         return nats(entry.score.epsilon)
     return NONE if entry.price is None else "unknown"
-
-
-@cache
-def brief(scenario: Scenario) -> Scenario:
-    """Return a scenario without the parameters that have their defaults."""
-    return shortened(scenario)
 
 
 def protocol(entry: Entry) -> str:

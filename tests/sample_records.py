@@ -76,7 +76,8 @@ def made(
 
     Its numbers are all different.
     """
-    described = {"protocol": "fsl:k=0.5,lr=0.1", "defense": "mean", "data_seed": seed} | scenario
+    described: dict[str, Any] = {"protocol": "fsl:k=0.5,lr=0.1", "defense": "mean"}
+    described |= {"data_seed": seed} | scenario
     name = f"{attack} {seed} {code} {vote} {epsilon} {described}"
     rounds = [
         sample_round(

@@ -43,7 +43,7 @@ def sample_record(
         "skipped_rounds": 0,
     }
     versions = {"fedbench": changes.pop("code", "0.1.0"), "python": "3.11", "torch": "2.6"}
-    where = {"platform": "linux", "device": "cpu", "executor": "loop", "threads": 1}
+    where: dict[str, Any] = {"platform": "linux", "device": "cpu", "executor": "loop", "threads": 1}
     fields: dict[str, Any] = {
         "id": "0" * 16,
         "scenario": scenario,

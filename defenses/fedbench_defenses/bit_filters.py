@@ -51,7 +51,6 @@ class BitFilter(Prefilter):
     accepts = (BinaryMasks, SignBits)
     mixes = False
     real = False
-
     width: float = 4.0
 
     def __post_init__(self) -> None:

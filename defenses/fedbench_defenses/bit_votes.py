@@ -89,7 +89,6 @@ class LogOddsCap(Defense[None]):
     """
 
     accepts = (BinaryMasks, SignBits)
-
     c: float = 0.5
 
     def __post_init__(self) -> None:
@@ -132,7 +131,6 @@ class VoteMargin(Defense[None]):
     """
 
     accepts = (BinaryMasks, SignBits)
-
     f: int | None = None
 
     def traits(self) -> Traits:

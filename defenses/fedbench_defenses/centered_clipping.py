@@ -37,7 +37,6 @@ class CenteredClipping(Defense[Tensor]):
         require("CenteredClipping.steps", self.steps, 1 <= self.steps <= 10**4, "in [1, 10000]")
 
     def traits(self) -> Traits:
-        """Declare it sharp only without ``tau``, which bounds each step otherwise."""
         return Traits(history=True, shift=False, scale=False, sharp=self.tau is None)
 
     def tolerates(self, n: int) -> int:

@@ -21,9 +21,9 @@ class GeometricMedian(Defense[None]):
     Every other step is the best of Weiszfeld's, ``z <- sum_i b_i x_i / sum_i b_i`` with ``b_i = 1 /
     |x_i - z|``, and of Newton's, whole, halved, quartered and so on. None makes ``F`` larger.
 
-    With ``smooth`` it is RFA's objective, ``b_i = 1 / max(smooth, |x_i - z|)``. RFA starts at the
-    mean, from which a far row is forgotten only geometrically, and takes a few of Weiszfeld's
-    steps. Ignores the clients' sizes, by which RFA weighs, and rows that are not finite.
+    With ``smooth`` it is RFA's objective, ``b_i = 1 / max(smooth, |x_i - z|)``; RFA takes a few of
+    Weiszfeld's steps from the mean. Ignores the clients' sizes, by which RFA weighs, and rows that
+    are not finite.
 
     Args:
         iterations: Largest number of steps.
@@ -50,8 +50,7 @@ class GeometricMedian(Defense[None]):
         require("GeometricMedian.smooth", self.smooth, self.smooth >= 0, ">= 0")
 
     def traits(self) -> Traits:
-        """Declare scale without ``smooth``, which is in the rows' unit."""
-        return Traits(scale=not self.smooth)
+        return Traits(scale=not self.smooth)  # it is in the rows' unit
 
     def tolerates(self, n: int) -> int:
         # After any number of steps: the start has at most a benign row's sum of distances, and no
@@ -101,8 +100,7 @@ class GeometricMedian(Defense[None]):
 def lowest_cost(g: Tensor) -> int:
     """Return the row with the smallest sum of distances to all, from products ``g (n, n)``.
 
-    Sums are compared by their differences to one of them: where a row is very far away, nothing
-    else is left of the sums themselves in float64.
+    Sums are compared by differences: of the sums themselves a row very far away leaves nothing.
     """
     lengths = g.diagonal()
     distances = (lengths[:, None] + lengths - 2 * g).clamp_min(0).sqrt()

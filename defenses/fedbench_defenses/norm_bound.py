@@ -44,8 +44,8 @@ class NormBound(Defense[None]):
     """Compute ``1/n sum_i x_i min(1, c / |x_i|) + noise N(0, I)``.
 
     Norms are about the alphabet's middle, which stands in for a row that is not finite. Ignores the
-    clients' sizes: a size that a client states would be a way around the bound. The noise is the
-    paper's "weak" differential privacy; no epsilon is claimed for it here.
+    clients' sizes, which would be a way around the bound. No epsilon is claimed for the noise, the
+    paper's "weak" differential privacy.
 
     Args:
         c: Largest norm of a row. None is ours: the median norm of the round's rows.
@@ -58,7 +58,6 @@ class NormBound(Defense[None]):
     """
 
     without: ClassVar[dict[type[Payload], str]] = CONSTANT
-
     c: float | None = None
     noise: float = 0.0
 
@@ -106,7 +105,6 @@ class Clip(Prefilter):
 
     mixes = False
     without: ClassVar[dict[type[Payload], str]] = CONSTANT
-
     c: float | None = None
 
     def __post_init__(self) -> None:
@@ -142,7 +140,6 @@ class ARC(Prefilter):
 
     mixes = False
     without: ClassVar[dict[type[Payload], str]] = CONSTANT
-
     f: int | None = None
 
     def _k(self, n: int) -> int:

@@ -63,7 +63,6 @@ class RankMargin(Defense[None]):
     """
 
     accepts = (Rankings, TopRankings)
-
     f: int | None = None
     k: float = 0.5
 
@@ -115,7 +114,6 @@ class ReputationClipping(Defense[None]):
     """
 
     accepts = (Rankings, TopRankings)
-
     width: float = 0.2
 
     def __post_init__(self) -> None:

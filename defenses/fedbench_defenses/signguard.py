@@ -79,7 +79,6 @@ class SignGuard(Defense[None]):
     """
 
     without: ClassVar[dict[type[Payload], str]] = {Rankings: _SAME, TopRankings: _SAME}
-
     low: float = 0.1
     high: float = 3.0
     share: float = 0.1

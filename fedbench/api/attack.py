@@ -38,23 +38,15 @@ class Knowledge:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the knowledge that ``tier[+defense][+state]`` names.
-
-        Raises:
-            ConfigError: the text is anything else.
+        """Return the knowledge that ``tier[+defense][+state]`` names, or raise `ConfigError`.
 
         >>> str(Knowledge.parse("colluders+state"))
         'colluders + state'
         """
         tier, *extras = text.replace(" ", "").split("+")
-        legal = tier in TIERS and sorted(extras) in (
-            [],
-            ["defense"],
-            ["state"],
-            ["defense", "state"],
-        )
+        legal = {"defense", "state"}.issuperset(extras) and len(set(extras)) == len(extras)
         rule = "own, colluders or all, each with or without +defense and +state"
-        require("--knowledge", text, legal, rule)
+        require("--knowledge", text, legal and tier in TIERS, rule)
         return cls(tier, "defense" in extras, "state" in extras)  # type: ignore[arg-type]
 
     def covers(self, other: Self) -> bool:
@@ -63,11 +55,8 @@ class Knowledge:
         >>> Knowledge("all", defense=True).covers(Knowledge("own", state=True))
         False
         """
-        return (
-            TIERS.index(self.tier) >= TIERS.index(other.tier)
-            and self.defense >= other.defense
-            and self.state >= other.state
-        )
+        reads = TIERS.index(self.tier) >= TIERS.index(other.tier)
+        return reads and self.defense >= other.defense and self.state >= other.state
 
 
 @dataclass(frozen=True, eq=False)

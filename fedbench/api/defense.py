@@ -213,11 +213,10 @@ def _guarded(aggregate: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(aggregate)
     def guarded(self: Defense[Any], received: Payload, *args: Any, **kwargs: Any) -> Any:
         needed = self.rows_needed()
-        n = len(received)
-        if n < needed:
+        if len(received) < needed:
             f = getattr(self, "f", None)
-            cause = f" for f = {f}; lower f" if f else "; send some"
-            raise ConfigError(f"{type(self).__name__} must have n >= {needed} rows, got {n}{cause}")
+            got = f"got {len(received)}" + (f" for f = {f}; lower f" if f else "; send some")
+            raise ConfigError(f"{type(self).__name__} must have n >= {needed} rows, {got}")
         return aggregate(self, received, *args, **kwargs)
 
     return guarded

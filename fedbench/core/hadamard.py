@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.core.blocks import by_block
 from fedbench.core.rng import Key
 
-_FACTOR = 64  # a transform is a few products with a matrix of at most this size
+_FACTOR = 64  # H is a Kronecker product: a few products with matrices of at most this size
 
 
 @lru_cache(maxsize=64)
@@ -25,17 +25,13 @@ def _matrix(size: int, dtype: torch.dtype, device: str) -> Tensor:
 def hadamard(x: Tensor) -> Tensor:
     """``H x / sqrt(size)`` along the last axis ``(..., size)``, a power of two; its own inverse.
 
-    ``H`` is a Kronecker product of small matrices, so this is a few products with matrices of at
-    most 64 rows, and no loop over coordinates.
-
     >>> hadamard(torch.tensor([1.0, 0.0, 0.0, 1.0])).tolist()
     [1.0, 0.0, 0.0, 1.0]
     """
     shape = x.shape
-    size = x.shape[-1]
     right = 1
-    while right < size:
-        factor = min(_FACTOR, size // right)
+    while right < shape[-1]:
+        factor = min(_FACTOR, shape[-1] // right)
         matrix = _matrix(factor, x.dtype, str(x.device))
         folded = x.reshape(-1, factor, right)
         x = folded[:, :, 0] @ matrix if right == 1 else matrix @ folded
@@ -54,10 +50,7 @@ def signs(seeds: Tensor, d: int) -> Tensor:
 
 
 def offsets(seeds: Tensor, d: int) -> list[int]:
-    """Shift of each client's coordinates, so that no coordinate is always in the tail.
-
-    The last blocks are short, and a rotation of two coordinates says little of them.
-    """
+    """Shift of each client's coordinates, so that none is always in the short blocks at the end."""
     return [int(key.fold("offset").uniform(1)[0] * d) for key in _keys(seeds)]
 
 
@@ -91,8 +84,8 @@ def _transformed(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
 def centroids(bits: int) -> Tensor:
     """``(2**bits,)`` float32, ascending: the Lloyd-Max quantizer of N(0, 1); 0 alone for no bits.
 
-    A fixed point of Lloyd's iteration: every centroid is the mean of its cell, and cells end
-    midway. It is computed in float64, so both ends of a wire round it to the same numbers.
+    Every centroid is the mean of its cell, and cells end midway. It is computed in float64, so both
+    ends of a wire round it to the same numbers.
 
     >>> [round(c, 4) for c in centroids(2).tolist()]
     [-1.5104, -0.4528, 0.4528, 1.5104]

@@ -102,8 +102,7 @@ def by_tiles(
 def sorted_rows(x: Tensor, ranks: range | None = None) -> Tensor:
     """A copy of ``x (n, k)`` with every column ascending, NaN last, or these rows of that.
 
-    On a CPU in column tiles: with up to 32 rows a sorting network of row minima and maxima, with
-    more NumPy's vectorized sort of the transposed tile; elsewhere torch's sort.
+    On a CPU in tiles, by a sorting network or NumPy's vectorized sort; elsewhere by torch's.
     """
     ranks = range(len(x)) if ranks is None else ranks
     if x.device.type != "cpu":

@@ -1,9 +1,8 @@
 """Process-wide settings of torch, NumPy and Python, which a run restores at its end.
 
-A plug-in can change them in passing (``torch.set_default_dtype``), and every later run of the
-process would compute with them. Left out is what cannot be read or set back: the number of inter-op
-threads, the generators of accelerators, code that a plug-in replaces, and Python's own generator,
-from which libraries draw when they are imported.
+A plug-in can change them in passing (``torch.set_default_dtype``). Left out is what cannot be read
+or set back: the number of inter-op threads, the generators of accelerators, code that a plug-in
+replaces, and Python's own generator, from which libraries draw when they are imported.
 """
 
 import gc

@@ -1,7 +1,4 @@
-"""Answers measured once on this machine: a small file for each question, in a cache folder.
-
-The first process that answers a question answers it for all, so that runs of one machine are alike.
-"""
+"""Answers measured once on this machine, by the first process that asks: a small file for each."""
 
 import json
 import os

@@ -2,8 +2,7 @@
 
 In lock step `torch.nn.functional.conv2d` becomes a convolution in groups, one a client, which is
 slow on some accelerators. The same numbers come from a product of matrices, whose columns are the
-patches of the images (im2col): more memory, and the fast path of every library. Which one is faster
-depends on the layer, the batch and the device, so it is measured for each layer, once.
+patches of the images (im2col), in more memory. Which one is faster is measured for each layer.
 """
 
 from __future__ import annotations
@@ -113,11 +112,7 @@ def geometries(network: Network) -> list[Geometry]:
 
 
 def chosen(network: Network, load: Load) -> Forms:
-    """Choose the faster form of every layer.
-
-    Always groups on a CPU, where matrices take more than twice the time
-    (`docs/performance.md`), and with ``FEDBENCH_PROBE=off``.
-    """
+    """Choose the faster form of every layer: groups on a CPU and with ``FEDBENCH_PROBE=off``."""
     if load.device.type == "cpu" or not may_measure():
         return Forms()
     return measured(network, load)

@@ -1,9 +1,8 @@
 """Launches that recur are recorded as a CUDA graph and replayed: one call for all of a round.
 
-A client's local training is some thousands of small kernels, and it takes the processor longer to
-launch them than an accelerator to run them. Nothing in it depends on numbers that the processor
-would have to read (`tests/test_recorded.py`), so the kernels of one launch, once recorded, are
-those of every launch of that shape.
+A client's local training is some thousands of small kernels, which take longer to launch than to
+run. Nothing in it depends on numbers that the processor would have to read
+(`tests/test_recorded.py`): once recorded, they are those of every launch of that shape.
 """
 
 import warnings
@@ -31,10 +30,7 @@ KNOWN = 256  # kinds of launches that are counted without a recording
 
 
 def fixed(*things: object) -> bool:
-    """Whether all are frozen dataclasses that compare by value, so that recordings stay valid.
-
-    Subclasses that are no frozen dataclasses of their own do not count.
-    """
+    """Whether all are frozen dataclasses of their own that compare by value, as recordings need."""
     try:
         hash(things)
     except TypeError:
@@ -47,12 +43,10 @@ class Recorder:
     """Runs launches, and records and replays those that recur.
 
     A recording holds what Python decided when it was made. So ``key`` must cover all that a launch
-    decides by, but for the shapes and types of its inputs, which are added to it here. A recording
-    is used only if its first replay gives what the launch itself gave; where it does not, or where
-    nothing can be recorded, a warning says so and nothing more is recorded.
-
-    When there are enough recordings, the one that was not replayed for longest is dropped for a
-    launch that has come `AFTER` times since then: kinds that take turns do not evict each other.
+    decides by, but for the shapes and types of its inputs, which are added here. A recording is
+    used only if its first replay gives what the launch itself gave; otherwise, or where nothing can
+    be recorded, a warning says so and nothing more is recorded. When there are enough, the one that
+    was not replayed for longest makes room for a launch that came `AFTER` times since then.
     """
 
     def __init__(self, record: Record, most: int = KEPT) -> None:
@@ -138,10 +132,7 @@ def _close(x: Tensor, y: Tensor) -> bool:
 
 
 def cuda_graphs() -> Record:
-    """Make a recorder of CUDA graphs, all in one pool of memory.
-
-    One pool will do, because a replay's results are copied before anything else is replayed.
-    """
+    """Make a recorder of CUDA graphs, in one pool of memory: results are copied at once."""
     pool = cache(torch.cuda.graph_pool_handle)
 
     def record(work: Work, inputs: Inputs) -> Recording:

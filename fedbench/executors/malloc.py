@@ -11,9 +11,8 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 def keep_memory() -> bool:
     """Tell glibc to reuse big blocks, so that training steps stop page-faulting; True if it took.
 
-    It holds for the main thread: others return torch's large blocks all the same. For processes of
-    our own only. ``FEDBENCH_ALLOCATOR=system`` leaves the allocator alone; results do not depend on
-    it.
+    It holds for the main thread, and for processes of our own only. ``FEDBENCH_ALLOCATOR=system``
+    leaves the allocator alone; results do not depend on it.
     """
     if platform.libc_ver()[0] != "glibc" or os.environ.get("FEDBENCH_ALLOCATOR") == "system":
         return False

@@ -47,8 +47,7 @@ def now() -> float:
 def settings_restorer() -> Callable[[], list[str]]:
     """Return a function that restores process-wide settings, and says which had changed.
 
-    It restores those of now; for runs of a group those of the time at which its first run asked,
-    since another one may have changed them in between.
+    It restores those of now; for runs of a group those of when its first run asked.
     """
     member: GroupedRun[object] | None = getattr(_thread, "member", None)
     if member is None:

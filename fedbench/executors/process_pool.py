@@ -33,11 +33,10 @@ Job = tuple[list[int], list[Client]]  # rows of the updates, and their clients
 class Forked(Executor):
     """`Loop`, its clients dealt to as many processes as torch may use threads.
 
-    This process is one of them, the others are its children. They are forked when first needed,
-    with all that is in memory, and get later rounds by pipe, so they keep the memory, kernels, code
-    and flags of that moment. Updates come back through a shared ``(n, d)``. The numbers are those
-    of `Loop` on one thread. A single client is trained here; with one thread only, without fork, or
-    with the model on an accelerator, it is `Loop`.
+    This process is one of them, the others are its children: forked when first needed, with all
+    that is in memory, they get later rounds by pipe. Updates come back through a shared ``(n, d)``.
+    The numbers are those of `Loop` on one thread. A single client is trained here; with one thread
+    only, without fork, or with the model on an accelerator, it is `Loop`.
 
     A child sets one thread before anything else: it would wait for ever for threads of its parent,
     which a fork does not copy. Where there is an accelerator, used or not, only children train:
@@ -105,9 +104,8 @@ class Crew:
     def start(self, jobs: Sequence[Job], n: int) -> list[Hand]:
         """Give each job to a child; return the children. ``n`` clients in all.
 
-        Existing children get jobs by pipe. New ones are forked where there are too few, if an old
-        one is gone, for a round of more clients than before, and for jobs that cannot be sent, with
-        a function that a script has defined within another, say.
+        Children are forked where there are too few, if an old one is gone, for a round of more
+        clients than before, and for jobs that cannot be sent, with a local function, say.
         """
         leaves = jobs[0][1][0].tree.values()
         dtype = reduce(torch.promote_types, [x.dtype for x in leaves], torch.get_default_dtype())

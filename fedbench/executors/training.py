@@ -1,8 +1,7 @@
 """Training of a round's clients, one after the other or many in lock step.
 
 A protocol is written for one client. `Loop` calls it client by client and is the oracle;
-`fedbench.executors.vmap` maps it over clients with equally many steps. Both draw the same numbers,
-and agree to rounding.
+`fedbench.executors.vmap` maps it over clients, draws the same numbers, and agrees to rounding.
 """
 
 import math
@@ -174,8 +173,8 @@ class Loop(Executor):
     def last(self) -> bool:
         """Whether a batch lies in memory channels last, and with it all that convolutions make.
 
-        That is faster on a CPU, but convolutions reorder their weights for it: not where these are
-        more than a quarter of what a step saves. On an accelerator it is for bfloat16.
+        On a CPU that is faster unless convolutions, which reorder their weights for it, have more
+        than a quarter of what a step saves; on an accelerator it is for bfloat16.
         """
         network = self.shared.network
         if self.shared.device.type != "cpu":

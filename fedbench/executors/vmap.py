@@ -1,8 +1,7 @@
 """Training of many clients at once: `local_update` mapped over them, of one run or several.
 
-On an accelerator, and with small networks on a CPU, the time of a step is that of its launches and
-not of its arithmetic; here many clients share them. `fedbench.executors.training.Loop` is the
-oracle.
+On an accelerator, and with small networks on a CPU, the time of a step is that of its launches;
+here many clients share them. `fedbench.executors.training.Loop` is the oracle.
 """
 
 import math
@@ -207,9 +206,6 @@ def batched(clients: Sequence[Client], schedule: Schedule) -> tuple[Tensor, Tens
 
 
 def footprint(network: Network, batch: int, convolve: Convolve = conv2d) -> int:
-    """Bytes that a client in lock step takes: copies of its parameters, and what a step saves.
-
-    The gradients of what it saves are as much again.
-    """
+    """Bytes of a client in lock step: copies of its parameters, what a step saves, gradients."""
     size = sum(math.prod(shape) for shape in network.shapes.values()) * 4
     return COPIES * size + 2 * batch * saved_bytes(network, convolve)

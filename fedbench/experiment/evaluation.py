@@ -84,8 +84,7 @@ def local_accuracies(
 ) -> dict[int, float]:
     """Measure the accuracy of each benign client's last message on the client's own test part.
 
-    The honest message alone, before compression's other end averages it, is the client's model; its
-    test part never changes, so a client is evaluated again only when it sends again.
+    That part never changes, so a client is evaluated again only when it sends again.
     """
     accuracies = dict(earlier)
     population = setup.population
@@ -126,10 +125,7 @@ def score_model(
 def share_taken_for(
     network: Network, model: Tree | list[Tree], x: Tensor, label: int
 ) -> float | None:
-    """Share of the images ``x (N, C, H, W)`` that are taken for ``label``; None without an image.
-
-    Scores that are not finite are taken for nothing.
-    """
+    """Share of images ``x (N, C, H, W)`` that are taken for ``label``; None without an image."""
     hits = [_taken_for(network, model, batch, label)[0] for batch in torch.split(x, _BATCH)]
     return sum(int(taken.sum()) for taken in hits) / len(x) if len(x) else None
 

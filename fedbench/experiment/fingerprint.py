@@ -9,11 +9,8 @@ from pathlib import Path
 def fingerprint(resolved: str, modules: Iterable[str], own_data: str = "") -> str:
     """Return the sixteen hex digits that identify a run.
 
-    Args:
-        resolved: JSON of the scenario with every default written out.
-        modules: Source files of its plug-ins.
-        own_data: `Data.identity` of samples that replace those of the data set; empty for the
-            data set that the scenario names.
+    ``resolved`` is the JSON of the scenario with every default written out, ``modules`` are the
+    source files of its plug-ins, ``own_data`` is `Data.identity` of other samples than its own.
     """
     digest = hashlib.sha256(resolved.encode() + own_data.encode())
     digest.update(code_version().encode())

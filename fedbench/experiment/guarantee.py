@@ -38,10 +38,7 @@ def event(setup: Setup, i: int) -> DpEvent | None:
 
 
 def spend(setup: Setup, ledger: Ledger, ids: Sequence[int], complies: Tensor) -> None:
-    """Enter a round of the clients ``ids`` into the ledger.
-
-    Only those that ran the mechanism count, where ``complies (n,)``.
-    """
+    """Enter a round of these clients into the ledger: of those that ran the mechanism."""
     if setup.plugins.mechanism.central:
         ledger.add([], event(setup, 0))
         return

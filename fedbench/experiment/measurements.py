@@ -1,11 +1,8 @@
 """Everything that a run measures: the numbers of its record, and what their readers know of them.
 
 A number is declared here and nowhere else: its place in a record (`Round`, `Result`, `Timing`), and
-in `MEASURED` its field in `fedbench results`, its kind and unit, how it is aggregated, its heading
-and its caption. The schema of the fast reader, the columns of tables, CSV and Parquet follow.
-
-This module imports neither torch nor pydantic, because a question to a store is answered before
-either is loaded.
+in `MEASURED` what tables, CSV, Parquet and the fast reader make of it. This module imports neither
+torch nor pydantic, because a question to a store is answered before either is loaded.
 """
 
 import operator

@@ -160,11 +160,7 @@ def read(path: Path) -> Record:
 
 
 def parse(data: bytes, name: str) -> Record:
-    """A record from its JSON; ``name`` is what errors call it.
-
-    Raises:
-        ConfigError: as `read`.
-    """
+    """A record from its JSON, or `ConfigError` as `read`; ``name`` is what errors call it."""
     try:
         record = Record.model_validate_json(data)
     except ValidationError as error:

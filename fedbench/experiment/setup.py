@@ -51,10 +51,7 @@ class Setup:
 
     @property
     def noncompliant(self) -> Tensor:
-        """``(N,)`` bool: clients that never add the mechanism's noise; none if the attack is idle.
-
-        The adversary's clients add no noise in rounds without attack either: nobody can make them.
-        """
+        """``(N,)`` bool: clients that never add noise, the adversary's; none if the attack is idle."""
         return self.population.malicious & ~torch.tensor(self.plugins.attack.idle)
 
     @property
@@ -154,10 +151,7 @@ class Setup:
         )
 
     def root_message(self, broadcast: Payload, step: int) -> Payload:
-        """One row: the message of a client that holds the server's root data.
-
-        It trains from the first row of the broadcast, remembers nothing, and needs no mechanism.
-        """
+        """One row: the message of a client with the server's root data, and without memory."""
         key = self.secret.key("root", step)
         protocol = self.plugins.protocol
         data = self.population.data

@@ -51,7 +51,7 @@ class Setup:
 
     @property
     def noncompliant(self) -> Tensor:
-        """``(N,)`` bool: clients that never add noise, the adversary's; none if the attack is idle."""
+        """``(N,)`` bool: clients that never add noise, the adversary's if its attack acts."""
         return self.population.malicious & ~torch.tensor(self.plugins.attack.idle)
 
     @property

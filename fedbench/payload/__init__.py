@@ -13,30 +13,8 @@ from fedbench.payload.rotated_levels import RotatedLevels
 from fedbench.payload.signs import ScaledSigns, SignBits
 from fedbench.payload.sparse import PrunedVectors, SeededSparse, SparseVectors
 
-__all__ = [
-    "BinaryMasks",
-    "Checks",
-    "FloatVectors",
-    "GatedVectors",
-    "HalfVectors",
-    "Levels",
-    "MixtureVectors",
-    "NoiseMasks",
-    "Payload",
-    "PrunedVectors",
-    "Rankings",
-    "Residues",
-    "RotatedLevels",
-    "ScaledSigns",
-    "SeededSparse",
-    "SignBits",
-    "SparseVectors",
-    "Spec",
-    "TopRankings",
-    "identical",
-    "ranking",
-    "reputation",
-    "require_same_form",
-    "same",
-    "summed_bits",
-]
+__all__ = ["BinaryMasks", "Checks", "FloatVectors", "GatedVectors", "HalfVectors", "Levels"]
+__all__ += ["MixtureVectors", "NoiseMasks", "Payload", "PrunedVectors", "Rankings", "Residues"]
+__all__ += ["RotatedLevels", "ScaledSigns", "SeededSparse", "SignBits", "SparseVectors", "Spec"]
+__all__ += ["TopRankings", "identical", "ranking", "reputation", "require_same_form", "same"]
+__all__ += ["summed_bits"]

@@ -9,17 +9,9 @@ import torch
 from torch import Tensor
 
 from fedbench.core.errors import IllegalPayloadError
+from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import (
-    Packet,
-    Part,
-    behind,
-    bits_of,
-    floats_of,
-    number_bytes,
-    placed,
-    split,
-)
+from fedbench.payload.packets import Packet, Part
 
 Governor = tuple[int, int, int]  # axis, first gate, coordinates a gate
 Gating = tuple[tuple[tuple[int, ...], tuple[Governor, ...]], ...]  # of layers: shape, governors
@@ -95,9 +87,9 @@ class GatedVectors(Payload):
 
     def parts(self) -> list[list[Part]]:
         rows = zip(self.is_open(), self.x, strict=True)
-        sent = [number_bytes(behind(is_open, x)[None])[0] for is_open, x in rows]
+        sent = [wire.number_bytes(wire.behind(is_open, x)[None])[0] for is_open, x in rows]
         gates = [(np.packbits(row), len(row)) for row in self.gates.cpu().numpy()]
-        return [sent, number_bytes(self.rest), gates]
+        return [sent, wire.number_bytes(self.rest), gates]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
@@ -105,9 +97,10 @@ class GatedVectors(Payload):
         floats = len(packet.data) - -(-g // 8)
         if floats < 4 * p:
             raise IllegalPayloadError(f"a gated vector must have {p} floats and {g} gates")
-        entries, rest, bitmap = split(packet, [8 * floats - 32 * p, 32 * p, g])
-        gates = bits_of(bitmap, g)
+        entries, rest, bitmap = wire.split(packet, [8 * floats - 32 * p, 32 * p, g])
+        gates = wire.bits_of(bitmap, g)
         is_open = governed(gates, layers)
         if (size := 4 * int(is_open.sum())) != len(entries):
             raise IllegalPayloadError(f"open gates must have {size} bytes, got {len(entries)}")
-        return cls(gates, placed(is_open, floats_of(entries)), floats_of(rest), layers)
+        x = wire.placed(is_open, wire.floats_of(entries))
+        return cls(gates, x, wire.floats_of(rest), layers)

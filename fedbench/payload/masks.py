@@ -8,18 +8,9 @@ import torch
 from torch import Tensor
 
 from fedbench.core.rng import Key
+from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import (
-    Packet,
-    Part,
-    binary_entropy,
-    code_bits,
-    cut,
-    decode_bits,
-    floats_of,
-    number_bytes,
-    seeds_of,
-)
+from fedbench.payload.packets import Packet, Part
 
 Noise = Literal["uniform", "gaussian", "bernoulli"]
 
@@ -33,7 +24,7 @@ def mask_entropy(mask: Tensor) -> Tensor:
         Mestoukirdi et al., https://arxiv.org/abs/2309.10834, equation 13, with log base 2 (R2).
     """
     shares = mask.to(torch.float32).mean(dim=1, dtype=torch.float64)
-    each = [mask.shape[1] * binary_entropy(share) for share in shares.tolist()]
+    each = [mask.shape[1] * wire.binary_entropy(share) for share in shares.tolist()]
     return torch.tensor(each, dtype=torch.float64)
 
 
@@ -87,13 +78,15 @@ class BinaryMasks(Payload):
         return mask_entropy(self.mask) + 32 * self.rest.shape[1]
 
     def parts(self) -> list[list[Part]]:
-        return [number_bytes(self.rest), [code_bits(mask) for mask in self.mask.cpu().numpy()]]
+        coded = [wire.code_bits(mask) for mask in self.mask.cpu().numpy()]
+        return [wire.number_bytes(self.rest), coded]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
         (d,), (p,) = spec["mask"], spec["rest"]
-        rest, data = cut(packet, 4 * p)
-        return cls(torch.from_numpy(decode_bits(data, d))[None], floats_of(rest), spec["signed"])
+        rest, data = wire.cut(packet, 4 * p)
+        bits = torch.from_numpy(wire.decode_bits(data, d))
+        return cls(bits[None], wire.floats_of(rest), spec["signed"])
 
 
 def noise_of(
@@ -184,13 +177,13 @@ class NoiseMasks(Payload):
         return mask_entropy(self.mask) + 32 * self.rest.shape[1] + 64
 
     def parts(self) -> list[list[Part]]:
-        coded = [code_bits(mask) for mask in self.mask.cpu().numpy()]
-        return [number_bytes(self.seeds), number_bytes(self.rest), coded]
+        coded = [wire.code_bits(mask) for mask in self.mask.cpu().numpy()]
+        return [wire.number_bytes(self.seeds), wire.number_bytes(self.rest), coded]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
         (d,), (p,) = spec["mask"], spec["rest"]
-        seed, rest, data = cut(packet, 8, 4 * p)
-        bits = torch.from_numpy(decode_bits(data, d))
+        seed, rest, data = wire.cut(packet, 8, 4 * p)
+        bits = torch.from_numpy(wire.decode_bits(data, d))
         form = spec["noise"], spec["magnitude"], spec["signed"]
-        return cls(bits[None], seeds_of(seed), floats_of(rest), *form)
+        return cls(bits[None], wire.seeds_of(seed), wire.floats_of(rest), *form)

@@ -16,17 +16,9 @@ from fedbench.core.choices import Checks
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.hadamard import centroids, edges, rotate, unrotate
 from fedbench.core.rng import Key
+from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import (
-    Packet,
-    Part,
-    floats_of,
-    number_bytes,
-    pack,
-    seeds_of,
-    split,
-    unpack,
-)
+from fedbench.payload.packets import Packet, Part
 
 _SHORT = 64  # shorter blocks have no coordinates with fewer bits: too few would be left
 
@@ -135,8 +127,8 @@ class RotatedLevels(Payload):
     def parts(self) -> list[list[Part]]:
         rows = self.levels.cpu().numpy()
         where = positions(self.sizes, self.bits).items()
-        levels = [[pack(row[index], width) for row in rows] for width, index in where]
-        return [number_bytes(x) for x in (self.seeds, self.scales, self.rest)] + levels
+        levels = [[wire.pack(row[index], width) for row in rows] for width, index in where]
+        return [wire.number_bytes(x) for x in (self.seeds, self.scales, self.rest)] + levels
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
@@ -145,11 +137,12 @@ class RotatedLevels(Payload):
         levels = np.zeros(d, dtype=np.uint8)
         where = positions(sizes, bits).items()
         lengths = [width * len(levels[index]) for width, index in where]
-        seed, scales, rest, *coded = split(packet, [64, 32 * len(sizes), 32 * p, *lengths])
+        seed, scales, rest, *coded = wire.split(packet, [64, 32 * len(sizes), 32 * p, *lengths])
         for (width, index), data in zip(where, coded, strict=True):
-            levels[index] = unpack(data, len(levels[index]), width)
-        rows = torch.from_numpy(levels)[None], floats_of(scales), seeds_of(seed), floats_of(rest)
-        return cls(*rows, bits, block)
+            levels[index] = wire.unpack(data, len(levels[index]), width)
+        floats = {"scales": wire.floats_of(scales), "rest": wire.floats_of(rest)}
+        row = torch.from_numpy(levels)[None]
+        return cls(row, seeds=wire.seeds_of(seed), bits=bits, block=block, **floats)
 
     def _widths(self) -> Tensor:
         return widths(self.sizes, self.bits).to(self.levels.device)

@@ -13,21 +13,9 @@ from torch import Tensor
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.order_statistics import largest
 from fedbench.core.rng import Key
+from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.packets import (
-    Packet,
-    Part,
-    behind,
-    bits_of,
-    code_bits,
-    cut,
-    decode_bits,
-    floats_of,
-    number_bytes,
-    placed,
-    seeds_of,
-    split,
-)
+from fedbench.payload.packets import Packet, Part
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,23 +66,23 @@ class SparseVectors(Payload):
         for index in self.indices.cpu().numpy():
             bitmap = np.zeros(self.d, dtype=np.bool_)
             bitmap[index] = True
-            where.append(code_bits(bitmap) if self.coded else (np.packbits(bitmap), self.d))
-        return [number_bytes(self.entries), number_bytes(self.rest), where]
+            where.append(wire.code_bits(bitmap) if self.coded else (np.packbits(bitmap), self.d))
+        return [wire.number_bytes(self.entries), wire.number_bytes(self.rest), where]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
         (width,), (p,), d = spec["indices"], spec["rest"], spec["d"]
         if spec["coded"]:
-            entries, rest, data = cut(packet, 4 * width, 4 * p)
-            bitmap = decode_bits(data, d)
+            entries, rest, data = wire.cut(packet, 4 * width, 4 * p)
+            bitmap = wire.decode_bits(data, d)
         else:
-            entries, rest, data = split(packet, [32 * width, 32 * p, d])
-            bitmap = bits_of(data, d)[0].numpy()
+            entries, rest, data = wire.split(packet, [32 * width, 32 * p, d])
+            bitmap = wire.bits_of(data, d)[0].numpy()
         index = np.flatnonzero(bitmap)
         if len(index) != width:
             raise IllegalPayloadError(f"a sparse vector must keep {width} of {d}, got {len(index)}")
         indices = torch.from_numpy(index.astype(np.int64))[None]
-        return cls(indices, floats_of(entries), floats_of(rest), d, spec["coded"])
+        return cls(indices, wire.floats_of(entries), wire.floats_of(rest), d, spec["coded"])
 
 
 @lru_cache(maxsize=64)
@@ -155,13 +143,13 @@ class SeededSparse(Payload):
         return dataclasses.replace(self, entries=entries, rest=rest.to(torch.float32))
 
     def parts(self) -> list[list[Part]]:
-        return [number_bytes(x) for x in (self.seeds, self.entries, self.rest)]
+        return [wire.number_bytes(x) for x in (self.seeds, self.entries, self.rest)]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
         (width,), (p,) = spec["entries"], spec["rest"]
-        seed, entries, rest = split(packet, [64, 32 * width, 32 * p])
-        return cls(floats_of(entries), seeds_of(seed), floats_of(rest), spec["d"])
+        seed, entries, rest = wire.split(packet, [64, 32 * width, 32 * p])
+        return cls(wire.floats_of(entries), wire.seeds_of(seed), wire.floats_of(rest), spec["d"])
 
 
 class Alive(bytes):
@@ -254,21 +242,22 @@ class PrunedVectors(Payload):
 
     def parts(self) -> list[list[Part]]:
         rows = zip(self.mask, self.x, strict=True)
-        entries = [number_bytes(behind(mask, x)[None])[0] for mask, x in rows]
+        entries = [wire.number_bytes(wire.behind(mask, x)[None])[0] for mask, x in rows]
         alive = self.alive.mask(self.mask.shape[1]).numpy()
-        coded = [code_bits(np.compress(alive, mask)) for mask in self.mask.cpu().numpy()]
-        return [entries, number_bytes(self.rest), coded]
+        coded = [wire.code_bits(np.compress(alive, mask)) for mask in self.mask.cpu().numpy()]
+        return [entries, wire.number_bytes(self.rest), coded]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
         (d,), (p,), kept = spec["mask"], spec["rest"], spec["kept"]
-        entries, rest, code = cut(packet, 4 * kept, 4 * p)
+        entries, rest, code = wire.cut(packet, 4 * kept, 4 * p)
         alive = spec["alive"].mask(d)
-        bits = torch.from_numpy(decode_bits(code, int(alive.sum())))
+        bits = torch.from_numpy(wire.decode_bits(code, int(alive.sum())))
         if int(bits.sum()) != kept:
             raise IllegalPayloadError(
                 f"a pruned vector must keep {kept} of {len(bits)}, got {int(bits.sum())}"
             )
         mask = torch.zeros(1, d, dtype=torch.bool)
         mask.numpy()[0, np.flatnonzero(alive.numpy())] = bits.numpy()
-        return cls(mask, placed(mask, floats_of(entries)), floats_of(rest), kept, spec["alive"])
+        x = wire.placed(mask, wire.floats_of(entries))
+        return cls(mask, x, wire.floats_of(rest), kept, spec["alive"])

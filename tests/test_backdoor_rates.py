@@ -20,11 +20,8 @@ from fedbench.results.summary import Row, half_life, rows
 from fedbench.sweep.plan import Plan, runs
 from fedbench.tables import report
 
-SMALL = Scenario(
-    **{"clients": 10, "per_round": 4, "rounds": 2, "epochs": 1, "malicious": 0.4},  # type: ignore[arg-type]
-    eval_every=1,
-    attack="pixel",
-)
+CLIENTS: dict[str, Any] = {"clients": 10, "per_round": 4, "malicious": 0.4}
+SMALL = Scenario(**CLIENTS, rounds=2, epochs=1, eval_every=1, attack="pixel")
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +43,22 @@ def record(
     return template.model_copy(update={"scenario": scenario, "rounds": rounds, "result": result})
 
 
-def cells(text: str, tmp_path: Path) -> list[Cell]:
+def cells(grid: str, tmp_path: Path) -> list[Cell]:
     path = tmp_path / "s.toml"
-    path.write_text(text)
+    path.write_text("seeds = 0\n[[grid]]\n" + grid)
     return Plan.read(path).cells()[0]
 
 
+def listed(*records: Record) -> list[Any]:
+    """The cells that reading these records lists."""
+    entries = [extract.run(one.sealed().to_json().encode(), "a.json") for one in records]
+    assert all(isinstance(entry, dict) for entry in entries), entries
+    return list(aggregate.cells(entries)[0])  # type: ignore[arg-type]
+
+
 def test_a_grid_with_backdoors_has_their_clean_twins_last_and_no_others(tmp_path: Path) -> None:
-    cells_found = cells(
-        'seeds = 0\n[[grid]]\nattack = ["sign-flip", "pixel", "edge-case"]\nrounds = [3, 4]\n'
-        'defense = "median"',
-        tmp_path,
-    )
+    attacks = 'attack = ["sign-flip", "pixel", "edge-case"]'
+    cells_found = cells(f'{attacks}\nrounds = [3, 4]\ndefense = "median"', tmp_path)
     assert [(c.attack, c.scenario.attack_from, c.scenario.rounds) for c in cells_found] == [
         *((attack, 0, 3) for attack in ("none", "sign-flip", "pixel", "edge-case")),
         *((attack, 0, 4) for attack in ("none", "sign-flip", "pixel", "edge-case")),
@@ -69,8 +70,7 @@ def test_a_grid_with_backdoors_has_their_clean_twins_last_and_no_others(tmp_path
 
 
 def test_windows_of_one_attack_share_a_twin(tmp_path: Path) -> None:
-    text = 'seeds = 0\n[[grid]]\nattack = "pixel"\nrounds = 5\nattack_until = [2, 3]\n'
-    cells_found = cells(text, tmp_path)
+    cells_found = cells('attack = "pixel"\nrounds = 5\nattack_until = [2, 3]\n', tmp_path)
     (twin,) = [c for c in cells_found if c.dormant]
     assert (twin.scenario.attack_from, twin.scenario.attack_until) == (5, None)
     Scenario.model_validate(twin.scenario.model_dump())
@@ -131,15 +131,8 @@ def test_one_clean_run_is_of_every_window_and_cap(template: Record) -> None:
     }
     (_, row) = rows([none, flip], records)
     assert row.impact == pytest.approx(0.4)
-    entries = []
-    for cells_found in (none, flip):
-        (only,) = records[cells_found]
-        written = only.model_copy(update={"scenario": cells_found.scenario})
-        entry = extract.run(written.sealed().to_json().encode(), "a.json")
-        assert isinstance(entry, dict), entry
-        entries.append(entry)
-    listed, _ = aggregate.cells(entries)
-    assert listed[1]["impact"] == pytest.approx(0.4)
+    entries = listed(*(records[cell][0] for cell in (none, flip)))
+    assert entries[1]["impact"] == pytest.approx(0.4)
 
 
 def test_records_of_a_store_find_their_twins_and_a_twin_is_the_worst_of_nothing(
@@ -154,14 +147,8 @@ def test_records_of_a_store_find_their_twins_and_a_twin_is_the_worst_of_nothing(
     assert {row.cell.system for row in table} == {"fedavg + mean"}
     assert table[1].over_clean == 0.0  # its own record is its twin's here
     never = scenario.model_copy(update={"attack_from": scenario.rounds})
-    entries = []
-    for variant in (scenario, never):
-        written = template.model_copy(update={"scenario": variant}).sealed().to_json().encode()
-        entry = extract.run(written, "a.json")
-        assert isinstance(entry, dict), entry
-        entries.append(entry)
-    listed, _ = aggregate.cells(entries)
-    assert [(e["attack_from"], e["worst"]) for e in listed] == [(0, True), (2, False)]
+    entries = listed(*(template.model_copy(update={"scenario": s}) for s in (scenario, never)))
+    assert [(e["attack_from"], e["worst"]) for e in entries] == [(0, True), (2, False)]
 
 
 def printed(table_: list[Row], width: int = 200) -> str:

@@ -29,14 +29,8 @@ from fedbench.experiment.state import RunState
 from fedbench.payload import FloatVectors
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import play_round
-from fedbench.testing import (
-    NETWORK,
-    assert_rounded_alike,
-    doubled,
-    example_clients,
-    example_context,
-    in_float64,
-)
+from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients
+from fedbench.testing.contracts import example_context, in_float64
 from fedbench_attacks.edge_case import EdgeCase
 from fedbench_attacks.label_flip import LabelFlip
 from fedbench_attacks.model_replacement import ModelReplacement
@@ -162,10 +156,8 @@ def test_a_share_of_the_local_images_is_stamped_and_labelled_others_in_each_roun
     fewest, _ = Pixel(rho=0.01).poison(xs, ys, local())
     assert int((fewest != xs).flatten(1).any(dim=1).sum()) == 1
     xs = data.floats(torch.arange(10))
-    labels = [
-        Pixel(rho=0.3).poison(xs, data.y + 1, dataclasses.replace(local(), key=Key(seed)))[1]
-        for seed in (1, 2)
-    ]
+    other = dataclasses.replace(local(), key=Key(2))
+    labels = [Pixel(rho=0.3).poison(xs, data.y + 1, each)[1] for each in (local(), other)]
     assert not torch.equal(*labels)
 
 
@@ -304,9 +296,8 @@ def pulled(attack: Any, tree: Tree, start: Tree, gradient: Tree, before: Tree | 
     """The gradient that the attack makes of one that is the same everywhere."""
     constant = Gradient(lambda *_: gradient, lambda *_: gradient, 1)
     nothing = torch.zeros(0)
-    out: Tree = attack.wrap_grad(constant, Local(start, before, 0, 1, 1, Key(0), 3))(
-        tree, nothing, nothing, Key(0)
-    )
+    changed = attack.wrap_grad(constant, Local(start, before, 0, 1, 1, Key(0), 3))
+    out: Tree = changed(tree, nothing, nothing, Key(0))
     return out
 
 
@@ -372,10 +363,8 @@ def test_d6_the_anomaly_term_has_a_gradient_and_holds_training_back() -> None:
     moved, start, statistic = ({"n.mean": torch.tensor([x])} for x in (3.0, 1.0, 4.0))
     assert pulled(ModelReplacement(alpha=0.25), moved, start, statistic, None) == statistic
     executor, clients, honest = training(3, lr=0.05)
-    norms = [
-        float(train(ModelReplacement(alpha=a), executor, clients, honest, OWNED, None, 0).norm())
-        for a in (1.0, 0.5, 0.05)
-    ]
+    given = (executor, clients, honest, OWNED, None, 0)
+    norms = [float(train(ModelReplacement(alpha=a), *given).norm()) for a in (1.0, 0.5, 0.05)]
     assert norms[0] > norms[1] > norms[2]
 
 

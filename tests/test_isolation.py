@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from fedbench.api import ServerView
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, FedbenchError, PluginError
 from fedbench.core.rng import Key
-from fedbench.experiment.record import parse
+from fedbench.experiment.record import Record, parse
 from fedbench.experiment.scenario import Scenario
 from fedbench.isolation.host import Child, Kept, environment
 from fedbench.isolation.plain import NotPlainError, read, write
@@ -29,6 +30,12 @@ from fedbench.sweep.local import Options
 
 Install = Callable[[str, dict[str, str]], dict[str, str]]
 SMALL = Scenario(model="micro", clients=12, per_round=9, malicious=0.3, rounds=3, epochs=1)
+
+
+def run(executor: Any = "auto", isolate: bool = True, **changes: Any) -> Record:
+    scenario = SMALL.model_copy(update=changes)
+    return play(scenario, device="cpu", executor=executor, isolate=isolate)
+
 
 # Plug-ins that look for what they were not shown, and tell it in their notes.
 SPIES = '''
@@ -82,11 +89,7 @@ class Spy(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class Odd(Attack):
-    """Do what its parameter says.
-
-    Args:
-        how: What.
-    """
+    """Do what its parameter says."""
 
     how: str = "raise"
 
@@ -111,10 +114,7 @@ class Turned(Attack):
     """Train the other way round."""
 
     def wrap_grad(self, grad, local):
-        def turned(tree, x, y, key):
-            return {name: -g for name, g in grad(tree, x, y, key).items()}
-
-        return turned
+        return lambda *given: {name: -g for name, g in grad(*given).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,10 +230,8 @@ SAME = [
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", SAME, ids=lambda c: "-".join(c.values()))
 def test_an_isolated_run_has_the_same_record(changes: dict[str, str]) -> None:
-    scenario = SMALL.model_copy(update=changes)
     executor = "loop" if changes["attack"] in ("pga", "neurotoxin") else "auto"
-    plain = play(scenario, device="cpu", executor=executor)
-    apart = play(scenario, device="cpu", executor=executor, isolate=True)
+    plain, apart = (run(executor, isolate, **changes) for isolate in (False, True))
     assert apart.measured() == plain.measured()
     assert any(r.malicious for r in plain.rounds)
 
@@ -241,12 +239,15 @@ def test_an_isolated_run_has_the_same_record(changes: dict[str, str]) -> None:
 @pytest.mark.slow
 def test_an_isolated_plugin_finds_nothing_that_it_was_not_shown(install: Install) -> None:
     install(SPIES, PLUGINS)
-    scenario = SMALL.model_copy(
-        update={"attack": "spy", "defense": "rule-spy", "seed": 987654321, "rounds": 1}
-    )
-    (apart,) = play(scenario, device="cpu", isolate=True).rounds
+    changes: dict[str, Any] = {
+        "attack": "spy",
+        "defense": "rule-spy",
+        "seed": 987654321,
+        "rounds": 1,
+    }
+    (apart,) = run(**changes).rounds
     assert "outsider" not in sys.modules  # this process has not run a line of it
-    (here,) = play(scenario, device="cpu").rounds
+    (here,) = run(isolate=False, **changes).rounds
     assert "outsider" in sys.modules
     assert here.malicious, "or this says nothing"
     assert int(here.notes["rows"]) >= 9 - 1  # every other message, at least
@@ -285,20 +286,18 @@ def test_what_goes_wrong_in_a_child_is_an_error_here(install: Install) -> None:
     ]
     named = re.escape("attack odd (package outsider 1.0): craft in round 0 for client")
     for how, words in cases:
-        scenario = SMALL.model_copy(update={"attack": f"odd:how={how}"})
         with pytest.raises(PluginError, match=f"{named} .*{words}"):
-            play(scenario, device="cpu", isolate=True)
-    assert play(SMALL.model_copy(update={"attack": "odd:how=keeps"}), device="cpu", isolate=True)
+            run(attack=f"odd:how={how}")
+    assert run(attack="odd:how=keeps")
 
 
 @pytest.mark.slow
 def test_gradients_are_changed_client_by_client_or_it_is_refused(install: Install) -> None:
     install(SPIES, PLUGINS)
-    scenario = SMALL.model_copy(update={"attack": "turned"})
     with pytest.raises(ConfigError, match="--executor must be auto or loop for Turned"):
-        play(scenario, device="cpu", executor="stacked", isolate=True)
-    plain = play(scenario, device="cpu", executor="loop")
-    apart = play(scenario, device="cpu", isolate=True)
+        run("stacked", attack="turned")
+    plain = run("loop", isolate=False, attack="turned")
+    apart = run(attack="turned")
     assert apart.environment.executor == "loop"
     assert apart.measured() == plain.measured()
 
@@ -368,13 +367,9 @@ SEEN = {}
 
 @dataclass(frozen=True)
 class Peeking(Defense[None]):
-    """The mean. It names the clients whose row is another one in two calls of one round.
+    """The mean. It names the clients whose row is another one in two calls of one round."""
 
-    Args:
-        where: It keeps the rows in the module or in the instance; elsewhere a second call ends it.
-    """
-
-    where: str = "module"
+    where: str = "module"  # or in the instance; elsewhere a second call ends it
     beside: dict = field(default_factory=dict, init=False)
 
     def tolerates(self, n):
@@ -406,9 +401,8 @@ if hasattr(__main__, "Guest"):
 
 
 def peeked(where: str, attack: str, isolate: bool) -> list[object]:
-    changes = {"defense": f"rule-peeking:where={where}", "attack": attack, "per_round": 12}
-    scenario = SMALL.model_copy(update=changes)
-    rounds = play(scenario, device="cpu", executor="loop", isolate=isolate).rounds
+    rule = f"rule-peeking:where={where}"
+    rounds = run("loop", isolate, defense=rule, attack=attack, per_round=12).rounds
     assert all(r.malicious for r in rounds)
     assert all(r.queries or r.gain for r in rounds), "or it was asked once"
     return [r.findings["found"] for r in rounds]
@@ -429,11 +423,8 @@ def test_an_isolated_rule_keeps_nothing_of_the_honest_comparison(install: Instal
 @pytest.mark.slow
 def test_a_fork_that_ends_is_an_error_of_its_hook(install: Install) -> None:
     install(COMPARING, {"rule-peeking": "Peeking"})
-    scenario = SMALL.model_copy(
-        update={"defense": "rule-peeking:where=nowhere", "attack": "sign-flip"}
-    )
     with pytest.raises(PluginError, match="ended its process with exit code 5 in aggregate"):
-        play(scenario, device="cpu", isolate=True)
+        run(defense="rule-peeking:where=nowhere", attack="sign-flip")
 
 
 @pytest.mark.slow

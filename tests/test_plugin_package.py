@@ -26,8 +26,6 @@ packages = ["shouting"]
 """
 
 ATTACK = '''
-"""An attack from another package."""
-
 from dataclasses import dataclass
 
 from fedbench.api import Attack
@@ -44,7 +42,6 @@ class Shouting(Attack):
     volume: float = 100.0
 
     def craft(self, view, memory):
-        """``volume * own``."""
         return view.own.nearest(self.volume * view.own.values()), memory
 '''
 
@@ -58,7 +55,7 @@ def run(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which the package was installed by pip."""
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    source, target = map(tmp_path_factory.mktemp, ("source", "site"))
     (source / "pyproject.toml").write_text(PYPROJECT)
     (source / "shouting").mkdir()
     (source / "shouting" / "__init__.py").write_text(ATTACK)

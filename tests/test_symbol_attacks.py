@@ -12,29 +12,12 @@ from torch import Tensor
 from fedbench.adversary.threat_model import attack_view
 from fedbench.api import Attack
 from fedbench.core.rng import Key
-from fedbench.payload import (
-    BinaryMasks,
-    FloatVectors,
-    GatedVectors,
-    NoiseMasks,
-    Payload,
-    Rankings,
-    SignBits,
-    SparseVectors,
-    TopRankings,
-    ranking,
-)
+from fedbench.payload import FloatVectors, GatedVectors, Payload, SignBits, SparseVectors
+from fedbench.payload.masks import BinaryMasks, NoiseMasks
+from fedbench.payload.rankings import Rankings, TopRankings, ranking
 from fedbench.protocols.fsl import kept_edges
-from fedbench_attacks.bits import (
-    TIES,
-    Complement,
-    Margin,
-    MaskALIE,
-    MaskIPM,
-    Pinning,
-    Saturation,
-    decided,
-)
+from fedbench_attacks import bits
+from fedbench_attacks.bits import Complement, Margin, MaskALIE, MaskIPM, Pinning, Saturation
 from fedbench_attacks.gate_closing import GateClosing
 from fedbench_attacks.rankings import RankReversal, Shuffle, Swap
 from fedbench_attacks.residual_release import ResidualRelease
@@ -56,17 +39,17 @@ def message(attack: Attack, payload: Payload, m: int) -> Any:
     return crafted(attack, round_of(payload, m=m))[1]
 
 
-def bits(attack: Any, payload: Payload, m: int) -> list[list[int]]:
+def ones(attack: Any, payload: Payload, m: int) -> list[list[int]]:
     return message(attack, payload, m).mask.int().tolist()  # type: ignore[no-any-return]
 
 
 def test_the_complement_is_that_of_the_majority_or_over_noise_its_own() -> None:
     # Two of three colluders have a 1 first, one second; the benign rows say the contrary.
     three = masks([1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 1], [0, 1, 1])
-    assert bits(Complement(), three, 3) == [[0, 1, 1]] * 3
+    assert ones(Complement(), three, 3) == [[0, 1, 1]] * 3
     two = masks([1, 0], [0, 0], [1, 1])
-    assert bits(Complement(), two, 2) == [[1, 1]] * 2
-    assert bits(Complement(of="own"), two, 2) == [[0, 1], [1, 1]]
+    assert ones(Complement(), two, 2) == [[1, 1]] * 2
+    assert ones(Complement(of="own"), two, 2) == [[0, 1], [1, 1]]
     seeds, rest = torch.tensor([[1], [2], [3]]), torch.ones(3, 2)
     noise = NoiseMasks(torch.tensor([[1, 1], [1, 0], [1, 1]]).bool(), seeds, rest, "uniform", 0.1)
     view, out = crafted(Complement(), round_of(noise))
@@ -80,15 +63,15 @@ def test_mask_ipm_mirrors_at_one_half_and_keeps_the_number_of_ones() -> None:
     # are 0, 1/4, 1/2, 1: the last two. -theta would have kept the last and whatever else.
     rows = [[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
     payload = masks([0, 0, 0, 0], *rows)
-    assert bits(MaskIPM(how="threshold"), payload, 1) == [[0, 0, 1, 1]]
+    assert ones(MaskIPM(how="threshold"), payload, 1) == [[0, 0, 1, 1]]
     # Free, strictly above 1/2: the third, at exactly 1/2, is 0. At eps = 4 all but it are clipped.
-    assert bits(MaskIPM(how="threshold", density="free"), payload, 1) == [[0, 0, 0, 1]]
+    assert ones(MaskIPM(how="threshold", density="free"), payload, 1) == [[0, 0, 0, 1]]
     # At eps = 1/2 all ones become 1/4.
     full = BinaryMasks(torch.ones(3, 4000).bool(), torch.zeros(3, 0))
     quarter = message(MaskIPM(eps=0.5, density="free"), full, 1).mask.float().mean()
     assert float(quarter) == pytest.approx(0.25, abs=0.03)
     # What is certain is certain in a sample, too.
-    sample = bits(MaskIPM(how="sample", density="free", eps=4.0), payload, 1)[0]
+    sample = ones(MaskIPM(how="sample", density="free", eps=4.0), payload, 1)[0]
     assert sample[:2] == [0, 0]
     assert sample[3] == 1
 
@@ -97,8 +80,8 @@ def test_mask_alie_lowers_probabilities_by_deviations_with_ddof_0() -> None:
     # theta = 3/4 of four rows: sigma = sqrt(3/16) = 0.4330 (ddof 1: 0.5), so at z = 0.55 it falls
     # to 0.5118 (ddof 1: 0.475): a 1 by threshold, and at z = 0.6 (0.4902) a 0.
     payload = masks([0], [1], [1], [1], [0])
-    assert bits(MaskALIE(z=0.55, how="threshold", density="free"), payload, 1) == [[1]]
-    assert bits(MaskALIE(z=0.6, how="threshold", density="free"), payload, 1) == [[0]]
+    assert ones(MaskALIE(z=0.55, how="threshold", density="free"), payload, 1) == [[1]]
+    assert ones(MaskALIE(z=0.6, how="threshold", density="free"), payload, 1) == [[0]]
 
 
 @pytest.mark.parametrize(("n", "m", "z"), [(50, 12, 0.3360), (10, 1, 0.0)])
@@ -123,8 +106,8 @@ def test_the_benign_density_is_kept_to_the_bit(attack: Any, how: Any) -> None:
 def test_a_sample_of_a_given_size_has_the_probabilities_it_was_drawn_for() -> None:
     # theta sums to the number of ones, so Pareto sampling's shares are theta, nearly.
     theta = torch.tensor([0.1, 0.3, 0.5, 0.9]).repeat(500)
-    bits = torch.arange(10)[:, None] >= 10 * (1 - theta)  # row i of ten
-    payload = BinaryMasks(bits, torch.zeros(10, 0))
+    mask = torch.arange(10)[:, None] >= 10 * (1 - theta)  # row i of ten
+    payload = BinaryMasks(mask, torch.zeros(10, 0))
     out = message(MaskALIE(z=0.0), payload.put([0], payload.take([5])), 1)
     shares = payload.mask[1:].double().mean(dim=0).reshape(500, 4)[0]
     got = out.mask.double().reshape(500, 4).mean(dim=0)
@@ -153,13 +136,13 @@ def test_more_of_a_budget_is_not_weaker_and_all_move_the_mean_further_than_hones
 
 def changes(rows: Tensor, benign: Tensor, tie: int) -> int:
     """How many decisions on the columns are other ones with ``rows`` among them."""
-    before = decided(benign.sum(dim=0), len(benign), tie)
+    before = bits.decided(benign.sum(dim=0), len(benign), tie)
     both = torch.cat([rows, benign])
-    return int((decided(both.sum(dim=0), len(both), tie) != before).sum())
+    return int((bits.decided(both.sum(dim=0), len(both), tie) != before).sum())
 
 
 @pytest.mark.edges("1-2-stays", "1-2-up", "1-2-down", "2-3-stays", "3-4-up", "3-4-down")
-@pytest.mark.parametrize("tie", list(TIES))
+@pytest.mark.parametrize("tie", list(bits.TIES))
 @pytest.mark.parametrize(("m", "b"), [(1, 2), (1, 3), (2, 3), (2, 4), (2, 5), (3, 4)])
 def test_margin_overturns_as_much_as_the_best_of_all_choices(tie: Any, m: int, b: int) -> None:
     d = 4 if m < 3 else 3
@@ -168,8 +151,8 @@ def test_margin_overturns_as_much_as_the_best_of_all_choices(tie: Any, m: int, b
         benign = payload.mask[m:].int()
         view, out = crafted(Margin(tie=tie), round_of(payload, m=m))
         choices = itertools.product((0, 1), repeat=m * d)
-        most = max(changes(torch.tensor(c).reshape(m, d), benign, TIES[tie]) for c in choices)
-        assert changes(out.mask.int(), benign, TIES[tie]) == most == view.notes["overturned"]
+        most = max(changes(torch.tensor(c).reshape(m, d), benign, bits.TIES[tie]) for c in choices)
+        assert changes(out.mask.int(), benign, bits.TIES[tie]) == most == view.notes["overturned"]
 
 
 def test_margin_overturns_what_it_can_ties_are_the_servers_and_its_own_rows_count_once() -> None:
@@ -179,21 +162,21 @@ def test_margin_overturns_what_it_can_ties_are_the_servers_and_its_own_rows_coun
     # a majority of 3 nor one of 1 was: both change.
     rows = [[1, 1, 1, 1, 0], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]]
     payload = masks([0] * 5, [0] * 5, *rows)
-    assert bits(Margin(), payload, 2) == [[1, 0, 1, 0, 0]] * 2
+    assert ones(Margin(), payload, 2) == [[1, 0, 1, 0, 0]] * 2
     signs = message(Margin(), SignBits(payload.mask), 2)
     assert signs.positive.int().tolist() == [[1, 0, 1, 1, 0]] * 2
-    assert bits(Margin(rest="against"), payload, 2) == [[0, 0, 1, 1, 1]] * 2
+    assert ones(Margin(rest="against"), payload, 2) == [[0, 0, 1, 1, 1]] * 2
     # One colluder of seven: its own row, six times over, cannot be overturned by one vote.
     payload = masks([1, 0], *[[0, 1]] * 6)
-    assert bits(Margin(knows="colluders"), payload, 1) == [[1, 0]]
+    assert ones(Margin(knows="colluders"), payload, 1) == [[1, 0]]
 
 
 def test_saturated_masks_are_full_or_empty_or_disjoint_from_the_own_one() -> None:
     payload = masks([1, 0, 0, 1], [0, 0, 0, 0])
-    assert bits(Saturation(), payload, 1) == [[1, 1, 1, 1]]
-    assert bits(Saturation(kind="zeros"), payload, 1) == [[0, 0, 0, 0]]
-    assert bits(Saturation(kind="disjoint"), payload, 1) == [[0, 1, 1, 0]]
-    (three,) = bits(Saturation(kind="disjoint", density=0.75), payload, 1)
+    assert ones(Saturation(), payload, 1) == [[1, 1, 1, 1]]
+    assert ones(Saturation(kind="zeros"), payload, 1) == [[0, 0, 0, 0]]
+    assert ones(Saturation(kind="disjoint"), payload, 1) == [[0, 1, 1, 0]]
+    (three,) = ones(Saturation(kind="disjoint", density=0.75), payload, 1)
     assert three[1:3] == [1, 1]
     assert sum(three) == 3
 

@@ -17,18 +17,8 @@ from torch import Tensor
 
 import fedbench
 from fedbench.adversary.threat_model import AttackContext, attack_view, malicious_clients, own_codec
-from fedbench.api import (
-    Attack,
-    AttackView,
-    Defense,
-    Grad,
-    Gradient,
-    Knowledge,
-    Local,
-    ServerView,
-    Shared,
-    Traits,
-)
+from fedbench.api import Defense, Grad, Gradient, ServerView, Shared, Traits
+from fedbench.api.attack import Attack, AttackView, Knowledge, Local
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.core.rng import Key, Secret
 from fedbench.data.datasets import Data

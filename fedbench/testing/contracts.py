@@ -13,19 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from fedbench import payload as alphabets
 from fedbench.adversary import threat_model
-from fedbench.api import (
-    Attack,
-    Defense,
-    DpEvent,
-    Gradient,
-    Local,
-    Mechanism,
-    Protocol,
-    Release,
-    ServerView,
-    Shared,
-    hooks,
-)
+from fedbench.api import Attack, Defense, Local, Mechanism, ServerView, Shared, hooks
+from fedbench.api.protocol import DpEvent, Gradient, Protocol, Release
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
 from fedbench.executors.training import Client, Loop, Schedule

@@ -71,12 +71,8 @@ def sender(view: AttackView, via: Literal["codec", "wire"]) -> Callable[[Tensor]
     k = view.own.values().shape[1]
     by_wire = via == "wire" or not view.own.aligned or k != view.updates.shape[1]
     view.notes["via"] = "wire" if by_wire else "codec"
-
-    def send(rows: Tensor) -> Payload:
-        rows = rows.expand(len(view.own), -1)
-        return view.own.nearest(rows) if by_wire else view.compress(rows)
-
-    return send
+    message = view.own.nearest if by_wire else view.compress
+    return lambda rows: message(rows.expand(len(view.own), -1))
 
 
 def mirrored(view: AttackView, row: Tensor, scale: float) -> Tensor:

@@ -135,9 +135,7 @@ class AttackContext:
     @property
     def benign(self) -> Tensor:
         """``(n - m,)`` rows of the benign clients."""
-        others = torch.ones(len(self.honest), dtype=torch.bool)
-        others[self.owned.rows] = False
-        return others.nonzero()[:, 0]
+        return (~torch.isin(torch.arange(len(self.honest)), self.owned.rows)).nonzero()[:, 0]
 
 
 def train(
@@ -241,6 +239,7 @@ def attack_view(
     """
     part = context.owned.rows.tolist() if part is None else part
     needed = needs(attack)
+    everyone = needed.tier == "all"
     rows = torch.tensor(part, dtype=torch.long)
     own = context.honest.take(rows)
     where = rows.to(context.updates.device)
@@ -250,11 +249,9 @@ def attack_view(
         updates=context.updates[where],
         trained=context.trained[mine],
         idle=context.idle[where % len(context.idle)],
-        seen=context.honest.take(context.benign)
-        if needed.tier == "all"
-        else own.take(range(len(own))),
+        seen=context.honest.take(context.benign) if everyone else own.copied(),
         n=len(context.honest),
-        broadcast=_heard(context, part, needed.tier),
+        broadcast=_heard(context.view.broadcast, part, everyone),
         step=context.view.step,
         key=context.owned.secret.key("craft", *(part if needed.tier == "own" else ())),
         compress=context.codec(part),
@@ -284,10 +281,9 @@ def alone(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def _heard(context: AttackContext, part: Sequence[int], tier: str) -> Payload:
+def _heard(sent: Payload, part: Sequence[int], everyone: bool) -> Payload:
     """Return the broadcast; where each client is sent its own, the adversary's rows of it."""
-    sent = context.view.broadcast
-    return sent.take(range(len(sent)) if len(sent) == 1 or tier == "all" else part)
+    return sent.copied() if len(sent) == 1 or everyone else sent.take(part)
 
 
 def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:

@@ -145,13 +145,12 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
     turned = payload.take(order)
     last = payload.take([n - 1])
     draws = 16 if traits.randomized else 1
-    difference = torch.stack(
-        [
-            answer(defense, turned, _seen(view, Key(draw), order, last))
-            - answer(defense, payload, _seen(view, Key(draw), torch.arange(n), last))
-            for draw in range(draws)
-        ]
-    ).double()
+
+    def answers(rows: Payload, order: Tensor) -> Tensor:
+        seen = (view.take(order).asked(key=Key(draw), root=last) for draw in range(draws))
+        return torch.stack([answer(defense, rows, each) for each in seen]).double()
+
+    difference = answers(turned, order) - answers(payload, torch.arange(n))
     room = 5 * difference.std(dim=0, unbiased=False) / draws**0.5
     largest = 1e-4 * values[1:].double().abs().max() + room
     assert bool((difference.mean(dim=0).abs() <= largest).all()), (
@@ -165,10 +164,6 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
         back = last.nearest(back[None]).values()[0]
     if not traits.randomized:
         torch.testing.assert_close(back.double(), same, rtol=1e-4, atol=1e-4, msg=f"{name}: equal")
-
-
-def _seen(view: ServerView, key: Key, order: Tensor, root: Payload) -> ServerView:
-    return view.take(order).asked(key=key, root=root)
 
 
 def _check_equivariance(defense: Defense[Any], x: Tensor) -> None:

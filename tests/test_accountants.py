@@ -32,7 +32,6 @@ from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling
 from fedbench.privacy.mechanisms.noisy_sign import NoisySign
 from fedbench.privacy.mechanisms.randomized_response import FlipBits
-from fedbench.privacy.noisy_sign import sign_rdp
 from fedbench.privacy.participation import Participation, PrivacyCost
 from fedbench.privacy.planning import PrivacyPlan, calibrated, curve, prices
 
@@ -86,7 +85,7 @@ def test_a_clip_is_priced_at_its_diameter_or_its_radius() -> None:
 @pytest.mark.parametrize("radius", [0.05, 0.2])
 def test_the_rdp_of_a_few_orders_is_that_of_all(d: int, radius: float, times: int) -> None:
     masks = amplification.mask_rdp(ORDERS, d, 0.0, 0.2, 2 * radius)
-    signs = sign_rdp(ORDERS, d, 1.0)
+    signs = amplification.sign_rdp(ORDERS, d, 1.0)
     mask, sign = MaskSample(d, 0.0, 0.2, radius), NoisySigns(d, 1.0)
     for event, rdp, loss in ((mask, masks, 1.002), (sign, signs, 1.0005)):
         best, _ = rdp_to_dp(ORDERS, times * rdp.epsilon, 1e-5)

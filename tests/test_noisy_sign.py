@@ -9,9 +9,14 @@ import pytest
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
-from fedbench.privacy.amplification import r_alpha, renyi_bernoulli
+from fedbench.privacy.amplification import (
+    SIGN_SLACK,
+    r_alpha,
+    renyi_bernoulli,
+    sign_constant,
+    sign_rdp,
+)
 from fedbench.privacy.conversion import ORDERS, Floats
-from fedbench.privacy.noisy_sign import SLACK, sign_constant, sign_rdp
 
 Adjacency = Literal["replace-one", "zero-out"]
 BOTH: list[Adjacency] = ["replace-one", "zero-out"]
@@ -58,7 +63,7 @@ def test_one_sign_is_randomized_response(z: float) -> None:
     bit = sign_rdp(ORDERS, 1, z)
     exact = r_alpha(ORDERS, float(norm.sf(1 / z)))
     np.testing.assert_allclose(bit.epsilon, exact, rtol=1e-6)
-    np.testing.assert_allclose(bit.terms["envelope"], exact * (1 + SLACK), rtol=1e-6)
+    np.testing.assert_allclose(bit.terms["envelope"], exact * (1 + SIGN_SLACK), rtol=1e-6)
 
 
 @pytest.mark.parametrize("adjacency", BOTH)
@@ -69,7 +74,7 @@ def test_many_signs_are_two_over_pi_of_a_gaussian(noise: float, adjacency: Adjac
     limit = 2 / math.pi * alpha * distance**2 / 2
     many = sign_rdp(alpha, 10**9, noise, adjacency).terms["envelope"]
     assert (many >= limit).all()
-    np.testing.assert_allclose(many, limit, rtol=2 * SLACK)
+    np.testing.assert_allclose(many, limit, rtol=2 * SIGN_SLACK)
 
 
 def test_terms_without_digits_are_left_out_and_every_other_wins_somewhere() -> None:
@@ -101,7 +106,7 @@ def test_the_bounds_are_ordered_as_the_mechanisms_are(d: int, z: float) -> None:
     np.testing.assert_allclose(whole.terms["gaussian"], ORDERS * 2 / z**2)
     np.testing.assert_allclose(half.terms["gaussian"], ORDERS / 2 / z**2)
     np.testing.assert_allclose(half.terms["logit"], ORDERS * sign_constant(z) / 2 / z**2)
-    assert (half.epsilon <= whole.epsilon * (1 + SLACK)).all()
+    assert (half.epsilon <= whole.epsilon * (1 + SIGN_SLACK)).all()
     assert (np.diff(whole.epsilon) >= -1e-12 * whole.epsilon[1:]).all()
     for noisy, exact in pairwise([sign_rdp(ORDERS, d, z * k).epsilon for k in (1.5, 1.0)]):
         assert (noisy < exact).all()

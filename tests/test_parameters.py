@@ -25,11 +25,16 @@ from fedbench.privacy.amplification import (
     marginal,
     marginal_slope,
     mask_rdp,
+    sign_rdp,
 )
-from fedbench.privacy.conversion import gdp_delta, gdp_epsilon, gdp_rounds, rdp_rounds, rdp_to_dp
-from fedbench.privacy.noisy_sign import sign_rdp
+from fedbench.privacy.conversion import gdp_delta, gdp_epsilon, gdp_rounds, rdp_to_dp
 from fedbench.privacy.randomized_response import RandomizedResponse
-from fedbench.privacy.sampling import fixed_size, fixed_size_rdp, poisson_epsilons, poisson_rdp
+from fedbench.privacy.sampling import (
+    fixed_size,
+    fixed_size_rdp,
+    poisson_epsilons,
+    poisson_rdp,
+)
 from fedbench.privacy.sums import sum_rdp
 from fedbench.testing import NETWORK, example_context, example_payloads
 from fedbench.testing.contracts import example_clients
@@ -182,13 +187,12 @@ def gaussian(a: Any) -> Any:
         (lambda: RandomizedResponse(0.2, 5).delta(-1.0), "epsilon must"),
         (lambda: RandomizedResponse(0.2, 5).epsilon([0.1, 1.0]), "delta must"),
         (lambda: RandomizedResponse(0.6, 5), "p must"),
-        (lambda: rdp_rounds([1.0], 0), "rounds must"),
         (lambda: rdp_to_dp([2.0], [1.0], 0.0), "delta must"),
         (lambda: rdp_to_dp_mironov([0.5], [1.0], 0.1), "orders must"),
         (lambda: sign_rdp([1.0], 5, 1.0), "orders must"),
         (lambda: sign_rdp([2.0], 0, 1.0), "d must"),
         (lambda: sign_rdp([2.0], 5, 0.0), "z must"),
-        (lambda: sign_rdp([2.0], 5, 1.0, "add-remove"), "adjacency must"),  # type: ignore[arg-type]
+        (lambda: sign_rdp([2.0], 5, 1.0, "add-remove"), "adjacency must"),
         (lambda: sign_rdp([2.0], 5, INF), "z must"),
         (lambda: sum_rdp([1.0], 5, 3, 1.0, 0.2), "orders must"),
         (lambda: sum_rdp([2.0], 0, 3, 1.0, 0.2), "d must"),

@@ -24,8 +24,6 @@ def check_confidence(confidence: float) -> None:
 def clopper_pearson(successes: npt.ArrayLike, trials: int, level: float) -> tuple[Floats, Floats]:
     """Lower and upper bound on a probability, each wrong with probability at most ``level``.
 
-    ``successes`` has any shape, as has each bound.
-
     >>> low, high = clopper_pearson(0, 10, 0.05)
     >>> float(low), round(float(high), 4)  # 1 - 0.05^(1/10)
     (0.0, 0.2589)

@@ -42,9 +42,6 @@ class AuditPlan:
         """Run a method; if it refutes the claim, run it with another seed, and return the weaker.
 
         At 95 % confidence one audit in 20 may be wrong, but only two of two in 400.
-
-        Raises:
-            ConfigError: the method does not apply.
         """
         findings = self.once(method, self.scenario)
         if not any(finding.broken for finding in findings):

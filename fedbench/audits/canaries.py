@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedbench.api import Memory
 from fedbench.audits import laws
-from fedbench.audits.bounds import best_guesses, check_confidence
+from fedbench.audits.bounds import best_guesses
 from fedbench.audits.finding import AuditFinding, Method
 from fedbench.audits.watched import watched
 from fedbench.core.errors import ConfigError, NoTheorem, require
@@ -165,15 +165,13 @@ def one_run_bound(scenario: Scenario, canaries: int, confidence: float) -> Audit
     its direction (`Guesses` names the paper). The claim is the same run's epsilon at zero-out, or
     at replace-one, which includes zero-out.
     """
-    check_confidence(confidence)
     setup = ready(scenario)
     coins = setup.secret.key("audit", "one-run").fold("there").uniform(canaries) < 0.5
     planted = plant(setup, coins, "signs")
     state = begin(setup)
     scores = torch.zeros(canaries, dtype=torch.float64)
-    for seen in play(setup, state, planted):
-        for j, x in seen.items():
-            scores[j] += float(x.double() @ planted.direction(j, len(x)).to(x).double())
+    for j, x in (item for seen in play(setup, state, planted) for item in seen.items()):
+        scores[j] += float(x.double() @ planted.direction(j, len(x)).to(x).double())
     claim = claimed(setup, state)
     epsilon, guesses = best_guesses(scores.numpy(), coins.numpy(), claim.delta, confidence)
     evidence = (
@@ -202,12 +200,6 @@ def one_shot_estimates(scenario: Scenario, canaries: int) -> list[AuditFinding]:
     d = len(total[int(took[0])])
     final = np.array([cosine(total[j], present.direction(j, d)) for j in took.tolist()])
 
-    def of_final(rows: Rows) -> laws.Gaussians:
-        return laws.from_final(final[rows], d)
-
-    def of_largest(rows: Rows) -> laws.Gaussians:
-        return laws.from_all(largest[0, took[rows]], largest[1, took[rows]])
-
     def estimate(
         method: Method, cosines: str, fitted: Callable[[Rows], laws.Gaussians]
     ) -> AuditFinding:
@@ -220,8 +212,12 @@ def one_shot_estimates(scenario: Scenario, canaries: int) -> list[AuditFinding]:
         return _finding(setup, claim, len(took), method, epsilon, evidence, error=error)
 
     return [
-        estimate("one-shot", "cosines", of_final),
-        estimate("one-shot, max", "largest cosines of a round", of_largest),
+        estimate("one-shot", "cosines", lambda rows: laws.from_final(final[rows], d)),
+        estimate(
+            "one-shot, max",
+            "largest cosines of a round",
+            lambda rows: laws.from_all(*largest[:, took[rows]]),
+        ),
     ]
 
 
@@ -263,8 +259,7 @@ def ready(scenario: Scenario) -> Setup:
     """Prepare the run, at an adjacency that covers its canaries.
 
     Raises:
-        ConfigError: the mechanism does not protect clients.
-        NoTheorem: there is none for these adjacencies.
+        ConfigError: the mechanism does not protect clients, or has no theorem for it.
     """
     mechanism = load_plugins(scenario).mechanism
     if mechanism.unit != "client":
@@ -300,11 +295,7 @@ def plant(setup: Setup, there: Tensor, form: Form) -> Canaries:
 
 
 def claimed(setup: Setup, state: RunState) -> Privacy:
-    """Return the guarantee that the accountant claims for the run that was played.
-
-    Raises:
-        ConfigError: nothing is claimed.
-    """
+    """Return the accountant's guarantee for the run that was played; `ConfigError` if none."""
     claim = guarantee(setup, state.ledger)
     if claim is None:
         raise ConfigError(

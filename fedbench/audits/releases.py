@@ -9,23 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.api import (
-    Adjacency,
-    Defense,
-    Gradient,
-    Mechanism,
-    Protocol,
-    Release,
-    ServerView,
-    Shared,
-)
+from fedbench.api import Adjacency, Defense, Gradient, Mechanism, Protocol, Release, ServerView
 from fedbench.audits.bounds import CHOOSING, lower_bound
 from fedbench.audits.finding import AuditFinding
 from fedbench.audits.pairs import NeighbourPair, worst_pair
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.network import ConvNet
+from fedbench.models.network import ConvNet, Shared
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, SignBits, same
 from fedbench.privacy.accountants import price
 from fedbench.privacy.clients import protect_payload, protect_updates

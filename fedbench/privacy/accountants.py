@@ -12,7 +12,6 @@ from fedbench.core.errors import NoTheorem
 from fedbench.privacy import amplification as masks
 from fedbench.privacy import events, sampling
 from fedbench.privacy.conversion import ORDERS, Floats, gdp_epsilon, gdp_rounds, rdp_to_dp
-from fedbench.privacy.noisy_sign import sign_rdp
 from fedbench.privacy.participation import Participation, PrivacyCost, least
 from fedbench.privacy.randomized_response import RandomizedResponse
 from fedbench.privacy.sums import SUM_ORDERS, poisson_binomial_rdp, skellam_rdp, sum_rdp
@@ -96,11 +95,10 @@ def _sampled_sum(
 @price.register
 def _(event: events.NoisySigns, participation: Participation, delta: float) -> PrivacyCost:
     adjacency = participation.among("noisy signs", FIXED)
-    assert adjacency != "add-remove"
     mu = (2 if adjacency == "replace-one" else 1) / event.z
     times = participation.times
     gauss = gdp_epsilon(gdp_rounds(mu, times), delta)
-    rdp = best_of(lambda a: sign_rdp(a, event.d, event.z, adjacency).epsilon, times, delta)
+    rdp = best_of(lambda a: masks.sign_rdp(a, event.d, event.z, adjacency).epsilon, times, delta)
     bounds = {"rdp": rdp, "gaussian": gauss}
     flipped = float(ndtr(-1 / event.z))
     if flipped > 1e-300:  # below it a sign is almost certain, and the Gaussian bound is the least

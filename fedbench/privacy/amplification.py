@@ -1,9 +1,8 @@
-"""Privacy of a Bernoulli sample of noisy, clipped mask probabilities.
+"""Privacy of bits whose odds depend on the data: sampled masks, and signs under noise (`sign_rdp`).
 
-The mechanism: ``theta`` in ``[c, 1-c]^d``, ``theta~ = clip(theta + sigma N(0, I), c, 1-c)``, and
-only ``m ~ Bern(theta~)`` is released. Given ``theta`` the bits are independent, and bit ``i`` is
-``Bern(p(theta_i))`` with `marginal` ``p``: randomized response whose odds depend on the data.
-Bounds, with ``Delta`` the L2 sensitivity of ``theta``:
+Of a mask's ``theta`` in ``[c, 1-c]^d`` only ``m ~ Bern(clip(theta + sigma N(0, I), c, 1-c))`` is
+released. Given ``theta`` the bits are independent, and bit ``i`` is ``Bern(p(theta_i))`` with
+`marginal` ``p``. Bounds, with ``Delta`` the L2 sensitivity of ``theta``:
 
 - *whole cube* (Theorem A): any two admissible Bernoullis are a post-processing of randomized
   response with ``q = p(c)``, and the corners of the cube attain it. So ``n = d T`` bits are exactly
@@ -31,12 +30,15 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import erf, ndtr, ndtri
+from scipy.special import erf, erfcx, log_ndtr, ndtr, ndtri
 
+from fedbench.api import Adjacency
 from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats, check_orders
 
-SLACK = 1e-3  # relative enlargement of the envelope, for what lies between two points of its grid
+# Relative enlargement of the envelopes, for what lies between two points of their grids
+SLACK = 1e-3
+SIGN_SLACK = 5e-3
 
 
 def check_mask(sigma: float, c: float) -> None:
@@ -258,15 +260,14 @@ def mask_rdp(
     reach = min(reach, cube(d, c))
     half = alpha * reach**2 / 2
     noise = 1 / sigma**2 if sigma > 1e-150 else math.inf
-    return MaskRdp(
-        {
-            "randomized-response": d * r_alpha(alpha, float(marginal(c, sigma, c))),
-            "envelope": d * envelope(alpha, reach**2 / d, sigma, c),
-            "logit": half * logit_constant(sigma, c),
-            "probit": half * probit_constant(sigma, c),
-            "gaussian": half * noise,
-        }
-    )
+    terms = {
+        "randomized-response": d * r_alpha(alpha, float(marginal(c, sigma, c))),
+        "envelope": d * envelope(alpha, reach**2 / d, sigma, c),
+        "logit": half * logit_constant(sigma, c),
+        "probit": half * probit_constant(sigma, c),
+        "gaussian": half * noise,
+    }
+    return MaskRdp(terms)
 
 
 def paper_rdp(
@@ -278,3 +279,86 @@ def paper_rdp(
     alpha = check_orders(orders)
     noise = 1 / sigma**2 if sigma > 1e-150 else math.inf
     return np.minimum(alpha * reach**2 / 2 * noise, d * r_alpha(alpha, c))
+
+
+def _hazard(t: float) -> float:
+    """``phi(t)/Phi(-t)``, without a quotient of two zeros."""
+    scaled = float(erfcx(t / math.sqrt(2)))
+    return math.sqrt(2 / math.pi) / scaled if scaled > 0 else math.inf
+
+
+def sign_constant(z: float) -> float:
+    """``K_l s² = (r(1/z) + r(-1/z))²/4``: a sign is ``K_l Delta²/2``-zCDP (B1), of noise ``s``.
+
+    >>> [round(sign_constant(z), 3) for z in (100, 2, 1, 0.5)]
+    [0.637, 0.681, 0.822, 1.474]
+    """
+    require("z", z, 1e-60 < z < math.inf, "> 1e-60 and finite")
+    return ((_hazard(1 / z) + _hazard(-1 / z)) / 2) ** 2
+
+
+def _renyi_signs(alpha: float, t: Floats, other: Floats) -> Floats:
+    """``D_a`` between signs of means ``t`` and ``other``, in the worse direction, any shape."""
+    p, q = ((log_ndtr(x), log_ndtr(-x)) for x in (t, other))
+    return np.maximum(renyi_bernoulli(alpha, p, q), renyi_bernoulli(alpha, q, p))
+
+
+def _pairs(b: float, at: float, zero_out: bool) -> tuple[Floats, Floats, Floats]:
+    """Costs ``w (m,)``, and ``t`` and ``t'`` in ``[-b, b]`` that cost it, ``(angles, m)``."""
+    least = max(1e-3 * min(b, 1.0), 1e-5)  # below it divergences are proportional to w
+    size = np.geomspace(least, b, math.ceil(math.log(b / least) / 0.04) + 1)
+    size = np.unique(np.append(size, min(max(math.sqrt(at), least), b)))
+    if zero_out:
+        return size**2, size[None], np.zeros((1, len(size)))
+    # by the symmetry t, t' -> -t', -t half of the half plane t > t' is enough; first is t' = -t
+    angle = np.append(0.0, np.geomspace(0.01, 1.0, 24))[:, None] * math.pi / 2 - math.pi / 4
+    radius = size * math.sqrt(2)
+    return size**2, np.minimum(radius * np.cos(angle), b), np.maximum(radius * np.sin(angle), -b)
+
+
+def sign_rdp(
+    orders: npt.ArrayLike, d: int, z: float, adjacency: Adjacency = "replace-one"
+) -> MaskRdp:
+    """Every bound on the RDP of one release of ``d`` signs, with ``z = s/C`` the noise multiplier.
+
+    Take the minimum at each order, before adding rounds. ``randomized-response`` and ``envelope``
+    are left out where float64 cannot resolve them, for ``z`` below 1e-6 or above 1e4.
+
+    Of ``g`` with ``|g|_2 <= C`` only the signs of ``g + N(0, s² I)`` are released: sign ``i`` is
+    positive with probability ``Phi(g_i/s)``. In units of ``s``: ``t = g/s`` of norm at most ``b =
+    C/s = 1/z``. Neighbours are any two such vectors, at most ``2b`` apart (replace-one), or one of
+    them is 0, whose signs are fair coins (zero-out). Bounds, with ``Delta`` their distance:
+
+    - *gaussian*: signs are a post-processing of the noisy vector: ``a Delta²/2``. This is also the
+      probit bound (B2).
+    - *logit* (B1): ``a K_l Delta²/2`` with ``4 K_l = sup (logit Phi)'²``. ``(logit Phi)'(t) = r(t)
+      + r(-t)`` with ``r = phi/Phi(-.)`` the hazard rate, which is convex (Sampford, 1953): the sum
+      is even and convex, and the supremum is at ``t = b``.
+    - *randomized-response*: no coordinate is beyond ``b``: ``d`` times the divergence of the ends.
+    - *envelope*: coordinates share the norm. A coordinate of values ``t`` and ``t'`` costs ``w =
+      (t² + t'²)/2`` (zero-out: ``t' = 0`` and ``w = t²``); the costs add up to at most ``b²``, and
+      `concave_hull` at ``b²/d`` bounds what ``d`` coordinates release.
+
+    References:
+        Jin et al., "Stochastic-Sign SGD for Federated Learning with Theoretical Guarantees", 2020,
+        https://arxiv.org/abs/2002.10940 (the mechanism); "Noisy SIGNSGD Is More Differentially
+        Private Than You (Might) Think", ICML 2025, PMLR 267 (more private than the noisy vector).
+    """
+    require("d", d, d >= 1, ">= 1")
+    require("adjacency", adjacency, adjacency in ("replace-one", "zero-out"), "one of the two")
+    alpha = check_orders(orders)
+    constant = sign_constant(z)
+    b = 1 / z
+    zero_out = adjacency == "zero-out"
+    half = alpha * (b if zero_out else 2 * b) ** 2 / 2
+    terms = {"logit": half * constant, "gaussian": half}
+    if 1e-4 < b < 1e6:
+        at = b * b / d
+        costs, t, s = _pairs(b, at, zero_out)
+        hulls = [concave_hull(costs, _renyi_signs(a, t, s).max(axis=0), at) for a in alpha]
+        edge = np.array([b])
+        other = np.array([0.0 if zero_out else -b])
+        ends = np.array([float(_renyi_signs(a, edge, other)[0]) for a in alpha])
+        terms["randomized-response"] = d * ends
+        terms["envelope"] = d * (1 + SIGN_SLACK) * np.array(hulls)
+    return MaskRdp(terms)

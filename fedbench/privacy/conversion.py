@@ -60,12 +60,6 @@ def rdp_to_dp(orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float) -> tuple[
     return max(0.0, float(epsilons[at])), float(alpha[at])
 
 
-def rdp_rounds(rdp: npt.ArrayLike, rounds: int) -> Floats:
-    """RDP of ``rounds`` rounds: the sum at each order, also when a round depends on the last."""
-    require("rounds", rounds, rounds >= 1, ">= 1")
-    return rounds * np.asarray(rdp, dtype=np.float64)
-
-
 def gdp_delta(mu: float, epsilon: float) -> float:
     """Delta of ``mu``-GDP: ``Phi(x) - e^eps Phi(y)``, for ``eps >= 0``.
 

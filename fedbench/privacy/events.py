@@ -1,8 +1,4 @@
-"""Events that a client's data go through; `accountants` prices each of them.
-
-`SkellamShare` and `BinomialCounts` are single messages of a secure aggregation: what their sum
-costs depends on how many honest clients' noise is in it, which no client knows (`sums`).
-"""
+"""Events that a client's data go through; `accountants` prices each of them, `sums` sums of them."""
 
 from dataclasses import dataclass
 

@@ -38,9 +38,6 @@ class Ledger:
         """Price the client with the largest epsilon; None if there were no events.
 
         Of ``participation``, ``rounds``, ``times`` and ``honest`` are replaced by the ledger's.
-
-        Raises:
-            NoTheorem: nobody has proved what that costs.
         """
         asked = replace(participation, rounds=self.rounds, honest=self.honest or 1)
         spent = [(event, max(counts.values())) for event, counts in self.local.items()]

@@ -46,10 +46,7 @@ class Participation:
     def among(self, event: str, reasons: dict[Adjacency, str | None]) -> Adjacency:
         """Return the adjacency that was asked for, by default the first with a theorem.
 
-        ``reasons`` says for each adjacency why there is no theorem; None where there is one.
-
-        Raises:
-            NoTheorem: there is none for this adjacency.
+        ``reasons`` says for each why there is no theorem, in a `NoTheorem`; None where there is.
         """
         proved = [name for name, reason in reasons.items() if reason is None]
         asked = self.adjacency or proved[0]

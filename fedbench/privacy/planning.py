@@ -75,11 +75,7 @@ class PrivacyPlan:
         return Participation(*counts, sees, self.sampling, self.adjacency, noncompliant)
 
     def price(self, plugin: Any, sees: Sees) -> PrivacyCost:
-        """Return the cost of a mechanism, or of a protocol with noise of its own.
-
-        Raises:
-            ConfigError: it releases nothing that an accountant could price.
-        """
+        """Return the cost of a mechanism, or of a protocol with noise; `ConfigError` if none."""
         event = plugin.event(self.release)
         if event is None:
             raise ConfigError(
@@ -119,10 +115,8 @@ def curve(
 def calibrated(plugin: Any, plan: PrivacyPlan, sees: Sees, target: float) -> Any:
     """Return the plug-in with the least noise (its `knob`) that costs at most ``target``.
 
-    Found by bisection on a logarithmic scale to 0.1 %, and rounded to four digits if that suffices.
-
-    Raises:
-        ConfigError: it has no such field, or no value of it suffices.
+    Found by bisection on a logarithmic scale to 0.1 %, and rounded to four digits if that suffices;
+    `ConfigError` if no value does.
     """
     require("--target-epsilon", target, target > 0, "> 0")
     if not getattr(plugin, "knob", None):

@@ -19,14 +19,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from fedbench.core.errors import require
-from fedbench.privacy.conversion import (
-    Floats,
-    check_delta,
-    gdp_epsilon,
-    gdp_rounds,
-    rdp_rounds,
-    rdp_to_dp,
-)
+from fedbench.privacy.conversion import Floats, check_delta, gdp_epsilon, gdp_rounds, rdp_to_dp
 
 LARGEST = 1024  # above it, Opacus' binomial coefficients overflow
 INTEGERS: Floats = np.unique(
@@ -35,6 +28,12 @@ INTEGERS: Floats = np.unique(
 # Small orders are the best for weak noise and many rounds.
 FRACTIONS: Floats = np.array([1.1, 1.25, 1.5, 1.75, 2.2, 2.4, 2.7, 3.3, 3.6, 4.4, 5.5, 6.5, 8.5])
 POINTS = 2**19  # largest grid of the numerical accountant: under a second
+
+
+def rdp_rounds(rdp: Floats, rounds: int) -> Floats:
+    """RDP of ``rounds`` rounds: the sum at each order, also when a round depends on the last."""
+    require("rounds", rounds, rounds >= 1, ">= 1")
+    return rounds * rdp
 
 
 def check_sampling(rate: float, z: float = 1.0) -> None:

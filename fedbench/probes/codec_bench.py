@@ -166,11 +166,7 @@ def drawn(kind: str, key: Key, d: int) -> Tensor:
 
 
 def real(setup: Setup) -> Tensor:
-    """Return the updates ``(n, d)`` of the clients of round `ROUNDS`.
-
-    Raises:
-        ConfigError: an update is not finite, or 0.
-    """
+    """Return the updates ``(n, d)`` of round `ROUNDS`; `ConfigError` if one is 0 or not finite."""
     protocol = setup.plugins.protocol
     shared = setup.shared
     state = RunState(protocol.init(shared))

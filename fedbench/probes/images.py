@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 WINDOW, SIGMA = 11, 1.5
-K1, K2 = 0.01, 0.03
+C1, C2 = 0.01**2, 0.03**2
 _PERFECT = 100.0  # dB, in place of the infinite PSNR of equal images, which has no mean
 
 
@@ -40,9 +40,8 @@ def ssim(image: Tensor, truth: Tensor) -> float:
     x, y = image.double(), truth.double()
     mx, my = mean(x), mean(y)
     vx, vy, cov = mean(x * x) - mx * mx, mean(y * y) - my * my, mean(x * y) - mx * my
-    c1, c2 = K1**2, K2**2
-    luminance = (2 * mx * my + c1) / (mx * mx + my * my + c1)
-    return float((luminance * (2 * cov + c2) / (vx + vy + c2)).mean())
+    luminance = (2 * mx * my + C1) / (mx * mx + my * my + C1)
+    return float((luminance * (2 * cov + C2) / (vx + vy + C2)).mean())
 
 
 def window(side: int) -> Tensor:

@@ -81,11 +81,7 @@ def probe(
     steps: int,
     say: Progress = lambda text: None,
 ) -> InversionReport:
-    """Attack one message of each of the scenario's clients, under every system, for every seed.
-
-    Raises:
-        ConfigError: an option is wrong, or no combination fits.
-    """
+    """Attack one message of each of the scenario's clients, under every system, for every seed."""
     require("--steps", steps, steps >= 1, ">= 1")
     images: dict[int, tuple[Data, Tensor]] = {}
 
@@ -135,9 +131,6 @@ def attack(setup: Setup, rows: Tensor, steps: int) -> dict[str, list[Reconstruct
     """Reconstruct every client's images, ``rows (n, B)``, from its message and its raw update.
 
     In the last round each client takes one step on its images; the other rounds are usual ones.
-
-    Raises:
-        Incompatible: messages of this protocol cannot be read as updates.
     """
     protocol = setup.plugins.protocol
     shared = setup.shared

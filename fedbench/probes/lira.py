@@ -23,11 +23,8 @@ def halves(count: int, pairs: int, key: Key) -> Tensor:
     Each example is in half of the shadows, each shadow has equally many examples, and the pairs are
     independent of each other.
     """
-    rows = []
-    for j in range(pairs):
-        half = key.fold("half", j).permutation(count) < count // 2
-        rows += [half, ~half]
-    return torch.stack(rows)
+    drawn = (key.fold("half", j).permutation(count) < count // 2 for j in range(pairs))
+    return torch.stack([row for half in drawn for row in (half, ~half)])
 
 
 def confidences(network: Network, model: Tree | list[Tree], x: Tensor, y: Tensor) -> Tensor:
@@ -54,10 +51,9 @@ def likelihood_ratios(phi: Tensor, member: Tensor) -> Tensor:
     """``(S, N)``: log likelihood ratio of "in" to "out" for each score in ``phi (S, N)``.
 
     Each example has one Gaussian fitted to the shadows that have it and one to those that do not,
-    without the evaluated shadow and its pair (`halves`): how many shadows of each kind are left
-    must not depend on the answer. Since shadows are few, the two variances are pooled over the
-    examples, as in the paper, and an example's difference of means is shrunk towards the mean
-    difference (`shrunk`), which is ours.
+    without the evaluated shadow and its pair (`halves`): how many are left must not depend on the
+    answer. Since shadows are few, the two variances are pooled over the examples, as in the paper,
+    and an example's difference of means is shrunk towards the mean difference, which is ours.
 
     References:
         Carlini et al., https://arxiv.org/abs/2112.03570, Algorithm 1 (online attack), and their
@@ -164,9 +160,7 @@ def bootstrap(
     A drawn example comes with its scores in all shadows, since these depend on each other.
     """
     n = scores.shape[1]
-    resampled = []
-    for i in range(SAMPLES):
-        drawn = (key.fold("bootstrap", i).uniform(n) * n).long()
-        resampled.append(measure(scores[:, drawn], member[:, drawn]))
+    drawn = ((key.fold("bootstrap", i).uniform(n) * n).long() for i in range(SAMPLES))
+    resampled = [measure(scores[:, rows], member[:, rows]) for rows in drawn]
     low, high = torch.tensor(resampled).quantile(torch.tensor([0.025, 0.975])).tolist()
     return IntervalEstimate(measure(scores, member), low, high)

@@ -9,15 +9,8 @@ from torch import Tensor
 
 from fedbench.core.rng import Key
 from fedbench.experiment.scenario import Scenario
-from fedbench.probes.lira import (
-    IntervalEstimate,
-    auc,
-    balanced_accuracy,
-    bootstrap,
-    centred,
-    likelihood_ratios,
-    tpr,
-)
+from fedbench.probes import lira
+from fedbench.probes.lira import IntervalEstimate
 from fedbench.probes.shadows import ShadowScores, play_shadows
 from fedbench.probes.systems import Progress, play_each, prepared
 
@@ -70,11 +63,7 @@ def probe(
     shadows: int,
     say: Progress = lambda text: None,
 ) -> MembershipReport:
-    """Attack every protocol under every mechanism, with one victim for each seed.
-
-    Raises:
-        ConfigError: an option is wrong, or no combination fits.
-    """
+    """Attack every protocol under every mechanism that fits, with one victim for each seed."""
 
     def play(protocol: str, mechanism: str) -> Membership:
         victims = []
@@ -95,7 +84,7 @@ def evaluated(
     attacks = {
         "deployed model: LiRA": [_ratios(v.deployed, v.member) for v in victims],
         "messages: LiRA": [_ratios(v.message, v.member) for v in victims],
-        "messages: cosine": [None if v.cosine is None else centred(v.cosine) for v in victims],
+        "messages: cosine": [None if v.cosine is None else lira.centred(v.cosine) for v in victims],
         "messages: cosine + LiRA": [_ratios(v.cosine, v.member) for v in victims],
     }
     readings = []
@@ -120,15 +109,15 @@ def reading(name: str, scores: Tensor, member: Tensor, key: Key) -> AttackSucces
     """Return the success of an attack with these scores, ``(S, N)`` as ``member`` is."""
     tprs: dict[float, IntervalEstimate | None] = dict.fromkeys(RATES)
     for rate in RATES:
-        if tpr(scores, member, rate) is not None:
-            tprs[rate] = bootstrap(partial(_tpr, fpr=rate), scores, member, key)
-    area = bootstrap(auc, scores, member, key)
-    return AttackSuccess(name, area, tprs, balanced_accuracy(scores, member))
+        if lira.tpr(scores, member, rate) is not None:
+            tprs[rate] = lira.bootstrap(partial(_tpr, fpr=rate), scores, member, key)
+    area = lira.bootstrap(lira.auc, scores, member, key)
+    return AttackSuccess(name, area, tprs, lira.balanced_accuracy(scores, member))
 
 
 def _tpr(scores: Tensor, member: Tensor, fpr: float) -> float:
-    return tpr(scores, member, fpr) or 0.0
+    return lira.tpr(scores, member, fpr) or 0.0
 
 
 def _ratios(phi: Tensor | None, member: Tensor) -> Tensor | None:
-    return None if phi is None else likelihood_ratios(centred(phi), member)
+    return None if phi is None else lira.likelihood_ratios(lira.centred(phi), member)

@@ -86,11 +86,7 @@ def shadow(setup: Setup, victim: int, chosen: Tensor, number: int) -> Shadow:
 
 
 def play_shadows(setup: Setup, shadows: int) -> ShadowScores:
-    """Play all shadows of a prepared scenario and score every candidate in each.
-
-    Raises:
-        ConfigError: too few shadows, or a victim with too little data.
-    """
+    """Play all shadows of a prepared scenario and score every candidate in each."""
     even = shadows % 2 == 0 and shadows >= FEWEST_SHADOWS
     require("--shadows", shadows, even, f"even and >= {FEWEST_SHADOWS}")
     victim = choose_victim(setup)

@@ -22,11 +22,7 @@ Result = TypeVar("Result")
 def play_each(
     protocols: Sequence[str], mechanisms: Sequence[str], play: Callable[[str, str], Result]
 ) -> tuple[list[Result], list[str]]:
-    """Play each protocol under each mechanism; return the results, and why some do not fit.
-
-    Raises:
-        Incompatible: no combination fits.
-    """
+    """Return the results of each protocol under each mechanism that fits, and why others do not."""
     results, skipped = [], []
     for protocol in protocols:
         for mechanism in mechanisms:

@@ -19,7 +19,7 @@ class NoisySign(Mechanism):
     """The update is clipped in L2, Gaussian noise is added, and its sign is sent.
 
     ``sign(x min(1, clip / |x|) + N(0, (z clip)²))``. At the same noise the sign is more private
-    than the noisy vector (`fedbench.privacy.noisy_sign`).
+    than the noisy vector (`fedbench.privacy.amplification`).
 
     Args:
         clip: Largest L2 norm of an update.

@@ -91,12 +91,10 @@ class FlipBits(Mechanism):
         assert isinstance(payload, BinaryMasks | SignBits | NoiseMasks)
         floats = 0 if isinstance(payload, SignBits) else payload.rest.shape[1]
         require("randomized-response", floats, not floats, "used without floats beside the bits")
-        bits = payload.positive if isinstance(payload, SignBits) else payload.mask
+        name = "positive" if isinstance(payload, SignBits) else "mask"
+        bits = getattr(payload, name)
         odds = torch.full((bits.shape[1],), self.p, device=bits.device)
-        flipped = bits ^ torch.stack([key.bernoulli(odds) for key in keys])
-        if isinstance(payload, SignBits):
-            return replace(payload, positive=flipped)
-        return replace(payload, mask=flipped)
+        return replace(payload, **{name: bits ^ torch.stack([key.bernoulli(odds) for key in keys])})
 
     def on_aggregate(
         self, aggregate: Tensor, received: Payload, view: ServerView, key: Key, state: Any

@@ -1,4 +1,4 @@
-"""Events that a client's data go through; `accountants` prices each of them, `sums` sums of them."""
+"""Events that a client's data go through; `accountants` prices each, or a secure sum of them."""
 
 from dataclasses import dataclass
 

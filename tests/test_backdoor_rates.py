@@ -153,7 +153,8 @@ def test_records_of_a_store_find_their_twins_and_a_twin_is_the_worst_of_nothing(
 
 def printed(table_: list[Row], width: int = 200) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, force_terminal=False).print(report.ResultsReport(table_, width))
+    console = Console(file=out, width=width, force_terminal=False)
+    console.print(report.terminal(table_, console.options))
     return " ".join(out.getvalue().split())
 
 

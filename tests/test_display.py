@@ -92,7 +92,7 @@ def rows(results: Results) -> list[summary.Row]:
 def printed(results: Results, width: int = 80) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=False)
-    console.print(report.ResultsReport(rows(results), width))
+    console.print(report.terminal(rows(results), console.options))
     return out.getvalue()
 
 
@@ -123,7 +123,7 @@ def test_rows_say_mean_sample_deviation_and_impact_and_the_lowest_of_a_system_is
 def test_the_worst_row_is_bold_red_and_the_others_are_not() -> None:
     out = io.StringIO()
     console = Console(file=out, width=80, force_terminal=True, color_system="standard")
-    console.print(report.ResultsReport(rows(sweep()), 80))
+    console.print(report.terminal(rows(sweep()), console.options))
     coloured = [one for one in out.getvalue().splitlines() if "\x1b[1;31m" in one]
     assert coloured
     assert all("◀ worst" in one for one in coloured)
@@ -295,7 +295,7 @@ def test_a_table_that_fits_to_the_character_loses_no_column() -> None:
     assert [column for column in every if column not in fewer] == list(columns.SPARE[0])
     out = io.StringIO()
     console = Console(file=out, width=whole, force_terminal=False)
-    console.print(report.ResultsReport(found, whole))
+    console.print(report.terminal(found, console.options))
     rule = next(one for one in out.getvalue().splitlines() if one.startswith("─"))
     name = max(len(f"  rank-reversal {columns.WORST}"), len("fedavg + mean"))
     assert len(rule) == whole - FIRST + name  # the span is what the columns take
@@ -318,7 +318,8 @@ def test_while_attacks_are_missing_no_table_says_worst_case() -> None:
     planned = [*results, cell("fedavg", "mean", "alie"), cell("fedavg", "mean", "ipm")]
     partial = summary.rows(planned, results)
     out = io.StringIO()
-    Console(file=out, width=80).print(report.ResultsReport(partial, 80))
+    console = Console(file=out, width=80)
+    console.print(report.terminal(partial, console.options))
     for text in (single(out.getvalue()), report.markdown(partial)):
         assert "2 of 4 attacks of fedavg + mean are missing: the lowest accuracy is no" in text
         assert "dyn-opt ◀ lowest so far" in text
@@ -358,7 +359,7 @@ def test_an_ascii_output_gets_ascii() -> None:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
     console = Console(file=out, width=80, force_terminal=False)
-    console.print(report.ResultsReport(rows(sweep()), 80))
+    console.print(report.terminal(rows(sweep()), console.options))
     out.flush()
     text = raw.getvalue().decode("ascii")
     assert "96.0 +- 1.0" in text

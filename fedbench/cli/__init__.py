@@ -1,6 +1,5 @@
 """The command line: one module per command, torch imported inside the command."""
 
-import re
 import sys
 from functools import cache
 from typing import Annotated, Any
@@ -70,16 +69,7 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 @cache
 def _command() -> Any:
     """Build the commands once a process: that takes longer than to refuse a mistake."""
-    command = typer.main.get_command(app)
-    _reflow(command)
-    return command
-
-
-def _reflow(command: Any) -> None:
-    """Join the lines of each paragraph of the help, which the terminal wraps at its own width."""
-    command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
-    for child in getattr(command, "commands", {}).values():
-        _reflow(child)
+    return typer.main.get_command(app)
 
 
 def main(arguments: list[str] | None = None) -> None:

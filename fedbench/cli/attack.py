@@ -103,7 +103,7 @@ def play(plan: Plan, options: Options, out: Path) -> None:
     from fedbench.results.summary import rows
     from fedbench.sweep.drive import play_each
     from fedbench.sweep.plan import runs
-    from fedbench.tables.report import ResultsReport, skipped_lines
+    from fedbench.tables.report import skipped_lines, terminal
 
     console = Console(highlight=False)
     cells, skipped = plan.cells()
@@ -120,7 +120,7 @@ def play(plan: Plan, options: Options, out: Path) -> None:
         records, failed = play_each(cells, plan.seeds, options, watch, out)
     done = sum(map(len, records.values()))
     if table := rows(cells, records, len(plan.seeds)):
-        console.print(ResultsReport(table, console.width))
+        console.print(terminal(table, console.options))
         print(f"{done} records in {out}/*.json, {write(plan, table, out)}")
     for (cell, reason), lost in grouped(failed, lambda run: (run.cell, str(failed[run]))).items():
         numbers = ", ".join(str(run.seed) for run in lost)

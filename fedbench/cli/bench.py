@@ -13,8 +13,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 
 from fedbench.cli.options import Device, Threads, chosen, explained, torch_threads
 from fedbench.cli.terminal import status
-from fedbench.tables.export import as_csv
-from fedbench.tables.markdown import bullets, literal, markdown
+from fedbench.tables.export import as_csv, bullets, literal, markdown
 from fedbench.tables.numbers import NONE, bits, counted
 from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import cell, grid, listed

@@ -12,7 +12,7 @@ from fedbench.core.blame import ask
 from fedbench.core.errors import ConfigError
 from fedbench.core.files import read_limited, write_atomically
 from fedbench.payload import Payload
-from fedbench.tables.markdown import pipes
+from fedbench.tables.export import pipes
 
 END = "<!-- end of the catalogue -->"
 ATTACKS = ("On any alphabet", "On one alphabet", "In training", "Backdoors")  # groups of them

@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from fedbench.leaderboard.entry_rules import outdated
 from fedbench.leaderboard.site.words import brief, system
 from fedbench.tables.export import as_csv as rows_as_csv
-from fedbench.tables.markdown import literal, markdown
+from fedbench.tables.export import literal, markdown
 from fedbench.tables.numbers import NONE, bits, nats, or_none, percent
 from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import cell, grid

@@ -1,6 +1,7 @@
 """Options of commands: those that several share, those of a scenario, and their texts."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -66,7 +67,8 @@ def explained(command: Command) -> Command:
             )
             hints[name] = Annotated[hints[name], shown]
     command.__annotations__ = hints
-    command.__doc__ = help
+    # the terminal wraps each paragraph at its own width
+    command.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", help)
     return command
 
 

@@ -10,7 +10,7 @@ from fedbench.figures.labels import place_labels
 from fedbench.figures.layout import Words, page, wrap
 from fedbench.figures.style import COLOURS, FAINT, INK, WORST, Mark, styled
 from fedbench.figures.systems import SystemRows, ends, setting, sureness, systems, tens
-from fedbench.results.pareto import pareto
+from fedbench.results.aggregate import pareto
 from fedbench.tables import columns
 from fedbench.tables.numbers import bits, percent
 

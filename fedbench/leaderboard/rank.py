@@ -9,7 +9,7 @@ from typing import Literal
 
 from fedbench.leaderboard.build import score
 from fedbench.leaderboard.entry import AttackedCell, Entry, Interval, Score
-from fedbench.results.pareto import pareto
+from fedbench.results.aggregate import pareto
 
 View = Literal["equal-rounds", "equal-bits"]
 VIEWS: tuple[View, ...] = ("equal-rounds", "equal-bits")

@@ -13,7 +13,7 @@ from fedbench.core import registry
 from fedbench.experiment.measurements import BY_NAME
 from fedbench.results.fields import plugin_parts
 from fedbench.tables.columns import MASKED, SUMS, WORST, heading, text_of
-from fedbench.tables.markdown import bullets, escaped, markdown
+from fedbench.tables.export import bullets, escaped, markdown
 from fedbench.tables.numbers import NONE, percent
 from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import narrowed, plain_lines, translated

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
 from fedbench.results.aggregate import grouped
@@ -26,8 +25,8 @@ from fedbench.tables.columns import (
     unfinished,
     worst_case,
 )
-from fedbench.tables.markdown import bullets
-from fedbench.tables.markdown import markdown as in_markdown
+from fedbench.tables.export import bullets
+from fedbench.tables.export import markdown as in_markdown
 from fedbench.tables.numbers import NONE
 from fedbench.tables.table import Line, Table
 from fedbench.tables.terminal import FIRST, aligned, grid, legible, listed
@@ -87,44 +86,33 @@ def _among(row: Row) -> str:
     return f"{row.cell.attack} ({row.attacks - row.missing} of {row.attacks} attacks)"
 
 
-@dataclass(frozen=True)
-class ResultsReport:
-    """All results, the doubts about them, and last the worst case of every system, for a terminal.
+def terminal(rows: Sequence[Row], options: ConsoleOptions) -> Group:
+    """Lay out all results, the doubts about them, and last the worst case of every system.
 
-    One table, with the columns that its width has room for. Where the output has no Unicode, the
-    table makes do with ASCII.
+    One table, with the columns that there is room for. Where the output has no Unicode, the table
+    makes do with ASCII.
     """
+    from fedbench.results.summary import doubts
 
-    rows: Sequence[Row]
-    width: int
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        options = options.update_width(self.width)
-        for part in self._parts(options):
-            yield from console.render(part, options)
-
-    def _parts(self, options: ConsoleOptions) -> Iterator[RenderableType]:
-        from fedbench.results.summary import doubts
-
-        tables = layout(self.rows, self.width)
-        for title, columns in tables.items():
-            yield grid(results(title, self.rows, columns), options)
-            yield ""
-        shown = [column for columns in tables.values() for column in columns]
-        terms = captions(self.rows, shown)
-        if missed := left_out(self.rows, shown):
-            terms["no room"] = f"for {missed}: the Markdown table has them"
-        yield listed(terms.items(), options)
-        if claims := guarantees(self.rows):
-            yield Text("\nprivacy:", style="bold")
-            yield listed([("-", claim) for claim in claims], options)
-        if warnings := doubts(self.rows):
-            yield Text("\ndoubts:", style="bold yellow")
-            yield listed([("-", warning) for warning in warnings], options)
-        yield ""
-        if missing := unfinished(self.rows):
-            yield Text(legible(missing, options), style="bold red")
-        yield grid(worst_cases(self.rows), options)
+    parts: list[RenderableType] = []
+    tables = layout(rows, options.max_width)
+    for title, columns in tables.items():
+        parts += [grid(results(title, rows, columns), options), ""]
+    shown = [column for columns in tables.values() for column in columns]
+    terms = captions(rows, shown)
+    if missed := left_out(rows, shown):
+        terms["no room"] = f"for {missed}: the Markdown table has them"
+    parts.append(listed(terms.items(), options))
+    if claims := guarantees(rows):
+        parts.append(Text("\nprivacy:", style="bold"))
+        parts.append(listed([("-", claim) for claim in claims], options))
+    if warnings := doubts(rows):
+        parts.append(Text("\ndoubts:", style="bold yellow"))
+        parts.append(listed([("-", warning) for warning in warnings], options))
+    parts.append("")
+    if missing := unfinished(rows):
+        parts.append(Text(legible(missing, options), style="bold red"))
+    return Group(*parts, grid(worst_cases(rows), options))
 
 
 def layout(rows: Sequence[Row], width: int) -> dict[str, list[ReportColumn]]:

@@ -1,7 +1,8 @@
 """Faults of public code, each with the test that would have caught it: D1 to D20.
 
-D1 and D9 are in test_golden.py, D2 and D3 in test_coordinate_rules.py, D10 in test_filter_rules.py,
-D8 in test_conformance.py, D13, D17 and D18 in test_run.py, the others in tests of attacks.
+D1 and D9 are in test_golden.py, D2 and D3 in test_coordinate_rules.py, D8 in test_conformance.py,
+D10 in test_filter_rules.py, D13, D17 and D18 in test_run.py, D20 in test_accountants.py, the others
+in tests of attacks.
 """
 
 from typing import Any
@@ -13,9 +14,6 @@ from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.scenario import Scenario
-from fedbench.privacy.accountants import price
-from fedbench.privacy.events import FlippedBits
-from fedbench.privacy.participation import Participation
 from fedbench.sweep.plan import Plan, preset_names
 
 SMALL = Scenario(clients=20, per_round=6, rounds=3, epochs=1, eval_every=1, malicious=0.4)
@@ -52,12 +50,3 @@ def test_d15_the_score_is_the_last_look_and_ids_cover_every_field() -> None:
         other = changed[name] if name in changed else halved or (value or 0) + 2
         ids.add(resolve(SMALL.model_copy(update={name: other})).id())
     assert len(ids) == 1 + len(Scenario.model_fields)
-
-
-def test_d20_epsilon_composes_over_rounds() -> None:
-    def after(times: int) -> float:
-        part = Participation(rounds=times, times=times, clients=10, per_round=10, honest=10)
-        return price(FlippedBits(50, 0.4), part, 1e-5).epsilon
-
-    single, hundred = after(1), after(100)
-    assert 5 < hundred / single < 100  # between the root of the rounds and their number

@@ -1,5 +1,6 @@
 """Median, trimmed mean and mean around the median (MeaMed) of every coordinate."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,12 +12,6 @@ from fedbench.core.order_statistics import by_tiles
 from fedbench.payload import Payload
 
 from .mean import exact_mean
-
-
-def _equal_weights(ranks: range, n: int) -> Tensor:
-    weights = torch.zeros(n, dtype=torch.float64)
-    weights[ranks.start : ranks.stop] = 1 / len(ranks)
-    return weights
 
 
 def near_median(rows: Tensor, count: int) -> Tensor:
@@ -34,8 +29,25 @@ def near_median(rows: Tensor, count: int) -> Tensor:
     return exact_mean(rows.gather(0, window))
 
 
+class MeanOfRanks(Defense[None]):
+    """Rule that averages some ranks of every coordinate's sorted values."""
+
+    @abstractmethod
+    def ranks(self, n: int) -> range:
+        """Return the ranks that are averaged, of ``n`` from 0."""
+
+    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
+        return by_tiles(received.values(), exact_mean, ranks=self.ranks(len(received))), None
+
+    def order_weights(self, n: int) -> Tensor:
+        weights = torch.zeros(n, dtype=torch.float64)
+        ranks = self.ranks(n)
+        weights[ranks.start : ranks.stop] = 1 / len(ranks)
+        return weights
+
+
 @dataclass(frozen=True, kw_only=True)
-class Median(Defense[None]):
+class Median(MeanOfRanks):
     """Compute the middle value of every coordinate. Ignores the clients' sizes.
 
     Args:
@@ -49,22 +61,16 @@ class Median(Defense[None]):
 
     even: Literal["mean", "lower"] = "mean"
 
-    def _ranks(self, n: int) -> range:
+    def ranks(self, n: int) -> range:
         low = (n - 1) // 2
         return range(low, n // 2 + 1 if self.even == "mean" else low + 1)
 
     def tolerates(self, n: int) -> int:
         return (n - 1) // 2
 
-    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        return by_tiles(received.values(), exact_mean, ranks=self._ranks(len(received))), None
-
-    def order_weights(self, n: int) -> Tensor:
-        return _equal_weights(self._ranks(n), n)
-
 
 @dataclass(frozen=True, kw_only=True)
-class TrimmedMean(Defense[None]):
+class TrimmedMean(MeanOfRanks):
     """Drop the ``f`` largest and ``f`` smallest values of every coordinate, average the rest.
 
     Ignores the clients' sizes.
@@ -79,7 +85,7 @@ class TrimmedMean(Defense[None]):
 
     f: int | None = None
 
-    def _ranks(self, n: int) -> range:
+    def ranks(self, n: int) -> range:
         f = self.f or 0
         return range(f, n - f)
 
@@ -91,12 +97,6 @@ class TrimmedMean(Defense[None]):
 
     def tolerates(self, n: int) -> int:
         return self.f or 0
-
-    def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
-        return by_tiles(received.values(), exact_mean, ranks=self._ranks(len(received))), None
-
-    def order_weights(self, n: int) -> Tensor:
-        return _equal_weights(self._ranks(n), n)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -199,9 +199,8 @@ def load(kind: str, text: str) -> Any:
             raise ConfigError(f"--{kind} {name}:{param}={value}: {what}, got {value!r}") from error
         if "_" in value and isinstance(values[param], int | float):  # 1_000 is Python, not a number
             raise ConfigError(f"--{kind} {name}:{param} must be a number, got {value!r}")
-        if isinstance(values[param], float) and not (
-            values[param] == 0 or 1e-38 <= abs(values[param]) <= 1e38
-        ):
+        made = values[param]
+        if isinstance(made, float) and made != 0 and not 1e-38 <= abs(made) <= 1e38:
             rule = "a finite number, 0 or from 1e-38 to 1e38 in magnitude, for float32"
             raise ConfigError(f"--{kind} {name}:{param} must be {rule}, got {value!r}")
     with making:

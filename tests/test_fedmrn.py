@@ -218,7 +218,8 @@ def test_each_step_and_layer_draws_anew_and_the_final_mask_too() -> None:
     shape = (1, 1000)
     start = {"a": torch.zeros(shape), "b": torch.zeros(shape)}
     update, seen = played(protocol, 3, start, 0.0)  # u stays 0: every mask is a fair coin
-    noise = protocol._noise(start, KEY)
+    known = noise_of(KEY.public("noise"), 2000, "bernoulli", 1.0)
+    noise = {"a": known[None, :1000], "b": known[None, 1000:]}
     drawn = [tree[name] * noise[name] for tree in seen for name in start]
     final = sent(protocol, flat(1000), update["a"], keys=[KEY])
     drawn += [final.mask.float() * 2 - 1, noise["a"]]

@@ -298,22 +298,15 @@ def test_what_is_dealt_is_in_proportion_and_rich_labels_make_up_for_poor_ones() 
     assert sizes == [1, 101]
 
 
-def test_sizes_of_max_classes_are_in_proportion_to_j() -> None:
-    # One label, so that nothing has to yield: D_n = p_n N but for rounding.
-    y = torch.zeros(10_000, dtype=torch.int64)
-    parts = MaxClasses(classes=1).split(y, 60, 1, Key(0))
-    sizes = torch.tensor([len(part) for part in parts]).double()
-    j = 10 + (Key(0).fold("sizes").uniform(60).double() * 91).long()
-    assert (sizes - 10_000 * j / j.sum()).abs().max() < 1
-
-
-def test_j_is_uniform_on_10_to_100() -> None:
-    # 91 values, each of them about 55 times; with the smallest pool a size is j itself.
+def test_sizes_of_max_classes_are_in_proportion_to_j_which_is_uniform_on_10_to_100() -> None:
+    # 91 values, each of them about 55 times; with the smallest pool a size is j itself. Of one
+    # label, so that nothing has to yield.
     clients = 5000
     j = 10 + (Key(3).fold("sizes").uniform(clients).double() * 91).long()
     y = torch.zeros(int(j.sum()), dtype=torch.int64)
     parts = MaxClasses().split(y, clients, 1, Key(3))
     sizes = torch.tensor([len(part) for part in parts])
+    assert torch.equal(sizes, j)
     assert (int(sizes.min()), int(sizes.max())) == (10, 100)
     assert sizes.double().mean().item() == pytest.approx(55, abs=5 * 26.3 / clients**0.5)
 

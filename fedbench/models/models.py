@@ -335,8 +335,7 @@ class CNN4(_BatchNormed):
     The paper says neither widths nor pools; these are those of its public code.
 
     References:
-        Li et al., "Masked Random Noise for Communication-Efficient Federated Learning", ACM MM
-        2024, https://arxiv.org/abs/2408.03220, section 5.1.1;
+        Li et al. (see `FedMRN`), https://arxiv.org/abs/2408.03220, section 5.1.1;
         https://github.com/Leopold1423/fedmrn-mm24, model/cnn.py.
     """
 

@@ -21,8 +21,7 @@ class CompressedUpdates(DenseWeights):
 
     All parameters are one vector, but for running statistics, which travel as counted floats. With
     error feedback a client keeps a residual ``e``: it compresses ``x = u + e`` and sets
-    ``e <- x - x_hat``. The residual stays in rounds without the client, and restarts at 0 after an
-    update that is not finite.
+    ``e <- x - x_hat``. It stays in rounds without the client, and restarts at 0 where not finite.
 
     Args:
         error_feedback: Whether a client adds to its update what it has not sent before.

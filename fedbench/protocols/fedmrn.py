@@ -96,7 +96,9 @@ class FedMRN(DenseWeights):
         """Train ``u`` to ``u^{S+1}``, and move the parameters without a mask."""
         if self.when == "after":
             return super().local_update(tree, batches, grad, key, memory)
-        noise = self._noise(tree, key)
+        weights = weights_of(tree)
+        form = (self.noise, self.magnitude, tree[weights.names[0]].device)
+        noise = weights.unflatten(noise_of(key.public("noise"), weights.d, *form))
         taus = count(1)
 
         def straight_through(u: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
@@ -111,13 +113,6 @@ class FedMRN(DenseWeights):
         start = {name: torch.zeros_like(x) if is_weight(name) else x for name, x in tree.items()}
         u = self.train(start, batches, straight_through, key)
         return {name: x if is_weight(name) else x - tree[name] for name, x in u.items()}, memory
-
-    def _noise(self, tree: Tree, key: Key) -> Tree:
-        """``G(s)`` of the layers that have a mask."""
-        weights = weights_of(tree)
-        device = tree[weights.names[0]].device
-        flat = noise_of(key.public("noise"), weights.d, self.noise, self.magnitude, device)
-        return weights.unflatten(flat)
 
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         """Send ``M(u, G(s))`` and ``s``, line 20 of Algorithm 1."""

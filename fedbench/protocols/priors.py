@@ -40,8 +40,7 @@ class FedProx(FedAvg):
 
     References:
         Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
-        https://arxiv.org/abs/1812.06127, equation 2; Louizos et al. (see `FedSparse`),
-        https://arxiv.org/abs/2111.10192, section 2.1, equation 3 with a non-trivial ``lambda``.
+        https://arxiv.org/abs/1812.06127, equation 2.
     """
 
     lam: float = 0.01

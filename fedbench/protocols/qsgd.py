@@ -12,6 +12,8 @@ from fedbench.payload import Levels, Payload
 from fedbench.payload.levels import Code, Norm, bucket_lengths, scales_of
 from fedbench.protocols.compressed import CompressedUpdates, compressed_layers
 
+Form = tuple[int, tuple[int, ...], int, Norm, Code]  # top level, sizes, bucket, norm, code
+
 
 @dataclass(frozen=True, kw_only=True)
 class QSGD(CompressedUpdates):
@@ -50,25 +52,16 @@ class QSGD(CompressedUpdates):
 
     def compress(self, shared: Shared, x: Tensor, rest: Tensor, keys: Keys) -> Payload:
         form = self.levels, (x.shape[1],), self.bucket, self.norm, self.code
-        return quantized(x, rest, keys, *form, self.error_feedback)
+        return quantized(x, rest, keys, form, self.error_feedback)
 
 
-def quantized(
-    x: Tensor,
-    rest: Tensor,
-    keys: Keys,
-    top: int,
-    sizes: tuple[int, ...],
-    bucket: int,
-    norm: Norm,
-    code: Code,
-    fitted: bool,
-) -> Levels:
+def quantized(x: Tensor, rest: Tensor, keys: Keys, form: Form, fitted: bool) -> Levels:
     """Round ``x (n, t)`` at random; each row draws from its own key.
 
     If ``fitted``, the scale of a bucket is multiplied by ``<x, q> / |q|**2``, ``q`` being the
     decoded levels: the scale of the least error, with which the message is never longer than ``x``.
     """
+    top, sizes, bucket, norm, _ = form
     x = x.to(torch.float32)
     lengths = bucket_lengths(sizes, bucket)
     scales = scales_of(x, lengths, norm)
@@ -85,7 +78,7 @@ def quantized(
         squares = block_sums(decoded.square(), lengths)
         ratio = torch.where(squares > 0, block_sums(x * decoded, lengths) / squares, 1.0)
         scales = (scales * ratio).to(torch.float32)
-    return Levels(levels, scales, rest, top, sizes, bucket, norm, code)
+    return Levels(levels, scales, rest, *form)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +132,7 @@ class TernGrad(CompressedUpdates):
         if self.clip:
             parts = torch.split(x, list(sizes), dim=1)
             x = torch.cat([clipped(part, self.clip) for part in parts], dim=1)
-        return quantized(x, rest, keys, 1, sizes, 0, "max", "entropy", self.error_feedback)
+        return quantized(x, rest, keys, (1, sizes, 0, "max", "entropy"), self.error_feedback)
 
 
 def clipped(x: Tensor, c: float) -> Tensor:

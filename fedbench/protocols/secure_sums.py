@@ -237,9 +237,8 @@ class Skellam(SummedResidues):
     References:
         Agarwal, Kairouz, Liu, "The Skellam Mechanism for Differentially Private Federated
         Learning", NeurIPS 2021, https://arxiv.org/abs/2110.04995, Algorithm 1; conditional rounding
-        and scale are those of Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism
-        for Federated Learning with Secure Aggregation", ICML 2021,
-        https://arxiv.org/abs/2102.06387, Algorithm 1.
+        and scale: Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism for Federated
+        Learning with Secure Aggregation", ICML 2021, https://arxiv.org/abs/2102.06387, Algorithm 1.
     """
 
     z: float = 0.3
@@ -292,10 +291,7 @@ def rounded_norm(d: int, norm: float, beta: float) -> float:
     """Largest L2 norm after rounding of a vector ``(d,)`` whose norm is ``norm``.
 
     ``min{D + sqrt d, sqrt(D**2 + d/4 + sqrt(2 ln(1/beta)) (D + sqrt(d)/2))}``: the first holds for
-    every rounding, the second for all but a share ``beta`` of them.
-
-    References:
-        Kairouz, Liu, Steinke, ICML 2021, https://arxiv.org/abs/2102.06387, Algorithm 1.
+    every rounding, the second for all but a share ``beta`` of them (Kairouz et al., see `Skellam`).
     """
     root = math.sqrt(d)
     if beta == 0:

@@ -54,7 +54,9 @@ def place_labels(
     labels: list[Annotation | None] = [None] * len(texts)
     for i, text in enumerate(texts):
         look = looks[i] if looks else {}
-        width, height = _size(axes, text, look)
+        probe = axes.text(0, 0, text, transform=None, **look)
+        width, height = probe.get_window_extent().size
+        probe.remove()
         for dx, dy, far in _offsets(width / scale, height / scale, near, lines):
             middle = points[i] + (scale * dx, scale * dy)
             half = (width / 2 + scale, height / 2)
@@ -83,14 +85,6 @@ def place_labels(
             leaders += [leader] if far else []
             break
     return labels
-
-
-def _size(axes: Axes, text: str, look: dict[str, Any]) -> tuple[float, float]:
-    """Return the width and the height of a text, in pixels."""
-    probe = axes.text(0, 0, text, transform=None, **look)
-    box = probe.get_window_extent()
-    probe.remove()
-    return box.width, box.height
 
 
 def _offsets(

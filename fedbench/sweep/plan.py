@@ -73,11 +73,11 @@ class Plan:
 
     def with_lr(self, lr: float) -> Plan:
         """Set the learning rate of every protocol that does not name its own."""
-        protocols = [grid.axes.get("protocol", ("fedavg",)) for grid in self.grids]
-        grids = [
-            Grid({**grid.axes, "protocol": tuple(_with_lr(name, lr) for name in names)})
-            for grid, names in zip(self.grids, protocols, strict=True)
-        ]
+        grids = []
+        for grid in self.grids:
+            parts = map(registry.split, grid.axes.get("protocol", ("fedavg",)))
+            taught = [registry.joined(name, {"lr": str(lr)} | params) for name, params in parts]
+            grids.append(Grid({**grid.axes, "protocol": tuple(taught)}))
         return dataclasses.replace(self, grids=tuple(grids))
 
 
@@ -161,8 +161,3 @@ def _only(table: Mapping[str, Any], names: Sequence[str], where: str, rule: str)
         if key not in names:
             hint = nearest(key, names, f"known: {few(names)}")
             raise ConfigError(f"{where}: {key!r} {rule}; {hint}")
-
-
-def _with_lr(protocol: str, lr: float) -> str:
-    name, params = registry.split(protocol)
-    return registry.joined(name, {"lr": str(lr)} | params)

@@ -9,22 +9,7 @@ from rich.console import ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
 from fedbench.results.aggregate import grouped
-from fedbench.tables.columns import (
-    ALL,
-    DOWN,
-    EPSILON,
-    PRICE,
-    SPARE,
-    UP,
-    ReportColumn,
-    accuracy,
-    captions,
-    guarantees,
-    mark,
-    saying,
-    unfinished,
-    worst_case,
-)
+from fedbench.tables import columns
 from fedbench.tables.export import bullets
 from fedbench.tables.export import markdown as in_markdown
 from fedbench.tables.numbers import NONE
@@ -34,6 +19,7 @@ from fedbench.tables.terminal import FIRST, aligned, grid, legible, listed
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Skipped
     from fedbench.results.summary import Row
+    from fedbench.tables.columns import ReportColumn
 
 TITLE = "accuracy under attack"
 PRICES = "the price"
@@ -45,7 +31,7 @@ def systems(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return {name: sorted(group, key=lambda r: not r.cell.clean) for name, group in groups.items()}
 
 
-def results(title: str, rows: Sequence[Row], columns: Sequence[ReportColumn]) -> Table:
+def results(title: str, rows: Sequence[Row], chosen: Sequence[ReportColumn]) -> Table:
     """Make the table of all rows: every system's name, then its rows."""
     seeds = max((len(row.records) for row in rows), default=0)
     lines = []
@@ -56,27 +42,27 @@ def results(title: str, rows: Sequence[Row], columns: Sequence[ReportColumn]) ->
             label = f"strongest of {row.tried}: {label}" if row.tried else label
             if len(row.records) < seeds:
                 label += f" ({len(row.records)} of {seeds} seeds)"
-            label += f" {mark(row)}" if row.worst else ""
-            lines.append(Line([label, *(column.text(row) for column in columns)], row.worst))
-    return Table.of(["system\n  attack", *(column.heading for column in columns)], lines, title)
+            label += f" {columns.mark(row)}" if row.worst else ""
+            lines.append(Line([label, *(column.text(row) for column in chosen)], row.worst))
+    return Table.of(["system\n  attack", *(column.heading for column in chosen)], lines, title)
 
 
 def worst_cases(rows: Sequence[Row]) -> Table:
     """Make a table with a line for each system, the best worst case first, the unattacked last."""
     from fedbench.results.summary import pooled
 
+    prices = (columns.UP, columns.DOWN, columns.EPSILON)
     lines: list[tuple[float, Line]] = []
     for name, group in systems(rows).items():
         worst = next((row for row in group if row.worst), None)
-        clean = accuracy(group[0]) if group[0].cell.clean else NONE
-        attacked = [accuracy(worst), _among(worst)] if worst else [NONE, NONE]
-        price = [column.text(pooled(group)) for column in (UP, DOWN, EPSILON)]
+        clean = columns.accuracy(group[0]) if group[0].cell.clean else NONE
+        attacked = [columns.accuracy(worst), _among(worst)] if worst else [NONE, NONE]
+        price = [column.text(pooled(group)) for column in prices]
         lines.append((worst.accuracy if worst else -1.0, Line([name, clean, *attacked, *price])))
-    title = worst_case(rows)
+    title = columns.worst_case(rows)
     headings = ("\nsystem", "clean\n%", f"{title}\n%", "\nattack")
-    prices = (UP.heading, DOWN.heading, EPSILON.heading)
-    ordered = sorted(lines, key=lambda pair: -pair[0])
-    return Table.of([*headings, *prices], [line for _, line in ordered], title)
+    ordered = [line for _, line in sorted(lines, key=lambda pair: -pair[0])]
+    return Table.of([*headings, *(column.heading for column in prices)], ordered, title)
 
 
 def _among(row: Row) -> str:
@@ -96,21 +82,21 @@ def terminal(rows: Sequence[Row], options: ConsoleOptions) -> Group:
 
     parts: list[RenderableType] = []
     tables = layout(rows, options.max_width)
-    for title, columns in tables.items():
-        parts += [grid(results(title, rows, columns), options), ""]
-    shown = [column for columns in tables.values() for column in columns]
-    terms = captions(rows, shown)
+    for title, chosen in tables.items():
+        parts += [grid(results(title, rows, chosen), options), ""]
+    shown = [column for chosen in tables.values() for column in chosen]
+    terms = columns.captions(rows, shown)
     if missed := left_out(rows, shown):
         terms["no room"] = f"for {missed}: the Markdown table has them"
     parts.append(listed(terms.items(), options))
-    if claims := guarantees(rows):
+    if claims := columns.guarantees(rows):
         parts.append(Text("\nprivacy:", style="bold"))
         parts.append(listed([("-", claim) for claim in claims], options))
     if warnings := doubts(rows):
         parts.append(Text("\ndoubts:", style="bold yellow"))
         parts.append(listed([("-", warning) for warning in warnings], options))
     parts.append("")
-    if missing := unfinished(rows):
+    if missing := columns.unfinished(rows):
         parts.append(Text(legible(missing, options), style="bold red"))
     return Group(*parts, grid(worst_cases(rows), options))
 
@@ -121,25 +107,26 @@ def layout(rows: Sequence[Row], width: int) -> dict[str, list[ReportColumn]]:
     `SPARE` columns make room, group by group. Only if the others still do not fit, the price gets a
     table of its own.
     """
-    columns = saying(rows, ALL)
-    for group in ((), *SPARE):
-        columns = [column for column in columns if column not in group]
-        if FIRST + span(rows, columns) <= width:
-            return {TITLE: columns}
-    prices = [column for column in columns if column in PRICE]
-    return {TITLE: [column for column in columns if column not in prices], PRICES: prices}
+    chosen = columns.saying(rows, columns.ALL)
+    for group in ((), *columns.SPARE):
+        chosen = [column for column in chosen if column not in group]
+        if FIRST + span(rows, chosen) <= width:
+            return {TITLE: chosen}
+    prices = [column for column in chosen if column in columns.PRICE]
+    return {TITLE: [column for column in chosen if column not in prices], PRICES: prices}
 
 
 def left_out(rows: Sequence[Row], shown: Collection[ReportColumn]) -> str:
     """Name the columns that there was no room for; empty if all are shown."""
-    headings = [column.heading.split() for column in saying(rows, ALL) if column not in shown]
+    missed = [column for column in columns.saying(rows, columns.ALL) if column not in shown]
+    headings = [column.heading.split() for column in missed]
     return ", ".join(" ".join(word for word in words if word != "%") for words in headings)
 
 
-def span(rows: Sequence[Row], columns: Iterable[ReportColumn]) -> int:
+def span(rows: Sequence[Row], chosen: Iterable[ReportColumn]) -> int:
     """Count the characters that the columns take, each with the gap before it."""
     total = 0
-    for column in columns:
+    for column in chosen:
         texts = aligned([column.text(row) for row in rows])
         total += 2 + max(map(len, [*texts, *column.heading.split("\n")]))
     return total
@@ -149,14 +136,14 @@ def markdown(rows: Sequence[Row]) -> str:
     """Write the report for GitHub: one table of everything, the doubts, the worst cases."""
     from fedbench.results.summary import doubts
 
-    table = results("", rows, saying(rows, ALL))
+    table = results("", rows, columns.saying(rows, columns.ALL))
     parts = [in_markdown(table, emphasized=2)]
-    parts.append(bullets(f"{term}: {meaning}" for term, meaning in captions(rows).items()))
-    if claims := guarantees(rows):
+    parts.append(bullets(f"{term}: {meaning}" for term, meaning in columns.captions(rows).items()))
+    if claims := columns.guarantees(rows):
         parts.append("Privacy:\n\n" + bullets(claims))
     if warnings := doubts(rows):
         parts.append("Doubts:\n\n" + bullets(warnings))
-    if missing := unfinished(rows):
+    if missing := columns.unfinished(rows):
         parts.append(f"{missing}\n")
     worst = worst_cases(rows)
     parts.append(f"{worst.title.capitalize()}:\n\n{in_markdown(worst)}")

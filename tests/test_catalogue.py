@@ -13,7 +13,7 @@ from rich.console import Console
 from fedbench.cli.catalogue import list_plugins, show_plugin
 from fedbench.cli.docstrings import Doc
 from fedbench.core import registry
-from fedbench.core.errors import ConfigError, UnknownPluginError
+from fedbench.core.errors import UnknownPluginError
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.scenario import Scenario
 
@@ -78,17 +78,6 @@ def test_the_list_names_every_plugin_of_a_kind_and_what_it_does(kind: str) -> No
 
 def test_the_list_without_a_kind_holds_all_kinds() -> None:
     assert listed() == "".join(listed(kind) for kind in registry.KINDS)
-
-
-def test_kinds_are_typed_in_singular_or_plural() -> None:
-    assert listed("attacks") == listed("attack")
-    assert "dyn-opt" in listed("attack")
-    assert "trimmed-mean" not in listed("attack")
-
-
-def test_an_unknown_kind_is_answered_with_the_kinds() -> None:
-    with pytest.raises(UnknownPluginError, match=r"one of protocols, attacks, .*, got 'weapons'"):
-        listed("weapons")
 
 
 def test_a_plugin_that_cannot_be_imported_is_listed_with_its_error(install: Install) -> None:
@@ -176,11 +165,6 @@ def test_a_plugin_says_what_it_needs_and_does(name: str, said: str) -> None:
 
 def test_an_attack_that_queries_nothing_does_not_say_that_it_may() -> None:
     assert "to query" not in shown("sign-flip")
-
-
-def test_a_name_with_parameters_is_no_plugin() -> None:
-    with pytest.raises(ConfigError, match="without parameters, got 'sign-flip:scale=4'"):
-        shown("sign-flip:scale=4")
 
 
 def test_a_name_of_several_kinds_shows_all_of_them() -> None:

@@ -89,11 +89,16 @@ def rows(results: Results) -> list[summary.Row]:
     return summary.rows(list(results), results)
 
 
-def printed(results: Results, width: int = 80) -> str:
-    out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=False)
-    console.print(report.terminal(rows(results), console.options))
-    return out.getvalue()
+def printed(results: Results | list[summary.Row], width: int = 80, **options: Any) -> str:
+    console = Console(file=io.StringIO(), width=width, **{"force_terminal": False} | options)
+    table = rows(results) if isinstance(results, dict) else results
+    console.print(report.terminal(table, console.options))
+    return text_on(console)
+
+
+def text_on(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def single(text: str) -> str:
@@ -121,10 +126,8 @@ def test_rows_say_mean_sample_deviation_and_impact_and_the_lowest_of_a_system_is
 
 
 def test_the_worst_row_is_bold_red_and_the_others_are_not() -> None:
-    out = io.StringIO()
-    console = Console(file=out, width=80, force_terminal=True, color_system="standard")
-    console.print(report.terminal(rows(sweep()), console.options))
-    coloured = [one for one in out.getvalue().splitlines() if "\x1b[1;31m" in one]
+    text = printed(sweep(), force_terminal=True, color_system="standard")
+    coloured = [one for one in text.splitlines() if "\x1b[1;31m" in one]
     assert coloured
     assert all("◀ worst" in one for one in coloured)
 
@@ -248,10 +251,7 @@ def test_what_masks_cost_stands_beside_what_was_measured() -> None:
         "fedpm + mean 85.0 ± 14.1 85.0 ± 14.1 rank-reversal 0.998 20.31 n/a",
     ]
     text = report.markdown(rows(masks()))
-    heads = (
-        "| client max % | own model % | up bits | entropy bits | down bits | model bits | zeros %"
-    )
-    assert heads in text
+    assert "| own model % | up bits | entropy bits | down bits | model bits | zeros % |" in text
     assert "| 91.0 | 75.0 | 0.998 | 0.950 | 20.31 | 1.010 | 45.0 | n/a |" in text
     assert "- own model: what each sampled client last sent" in text
 
@@ -260,12 +260,8 @@ def test_the_spare_columns_of_masks_leave_a_narrow_table_group_by_group() -> Non
     heads = "accuracy impact client client client client own up entropy down model zeros"
     fewer = "accuracy impact client own up entropy down model zeros"
     least = "accuracy impact client own up down zeros"
-    for width, shown in (
-        (160, heads),
-        (110, fewer),
-        (92, least),
-        (80, "accuracy impact client up down"),
-    ):
+    shown_at = {160: heads, 110: fewer, 92: least, 80: "accuracy impact client up down"}
+    for width, shown in shown_at.items():
         text = printed(masks(), width).partition("worst case")[0]
         (top,) = [one for one in text.splitlines() if one.startswith("system ")]
         assert top.split()[1:] == shown.split()
@@ -278,12 +274,10 @@ def test_the_spare_columns_of_masks_leave_a_narrow_table_group_by_group() -> Non
 def test_what_is_too_wide_without_spare_columns_has_its_price_in_a_second_table() -> None:
     found = rows(masks())
     first, second = report.layout(found, 50).values()
-    heads = [column.heading.split()[0] for column in first]
-    assert heads == ["accuracy", "impact"]
+    assert [column.heading.split()[0] for column in first] == ["accuracy", "impact"]
     assert [column.heading.split()[0] for column in second] == ["up", "down", "ε"]
-    assert report.left_out(found, [*first, *second]).startswith(
-        "client mean, client std, client min"
-    )
+    missed = report.left_out(found, [*first, *second])
+    assert missed.startswith("client mean, client std, client min")
 
 
 def test_a_table_that_fits_to_the_character_loses_no_column() -> None:
@@ -293,10 +287,7 @@ def test_a_table_that_fits_to_the_character_loses_no_column() -> None:
     assert report.layout(found, whole) == {report.TITLE: every}
     (fewer,) = report.layout(found, whole - 1).values()
     assert [column for column in every if column not in fewer] == list(columns.SPARE[0])
-    out = io.StringIO()
-    console = Console(file=out, width=whole, force_terminal=False)
-    console.print(report.terminal(found, console.options))
-    rule = next(one for one in out.getvalue().splitlines() if one.startswith("─"))
+    rule = next(one for one in printed(found, whole).splitlines() if one.startswith("─"))
     name = max(len(f"  rank-reversal {columns.WORST}"), len("fedavg + mean"))
     assert len(rule) == whole - FIRST + name  # the span is what the columns take
 
@@ -317,10 +308,7 @@ def test_while_attacks_are_missing_no_table_says_worst_case() -> None:
     results = sweep()
     planned = [*results, cell("fedavg", "mean", "alie"), cell("fedavg", "mean", "ipm")]
     partial = summary.rows(planned, results)
-    out = io.StringIO()
-    console = Console(file=out, width=80)
-    console.print(report.terminal(partial, console.options))
-    for text in (single(out.getvalue()), report.markdown(partial)):
+    for text in (single(printed(partial)), report.markdown(partial)):
         assert "2 of 4 attacks of fedavg + mean are missing: the lowest accuracy is no" in text
         assert "dyn-opt ◀ lowest so far" in text
         assert "rank-reversal ◀ worst" in text  # every attack of this system has finished
@@ -369,13 +357,9 @@ def test_an_ascii_output_gets_ascii() -> None:
 def test_combinations_that_cannot_exist_are_merged_by_reason() -> None:
     why = "attack rank-reversal works on Rankings, but fedavg sends FloatVectors"
     bits = "defense bits works on SignBits, but fedavg sends FloatVectors"
-    skipped = [
-        Skipped("fedavg", "mean", "rank-reversal", why),
-        Skipped("fedavg", "median", "rank-reversal", why),
-        Skipped("fedavg", "mean", "rank-reversal", why),
-        Skipped("fedavg", "bits", "none", bits),
-        Skipped("fedavg", "bits", "sign-flip", bits),
-    ]
+    rules = ("mean", "median", "mean")
+    skipped = [Skipped("fedavg", rule, "rank-reversal", why) for rule in rules]
+    skipped += [Skipped("fedavg", "bits", attack, bits) for attack in ("none", "sign-flip")]
     assert report.skipped_lines(skipped) == [
         f"fedavg + mean, median / rank-reversal: {why}",
         f"fedavg + bits / none, sign-flip: {bits}",
@@ -470,9 +454,7 @@ def test_ctrl_c_gives_the_terminal_back() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    out = console.file
-    assert isinstance(out, io.StringIO)
-    text = out.getvalue()
+    text = text_on(console)
     assert text.index("\x1b[?25l") < text.rindex("\x1b[?25h")  # cursor hidden, then shown
     assert "fedavg + mean / dyn-opt, seed 0: failed: it broke" in text
     with live.watcher(console, [of], [0]):  # a second display can start
@@ -492,9 +474,7 @@ def test_a_second_ctrl_c_leaves_the_cursor_visible(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(watcher._live, "stop", interrupted)
     with pytest.raises(KeyboardInterrupt):
         watcher.__exit__(None, None, None)
-    out = console.file
-    assert isinstance(out, io.StringIO)
-    assert out.getvalue().endswith("\x1b[?25h")
+    assert text_on(console).endswith("\x1b[?25h")
     stop()
 
 

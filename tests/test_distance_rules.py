@@ -184,18 +184,14 @@ def test_the_smoothed_median_is_rfas() -> None:
     assert answer(GeometricMedian(), column(0, 1, 10)).item() == pytest.approx(1.0)
 
 
-def cost(x: Tensor, z: Tensor) -> float:
-    return float(torch.linalg.vector_norm(x.double() - z.double(), dim=1).sum())
-
-
-def rfa(x: Tensor, z: Tensor, smooth: float) -> float:
+def rfa(x: Tensor, z: Tensor, smooth: float = 0.0) -> float:
     """The smoothed sum of distances: ``t^2 / 2 smooth + smooth / 2`` below ``smooth``."""
     far = torch.linalg.vector_norm(x.double() - z, dim=1)
     near = far**2 / (2 * max(smooth, 1e-300)) + smooth / 2
     return float(torch.where(far < smooth, near, far).sum())
 
 
-def least(x: Tensor, smooth: float) -> float:
+def least(x: Tensor, smooth: float = 0.0) -> float:
     """The minimum of `rfa` that SciPy finds from the best row and from the mean, in float64."""
     rows = x.double()
     best = min(rows, key=lambda row: rfa(x, row, smooth))
@@ -250,7 +246,7 @@ def test_a_median_close_to_a_row_is_told_from_it(angle: float) -> None:
     x = x[[0, 0, 0, *[1] * 5, *[2] * 6]]
     shown = view_of(x)
     out = answer(GeometricMedian(), x, shown)
-    assert cost(x, out) <= (1 + 1e-6) * least(x, 0.0)
+    assert rfa(x, out) <= (1 + 1e-6) * least(x)
     assert float(shown.findings.notes["gap"]) <= 1e-6
 
 
@@ -258,7 +254,7 @@ def test_a_search_that_stops_too_soon_says_so() -> None:
     x = draw(0, 9, 4)
     shown = view_of(x)
     out = answer(GeometricMedian(iterations=1), x, shown)
-    error = cost(x, out) / least(x, 0.0) - 1
+    error = rfa(x, out) / least(x) - 1
     assert 1e-6 < error <= float(shown.findings.notes["gap"])
     assert "1 steps did not find" in str(shown.findings.notes["stopped"])
 

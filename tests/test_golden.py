@@ -111,22 +111,15 @@ def test_sparse_fsl_gives_the_position_in_the_full_ranking() -> None:
 def test_rank_reversal_reverses_the_vote_of_its_own_clients_only() -> None:
     # Rows 0 and 1 collude: A = [2, 7, 2, 8, 4, 7], VOTE = [0, 2, 4, 1, 5, 3] with ties by index, so
     # they send [3, 5, 1, 4, 2, 0]. Sorting -A instead would order both ties the other way round.
-    payload = rankings(R1, R2, R3, R3)
-    assert payload.values()[:2].sum(dim=0).tolist() == [2, 7, 2, 8, 4, 7]
-    context = example_context(payload, Mean())
-    sent, _ = RankReversal().craft(attack_view(RankReversal(), context), None)
-    assert isinstance(sent, Rankings)
-    assert sent.symbols.tolist() == [[3, 5, 1, 4, 2, 0]] * 2
-
-
-def test_rank_reversal_of_a_sparse_ranking_sends_the_top_of_the_reverse() -> None:
-    full = rankings(R1, R1, R2)
-    top = TopRankings(full.symbols[:, 3:], (6,), (3,))
-    context = example_context(top, Mean())
-    sent, _ = RankReversal().craft(attack_view(RankReversal(), context), None)
-    assert isinstance(sent, TopRankings)
+    full = rankings(R1, R2, R3, R3)
+    assert full.values()[:2].sum(dim=0).tolist() == [2, 7, 2, 8, 4, 7]
     # Votes of edges: [0, 10, 0, 6, 0, 8]; ascending [0, 2, 4, 3, 5, 1]; the reverse ends 4, 2, 0.
-    assert sent.symbols.tolist() == [[4, 2, 0]] * 2
+    top = TopRankings(rankings(R1, R1, R2).symbols[:, 3:], (6,), (3,))
+    for payload, reverse in ((full, [3, 5, 1, 4, 2, 0]), (top, [4, 2, 0])):
+        view = attack_view(RankReversal(), example_context(payload, Mean()))
+        sent, _ = RankReversal().craft(view, None)
+        assert isinstance(sent, Rankings | TopRankings)
+        assert sent.symbols.tolist() == [reverse] * 2
 
 
 # Of LeNet on MNIST, Conv8 on CIFAR-10 and LeNet on FEMNIST, in MiB.

@@ -1,1 +1,1 @@
-"""The robust aggregation rules that come with fedbench, one file each."""
+"""The robust aggregation rules and prefilters that come with fedbench, by idea."""

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fedbench.core import registry
-from fedbench.core.errors import UnknownPluginError
 from fedbench.experiment.record import read
 
 PYPROJECT = """
@@ -96,9 +94,3 @@ def test_a_plugin_whose_import_fails_is_one_line_and_spoils_nothing_else(site: P
     listed = run(site, "fedbench", "list", "attacks")
     assert listed.returncode == 0
     assert "sign-flip" in listed.stdout
-
-
-def test_what_is_not_installed_is_invisible() -> None:
-    # Entry points are read from installed metadata: a new line in pyproject.toml needs an install.
-    with pytest.raises(UnknownPluginError, match="'shouting' is not installed"):
-        registry.plugin("attack", "shouting")

@@ -103,9 +103,8 @@ def test_an_attack_that_must_see_too_much_is_left_out(cap: str | None, fits: set
     for skip in skipped:
         assert f"must be shown {'all + defense' if skip.attack == 'dyn-opt' else ''}" in skip.reason
     if cap == "colluders":
-        with pytest.raises(
-            Incompatible, match=r"dyn-opt must be shown all \+ defense, but --knowledge c"
-        ):
+        shown = r"dyn-opt must be shown all \+ defense, but --knowledge c"
+        with pytest.raises(Incompatible, match=shown):
             load_plugins(Scenario(attack="dyn-opt", knowledge=cap))
 
 

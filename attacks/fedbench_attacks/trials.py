@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -19,40 +19,34 @@ from .order_line import saturating, with_copies
 from .search import Scale, Search, best_of_grid, most_damaging, published, selecting
 
 
+@dataclass(eq=False)
 class Trials:
     """Trials of ``base + gamma * push`` against any rule, for the attacks that search.
 
     Closed forms where the rule has them: `Defense.select` and `Defense.order_weights` say all that
     a trial needs, and no message is made. Everything else asks the oracle, over whose ``eot`` draws
-    damage is averaged. Rows ``honest (b, k)`` of its own clients stand in for the others', in turn.
+    damage is averaged. Rows ``given (b, k)`` of its own clients stand in for the others', in turn.
     """
 
-    def __init__(
-        self,
-        view: AttackView,
-        honest: Tensor,
-        base: Tensor,
-        push: Tensor,
-        send: Callable[[Tensor], Payload],
-        eot: int = 1,
-        knows: Literal["colluders", "all"] = "all",
-    ) -> None:
-        assert view.defense is not None
-        self.view = view
-        self.oracle = view.defense
-        self.m = len(view.own)
-        self.base = base
-        self.push = push
-        self.send = send
-        self.eot = eot
-        self.given = honest
-        others = view.n - self.m
-        stand_in = knows == "colluders" and others > 0
-        self.honest = honest[torch.arange(others) % len(honest)] if stand_in else honest
+    view: AttackView
+    given: Tensor
+    base: Tensor
+    push: Tensor
+    send: Callable[[Tensor], Payload]
+    eot: int = 1
+    knows: Literal["colluders", "all"] = "all"
+
+    def __post_init__(self) -> None:
+        assert self.view.defense is not None
+        self.oracle = self.view.defense
+        self.m = len(self.view.own)
+        others = self.view.n - self.m
+        stand_in = self.knows == "colluders" and others > 0
+        self.honest = self.given[torch.arange(others) % len(self.given)] if stand_in else self.given
         self.n = len(self.honest) + self.m
-        self.length = float(torch.linalg.vector_norm(push, dtype=torch.float64))
+        self.length = float(torch.linalg.vector_norm(self.push, dtype=torch.float64))
         # Only where a message is the row itself do the closed forms hold.
-        self.dense = isinstance(view.own, FloatVectors)
+        self.dense = isinstance(self.view.own, FloatVectors)
 
     @cached_property
     def mean(self) -> Tensor:

@@ -31,7 +31,7 @@ from fedbench.executors.conv_kernels import (
 from fedbench.executors.factory import asked, choose, crowd, executor
 from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked, footprint
-from fedbench.models.network import ConvNet, Convolve
+from fedbench.models.network import ConvNet, Convolve, Network
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
 
@@ -227,24 +227,18 @@ def never(*args: object, **kwargs: object) -> Tensor:
     raise AssertionError("is not to be timed again")
 
 
-@pytest.mark.parametrize(
-    ("forms", "expected"),
-    [
-        ({"groups": slowly, "matrices": GROUPS}, set(geometries(NETWORK))),
-        ({"groups": GROUPS, "matrices": slowly}, set()),
-    ],
-    ids=["matrices", "groups"],
-)
-def test_faster_forms_are_found_once(
-    answers: Path, forms: dict[str, Convolve], expected: set[Geometry]
-) -> None:
-    choice = measured(NETWORK, Load(CPU, 2, 3), forms)
-    assert choice.multiplied == expected
-    again = measured(NETWORK, Load(CPU, 2, 3), {"groups": never, "matrices": never})
-    assert again == choice
+def form(batch: int, groups: Convolve, matrices: Convolve, network: Network = NETWORK) -> Forms:
+    return measured(network, Load(CPU, 2, batch), {"groups": groups, "matrices": matrices})
+
+
+@pytest.mark.parametrize("groups", [slowly, GROUPS], ids=["matrices", "groups"])
+def test_faster_forms_are_found_once(answers: Path, groups: Convolve) -> None:
+    choice = form(3, groups, GROUPS if groups is slowly else slowly)
+    assert choice.multiplied == (set(geometries(NETWORK)) if groups is slowly else set())
+    assert form(3, never, never) == choice
     assert len(list(answers.iterdir())) == 1
     with pytest.raises(AssertionError, match="timed again"):  # of another batch nothing is known
-        measured(NETWORK, Load(CPU, 2, 4), {"groups": never, "matrices": never})
+        form(4, never, never)
 
 
 def test_each_layer_has_its_own_answer(answers: Path) -> None:
@@ -252,14 +246,10 @@ def test_each_layer_has_its_own_answer(answers: Path) -> None:
     first = geometries(network)[0]
 
     def slow_in_the_first(x: Tensor, weight: Tensor, **options: int) -> Tensor:
-        if tuple(weight.shape) == first.kernels:
-            time.sleep(0.05)
-        return GROUPS(x, weight, **options)
+        return (slowly if tuple(weight.shape) == first.kernels else GROUPS)(x, weight, **options)
 
-    choice = measured(network, Load(CPU, 2, 3), {"groups": slow_in_the_first, "matrices": slowly})
-    assert choice.multiplied == set()
-    choice = measured(network, Load(CPU, 2, 5), {"groups": slow_in_the_first, "matrices": GROUPS})
-    assert first in choice.multiplied
+    assert form(3, slow_in_the_first, slowly, network).multiplied == set()
+    assert first in form(5, slow_in_the_first, GROUPS, network).multiplied
 
 
 def test_a_cpu_groups_without_asking(answers: Path) -> None:

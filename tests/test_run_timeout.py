@@ -63,11 +63,8 @@ def test_a_line_says_the_limit_and_where_the_run_was() -> None:
         'Current thread 0x2 (most recent call first):\n  File "/site/outsider.py", line 9 in craft'
         '\n  File "/fedbench/adversary/threat_model.py", line 3 in forge\n'
     )
-    failure = overtime(90.0, stack)
-    assert failure.message.startswith(
-        "the run was ended after 90 s in craft of outsider.py: a hook"
-    )
-    assert failure.message.count("\n") == 0
+    (line,) = overtime(90.0, stack).message.splitlines()
+    assert line.startswith("the run was ended after 90 s in craft of outsider.py: a hook")
     assert overtime(90.0).message.startswith("the run was ended after 90 s: a hook")
 
 

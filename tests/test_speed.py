@@ -1,9 +1,13 @@
-"""``benchmarks/speed``: both ways do the same work, ratios are ratios, phases are what they say."""
+"""``benchmarks``: both ways do the same work, ratios are ratios, phases are what they say."""
 
 import dataclasses
 import json
 import os
+import runpy
+import subprocess
+import sys
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
@@ -59,8 +63,7 @@ def test_a_ratio_is_the_median_over_turns_not_that_of_the_medians() -> None:
     assert ours.faster == 2
     assert ours.met is None
     assert ratio((1.0, 8.0, 2.0), (6.0, 4.0, 5.0)).faster == 2.5
-    assert ratio((1.0,), (0.9,), target=0.95).met is False
-    assert ratio((1.0,), (0.95,), target=0.95).met is True
+    assert [ratio((1.0,), (x,), target=0.95).met for x in (0.9, 0.95)] == [False, True]
     assert ratio((1.0, 3.0, 2.0), (1.0,) * 3, units=4, flops=10.0).milliseconds == 500
     assert ratio((1.0, 3.0, 2.0), (1.0,) * 3, flops=10.0).rate == 5
 
@@ -69,11 +72,9 @@ def test_both_ways_take_turns_and_what_is_short_is_called_until_a_clock_can_tell
     calls: list[str] = []
     pair = Pair("g", "w", "a", lambda: calls.append("a"), lambda: calls.append("b"), units=3)
     timed = compare(pair, 3)
-    changes = [a for a, b in zip(calls, [*calls[1:], ""], strict=True) if a != b]
-    assert "".join(changes) == "ab" * 3
+    assert "".join(name for name, _ in groupby(calls)) == "ab" * 3
     assert calls.count("a") > 100
-    assert len(timed.mine) == len(timed.theirs) == 3
-    assert timed.units == 3
+    assert len(timed.mine) == len(timed.theirs) == timed.units == 3
 
 
 def test_others_are_who_used_the_machine_beside_this_process(
@@ -205,8 +206,8 @@ def test_a_row_that_is_not_finite_is_found_and_a_large_one_is() -> None:
     assert finite_rows(torch.tensor([[1, 2]])).tolist() == [True]
     x = torch.zeros(6, 4)
     x[0, 1], x[1, 2], x[2, 3], x[3, 0], x[4] = torch.nan, torch.inf, -torch.inf, 3e38, 3e38
-    assert finite_rows(x).tolist() == [False, False, False, True, True, True]
-    assert finite_rows(x.view(6, 2, 2)).tolist() == [False, False, False, True, True, True]
+    for rows in (x, x.view(6, 2, 2)):
+        assert finite_rows(rows).tolist() == [False] * 3 + [True] * 3
     assert finite_rows(x[:0]).tolist() == []
 
 
@@ -263,10 +264,9 @@ def test_an_attack_is_over_its_budget_by_the_median_of_its_shares() -> None:
     assert attack_cost.Cost(1.0, (0.1, 0.9, 0.15), 0.15).within
     assert not attack_cost.Cost(1.0, (0.1, 0.2, 0.3), 0.15).within
     assert attack_cost.Cost(1.0, (9.0,), None).within
-    scenario = Scenario(protocol="fedavg", attack="dyn-opt", clients=10, per_round=5, epochs=1)
-    cost = attack_cost.measure(scenario.model_copy(update={"malicious": 0.4}), 1, "cpu")
-    assert cost.budget == attack_cost.SEARCH
-    assert cost.share > 0
+    scenario = Scenario(attack="dyn-opt", clients=10, per_round=5, epochs=1, malicious=0.4)
+    cost = attack_cost.measure(scenario, 1, "cpu")
+    assert (cost.budget, cost.share > 0) == (attack_cost.SEARCH, True)
     assert list(attack_cost.play(scenario, ["fedavg"], ["rank-reversal"], ["own"], 1)) == []
 
 
@@ -326,15 +326,9 @@ def test_what_a_phase_does_is_charged_to_it(phase: str) -> None:
     found = spans(lambda: play_round(setup, state, 0))
     marks = [span for span in found if span[0] == "mark"]
     assert marks
-    inner = [
-        min(
-            (s for s in found if s[0] != "mark" and s[1] <= mark[1] and mark[2] <= s[2]),
-            key=lambda s: s[2] - s[1],
-        )[0]
-        for mark in marks
-    ]
-    assert phase in inner
-    assert set(inner) <= {phase, "rest"}  # `heard_by_all` asks for a broadcast once more
+    phases = sorted((s for s in found if s[0] != "mark"), key=lambda s: s[2] - s[1])  # inner first
+    inner = {next(s[0] for s in phases if s[1] <= start and end <= s[2]) for _, start, end in marks}
+    assert {phase} <= inner <= {phase, "rest"}  # `heard_by_all` asks for a broadcast once more
 
 
 def test_every_moment_is_charged_once_and_a_watched_round_is_the_round() -> None:
@@ -400,10 +394,8 @@ def test_the_suite_is_played(
     page = capsys.readouterr().out
     content = json.loads(turns.read_text())
     assert content["machine"]["threads"] == 2
-    assert {group["group"] for group in content["ratios"]} == {
-        *("local training", "a round of FSL", "lock step"),
-        *("server", "messages", "framework"),
-    }
+    groups = {"local training", "a round of FSL", "lock step", "server", "messages", "framework"}
+    assert {group["group"] for group in content["ratios"]} == groups
     assert all(len(ratio["mine"]) == 2 for ratio in content["ratios"])
     assert picture.read_bytes().startswith(b"\x89PNG")
     for text in ("trimmed mean / torch.sort", "micro, bf16, forked, batch 4 / a loop by hand"):
@@ -424,8 +416,22 @@ def test_parts_of_the_suite_are_played(
         with pytest.raises(SystemExit):
             suite.main(["--quick", *words])
         assert f"{words[0]} must" in capsys.readouterr().err
-    little = ["--clients", "3", "--samples", "4", "--rounds", "1", "--threads", "1"]
-    round_phases.main(["-m", "micro", "-p", "fedavg", *little])
+    round_phases.main(
+        [
+            "-m",
+            "micro",
+            "-p",
+            "fedavg",
+            "--clients",
+            "3",
+            "--samples",
+            "4",
+            "--rounds",
+            "1",
+            "--threads",
+            "1",
+        ]
+    )
     assert "| fedavg |" in capsys.readouterr().out
     defense_cost.main(
         ["-d", "median", "-d", "bulyan", "--clients", "5", "--parameters", "10", "--threads", "1"]
@@ -433,3 +439,43 @@ def test_parts_of_the_suite_are_played(
     page = capsys.readouterr().out
     assert "| median | 5 | 10 |" in page
     assert "bulyan" not in page  # with f = 5 // 5 it needs 7 rows
+
+
+SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "commits.py"
+compared = runpy.run_path(str(SCRIPT))["compared"]
+
+
+def test_ratios_are_of_neighbouring_turns_and_numbers_are_compared() -> None:
+    """Medians of each side by themselves would say 4/2 = 2; the turns say 1, 2 and 4."""
+    same, other = [0.9, 1.0, 32.0], [0.8, 1.0, 32.0]
+    ours = [{"a": (4.0, same), "b": (1.0, same)}, {"a": (2.0, same), "b": (1.0, same)}]
+    ours += [{"a": (1.0, same), "b": (1.0, same)}]
+    theirs = [{"a": (4.0, same)}, {"a": (8.0, same)}, {"a": (2.0, same)}]
+    (line,) = compared(ours, theirs)  # b is unknown to the other commit
+    assert line == "| a | 2.00 | 1.00-4.00 | 2000 | the same |"
+    theirs[1]["a"] = (8.0, other)
+    assert compared(ours, theirs)[0].endswith("| others |")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["no-such-commit"], "git describe must work here"), (["HEAD", "--turns", "0"], "--turns")],
+)
+def test_what_cannot_be_compared_is_refused_in_a_line(words: list[str], said: str) -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_each_turn_plays_the_code_of_its_commit() -> None:
+    """From the repository, where Python would find the code that lies there first."""
+    command = [sys.executable, str(SCRIPT), "HEAD", "--turns", "1", "--rounds", "1"]
+    done, checkouts = (
+        subprocess.run(words, capture_output=True, text=True, cwd=SCRIPT.parents[1], timeout=500)
+        for words in (command, ["git", "worktree", "list"])
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("| the same |") == 6
+    assert "/base " not in checkouts.stdout

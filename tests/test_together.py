@@ -2,8 +2,8 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,16 +16,15 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors.cuda_graphs import Recorder
 from fedbench.executors.multi_run import RunGroup, Together, now, recorder
-from fedbench.executors.training import Client, Loop, Schedule
+from fedbench.executors.training import Client, Loop, Schedule, WrapGrad
 from fedbench.executors.vmap import BUDGET, Stacked, footprint, launches, train_all
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.models.network import ConvNet, Shared
+from fedbench.models.network import Shared
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import play
-from fedbench.testing import assert_rounded_alike, doubled, example_clients, in_float64
+from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
 
-NETWORK = ConvNet((1, 4, 4), ((3,),), (5,), 3)
 TWO = (Shared(NETWORK, 1, torch.device("cpu")), Shared(NETWORK, 2, torch.device("cpu")))
 
 
@@ -35,6 +34,16 @@ def part(
     protocol = in_float64(registry.load("protocol", text))
     engine = Stacked(protocol, shared, Schedule(2, batch), **settings)
     return engine, doubled(example_clients(protocol, shared))
+
+
+def part_with(shared: Shared, wrap: WrapGrad) -> tuple[Stacked, list[Client]]:
+    engine, clients = part(shared)
+    return engine, [dataclasses.replace(client, wrap_grad=wrap) for client in clients]
+
+
+def dp_sgd(parameters: str) -> WrapGrad:
+    wrap: WrapGrad = registry.load("mechanism", f"dp-sgd:{parameters}").wrap_grad
+    return wrap
 
 
 def alone(engine: Stacked, clients: list[Client]) -> Tensor:
@@ -48,54 +57,33 @@ def test_two_seeds_share_launches_and_each_keeps_its_own_network(text: str) -> N
     together = len(list(launches(parts)))
     assert together == len(list(launches(parts[:1])))  # the second one costs no launch
     first, second = train_all(parts)
-    for (engine, clients), (updates, _) in zip(parts, (first, second), strict=True):
-        expected = alone(engine, clients)
-        assert_rounded_alike(updates, expected)
+    assert_rounded_alike((first[0], second[0]), tuple(alone(*pair) for pair in parts))
     assert not torch.allclose(first[0], second[0], atol=1e-3)  # the seeds do matter here
 
 
 def test_what_differs_shares_no_launch() -> None:
     ours = part(TWO[0])
     wide = Shared(dataclasses.replace(NETWORK, hidden=(6,)), 2, torch.device("cpu"))
-    for other in (
-        part(TWO[1], "fedpm:lr=0.2"),
-        part(TWO[1], "fsl"),
-        part(TWO[1], batch=5),
-        part(TWO[1], precision="bf16"),
-        part(wide),
-    ):
+    others = [part(TWO[1], "fedpm:lr=0.2"), part(TWO[1], "fsl"), part(wide)]
+    for other in (*others, part(TWO[1], batch=5), part(TWO[1], precision="bf16")):
         apart = len(list(launches([ours]))) + len(list(launches([other])))
         assert len(list(launches([ours, other]))) == apart
 
 
 def test_methods_of_equal_mechanisms_are_one_and_closures_are_their_own() -> None:
-    def of(wrap: Callable[[], Callable[[Gradient], Grad]]) -> int:
-        parts = []
-        for shared in TWO:
-            engine, clients = part(shared)
-            held = wrap()
-            parts.append((engine, [dataclasses.replace(c, wrap_grad=held) for c in clients]))
-        return len(list(launches(parts)))
+    def of(*wraps: WrapGrad) -> int:
+        return len(list(launches([part_with(*pair) for pair in zip(TWO, wraps, strict=True)])))
 
     once = len(list(launches([part(TWO[0])])))
-    assert of(lambda: registry.load("mechanism", "dp-sgd:z=1,clip=1").wrap_grad) == once
-    assert of(lambda: lambda grad: grad) == 2 * once
-    strengths = iter("12")
-    assert (
-        of(lambda: registry.load("mechanism", f"dp-sgd:z={next(strengths)},clip=1").wrap_grad)
-        == 2 * once
-    )
+    one, equal, stronger = (dp_sgd(f"z={z},clip=1") for z in (1, 1, 2))
+    assert [of(one, equal), of(one, stronger)] == [once, 2 * once]
+    assert of(lambda grad: grad, lambda grad: grad) == 2 * once
 
 
 def test_each_seed_has_its_own_network_also_sample_by_sample() -> None:
-    parts = []
-    for shared in TWO:
-        engine, clients = part(shared)
-        wrap = registry.load("mechanism", "dp-sgd:z=0.5,clip=0.1").wrap_grad
-        parts.append((engine, [dataclasses.replace(c, wrap_grad=wrap) for c in clients]))
-    for (engine, clients), (updates, _) in zip(parts, train_all(parts), strict=True):
-        expected = alone(engine, clients)
-        assert_rounded_alike(updates, expected)
+    parts = [part_with(shared, dp_sgd("z=0.5,clip=0.1")) for shared in TWO]
+    trained = tuple(updates for updates, _ in train_all(parts))
+    assert_rounded_alike(trained, tuple(alone(*pair) for pair in parts))
 
 
 def test_a_launch_takes_what_the_footprint_of_its_clients_leaves_room_for(
@@ -123,34 +111,24 @@ def test_a_launch_takes_what_the_footprint_of_its_clients_leaves_room_for(
 
 
 def scenario(seed: int, **settings: Any) -> Scenario:
-    given: dict[str, Any] = {
-        "dataset": "digits",
-        "model": "micro",
-        "clients": 8,
-        "per_round": 4,
-        "malicious": 0.25,
-        "rounds": 2,
-        "attack": "label-flip",
-        "protocol": "fedpm",
-        "seed": seed,
-    }
+    given: dict[str, Any] = {"model": "micro", "clients": 8, "per_round": 4, "malicious": 0.25}
+    given |= {"rounds": 2, "attack": "label-flip", "protocol": "fedpm", "seed": seed}
     return Scenario.of(**given | settings)
+
+
+def all_ended(group: RunGroup[Any]) -> dict[int, Any]:
+    """What each run returns or raises, in the order in which they end."""
+    ended: dict[int, Any] = {}
+    while group.members:
+        ended |= {member.name: member.ended for member in group.turn()}
+    return ended
 
 
 def played_together(scenarios: list[Scenario]) -> dict[int, Record | BaseException]:
     group: RunGroup[Record] = RunGroup()
     for name, one in enumerate(scenarios):
-
-        def work(one: Scenario = one) -> Record:
-            return play(one, executor="together")
-
-        group.add(name, work)
-    ended: dict[int, Record | BaseException] = {}
-    while group.members:
-        for member in group.turn():
-            assert member.ended is not None
-            ended[member.name] = member.ended
-    return ended
+        group.add(name, partial(play, one, executor="together"))
+    return all_ended(group)
 
 
 @pytest.mark.slow
@@ -176,9 +154,8 @@ def test_runs_of_a_group_are_those_that_would_have_been_played_alone() -> None:
 def test_a_run_that_fails_leaves_the_others_alone() -> None:
     scenarios = [scenario(0), scenario(1, partition="dirichlet:beta=0"), scenario(2)]
     records = played_together(scenarios)
-    assert isinstance(records[1], Exception)
-    assert isinstance(records[0], Record)
-    assert isinstance(records[2], Record)
+    kinds = [isinstance(records[name], Record) for name in range(3)]
+    assert (kinds, isinstance(records[1], Exception)) == ([True, False, True], True)
 
 
 def test_a_launch_that_fails_is_its_own_runs_failure() -> None:
@@ -196,13 +173,9 @@ def test_a_launch_that_fails_is_its_own_runs_failure() -> None:
     group.add(0, lambda: grouped.train(clients)[0])
     poisoned = [dataclasses.replace(client, wrap_grad=odd) for client in clients]
     group.add(1, lambda: grouped.train(poisoned)[0])
-    ended: dict[int, Any] = {}
-    while group.members:
-        ended |= {member.name: member.ended for member in group.turn()}
+    ended = all_ended(group)
     assert isinstance(ended[1], ZeroDivisionError)
-    updates = ended[0]
-    assert isinstance(updates, Tensor)
-    assert_rounded_alike(updates, alone(good, clients))
+    assert_rounded_alike(ended[0], alone(good, clients))
 
 
 def test_outside_a_group_it_trains_its_own() -> None:

@@ -416,26 +416,12 @@ def test_parts_of_the_suite_are_played(
         with pytest.raises(SystemExit):
             suite.main(["--quick", *words])
         assert f"{words[0]} must" in capsys.readouterr().err
-    round_phases.main(
-        [
-            "-m",
-            "micro",
-            "-p",
-            "fedavg",
-            "--clients",
-            "3",
-            "--samples",
-            "4",
-            "--rounds",
-            "1",
-            "--threads",
-            "1",
-        ]
-    )
+    shared = "--clients 5 --threads 1"
+    phases = f"-m micro -p fedavg --samples 4 --rounds 1 {shared}"
+    round_phases.main(phases.split())
     assert "| fedavg |" in capsys.readouterr().out
-    defense_cost.main(
-        ["-d", "median", "-d", "bulyan", "--clients", "5", "--parameters", "10", "--threads", "1"]
-    )
+    rules = f"-d median -d bulyan --parameters 10 {shared}"
+    defense_cost.main(rules.split())
     page = capsys.readouterr().out
     assert "| median | 5 | 10 |" in page
     assert "bulyan" not in page  # with f = 5 // 5 it needs 7 rows

@@ -1,5 +1,6 @@
 """Rankings: per layer a permutation of its edges, least important first, or the end of one."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Self
 
@@ -31,8 +32,10 @@ def argsort(x: Tensor) -> Tensor:
     return torch.sort(x, dim=1, stable=True).indices
 
 
-def ranking(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+def ranking(x: Tensor, sizes: tuple[int, ...], kept: tuple[int, ...] | None = None) -> Tensor:
     """Return ``R (n, d)`` int32, layer by layer: ``R[i]`` is the edge at position ``i``.
+
+    With ``kept`` the last so many of each layer: the edges of the largest values, the best last.
 
     References:
         FSL, Algorithm 2 lines 4 and 12; equations 6 to 8 of that paper read R as its own inverse
@@ -41,102 +44,104 @@ def ranking(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     >>> ranking(torch.tensor([[2, 12, 3, 11, 8, 9]]), (6,)).tolist()
     [[0, 2, 4, 5, 3, 1]]
     """
-    layers = [argsort(part) for part in torch.split(x, list(sizes), dim=-1)]
-    return torch.cat(layers, dim=-1).to(torch.int32)
+    layers = zip(torch.split(x, list(sizes), dim=-1), kept or sizes, strict=True)
+    edges = [argsort(part)[..., part.shape[-1] - count :] for part, count in layers]
+    return torch.cat(edges, dim=-1).to(torch.int32)
 
 
-def reputation(symbols: Tensor, sizes: tuple[int, ...]) -> Tensor:
+def reputation(
+    symbols: Tensor, sizes: tuple[int, ...], kept: tuple[int, ...] | None = None
+) -> Tensor:
     """Return every edge's position in its layer, ``(n, d)`` int32, the inverse of `ranking`.
+
+    Edges that are not among the ``kept`` have 0.
 
     >>> reputation(torch.tensor([[4, 0, 2, 3, 5, 1]]), (6,)).tolist()
     [[1, 5, 2, 3, 0, 4]]
     """
-    out = torch.empty_like(symbols, dtype=torch.int32)
-    start = 0
-    for size in sizes:
-        layer = symbols[:, start : start + size].to(torch.int64)
-        position = torch.arange(size, dtype=torch.int32, device=symbols.device).expand_as(layer)
-        out[:, start : start + size].scatter_(1, layer, position)
-        start += size
+    out = torch.zeros(len(symbols), sum(sizes), dtype=torch.int32, device=symbols.device)
+    layers = torch.split(symbols, list(kept or sizes), dim=1)
+    for layer, positions in zip(layers, torch.split(out, list(sizes), dim=1), strict=True):
+        size, count = positions.shape[1], layer.shape[1]
+        ends = torch.arange(size - count, size, dtype=torch.int32, device=symbols.device)
+        positions.scatter_(1, layer.to(torch.int64), ends.expand_as(layer))
     return out
 
 
-def middle_positions(sizes: tuple[int, ...]) -> Tensor:
-    """Return the middle position of its layer for every edge, ``(d,)``."""
-    return torch.cat([torch.full((size,), (size - 1) / 2) for size in sizes])
-
-
-def edge_parts(
-    symbols: Tensor, counts: tuple[int, ...], sizes: tuple[int, ...]
-) -> list[list[Part]]:
-    """Return ``counts`` indices per layer of ``symbols (n, sum counts)``, packed layer by layer."""
-    layers = np.split(symbols.cpu().numpy(), np.cumsum(counts)[:-1], axis=1)
-    pairs = zip(layers, map(index_width, sizes), strict=True)
-    return [[pack(row, width) for row in layer] for layer, width in pairs]
-
-
-def edges_of(packet: Packet, counts: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
-    """Return the row ``(1, sum counts)`` that `edge_parts` packed: ``counts`` edges per layer.
-
-    Raises:
-        IllegalPayloadError: a wrong length, padding, an edge that is out of range or named twice.
-    """
-    widths = [index_width(size) for size in sizes]
-    lengths = [count * width for count, width in zip(counts, widths, strict=True)]
-    layers = []
-    for data, count, width, size in zip(split(packet, lengths), counts, widths, sizes, strict=True):
-        layer = unpack(data, count, width)
-        if count and int(layer.max()) >= size:
-            raise IllegalPayloadError(f"an edge must be below {size}, got {int(layer.max())}")
-        if count and int(np.bincount(layer).max()) > 1:
-            raise IllegalPayloadError(f"a ranking of {size} edges must not name an edge twice")
-        layers.append(layer)
-    return torch.from_numpy(np.concatenate(layers))[None]
-
-
 @dataclass(frozen=True, eq=False)
-class Rankings(Payload):
-    """``symbols (n, d)`` int32: per layer a permutation ``R`` of its edges, least important first.
-
-    On the wire ``ceil(log2 n_l)`` bits an index: Table 1 of the FSL paper (F6).
-    """
+class _EdgeLists(Payload):
+    """``symbols (n, sum counts)`` int32: the last edges of a permutation of each layer."""
 
     bounded = True
 
     symbols: Tensor
     sizes: tuple[int, ...]
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of edges of each layer that are sent."""
+        return self.sizes
+
     def check(self) -> None:
-        require_form(self, symbols=(sum(self.sizes), torch.int32))
-        layers = torch.split(self.symbols, list(self.sizes), dim=1)
+        require_form(self, symbols=(sum(self.counts), torch.int32))
+        layers = torch.split(self.symbols, list(self.counts), dim=1)
         for layer, size in zip(layers, self.sizes, strict=True):
-            expected = torch.arange(size, dtype=torch.int32, device=layer.device)
-            if not bool((layer.sort(dim=1).values == expected).all()):
-                raise IllegalPayloadError(
-                    f"Rankings.symbols must be a permutation of 0..{size - 1} in this layer"
+            ordered = layer.sort(dim=1).values
+            distinct = bool((ordered[:, 1:] > ordered[:, :-1]).all())
+            if not distinct or bool(((ordered < 0) | (ordered >= size)).any()):
+                whole = layer.shape[1] == size
+                rule = (
+                    f"a permutation of 0..{size - 1}" if whole else f"distinct edges below {size}"
                 )
+                name = type(self).__name__
+                raise IllegalPayloadError(f"{name}.symbols must be {rule} in this layer")
 
     def values(self) -> Tensor:
         """Return the reputations ``(n, d)``, exact int32."""
-        return reputation(self.symbols, self.sizes)
+        return reputation(self.symbols, self.sizes, self.counts)
 
     def origin(self) -> Tensor:
-        return middle_positions(self.sizes).to(self.symbols.device)
+        middles = [torch.full((size,), (size - 1) / 2) for size in self.sizes]
+        return torch.cat(middles).to(self.symbols.device)
 
     def nearest(self, values: Tensor) -> Self:
         """Sort the values: by the rearrangement inequality no permutation is closer."""
-        return type(self)(ranking(values, self.sizes), self.sizes)
+        return dataclasses.replace(self, symbols=ranking(values, self.sizes, self.counts))
 
     def parts(self) -> list[list[Part]]:
-        return edge_parts(self.symbols, self.sizes, self.sizes)
+        layers = np.split(self.symbols.cpu().numpy(), np.cumsum(self.counts)[:-1], axis=1)
+        pairs = zip(layers, map(index_width, self.sizes), strict=True)
+        return [[pack(row, width) for row in layer] for layer, width in pairs]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        return cls(edges_of(packet, spec["sizes"], spec["sizes"]), spec["sizes"])
+        """Return the row; an edge that is out of range or named twice is illegal."""
+        sizes = spec["sizes"]
+        counts = ({"kept": sizes} | spec)["kept"]  # a whole ranking has no such field
+        widths = [index_width(size) for size in sizes]
+        lengths = [count * width for count, width in zip(counts, widths, strict=True)]
+        layers = []
+        coded = zip(split(packet, lengths), counts, widths, sizes, strict=True)
+        for data, count, width, size in coded:
+            layer = unpack(data, count, width)
+            if count and int(layer.max()) >= size:
+                raise IllegalPayloadError(f"an edge must be below {size}, got {int(layer.max())}")
+            if count and int(np.bincount(layer).max()) > 1:
+                raise IllegalPayloadError(f"a ranking of {size} edges must not name an edge twice")
+            layers.append(layer)
+        return cls(**spec | {"symbols": torch.from_numpy(np.concatenate(layers))[None]})
 
 
 @dataclass(frozen=True, eq=False)
-class TopRankings(Payload):
+class Rankings(_EdgeLists):
+    """``symbols (n, d)`` int32: per layer a permutation ``R`` of its edges, least important first.
+
+    On the wire ``ceil(log2 n_l)`` bits an index: Table 1 of the FSL paper (F6).
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class TopRankings(_EdgeLists):
     """``symbols (n, sum kept)`` int32: per layer its ``kept[l]`` best edges, the best one last.
 
     An edge that is sent has its position in the *full* ranking as reputation, ``n_l - m_l + i``;
@@ -146,50 +151,8 @@ class TopRankings(Payload):
     On the wire ``m_l * ceil(log2 n_l)`` bits a layer.
     """
 
-    bounded = True
-
-    symbols: Tensor
-    sizes: tuple[int, ...]
     kept: tuple[int, ...]
 
-    def check(self) -> None:
-        require_form(self, symbols=(sum(self.kept), torch.int32))
-        for layer, size in self._layers():
-            ordered = layer.sort(dim=1).values
-            distinct = bool((ordered[:, 1:] > ordered[:, :-1]).all())
-            if not distinct or bool(((ordered < 0) | (ordered >= size)).any()):
-                raise IllegalPayloadError(
-                    f"TopRankings.symbols must be distinct edges below {size} in this layer"
-                )
-
-    def _layers(self) -> list[tuple[Tensor, int]]:
-        layers = torch.split(self.symbols, list(self.kept), dim=1)
-        return list(zip(layers, self.sizes, strict=True))
-
-    def values(self) -> Tensor:
-        """Return the reputations ``(n, d)``, exact int32; 0 for edges that were not sent."""
-        layers = []
-        for layer, size in self._layers():
-            n, m = layer.shape
-            position = torch.arange(size - m, size, dtype=torch.int32, device=layer.device)
-            out = position.new_zeros(n, size)
-            layers.append(out.scatter_(1, layer.to(torch.int64), position.expand(n, m)))
-        return torch.cat(layers, dim=1)
-
-    def origin(self) -> Tensor:
-        return middle_positions(self.sizes).to(self.symbols.device)
-
-    def nearest(self, values: Tensor) -> Self:
-        """Return the ``m_l`` largest values of each layer in order; of equals the higher index."""
-        parts = torch.split(values, list(self.sizes), dim=1)
-        pairs = zip(parts, self.kept, strict=True)
-        best = [argsort(part)[:, part.shape[1] - m :] for part, m in pairs]
-        return type(self)(torch.cat(best, dim=1).to(torch.int32), self.sizes, self.kept)
-
-    def parts(self) -> list[list[Part]]:
-        return edge_parts(self.symbols, self.kept, self.sizes)
-
-    @classmethod
-    def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        sizes, kept = spec["sizes"], spec["kept"]
-        return cls(edges_of(packet, kept, sizes), sizes, kept)
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return self.kept

@@ -394,17 +394,6 @@ def test_emnist_is_balanced_and_upright(
     assert np.array_equal(data.x[:, 0].numpy(), upright)
 
 
-@pytest.mark.parametrize(("dataset", "classes"), [(Cifar100(), 100), (Emnist(), 47), (Svhn(), 10)])
-def test_labels_beyond_the_classes_are_refused(dataset: Any, classes: int, tmp_path: Path) -> None:
-    path = tmp_path / f"{dataset.name}.npz"
-    x = np.zeros((1, 28, 28) if dataset.image[0] == 1 else (1, 32, 32, 3), np.uint8)
-    archives.write(path, twice(x, np.array([classes - 1])))
-    assert dataset.load(tmp_path).y.tolist() == [classes - 1] * 2
-    archives.write(path, twice(x, np.array([classes])))
-    with refused(f"labels from 0 to {classes - 1}, got {classes}"):
-        dataset.load(tmp_path)
-
-
 @pytest.mark.usefixtures("torchvision")
 @pytest.mark.parametrize("dataset", ARCHIVES)
 def test_without_a_network_one_line_says_how_to_get_it(
@@ -574,12 +563,6 @@ def test_a_run_with_natural_clients_gives_each_one_its_own_samples(
         seen.add(user)
     assert len(seen) == 5
     assert 9 not in seen
-
-
-def test_natural_clients_need_users() -> None:
-    scenario = Scenario(dataset="digits", partition="natural", clients=5, per_round=2)
-    with refused("--dataset femnist or another --partition"):
-        prepare.prepare(scenario, device="cpu")
 
 
 @pytest.mark.parametrize("text", ["labels:k=4", "max-classes:classes=4", "natural"])

@@ -258,8 +258,7 @@ class Cifar100(_Archive):
 class Emnist(_Archive):
     """Handwritten digits and letters: 112,800 + 18,800 images, 28x28 grey, 47 balanced classes.
 
-    Upright: the published images are transposed. Contents are not checked. Mean and std: those
-    customary for the balanced split.
+    Upright: the published images are transposed. Contents are not checked. Customary mean and std.
 
     References:
         Cohen et al., "EMNIST: Extending MNIST to Handwritten Letters", IJCNN 2017,
@@ -276,7 +275,7 @@ class Svhn(_Archive):
     """House numbers: 73,257 + 26,032 images of digits, 32x32 in colour, 10 unbalanced classes.
 
     Without its "extra" part. Label 0 is the digit 0; the published files say 10. Contents are not
-    checked. Mean and std: the customary ones, of the training images.
+    checked. Customary mean and std, of the training images.
 
     References:
         Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", 2011,

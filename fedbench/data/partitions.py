@@ -355,8 +355,7 @@ class MaxClasses(Partition):
 class Natural(Partition):
     """Each client is a user of the data set, with all of that user's samples and no others.
 
-    With more users than clients the key chooses; the others are left out, and so are users with
-    fewer than 3 samples.
+    With more users than clients the key chooses; users with fewer than 3 samples are left out.
 
     References:
         Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018,

@@ -34,14 +34,12 @@ def kept_weights(shared: Shared, keep: float) -> Tensor:
     """``(d,)`` bool: the ``keep`` share of each layer with the largest synaptic saliency.
 
     ``|w * dR/dw|`` with ``R`` the sum of the logits of an image of ones through ``|w|``, in float64
-    because it grows with depth: both ends compute it from the seed, without data.
+    because it grows with depth: both ends compute it from the seed, without data. `ConfigError` for
+    a network that divides by the size of its activations, so that no flow is conserved.
 
     References:
         Tanaka et al., "Pruning neural networks without any data by iteratively conserving synaptic
         flow", NeurIPS 2020, https://arxiv.org/abs/2006.05467, equation 2, here in one shot.
-
-    Raises:
-        ConfigError: the network divides by the size of its activations: no flow is conserved.
     """
     names = shared.rest.names
     if any(name.endswith(".scale") and f"{name[:-6]}.var" not in names for name in names):

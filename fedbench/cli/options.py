@@ -53,7 +53,7 @@ def spelled(name: str) -> list[str]:
 def explained(command: Command) -> Command:
     """Give each parameter of a command its text in the docstring, whose sections are panels.
 
-    What stands in the section ``Positional`` is no option.
+    What stands in the section ``Positional`` is an argument, not an option.
     """
     help, panels = sections(inspect.getdoc(command) or "", titles=r"\S.*")
     hints = get_type_hints(command, include_extras=True)

@@ -118,9 +118,10 @@ def _stamps(folder: Path) -> dict[str, Stamp]:
     stamps = {}
     for name in sorted(names):
         with contextlib.suppress(OSError):  # it has gone away, or is a link to nowhere
-            a = os.stat(f"{folder}/{name}")
-            if stat.S_ISREG(a.st_mode) and not name.startswith("."):
-                stamps[name] = (a.st_size, a.st_mtime_ns, a.st_ctime_ns, a.st_ino)
+            about = os.stat(f"{folder}/{name}")
+            if stat.S_ISREG(about.st_mode) and not name.startswith("."):
+                times = (about.st_mtime_ns, about.st_ctime_ns)
+                stamps[name] = (about.st_size, *times, about.st_ino)
     return stamps
 
 

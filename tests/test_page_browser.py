@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import runpy
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from fedbench.leaderboard.site.page import render
+from test_page import entry, rendered
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-MADE_UP = runpy.run_path(str(Path(__file__).with_name("test_page.py")))
 DESK, HAND = {"width": 1360, "height": 900}, {"width": 360, "height": 740}
 LONG = "W" * 80
 
@@ -41,20 +38,13 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-def made_up(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two races, of twelve entries and of one; some of older rules; names that are not kind."""
-    entry = MADE_UP["entry"]
     entries = [entry(i, rules=2) for i in range(8)]
     entries += [entry(9, rules=2, name=LONG), entry(10), entry(12, name="<script>boo()</script>")]
     entries += [entry(8, rules=2, name="نظام قوي"), entry(0, track="cifar10", division="open")]
-    board: Path = MADE_UP["write_board"](folder, entries, versions=2)
-    render(board, board / "page")
-    return board / "page"
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_up(tmp_path_factory.mktemp("site") / "board")
+    return rendered(tmp_path_factory.mktemp("site"), entries, versions=2)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from fedbench.core.blame import Hook, ask
 from fedbench.core.settings import note, restored_after
 from fedbench.data.datasets import Data
 from fedbench.executors.multi_run import now, settings_restorer
+from fedbench.executors.training import Client, Trained
 from fedbench.experiment.evaluation import evaluate, is_evaluated, local_accuracies
 from fedbench.experiment.guarantee import spend
 from fedbench.experiment.measurements import Round
@@ -103,48 +104,23 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     with span("train"):
         clients = setup.clients(ids, trees, state.memories, step)
         with Hook(plugins.protocol, "local_update"):
-            updates, memories = setup.executor.train(clients)
+            trained = setup.executor.train(clients)
 
     # 3  mechanism and compression: from here on only the alphabet exists
     with span("compress"):
-        keys = [client.key for client in clients]
         idle = ask(plugins.protocol, "idle", Tensor, setup.shared, broadcast)
-        noise = [setup.secret.key("privacy", step, i) for i in ids]  # handed to no protocol
-        complies = ~setup.noncompliant[ids]
-        updates, state.mechanism = protect_updates(
-            plugins.mechanism, updates, idle, noise, complies, state.mechanism
-        )
-        honest, remembered = compress(
-            plugins.protocol, setup.shared, updates, keys, memories, broadcast
-        )
-        state.memories |= dict(zip(ids, remembered, strict=True))
-        honest = protect_payload(plugins.mechanism, honest, noise, complies)
+        updates, honest = messages(setup, state, ids, clients, trained, idle, broadcast, step)
         if state.defense is None:
             state.defense = Hook(plugins.defense, "init", step).returned(object, honest.spec)
 
     # 4  the adversary trains its clients once more, its own way, and rewrites its own rows only
     malicious = setup.population.malicious[ids]
+    owned = setup.owned(ids, step)
     view = setup.view(ids, broadcast, step)
     with span("attack"):
         start = now()
-        attack = setup.attack(step)
-        owned = setup.owned(ids, step)
-        context = threat_model.AttackContext(
-            honest=honest,
-            updates=updates,
-            trained=threat_model.train(
-                attack, setup.executor, clients, updates, owned, state.last_broadcast, step
-            ),
-            idle=idle,
-            owned=owned,
-            codec=threat_model.own_codec(plugins.protocol, setup.shared, keys, memories),
-            memories=memories,
-            server=state.server,
-            defense=plugins.defense,
-            defense_state=state.defense,
-            view=view,
-        )
-        forged = threat_model.forge(attack, context, state.adversary)
+        context = attack_context(setup, state, clients, trained, updates, honest, idle, owned, view)
+        forged = threat_model.forge(setup.attack(step), context, state.adversary)
         state.attack_seconds += now() - start
         state.last_broadcast = trees[0] if heard_by_all(setup, state.server, ids, trees) else None
 
@@ -170,7 +146,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         step_server(setup, state, received, aggregate, view)
 
     # 8  what was given away is priced, what travelled is counted, what is deployed is evaluated
-    spend(setup, state.ledger, ids, complies)
+    spend(setup, state.ledger, ids, ~setup.noncompliant[ids])
     with span("evaluate"):
         if is_evaluated(setup.scenario, step):
             state.score = evaluate(setup, state.server, step)
@@ -197,6 +173,64 @@ def send(setup: Setup, server: Any, ids: Sequence[int], step: int) -> tuple[list
     received, _ = type(sent).decode(packets, sent.spec, setup.shared.device)
     assert received is not None  # the server's own message is legal
     return packets, received
+
+
+def messages(
+    setup: Setup,
+    state: RunState,
+    ids: Sequence[int],
+    clients: Sequence[Client],
+    trained: Trained,
+    idle: Tensor,
+    broadcast: Payload,
+    step: int,
+) -> tuple[Tensor, Payload]:
+    """Protect and compress what was trained; return the updates ``(n, d)`` and ``n`` messages."""
+    mechanism = setup.plugins.mechanism
+    updates, memories = trained
+    noise = [setup.secret.key("privacy", step, i) for i in ids]  # handed to no protocol
+    complies = ~setup.noncompliant[ids]
+    updates, state.mechanism = protect_updates(
+        mechanism, updates, idle, noise, complies, state.mechanism
+    )
+    keys = [client.key for client in clients]
+    protocol = setup.plugins.protocol
+    honest, remembered = compress(protocol, setup.shared, updates, keys, memories, broadcast)
+    state.memories |= dict(zip(ids, remembered, strict=True))
+    return updates, protect_payload(mechanism, honest, noise, complies)
+
+
+def attack_context(
+    setup: Setup,
+    state: RunState,
+    clients: Sequence[Client],
+    trained: Trained,
+    updates: Tensor,
+    honest: Payload,
+    idle: Tensor,
+    owned: threat_model.OwnedRows,
+    view: ServerView,
+) -> threat_model.AttackContext:
+    """Return what the round looks like before the adversary moves, its own training done."""
+    attack = setup.attack(view.step)
+    protocol = setup.plugins.protocol
+    _, memories = trained
+    keys = [client.key for client in clients]
+    return threat_model.AttackContext(
+        honest=honest,
+        updates=updates,
+        trained=threat_model.train(
+            attack, setup.executor, clients, updates, owned, state.last_broadcast, view.step
+        ),
+        idle=idle,
+        owned=owned,
+        codec=threat_model.own_codec(protocol, setup.shared, keys, memories),
+        memories=memories,
+        server=state.server,
+        defense=setup.plugins.defense,
+        defense_state=state.defense,
+        view=view,
+    )
 
 
 def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], trees: Sequence[Any]) -> bool:

@@ -6,9 +6,23 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from fedbench.experiment.cells import Cell
 from fedbench.experiment.measurements import Result, Round, Spread, Timing
 from fedbench.experiment.record import Environment, Privacy, Record
 from fedbench.experiment.scenario import Scenario
+from fedbench.results import summary
+
+Results = dict[Cell, list[Record]]
+LONG = "fedavg:lr=0.1,momentum=0.9,weight_decay=0.0005"
+
+
+def cell(protocol: str, defense: str, attack: str, mechanism: str = "none") -> Cell:
+    fields = {"protocol": protocol, "defense": defense, "attack": attack}
+    return Cell(Scenario(**fields, mechanism=mechanism))  # type: ignore[arg-type]
+
+
+def rows(results: Results) -> list[summary.Row]:
+    return summary.rows(list(results), results)
 
 
 def sample_round(step: int, accuracy: float | None = None, **changes: Any) -> Round:

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import io
-import struct
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
-from sample_records import sample_record, sample_round
+from sample_records import LONG, Results, cell, rows, sample_record, sample_round
 
 from fedbench.cli import terminal as live
 from fedbench.experiment.cells import Cell, Skipped
 from fedbench.experiment.record import Record
-from fedbench.experiment.scenario import Scenario
-from fedbench.figures import bars, systems
-from fedbench.figures.style import save
+from fedbench.figures import systems
 from fedbench.results import summary
 from fedbench.sweep.watch import Watcher
 from fedbench.tables import columns, report
 from fedbench.tables.terminal import FIRST
-
-Results = dict[Cell, list[Record]]
-LONG = "fedavg:lr=0.1,momentum=0.9,weight_decay=0.0005"
-
-
-def cell(protocol: str, defense: str, attack: str, mechanism: str = "none") -> Cell:
-    fields = {"protocol": protocol, "defense": defense, "attack": attack}
-    return Cell(Scenario(**fields, mechanism=mechanism))  # type: ignore[arg-type]
-
 
 NAMES = {
     "up": "uplink_bits_per_parameter",
@@ -85,10 +72,6 @@ def masks() -> Results:
     return found
 
 
-def rows(results: Results) -> list[summary.Row]:
-    return summary.rows(list(results), results)
-
-
 def printed(results: Results | list[summary.Row], width: int = 80, **options: Any) -> str:
     console = Console(file=io.StringIO(), width=width, **{"force_terminal": False} | options)
     table = rows(results) if isinstance(results, dict) else results
@@ -102,7 +85,6 @@ def text_on(console: Console) -> str:
 
 
 def single(text: str) -> str:
-    """Single spaces."""
     return " ".join(text.split())
 
 
@@ -116,28 +98,21 @@ def line(text: str, start: str, after: str = "") -> str:
 # the table
 
 
-def test_rows_say_mean_sample_deviation_and_impact_and_the_lowest_of_a_system_is_marked() -> None:
-    text = printed(sweep()).partition("percent of")[0]
+def test_a_system_is_named_once_its_clean_row_first_and_its_lowest_row_marked() -> None:
+    text = printed(sweep(), 120).partition("worst case")[0]
     # 95, 96, 97: sample deviation 1, population deviation 0.8
     assert line(text, "none (clean)").startswith("none (clean) 96.0 ± 1.0 ")
     assert line(text, "sign-flip").startswith("sign-flip 91.0 ± 1.0 5.0 ")
-    marked = [one.split()[0] for one in text.splitlines() if "◀ worst" in one]
-    assert marked == ["dyn-opt", "rank-reversal"]
-
-
-def test_the_worst_row_is_bold_red_and_the_others_are_not() -> None:
-    text = printed(sweep(), force_terminal=True, color_system="standard")
-    coloured = [one for one in text.splitlines() if "\x1b[1;31m" in one]
-    assert coloured
-    assert all("◀ worst" in one for one in coloured)
-
-
-def test_a_system_is_named_once_and_its_clean_row_comes_first() -> None:
-    text = printed(sweep(), 120).partition("worst case")[0]
     assert text.count("fedavg + mean") == 1
     lines = [one.strip() for one in text.splitlines()]
     assert lines[lines.index("fedavg + mean") + 1].startswith("none (clean)")
     assert set(lines[lines.index("fsl + vote") - 1]) == {"─"}
+    marked = [one.split()[0] for one in text.partition("percent of")[0].splitlines() if "◀" in one]
+    assert marked == ["dyn-opt", "rank-reversal"]
+    text = printed(sweep(), force_terminal=True, color_system="standard")
+    coloured = [one for one in text.splitlines() if "\x1b[1;31m" in one]
+    assert coloured
+    assert all("◀ worst" in one for one in coloured)
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
@@ -476,64 +451,3 @@ def test_a_second_ctrl_c_leaves_the_cursor_visible(monkeypatch: pytest.MonkeyPat
         watcher.__exit__(None, None, None)
     assert text_on(console).endswith("\x1b[?25h")
     stop()
-
-
-# the chart
-
-
-def crowd() -> Results:
-    """Twelve systems with long names, four attacks with parameters, one mechanism."""
-    attacks = ("none", "sign-flip:scale=4.0,via=codec", "dyn-opt:search=published", "dyn-opt")
-    results = {}
-    for i in range(12):
-        for j, attack in enumerate(attacks):
-            of = cell(f"{LONG[:-1]}{i}", "trimmed-mean", attack, "central" if i == 3 else "none")
-            found = [1.0 - 0.08 * i * (j > 0), 1.0 - 0.05 * i * (j > 0)]
-            epsilon = 1234.5 if i == 3 else None
-            results[of] = [record(of, s, x, epsilon=epsilon) for s, x in enumerate(found)]
-    return results
-
-
-def test_the_chart_is_a_picture_and_nothing_else_is_left(tmp_path: Path) -> None:
-    path = tmp_path / "out" / "attack.png"
-    save(bars.survival(rows(sweep()), "Title", "subtitle"), path)
-    data = path.read_bytes()
-    width, height = struct.unpack(">II", data[16:24])
-    assert data.startswith(b"\x89PNG")
-    assert width == 1600
-    assert 500 < height < 1600
-    assert len(data) > 20_000
-    assert [found.name for found in path.parent.iterdir()] == ["attack.png"]
-
-
-@pytest.mark.parametrize("systems", [1, 12])
-def test_no_text_of_the_chart_is_cut_or_overlaps_another(systems: int) -> None:
-    from matplotlib.text import Text
-
-    results = dict(list(crowd().items())[: 4 * systems])
-    figure = bars.survival(rows(results), "A long title " * 12, "and what was run, " * 12)
-    figure.draw_without_rendering()
-    texts = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_visible()]
-    boxes = [(t.get_text(), t.get_window_extent()) for t in texts if t.get_text().strip()]
-    assert len(boxes) > 4 * systems
-    panel, bits = (axes.get_window_extent() for axes in figure.axes[:2])
-    assert max(box.x1 for text, box in boxes if "worst" in text and box.y0 > panel.y0) < bits.x0
-    assert panel.width > 3.5 * figure.dpi
-    for text, box in boxes:
-        assert min(box.x0, box.y0) >= 0, text
-        assert box.x1 <= figure.bbox.x1, text
-        assert box.y1 <= figure.bbox.y1, text
-    for i, (text, box) in enumerate(boxes):
-        for other, its in boxes[i + 1 :]:
-            assert not box.overlaps(its), (text, other)
-
-
-def test_the_chart_marks_the_worst_case_of_each_system() -> None:
-    figure = bars.survival(rows(sweep()), "Title", "subtitle")
-    accuracies, bits = figure.axes
-    numbers = [text.get_text() for text in accuracies.texts if text.get_text()[0].isdigit()]
-    assert numbers == ["92.0", "85.0 ◀ worst", "90.0", "96.0", "91.0", "10.1 ◀ worst"]
-    assert [text.get_text() for text in bits.texts] == ["20.31", "32.00"]
-    of = cell("fedavg", "mean", "none")
-    clean = bars.survival(rows({of: [record(of, 0, 0.5)]}), "Title", "")
-    assert [text.get_text() for text in clean.axes[0].texts] == ["fedavg + mean", "50.0"]

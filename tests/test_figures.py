@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from sample_records import sample_record, sample_round
+from sample_records import LONG, Results, cell, rows, sample_record, sample_round
 
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-Results = dict[Cell, list[Record]]
-LONG = "fedavg:lr=0.1,momentum=0.9,weight_decay=0.0005"
 NOISY = "dp-fedavg:clip=1.0,z="
 
 
@@ -59,15 +57,6 @@ def record(
         privacy=None if of.scenario.mechanism == "none" else claim,
         code=code,
     )
-
-
-def cell(protocol: str, defense: str, attack: str, mechanism: str = "none") -> Cell:
-    fields = {"protocol": protocol, "defense": defense, "attack": attack}
-    return Cell(Scenario(**fields, mechanism=mechanism))  # type: ignore[arg-type]
-
-
-def rows(results: Results) -> list[summary.Row]:
-    return summary.rows(list(results), results)
 
 
 def ended(lasts: dict[Cell, float], seeds: int = 1, **fields: Any) -> list[summary.Row]:
@@ -531,6 +520,28 @@ def test_an_attack_that_helps_has_a_bar_to_the_left() -> None:
     assert [text.get_text() for text in axes.texts] == ["fedavg + mean", "-10.0"]
 
 
+# accuracy under every attack
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_no_text_of_the_chart_of_survival_is_cut_or_overlaps_another(count: int) -> None:
+    figure = bars.survival(crowd(count), "A long title " * 12, "and what was run, " * 12)
+    legible(figure)
+    boxes = [(text.get_text(), box) for text, box in drawn(figure).items()]
+    panel, sent = (axes.get_window_extent() for axes in figure.axes[:2])
+    assert max(box.x1 for text, box in boxes if "worst" in text and box.y0 > panel.y0) < sent.x0
+    assert panel.width > 3.5 * figure.dpi
+
+
+def test_the_chart_of_survival_marks_the_worst_case_of_each_system() -> None:
+    accuracies, sent = bars.survival(small(), "Title", "subtitle").axes
+    numbers = [text.get_text() for text in accuracies.texts if text.get_text()[0].isdigit()]
+    assert numbers == ["80.0", "72.0 ◀ worst", "96.0", "20.0 ◀ worst", "91.0"]
+    assert [text.get_text() for text in sent.texts] == ["1.000", "32.00"]
+    clean = bars.survival(ended({cell("fedavg", "mean", "none"): 0.5}), "Title", "")
+    assert [text.get_text() for text in clean.axes[0].texts] == ["fedavg + mean", "50.0"]
+
+
 # accuracy against epsilon
 
 
@@ -629,10 +640,12 @@ def test_ticks_of_a_logarithm_are_written_out() -> None:
 
 
 def test_a_png_has_the_dots_that_the_inches_say(tmp_path: Path) -> None:
-    figure = heatmap.compose(small())
-    style.save(figure, tmp_path / "map.png")
-    width, height = struct.unpack(">II", (tmp_path / "map.png").read_bytes()[16:24])
-    assert (width, height) == tuple(int(160 * inches) for inches in figure.get_size_inches())
+    for figure in (heatmap.compose(small()), bars.survival(small(), "Title", "subtitle")):
+        style.save(figure, tmp_path / "a.png")
+        data = (tmp_path / "a.png").read_bytes()
+        assert len(data) > 20_000
+        dots = tuple(int(160 * inches) for inches in figure.get_size_inches())
+        assert struct.unpack(">II", data[16:24]) == dots
 
 
 # sketches

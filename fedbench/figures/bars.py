@@ -67,8 +67,8 @@ def _bottom(groups: Sequence[Group]) -> float:
     return groups[-1].top + 0.5 + len(groups[-1].lanes) + AIR / 2
 
 
-def write_groups(axes: Axes, groups: Sequence[Group]) -> None:
-    """Set the vertical axis, and write the names of the groups and of their bars on its left."""
+def write_groups(axes: Axes, groups: Sequence[Group], room: float = 8.0) -> None:
+    """Set the vertical axis, and write names: of groups in ``room`` inches, of bars on its left."""
     axes.set_ylim(_bottom(groups), 0)
     axes.grid(False, axis="y")
     placed = [pair for group in groups for pair in group.placed]
@@ -76,7 +76,7 @@ def write_groups(axes: Axes, groups: Sequence[Group]) -> None:
     axes.set_yticks([y for y, _ in placed], labels, fontsize=8.5)
     for group in groups:
         axes.axhspan(group.top - 0.5, group.top + 0.5, color=SHADE, zorder=3.5)
-        name = wrap(group.name, 8.0, 9, most=1)[0]
+        name = wrap(group.name, room, 9, most=1)[0]
         place = axes.get_yaxis_transform()
         axes.text(0.005, group.top, name, transform=place, va="center", weight="bold", zorder=4)
     for label, (_, lane) in zip(axes.get_yticklabels(), placed, strict=True):
@@ -161,7 +161,7 @@ def survival(rows: Sequence[Row], title: str, subtitle: str) -> Figure:
     words = Words(title, subtitle, _spread(rows))
     sheet = page(words, columns=len(ratios), sharey=True, width_ratios=ratios)
     accuracy, sent, *spent = sheet.panels
-    write_groups(accuracy, groups)
+    write_groups(accuracy, groups, room=5.0)
     draw_bars(accuracy, groups)
     texts = [(max(lane.ends or (lane.value,)), lane.text) for g in groups for lane in g.lanes]
     end = max(right / (1 - 0.06 - 0.011 * len(text)) for right, text in texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 from rich.console import Console
@@ -157,46 +158,34 @@ def test_the_last_table_ranks_worst_cases_beside_bits_and_epsilon() -> None:
 
 
 def test_means_stand_below_each_other_whatever_the_deviation() -> None:
-    clean, attacked = cell("fedavg", "mean", "none"), cell("fedavg", "mean", "dyn-opt")
-    results = {
-        clean: [record(clean, 0, 1.0), record(clean, 1, 1.0)],
-        attacked: [record(attacked, 0, 0.01), record(attacked, 1, 0.41)],
-    }
-    text = printed(results)
+    accuracies = {"none": (1.0, 1.0), "dyn-opt": (0.01, 0.41)}
+    cells = {cell("fedavg", "mean", attack): xs for attack, xs in accuracies.items()}
+    text = printed({of: [record(of, s, x) for s, x in enumerate(xs)] for of, xs in cells.items()})
     found = [one for one in text.partition("percent of")[0].splitlines() if "±" in one]
     assert len({one.index("±") for one in found}) == 1
     assert "100.0 ± 0.0" in found[0]
     assert " 21.0 ± 28.3" in found[1]
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "epsilons", "said"),
-    [
+def test_epsilon_is_a_number_or_not_applicable_or_unknown() -> None:
+    noisy = "central:noise=1.0"
+    for mechanism, epsilons, said in (
         ("none", [None], "n/a"),
-        ("central:noise=1.0", [None], "unknown"),
-        ("central:noise=1.0", [2.5, 3.14159], "3.14"),
-        ("central:noise=1.0", [2.5, None], "unknown"),  # one seed's is not finite
-    ],
-)
-def test_epsilon_is_a_number_or_not_applicable_or_unknown(
-    mechanism: str, epsilons: list[float | None], said: str
-) -> None:
-    of = cell("fedavg", "mean", "none", mechanism)
-    found = [record(of, seed, 0.5, epsilon=epsilon) for seed, epsilon in enumerate(epsilons)]
-    assert columns.epsilon(rows({of: found})[0]) == said
-
-
-def test_rejected_messages_have_a_column_only_if_there_are_any() -> None:
-    of = cell("fedavg", "mean", "dyn-opt")
-    assert "rejected" not in printed({of: [record(of, 0, 0.5)]})
-    text = printed({of: [record(of, 0, 0.5, rejected=1), record(of, 1, 0.5, rejected=1)]})
-    assert "rejected" in text
-    assert line(text, "dyn-opt").split()[-1] == "2"
+        (noisy, [None], "unknown"),
+        (noisy, [2.5, 3.14159], "3.14"),
+        (noisy, [2.5, None], "unknown"),  # one seed's is not finite
+    ):
+        of = cell("fedavg", "mean", "none", mechanism)
+        found = [record(of, seed, 0.5, epsilon=epsilon) for seed, epsilon in enumerate(epsilons)]
+        assert columns.epsilon(rows({of: found})[0]) == said
 
 
 def test_a_column_is_shown_only_if_it_says_something_of_a_row() -> None:
+    of = cell("fedpm", "mean", "dyn-opt")
+    text = printed({of: [record(of, seed, 0.5, rejected=1) for seed in (0, 1)]})
+    assert "rejected" in text
+    assert line(text, "dyn-opt").split()[-1] == "2"
     said = {"entropy bits": "entropy", "own model %": "own model", "zeros %": "zeros"}
-    of = cell("fedpm", "mean", "none")
     for shown, measured in (
         ([], record(of, 0, 0.5, sparsity=0.0)),
         (["entropy bits"], record(of, 0, 0.5, entropy=0.0)),
@@ -206,6 +195,7 @@ def test_a_column_is_shown_only_if_it_says_something_of_a_row() -> None:
         found = rows({of: [measured]})
         text = report.markdown(found)
         heads = text.splitlines()[0]
+        assert "rejected" not in heads
         assert [head for head in said if f"| {head} |" in heads] == shown
         assert [head for head, term in said.items() if term in columns.captions(found)] == shown
         assert ("model bits" in heads) == ("zeros %" in heads)  # what zeros make of the storage
@@ -244,24 +234,19 @@ def test_the_spare_columns_of_masks_leave_a_narrow_table_group_by_group() -> Non
         assert max(map(len, text.splitlines())) <= width
         terms = {word for word in ("entropy", "model", "zeros") if f"\n{word} " in text}
         assert terms == {word for word in ("entropy", "model", "zeros") if word in shown}
-
-
-def test_what_is_too_wide_without_spare_columns_has_its_price_in_a_second_table() -> None:
+    # too wide without spare columns: what it costs stands in a second table
     found = rows(masks())
     first, second = report.layout(found, 50).values()
     assert [column.heading.split()[0] for column in first] == ["accuracy", "impact"]
     assert [column.heading.split()[0] for column in second] == ["up", "down", "ε"]
     missed = report.left_out(found, [*first, *second])
     assert missed.startswith("client mean, client std, client min")
-
-
-def test_a_table_that_fits_to_the_character_loses_no_column() -> None:
-    found = rows(masks())
+    # fits to the character
     every = columns.saying(found, columns.ALL)
     whole = FIRST + report.span(found, every)
     assert report.layout(found, whole) == {report.TITLE: every}
-    (fewer,) = report.layout(found, whole - 1).values()
-    assert [column for column in every if column not in fewer] == list(columns.SPARE[0])
+    (fewest,) = report.layout(found, whole - 1).values()
+    assert [column for column in every if column not in fewest] == list(columns.SPARE[0])
     rule = next(one for one in printed(found, whole).splitlines() if one.startswith("─"))
     name = max(len(f"  rank-reversal {columns.WORST}"), len("fedavg + mean"))
     assert len(rule) == whole - FIRST + name  # the span is what the columns take
@@ -320,10 +305,9 @@ def test_each_doubt_is_listed_once_with_its_cells() -> None:
 
 def test_an_ascii_output_gets_ascii() -> None:
     raw = io.BytesIO()
-    out = io.TextIOWrapper(raw, encoding="ascii")
+    out = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
     console = Console(file=out, width=80, force_terminal=False)
     console.print(report.terminal(rows(sweep()), console.options))
-    out.flush()
     text = raw.getvalue().decode("ascii")
     assert "96.0 +- 1.0" in text
     assert "dyn-opt <- worst" in text
@@ -373,9 +357,7 @@ def test_outside_a_terminal_each_run_is_a_plain_line() -> None:
     )
 
 
-def test_a_run_has_a_line_with_round_accuracy_and_time_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_has_a_line_until_it_moves_to_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     console, of = terminal(), cell("fedavg", "mean", "dyn-opt")
@@ -389,18 +371,13 @@ def test_a_run_has_a_line_with_round_accuracy_and_time_left(
     assert run.endswith("round 10/40  50.0 %  1:00 left")
     assert overall.startswith("0 of 2 runs done")
     assert overall.endswith("0:20 elapsed  2:20 left")
-
-
-def test_a_finished_run_moves_from_the_lines_to_the_table() -> None:
-    console, of = terminal(), cell("fedavg", "mean", "dyn-opt")
-    watcher = live.watcher(console, [of], [0])
-    watcher.started(of, 0)
     watcher.finished(of, record(of, 0, 0.102))
+    watcher.finished(of, record(of, 1, 0.102))
     watcher.round(of, 0, sample_round(39))  # its queue is slower than its result
     lines = drawn(watcher, console)
-    assert lines[0].startswith("1 of 1 runs done")
+    assert lines[0].startswith("2 of 2 runs done")
     assert not any("round" in one for one in lines)
-    assert any(single(one) == "dyn-opt ◀ worst 10.2 n/a" for one in lines)
+    assert any(single(one) == "dyn-opt ◀ worst 10.2 ± 0.0 n/a" for one in lines)
 
 
 @pytest.mark.parametrize("height", [8, 12, 16, 24])
@@ -441,12 +418,8 @@ def test_a_second_ctrl_c_leaves_the_cursor_visible(monkeypatch: pytest.MonkeyPat
     watcher = live.watcher(console, [cell("fedavg", "mean", "none")], [0])
     assert isinstance(watcher, live.TerminalWatcher)
     stop = watcher._live.stop
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
     watcher.__enter__()
-    monkeypatch.setattr(watcher._live, "stop", interrupted)
+    monkeypatch.setattr(watcher._live, "stop", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         watcher.__exit__(None, None, None)
     assert text_on(console).endswith("\x1b[?25h")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -20,20 +21,21 @@ from fedbench.experiment.scenario import Scenario
 INSTALLED = [(kind, name) for kind in registry.KINDS for name in registry.names(kind)]
 
 
-def shown(name: str, kind: str | None = None) -> str:
+def printed(command: Callable[..., None], *arguments: str | None) -> str:
     out = io.StringIO()
-    show_plugin(Console(file=out, width=80, force_terminal=False), name, kind)
+    command(Console(file=out, width=80, force_terminal=False), *arguments)
     return out.getvalue()
+
+
+def shown(name: str, kind: str | None = None) -> str:
+    return printed(show_plugin, name, kind)
 
 
 def listed(kind: str | None = None) -> str:
-    out = io.StringIO()
-    list_plugins(Console(file=out, width=80, force_terminal=False), kind)
-    return out.getvalue()
+    return printed(list_plugins, kind)
 
 
 def words(text: str) -> str:
-    """Without line breaks and indentation."""
     return " ".join(text.split())
 
 
@@ -68,28 +70,21 @@ def test_a_name_that_two_packages_claim_is_refused_and_says_which_they_are(
     assert "Every malicious client sends" in text  # the others are listed
 
 
-@pytest.mark.parametrize("kind", registry.KINDS)
-def test_the_list_names_every_plugin_of_a_kind_and_what_it_does(kind: str) -> None:
-    text = words(listed(kind))
-    for name in registry.names(kind):
+def test_the_list_names_every_plugin_of_a_kind_and_what_it_does() -> None:
+    text = {kind: words(listed(kind)) for kind in registry.KINDS}
+    for kind, name in INSTALLED:
         summary = Doc.of(registry.plugin(kind, name)).summary
-        assert words(f"{name} {summary.replace('``', '`')}") in text
+        assert words(f"{name} {summary.replace('``', '`')}") in text[kind]
 
 
-def test_the_list_without_a_kind_holds_all_kinds() -> None:
-    assert listed() == "".join(listed(kind) for kind in registry.KINDS)
-
-
-def test_a_plugin_that_cannot_be_imported_is_listed_with_its_error(install: Install) -> None:
-    install(SOURCE, {"broken": "NobodyHasIt"})
+def test_a_plugin_that_cannot_be_imported_is_listed_with_its_error_and_brackets_are_no_markup(
+    install: Install,
+) -> None:
+    install(SOURCE, {"broken": "NobodyHasIt", "mean": "Mean"})
     text = words(listed("attacks"))
     assert "AttributeError: module 'outsider' has no attribute 'NobodyHasIt'" in text
     assert "Every malicious client sends" in text  # those after it in the alphabet
-
-
-def test_brackets_in_a_docstring_are_text_and_not_markup(install: Install) -> None:
-    install(SOURCE, {"mean": "Mean"})
-    assert "Send [the mean] of them." in listed("attacks")
+    assert "Send [the mean] of them." in text
     assert "Send [the mean] of them." in shown("mean", "attack")
 
 
@@ -107,10 +102,10 @@ def test_every_plugin_can_be_shown_with_its_paper(kind: str, name: str) -> None:
     assert long in ([], [f"  {pasted}"])  # what is to be pasted stays one line
 
 
-def test_a_description_in_the_class_itself_wins_over_an_inherited_one() -> None:
+def test_a_class_inherits_descriptions_unless_it_has_its_own_and_no_summary() -> None:
     @dataclass
     class Base:
-        """Base.
+        """Send the negative.
 
         Args:
             f: Theirs.
@@ -125,18 +120,11 @@ def test_a_description_in_the_class_itself_wins_over_an_inherited_one() -> None:
             f: Ours.
         """
 
-    assert Doc.of(Derived).args == {"f": "Ours.", "g": "Theirs too."}
-
-
-def test_a_class_without_docstring_does_not_borrow_one() -> None:
-    @dataclass
-    class Base:
-        """Send the negative."""
-
     @dataclass
     class Bare(Base):
         f: int = 1
 
+    assert Doc.of(Derived).args == {"f": "Ours.", "g": "Theirs too."}
     assert Bare.__doc__ is not None  # dataclass wrote the signature there
     assert Doc.of(Bare).summary == ""
 
@@ -163,14 +151,11 @@ def test_a_plugin_says_what_it_needs_and_does(name: str, said: str) -> None:
     assert said in words(shown(name))
 
 
-def test_an_attack_that_queries_nothing_does_not_say_that_it_may() -> None:
+def test_without_a_kind_all_kinds_are_listed_and_shown() -> None:
+    assert listed() == "".join(listed(kind) for kind in registry.KINDS)
+    assert shown("none") == shown("none", "attacks") + shown("none", "mechanism")
+    assert "mechanism none" in shown("none")
     assert "to query" not in shown("sign-flip")
-
-
-def test_a_name_of_several_kinds_shows_all_of_them() -> None:
-    text = shown("none")
-    assert text == shown("none", "attacks") + shown("none", "mechanism")
-    assert "mechanism none" in text
 
 
 def test_an_unknown_name_is_compared_with_the_names_of_all_kinds() -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -34,16 +35,6 @@ def test_data_that_cannot_be_had_says_how_to_get_it(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_folder_that_cannot_be_written_is_found_before_the_work(
-    tmp_path: Path, mistake: Mistake
-) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("mine")
-    line = mistake("attack", "--out", blocked)
-    assert line.startswith("--out must be a folder that can be written")
-    assert blocked.read_text() == "mine"
-
-
 @pytest.mark.slow
 def test_a_small_grid_writes_records_table_and_chart_and_prints_plain_text(tmp_path: Path) -> None:
     done = fedbench(
@@ -59,8 +50,7 @@ def test_a_small_grid_writes_records_table_and_chart_and_prints_plain_text(tmp_p
         assert word in text
     assert "8 runs" in text
     records = [read(path) for path in tmp_path.glob("*.json")]
-    assert len(records) == 8
-    assert {r.scenario.seed for r in records} == {0, 1}
+    assert sorted(r.scenario.seed for r in records) == [0] * 4 + [1] * 4
     others = {p.name for p in tmp_path.iterdir()} - {r.file_name for r in records}
     assert others == {".claims", "attack.md", "attack.png"}
     assert (tmp_path / "attack.png").read_bytes().startswith(b"\x89PNG")
@@ -68,16 +58,14 @@ def test_a_small_grid_writes_records_table_and_chart_and_prints_plain_text(tmp_p
 
 @pytest.mark.slow
 def test_a_record_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
-    files = {}
+    measured = []
     for workers in ("1", "2"):
         out = tmp_path / workers
         done = fedbench("attack", "-p", "fsl", "-a", "sign-flip", *SMALL, "--workers", workers,
                         "--out", str(out))  # fmt: skip
         assert done.returncode == 0, done.stderr
-        files[workers] = {p.name: read(p) for p in out.glob("*.json")}
-    assert files["1"].keys() == files["2"].keys()
-    for name, record in files["1"].items():
-        assert record.measured() == files["2"][name].measured()
+        measured.append({p.name: read(p).measured() for p in out.glob("*.json")})
+    assert measured[0] == measured[1]
 
 
 @pytest.mark.slow
@@ -167,8 +155,11 @@ def test_list_and_show_answer(command: Command, mistake: Mistake) -> None:
     assert "did you mean the attack 'dyn-opt'" in mistake("show", "dynopt")
 
 
-def test_help_names_the_three_numbers() -> None:
-    done = fedbench("--help")
-    assert done.returncode == 0
+def test_help_names_the_three_numbers_and_version_that_of_the_installed_package(
+    command: Command,
+) -> None:
+    code, said, _ = command("--help")
+    assert code == 0
     for word in ("worst", "bits", "epsilon", "attack", "list", "show"):
-        assert word in done.stdout
+        assert word in said
+    assert command("--version") == (0, f"fedbench {version('fedbench-toolkit')}\n", "")

@@ -14,6 +14,8 @@ from conftest import Command, Mistake
 from sample_records import made
 
 from fedbench.experiment.record import Record
+from fedbench.figures.kinds import KINDS
+from fedbench.figures.style import FORMATS
 from fedbench.results.fields import CELL, FAILED
 from fedbench.results.store import Failure
 from fedbench.tables.entries import shortened
@@ -68,11 +70,6 @@ def test_no_line_of_the_usual_table_is_longer_than_the_terminal(
     assert any("accuracy" in line for line in lines[:3])
 
 
-def test_a_price_that_is_not_finite_is_unknown(store: Path, good: Good) -> None:
-    asked = ("--columns", "mechanism,epsilon", "--where", "mechanism=dp-fedavg:z=1.0")
-    assert good(store, *asked).splitlines()[2] == "dp-fedavg  unknown"
-
-
 def test_parquet_has_types_also_where_a_column_is_empty_and_says_what_to_install(
     store: Path, good: Good, mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +110,8 @@ def test_columns_are_chosen_once_and_names_wrap_there(
     assert out.startswith("                      accuracy\nflags                        %\n")
     assert "accuracy is near          75.0\n" in out
     assert "\n  chance\n" in out
+    asked = ("--columns", "mechanism,epsilon", "--where", "mechanism=dp-fedavg:z=1.0")
+    assert good(store, *asked).splitlines()[2] == "dp-fedavg  unknown"  # not finite
 
 
 def test_nothing_found_is_said_and_no_error(
@@ -158,16 +157,10 @@ def test_what_is_no_record_is_named_and_the_rest_is_shown(store: Path, command: 
 
 
 def test_what_failed_runs_say_is_printable(store: Path, command: Command) -> None:
-    failure = Failure(
-        id="0" * 16,
-        scenario=of_fedavg(attack="sign-flip").scenario,
-        kind="memory",
-        error="OutOfMemoryError",
-        message="CUDA is\nout of memory\x1b[31m",
-        traceback="",
-        tries=3,
-        chunk=8,
-    )
+    names: dict[str, Any] = {"kind": "memory", "error": "OutOfMemoryError", "traceback": ""}
+    names["message"] = "CUDA is\nout of memory\x1b[31m"
+    scenario = of_fedavg(attack="sign-flip").scenario
+    failure = Failure(id="0" * 16, scenario=scenario, tries=3, chunk=8, **names)
     (store / "failed").mkdir()
     (store / "failed" / "0.json").write_text(failure.model_dump_json())
     (store / "failed" / "torn.json").write_text("{")
@@ -181,36 +174,29 @@ def test_what_failed_runs_say_is_printable(store: Path, command: Command) -> Non
 
 
 def test_a_run_that_repeats_a_seed_is_mentioned(store: Path, command: Command) -> None:
-    again = of_fedavg(accuracy=0.5)
-    again.model_copy(update={"id": "0" * 16}).write(store)
+    of_fedavg(accuracy=0.5).model_copy(update={"id": "0" * 16}).write(store)
     code, _, err = command("results", store, "--where", "attack=none", "--format", "csv")
     assert code == 0
     assert err.startswith("fedbench: 1 of the runs repeat cell and seed of a later one")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--each", "seed"], "--each must be cell or run, got 'seed'"),
-        (["--where", "acuracy>1"], "--where 'acuracy>1' must name a field, got 'acuracy'; did you"),
-        (["--sort", "-id"], "--sort must name a field, got 'id'; that is a field of runs: --each"),
-        (["--columns", "attack,seed"], "--columns must name a field, got 'seed'; that is a field"),
-        (["--failed", "--where", "accuracy>0"], "--where 'accuracy>0' must name a field, got 'acc"),
-    ],
-)
-def test_a_mistake_is_one_line(
-    arguments: list[str], said: str, store: Path, mistake: Mistake
-) -> None:
-    assert mistake("results", store, *arguments).startswith(said)
+def test_a_mistake_is_one_line(store: Path, mistake: Mistake) -> None:
+    for arguments, said in {  # others: tests/frozen/mistakes.txt
+        "--each seed": "--each must be cell or run, got 'seed'",
+        "--where acuracy>1": "--where 'acuracy>1' must name a field, got 'acuracy'; did you",
+        "--sort -id": "--sort must name a field, got 'id'; that is a field of runs: --each",
+        "--columns attack,seed": "--columns must name a field, got 'seed'; that is a field",
+        "--failed --where accuracy>0": "--where 'accuracy>0' must name a field, got 'acc",
+    }.items():
+        assert mistake("results", store, *arguments.split()).startswith(said)
 
 
 def test_who_closes_the_pipe_early_sees_no_traceback(store: Path) -> None:
     command = [sys.executable, "-m", "fedbench", "results", str(store), "--format", "json"]
     for seed in range(10, 40):  # more than a pipe holds
         of_fedavg(seed=seed).write(store)
-    with subprocess.Popen(
-        [*command, "--each", "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    command += ["--each", "run"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
@@ -246,7 +232,9 @@ def write(folder: Path, looks: int = 2, attacks: tuple[str, ...] = ("none", "sig
             of_fedavg(attack, seed, 0.5 - 0.1 * seed, malicious=[1] * looks).write(folder)
 
 
-def test_every_kind_that_the_records_can_show_is_written(command: Command, tmp_path: Path) -> None:
+def test_every_kind_that_the_records_can_show_is_written_or_one_in_both_formats(
+    command: Command, tmp_path: Path
+) -> None:
     write(tmp_path / "records")
     (tmp_path / "records" / "other.json").write_text("{}")
     out = tmp_path / "out"
@@ -257,75 +245,45 @@ def test_every_kind_that_the_records_can_show_is_written(command: Command, tmp_p
     assert sorted(path.name for path in out.iterdir()) == sorted(names)
     assert errors.startswith(f"fedbench: skipped: {tmp_path}/records/other.json is no record")
     assert len(errors.splitlines()) == 1
-
-
-def test_a_kind_is_written_in_both_formats(command: Command, tmp_path: Path) -> None:
-    write(tmp_path)
-    out = tmp_path / "out"
-    code, said, errors = command("plot", tmp_path, "--kind", "heatmap", "--out", out)
-    assert (code, errors) == (0, "")
-    assert said == f"{out}/heatmap.png and {out}/heatmap.svg\n"
+    code, said, _ = command("plot", tmp_path / "records", "--kind", "heatmap", "--out", out)
+    assert (code, said) == (0, f"{out}/heatmap.png and {out}/heatmap.svg\n")
     assert (out / "heatmap.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (out / "heatmap.svg").read_bytes()[:500]
 
 
-def test_what_the_records_cannot_show_is_left_out(command: Command, tmp_path: Path) -> None:
-    write(tmp_path, looks=1, attacks=("none",))
-    code, said, _ = command("plot", tmp_path, "--terminal")
-    assert code == 0
-    assert said.startswith("Accuracy against bits\n")
-    assert "rounds\n" not in said.splitlines()
-
-
-def test_a_sketch_writes_no_file(
+def test_a_sketch_writes_no_file_and_leaves_out_what_the_records_cannot_show(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "70")
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "records")
+    write(tmp_path / "records", looks=1, attacks=("none",))
     code, said, errors = command("plot", "records", "--terminal", "--out", "pictures")
     assert (code, errors) == (0, "")
+    assert said.startswith("Accuracy against bits\n")
+    assert "rounds\n" not in said.splitlines()
     assert max(map(len, said.splitlines())) <= 70
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--kind", "pie"], "--kind must be rounds, bits, heatmap, impact or epsilon, got 'pie'"),
-        (["--format", "pdf"], "--format must be png or svg, got 'pdf'"),
-        (["--kind", "epsilon"], "--kind epsilon needs a finite epsilon in the records, got none"),
-        (["--out", "records/a-file"], "--out must be a folder that can be written"),
-        (["torn.json"], "torn.json is no record of schema 4"),
-        (["nothing-here"], "nothing-here cannot be read: No such file or directory"),
-        (["empty"], "RECORDS must hold a record, got none in"),
-    ],
-)
 def test_what_the_user_got_wrong_is_one_line(
-    arguments: list[str],
-    said: str,
-    mistake: Mistake,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("records").mkdir()
-    Path("empty").mkdir()
     Path("torn.json").write_text('{"schema_version": 2')
-    if said.startswith("--"):
-        write(Path("records"))
-        Path("records/a-file").write_text("")
-    assert said in mistake("plot", *([] if "empty" in arguments else ["records"]), *arguments)
+    write(Path("records"))
+    Path("records/a-file").write_text("")
+    for arguments, said in {  # others: tests/frozen/mistakes.txt
+        "--format pdf": "--format must be png or svg, got 'pdf'",
+        "--kind epsilon": "--kind epsilon needs a finite epsilon in the records, got none",
+        "--out records/a-file": "--out must be a folder that can be written",
+        "torn.json": "torn.json is no record of schema 4",
+        "nothing-here": "nothing-here cannot be read: No such file or directory",
+    }.items():
+        assert said in mistake("plot", "records", *arguments.split())
+    assert mistake("plot").startswith("Missing argument 'RECORDS")
 
 
 def test_the_help_names_every_kind_of_picture_and_every_format(command: Command) -> None:
-    from fedbench.figures.kinds import KINDS
-    from fedbench.figures.style import FORMATS
-
     said = " ".join(command("plot", "--help")[1].replace("│", "").split())
     assert f"{', '.join([*KINDS][:-1])} or {[*KINDS][-1]}" in said
     assert " or ".join(FORMATS) in said
-
-
-def test_no_records_named_is_one_line(mistake: Mistake) -> None:
-    assert mistake("plot").startswith("Missing argument 'RECORDS")

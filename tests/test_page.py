@@ -236,18 +236,13 @@ def test_every_entry_has_a_page_and_the_index_a_line_of_it_in_both_views(site: P
     stems = {stem(one) for one in numbered(9)}
     assert {path.stem for path in site.rglob("*.html")} == stems | {"index"}
     index = Page(site / "index.html")
-    for view in VIEWS:
-        assert {key for key, _ in index.rows(view)} == stems
-    assert {a["href"] for a in index.all("a") if a["href"].startswith("entries/")} == {
-        f"entries/{one}.html" for one in stems
-    }
-
-
-def test_the_page_has_the_order_the_ranks_and_the_front_of_the_one_ranking(site: Path) -> None:
-    index = Page(site / "index.html")
+    links = {a["href"] for a in index.all("a") if a["href"].startswith("entries/")}
+    assert links == {f"entries/{one}.html" for one in stems}
+    # the order, the ranks and the front of the one ranking
     for view in VIEWS:
         standings = ranking(numbered(9), view).standings
         rows = index.rows(view)
+        assert {key for key, _ in rows} == stems
         assert [key for key, _ in rows] == [stem(one.entry) for one in standings]
         for (_, row), one in zip(rows, standings, strict=True):
             assert row["rank"] == ("" if one.rank is None else str(one.rank))
@@ -261,11 +256,6 @@ def test_the_page_has_the_order_the_ranks_and_the_front_of_the_one_ranking(site:
     assert sum("best" in a["class"] for a in drawn) == 2 * sum(map(sum, fronts))
     diamonds = index.all("path", **{"class": "sign"})
     assert len(diamonds) == 2 * 2 * 2  # two have an epsilon
-
-
-def test_the_same_board_gives_the_same_bytes(site: Path) -> None:
-    before = {path: path.read_bytes() for path in site.rglob("*.html")}
-    assert {path: path.read_bytes() for path in render(site.parent, site)} == before
 
 
 def test_pages_load_nothing_and_run_nothing_but_their_own_script(site: Path) -> None:
@@ -285,9 +275,8 @@ def test_pages_load_nothing_and_run_nothing_but_their_own_script(site: Path) -> 
             if tag == "link":
                 assert attributes["href"] == "data:,"
     for name in ("page.css", "page.js"):
-        assert not re.search(
-            r"https?:|url\(|@import|fetch\(|innerHTML", (TEMPLATES / name).read_text()
-        )
+        text = (TEMPLATES / name).read_text()
+        assert not re.search(r"https?:|url\(|@import|fetch\(|innerHTML", text)
 
 
 HOSTILE = (
@@ -364,8 +353,9 @@ def test_a_protocol_that_would_leave_the_folder_is_refused_and_nothing_is_writte
     assert not list(tmp_path.rglob("*.html"))
 
 
-def test_a_broken_entry_leaves_the_pages_as_they_were(board: Path) -> None:
+def test_the_same_board_gives_the_same_bytes_and_a_broken_entry_leaves_them(board: Path) -> None:
     before = {path: path.read_bytes() for path in render(board, board / "page")}
+    assert {path: path.read_bytes() for path in render(board, board / "page")} == before
     (board / "closed" / "digits" / "fsl-000000000000.json").write_text('{"truncated": ')
     with pytest.raises(ConfigError, match="is no entry"):
         render(board, board / "page")
@@ -405,9 +395,8 @@ def test_an_entry_of_older_rules_says_so(tmp_path: Path) -> None:
 def test_an_entry_that_was_never_looked_at_within_the_bits_has_no_numbers_there(
     tmp_path: Path,
 ) -> None:
-    dear, cheap = entry(0), entry(3)
-    late = [cell.model_copy(update={"curve": cell.curve[-1:]}) for cell in dear.cells]
-    dear = entry(0, cells=late)
+    late = [cell.model_copy(update={"curve": cell.curve[-1:]}) for cell in entry(0).cells]
+    dear, cheap = entry(0, cells=late), entry(3)
     index = rendered(tmp_path, [dear, cheap]) / "index.html"
     rows = dict(Page(index).rows("equal-bits"))
     assert rows[stem(dear)]["worst"] == rows[stem(dear)]["rank"] == ""
@@ -415,23 +404,18 @@ def test_an_entry_that_was_never_looked_at_within_the_bits_has_no_numbers_there(
     assert "never looked at within the budget" in index.read_text()
 
 
-def test_a_name_that_shows_nothing_is_replaced_by_that_of_the_file(tmp_path: Path) -> None:
-    blank = entry(4, name="   ")
-    site = rendered(tmp_path, [blank])
+def test_letters_that_turn_a_text_around_are_shown_and_a_name_that_shows_nothing_is_replaced(
+    tmp_path: Path,
+) -> None:
+    turned = entry(4).scenario.model_copy(update={"partition": "iid\u202e\u2066\x1b[31m"})
+    blank = entry(4, name="   ", scenario=turned)
+    site = rendered(tmp_path / "one", [blank])
     assert f"<bdi>{stem(blank)}</bdi></a>" in (site / "index.html").read_text()
-
-
-def test_letters_that_turn_a_text_around_are_shown_as_such(tmp_path: Path) -> None:
-    one = entry(0)
-    turned = one.scenario.model_copy(update={"partition": "iid\u202e\u2066\x1b[31m"})
-    (path,) = rendered(tmp_path, [entry(0, scenario=turned)]).glob("entries/*.html")
+    (path,) = site.glob("entries/*.html")
     text = path.read_text("utf-8")
     assert "iid\ufffd\ufffd\ufffd[31m" in text
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b]", text)
-
-
-def test_an_empty_board_is_a_page_that_says_so(tmp_path: Path) -> None:
-    (index,) = rendered(tmp_path, []).rglob("*.html")
+    (index,) = rendered(tmp_path / "none", []).rglob("*.html")
     assert "There are no entries yet." in index.read_text()
 
 
@@ -464,8 +448,7 @@ def test_the_page_of_an_entry_says_what_was_attacked_by_whom_and_what_it_is_wort
 
 
 def test_a_system_without_a_mechanism_promises_nothing_and_one_without_a_price_says_so() -> None:
-    free = entry(0)
-    priced = entry(7)
+    free, priced = entry(0), entry(7)
     assert priced.price is not None
     unknown = {"epsilon": None}
     price = priced.price.model_copy(update=unknown)
@@ -527,11 +510,8 @@ def test_the_front_is_drawn_in_steps_and_that_of_a_finite_epsilon_is_dashed() ->
     assert classes == ["point"] + ["point best"] * 4  # those of the front lie on top
 
 
-def test_what_has_no_place_on_a_logarithm_is_left_out_of_the_drawing() -> None:
+def test_what_is_too_long_is_cut_and_what_has_no_place_is_left_out() -> None:
     assert drawing(system(0.0, 0.5), system(-1.0, 0.5), system(1e300, 0.5)).all("a") == []
-
-
-def test_what_is_too_long_is_cut_where_its_place_ends() -> None:
     assert cut("x" * 30, 10) == "x" * 9 + "…"
     assert cut("a\n b", 10) == "a b"
     bar = words.bar(Interval(mean=0.625, low=-0.1, high=1.25))

@@ -114,8 +114,8 @@ def log_ticks(axis: Axis) -> None:
 def decades(low: float, high: float) -> list[float]:
     """Return ticks in [low, high] at 1, 2 and 5, or at powers of ten only; at least one tick.
 
-    >>> decades(0.3, 20), decades(2.4, 3.75)
-    ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [3.0])
+    >>> decades(0.3, 20), decades(0.8, 3000), decades(2.4, 3.75)
+    ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [1.0, 10.0, 100.0, 1000.0], [3.0])
     """
     steps = (1, 2, 5) if high < 200 * low else (1,)
     every = max(1, round(math.log10(high / low) / 7))

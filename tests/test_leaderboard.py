@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
@@ -157,7 +157,7 @@ def test_an_interval_is_students_over_seeds_and_impact_is_of_pairs_of_one_seed()
     assert clean.impact is None
 
 
-def attacked(lasts: dict[str, Sequence[float]]) -> list[Record]:
+def attacked(lasts: Mapping[str, Sequence[float]]) -> list[Record]:
     """Runs of three seeds under each attack, with these accuracies."""
     return [played(attack, s, x) for attack, xs in lasts.items() for s, x in enumerate(xs)]
 

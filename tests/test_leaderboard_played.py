@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,9 +48,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     board = folder / "board"
     (board / "rules").mkdir(parents=True)
     (board / "rules" / "1.toml").write_text(tomli_w.dumps(RULES))
-    planned = fedbench(
-        "leaderboard", "plan", "--track", "tiny", "-p", "signsgd", "--board", str(board)
-    )
+    system = ("--track", "tiny", "-p", "signsgd")
+    planned = fedbench("leaderboard", "plan", *system, "--board", str(board))
     assert planned.returncode == 0, planned.stderr
     (folder / "tiny.toml").write_text(planned.stdout)
     swept = fedbench("sweep", str(folder / "tiny.toml"), "--out", str(folder / "store"))
@@ -57,12 +57,10 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def fresh(played: Path, tmp_path: Path, records: list[Record]) -> Path:
-    """An entry of these records on a board of its own."""
-    (tmp_path / "rules").mkdir()
-    rules = (played / "board" / "rules" / "1.toml").read_text()
-    (tmp_path / "rules" / "1.toml").write_text(rules)
-    done = submit(records, SAID, tmp_path, "closed")
+def fresh(played: Path, board: Path, records: list[Record] | None = None) -> Path:
+    """An entry of these records, or of the sweep's, on a board of its own."""
+    shutil.copytree(played / "board" / "rules", board / "rules")
+    done = submit(records or gather([played / "store"]), SAID, board, "closed")
     assert done.entry is not None, done.findings
     return done.write()
 
@@ -91,16 +89,14 @@ def test_a_plan_that_was_swept_is_an_entry_that_is_reproduced(played: Path, tmp_
     del before["reproductions"]
     assert after == before
     assert reproduction["seeds"] == [2, 0, 1]
-    assert [cell["attack"].partition(":")[0] for cell in reproduction["cells"]] == [
-        "sign-flip",
-        "none",
-    ]
+    cells = [cell["attack"].partition(":")[0] for cell in reproduction["cells"]]
+    assert cells == ["sign-flip", "none"]
     assert {(c["difference"], c["agrees"]) for c in reproduction["cells"]} == {(0.0, True)}
     assert good(path)
 
 
 def test_the_command_of_an_entry_plays_its_records_again(played: Path, tmp_path: Path) -> None:
-    path = fresh(played, tmp_path, gather([played / "store"]))
+    path = fresh(played, tmp_path)
     words = shlex.split(json.loads(path.read_text())["command"])
     assert words[0] == "fedbench"
     done = fedbench(*words[1:], "--out", str(tmp_path / "out"))
@@ -130,19 +126,15 @@ def test_an_entry_whose_records_were_made_up_is_contested(played: Path, tmp_path
     assert entry.reproductions[0].cells[0].difference == pytest.approx(-0.03)
 
 
-def test_records_are_not_compared_with_themselves(played: Path, tmp_path: Path) -> None:
-    path = fresh(played, tmp_path, gather([played / "store"]))
+def test_what_is_refused_or_stopped_leaves_the_entry_as_it_was(
+    played: Path, tmp_path: Path
+) -> None:
+    path = fresh(played, tmp_path)
     before = path.read_bytes()
-    out = ("--out", str(played / "store"))
-    done = fedbench("leaderboard", "reproduce", str(path), *out)
+    done = fedbench("leaderboard", "reproduce", str(path), "--out", str(played / "store"))
     assert done.returncode == 2
     assert "--out must be a store without the records of the entry" in done.stderr
     assert path.read_bytes() == before
-
-
-def test_what_is_stopped_leaves_the_entry_as_it_was(played: Path, tmp_path: Path) -> None:
-    path = fresh(played, tmp_path, gather([played / "store"]))
-    before = path.read_bytes()
     words = ["leaderboard", "reproduce", str(path), "--all", "--workers", "1"]
     process = subprocess.Popen(
         [sys.executable, "-m", "fedbench", *words],

@@ -6,32 +6,25 @@ from typing import Any
 import pytest
 
 from fedbench.core.errors import ConfigError
-from fedbench.experiment.cells import Cell, Run
+from fedbench.experiment.cells import Cell, Run, Skipped
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.scenario import Scenario
 from fedbench.sweep.plan import Plan, runs
 
 
-def plan(text: str, tmp_path: Path) -> Plan:
-    path = tmp_path / "s.toml"
-    path.write_text(text)
-    return Plan.read(path)
+def plan(grid: dict[str, Any], **scenario: Any) -> tuple[list[Cell], list[Skipped]]:
+    """The cells of a sweep with one grid, and what was left out."""
+    return Plan.of({"scenario": scenario, "grid": [grid]}, "x").cells()
 
 
-def names(text: str, tmp_path: Path) -> list[str]:
-    return [str(cell) for cell in plan(text, tmp_path).cells()[0]]
+def names(grid: dict[str, Any], **scenario: Any) -> list[str]:
+    return [str(cell) for cell in plan(grid, **scenario)[0]]
 
 
-def test_any_list_is_an_axis_and_the_plug_ins_vary_fastest(tmp_path: Path) -> None:
-    text = """
-        [scenario]
-        rounds = [2, 4]
-        [[grid]]
-        malicious = [0.1, 0.2]
-        protocol = ["fedavg", "signsgd"]
-        attack = "sign-flip"
-    """
-    cells = names(text, tmp_path)
+def test_any_list_is_an_axis_and_the_plug_ins_vary_fastest() -> None:
+    protocols = ["fedavg", "signsgd"]
+    grid = {"malicious": [0.1, 0.2], "protocol": protocols, "attack": "sign-flip"}
+    cells = names(grid, rounds=[2, 4])
     assert len(cells) == 2 * 2 * 2 * 2  # with the clean runs, which nobody wrote down
     assert cells[:3] == [
         "fedavg + mean; rounds 2; malicious 0.1 / none",
@@ -40,24 +33,16 @@ def test_any_list_is_an_axis_and_the_plug_ins_vary_fastest(tmp_path: Path) -> No
     ]
 
 
-def test_parameters_of_any_plug_in_can_be_axes_for_it_alone(tmp_path: Path) -> None:
-    text = """
-        [[grid]]
-        attack = ["sign-flip", {name = "dyn-opt", direction = ["std", "sign"], bound = 9}]
-    """
-    assert names(text, tmp_path) == [
+def test_parameters_of_any_plug_in_can_be_axes_for_it_alone() -> None:
+    searched = {"name": "dyn-opt", "direction": ["std", "sign"], "bound": 9}
+    assert names({"attack": ["sign-flip", searched]}) == [
         "fedavg + mean / none",
         "fedavg + mean / sign-flip",
         "fedavg + mean / dyn-opt:direction=std,bound=9",
         "fedavg + mean / dyn-opt:direction=sign,bound=9",
     ]
-    text = """
-        [scenario]
-        partition = {name = "dirichlet", beta = [0.1, 1.0]}
-        [[grid]]
-        protocol = {name = "qsgd", error_feedback = [true, false]}
-    """
-    cells = plan(text, tmp_path).cells()[0]
+    protocol = {"name": "qsgd", "error_feedback": [True, False]}
+    cells, _ = plan({"protocol": protocol}, partition={"name": "dirichlet", "beta": [0.1, 1.0]})
     assert {(cell.scenario.partition, cell.protocol) for cell in cells} == {
         (f"dirichlet:beta={beta}", f"qsgd:error_feedback={fed_back}")
         for beta in ("0.1", "1.0")
@@ -65,49 +50,25 @@ def test_parameters_of_any_plug_in_can_be_axes_for_it_alone(tmp_path: Path) -> N
     }
 
 
-def test_eight_attacks_by_nobody_are_no_cells(tmp_path: Path) -> None:
-    text = """
-        [scenario]
-        malicious = [0.0, 0.2]
-        [[grid]]
-        attack = ["sign-flip", "dyn-opt"]
-    """
-    cells, skipped = plan(text, tmp_path).cells()
+def test_attacks_by_nobody_and_axes_that_a_rule_does_not_read_are_no_cells() -> None:
+    cells, skipped = plan({"attack": ["sign-flip", "dyn-opt"]}, malicious=[0.0, 0.2])
     attacked = [(0.2, "none"), (0.2, "sign-flip"), (0.2, "dyn-opt")]
     assert [(cell.scenario.malicious, cell.attack) for cell in cells] == [(0.0, "none"), *attacked]
-    assert {skip.attack for skip in skipped} == {"sign-flip", "dyn-opt"}
-    assert {skip.reason for skip in skipped} == {"nobody is malicious"}
-
-
-def test_what_a_rule_does_not_read_is_not_swept_over_it(tmp_path: Path) -> None:
-    text = """
-        [scenario]
-        declared = [0.1, 0.2]
-        [[grid]]
-        defense = ["median", "trimmed-mean", "trimmed-mean:f=3"]
-    """
-    cells, skipped = plan(text, tmp_path).cells()
-    assert [(cell.defense, cell.scenario.declared) for cell in cells] == [
-        ("median", 0.1),
-        ("trimmed-mean", 0.1),
-        ("trimmed-mean:f=3", 0.1),
-        ("trimmed-mean", 0.2),
-    ]
+    assert {(skip.attack, skip.reason) for skip in skipped} == {
+        (attack, "nobody is malicious") for attack in ("sign-flip", "dyn-opt")
+    }
+    rules = ["median", "trimmed-mean", "trimmed-mean:f=3"]
+    cells, skipped = plan({"defense": rules}, declared=[0.1, 0.2])
+    expected = [*((rule, 0.1) for rule in rules), ("trimmed-mean", 0.2)]
+    assert [(cell.defense, cell.scenario.declared) for cell in cells] == expected
     assert {skip.reason for skip in skipped} == {
-        "to median another declared changes nothing",
-        "to trimmed-mean another declared changes nothing",
+        f"to {rule} another declared changes nothing" for rule in rules[:2]
     }
 
 
-def test_a_delta_is_an_axis_only_where_something_is_priced(tmp_path: Path) -> None:
-    text = """
-        [scenario]
-        delta = [1e-5, 1e-6]
-        [[grid]]
-        protocol = ["fedpm", "skellam"]
-        mechanism = ["none", "mask-sampling"]
-    """
-    cells, _ = plan(text, tmp_path).cells()
+def test_a_delta_is_an_axis_only_where_something_is_priced() -> None:
+    grid = {"protocol": ["fedpm", "skellam"], "mechanism": ["none", "mask-sampling"]}
+    cells, _ = plan(grid, delta=[1e-5, 1e-6])
     found = sorted((c.protocol, c.scenario.mechanism, c.scenario.delta) for c in cells)
     assert found == [
         ("fedpm", "mask-sampling", 1e-6),
@@ -118,19 +79,9 @@ def test_a_delta_is_an_axis_only_where_something_is_priced(tmp_path: Path) -> No
     ]
 
 
-def test_several_grids_share_a_scenario_and_their_common_cells_are_one(tmp_path: Path) -> None:
-    text = """
-        seeds = [3]
-        [scenario]
-        rounds = 7
-        [[grid]]
-        defense = ["own", "mean"]
-        [[grid]]
-        rounds = 9
-        [[grid]]
-        protocol = "fedavg:momentum=0.9"
-    """
-    cells, _ = plan(text, tmp_path).cells()
+def test_several_grids_share_a_scenario_and_their_common_cells_are_one() -> None:
+    grids = [{"defense": ["own", "mean"]}, {"rounds": 9}, {"protocol": "fedavg:momentum=0.9"}]
+    cells, _ = Plan.of({"seeds": [3], "scenario": {"rounds": 7}, "grid": grids}, "x").cells()
     assert [str(cell) for cell in cells] == [
         "fedavg + mean; rounds 7 / none",
         "fedavg + mean; rounds 9 / none",
@@ -173,8 +124,10 @@ WRONG: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("text", "message"), WRONG, ids=[message for _, message in WRONG])
 def test_what_is_wrong_with_a_file_is_said(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(text)
     with pytest.raises(ConfigError) as error:
-        plan(text, tmp_path).cells()
+        Plan.read(path).cells()
     assert message in str(error.value)
 
 
@@ -187,7 +140,5 @@ def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
 
 
 def test_nothing_to_run_is_an_error_with_its_reason() -> None:
-    table: dict[str, Any] = {"grid": [{"protocol": "fedavg", "defense": "mean", "sees": "sum"}]}
-    table["grid"][0]["mechanism"] = "randomized-response"
     with pytest.raises(ConfigError, match="no combination can run: mechanism randomized-response"):
-        Plan.of(table, "x").cells()
+        plan({"sees": "sum", "mechanism": "randomized-response"}, defense="mean")

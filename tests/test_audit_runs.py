@@ -2,11 +2,11 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from conftest import Command
 from torch import Tensor
 
 from fedbench.audits.campaign import AuditPlan, fitting
@@ -104,11 +104,13 @@ def test_an_adversary_sees_what_the_scenario_says(
     assert run_state.ledger.rounds == 2
 
 
-def test_canaries_ask_for_zero_out_and_take_replace_one_where_there_is_no_theorem() -> None:
+def test_canaries_ask_for_zero_out_or_replace_one_and_for_a_protocol_that_fits() -> None:
     assert ready(small("noisy-sign")).scenario.adjacency == "zero-out"
     assert ready(small("noisy-sign", adjacency="replace-one")).scenario.adjacency == "replace-one"
     with pytest.raises(ConfigError, match="--adjacency must"):
         ready(small("noisy-sign", adjacency="add-remove"))
+    with pytest.raises(ConfigError, match="--protocol must be given"):
+        fitting("mask-gaussian", ("fedavg",))
     with pytest.raises(NoTheorem):
         ready(small("dp-fedavg", adjacency="replace-one", sampling="poisson"))
 
@@ -159,9 +161,6 @@ def test_a_run_whose_clients_forget_their_noise_is_refuted(monkeypatch: pytest.M
     assert caught.epsilon > 1.5 * caught.claimed
 
 
-Command = Callable[..., tuple[int, str, str]]
-
-
 def test_an_honest_mechanism_ends_with_0_and_a_sabotaged_one_with_1(
     monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
@@ -195,8 +194,3 @@ def test_a_method_that_does_not_apply_is_skipped_by_all_and_refused_by_name(
     code, _, err = command("audit", "-m", "dp-sgd", "--method", "one-run")
     assert code == 2
     assert "covers an example" in err
-
-
-def test_a_mechanism_that_fits_no_protocol_needs_one_by_name() -> None:
-    with pytest.raises(ConfigError, match="--protocol must be given"):
-        fitting("mask-gaussian", ("fedavg",))

@@ -2,18 +2,16 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import Command
 
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import read
 from fedbench.results.summary import rows
 from fedbench.tables.columns import guarantees
 from fedbench.tables.numbers import nats
-
-Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.mark.slow

@@ -1,14 +1,14 @@
 """Signs of clipped vectors under noise: closed forms, random vectors and limits."""
 
 import math
-from itertools import pairwise
-from typing import Literal
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
+from fedbench.api import Adjacency
 from fedbench.privacy.amplification import (
     SIGN_SLACK,
     r_alpha,
@@ -18,7 +18,6 @@ from fedbench.privacy.amplification import (
 )
 from fedbench.privacy.conversion import ORDERS, Floats
 
-Adjacency = Literal["replace-one", "zero-out"]
 BOTH: list[Adjacency] = ["replace-one", "zero-out"]
 
 
@@ -58,23 +57,19 @@ def test_no_two_vectors_exceed_any_bound(z: float, adjacency: Adjacency) -> None
                     assert cost <= term[i] * (1 + 1e-7), name
 
 
-@pytest.mark.parametrize("z", [0.05, 0.5, 1.0, 30.0])
-def test_one_sign_is_randomized_response(z: float) -> None:
-    bit = sign_rdp(ORDERS, 1, z)
-    exact = r_alpha(ORDERS, float(norm.sf(1 / z)))
-    np.testing.assert_allclose(bit.epsilon, exact, rtol=1e-6)
-    np.testing.assert_allclose(bit.terms["envelope"], exact * (1 + SIGN_SLACK), rtol=1e-6)
-
-
-@pytest.mark.parametrize("adjacency", BOTH)
-@pytest.mark.parametrize("noise", [30.0, 3000.0])
-def test_many_signs_are_two_over_pi_of_a_gaussian(noise: float, adjacency: Adjacency) -> None:
+def test_one_sign_is_randomized_response_and_many_are_two_over_pi_of_a_gaussian() -> None:
+    for z in (0.05, 0.5, 1.0, 30.0):
+        bit = sign_rdp(ORDERS, 1, z)
+        exact = r_alpha(ORDERS, float(norm.sf(1 / z)))
+        np.testing.assert_allclose(bit.epsilon, exact, rtol=1e-6)
+        np.testing.assert_allclose(bit.terms["envelope"], exact * (1 + SIGN_SLACK), rtol=1e-6)
     alpha = np.array([1.5, 2.0, 4.0])
-    distance = (2 if adjacency == "replace-one" else 1) / noise
-    limit = 2 / math.pi * alpha * distance**2 / 2
-    many = sign_rdp(alpha, 10**9, noise, adjacency).terms["envelope"]
-    assert (many >= limit).all()
-    np.testing.assert_allclose(many, limit, rtol=2 * SIGN_SLACK)
+    for adjacency, noise in product(BOTH, (30.0, 3000.0)):
+        distance = (2 if adjacency == "replace-one" else 1) / noise
+        limit = 2 / math.pi * alpha * distance**2 / 2
+        many = sign_rdp(alpha, 10**9, noise, adjacency).terms["envelope"]
+        assert (many >= limit).all()
+        np.testing.assert_allclose(many, limit, rtol=2 * SIGN_SLACK)
 
 
 def test_terms_without_digits_are_left_out_and_every_other_wins_somewhere() -> None:
@@ -90,8 +85,7 @@ def test_terms_without_digits_are_left_out_and_every_other_wins_somewhere() -> N
         terms = sign_rdp([2.0], d, z).terms
         assert min(terms, key=lambda bound: terms[bound][0]) == name
 
-
-def test_the_ends_of_zero_out_are_a_fair_coin_and_the_edge() -> None:
+    # the ends of zero-out are a fair coin and the edge
     ours = sign_rdp([2.0, 16.0], 3, 0.5, "zero-out").terms["randomized-response"]
     b, fair = np.array([2.0]), np.array([0.0])
     most = [3 * max(spent(a, b, fair), spent(a, fair, b)) for a in (2.0, 16.0)]

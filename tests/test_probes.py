@@ -6,12 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import Command
 from torch import Tensor
 
 from fedbench.core.errors import ConfigError, Incompatible
@@ -60,20 +60,13 @@ def setup(scenario: Scenario = TINY, **changes: Any) -> Setup:
     return prepare(scenario.model_copy(update=changes), "cpu")
 
 
-def bools(*bits: int) -> Tensor:
-    return torch.tensor(bits, dtype=torch.bool)
-
-
 # scores
 
 
-def test_auc_counts_pairs_in_order_and_ties_by_half() -> None:
-    scores = torch.tensor([0.9, 0.4, 0.4, 0.1, 0.4])
+def test_auc_counts_ties_by_half_and_the_true_positive_rate_lets_so_many_others_pass() -> None:
     # members 0.9, 0.4; others 0.4, 0.1, 0.4: pairs 1+1+1, 0.5+1+0.5
-    assert auc(scores, bools(1, 1, 0, 0, 0)) == pytest.approx(5 / 6)
-
-
-def test_the_true_positive_rate_lets_exactly_so_many_others_pass() -> None:
+    scores = torch.tensor([0.9, 0.4, 0.4, 0.1, 0.4])
+    assert auc(scores, torch.arange(5) < 2) == pytest.approx(5 / 6)
     others = torch.arange(100.0)
     members = torch.tensor([98.5, 99.5, 97.0, 10.0])
     scores, inside = torch.cat([others, members]), torch.arange(104) >= 100
@@ -105,23 +98,16 @@ def test_each_example_is_in_one_shadow_of_each_pair_and_all_are_as_large(count: 
     assert not torch.equal(member[0], member[2])
 
 
-def test_confidence_is_the_log_odds_of_the_true_class() -> None:
+def test_confidence_is_the_log_odds_of_the_true_class_and_always_finite() -> None:
     network = LeNet().build((1, 8, 8), 10)
     models = [network.init(Key(0)), network.init(Key(5))]
     x, y = Key(1).normal(5, 1, 8, 8), torch.tensor([0, 3, 9, 1, 1])
     odds = [network.logits(model, x).double().softmax(dim=1)[range(5), y] for model in models]
     for model, p in ((models[0], odds[0]), (models, (odds[0] + odds[1]) / 2)):
         assert torch.allclose(confidences(network, model, x, y), (p / (1 - p)).log(), atol=1e-6)
-
-
-def test_confidence_is_finite_where_the_model_is_sure_or_broken() -> None:
-    network = LeNet().build((1, 8, 8), 10)
-    model = network.init(Key(0))
-    x, y = Key(1).normal(3, 1, 8, 8), torch.tensor([0, 3, 9])
-    sure = model | {"fc2": model["fc2"] * 1e6}
+    sure, broken = (models[0] | {"fc2": models[0]["fc2"] * factor} for factor in (1e6, math.nan))
     assert confidences(network, sure, x, y).abs().max() == 100
-    broken = model | {"fc2": model["fc2"] * math.nan}
-    assert confidences(network, broken, x, y).tolist() == [0, 0, 0]
+    assert confidences(network, broken, x, y).tolist() == [0] * 5
 
 
 def gaussians(shift: float, pairs: int, count: int = 400) -> tuple[Tensor, Tensor]:
@@ -131,34 +117,26 @@ def gaussians(shift: float, pairs: int, count: int = 400) -> tuple[Tensor, Tenso
     return level + shift * member + Key(13).gaussian(2 * pairs, count), member
 
 
-@pytest.mark.parametrize("shift", [0.5, 1.0, 2.0])
-def test_likelihood_ratios_of_gaussians_reach_the_analytic_auc(shift: float) -> None:
-    phi, member = gaussians(shift, pairs=16)
-    analytic = 0.5 * (1 + math.erf(shift / 2))  # Phi(shift / sqrt 2)
-    assert auc(likelihood_ratios(phi, member), member) == pytest.approx(analytic, abs=0.015)
-    assert auc(phi, member) < analytic - 0.08  # levels hide it from who has no shadows
-
-
-def test_eight_shadows_lose_little_to_many() -> None:
+def test_likelihood_ratios_of_gaussians_reach_the_analytic_auc_and_find_no_more() -> None:
+    for shift in (0.5, 1.0, 2.0):
+        phi, member = gaussians(shift, pairs=16)
+        analytic = 0.5 * (1 + math.erf(shift / 2))  # Phi(shift / sqrt 2)
+        assert auc(likelihood_ratios(phi, member), member) == pytest.approx(analytic, abs=0.015)
+        assert auc(phi, member) < analytic - 0.08  # levels hide it from who has no shadows
     phi, member = gaussians(1.0, pairs=4)
     assert auc(likelihood_ratios(phi, member), member) > 0.73  # of 0.760; without pooling 0.70
-
-
-def test_nothing_is_learned_where_there_is_nothing() -> None:
     # S N / 2 = 3200 members: the deviation of the AUC is about 0.007. A shadow that also teaches
     # what it is judged by leaks its own noise.
     phi, member = gaussians(0.0, pairs=8)
     assert abs(auc(likelihood_ratios(phi, member), member) - 0.5) < 0.03
 
 
-def test_differences_of_means_keep_what_is_not_noise() -> None:
+def test_means_keep_what_is_not_noise_and_a_run_in_which_all_look_alike_says_nothing_more() -> None:
     x = torch.tensor([0.0, 2.0, 4.0])  # variance 4
     assert shrunk(x, torch.tensor(0.0)).tolist() == [0, 2, 4]
     assert shrunk(x, torch.tensor(3.0)).tolist() == [1.5, 2, 2.5]
     assert shrunk(x, torch.tensor(9.0)).tolist() == [2, 2, 2]
 
-
-def test_a_run_in_which_all_examples_look_alike_says_nothing_more_than_another() -> None:
     x = torch.tensor([[1.0, 2.0, 3.0], [11.0, 12.0, 13.0]])
     assert centred(x).tolist() == [[-1, 0, 1], [-1, 0, 1]]
 
@@ -228,10 +206,10 @@ def test_the_victim_is_who_takes_part_most_often() -> None:
         assert counts[shadows.choose_victim(base)] == max(counts)
 
 
-@pytest.mark.parametrize("count", [2, 4, 7])
-def test_too_few_or_odd_shadows_are_refused(count: int) -> None:
-    with pytest.raises(ConfigError, match=f"--shadows must be even and >= 6, got {count}"):
-        shadows.play_shadows(setup(), count)
+def test_too_few_or_odd_shadows_are_refused() -> None:
+    for count in (4, 7):
+        with pytest.raises(ConfigError, match=f"--shadows must be even and >= 6, got {count}"):
+            shadows.play_shadows(setup(), count)
 
 
 # what the server hears
@@ -288,15 +266,12 @@ def test_a_signal_is_how_far_a_message_is_from_that_of_who_learned_nothing() -> 
 # images
 
 
-def test_psnr_is_that_of_the_mean_squared_error() -> None:
+def test_psnr_is_that_of_the_mean_squared_error_and_ssim_of_flat_images_their_luminance() -> None:
     truth = torch.zeros(1, 4, 4)
     one = truth.clone()
     one[0, 0, 0] = 0.4  # MSE 0.16 / 16 = 0.01
     assert psnr(one, truth) == pytest.approx(20.0, abs=1e-5)
     assert psnr(truth, truth) == 100
-
-
-def test_ssim_of_flat_images_is_the_luminance_term() -> None:
     # No variance: (2 a b + C1) / (a^2 + b^2 + C1) with C1 = 1e-4: 0.2401 / 0.2501.
     a, b = torch.full((1, 16, 16), 0.3), torch.full((1, 16, 16), 0.4)
     assert ssim(a, b) == pytest.approx(0.2401 / 0.2501, abs=1e-6)
@@ -317,14 +292,12 @@ def test_ssim_of_an_inverted_board_is_negative_by_hand() -> None:
     assert luminance * structure < -0.99
 
 
-def test_the_window_is_a_gaussian_and_shrinks_to_what_fits() -> None:
+def test_the_window_is_a_gaussian_that_shrinks_and_total_variation_looks_both_ways() -> None:
     full = window(28)
     assert float(full.sum()) == pytest.approx(1.0)
     assert float(full[5, 6] / full[5, 5]) == pytest.approx(math.exp(-1 / 4.5))
     assert [len(window(side)) for side in (28, 8, 11)] == [11, 7, 11]
 
-
-def test_total_variation_looks_both_ways() -> None:
     step = torch.tensor([[[[0.0, 0.0, 1.0]] * 2]])
     assert float(total_variation(step)) == pytest.approx(0.5)  # across: 0, 1; down: nothing
     assert float(total_variation(step.transpose(2, 3))) == pytest.approx(0.5)
@@ -387,12 +360,16 @@ def test_noise_in_the_training_hides_the_image_from_the_message_not_from_the_raw
     assert all(one.ceiling is not None and one.ceiling < 0.05 for one in found[MESSAGE])
 
 
-def test_a_message_that_is_the_raw_update_is_inverted_once() -> None:
+def test_a_message_that_is_the_raw_update_is_inverted_once_and_one_that_is_none_is_refused() -> (
+    None
+):
     found = invert(steps=2)
     assert found[MESSAGE] is not found[RAW]
     assert all(a is b for a, b in zip(found[MESSAGE], found[RAW], strict=True))
     signs = invert(steps=2, protocol="signsgd")
     assert all(a is not b for a, b in zip(signs[MESSAGE], signs[RAW], strict=True))
+    with pytest.raises(Incompatible, match="inversion"):
+        invert(steps=2, protocol="feddrop")
 
 
 def test_several_images_of_one_message_have_different_labels_and_all_come_back() -> None:
@@ -427,11 +404,6 @@ def test_the_attack_draws_nothing_from_a_global_generator() -> None:
         assert torch.equal(a.image, b.image)
 
 
-def test_what_cannot_be_read_as_an_update_is_a_misfit() -> None:
-    with pytest.raises(Incompatible, match="inversion"):
-        invert(steps=2, protocol="feddrop")
-
-
 # membership
 
 
@@ -458,43 +430,38 @@ def test_whoever_sends_no_model_and_no_vector_has_no_reading_of_one() -> None:
 # commands
 
 
-Command = Callable[..., tuple[int, str, str]]
 SMALL = ["--clients", "60", "--per-round", "1", "--rounds", "1", "--epochs", "1", "--shadows", "6"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", ["80", "120"])
-def test_the_table_of_members_fits_and_says_what_was_measured(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", width)
-    out = ["-p", "fedavg", "-p", "fedpm", "-m", "mask-sampling", "--out", str(tmp_path)]
-    code, shown, _ = command("probe", "membership", *SMALL, *out)
-    assert code == 0
-    assert max(map(len, shown.split("wrote ")[0].splitlines())) <= int(width)
-    said = " ".join(shown.split())
-    assert "1 victim, 20 candidates, heard in 1 of 1 rounds; 6 shadows: in and out 60 times" in said
-    assert "skipped: fedavg + mask-sampling: mechanism mask-sampling needs a protocol" in said
-    assert "FPR 1 % and 0.1 % not resolved by 60 times out: 1000 are needed" in said
-    assert re.search(r"deployed model: LiRA +0\.\d{3} +0\.\d{3}-0\.\d{3} +\d\d\.\d *$", shown, re.M)
-    report = json.loads((tmp_path / "membership.json").read_text())
-    assert report["results"][0]["epsilon"] > 0
-
-
-@pytest.mark.slow
-def test_the_table_of_images_fits_and_a_picture_is_left(
+def test_the_tables_fit_and_say_what_was_measured_and_numbers_and_a_picture_are_left(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    small = ["--dataset", "digits", "--steps", "2", "--out", str(tmp_path)]
-    code, shown, _ = command("probe", "inversion", *small)
-    assert code == 0
-    assert max(map(len, shown.split("wrote ")[0].splitlines())) <= 80
+    def probed(kind: str, *arguments: str, width: int = 80) -> tuple[str, list[dict[str, Any]]]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        code, shown, _ = command("probe", kind, *arguments, "--out", tmp_path)
+        assert code == 0
+        assert max(map(len, shown.split("wrote ")[0].splitlines())) <= width
+        return shown, json.loads((tmp_path / f"{kind}.json").read_text())["results"]
+
+    masks = [*SMALL, "-p", "fedavg", "-p", "fedpm", "-m", "mask-sampling"]
+    for width in (80, 120):
+        shown, results = probed("membership", *masks, width=width)
+        said = " ".join(shown.split())
+        for part in (
+            "1 victim, 20 candidates, heard in 1 of 1 rounds; 6 shadows: in and out 60 times",
+            "skipped: fedavg + mask-sampling: mechanism mask-sampling needs a protocol",
+            "FPR 1 % and 0.1 % not resolved by 60 times out: 1000 are needed",
+        ):
+            assert part in said
+        row = r"deployed model: LiRA +0\.\d{3} +0\.\d{3}-0\.\d{3} +\d\d\.\d *$"
+        assert re.search(row, shown, re.M)
+        assert results[0]["epsilon"] > 0
+    shown, results = probed("inversion", "--dataset", "digits", "--steps", "2")
     assert "digits, lenet, round 1; one local step on 1 image, 2 steps of Adam; 2 images" in shown
     assert "it proves no epsilon" in " ".join(shown.split())
     assert (tmp_path / "inversion.png").read_bytes().startswith(b"\x89PNG")
-    report = json.loads((tmp_path / "inversion.json").read_text())
-    assert [r["protocol"] for r in report["results"]] == ["fedavg", "signsgd", "fedpm", "fsl"]
+    assert [r["protocol"] for r in results] == ["fedavg", "signsgd", "fedpm", "fsl"]
 
 
 def test_help_of_the_probes_does_not_wait_for_torch() -> None:

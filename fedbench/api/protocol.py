@@ -136,7 +136,9 @@ class Protocol(ABC, Generic[State]):
         """Compress ``updates (n, d)``; ``keys`` are the ones that `local_update` drew from."""
 
     @abstractmethod
-    def server_step(self, shared: Shared, state: State, mean: Tensor, n: int, key: Key) -> State:
+    def server_step(
+        self, shared: Shared, state: State, aggregate: Tensor, n: int, key: Key
+    ) -> State:
         """Turn the estimated mean ``(k,)`` of ``n`` clients' `values` into the next state.
 
         The harness takes no step after a round without rows, unless a mechanism's noise is the

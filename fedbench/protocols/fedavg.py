@@ -89,8 +89,10 @@ class DenseWeights(LocalSGD[Tensor]):
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         return FloatVectors(updates), memory
 
-    def server_step(self, shared: Shared, state: Tensor, mean: Tensor, n: int, key: Key) -> Tensor:
-        return state + mean.to(state)
+    def server_step(
+        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
+    ) -> Tensor:
+        return state + aggregate.to(state)
 
     def model(self, shared: Shared, state: Tensor, key: Key) -> Tree:
         return shared.layout.unflatten(state)

@@ -176,10 +176,12 @@ class FedDrop(DenseWeights):
         blank = GatedVectors(gates, updates[:, :d], updates[:, d:], _layers(shared.weights))
         return blank.nearest(torch.cat([gates.to(updates), updates], dim=1)), [{} for _ in memory]
 
-    def server_step(self, shared: Shared, state: Tensor, mean: Tensor, n: int, key: Key) -> Tensor:
+    def server_step(
+        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
+    ) -> Tensor:
         """``w + E[z update] / P[z = 1]``, ``z`` being 1 where a client has the weight."""
         d = shared.weights.d
-        update = mean[len(mean) - len(state) :].to(state)
+        update = aggregate[len(aggregate) - len(state) :].to(state)
         return state + torch.cat([update[:d] / self.chances(shared), update[d:]])
 
     def local_model(self, shared: Shared, broadcast: Payload, sent: Payload) -> Tree:

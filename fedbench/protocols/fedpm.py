@@ -189,11 +189,13 @@ class ScoreTraining(Protocol[Belief]):
         bits = torch.stack([self.bits(shared, theta, key.fold("mask")) for theta, key in rows])
         return BinaryMasks(bits, updates[:, d:].float()), memory
 
-    def server_step(self, shared: Shared, state: Belief, mean: Tensor, n: int, key: Key) -> Belief:
+    def server_step(
+        self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
+    ) -> Belief:
         """``theta`` becomes the mean of the masks."""
         d = shared.weights.d
-        theta = mean[:d].to(state.theta).clamp(0, 1)
-        moved = state.statistics + mean[d:].to(state.statistics)
+        theta = aggregate[:d].to(state.theta).clamp(0, 1)
+        moved = state.statistics + aggregate[d:].to(state.statistics)
         return Belief(theta, moved, steps=state.steps + 1)
 
     def model(self, shared: Shared, state: Belief, key: Key) -> Tree:
@@ -370,11 +372,13 @@ class FedPM(ScoreTraining):
         prior = torch.full_like(start.theta, self.prior)
         return dataclasses.replace(start, alpha=prior, beta=prior)
 
-    def server_step(self, shared: Shared, state: Belief, mean: Tensor, n: int, key: Key) -> Belief:
-        """BayesAgg: equations 3 and 4, with ``K * mean`` ones of ``K`` clients."""
+    def server_step(
+        self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
+    ) -> Belief:
+        """BayesAgg: equations 3 and 4, with ``K * aggregate`` ones of ``K`` clients."""
         if n == 0:  # the mode of a uniform prior does not exist
             return state
-        step = super().server_step(shared, state, mean, n, key)
+        step = super().server_step(shared, state, aggregate, n, key)
         alpha, beta = state.alpha, state.beta
         assert alpha is not None
         assert beta is not None

@@ -303,10 +303,12 @@ class FedSparse(Protocol[Gated]):
         w_s = torch.where(governed(z, layers), local[:, :d], local.new_zeros(()))
         return GatedVectors(z, w_s, updates[:, d : d + p], layers), [{} for _ in memory]
 
-    def server_step(self, shared: Shared, state: Gated, mean: Tensor, n: int, key: Key) -> Gated:
+    def server_step(
+        self, shared: Shared, state: Gated, aggregate: Tensor, n: int, key: Key
+    ) -> Gated:
         """Algorithm 1: Adam along ``E[z (w_s - w)]``, Adamax on thresholds by the chain rule."""
         d, p = shared.weights.d, shared.rest.d
-        z, zw, rest = torch.split(mean.to(state.w), [len(state.v), d, p])
+        z, zw, rest = torch.split(aggregate.to(state.w), [len(state.v), d, p])
         theta = torch.sigmoid(self.server_logits(shared, state))
         w = self.pruned(shared, state) if self.prune else state.w
         g_w = torch.cat([governed(z[None], self.gating(shared))[0] * w[:d] - zw, -rest])

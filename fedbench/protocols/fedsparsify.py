@@ -161,10 +161,12 @@ class FedSparsify(LocalSGD[Pruned]):
         enough = 0.5 + _ROUNDING if self.merge == "majority" else max(n // 2, 1) / n - _ROUNDING
         return mean, share >= enough
 
-    def server_step(self, shared: Shared, state: Pruned, mean: Tensor, n: int, key: Key) -> Pruned:
+    def server_step(
+        self, shared: Shared, state: Pruned, aggregate: Tensor, n: int, key: Key
+    ) -> Pruned:
         d = shared.weights.d
         t = state.rounds + 1
-        share, update, rest = torch.split(mean.to(state.w), [d, d, len(state.w) - d])
+        share, update, rest = torch.split(aggregate.to(state.w), [d, d, len(state.w) - d])
         if self.where == "client":
             w, mask = self.merged(state, share, update, n)
             mask = mask & state.mask

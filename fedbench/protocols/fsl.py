@@ -220,9 +220,11 @@ class FSL(LocalSGD[Tensor]):
         sizes = shared.weights.sizes
         return Rankings(ranking(updates, sizes), sizes), memory
 
-    def server_step(self, shared: Shared, state: Tensor, mean: Tensor, n: int, key: Key) -> Tensor:
+    def server_step(
+        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
+    ) -> Tensor:
         """``R_g = argsort(A)``: dividing the sum A by n keeps its order."""
-        return ranking(mean[None], shared.weights.sizes)
+        return ranking(aggregate[None], shared.weights.sizes)
 
     def model(self, shared: Shared, state: Tensor, key: Key) -> Tree:
         """The subnetwork of each layer's ``R_g[t:]``."""

@@ -107,12 +107,14 @@ class HideNSeek(ScoreTraining):
         signs = updates[:, :d][:, self._kept(shared)] > 0
         return BinaryMasks(signs, updates[:, d:].float(), signed=True), memory
 
-    def server_step(self, shared: Shared, state: Belief, mean: Tensor, n: int, key: Key) -> Belief:
+    def server_step(
+        self, shared: Shared, state: Belief, aggregate: Tensor, n: int, key: Key
+    ) -> Belief:
         """``theta = (1 + mean sign) / 2`` where there is a sign."""
         alive = self._kept(shared)
-        signs = mean[: int(alive.sum())].to(state.theta)
+        signs = aggregate[: int(alive.sum())].to(state.theta)
         theta = state.theta.masked_scatter(alive, (1 + signs) / 2)
-        rest = mean[len(signs) :].to(theta)
+        rest = aggregate[len(signs) :].to(theta)
         return super().server_step(shared, state, torch.cat([theta, rest]), n, key)
 
     def model_bits(self, shared: Shared, state: Belief) -> int:

@@ -178,10 +178,12 @@ class FedMoG(LocalSGD[Tensor]):
         )
         return MixtureVectors(r, w * r.max(dim=1, keepdim=True).values), [{} for _ in memory]
 
-    def server_step(self, shared: Shared, state: Tensor, mean: Tensor, n: int, key: Key) -> Tensor:
+    def server_step(
+        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
+    ) -> Tensor:
         """Average the weights by responsibility, equation 42."""
-        r = mean[: self.k, None]
-        weighted = mean[self.k :].reshape(self.k, -1)
+        r = aggregate[: self.k, None]
+        weighted = aggregate[self.k :].reshape(self.k, -1)
         return torch.where(r > _ABSENT, weighted / r.clamp_min(_ABSENT), state).to(state)
 
     def model(self, shared: Shared, state: Tensor, key: Key) -> list[Tree]:

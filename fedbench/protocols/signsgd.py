@@ -59,10 +59,12 @@ class SignVotes(DenseWeights):
         """Return the model that the server would deploy if this client were the only one."""
         return shared.layout.unflatten((broadcast.values() + self.server_lr * sent.values())[0])
 
-    def server_step(self, shared: Shared, state: Tensor, mean: Tensor, n: int, key: Key) -> Tensor:
+    def server_step(
+        self, shared: Shared, state: Tensor, aggregate: Tensor, n: int, key: Key
+    ) -> Tensor:
         if self.vote == "mean":
-            return state + self.server_lr * mean.to(state)
-        sign = torch.sign(mean).to(state)
+            return state + self.server_lr * aggregate.to(state)
+        sign = torch.sign(aggregate).to(state)
         if self.tie == "plus":
             sign = torch.where(sign == 0, 1.0, sign)
         elif self.tie == "random":

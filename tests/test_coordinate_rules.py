@@ -141,16 +141,13 @@ def test_clip_goes_to_the_median_norm_about_the_middle_of_the_alphabet() -> None
     torch.testing.assert_close(out.values(), torch.tensor([[0.75, 0.25]]))
 
 
-def test_arc_clips_its_k_largest_norms_to_the_next_one() -> None:
+def test_arc_clips_its_k_largest_norms_to_the_next_one_and_chains_tolerate_as_links_do() -> None:
     # n = 5, f = 1: k = floor(2 * 4 / 5) = 1; f = 2: floor(4 * 3 / 5) = 2. Norms 10, 7, 4, 2, 1.
     x = column(4, -10, 1, 7, 2)
     assert passed(ARC(f=0), x).tolist() == x.tolist()
     assert passed(ARC(f=1), x)[:, 0].tolist() == [4, -7, 1, 7, 2]
     assert passed(ARC(f=2), x)[:, 0].tolist() == [4, -4, 1, 4, 2]
     assert [ARC(f=3)._k(n) for n in (7, 10, 12)] == [3, 4, 4]
-
-
-def test_a_chain_scales_and_tolerates_as_its_links_do() -> None:
     firsts: list[Prefilter] = [Clip(), Clip(c=3.0), ARC(f=4), Bucketing(s=4)]
     chains = [Chain(first, Mean()) for first in firsts]
     assert [chain.tolerates(12) for chain in chains] == [5, 11, 5, 0]

@@ -26,27 +26,13 @@ from scipy.io import savemat
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.data import archives
-from fedbench.data.datasets import (
-    Cifar10,
-    Cifar10Part,
-    Cifar100,
-    Data,
-    Dataset,
-    Digits,
-    Emnist,
-    FashionMnist,
-    Femnist,
-    Mnist,
-    Mnist5k,
-    Svhn,
-    data_folder,
-)
+from fedbench.data.datasets import Cifar100, Data, Emnist, Femnist, Mnist, Svhn, data_folder
 from fedbench.experiment import prepare
 from fedbench.experiment.scenario import Scenario
 
 Arrays = dict[str, Any]
 GREY = (1, 28, 28)
-ARCHIVES = [Mnist(), FashionMnist(), Cifar10(), Cifar10Part(), Cifar100(), Emnist(), Svhn()]
+ARCHIVES = [registry.load("dataset", name) for name in archives.SOURCES]
 
 
 def arrays(train: int = 3, test: int = 2) -> Arrays:
@@ -67,11 +53,11 @@ def refused(rule: str, *parts: object) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "image", "digest"),
-    [(Digits(), (1, 8, 8), "8cf43c50f882cb62"), (Mnist5k(), (1, 28, 28), "8ff918ceb47a6962")],
+    ("name", "image", "digest"),
+    [("digits", (1, 8, 8), "8cf43c50f882cb62"), ("mnist-5k", (1, 28, 28), "8ff918ceb47a6962")],
 )
-def test_embedded_data_stay(dataset: Dataset, image: tuple[int, int, int], digest: str) -> None:
-    data = dataset.load(None)
+def test_embedded_data_stay(name: str, image: tuple[int, int, int], digest: str) -> None:
+    data = registry.load("dataset", name).load(None)
     assert (data.image, data.classes, data.owner) == (image, 10, None)
     assert data.digest.startswith(digest)
     pixels = data.floats(torch.arange(len(data)))
@@ -189,40 +175,25 @@ def test_an_archive_of_other_arrays_is_refused(
         Mnist().load(tmp_path)
 
 
-def damaged(path: Path, how: str) -> None:
-    archives.write(path, arrays())
-    whole = path.read_bytes()
-    if how == "truncated":
-        path.write_bytes(whole[: len(whole) // 2])
-    elif how == "flipped":
-        with zipfile.ZipFile(path) as archive:
-            middle = archive.getinfo("x_train.npy").header_offset + 200
-        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :])
-    elif how == "empty":
-        path.write_bytes(b"")
-    elif how == "text":
-        path.write_text("<html>404</html>\n")
-    elif how == "one array":
-        with path.open("wb") as file:
-            np.save(file, np.zeros(3))
-    else:
-        path.unlink()
-        path.mkdir()
-
-
-@pytest.mark.parametrize("how", ["truncated", "flipped", "empty", "text", "one array", "a folder"])
-def test_a_damaged_archive_is_refused_in_one_line(how: str, tmp_path: Path) -> None:
+def test_a_damaged_archive_and_data_that_only_look_like_mnist_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mnist.npz"
-    damaged(path, how)
-    with refused(r"must be a \.npz archive of x_train", path):
+    archives.write(path, arrays())
+    with refused(
+        r"mnist.npz must hold mnist .*6ae948929b04\.\.\..* delete the file to fetch it again"
+    ):
         Mnist().load(tmp_path)
-
-
-def test_data_that_only_look_like_mnist_are_refused(tmp_path: Path) -> None:
-    archives.write(tmp_path / "mnist.npz", arrays())
-    rule = r"mnist.npz must hold mnist .*6ae948929b04\.\.\..* delete the file to fetch it again"
-    with refused(rule):
-        Mnist().load(tmp_path)
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        middle = archive.getinfo("x_train.npy").header_offset + 200
+    flipped = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
+    one_array = io.BytesIO()
+    np.save(one_array, np.zeros(3))
+    damaged = (whole[: len(whole) // 2], flipped, b"", b"<html>404</html>\n", one_array.getvalue())
+    for content in (*damaged, None):
+        path.unlink()
+        path.mkdir() if content is None else path.write_bytes(content)
+        with refused(r"must be a \.npz archive of x_train", path):
+            Mnist().load(tmp_path)
 
 
 def test_an_archive_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -301,7 +272,9 @@ def test_torchvision_imports_beside_any_build_of_torch(torchvision: Any) -> None
 
 
 @pytest.mark.usefixtures("mirror")
-def test_a_download_becomes_an_archive(tmp_path: Path, temporary: Path) -> None:
+def test_a_download_becomes_an_archive_and_a_part_keeps_the_first_samples(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "cache" / "mnist.npz"
     archives.download("mnist", path)
     with np.load(path, allow_pickle=False) as archive:
@@ -311,10 +284,6 @@ def test_a_download_becomes_an_archive(tmp_path: Path, temporary: Path) -> None:
             assert np.array_equal(archive[name], x)
     assert [child.name for child in path.parent.iterdir()] == ["mnist.npz"]
     assert list(temporary.iterdir()) == []
-
-
-@pytest.mark.usefixtures("mirror")
-def test_a_part_keeps_the_first_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(archives.SOURCES, "part", ("MNIST", 2, 1))
     archives.download("part", tmp_path / "part.npz")
     _, y = archives.read(tmp_path / "part.npz", GREY, classes=10)
@@ -322,12 +291,13 @@ def test_a_part_keeps_the_first_samples(tmp_path: Path, monkeypatch: pytest.Monk
     assert archives.SOURCES["cifar10-20k"] == ("CIFAR10", 18_000, 2_000)
 
 
-def fetched(dataset: Any, tmp_path: Path) -> Data:
-    """The pool that a download to an empty folder leads to, the same when it is read again."""
+def fetched(dataset: Any, tmp_path: Path, classes: int, labels: list[int], x: Any) -> None:
+    """A download to an empty folder leads to this pool, the same when it is read again."""
     data: Data = dataset.load(tmp_path / "cache")
     assert [child.name for child in (tmp_path / "cache").iterdir()] == [f"{dataset.name}.npz"]
     assert dataset.load(tmp_path / "cache").digest == data.digest
-    return data
+    assert (data.classes, data.image, data.y.tolist()) == (classes, x.shape[1:], labels)
+    assert np.array_equal(data.x.numpy(), x)
 
 
 def test_cifar100_has_fine_labels_and_channels_first(
@@ -351,9 +321,7 @@ def test_cifar100_has_fine_labels_and_channels_first(
         monkeypatch.setattr(source, f"{part}_list", [[part, md5(files[part])]])
     monkeypatch.setitem(source.meta, "md5", md5(files["meta"]))
 
-    data = fetched(Cifar100(), tmp_path)
-    assert (data.classes, data.image, data.y.tolist()) == (100, (3, 32, 32), [99, 0, 57])
-    assert np.array_equal(data.x.numpy(), x)
+    fetched(Cifar100(), tmp_path, 100, [99, 0, 57], x)
 
 
 def test_svhn_has_digit_0_as_label_0_and_no_extra_part(
@@ -367,9 +335,7 @@ def test_svhn_has_digit_0_as_label_0_and_no_extra_part(
         entry = [f"{site[1]}{name}.mat", f"{name}_32x32.mat", md5(path.read_bytes())]
         monkeypatch.setitem(torchvision.SVHN.split_list, name, entry)
 
-    data = fetched(Svhn(), tmp_path)
-    assert (data.classes, data.image, data.y.tolist()) == (10, (3, 32, 32), [1, 0, 9, 0, 3])
-    assert np.array_equal(data.x.numpy(), x)
+    fetched(Svhn(), tmp_path, 10, [1, 0, 9, 0, 3], x)
 
 
 def test_emnist_is_balanced_and_upright(
@@ -389,9 +355,7 @@ def test_emnist_is_balanced_and_upright(
     monkeypatch.setattr(torchvision.EMNIST, "url", site[1] + "gzip.zip")
     monkeypatch.setattr(torchvision.EMNIST, "md5", md5((site[0] / "gzip.zip").read_bytes()))
 
-    data = fetched(Emnist(), tmp_path)
-    assert (data.classes, data.image, data.y.tolist()) == (47, (1, 28, 28), [7, 46, 1])
-    assert np.array_equal(data.x[:, 0].numpy(), upright)
+    fetched(Emnist(), tmp_path, 47, [7, 46, 1], upright[:, None])
 
 
 @pytest.mark.usefixtures("torchvision")
@@ -454,8 +418,7 @@ def test_users_pixels_and_labels_by_hand(tmp_path: Path) -> None:
     assert (data.classes, data.image, data.scale) == (62, (1, 28, 28), 255.0)
     assert data.y.tolist() == [10, 36, 3, 7, 0, 61]
     assert data.owner is not None
-    assert data.owner.dtype == torch.int64
-    assert data.owner.tolist() == [0, 0, 0, 1, 2, 2]
+    assert (data.owner.dtype, data.owner.tolist()) == (torch.int64, [0, 0, 0, 1, 2, 2])
     assert data.x[:, 0, 27, 27].tolist() == data.y.tolist()
     assert data.x[:, 0, 1, 0].tolist() == [0] * 6  # ink is dark
     assert set(data.x[:, 0, 0].flatten().tolist()) == {255}  # paper is white, also 0.999 of it
@@ -473,15 +436,12 @@ def test_a_user_of_train_and_test_is_one_user(tmp_path: Path, inner: str) -> Non
     assert data.owner.tolist() == [0, 0, 1, 1, 2, 0]
 
 
-def test_train_without_test_is_not_the_data_set(tmp_path: Path) -> None:
+def test_without_files_one_line_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "femnist" / "train" / "a.json", {"u": [1]})
-    with refused("got neither"):
+    with refused("got neither"):  # train alone is not the data set
         Femnist().load(tmp_path)
     write(tmp_path / "femnist" / "all_data" / "a.json", {"z": [9]})
     assert Femnist().load(tmp_path).y.tolist() == [9]
-
-
-def test_without_files_one_line_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for folder, root in ((tmp_path / "d", tmp_path / "d"), (None, tmp_path / ".cache/fedbench")):
         form = f"{root / 'femnist'} must hold train/*.json and test/*.json, or"
@@ -565,7 +525,7 @@ def test_a_run_with_natural_clients_gives_each_one_its_own_samples(
     assert 9 not in seen
 
 
-@pytest.mark.parametrize("text", ["labels:k=4", "max-classes:classes=4", "natural"])
-def test_partitions_have_their_names(text: str) -> None:
-    kind = type(registry.load("partition", text)).__name__
-    assert kind.lower() == text.partition(":")[0].replace("-", "")
+def test_partitions_have_their_names() -> None:
+    for text in ("labels:k=4", "max-classes:classes=4", "natural"):
+        kind = type(registry.load("partition", text)).__name__
+        assert kind.lower() == text.partition(":")[0].replace("-", "")

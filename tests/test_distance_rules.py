@@ -123,9 +123,7 @@ def test_a_row_that_is_not_finite_is_infinitely_far_and_spoils_no_other() -> Non
     torch.testing.assert_close(combine(share, x, torch.ones(70_000)), 2 * x[0] + x[3] - 2)
     assert norms(x, x[0])[[0, 2]].tolist() == [0, inf]
     assert norms(x, x[0])[4].item() == pytest.approx(sqrt(70_000) * 1e30, rel=1e-6)
-
-
-def test_a_combination_reads_no_row_of_share_zero() -> None:
+    # A combination reads no row of share 0.
     x = torch.tensor([[1.0, 2.0], [torch.nan, inf], [5.0, 0.0]])
     share = torch.tensor([0.5, 0.0, 0.25], dtype=torch.float64)
     assert combine(share, x, torch.tensor([4.0, 8.0])).tolist() == [2.75, 3.0]
@@ -133,7 +131,7 @@ def test_a_combination_reads_no_row_of_share_zero() -> None:
     assert combine(share[[0, 2]], torch.tensor([[2], [4]], dtype=torch.int32)).item() == 2.0
 
 
-def test_mda_takes_the_smallest_diameter_and_not_the_smallest_sum() -> None:
+def test_mda_takes_the_smallest_diameter_and_says_of_how_many_rows_at_most() -> None:
     # n = 5, f = 2. 0 0 4 has diameter 4 and squares 16 + 16; 4 6.2 8.4 has 4.4 and 29.04.
     assert chosen_by(MDA(f=2), column(6.2, 0, 8.4, 4, 0)) == [0, 0, 4]
     # 4 6 8 has diameter 4 as well: 4 + 4 + 16 is less.
@@ -142,6 +140,10 @@ def test_mda_takes_the_smallest_diameter_and_not_the_smallest_sum() -> None:
     assert chosen_by(MDA(f=2), column(0, 2, 4, 6, 8)) == [2, 4, 6]
     same = MDA(f=2).select(torch.zeros(5, 5, dtype=torch.float64))
     assert same.tolist() == [True, True, True, False, False]
+    assert MDA(f=0).most_rows() is None
+    for f in range(1, 12):
+        most = MDA(f=f).most_rows() or 0
+        assert comb(most, f) <= 200_000 < comb(most + 1, f)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -156,14 +158,6 @@ def test_mda_is_its_definition(seed: int) -> None:
     assert tuple(MDA(f=f).select(squared).nonzero()[:, 0].tolist()) == best
 
 
-@pytest.mark.parametrize("f", range(1, 12))
-def test_mda_says_how_many_rows_it_can_answer_for(f: int) -> None:
-    most = MDA(f=f).most_rows()
-    assert most is not None
-    assert comb(most, f) <= 200_000 < comb(most + 1, f)
-    assert MDA(f=0).most_rows() is None
-
-
 def test_the_geometric_median_of_three_rows_sees_them_under_equal_angles() -> None:
     # (-1, 0), (1, 0), (0, 10): 120 degrees apart at (0, 1 / sqrt 3). The mean has 10 / 3 there, the
     # median 0; the first step starts on the row (-1, 0), which is nearest to all.
@@ -176,10 +170,8 @@ def test_the_geometric_median_of_three_rows_sees_them_under_equal_angles() -> No
     # Lower than that the third row is the answer, and the iterates end on it.
     x[2, 1] = 0.25
     assert answer(GeometricMedian(), x).tolist() == pytest.approx([0, 0.25], abs=1e-6)
-
-
-def test_the_smoothed_median_is_rfas() -> None:
-    # Of 0, 1, 10 with 2: z / 2 + (z - 1) / 2 = 1, so z = 1.5. The median is 1, the mean 11 / 3.
+    # Smoothed it is RFA's. Of 0, 1, 10 with 2: z / 2 + (z - 1) / 2 = 1, so z = 1.5; not smoothed
+    # the median is 1, the mean 11 / 3.
     assert answer(GeometricMedian(smooth=2.0), column(0, 1, 10)).item() == pytest.approx(1.5, 1e-4)
     assert answer(GeometricMedian(), column(0, 1, 10)).item() == pytest.approx(1.0)
 
@@ -239,9 +231,8 @@ def test_a_median_close_to_a_row_is_told_from_it(angle: float) -> None:
     c, s = cos(radians(angle)), sin(radians(angle))
     x = torch.tensor([[0.0, 0.0], [c, s], [c, -s]])
     expected = max(c - s / sqrt(3), 0)
-    assert answer(GeometricMedian(tolerance=1e-9), x).tolist() == pytest.approx(
-        [expected, 0], abs=1e-6
-    )
+    found = answer(GeometricMedian(tolerance=1e-9), x).tolist()
+    assert found == pytest.approx([expected, 0], abs=1e-6)
     # Row 0 three times, and the others five and six times: held by 3, pulled by 5 and 6.
     x = x[[0, 0, 0, *[1] * 5, *[2] * 6]]
     shown = view_of(x)
@@ -306,9 +297,7 @@ def test_norm_bound_by_hand_and_its_noise_follows_the_servers_key() -> None:
     assert float(draws[0].std()) == pytest.approx(0.5, rel=0.03)
     assert rule.traits().randomized
     assert not NormBound(c=1.0).traits().randomized
-
-
-def test_all_rankings_have_one_norm_about_the_middle() -> None:
+    # All rankings have one norm about the middle.
     assert "would be the plain mean" in str(NormBound().refuses(Rankings))
     symbols = Rankings(ranking(draw(0, 5, 6), (6,)), (6,))
     sizes = norms(symbols.values(), symbols.origin())

@@ -95,12 +95,19 @@ def test_the_inner_product_is_the_squared_norm_in_every_draw(
     torch.testing.assert_close(inner, x.double().square().sum(dim=1), rtol=2e-4, atol=0)
 
 
-def test_the_least_squares_scale_makes_the_inner_product_the_squared_norm_of_the_message() -> None:
+def test_the_least_squares_scale_is_that_and_has_the_papers_error_as_means_have() -> None:
     x = Key(1).normal(4, 333)
     x_hat = sent(x, scale="min-mse").values()
     torch.testing.assert_close((x_hat * x).sum(dim=1), x_hat.square().sum(dim=1))
     least, less, more = ((factor * x_hat - x).square().sum(1) for factor in (1, 0.99, 1.01))
     assert bool(((least < less) & (least < more)).all())
+    x = Key(2).normal(8, 1 << 16)
+    assert error(x, sent(x, scale="min-mse")) == pytest.approx(1 - 2 / math.pi, rel=0.015)
+    # 400 clients with the same vector: the error of their mean is 1/400 of one's, 0.00143.
+    x = Key(4).normal(1, 4096).expand(400, -1)
+    mean = sent(x).values().double().mean(dim=0)
+    left = (mean - x[0]).square().sum() / x[0].square().sum()
+    assert float(left) == pytest.approx((math.pi / 2 - 1) / 400, rel=0.15)
 
 
 # Errors at a uniform rotation; 8 draws of 65,536 coordinates scatter by less than 0.5 %.
@@ -114,16 +121,6 @@ def test_errors_are_those_of_the_papers(bits: float, expected: float, kind: str)
     if kind == "lognormal":
         x = x.exp() * Key(3).normal(8, 1 << 16).sign()
     assert error(x, sent(x, bits)) == pytest.approx(expected, rel=0.015)
-
-
-def test_errors_of_least_squares_and_of_means_are_those_of_the_papers() -> None:
-    x = Key(2).normal(8, 1 << 16)
-    assert error(x, sent(x, scale="min-mse")) == pytest.approx(1 - 2 / math.pi, rel=0.015)
-    # 400 clients with the same vector: the error of their mean is 1/400 of one's, 0.00143.
-    x = Key(4).normal(1, 4096).expand(400, -1)
-    mean = sent(x).values().double().mean(dim=0)
-    left = (mean - x[0]).square().sum() / x[0].square().sum()
-    assert float(left) == pytest.approx((math.pi / 2 - 1) / 400, rel=0.15)
 
 
 def test_blocks_cost_nothing_where_coordinates_are_many_and_mix_less_where_few_are_large() -> None:
@@ -144,9 +141,7 @@ def test_bits_are_what_was_asked_for_plus_a_scale_for_each_block(bits: float) ->
         (packet,) = sent(Key(d).normal(1, d), bits).encode()
         assert 0 <= packet.bits / d - bits < 0.02
     assert packet.bits / d < 1.0105 or bits != 1.0
-
-
-def test_widths_have_a_share_of_wider_coordinates_in_each_block() -> None:
+    # A share of the coordinates of each block is wider.
     wide = widths((256, 64, 32), 2.25)
     assert wide[:256].tolist().count(3) == 64
     assert wide[256:320].tolist().count(3) == 16
@@ -247,7 +242,7 @@ def test_a_wrong_length_and_padding_are_rejected() -> None:
         broken.check()
 
 
-def test_one_bit_eden_is_drive_and_the_seed_that_travels_turns_it_back() -> None:
+def test_one_bit_eden_is_drive_and_messages_are_seed_scale_and_packed_levels() -> None:
     x = Key(0).normal(2, 300)
     message = sent(x)
     swapped = dataclasses.replace(message, seeds=message.seeds.flip(0))
@@ -257,12 +252,9 @@ def test_one_bit_eden_is_drive_and_the_seed_that_travels_turns_it_back() -> None
     x, rest, keys = Key(0).normal(2, 102), torch.zeros(2, 0), [Key(0), Key(1)]
     ours, other = EDEN().compress(SHARED, x, rest, keys), DRIVE().compress(SHARED, x, rest, keys)
     assert same(ours, other)
-
-
-def test_levels_are_packed_narrow_ones_first() -> None:
+    # Levels are packed behind seed and scale, narrow ones first.
     message = sent(Key(0).normal(1, 64), 1.5, 64)
-    data = np.frombuffer(message.encode()[0].data[8 + 4 :], dtype=np.uint8)
-    bits = np.unpackbits(data)
+    bits = np.unpackbits(np.frombuffer(message.encode()[0].data[8 + 4 :], dtype=np.uint8))
     wide = widths((64,), 1.5).numpy()
     levels = message.levels[0].numpy()
     assert bits[:32].tolist() == levels[wide == 1].tolist()

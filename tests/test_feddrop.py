@@ -15,9 +15,9 @@ from fedbench.core.trees import Layout
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.models.models import CNN4, Conv4, LeNet, LeNet5, ResNet20
 from fedbench.models.network import ConvNet
-from fedbench.payload import GatedVectors
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.feddrop import FedDrop, chain, is_chain
+from fedbench.protocols.fedsparsify import FedSparsify
 from fedbench.testing import example_clients
 
 # conv1 (4, 1, 3, 3), conv2 (5, 4, 3, 3), pool, fc1 (6, 5 * 4), fc2 (3, 6): 15 units.
@@ -57,27 +57,19 @@ def test_a_weight_travels_iff_both_of_its_units_do() -> None:
         assert torch.equal(weights["fc2"], third.expand(3, -1))
 
 
-def test_both_directions_shrink_on_the_wire() -> None:
+def test_both_directions_shrink_on_the_wire_and_a_client_trains_what_it_has_alone() -> None:
     # 3 * 9 + 3 * 3 * 9 + 3 * 3 * 4 + 3 * 3 weights and 15 gates; all of it would be 354 weights.
     payload = down(DROP, DEEP)
     assert [packet.bits for packet in payload.encode()] == [32 * 153 + 15] * 4
-    clients = parts_of(payload)
-    updates, memory = Loop(DROP, DEEP, Schedule(1, 4)).train(clients)
-    sent, after = DROP.message(DEEP, updates, [c.key for c in clients], memory)
-    assert [packet.bits for packet in sent.encode()] == [32 * 153 + 15] * 4
-    assert after == [{}] * 4
-
-
-def parts_of(payload: GatedVectors) -> list[Client]:
-    return [
+    clients = [
         dataclasses.replace(client, tree=DROP.receive(DEEP, payload.take([row])))
         for row, client in enumerate(example_clients(DROP, DEEP, len(payload)))
     ]
-
-
-def test_what_a_client_has_not_does_not_train_and_what_it_has_does() -> None:
-    payload = down(DROP, DEEP)
-    updates, up = exchanged(DROP, DEEP, Schedule(3, 4), clients=parts_of(payload))
+    updates, memory = Loop(DROP, DEEP, Schedule(3, 4)).train(clients)
+    up: Any
+    up, after = DROP.message(DEEP, updates, [c.key for c in clients], memory)
+    assert [packet.bits for packet in up.encode()] == [32 * 153 + 15] * 4
+    assert after == [{}] * 4
     assert float(updates[~payload.is_open()].abs().max()) == 0
     assert float((updates[payload.is_open()] != 0).double().mean()) > 0.5
     assert torch.equal(up.gates, payload.gates)
@@ -107,14 +99,19 @@ def test_the_mean_of_what_comes_back_is_unbiased() -> None:
     assert chances == pytest.approx([0.3, 0.45, 0.5, 0.75])
 
 
-def test_without_dropout_it_is_fedavg() -> None:
-    none = FedDrop(conv=0.0, dense=0.0)
+@pytest.mark.parametrize(
+    ("none", "parts"), [(FedDrop(conv=0.0, dense=0.0), 15), (FedSparsify(final=0.0), 354)]
+)
+def test_without_dropout_or_pruning_it_is_fedavg(none: Any, parts: int) -> None:
     rows = [exchanged(protocol, DEEP, Schedule(2, 4))[0] for protocol in (none, FedAvg())]
-    torch.testing.assert_close(*rows, rtol=0, atol=0)
-    state, mean = none.init(DEEP), rows[0].mean(dim=0)
-    assert torch.equal(state, FedAvg().init(DEEP))
-    after = none.server_step(DEEP, state, torch.cat([torch.ones(15), mean]), 4, Key(0))
-    assert torch.equal(after, FedAvg().server_step(DEEP, state, mean, 4, Key(0)))
+    assert torch.equal(*rows)
+    state, start, mean = none.init(DEEP), FedAvg().init(DEEP), rows[0].mean(dim=0)
+    after = none.server_step(DEEP, state, torch.cat([torch.ones(parts), mean]), 4, Key(0))
+    for ours, theirs in (
+        (state, start),
+        (after, FedAvg().server_step(DEEP, start, mean, 4, Key(0))),
+    ):
+        assert torch.equal(getattr(ours, "w", ours), theirs)
 
 
 def test_a_sub_network_has_sums_as_large_as_the_whole_and_is_the_clients_own_model() -> None:
@@ -134,9 +131,7 @@ def test_a_sub_network_has_sums_as_large_as_the_whole_and_is_the_clients_own_mod
 @pytest.mark.parametrize("model", [LeNet(), Conv4(), LeNet5()])
 def test_it_knows_which_unit_feeds_which_layer(model: Any) -> None:
     shared = shared_of(model.build((1, 28, 28), 10))
-    layers = chain(shared.weights)
-    assert layers is not None
-    assert is_chain(shared.network, layers, shared.weights)
+    assert is_chain(shared.network, chain(shared.weights) or (), shared.weights)
 
 
 def test_layers_that_do_not_fit_are_no_chain() -> None:

@@ -44,18 +44,18 @@ def slope(protocol: ScoreTraining, s: float) -> float:
     return gradient.item()
 
 
-@pytest.mark.parametrize("prior", [1.0, 2.0])
-def test_a_server_step_of_nobody_learns_nothing(prior: float) -> None:
-    start = belief(FedPM(prior=prior), 0.1, 0.5, 0.9, 1.0)  # the mode of Beta(1, 1) is 0 / 0
-    after = step(FedPM(prior=prior), start, 0.0, 0.0, 0.0, 0.0, n=0)
-    assert torch.equal(after.theta, start.theta)
-    assert after.steps == 0
-
-
-def test_the_gradient_of_a_sample_is_theta_s_or_theta_times_it() -> None:
+def test_the_gradient_of_a_sample_is_theta_s_or_theta_times_it_and_of_equation_12() -> None:
     # theta = 3/4 at s = ln 3. E1: the printed rule multiplies by theta once more.
     assert slope(FedPM(ste="identity"), math.log(3)) == pytest.approx(3 / 16)
     assert slope(FedPM(ste="theta"), math.log(3)) == pytest.approx(9 / 64)
+    # The penalty, s = ln 3: theta (1 - theta) = 3/16; four weights.
+    scores = {"fc1": torch.full((1, 4), math.log(3))}
+    zero: Tree = {"fc1": torch.zeros(1, 4)}
+    mean = FedPM(reg=2.0).penalised(zero, scores)["fc1"]
+    total = FedPM(reg=2.0, penalty="sum").penalised(zero, scores)["fc1"]
+    assert mean.tolist() == [pytest.approx([2 / 4 * 3 / 16] * 4)]
+    assert total.tolist() == [pytest.approx([2 * 3 / 16] * 4)]
+    assert FedPM().penalised(zero, scores) is zero
 
 
 def test_a_step_draws_each_bit_with_its_probability_and_a_new_key_draws_anew() -> None:
@@ -116,6 +116,11 @@ def test_statistics_of_batch_norm_move_by_the_mean_of_their_moves_and_are_stored
 
 
 def test_bayes_agg_is_the_mode_of_the_posterior_and_by_default_the_plain_average() -> None:
+    for prior in (1.0, 2.0):  # the mode of Beta(1, 1) is 0 / 0: of nobody the server learns nothing
+        start = belief(FedPM(prior=prior), 0.1, 0.5, 0.9, 1.0)
+        after = step(FedPM(prior=prior), start, 0.0, 0.0, 0.0, 0.0, n=0)
+        assert torch.equal(after.theta, start.theta)
+        assert after.steps == 0
     # K = 4, three ones, lambda_0 = 2: alpha = 5, beta = 3, mode 4/6; the mean of the masks is 3/4,
     # the mean of the posterior 5/8.
     state = step(FedPM(prior=2.0), FedPM(prior=2.0).init(FLAT), 0.75, 0.0, 1.0, 0.5, n=4)
@@ -127,9 +132,7 @@ def test_bayes_agg_is_the_mode_of_the_posterior_and_by_default_the_plain_average
         assert state.theta.tolist() == mean
     state = step(FedPM(), FedPM().init(FLAT), -3.0, 7.0, 0.5, 1.0, n=4)
     assert state.theta.tolist() == [0.0, 1.0, 0.5, 1.0]
-
-
-def test_without_a_reset_rounds_add_up_by_their_clients() -> None:
+    # Without a reset rounds add up by their clients.
     # Round 1: 1 of 2; round 2: 3 of 6: together 4 of 8; round 3 starts afresh with 2 of 2.
     protocol = FedPM(resets="every:2")
     state = step(protocol, protocol.init(FLAT), 0.0, 0.5, 1.0, 0.5, n=2)
@@ -168,24 +171,11 @@ def test_the_first_theta_is_sigmoid_normal_or_uniform() -> None:
         assert float(theta.mean()) == pytest.approx(0.5, abs=0.01)
 
 
-def test_the_penalty_is_the_gradient_of_equation_12() -> None:
-    # s = ln 3: theta (1 - theta) = 3/16; four weights.
-    scores = {"fc1": torch.full((1, 4), math.log(3))}
-    zero: Tree = {"fc1": torch.zeros(1, 4)}
-    mean = FedPM(reg=2.0).penalised(zero, scores)["fc1"]
-    total = FedPM(reg=2.0, penalty="sum").penalised(zero, scores)["fc1"]
-    assert mean.tolist() == [pytest.approx([2 / 4 * 3 / 16] * 4)]
-    assert total.tolist() == [pytest.approx([2 * 3 / 16] * 4)]
-    assert FedPM().penalised(zero, scores) is zero
-
-
 def moved(protocol: FedPM) -> float:
     """How far ten local steps move the score of a weight whose loss has no gradient."""
     tree = {"fc1": torch.zeros(10, 100)}
     batches = [(torch.zeros(1), torch.zeros(1))] * 10
-    update, _ = protocol.local_update(
-        tree, batches, lambda tree, x, y, key: {"fc1": torch.zeros(10, 100)}, Key(0), {}
-    )
+    update, _ = protocol.local_update(tree, batches, lambda *_: tree, Key(0), {})
     return float(update["fc1"].logit().abs().max())
 
 
@@ -215,7 +205,11 @@ def test_moments_survive_in_the_client_only_if_they_are_kept() -> None:
     assert not torch.allclose(carried["fc1"], fresh["fc1"])
 
 
-def test_the_final_mask_is_a_sample_or_strictly_above_the_threshold() -> None:
+def test_the_final_mask_is_a_sample_or_strictly_above_the_threshold_and_a_message_one() -> None:
+    alone = BinaryMasks(torch.tensor([[True, False, True, False]]), torch.zeros(1, 0))
+    model = FedPM().local_model(FLAT, FloatVectors(Key(0).uniform(1, 4)), alone)
+    assert model is not None
+    assert (model["fc1"] != 0).tolist() == [[True, False, True, False]]
     state = belief(FedPM(), 0.5, 0.51, 0.0, 1.0)
     hard = FedPM(final="threshold").model(FLAT, state, Key(0))["fc1"].abs() > 0
     assert hard.tolist() == [[False, True, False, True]]
@@ -243,13 +237,6 @@ def test_a_settled_model_costs_less_than_a_bit_per_parameter() -> None:
     )
     assert 0.46 * 40_000 < settled < 0.49 * 40_000  # H2(0.1) = 0.469
     assert uncertain <= 40_000 + 64 * 8
-
-
-def test_a_message_alone_is_a_model() -> None:
-    alone = BinaryMasks(torch.tensor([[True, False, True, False]]), torch.zeros(1, 0))
-    model = FedPM().local_model(FLAT, FloatVectors(Key(0).uniform(1, 4)), alone)
-    assert model is not None
-    assert (model["fc1"] != 0).tolist() == [[True, False, True, False]]
 
 
 def test_fedmask_and_hidenseek_do_not_keep_a_score_of_zero() -> None:
@@ -303,12 +290,9 @@ def test_hidenseek_leaves_every_layer_its_share(model: Model, image: tuple[int, 
     assert not torch.equal(masks[0], masks[1])
 
 
-def test_hidenseek_refuses_networks_through_which_no_flow_is_conserved() -> None:
-    with pytest.raises(ConfigError, match="without group norm"):
-        HideNSeek().frozen(shared_of(ResNet20().build((3, 16, 16), 10)))
-
-
 def test_hidenseek_sends_signs_of_kept_weights_only_and_the_rest_is_zero() -> None:
+    with pytest.raises(ConfigError, match="without group norm"):  # no flow is conserved through it
+        HideNSeek().frozen(shared_of(ResNet20().build((3, 16, 16), 10)))
     protocol = HideNSeek(keep=0.3)
     left = kept_weights(SHARED, 0.3)
     theta = Key(0).uniform(3, SHARED.weights.d) * 2 - 1
@@ -333,8 +317,7 @@ def test_hidenseek_sends_signs_of_kept_weights_only_and_the_rest_is_zero() -> No
 def test_masks_of_all_zeros_and_all_ones_keep_everything_finite() -> None:
     for value in (False, True):
         masks = BinaryMasks(torch.full((3, SHARED.weights.d), value), torch.zeros(3, 0))
-        for packet in masks.encode():
-            assert packet.bits == 32
+        assert [packet.bits for packet in masks.encode()] == [32] * 3
         mean = masks.values().mean(dim=0)
         state = FedPM().server_step(SHARED, FedPM().init(SHARED), mean, 3, Key(0))
         tree = FedPM().receive(SHARED, FedPM().broadcast(SHARED, state, [0], Key(0)))

@@ -39,13 +39,6 @@ def test_rows_in_the_direction_of_the_others_move_it_no_farther_than_these(rule:
         assert float(out.norm()) < 1.01 * float(x.norm(dim=1).max()), bad
 
 
-def test_fltrust_is_bounded_even_if_all_rows_are_malicious() -> None:
-    assert not FLTrust().traits().sharp
-    root, x = FloatVectors(alike(4)[:1]), 1e6 * alike(4)
-    out = answer(FLTrust(), x, view_of(x, root=root))
-    assert 0 < float(out.norm()) <= 1.0001 * float(root.x.norm())
-
-
 def test_dnc_scores_projections_on_the_top_direction_of_the_centred_rows() -> None:
     # Centred: x = -4, 3.5, -3, 3.5, 0 (sum of squares 49.5); y = -1.2 four times and 4.8 (28.8);
     # their product sums to 0, so v = e_1 and the scores are 16, 12.25, 9, 12.25, 0: row 0 goes.
@@ -129,6 +122,11 @@ def test_fltrust_rescales_to_the_servers_norm_and_weights_by_the_cosine() -> Non
     out = answer(FLTrust(), rows, view)
     torch.testing.assert_close(out, torch.tensor([3 / 1.8, 8 / 1.8]))
     assert kept(view) == [True, True, False]
+    # It is bounded even if all rows are malicious.
+    assert not FLTrust().traits().sharp
+    root, x = FloatVectors(alike(4)[:1]), 1e6 * alike(4)
+    out = answer(FLTrust(), x, view_of(x, root=root))
+    assert 0 < float(out.norm()) <= 1.0001 * float(root.x.norm())
 
 
 def test_fltrust_does_not_trust_a_complement_nor_what_agrees_by_half() -> None:
@@ -178,11 +176,9 @@ def test_foolsgold_remembers_the_sum_of_a_clients_updates_over_rounds_and_absenc
         for step, ids in enumerate(([3, 5, 7, 9], [9, 3, 4], [4, 5, 9, 7])):
             x = Key(seed).fold(step).normal(len(ids), 6).double() + 0.5
             view = replace(view_of(x), ids=torch.tensor(ids))
-            before = {i: h.clone() for i, h in state.items()}
+            before = {i: h.tolist() for i, h in state.items()}
             out, after = rule.aggregate(FloatVectors(x), state, view)
-            assert {i: h.tolist() for i, h in state.items()} == {
-                i: h.tolist() for i, h in before.items()
-            }, "the state that came in was written into"
+            assert {i: h.tolist() for i, h in state.items()} == before, "written into"
             for row, i in zip(x, ids, strict=True):
                 past[i] = past[i] + row if i in past else row
             weights = torch.tensor(foolsgold_slowly([past[i] for i in ids]), dtype=torch.float64)
@@ -219,9 +215,8 @@ def test_d10_signguard_filters_norms_before_it_clips_them() -> None:
     # (6, 8) becomes (3, 4). Clipped first, (300, 400) would be (3, 4) and stay: (3.25, 3.75).
     rows = floats([3, 4], [4, 3], [6, 8], [300, 400], [0.06, 0.08])
     view = view_of(rows)
-    torch.testing.assert_close(
-        answer(SignGuard(share=1), rows, view), torch.tensor([10 / 3, 11 / 3])
-    )
+    out = answer(SignGuard(share=1), rows, view)
+    torch.testing.assert_close(out, torch.tensor([10 / 3, 11 / 3]))
     assert kept(view) == [True, True, True, False, False]
 
 
@@ -230,9 +225,8 @@ def test_signguard_leaves_out_rows_whose_share_of_signs_is_not_that_of_most() ->
     alike = [[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1], [-1, 1, 1, 1]]
     rows = FloatVectors(torch.cat([-torch.ones(2, 4), torch.tensor(alike)]))
     view = view_of(rows)
-    torch.testing.assert_close(
-        answer(SignGuard(share=1), rows, view), torch.tensor([1, 3, 3, 3]) / 5
-    )
+    out = answer(SignGuard(share=1), rows, view)
+    torch.testing.assert_close(out, torch.tensor([1, 3, 3, 3]) / 5)
     assert kept(view) == [False] * 2 + [True] * 5
 
 
@@ -247,11 +241,16 @@ def test_signguard_counts_the_signs_of_drawn_coordinates_only() -> None:
         assert kept(view)[0] != seen
 
 
-def test_signguard_joins_rows_within_the_mean_distance_to_a_share_of_the_others() -> None:
+def test_signguard_joins_rows_near_a_share_and_takes_the_middle_of_the_others() -> None:
     # To the second of five rows, itself counted, it is 3 on average; to the fourth 12.2.
     points = torch.tensor([[0.0], [1], [2], [12], [18]]).double()
     assert largest_cluster(points, 0.4).tolist() == [True, True, True, False, False]
     assert largest_cluster(points, 0.8).tolist() == [True] * 5
+    # Distances in a line at 0, 1, 3, 7: of the second 1, 2, 6. Cosines likewise, without its own.
+    far = squared_distances(torch.tensor([[0.0], [1], [3], [7]])).sqrt()
+    assert middle_of_others(far).tolist() == [3, 2, 3, 6]
+    assert middle_of_others(far[:3][:, :3]).tolist() == [2, 1.5, 2.5]
+    assert middle_of_others(far[:1][:, :1]).tolist() == [0]
 
 
 def test_signguards_variants_see_a_reversal_that_leaves_the_shares_as_they_are() -> None:
@@ -263,14 +262,6 @@ def test_signguards_variants_see_a_reversal_that_leaves_the_shares_as_they_are()
         answer(rule, x, view)
         assert sum(kept(view)[6:]) == 3 - caught, similarity
         assert all(kept(view)[:6]) or similarity == "off"
-
-
-def test_signguard_takes_the_middle_of_the_other_rows() -> None:
-    # Distances in a line at 0, 1, 3, 7: of the second 1, 2, 6. Cosines likewise, without its own.
-    far = squared_distances(torch.tensor([[0.0], [1], [3], [7]])).sqrt()
-    assert middle_of_others(far).tolist() == [3, 2, 3, 6]
-    assert middle_of_others(far[:3][:, :3]).tolist() == [2, 1.5, 2.5]
-    assert middle_of_others(far[:1][:, :1]).tolist() == [0]
 
 
 def test_signguard_falls_back_on_the_norm_if_no_row_passes_both_and_says_so() -> None:
@@ -289,9 +280,8 @@ def test_flame_clips_its_majority_to_the_median_norm_of_all_rows() -> None:
     # 4, 1, 5, 3: the median is 3, of the admitted 2. (4, 0) becomes (3, 0): (5.8, .6) / 3.
     rows = floats([2, 0], [4, 0], [0.8, 0.6], [0, 5], [-3, 0])
     view = view_of(rows)
-    torch.testing.assert_close(
-        answer(FLAME(noise=0), rows, view), torch.tensor([5.8 / 3, 0.2]), atol=1e-6, rtol=0
-    )
+    out = answer(FLAME(noise=0), rows, view)
+    torch.testing.assert_close(out, torch.tensor([5.8 / 3, 0.2]), atol=1e-6, rtol=0)
     assert kept(view) == [True, True, True, False, False]
 
 

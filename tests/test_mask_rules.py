@@ -19,8 +19,6 @@ from fedbench_defenses.mean import Mean
 from fedbench_defenses.median import Median, TrimmedMean
 from fedbench_defenses.ranking_votes import RankMargin, ReputationClipping, reach, settled
 
-FILTERS: list[BitFilter] = [DensityFilter(), EntropyFilter(), DensityFilter(width=1.0)]
-
 
 def masks(bits: Tensor, signed: bool = False) -> BinaryMasks:
     return BinaryMasks(bits.bool(), torch.zeros(len(bits), 0), signed)
@@ -44,6 +42,12 @@ def test_what_is_made_for_bits_or_rankings_refuses_floats() -> None:
         assert rule.refuses(FloatVectors) == "works on BinaryMasks, SignBits"
         assert rule.refuses(SignBits) is None
     assert ReputationClipping().refuses(SignBits) == "works on Rankings, TopRankings"
+    filters: list[BitFilter] = [DensityFilter(), EntropyFilter(), DensityFilter(width=1.0)]
+    for prefilter in filters:  # they pass at least half and tolerate what rules do
+        assert [prefilter.rows(n) for n in (7, 8)] == [4, 4]
+        assert [prefilter.tolerates(n, Median()) for n in (8, 9)] == [1, 2]
+        assert prefilter.rows_needed(TrimmedMean(f=2)) == 9
+        assert not prefilter.mixes
 
 
 def test_the_pseudo_count_is_the_smallest_that_caps_every_step() -> None:
@@ -90,9 +94,7 @@ def test_the_density_filter_counts_median_deviations_of_a_bit_at_least() -> None
     assert passed(EntropyFilter(width=1.0), same) == list(range(7))
     same.mask[3, :9] = False
     assert passed(EntropyFilter(), same) == [0, 1, 2, 4, 5, 6]
-
-
-def test_a_mask_may_be_too_sparse_but_not_too_typical() -> None:
+    # A mask may be too sparse, but not too typical.
     assert passed(DensityFilter(width=3.9), of_density(5, 5, 4, 6, 1)) == [0, 1, 2, 3]
     bits = drawn(3, 9, 400)
     bits[0] = bits.sum(dim=0) > 4
@@ -132,14 +134,6 @@ def test_a_complement_passes_the_density_filter_and_not_the_entropy_filter() -> 
         assert 4 in passed(DensityFilter(width=1.0), sent)
         assert 4 not in passed(EntropyFilter(), sent)
         assert len(passed(EntropyFilter(), sent)) == 8
-
-
-@pytest.mark.parametrize("prefilter", FILTERS, ids=repr)
-def test_filters_pass_at_least_half_and_tolerate_what_rules_do(prefilter: BitFilter) -> None:
-    assert [prefilter.rows(n) for n in (7, 8)] == [4, 4]
-    assert [prefilter.tolerates(n, Median()) for n in (8, 9)] == [1, 2]
-    assert prefilter.rows_needed(TrimmedMean(f=2)) == 9
-    assert not prefilter.mixes
 
 
 def test_a_filter_in_front_of_a_rule_says_which_rows_it_left_out() -> None:
@@ -222,13 +216,10 @@ def test_rank_margin_answers_the_vote_and_certifies_edges() -> None:
         assert view.findings.notes["certified"] == certified, k
 
 
-def test_an_edge_that_may_tie_is_not_settled() -> None:
+def test_an_edge_that_may_tie_is_not_settled_and_layers_are_certified_apart() -> None:
     least, greatest = torch.tensor([4, 1, 0]), torch.tensor([9, 4, 3])
     assert settled(least, greatest, 1).tolist() == [False, False, True]
     assert settled(least, greatest - 1, 1).tolist() == [True, True, True]
-
-
-def test_layers_are_certified_apart_and_what_is_not_sent_is_last() -> None:
     # Layers of 4 and 2, a half kept. In the first as above; in the second sums 0 and 5 of five
     # rows: least 0 and 4, greatest 1 and 5, so both are settled. With one last position for all,
     # 3, its greatest would be 3 and 7: settled as well; with f = 2 least 0, 3, greatest 2, 5:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from itertools import combinations
 
 import pytest
@@ -14,24 +15,8 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import Stacked
-from fedbench.models.models import (
-    CNN4,
-    CNN8,
-    BatchNormNet,
-    Conv4,
-    Conv6,
-    Conv8,
-    Conv10,
-    DropoutNet,
-    LeNet,
-    LeNet5,
-    Model,
-    ResidualNet,
-    ResNet20,
-    batch_norm,
-    dropout,
-    shortcut,
-)
+from fedbench.models import models
+from fedbench.models.models import CNN4, CNN8, Conv8, LeNet, LeNet5, Model, ResNet20
 from fedbench.models.network import ConvNet, Image, Network, Step, is_statistic, is_weight
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing import assert_rounded_alike
@@ -71,16 +56,17 @@ def test_lenet_and_conv8_have_the_weights_of_table_3() -> None:
     assert sizes(LeNet(), (1, 28, 28), 62) == [*mnist[:3], 7_936]
     convolutions = [1_728, 36_864, 73_728, 147_456, 294_912, 589_824, 1_179_648, 2_359_296]
     assert sizes(Conv8(), (3, 32, 32), 10) == [*convolutions, 524_288, 65_536, 2_560]
-    assert Conv6().build((1, 28, 28), 10).shapes["fc1"] == (256, 256 * 3 * 3)
+    assert models.Conv6().build((1, 28, 28), 10).shapes["fc1"] == (256, 256 * 3 * 3)
 
 
 def test_the_other_networks_are_those_of_fedpm_table_2() -> None:
     channels = [64, 64, 128, 128, 256, 256, 512, 512, 1024, 1024]
-    for model, count, side in ((Conv4(), 4, 8), (Conv6(), 6, 4), (Conv10(), 10, 1)):
+    table = ((models.Conv4(), 4, 8), (models.Conv6(), 6, 4), (models.Conv10(), 10, 1))
+    for model, count, side in table:
         shapes = model.build((3, 32, 32), 100).shapes
         assert [shape[0] for shape in shapes.values()] == [*channels[:count], 256, 256, 100]
         assert shapes["fc1"] == (256, channels[count - 1] * side**2)
-    assert Conv4().build((1, 28, 28), 10).shapes["fc1"] == (256, 128 * 7 * 7)
+    assert models.Conv4().build((1, 28, 28), 10).shapes["fc1"] == (256, 128 * 7 * 7)
 
 
 @pytest.mark.parametrize("network", [TINY, LeNet().build((1, 8, 8), 10)])
@@ -133,19 +119,9 @@ def test_init_draws_each_layer_from_its_own_stream() -> None:
     assert torch.equal(tree["fc2"], deeper["fc2"])
 
 
-def test_a_pixel_is_enough_after_the_last_pool_and_fewer_are_refused() -> None:
-    assert Conv8().build((1, 16, 16), 10).shapes["fc1"] == (256, 512)
-    with pytest.raises(ConfigError, match=r"conv8 .* at least 16 x 16 .* got \(1, 16, 15\)"):
-        Conv8().build((1, 16, 15), 10)
-    with pytest.raises(ConfigError, match=r"conv10 .* 5 pools.*use lenet or conv4 or conv6$"):
-        Conv10().build((1, 8, 8), 10)
-    with pytest.raises(ConfigError, match=r"lenet .*use larger images$"):
-        LeNet().build((1, 1, 8), 10)
-
-
-NORMED = BatchNormNet(image=(2, 9, 6), blocks=((3, 4), (5,)), pools=1, classes=3)
-DROPPED = DropoutNet((2, 9, 6), (3, 4), 2, 7, 3, conv_dropout=0.25, dense_dropout=0.5)
-RESIDUAL = ResidualNet((2, 9, 6), (4, 6), blocks=2, groups=2, classes=3)
+NORMED = models.BatchNormNet(image=(2, 9, 6), blocks=((3, 4), (5,)), pools=1, classes=3)
+DROPPED = models.DropoutNet((2, 9, 6), (3, 4), 2, 7, 3, conv_dropout=0.25, dense_dropout=0.5)
+RESIDUAL = models.ResidualNet((2, 9, 6), (4, 6), blocks=2, groups=2, classes=3)
 NETWORKS = [NORMED, DROPPED, RESIDUAL]
 LAYER = [("conv", ""), ("norm", ".scale"), ("norm", ".shift")]
 IDS = ["batch-norm", "dropout", "residual"]
@@ -182,7 +158,7 @@ def loaded(layers: dict[str, nn.Module], params: Tree) -> None:
         getattr(layers[layer], torch_names[part]).data.copy_(value)
 
 
-def batch_norm_module(network: BatchNormNet, params: Tree) -> nn.Sequential:
+def batch_norm_module(network: models.BatchNormNet, params: Tree) -> nn.Sequential:
     layers: dict[str, nn.Module] = {}
     order: list[nn.Module] = []
     channels, i = network.image[0], 0
@@ -223,7 +199,7 @@ def test_lenet5_counts_its_biases_and_resnet20_has_a_parameter_free_shortcut() -
     assert sum(sizes(ResNet20(), (3, 32, 32), 100)) == stem + first + second + third + 6_400
     assert count(ResNet20(), (3, 32, 32), 100) == 275_572 == 269_072 - norms + norms + 6_500
     assert len(sizes(ResNet20(), (3, 32, 32), 100)) == 20
-    out = shortcut(torch.arange(6.0).reshape(1, 1, 2, 3), channels=2, stride=2)
+    out = models.shortcut(torch.arange(6.0).reshape(1, 1, 2, 3), channels=2, stride=2)
     assert out.tolist() == [[[[0.0, 2.0]], [[0.0, 0.0]]]]
 
 
@@ -257,12 +233,20 @@ def test_cnn_weights_start_with_a_hundredth_and_the_others_as_kaiming_says() -> 
         assert std == pytest.approx(math.sqrt(2 / network.fan_in("conv2")), rel=0.05)
 
 
-def test_batch_norm_computes_what_torch_nn_computes_in_use_and_in_training() -> None:
+def test_batch_norm_and_its_gradient_are_those_of_torch_nn_in_use_and_in_training() -> None:
     params, x = doubled(random_tree(NORMED)), images(NORMED, 4).double()
     net = batch_norm_module(NORMED, params).eval().double()
     assert_rounded_alike(NORMED.logits(params, x), net(x).detach())
+    # In float64: in float32 processors round a gradient through three normalisations differently.
     net, step = batch_norm_module(NORMED, params).train().double(), all_real(4)
-    assert_rounded_alike(NORMED.logits(params, x, step), net(x).detach())
+    leaves = {name: w.requires_grad_(not is_statistic(name)) for name, w in params.items()}
+    ours, theirs = NORMED.logits(leaves, x, step), net(x)
+    assert_rounded_alike(ours.detach(), theirs.detach())
+    torch.autograd.backward([ours.square().sum(), theirs.square().sum()])
+    assert not any(value.requires_grad for value in step.statistics.values())
+    order = [f"{n}{i}{p}" for i in (1, 2, 3) for n, p in LAYER] + ["fc1"]
+    for name, parameter in zip(order, net.parameters(), strict=True):
+        assert_rounded_alike(leaves[name].grad, parameter.grad, name)
     norms = [layer for layer in net if isinstance(layer, nn.BatchNorm2d)]
     assert set(step.statistics) == {name for name in NORMED.shapes if is_statistic(name)}
     for i, norm in enumerate(norms, start=1):
@@ -270,34 +254,17 @@ def test_batch_norm_computes_what_torch_nn_computes_in_use_and_in_training() -> 
         assert_rounded_alike(step.statistics[f"norm{i}.var"], norm.running_var)
 
 
-def test_the_gradient_of_batch_norm_is_that_of_torch_nn() -> None:
-    # In float64: in float32 processors round a gradient through three normalisations differently.
-    params, x = random_tree(NORMED), images(NORMED, 4).double()
-    net = batch_norm_module(NORMED, params).train().double()
-    net(x).square().sum().backward()
-    leaves = {
-        name: value.requires_grad_(not is_statistic(name))
-        for name, value in doubled(params).items()
-    }
-    step = all_real(4)
-    NORMED.logits(leaves, x, step).square().sum().backward()  # type: ignore[no-untyped-call]
-    assert not any(value.requires_grad for value in step.statistics.values())
-    order = [f"{n}{i}{p}" for i in (1, 2, 3) for n, p in LAYER] + ["fc1"]
-    for name, parameter in zip(order, net.parameters(), strict=True):
-        assert_rounded_alike(leaves[name].grad, parameter.grad, name)
-
-
 def test_a_single_value_and_a_forged_negative_variance_count_as_none() -> None:
     params = {"n.scale": torch.ones(2), "n.shift": torch.tensor([3.0, 4.0])}
     params |= {"n.mean": torch.zeros(2), "n.var": torch.full((2,), 5.0)}
     step = all_real(1)
-    out = batch_norm(torch.tensor([[[[1.0]], [[2.0]]]]), params, "n", step)
+    out = models.batch_norm(torch.tensor([[[[1.0]], [[2.0]]]]), params, "n", step)
     assert out.flatten().tolist() == [3.0, 4.0]
     assert step.statistics["n.var"].tolist() == [5.0, 5.0]
     torch.testing.assert_close(step.statistics["n.mean"], torch.tensor([0.1, 0.2]))
     params = {f"n.{part}": torch.tensor([v]) for part, v in {"mean": 0.0, "scale": 2.0}.items()}
     params |= {"n.var": torch.tensor([-1.0]), "n.shift": torch.tensor([0.5])}
-    out = batch_norm(torch.full((1, 1, 1, 1), 1e-3), params, "n", None)
+    out = models.batch_norm(torch.full((1, 1, 1, 1), 1e-3), params, "n", None)
     assert out.item() == pytest.approx(2e-3 / math.sqrt(1e-5) + 0.5)
 
 
@@ -354,14 +321,15 @@ def test_lenet5_computes_what_torch_nn_computes_in_use(padding: int) -> None:
 def test_dropout_keeps_its_share_and_drops_other_units_in_each_layer_and_step() -> None:
     step = all_real(1)
     x = torch.full((1, 40_000), 2.0)
-    out = dropout(x, 0.3, "fc1", step)
+    out = models.dropout(x, 0.3, "fc1", step)
     torch.testing.assert_close(out, torch.where(out > 0, 2 / 0.7, 0.0))
     sigma = math.sqrt(0.3 * 0.7 / 40_000)
     assert (out > 0).float().mean().item() == pytest.approx(0.7, abs=5 * sigma)
-    assert torch.equal(dropout(x, 0.0, "fc1", step), x)
-    assert torch.equal(dropout(x, 0.3, "fc1", None), x)
+    assert torch.equal(models.dropout(x, 0.0, "fc1", step), x)
+    assert torch.equal(models.dropout(x, 0.3, "fc1", None), x)
     cases = (("conv2", 1), ("fc1", 1), ("fc1", 2))
-    draws = [dropout(x, 0.5, layer, Step(Key(k), torch.ones(1).bool())) for layer, k in cases]
+    real = torch.ones(1).bool()
+    draws = [models.dropout(x, 0.5, layer, Step(Key(k), real)) for layer, k in cases]
     assert not any(torch.equal(a, b) for a, b in combinations(draws, 2))
 
 
@@ -384,14 +352,12 @@ def test_lenet5_drops_after_the_second_convolution_and_the_first_dense_layer() -
     assert_rounded_alike(dense.logits(silent, x, step), expected)
 
 
-def clients(network: Network, sizes: list[int]) -> list[Client]:
+def clients(network: Network, sizes: list[int]) -> Iterator[Client]:
     tree = network.init(Key(3))
-    built = []
     for i, size in enumerate(sizes):
         key = Key(8).fold(i)
         x, y = key.fold("x").normal(size, *network.image), key.fold("y").uniform(size) * 3
-        built.append(Client(tree, x * (1 + i), y.long(), key, {}))
-    return built
+        yield Client(tree, x * (1 + i), y.long(), key, {})
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=IDS)
@@ -421,11 +387,12 @@ def test_stacked_training_is_the_loop_also_in_its_statistics_and_draws(network: 
         dataclasses.replace(client, tree=doubled(client.tree), x=client.x.double())
         for client in clients(network, [7, 8, 9, 10])
     ]
-    shared = shared_of(network)
-    loop, _ = Loop(protocol, shared, schedule).train(group)
-    stacked, _ = Stacked(protocol, shared, schedule).train(group)
-    layout = shared.layout
-    parts = zip(layout.names, layout.layers(stacked), layout.layers(loop), strict=True)
+    layout = shared_of(network).layout
+    loop, stacked = (
+        layout.layers(engine(protocol, shared_of(network), schedule).train(group)[0])
+        for engine in (Loop, Stacked)
+    )
+    parts = zip(layout.names, stacked, loop, strict=True)
     for name, ours, theirs in parts:
         assert_rounded_alike(ours, theirs, name)
         assert theirs.norm() > 0, name  # every parameter is trained, every statistic moves
@@ -452,18 +419,34 @@ def test_fedavg_sends_scale_shift_and_statistics_like_weights() -> None:
 
 @pytest.mark.parametrize("model", [CNN4(), CNN8()])
 def test_the_last_pool_is_left_out_where_it_would_leave_nothing(model: Model) -> None:
+    assert Conv8().build((1, 16, 16), 10).shapes["fc1"] == (256, 512)  # a pixel is enough there
     assert model.build((1, 8, 8), 10).shapes["fc1"] == (10, 256)
     assert model.build((1, 15, 16), 10).shapes["fc1"] == (10, 256 * 1 * 2)
     assert model.build((1, 16, 16), 10).shapes["fc1"] == (10, 256)
 
 
 @pytest.mark.parametrize(
-    ("model", "image"), [(CNN4(), (1, 7, 8)), (CNN8(), (1, 8, 7)), (LeNet5(), (1, 3, 4))]
+    ("model", "image", "message"),
+    [
+        (CNN4(), (1, 7, 8), "^cnn4 needs images of at least .*use resnet20$"),
+        (CNN8(), (1, 8, 7), "^cnn8 needs images of at least .*use resnet20$"),
+        (LeNet5(), (1, 3, 4), "^lenet5 needs images of at least .*use resnet20$"),
+        (Conv8(), (1, 16, 15), r"conv8 .* at least 16 x 16 .* got \(1, 16, 15\)"),
+        (models.Conv10(), (1, 8, 8), "conv10 .* 5 pools.*use lenet or conv4 or conv6$"),
+        (LeNet(), (1, 1, 8), "lenet .*use larger images$"),
+        (LeNet(), (0, 8, 8), "must be"),
+        (CNN4(), (0, 8, 8), "must be"),
+        (LeNet5(), (0, 8, 8), "must be"),
+        (ResNet20(), (0, 8, 8), "must be"),
+    ],
 )
-def test_too_small_an_image_is_refused_in_one_line(model: Model, image: Image) -> None:
-    name = type(model).__name__.lower()
-    with pytest.raises(ConfigError, match=rf"^{name} needs images of at least .*use resnet20$"):
+def test_too_small_an_image_is_refused_in_one_line(
+    model: Model, image: Image, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
         model.build(image, 10)
+    with pytest.raises(ConfigError, match="must be"):  # no class
+        model.build((3, 32, 32), 0)
 
 
 @pytest.mark.parametrize("model", [CNN4(), LeNet5(), ResNet20()])
@@ -473,17 +456,10 @@ def test_every_image_of_the_data_sets_fits(model: Model, image: Image) -> None:
     assert network.logits(network.init(Key(1)), images(network, 1)).shape == (1, 10)
 
 
-@pytest.mark.parametrize("model", [LeNet(), CNN4(), LeNet5(), ResNet20()])
-@pytest.mark.parametrize(("image", "classes"), [((1, 8, 8), 0), ((0, 8, 8), 10)])
-def test_no_class_and_no_channel_are_refused(model: Model, image: Image, classes: int) -> None:
-    with pytest.raises(ConfigError, match="must be"):
-        model.build(image, classes)
-
-
 def test_rates_and_groups_are_those_of_the_papers_unless_said_otherwise() -> None:
     image = (1, 8, 8)
-    net = DropoutNet(image, (32, 64), 2, 512, 10, conv_dropout=0.1, dense_dropout=0.3)
+    net = models.DropoutNet(image, (32, 64), 2, 512, 10, conv_dropout=0.1, dense_dropout=0.3)
     assert LeNet5().build(image, 10) == net
     other = dataclasses.replace(net, conv_dropout=0.2, dense_dropout=0.4)
     assert LeNet5(conv_dropout=0.2, dense_dropout=0.4).build(image, 10) == other
-    assert ResNet20().build(image, 10) == ResidualNet(image, (16, 32, 64), 3, 2, 10)
+    assert ResNet20().build(image, 10) == models.ResidualNet(image, (16, 32, 64), 3, 2, 10)

@@ -12,21 +12,8 @@ from torch import Tensor
 
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
-from fedbench.data.partitions import (
-    IID,
-    Dirichlet,
-    Labels,
-    MaxClasses,
-    Natural,
-    Partition,
-    Shards,
-    deal,
-    even_hands,
-    fill_up,
-    in_proportion,
-    random_hands,
-    split_client,
-)
+from fedbench.data import partitions
+from fedbench.data.partitions import IID, Dirichlet, Labels, MaxClasses, Natural, Partition, Shards
 
 By = Literal["class", "client"]
 BY: tuple[By, By] = ("class", "client")
@@ -74,20 +61,17 @@ def test_every_sample_goes_to_exactly_one_client(
     assert min(len(part) for part in parts) >= (3 if isinstance(partition, Dirichlet) else 1)
 
 
-def test_iid_sizes_differ_by_at_most_one_and_samples_are_shuffled() -> None:
+def test_iid_is_even_and_shuffled_and_shards_keep_the_order_of_a_label() -> None:
     parts = IID().split(balanced(1), 4, 10, Key(0))
     assert [len(part) for part in parts] == [3, 3, 2, 2]
     assert torch.cat(parts).tolist() != list(range(10))
-
-
-def test_shards_by_hand_keep_the_order_of_a_label_and_are_rarely_neighbours() -> None:
     y = torch.tensor([2, 0, 1, 0, 2, 1])
     # Sorted by label, ties in order: rows 1 3 | 2 5 | 0 4.
     parts_of_one = Shards(classes=1).split(y, 3, 3, Key(0))
     assert sorted(part.tolist() for part in parts_of_one) == [[0, 4], [1, 3], [2, 5]]
-    parts = Shards(classes=1).split(balanced(40), 40, 10, Key(0))
-    assert {tuple(part.diff().tolist()) for part in parts} == {(10,) * 9}
     y = balanced(40)
+    parts = Shards(classes=1).split(y, 40, 10, Key(0))
+    assert {tuple(part.diff().tolist()) for part in parts} == {(10,) * 9}
     counts = table(y, Shards().split(y, 20, 10, Key(0)))  # 40 shards of 10 samples, 4 a label
     assert set(counts.sum(dim=1).tolist()) == {20}
     assert set(counts.flatten().tolist()) <= {0, 10, 20}
@@ -95,7 +79,7 @@ def test_shards_by_hand_keep_the_order_of_a_label_and_are_rarely_neighbours() ->
     assert any(pair[-1] - pair[0] > 1 for pair in pairs)
 
 
-def test_a_huge_beta_gives_every_client_the_same_mix() -> None:
+def test_a_huge_beta_gives_every_client_the_same_mix_of_samples_that_are_drawn() -> None:
     y = balanced(100)
     cut, drawn = (
         (table(y, Dirichlet(beta=1e9, by=by).split(y, 10, 10, Key(0))) - 10).abs().float()
@@ -103,15 +87,9 @@ def test_a_huge_beta_gives_every_client_the_same_mix() -> None:
     )
     assert cut.max() <= 1
     assert drawn.mean() < 4.16  # over 200 seeds 2.79 +- 0.27; with beta = 1 it is 14.2 +- 0.6
-
-
-@pytest.mark.parametrize("by", BY)
-def test_which_samples_of_a_class_a_client_gets_is_drawn_too(by: By) -> None:
-    first, other = (
-        set(Dirichlet(beta=1e9, by=by).split(balanced(100), 10, 10, Key(seed))[0].tolist())
-        for seed in (1, 2)
-    )
-    assert len(first & other) < 30  # of 100: ten by chance, sd 3
+    for by in BY:  # which samples of a class a client gets is drawn too
+        parts = [Dirichlet(beta=1e9, by=by).split(y, 10, 10, Key(seed))[0] for seed in (1, 2)]
+        assert int(torch.isin(*parts).sum()) < 30  # of 100: ten by chance, sd 3
 
 
 @pytest.mark.parametrize(
@@ -150,11 +128,11 @@ def test_by_client_is_dirichlet_of_beta_times_the_prior_at_equal_sizes() -> None
 def test_a_starving_client_is_fed_by_whoever_is_largest_from_any_class() -> None:
     # 6, 5, 0: one from the first, then 5 = 5 and the first gives, then the second.
     parts = [np.arange(6), np.arange(6, 11), np.arange(0)]
-    filled = fill_up(parts, 3, Key(0))
+    filled = partitions.fill_up(parts, 3, Key(0))
     assert [len(part) for part in filled] == [4, 4, 3]
     assert sorted(np.concatenate(filled).tolist()) == list(range(11))
     parts = [np.arange(100), np.arange(0)]
-    got = fill_up(parts, 10, Key(0))[1]
+    got = partitions.fill_up(parts, 10, Key(0))[1]
     assert got.min() < 40  # the last ten would start at 90
     assert got.max() > 20  # the first ten would end at 9
     taken = Dirichlet(beta=0.01).split(balanced(5), 5, 10, Key(0))
@@ -178,23 +156,20 @@ def test_the_fields_are_checked(kind: Any, fields: dict[str, Any], rule: str) ->
         kind(**fields)
 
 
-def test_a_client_splits_70_10_20() -> None:
+def test_a_client_splits_70_10_20_shuffled_by_its_key() -> None:
     cases = [(1, 1, 1), (2, 1, 1), (7, 1, 2), (10, 2, 3), (12, 2, 3), (12, 2, 4), (25, 4, 7)]
     for sizes in [*cases, (49, 7, 14)]:
         rows = torch.arange(100, 100 + sum(sizes))
-        parts = split_client(rows, Key(3))
+        parts = partitions.split_client(rows, Key(3))
         assert tuple(len(part) for part in parts) == sizes
         assert torch.equal(torch.cat(parts).sort().values, rows)
-
-
-def test_a_split_is_shuffled_by_its_key_and_needs_three_samples() -> None:
-    rows = torch.arange(40)
-    first, again, other = (torch.cat(split_client(rows, Key(seed))) for seed in (1, 1, 2))
+    seeds = (1, 1, 2)
+    first, again, other = (torch.cat(partitions.split_client(rows, Key(seed))) for seed in seeds)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first, rows)
     with pytest.raises(ConfigError, match=r"at least 3 samples .* got 2"):
-        split_client(torch.arange(2), Key(0))
+        partitions.split_client(torch.arange(2), Key(0))
 
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -208,33 +183,24 @@ def skewed(samples: int, classes: int, seed: int) -> Tensor:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 20), st.integers(1, 7), st.integers(1, 7), SEEDS)
-def test_labels_gives_every_client_k(clients: int, k: int, classes: int, seed: int) -> None:
+def test_every_client_has_k_labels_or_none_more(c: int, k: int, classes: int, seed: int) -> None:
     y = skewed(100, classes, seed)
-    if k > classes or clients * k < classes:
-        with pytest.raises(ConfigError, match="labels"):
-            Labels(k=k).split(y, clients, classes + 1, Key(seed))
-        return
-    parts = Labels(k=k).split(y, clients, classes + 1, Key(seed))
-    complete(parts, clients, len(y))
-    counts = table(y, parts, classes)
-    assert set((counts > 0).sum(dim=1).tolist()) == {k}
-    for label in counts.T:
-        held = label[label > 0]
-        assert held.max() - held.min() <= 1
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 20), st.integers(1, 7), st.integers(1, 7), SEEDS)
-def test_max_classes_gives_none_more(clients: int, limit: int, classes: int, seed: int) -> None:
-    y = skewed(100, classes, seed)
-    if clients * limit < classes:
-        with pytest.raises(ConfigError, match="needs an owner for each of"):
-            MaxClasses(classes=limit).split(y, clients, classes + 1, Key(seed))
-        return
-    parts = MaxClasses(classes=limit).split(y, clients, classes + 1, Key(seed))
-    complete(parts, clients, len(y))
-    assert int((table(y, parts, classes) > 0).sum(dim=1).max()) <= limit
-    assert min(len(part) for part in parts) >= 3
+    few = c * k < classes
+    for partition, impossible in ((Labels(k=k), few or k > classes), (MaxClasses(classes=k), few)):
+        if impossible:
+            with pytest.raises(ConfigError, match="labels"):
+                partition.split(y, c, classes + 1, Key(seed))
+            continue
+        parts = partition.split(y, c, classes + 1, Key(seed))
+        complete(parts, c, len(y))
+        assert min(len(part) for part in parts) >= 3
+        counts = table(y, parts, classes)
+        different = set((counts > 0).sum(dim=1).tolist())
+        assert max(different) <= k
+        if isinstance(partition, Labels):
+            assert different == {k}
+            spread = [held[held > 0].aminmax() for held in counts.T]
+            assert all(high - low <= 1 for low, high in spread)
 
 
 @pytest.mark.parametrize("partition", [*PARTITIONS, Labels(), MaxClasses(classes=4), Natural()])
@@ -251,21 +217,19 @@ def test_the_key_and_nothing_else_decides(partition: Partition) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_hands_of_labels_are_random_and_hold_every_label() -> None:
+def test_hands_of_labels_are_random_and_hold_every_label_which_is_cut_evenly() -> None:
     labels = np.array([2, 3, 5, 7, 9])
-    hands = random_hands(labels, 10, 2, Key(0))
+    hands = partitions.random_hands(labels, 10, 2, Key(0))
     firsts = [int(hand[0]) for hand in hands]
     assert sorted(firsts[:5]) == labels.tolist()
     assert firsts[5:] == firsts[:5]
     assert firsts[:5] != labels.tolist()
-    seconds = np.array([random_hands(labels, 10, 2, Key(seed))[0][1] for seed in range(200)])
+    draws = (partitions.random_hands(labels, 10, 2, Key(seed))[0] for seed in range(200))
+    seconds = [hand[1] for hand in draws]
     assert np.bincount(seconds)[labels].min() > 15  # 40 by chance, sd 5.7
-    hands = random_hands(np.arange(10), 3, 4, Key(0))
+    hands = partitions.random_hands(np.arange(10), 3, 4, Key(0))
     assert [len(set(hand.tolist())) for hand in hands] == [4, 4, 4]
     assert set(np.concatenate(hands).tolist()) == set(range(10))
-
-
-def test_labels_are_cut_evenly_by_hand() -> None:
     # Two clients hold both labels: 7 samples are cut 3 + 4, 4 are cut 2 + 2.
     y = torch.tensor([0] * 7 + [1] * 4)
     parts = Labels(k=2).split(y, 2, 2, Key(0))
@@ -274,27 +238,35 @@ def test_labels_are_cut_evenly_by_hand() -> None:
 
 
 def test_even_hands_spread_labels_as_evenly_as_they_go() -> None:
-    owners = np.bincount(np.concatenate(even_hands(np.arange(5), 7, 2, Key(0))))
+    owners = np.bincount(np.concatenate(partitions.even_hands(np.arange(5), 7, 2, Key(0))))
     assert sorted(owners.tolist()) == [2, 3, 3, 3, 3]
-    hands = even_hands(np.array([2, 5, 9]), 2, 4, Key(0))  # no label is held twice
+    hands = partitions.even_hands(np.array([2, 5, 9]), 2, 4, Key(0))  # no label is held twice
     assert [sorted(hand.tolist()) for hand in hands] == [[2, 5, 9], [2, 5, 9]]
-    firsts = {int(even_hands(np.arange(5), 1, 1, Key(seed))[0][0]) for seed in range(40)}
+    firsts = {int(partitions.even_hands(np.arange(5), 1, 1, Key(seed))[0][0]) for seed in range(40)}
     assert firsts == {0, 1, 2, 3, 4}
 
 
 def test_what_is_dealt_is_in_proportion_and_rich_labels_make_up_for_poor_ones() -> None:
     none = np.zeros(3, np.int64)
-    assert in_proportion(20, np.array([1, 1, 2]), none).tolist() == [5, 5, 10]
-    assert in_proportion(7, np.array([1, 1, 1]), none).tolist() == [2, 2, 3]
+    assert partitions.in_proportion(20, np.array([1, 1, 2]), none).tolist() == [5, 5, 10]
+    assert partitions.in_proportion(7, np.array([1, 1, 1]), none).tolist() == [2, 2, 3]
     # 3 of 30 is below 5; the rest, 25, is shared 12 : 15, and 11.1 is still enough for nobody's 12.
-    assert in_proportion(30, np.array([3, 12, 15]), np.array([5, 12, 0])).tolist() == [5, 12, 13]
-    assert in_proportion(9, np.array([10, 50, 100]), np.array([3, 3, 3])).tolist() == [3, 3, 3]
+    assert partitions.in_proportion(30, np.array([3, 12, 15]), np.array([5, 12, 0])).tolist() == [
+        5,
+        12,
+        13,
+    ]
+    assert partitions.in_proportion(9, np.array([10, 50, 100]), np.array([3, 3, 3])).tolist() == [
+        3,
+        3,
+        3,
+    ]
     # Client 0 lacks 10 after label 0, of which there is one each; label 1 gives at least 9 to it.
     stock = [np.arange(2), np.arange(2, 102)]
     hands = [np.array([0, 1]), np.array([0, 1])]
-    parts = deal(stock, hands, np.array([1, 99]), minimum=10)
+    parts = partitions.deal(stock, hands, np.array([1, 99]), minimum=10)
     assert [len(part) for part in parts] == [10, 92]
-    sizes = [len(part) for part in deal(stock, hands, np.array([1, 99]), minimum=0)]
+    sizes = [len(part) for part in partitions.deal(stock, hands, np.array([1, 99]), minimum=0)]
     assert sizes == [1, 101]
 
 

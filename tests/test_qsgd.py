@@ -63,7 +63,7 @@ def close_to_binomial(values: Tensor, low: Tensor, high: Tensor, mean: Tensor) -
     assert bool((off <= 5 * sigma + 1e-6 * gap**2).all())
 
 
-def test_three_four_five() -> None:
+def test_three_four_five_is_rounded_up_as_often_as_its_fractions_say() -> None:
     # |v| s / ||v|| are whole numbers for s = 5 and the norm 5, and for s = 4 and the largest, 4.
     v = torch.tensor([[3.0, -4.0, 0.0]])
     for protocol in (QSGD(levels=5, norm="l2", bucket=0), QSGD(levels=4, bucket=0)):
@@ -71,11 +71,8 @@ def test_three_four_five() -> None:
         assert payload.levels.tolist() == [[3, -4, 0]]
         assert payload.scales.item() == protocol.levels
         torch.testing.assert_close(payload.values(), v)
-
-
-def test_a_coordinate_is_rounded_up_as_often_as_its_fraction_says() -> None:
     # s = 2 and norm 5: 1.2 and 1.6, so levels 1 or 2, 0.2 and 0.6 of them 2.
-    payload = repeated(QSGD(levels=2, norm="l2", bucket=3), torch.tensor([3.0, -4.0, 0.0]))
+    payload = repeated(QSGD(levels=2, norm="l2", bucket=3), v[0])
     levels = payload.levels.reshape(DRAWS, 3)
     assert [set(column.tolist()) for column in levels.T] == [{1, 2}, {-1, -2}, {0}]
     for column, share in ((0, 0.2), (1, 0.6)):
@@ -186,12 +183,8 @@ def test_huge_coordinates_do_not_overflow_and_a_norm_beyond_float32_is_rejected(
     assert length.levels.tolist() == [[7, 0, 0, 0], [0, 0, 0, 0]]
     beyond = sent(QSGD(bucket=0), torch.tensor([[1e300, 1.0]]).double())
     assert beyond.passes("finite").tolist() == [False]
-
-
-def test_doubles_are_compressed_as_floats() -> None:
-    x = Key(1).normal(2, 300)
-    assert same(sent(QSGD(), x.double()), sent(QSGD(), x))
-    # Of the double 0.1 the float is larger, and not all of its 32767 levels would be sent for sure.
+    # Doubles are compressed as floats. Of the double 0.1 the float is larger, and not all of its
+    # 32767 levels would be sent for sure.
     tenths = torch.full((1, 20_000), 0.1, dtype=torch.float64)
     assert bool((sent(QSGD(levels=32767, bucket=1), tenths).levels == 32767).all())
 
@@ -229,16 +222,12 @@ def test_every_layer_has_a_scale_and_is_clipped_at_c_population_deviations() -> 
     assert sent(TernGrad(), g, LAYERS).scales.tolist() == [[4.0, 2.0]]
 
 
-def test_clipping_is_biased_and_its_mean_is_what_was_clipped() -> None:
-    # Its mean is -1/2.
-    g = torch.tensor([1.0, 0.5, 0.5, -4.0])
+def test_clipping_is_biased_and_what_is_not_finite_or_huge_does_as_without() -> None:
+    g = torch.tensor([1.0, 0.5, 0.5, -4.0])  # its mean is -1/2
     bound = math.sqrt((1.5**2 + 1 + 1 + 3.5**2) / 4)
     payload = repeated(TernGrad(clip=1.0), g)
     mean, sign = torch.tensor([1.0, 0.5, 0.5, -bound]), torch.tensor([1.0, 1.0, 1.0, -1.0])
     close_to_binomial(payload.values().reshape(DRAWS, 4), torch.zeros(4), sign * bound, mean)
-
-
-def test_clipping_what_is_not_finite_or_huge_does_as_without() -> None:
     g = torch.tensor([[NAN, 1.0, 1.0, 1.0, 1.0, 0.0], [INF, 1.0, 1.0, 1.0, 1.0, 0.0]])
     g = torch.cat([g, torch.tensor([[3e38, -3e38, 0.0, 0.0, 0.0, 0.0]])])
     for clip, huge in ((1.0, 3e38 / 2**0.5), (2.5, 3e38)):  # the second bound is no float32

@@ -44,7 +44,7 @@ def by_hand(protocol: FedMRN, u: float, n: float) -> float:
     return protocol.chance(protocol.reach(torch.tensor(u), torch.tensor(n))).item()
 
 
-def test_equations_6_and_7_are_how_far_the_update_is_along_the_noise_or_compare_signs() -> None:
+def test_equations_6_and_7_are_how_far_the_update_is_along_the_noise() -> None:
     pairs = [(0.003, 0.004), (-0.003, -0.004), (-0.003, 0.004), (0.005, 0.004), (0.0, -0.004)]
     assert [by_hand(FedMRN(), *pair) for pair in pairs] == pytest.approx([0.75, 0.75, 0, 1, 0])
     # M1: (u + n) / 2n = 5/8; printed u + n/2n = .501, or u + (n/2) n = .001.

@@ -44,7 +44,7 @@ def slope(protocol: ScoreTraining, s: float) -> float:
     return gradient.item()
 
 
-def test_the_gradient_of_a_sample_is_theta_s_or_theta_times_it_and_of_equation_12() -> None:
+def test_the_gradient_of_a_sample_is_theta_s_or_theta_times_it() -> None:
     # theta = 3/4 at s = ln 3. E1: the printed rule multiplies by theta once more.
     assert slope(FedPM(ste="identity"), math.log(3)) == pytest.approx(3 / 16)
     assert slope(FedPM(ste="theta"), math.log(3)) == pytest.approx(9 / 64)

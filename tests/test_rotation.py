@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import hadamard as sylvester
 
-from fedbench.core.blocks import block_norms, block_sizes, block_sums, spread
-from fedbench.core.hadamard import centroids, edges, hadamard, offsets, rotate, signs, unrotate
+from fedbench.core import blocks
+from fedbench.core.blocks import hadamard, offsets, rotate, signs, unrotate
 from fedbench.core.rng import Key
 
 SEEDS = torch.tensor([[3], [-7]])
@@ -17,7 +17,7 @@ SEEDS = torch.tensor([[3], [-7]])
 
 @given(st.integers(0, 20_000), st.sampled_from([1, 2, 64, 4096]))
 def test_blocks_are_powers_of_two_that_fall_and_add_up_to_d(d: int, largest: int) -> None:
-    sizes = block_sizes(d, largest)
+    sizes = blocks.block_sizes(d, largest)
     assert sum(sizes) == d
     assert all(size & (size - 1) == 0 and size <= largest for size in sizes)
     assert list(sizes) == sorted(sizes, reverse=True)
@@ -26,12 +26,12 @@ def test_blocks_are_powers_of_two_that_fall_and_add_up_to_d(d: int, largest: int
 
 def test_what_is_said_of_a_block_reaches_its_coordinates_and_no_others() -> None:
     sizes = (3, 3, 1, 3)  # the last is not beside its equals
-    spread_values = spread(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), sizes)
+    spread_values = blocks.spread(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), sizes)
     assert spread_values.tolist() == [[1, 1, 1, 2, 2, 2, 3, 4, 4, 4]]
     x = torch.arange(1.0, 11.0)[None]
-    assert block_sums(x, sizes).tolist() == [[6, 15, 7, 27]]
-    assert block_norms(x, sizes)[0, 0].item() == math.sqrt(14)
-    assert block_sums(x[:, :0], ()).shape == spread(x[:, :0], ()).shape == (1, 0)
+    assert blocks.block_sums(x, sizes).tolist() == [[6, 15, 7, 27]]
+    assert blocks.block_norms(x, sizes)[0, 0].item() == math.sqrt(14)
+    assert blocks.block_sums(x[:, :0], ()).shape == blocks.spread(x[:, :0], ()).shape == (1, 0)
 
 
 @pytest.mark.edges("1", "2", "8", "64", "128")
@@ -44,7 +44,7 @@ def test_the_fast_transform_is_the_product_with_sylvesters_matrix(size: int) -> 
 
 @given(st.integers(0, 300), st.sampled_from([4, 64]))
 def test_a_rotation_keeps_norms_and_is_undone(d: int, largest: int) -> None:
-    x, sizes = Key(d).normal(2, d).double(), block_sizes(d, largest)
+    x, sizes = Key(d).normal(2, d).double(), blocks.block_sizes(d, largest)
     y = rotate(x, SEEDS, sizes)
     torch.testing.assert_close(y.norm(dim=1), x.norm(dim=1))
     torch.testing.assert_close(unrotate(y, SEEDS, sizes), x)
@@ -78,20 +78,20 @@ def test_centroids_are_those_of_maxs_table() -> None:
         4: [0.1284, 0.3881, 0.6568, 0.9424, 1.256, 1.618, 2.069, 2.733],
     }
     for bits, levels in half.items():
-        table = centroids(bits)
+        table = blocks.centroids(bits)
         assert len(table) == 2**bits
         assert table[len(levels) :].tolist() == pytest.approx(levels, abs=6e-4)
         assert torch.equal(table, -table.flip(0))
-    assert edges(2).tolist() == pytest.approx([-0.9816, 0.0, 0.9816], abs=1e-4)
-    assert centroids(0).tolist() == [0.0]
+    assert blocks.edges(2).tolist() == pytest.approx([-0.9816, 0.0, 0.9816], abs=1e-4)
+    assert blocks.centroids(0).tolist() == [0.0]
 
 
 @pytest.mark.parametrize("bits", [1, 2, 5])
 def test_every_centroid_is_the_mean_of_its_cell(bits: int) -> None:
     from scipy.stats import norm
 
-    ends = [-math.inf, *edges(bits).double().tolist(), math.inf]
-    for i, c in enumerate(centroids(bits).tolist()):
+    ends = [-math.inf, *blocks.edges(bits).double().tolist(), math.inf]
+    for i, c in enumerate(blocks.centroids(bits).tolist()):
         low, high = ends[i], ends[i + 1]
         assert norm.expect(lambda x: x, lb=low, ub=high, conditional=True) == pytest.approx(
             c, abs=1e-5

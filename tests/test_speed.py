@@ -28,8 +28,8 @@ from training_pairs import BERNOULLI, PLAIN, Cohort, cohort
 
 from fedbench.api import Attack
 from fedbench.core import registry
+from fedbench.core.blocks import hadamard
 from fedbench.core.errors import ConfigError
-from fedbench.core.hadamard import hadamard
 from fedbench.core.rng import Key
 from fedbench.core.tiling import column_sums, finite_rows, row_sums
 from fedbench.executors.training import Loop, Trained

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedbench.api import AttackView, Batches, Defense, Grad, Memory, Oracle
 from fedbench.core import registry
-from fedbench.core.hadamard import hadamard
+from fedbench.core.blocks import hadamard
 from fedbench.core.order_statistics import largest
 from fedbench.core.rng import Key
 from fedbench.core.tiling import column_sums

@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 SHOWN = 5  # clients that an error names before it counts the others
 LONGEST = 300  # characters of a line
@@ -37,23 +38,15 @@ class IllegalPayloadError(FedbenchError):
     """A message that its wire format does not allow."""
 
 
+@dataclass(eq=False, repr=False)
 class PluginError(FedbenchError):
     """A plug-in that raised or returned something illegal; the cause has the traceback."""
 
-    def __init__(
-        self,
-        plugin: str,  # kind, name and package
-        hook: str,  # its method
-        problem: str,  # "raised ..." or "must return ..."
-        step: int | None = None,  # round, from 0; None outside of one
-        clients: tuple[int, ...] = (),  # that the call was for
-    ) -> None:
-        super().__init__(plugin, hook, problem, step, clients)
-        self.plugin = plugin
-        self.hook = hook
-        self.problem = problem
-        self.step = step
-        self.clients = clients
+    plugin: str  # kind, name and package
+    hook: str  # its method
+    problem: str  # "raised ..." or "must return ..."
+    step: int | None = None  # round, from 0; None outside of one
+    clients: tuple[int, ...] = ()  # that the call was for
 
     def __str__(self) -> str:
         """Format the error as one line.

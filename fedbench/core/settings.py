@@ -73,10 +73,6 @@ def _changed_variables(before: dict[str, str], now: Mapping[str, str]) -> dict[s
     return {name: value for name, value in before.items() if now.get(name) != value}
 
 
-def _settings() -> list[Setting]:
-    return [*_torch_modes(), *_torch_backends(), *_other_settings()]
-
-
 def _torch_modes() -> list[Setting]:
     kinds = ("cpu", "cuda")
     return [
@@ -176,7 +172,10 @@ class Settings:
     """Snapshot of the process-wide settings when it is made."""
 
     def __init__(self) -> None:
-        self._values = [(setting, setting.read()) for setting in _settings()]
+        self._values = [
+            (setting, setting.read())
+            for setting in (*_torch_modes(), *_torch_backends(), *_other_settings())
+        ]
 
     def restore(self) -> list[str]:
         """Set back what has changed since the snapshot; return what that was, in words.

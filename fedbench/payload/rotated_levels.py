@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbench.core.blocks import block_sizes, block_sums, spread
+from fedbench.core.blocks import block_sizes, block_sums, centroids, edges, rotate, spread, unrotate
 from fedbench.core.choices import Checks
 from fedbench.core.errors import IllegalPayloadError
-from fedbench.core.hadamard import centroids, edges, rotate, unrotate
 from fedbench.core.rng import Key
 from fedbench.payload import packets as wire
 from fedbench.payload.base import Payload, Spec, require_form

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Keys, Shared
-from fedbench.core.blocks import block_norms, block_sizes, block_sums, spread
+from fedbench.core.blocks import block_norms, block_sizes, block_sums, centroids, rotate, spread
 from fedbench.core.errors import require
-from fedbench.core.hadamard import centroids, rotate
 from fedbench.payload import Payload, RotatedLevels
 from fedbench.payload.rotated_levels import looked_up, quantized, widths
 from fedbench.protocols.compressed import CompressedUpdates, public_seeds

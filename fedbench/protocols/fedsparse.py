@@ -1,8 +1,4 @@
-"""FedSparse: spike and slab priors close groups of weights, on the server and the wire.
-
-A group is a filter of a convolution ``(out, in, k, k)``, or the weights of one input unit of a
-fully-connected layer ``(out, in)``. Its weights share a gate, whose threshold their norm must pass.
-"""
+"""FedSparse: spike and slab priors close groups of weights, on the server and the wire."""
 
 import math
 from collections.abc import Sequence
@@ -74,11 +70,6 @@ def gating(weights: Layout, output: bool) -> Gating:
         layers.append((shape, ((axis, start, 1),) if name + _THRESHOLD in gated else ()))
         start += shape[axis]
     return tuple(layers)
-
-
-def layer_of(threshold: str) -> str:
-    """Name of the layer that a threshold's name belongs to."""
-    return threshold.removesuffix(_THRESHOLD)
 
 
 def split_tree(tree: Tree) -> tuple[Tree, Tree]:
@@ -188,7 +179,6 @@ class FedSparse(Protocol[Gated]):
         return gates_of(shared.weights, self.gate_output)
 
     def gating(self, shared: Shared) -> Gating:
-        """Map from the weights to the gates that govern them."""
         return gating(shared.weights, self.gate_output)
 
     def trained(self, shared: Shared) -> Layout:
@@ -198,9 +188,10 @@ class FedSparse(Protocol[Gated]):
 
     def log_alpha(self, w: Tree, v: Tree) -> Tree:
         """``logit(pi_g) = (||w_g|| - tau_g) / T``, equation 16, under the thresholds' names."""
+        layers = [w[name.removesuffix(_THRESHOLD)].detach() for name in v]
         return {
-            name: (group_norms(w[layer_of(name)].detach()) - softplus(threshold)) / self.temperature
-            for name, threshold in v.items()
+            name: (group_norms(layer) - softplus(threshold)) / self.temperature
+            for layer, (name, threshold) in zip(layers, v.items(), strict=True)
         }
 
     def server_logits(self, shared: Shared, state: Gated) -> Tensor:
@@ -225,7 +216,9 @@ class FedSparse(Protocol[Gated]):
         tree = shared.layout.unflatten(w)
         thresholds = self.gated(shared)
         starts = {
-            name: initial_threshold(group_norms(tree[layer_of(name)]), self.temperature)
+            name: initial_threshold(
+                group_norms(tree[name.removesuffix(_THRESHOLD)]), self.temperature
+            )
             for name in thresholds.names
         }
         v = thresholds.flatten(starts)
@@ -253,7 +246,7 @@ class FedSparse(Protocol[Gated]):
         for name, log_alpha in self.log_alpha(w, v).items():
             u = key.fold(name).uniform(*log_alpha.shape, device=log_alpha.device)
             z = hard_concrete(log_alpha, u)
-            layer = layer_of(name)
+            layer = name.removesuffix(_THRESHOLD)
             w[layer] = w[layer] * along(z, w[layer])
         return w
 
@@ -278,7 +271,7 @@ class FedSparse(Protocol[Gated]):
     def _add_prior(self, gradient: Tree, w: Tree, v: Tree, start: Tree, prior: Tree) -> None:
         """Add the gradient of the penalties of a step to that of the loss, in place."""
         for name, log_alpha in self.log_alpha(w, v).items():
-            layer = layer_of(name)
+            layer = name.removesuffix(_THRESHOLD)
             chance = open_chance(log_alpha)
             payers = w[layer].numel() // len(log_alpha) if self.per == "weight" else 1
             price: float | Tensor = self.lambda0 * payers

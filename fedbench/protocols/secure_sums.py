@@ -16,8 +16,8 @@ from scipy.special import ive
 from torch import Tensor
 
 from fedbench.api import DpEvent, Keys, Memories, Messages, Release, Shared
+from fedbench.core.blocks import rotate, unrotate
 from fedbench.core.errors import require
-from fedbench.core.hadamard import rotate, unrotate
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.payload import Payload, Residues

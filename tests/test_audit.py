@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Adjacency, DpEvent, Mechanism, Release
-from fedbench.audits.finding import AuditFinding
+from fedbench.audits.bounds import AuditFinding
 from fedbench.audits.laws import Bernoullis
 from fedbench.audits.pairs import NeighbourPair, worst_pair
 from fedbench.audits.releases import ReleaseBench, audit, one_by_one, scores, together

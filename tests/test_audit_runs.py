@@ -9,9 +9,9 @@ import torch
 from conftest import Command
 from torch import Tensor
 
+from fedbench.audits.bounds import AuditFinding
 from fedbench.audits.campaign import AuditPlan, fitting
 from fedbench.audits.canaries import Canaries, Planted, model, plant, play, ready
-from fedbench.audits.finding import AuditFinding
 from fedbench.audits.watched import Watched
 from fedbench.core.errors import ConfigError, NoTheorem
 from fedbench.core.rng import Key

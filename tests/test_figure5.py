@@ -8,7 +8,7 @@ import chart
 import figure5
 import numpy as np
 import pytest
-from figure5 import DATA, EXACT, C, D, Errors, Figure5, N, estimates, exact_sigma, simulate
+from figure5 import DATA, EXACT, C, D, N, estimates, exact_sigma, simulate
 
 from fedbench.core.rng import Key
 from fedbench.privacy.amplification import marginal, paper_rdp, r_alpha
@@ -16,17 +16,6 @@ from fedbench.privacy.conversion import ORDERS, Floats, rdp_to_dp
 
 KEY, DELTA = Key(0).fold("figure5"), 1e-4
 AT = {epsilon: exact_sigma(epsilon, DELTA) or math.nan for epsilon in (1.0, 4.0, 6.0)}
-
-
-@pytest.fixture(scope="module")
-def small() -> Figure5:
-    return figure5.play(DELTA, 0, 3)
-
-
-@pytest.fixture(scope="module")
-def simulated() -> dict[str, tuple[dict[float, Errors], Errors]]:
-    tables = {sigma: estimates(sigma) for sigma in AT.values()}
-    return {data: simulate(data, tables, 2000, KEY) for data in DATA}
 
 
 def test_the_caps_are_8_96_at_order_five_and_6_93_at_the_best() -> None:
@@ -38,46 +27,34 @@ def test_the_caps_are_8_96_at_order_five_and_6_93_at_the_best() -> None:
     assert figure5.honest_cap(DELTA) == pytest.approx(6.931, abs=5e-4)
     assert figure5.honest_cap(1e-300) == pytest.approx(5 * math.log(4))  # it needs no delta
     assert figure5.honest_cap(0.1) < 6.6  # but has one
-
-
-# reference notes 3.5 (i): claimed, sigma, true Gaussian, exact
-TABLE = [
-    (0.5, 11.66, 0.323, 0.120),
-    (1, 5.83, 0.705, 0.243),
-    (2, 2.91, 1.545, 0.489),
-    (4, 1.457, 3.451, 0.973),
-    (6, 0.971, 5.610, 1.442),
-    (8, 0.728, 8.002, 1.888),
-    (9, 0.648, 9.284, 2.101),
-    (12, 0.486, 13.46, 2.694),
-    (16, 0.364, 19.80, 3.366),
-    (32, 0.182, 53.73, 4.906),
-    (64, 0.091, 162, 5.864),
-]
-
-
-@pytest.mark.parametrize(("claimed", "sigma", "gaussian", "exact"), TABLE)
-def test_figure_5_claims_too_little_above_8_and_masks_cost_less_than_it_says(
-    claimed: float, sigma: float, gaussian: float, exact: float
-) -> None:
-    """Erratum E4: ``sigma = Delta sqrt(2 ln(1.25/delta)) / eps`` is a theorem for eps < 1 only."""
-    noise = figure5.classical_sigma(claimed, DELTA)
-    assert noise == pytest.approx(sigma, rel=2e-3)
-    prices = figure5.epsilons(noise, DELTA)
-    assert prices["claimed"] == pytest.approx(claimed)
-    assert prices["gaussian"] == pytest.approx(gaussian, rel=3e-3)
-    assert (prices["gaussian"] > claimed) == (claimed > 7.9)
-    assert prices["claimed-min"] == pytest.approx(min(claimed, 8.96), abs=5e-3)
-    assert prices["exact"] == pytest.approx(exact, abs=6e-4)
-    assert prices["exact"] <= prices["honest-min"] <= min(prices["gaussian"], 6.9315)
-    assert prices["honest-min"] <= rdp_to_dp(ORDERS, paper_rdp(ORDERS, D, noise, C), DELTA)[0]
-
-
-def test_the_sigma_of_an_exact_epsilon_has_it_and_no_noise_brings_bits_above_their_own() -> None:
     for epsilon, sigma in AT.items():
         assert figure5.exact_epsilon(sigma, DELTA) == pytest.approx(epsilon, rel=1e-9)
     assert figure5.exact_epsilon(0.0, DELTA) == pytest.approx(6.93117, abs=5e-6)
     assert exact_sigma(6.932, DELTA) is None
+
+
+# reference notes 3.5 (i): claimed, sigma, true Gaussian, exact
+TABLE = [
+    *[(0.5, 11.66, 0.323, 0.120), (1, 5.83, 0.705, 0.243), (2, 2.91, 1.545, 0.489)],
+    *[(4, 1.457, 3.451, 0.973), (6, 0.971, 5.610, 1.442), (8, 0.728, 8.002, 1.888)],
+    *[(9, 0.648, 9.284, 2.101), (12, 0.486, 13.46, 2.694), (16, 0.364, 19.80, 3.366)],
+    *[(32, 0.182, 53.73, 4.906), (64, 0.091, 162, 5.864)],
+]
+
+
+def test_figure_5_claims_too_little_above_8_and_masks_cost_less_than_it_says() -> None:
+    """Erratum E4: ``sigma = Delta sqrt(2 ln(1.25/delta)) / eps`` is a theorem for eps < 1 only."""
+    for claimed, sigma, gaussian, exact in TABLE:
+        noise = figure5.classical_sigma(claimed, DELTA)
+        assert noise == pytest.approx(sigma, rel=2e-3)
+        prices = figure5.epsilons(noise, DELTA)
+        assert prices["claimed"] == pytest.approx(claimed)
+        assert prices["gaussian"] == pytest.approx(gaussian, rel=3e-3)
+        assert (prices["gaussian"] > claimed) == (claimed > 7.9)
+        assert prices["claimed-min"] == pytest.approx(min(claimed, 8.96), abs=5e-3)
+        assert prices["exact"] == pytest.approx(exact, abs=6e-4)
+        assert prices["exact"] <= prices["honest-min"] <= min(prices["gaussian"], 6.9315)
+        assert prices["honest-min"] <= rdp_to_dp(ORDERS, paper_rdp(ORDERS, D, noise, C), DELTA)[0]
 
 
 def expected_errors(data: str, sigma: float) -> dict[str, float]:
@@ -104,20 +81,6 @@ def expected_errors(data: str, sigma: float) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("data", DATA)
-def test_simulated_errors_are_their_closed_forms_and_the_constant_wins_on_the_papers_data(
-    simulated: dict[str, tuple[dict[float, Errors], Errors]], data: str
-) -> None:
-    errors, controls = simulated[data]
-    for sigma, measured in errors.items():
-        for name, expected in expected_errors(data, sigma).items():
-            mean, se = (controls | measured)[name]
-            assert abs(mean - expected) < 5 * se, (data, sigma, name)
-            assert se < 0.03 * mean
-    best = min(mean for found in [controls, *errors.values()] for mean, _ in found.values())
-    assert (controls["constant"][0] == best) == (data == "uniform")
-
-
 # reference notes 3.7 (7), the paper's setting; theirs was a simulation, too
 EQUAL = {
     1.0: {"raw": 0.0134, "inverted": 0.232, "affine": 0.453, "affine-clipped": 0.235},
@@ -126,13 +89,21 @@ EQUAL = {
 }
 
 
-def test_errors_at_equal_epsilon_are_those_of_the_reference(
-    simulated: dict[str, tuple[dict[float, Errors], Errors]],
-) -> None:
-    for epsilon, references in EQUAL.items():
-        for name, reference in references.items():
-            mean, se = simulated["uniform"][0][AT[epsilon]][name]
-            assert abs(mean - reference) < 7 * se, (epsilon, name)
+def test_simulated_errors_are_their_closed_forms_and_the_references_and_the_constant_wins() -> None:
+    tables = {sigma: estimates(sigma) for sigma in AT.values()}
+    for data in DATA:
+        errors, controls = simulate(data, tables, 2000, KEY)
+        for sigma, measured in errors.items():
+            for name, expected in expected_errors(data, sigma).items():
+                mean, se = (controls | measured)[name]
+                assert abs(mean - expected) < 5 * se, (data, sigma, name)
+                assert se < 0.03 * mean
+        best = min(mean for found in [controls, *errors.values()] for mean, _ in found.values())
+        assert (controls["constant"][0] == best) == (data == "uniform")
+        for epsilon, references in EQUAL.items() if data == "uniform" else ():
+            for name, reference in references.items():
+                mean, se = errors[AT[epsilon]][name]
+                assert abs(mean - reference) < 7 * se, (epsilon, name)
 
 
 def test_the_printed_correction_is_the_nearest_theta_of_a_formula_that_may_fall() -> None:
@@ -145,7 +116,8 @@ def test_the_printed_correction_is_the_nearest_theta_of_a_formula_that_may_fall(
     assert (estimates(2.0)["printed"][95], estimates(2.0)["printed"][40]) == (C, 1 - C)
 
 
-def test_a_figure_has_all_points_and_every_curve_is_drawn(small: Figure5) -> None:
+def test_a_figure_has_all_points_and_every_curve_is_drawn() -> None:
+    small = figure5.play(DELTA, 0, 3)
     assert [p.epsilons["exact"] for p in small.equal] == pytest.approx(list(EXACT))
     assert [p.invertible for p in small.claims] == [False] * 5 + [True] * 6
     for axes, data in zip(chart.compose(small).axes, DATA, strict=True):

@@ -1,6 +1,7 @@
 """DP-SGD of this harness beside Opacus' own, on a model that Opacus accepts."""
 
 import warnings
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -17,21 +18,14 @@ from fedbench.testing import NETWORK
 SHARED = Shared(NETWORK, 3, torch.device("cpu"))
 
 
-class Twin(nn.Module):
+def twin(tree: dict[str, Tensor]) -> nn.Module:
     """`NETWORK` as a module: one convolution, a pool, two linear layers, no biases."""
-
-    def __init__(self, tree: dict[str, Tensor]) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 3, 3, padding=1, bias=False)
-        self.fc1 = nn.Linear(12, 5, bias=False)
-        self.fc2 = nn.Linear(5, 3, bias=False)
-        for name, x in tree.items():
-            getattr(self, name).weight.data = x.clone()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.max_pool2d(torch.relu(self.conv1(x)), 2).flatten(1)
-        out: Tensor = self.fc2(torch.relu(self.fc1(x)))
-        return out
+    conv1 = nn.Conv2d(1, 3, 3, padding=1, bias=False)
+    fc1, fc2 = nn.Linear(12, 5, bias=False), nn.Linear(5, 3, bias=False)
+    layers = {"conv1": conv1, "relu1": nn.ReLU(), "pool": nn.MaxPool2d(2), "flat": nn.Flatten()}
+    model = nn.Sequential(OrderedDict(layers | {"fc1": fc1, "relu2": nn.ReLU(), "fc2": fc2}))
+    model.load_state_dict({f"{name}.weight": x for name, x in tree.items()})
+    return model
 
 
 def mine(clip: float, z: float, x: Tensor, y: Tensor, key: Key) -> tuple[Any, Any]:
@@ -50,15 +44,11 @@ def theirs(clip: float, z: float, x: Tensor, y: Tensor, tree: Any) -> dict[str, 
         from opacus import GradSampleModule
         from opacus.optimizers import DPOptimizer
 
-        model = GradSampleModule(Twin(tree).to(x.dtype))
+        model = GradSampleModule(twin(tree).to(x.dtype))
         sgd = torch.optim.SGD(model.parameters(), lr=0.0)
-        optimizer = DPOptimizer(
-            sgd,
-            noise_multiplier=z,
-            max_grad_norm=clip,
-            expected_batch_size=len(x),
-            generator=torch.Generator().manual_seed(0),
-        )
+        draws = torch.Generator().manual_seed(0)
+        limits = {"max_grad_norm": clip, "expected_batch_size": len(x)}
+        optimizer = DPOptimizer(sgd, noise_multiplier=z, generator=draws, **limits)
         nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return {

@@ -1,12 +1,14 @@
-"""Lower bounds on epsilon: from scores under two neighbouring inputs, or guesses in one run."""
+"""Lower bounds on epsilon from scores under two inputs or guesses in one run, and what they say."""
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import betainc, betaincinv, expit
 
+from fedbench.api import Adjacency
 from fedbench.core.errors import require
 from fedbench.privacy.conversion import Floats, bisect, check_delta
 
@@ -14,6 +16,37 @@ CHOOSING = 0.25  # share of the scores that choose the test; the others are test
 THRESHOLDS = 256  # candidate thresholds from each set of scores
 SHARES = (0.1, 0.25, 0.5, 0.9)  # shares of the canaries to guess, fixed in advance
 MOST = 64.0  # largest epsilon of the search
+
+
+Method = Literal["mechanism", "one-run", "one-shot", "one-shot, max"]
+
+
+@dataclass(frozen=True)
+class AuditFinding:
+    """Measured epsilon of one audit, and the claim."""
+
+    method: Method
+    epsilon: float  # the lower bound, or the estimate
+    claimed: float  # epsilon of the accountant for the same release
+    delta: float  # of both
+    unit: Literal["client", "example"]  # whose data the claim covers
+    adjacency: Adjacency  # of the claim
+    confidence: float | None  # probability that a lower bound is right; None for an estimate
+    audited: str  # description of the release
+    evidence: str  # description of the counts
+    error: float | None = None  # standard error of an estimate
+    exact: float | None = None  # epsilon of the pair of inputs that was compared, where known
+    paper: float | None = None  # epsilon that the mechanism's own paper would claim, if it differs
+
+    @property
+    def is_bound(self) -> bool:
+        """True for a lower bound, false for an estimate."""
+        return self.confidence is not None
+
+    @property
+    def broken(self) -> bool:
+        """True if the claim is refuted: it is below a lower bound."""
+        return self.is_bound and self.epsilon > self.claimed
 
 
 def check_confidence(confidence: float) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from fedbench.audits.bounds import AuditFinding
 from fedbench.audits.canaries import one_run_bound, one_shot_estimates
-from fedbench.audits.finding import AuditFinding
 from fedbench.audits.releases import ReleaseBench, audit
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, require

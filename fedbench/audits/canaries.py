@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fedbench.api import Memory
 from fedbench.audits import laws
-from fedbench.audits.bounds import best_guesses
-from fedbench.audits.finding import AuditFinding, Method
+from fedbench.audits.bounds import AuditFinding, Method, best_guesses
 from fedbench.audits.watched import watched
 from fedbench.core.errors import ConfigError, NoTheorem, require
 from fedbench.core.rng import Key

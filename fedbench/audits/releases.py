@@ -10,19 +10,17 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Adjacency, Defense, Gradient, Mechanism, Protocol, Release, ServerView
-from fedbench.audits.bounds import CHOOSING, lower_bound
-from fedbench.audits.finding import AuditFinding
+from fedbench.audits.bounds import CHOOSING, AuditFinding, lower_bound
 from fedbench.audits.pairs import NeighbourPair, worst_pair
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.models.network import ConvNet, Shared
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, SignBits, same
-from fedbench.privacy.accountants import price
+from fedbench.privacy.accountants import Participation, price
 from fedbench.privacy.clients import protect_payload, protect_updates
 from fedbench.privacy.conversion import Floats
 from fedbench.privacy.mechanisms.dp_fedavg import ClipState
-from fedbench.privacy.participation import Participation
 
 AT_ONCE = 1 << 20  # values of a vector draw in one chunk of releases
 SLOW = 30_000  # largest number of releases of a mechanism that cannot be vectorized

@@ -18,8 +18,8 @@ from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import cell, grid, listed
 
 if TYPE_CHECKING:
+    from fedbench.audits.bounds import AuditFinding
     from fedbench.audits.campaign import AuditPlan
-    from fedbench.audits.finding import AuditFinding
 
 Command = opt.scenario_command(
     *("mechanism", "protocol", "dataset", "model", "partition", "clients", "per_round", "rounds"),

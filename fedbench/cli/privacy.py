@@ -21,7 +21,7 @@ from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import cell, grid, listed
 
 if TYPE_CHECKING:
-    from fedbench.privacy.participation import PrivacyCost
+    from fedbench.privacy.accountants import PrivacyCost
     from fedbench.privacy.planning import PrivacyPlan
 
 Prices = Mapping[Sees, "PrivacyCost | NoTheorem"]

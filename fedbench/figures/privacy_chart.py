@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fedbench.privacy.participation import PrivacyCost
+    from fedbench.privacy.accountants import PrivacyCost
     from fedbench.privacy.planning import PrivacyPlan
 
 Curve = Sequence[tuple[int, "PrivacyCost"]]

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from fedbench.api import DpEvent
-from fedbench.privacy.accountants import price
+from fedbench.privacy.accountants import Participation, PrivacyCost, price
 from fedbench.privacy.events import GaussianGradients
-from fedbench.privacy.participation import Participation, PrivacyCost
 from fedbench.privacy.sampling import rough_epsilon
 
 

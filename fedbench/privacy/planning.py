@@ -11,9 +11,8 @@ import numpy as np
 
 from fedbench.api import Adjacency, Release, Sees
 from fedbench.core.errors import ConfigError, NoTheorem, require
-from fedbench.privacy.accountants import price
+from fedbench.privacy.accountants import Participation, PrivacyCost, price
 from fedbench.privacy.conversion import check_claim
-from fedbench.privacy.participation import Participation, PrivacyCost
 
 # Larger ones take gigabytes: tables over the summed clients, and over all released bits.
 MOST = {"rounds": 10**6, "per_round": 10**4}

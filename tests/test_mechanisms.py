@@ -166,16 +166,13 @@ def test_the_affine_form_is_unbiased_and_as_hard_to_read() -> None:
     assert mechanism.on_payload(received, keys(1)) is received
 
 
-def test_noisy_sign_adds_noise_of_the_clip_and_not_of_the_update() -> None:
-    mechanism = NoisySign(clip=2.0, z=0.5)
+def test_noise_is_of_the_clip_and_dp_fedavg_divides_by_the_expected_number() -> None:
     x = torch.zeros(1, 50_000)
     x[0, :4] = 50.0  # norm 100: clipped to 1 each
-    out, _ = mechanism.on_updates(x, torch.zeros_like(x), keys(1), None)
+    out, _ = NoisySign(clip=2.0, z=0.5).on_updates(x, torch.zeros_like(x), keys(1), None)
     assert abs(float(out[0, 4:].std()) - 1.0) < 0.02
     assert float(out[0].max()) < 8
 
-
-def test_dp_fedavg_divides_by_the_expected_number_and_adds_z_times_clip() -> None:
     mechanism = DPFedAvg(clip=3.0, z=2.0)
     updates = torch.tensor([[6.0, 8.0], [0.3, 0.4]])
     out, state = mechanism.on_updates(updates, torch.zeros(2, 2), keys(2), mechanism.init())
@@ -261,15 +258,14 @@ def test_what_is_not_proved_is_refused(
 
 def test_floats_beside_bits_and_kept_moments_are_refused() -> None:
     normed = dataclasses.replace(SHARED, network=BatchNormNet((1, 8, 8), ((4,),), 1, 10))
-    mean = registry.load("defense", "mean")
-    for mechanism, reason in (
-        (MaskSampling(), "batch norm"),
-        (FlipBits(), "floats"),
-        (DPSGD(), "batch norm"),
+    mean, carrying = registry.load("defense", "mean"), FedPM(keep_moments=True)
+    for mechanism, protocol, shared, reason in (
+        (MaskSampling(), FedPM(), normed, "batch norm"),
+        (FlipBits(), FedPM(), normed, "floats"),
+        (DPSGD(), FedPM(), normed, "batch norm"),
+        (MaskSampling(clip=1.0), carrying, SHARED, "carried over rounds"),
     ):
-        assert reason in (mechanism.misfit(FedPM(), mean, normed) or "")
-    carrying = FedPM(keep_moments=True)
-    assert "carried over rounds" in (MaskSampling(clip=1.0).misfit(carrying, mean, SHARED) or "")
+        assert reason in (mechanism.misfit(protocol, mean, shared) or "")
     assert MaskSampling(clip=None).misfit(carrying, mean, SHARED) is None
     assert MaskSampling(clip=1.0).misfit(FedPM(), mean, SHARED) is None
 

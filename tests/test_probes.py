@@ -89,13 +89,13 @@ def test_the_bootstrap_covers_the_measure_and_draws_whole_examples() -> None:
 # LiRA
 
 
-@pytest.mark.parametrize("count", [10, 126])
-def test_each_example_is_in_one_shadow_of_each_pair_and_all_are_as_large(count: int) -> None:
-    member = halves(count, 4, Key(0))
-    assert member.shape == (8, count)
-    assert bool((member[0::2] ^ member[1::2]).all())
-    assert set(member.sum(dim=1).tolist()) == {count // 2}
-    assert not torch.equal(member[0], member[2])
+def test_each_example_is_in_one_shadow_of_each_pair_and_all_are_as_large() -> None:
+    for count in (10, 126):
+        member = halves(count, 4, Key(0))
+        assert member.shape == (8, count)
+        assert bool((member[0::2] ^ member[1::2]).all())
+        assert set(member.sum(dim=1).tolist()) == {count // 2}
+        assert not torch.equal(member[0], member[2])
 
 
 def test_confidence_is_the_log_odds_of_the_true_class_and_always_finite() -> None:
@@ -188,7 +188,7 @@ def test_candidates_that_are_out_never_enter_the_training_of_a_shadow(
 
 
 def test_shadows_share_what_the_server_knows_and_nothing_that_clients_draw() -> None:
-    base = setup(mechanism="none")
+    base = setup()
     victim = shadows.choose_victim(base)
     pool = shadows.candidates(base, victim)
     first, second = (shadows.shadow(base, victim, pool[::2], s) for s in range(2))
@@ -199,14 +199,12 @@ def test_shadows_share_what_the_server_knows_and_nothing_that_clients_draw() -> 
     assert [i for i, (a, b) in enumerate(pairs) if not torch.equal(a, b)] == [victim]
 
 
-def test_the_victim_is_who_takes_part_most_often() -> None:
+def test_the_victim_takes_part_most_often_and_few_or_odd_shadows_are_refused() -> None:
     for seed in range(5):
         base = setup(rounds=20, seed=seed, data_seed=0)
         counts = [sum(i in base.sample(t) for t in range(20)) for i in range(40)]
         assert counts[shadows.choose_victim(base)] == max(counts)
 
-
-def test_too_few_or_odd_shadows_are_refused() -> None:
     for count in (4, 7):
         with pytest.raises(ConfigError, match=f"--shadows must be even and >= 6, got {count}"):
             shadows.play_shadows(setup(), count)
@@ -363,7 +361,11 @@ def test_noise_in_the_training_hides_the_image_from_the_message_not_from_the_raw
 def test_a_message_that_is_the_raw_update_is_inverted_once_and_one_that_is_none_is_refused() -> (
     None
 ):
-    found = invert(steps=2)
+    before = torch.get_rng_state()
+    found, again = (invert(steps=2) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), before)
+    for one, other in zip(found[MESSAGE], again[MESSAGE], strict=True):
+        assert torch.equal(one.image, other.image)
     assert found[MESSAGE] is not found[RAW]
     assert all(a is b for a, b in zip(found[MESSAGE], found[RAW], strict=True))
     signs = invert(steps=2, protocol="signsgd")
@@ -381,27 +383,17 @@ def test_several_images_of_one_message_have_different_labels_and_all_come_back()
     assert len(invert(steps=2, batch_size=3)[MESSAGE]) == 6
 
 
-def test_the_best_guess_of_a_class_is_of_that_class_and_not_the_image_itself() -> None:
+def test_the_best_guess_of_a_class_is_the_nearest_other_image_of_that_class() -> None:
     run = prepare(IMAGES, "cpu")
     data = run.population.data
     row = choose_images(run).flatten()[:1]
     (best,) = guess(data, row, Key(0))["best other image of the class"]
     everything = inversion.pixels(data, torch.arange(len(data)))
-    alike = (everything == best.image).flatten(1).all(dim=1).nonzero()[:, 0]
-    assert data.y[alike].tolist() == data.y[row].tolist()
-    assert int(row) not in alike.tolist()
     same = (data.y == data.y[row]).nonzero()[:, 0].tolist()
-    truth = everything[row][0]
-    others = [psnr(everything[i], truth) for i in same if i != int(row)]
-    assert best.psnr == pytest.approx(max(others))
-
-
-def test_the_attack_draws_nothing_from_a_global_generator() -> None:
-    before = torch.get_rng_state()
-    first, second = (invert(steps=2, protocol="fedpm") for _ in range(2))
-    assert torch.equal(torch.get_rng_state(), before)
-    for a, b in zip(first[MESSAGE], second[MESSAGE], strict=True):
-        assert torch.equal(a.image, b.image)
+    distances = {i: psnr(everything[i], everything[row][0]) for i in same if i != int(row)}
+    nearest = max(distances, key=lambda i: distances[i])
+    assert torch.equal(best.image, everything[nearest])
+    assert best.psnr == pytest.approx(distances[nearest])
 
 
 # membership

@@ -203,9 +203,8 @@ def test_the_worked_example(reach: float, sigma: float) -> None:
 
 def test_the_concave_hull_is_above_its_points_and_exact_on_chords() -> None:
     x, y = np.array([0.0, 1.0, 2.0, 4.0]), np.array([0.0, 2.0, 2.5, 6.0])
-    assert concave_hull(x, y, 0.5) == 1.0
-    assert concave_hull(x, y, 2.0) == pytest.approx(2 + 4 / 3)
-    assert concave_hull(x, y, 9.0) == 6.0
+    hull = [concave_hull(x, y, at) for at in (0.5, 2.0, 9.0)]
+    assert hull == pytest.approx([1.0, 2 + 4 / 3, 6.0])
     with pytest.raises(ConfigError, match="at must"):
         concave_hull(x, y, -1.0)
 
@@ -316,16 +315,11 @@ def test_one_message_of_one_coordinate_by_hand_and_one_that_becomes_nothing() ->
 
 @pytest.mark.parametrize("theta", [0.02, 0.1, 0.25])
 @pytest.mark.parametrize(("honest", "m"), [(1, 4), (2, 3), (5, 3), (8, 4)])
-@pytest.mark.parametrize("share", [0.3, 1.0])
-def test_the_bound_exceeds_that_of_all_coins(
-    honest: int, m: int, theta: float, share: float
-) -> None:
-    event = BinomialCounts(1, m, theta, share * theta)
-    pairs: list[tuple[Adjacency, float, float]] = [
-        ("replace-one", 0.5 - theta, 0.5 - theta + 2 * share * theta),
-        ("zero-out", 0.5, 0.5 + share * theta),
-    ]
-    for adjacency, left, right in pairs:
+def test_the_bound_exceeds_that_of_all_coins(honest: int, m: int, theta: float) -> None:
+    pairs: list[tuple[Adjacency, float, float]]
+    pairs = [("replace-one", 0.5 - theta, 2 * theta), ("zero-out", 0.5, theta)]
+    for share, (adjacency, left, longest) in product((0.3, 1.0), pairs):
+        event, right = BinomialCounts(1, m, theta, share * theta), left + share * longest
         bound = poisson_binomial_rdp(FEW, event, honest, adjacency)
         worst = worst_of(left, right, m, theta, (honest - 1) * m)
         assert (bound >= worst).all()

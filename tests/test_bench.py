@@ -23,18 +23,7 @@ from fedbench.experiment.prepare import prepare
 from fedbench.payload import FloatVectors, Payload
 from fedbench.probes import codec_bench, codecs
 from fedbench.probes.codec_bench import Bench, chosen, misfit, source
-from fedbench.probes.codecs import (
-    Codec,
-    CodecPlan,
-    CodecResult,
-    Distortion,
-    Draws,
-    bias_squared,
-    distortion,
-    measure,
-    scale_of,
-    send,
-)
+from fedbench.probes.codecs import Codec, CodecPlan, CodecResult, Distortion, Draws
 from fedbench.protocols.compressed import CompressedUpdates
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing import NETWORK
@@ -106,8 +95,8 @@ def gaussian(s: int) -> Tensor:
 
 def measured(text: str, inputs: Callable[[int], Tensor] = gaussian, **plan: int) -> CodecResult:
     codec = Codec(text, registry.load("protocol", text))
-    scale = scale_of(codec.protocol, SHARED, inputs(0))
-    return measure(codec, "gaussian", inputs, SHARED, CodecPlan(**plan), scale)
+    scale = codecs.scale_of(codec.protocol, SHARED, inputs(0))
+    return codecs.measure(codec, "gaussian", inputs, SHARED, CodecPlan(**plan), scale)
 
 
 def lost(one: CodecResult) -> Distortion:
@@ -123,22 +112,22 @@ def test_the_bias_is_that_of_the_pairs_of_draws_by_hand() -> None:
     assert draws.norm == 5
     assert draws.squares == [1, 4, 10]
     assert draws.along == [1, 4, 5]
-    assert bias_squared(draws) == pytest.approx(5 / 3, rel=1e-12)
+    assert codecs.bias_squared(draws) == pytest.approx(5 / 3, rel=1e-12)
     # |mean - x|^2 is 25/9, and the spread around the mean 15 - 25/3 = 20/3; over R (R - 1), 10/9.
     mean = rows.double().mean(dim=0)
     spread = float((rows - mean).square().sum())
     other = float((mean - x).square().sum()) - spread / (3 * 2)
-    assert bias_squared(draws) == pytest.approx(other, rel=1e-12)
+    assert codecs.bias_squared(draws) == pytest.approx(other, rel=1e-12)
 
 
 def test_a_codec_without_bias_is_not_called_biased_and_a_small_bias_is_seen() -> None:
-    plan = CodecPlan(20, 4)
-    fair, leaning = (
-        lost(measure(dithered(offset), "gaussian", gaussian, SHARED, plan, "kept"))
-        for offset in (0.0, 0.7)
-    )
-    assert not fair.biased
-    assert fair.nmse == pytest.approx(1.0, abs=1e-6)  # signs are of one length
+    def found(plan: CodecPlan, offset: float = 0.0) -> Distortion:
+        return lost(codecs.measure(dithered(offset), "gaussian", gaussian, SHARED, plan, "kept"))
+
+    fair, leaning = found(CodecPlan(20, 4)), found(CodecPlan(20, 4), 0.7)
+    for one in (fair, found(CodecPlan(3, 2, clients=4))):  # clients' draws have keys of their own
+        assert not one.biased  # of equal draws all error is bias
+        assert one.nmse == pytest.approx(1.0, abs=1e-6)  # signs are of one length
     assert fair.bias_limit < 0.7
     assert leaning.biased
     assert leaning.bias == pytest.approx(0.7, abs=0.1)  # of a mean of 4 draws the error is 0.5
@@ -148,7 +137,7 @@ def test_a_codec_without_bias_is_not_called_biased_and_a_small_bias_is_seen() ->
 def test_what_draws_nothing_is_biased_by_all_that_it_loses_however_inputs_differ() -> None:
     # NMSE of 0.01 to 0.99: a test of the bias itself, instead of its share, would see noise.
     norms = [Draws(1.0, 4 * share, [share, share], [-share] * 2) for share in (0.01, 0.2, 0.99)]
-    found = distortion(norms)
+    found = codecs.distortion(norms)
     assert found.biased
     assert found.bias == pytest.approx(math.sqrt(0.4), rel=1e-12)
     assert found.bias_limit < 1e-6
@@ -160,16 +149,16 @@ def test_the_test_of_the_bias_is_students_by_hand() -> None:
     # Biases 0.8, -0.4 and 0.8 of squared errors of 4: shares 0.2, -0.1, 0.2, whose mean 0.1 has a
     # standard error of 0.1. Student's t with 2 degrees exceeds 22.327 with probability 0.001.
     inputs = [Draws(1.0, total, [4.0, 4.0], [0.0, 0.0]) for total in (9.6, 7.2, 9.6)]
-    found = distortion(inputs)
+    found = codecs.distortion(inputs)
     assert not found.biased
     assert found.bias == pytest.approx(math.sqrt(0.4))
     assert found.bias_limit == pytest.approx(math.sqrt(2.2327 * 4), rel=1e-4)
     # Shares of 1 less 0, 0.05 and 0.1 have a mean of 0.95 and a standard error of 0.0289.
     inputs = [Draws(1.0, 8 + 8 * share, [4.0, 4.0], [0.0, 0.0]) for share in (1.0, 0.95, 0.9)]
-    assert distortion(inputs).biased
+    assert codecs.distortion(inputs).biased
 
 
-def test_topk_loses_what_it_does_not_send() -> None:
+def test_topk_loses_what_it_does_not_send_and_fedavg_nothing() -> None:
     # 1 .. 102 with every other sign turned, half kept: 52 .. 102.
     x = torch.arange(1.0, D + 1) * (1 - 2 * (torch.arange(D) % 2))
     dropped = sum(i * i for i in range(1, 52)) / sum(i * i for i in range(1, D + 1))
@@ -179,13 +168,10 @@ def test_topk_loses_what_it_does_not_send() -> None:
     assert [found.nmse, found.nmse_max, found.bias, found.gain] == pytest.approx(expected, rel=1e-6)
     assert found.biased
     assert one.bits == pytest.approx((32 * 51 + D) / D)
-
-
-def test_fedavg_loses_nothing_and_costs_32_bits() -> None:
-    one = measured("fedavg", seeds=3)
-    assert lost(one) == Distortion(0.0, 0.0, 0.0, biased=False, bias_limit=0.0, gain=1.0)
-    assert one.bits == 32
-    assert min(one.encode, one.decode) > 0
+    whole = measured("fedavg", seeds=3)
+    assert lost(whole) == Distortion(0.0, 0.0, 0.0, biased=False, bias_limit=0.0, gain=1.0)
+    assert whole.bits == 32
+    assert min(whole.encode, whole.decode) > 0
 
 
 def test_a_sign_has_no_scale_and_noise_has_its_own() -> None:
@@ -201,7 +187,7 @@ def test_a_sign_has_no_scale_and_noise_has_its_own() -> None:
         "fedmrns:magnitude=1e-4": "fixed",  # it sends nothing but signs
     }
     for text, scale in scales.items():
-        assert scale_of(registry.load("protocol", text), SHARED, gaussian(0)) == scale, text
+        assert codecs.scale_of(registry.load("protocol", text), SHARED, gaussian(0)) == scale, text
 
 
 def test_fedmrn_has_its_gain_on_updates_within_its_noise() -> None:
@@ -209,13 +195,6 @@ def test_fedmrn_has_its_gain_on_updates_within_its_noise() -> None:
     # standard Gaussian E|u|^3 is 1.596. A gain of 100 draws has a standard error of 0.016.
     inside = lost(measured("fedmrn:magnitude=8.0", seeds=50))
     assert inside.gain == pytest.approx(0.5 - 1.596 / 32, abs=0.05)
-
-
-def test_clients_at_once_are_draws_of_one_input_with_keys_of_their_own() -> None:
-    plan = CodecPlan(3, 2, clients=4)
-    together = lost(measure(dithered(), "gaussian", gaussian, SHARED, plan, "kept"))
-    assert together.nmse == pytest.approx(1.0, abs=1e-6)
-    assert not together.biased  # of equal draws all error is bias
 
 
 def test_the_server_draws_again_what_the_client_has_cached_and_keeps_its_tables() -> None:
@@ -226,7 +205,7 @@ def test_the_server_draws_again_what_the_client_has_cached_and_keeps_its_tables(
 
     DRAWN.clear()
     for seed in (3, 4, 5):
-        send(Sending(made=caching), SHARED, torch.full((1, D), float(seed)), [Key(0)])
+        codecs.send(Sending(made=caching), SHARED, torch.full((1, D), float(seed)), [Key(0)])
     assert [s for s in DRAWN if s > 0] == [3, 3, 4, 4, 5, 5]
     assert DRAWN.count(-D) == 2  # the first message filled the table, so it was emptied once
 
@@ -238,6 +217,10 @@ def test_error_feedback_starts_from_nothing() -> None:
 
 
 def test_every_installed_protocol_is_measured_or_has_a_reason() -> None:
+    with pytest.raises(ConfigError, match="fsl must compress dense updates of the weights, but"):
+        chosen(["fedavg", "fsl"], SHARED)
+    both, none = chosen(["topk:k=0.1", "fedprox", "topk:k=0.1"], SHARED)
+    assert ([codec.name for codec in both], none) == (["topk:k=0.1", "fedprox"], {})
     fitting, others = chosen(None, SHARED)
     names = {registry.split(codec.name)[0] for codec in fitting}
     assert names | {registry.split(text)[0] for text in others} == set(registry.names("protocol"))
@@ -247,9 +230,6 @@ def test_every_installed_protocol_is_measured_or_has_a_reason() -> None:
     assert others["fedprox"] == "messages are those of fedavg"
     assert "fail" not in " ".join(others.values())
     assert set(others) & set(codec_bench.VARIANTS) == set()  # the list names what exists and fits
-
-
-def test_a_codec_that_compresses_dense_updates_fits() -> None:
     for name in registry.names("protocol"):
         if issubclass(registry.plugin("protocol", name), CompressedUpdates):
             assert misfit(registry.load("protocol", name), SHARED) is None, name
@@ -266,14 +246,6 @@ def test_what_does_not_fit_says_why() -> None:
     assert misfit(turned, SHARED) == "values are no update of the parameters"
     forgetful = Sending(made=lambda u, keys, memory: FloatVectors(u + memory[0]["received"]))
     assert misfit(forgetful, SHARED) == "messages need what a client remembers of its training"
-
-
-def test_a_name_that_does_not_fit_is_an_error_where_it_is_asked_for() -> None:
-    with pytest.raises(ConfigError, match="fsl must compress dense updates of the weights, but"):
-        chosen(["fedavg", "fsl"], SHARED)
-    both, others = chosen(["topk:k=0.1", "fedprox", "topk:k=0.1"], SHARED)
-    assert [codec.name for codec in both] == ["topk:k=0.1", "fedprox"]
-    assert others == {}
 
 
 def test_inputs_are_what_they_are_called() -> None:
@@ -330,11 +302,8 @@ def test_the_table_fits_its_terminal_and_no_number_is_cut(width: int) -> None:
         assert line in [" ".join(shown.split()) for shown in lines]
     words = " ".join(text.split())
     for said in (
-        "not measured: fsl, sfsl (updates are scores)",
-        "151,072 parameters",
-        "* of a fixed magnitude",
-        "n/a messages without a scale",
-        "a note",
+        *("not measured: fsl, sfsl (updates are scores)", "151,072 parameters", "a note"),
+        *("* of a fixed magnitude", "n/a messages without a scale"),
         "memory topk:k=0.5,error_feedback=true: measured without a past",
     ):
         assert said in words
@@ -364,37 +333,31 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDBENCH_ALLOCATOR", "system")
 
 
-WRONG = [
-    (["-p", "fedagv"], "--protocol 'fedagv' is not installed; did you mean 'fedavg'?"),
-    (["-p", "fsl"], "--protocol fsl must compress dense updates of the weights, but its updates"),
-    (["-p", "topk:k=2"], "TopK.k must be in (0, 1], got 2.0"),
-    (["--seeds", "2"], "--seeds must be >= 3 to tell bias from noise, got 2"),
-    (["--seeds", "ten"], "Invalid value for '--seeds'"),
-    (["--draws", "1"], "--draws must be >= 2 to tell bias from noise, got 1"),
-    (["--clients", "0"], "--clients must be >= 1, got 0"),
-    (["--threads", "0"], "--threads must be >= 1, got 0"),
-    (["--input", "normal"], "--input must be one of gaussian, lognormal, real, got 'normal'"),
-    (["--format", "xml"], "--format must be table, csv, json or md, got 'xml'"),
-    (["--model", "conv10"], "conv10 needs images of at least 32 x 32"),
-    (["--device", "tpu"], "--device must be auto, cpu or cuda, got 'tpu'"),
-]
+WRONG = {
+    "-p fedagv": "--protocol 'fedagv' is not installed; did you mean 'fedavg'?",
+    "-p fsl": "--protocol fsl must compress dense updates of the weights, but its updates",
+    "-p topk:k=2": "TopK.k must be in (0, 1], got 2.0",
+    "--seeds 2": "--seeds must be >= 3 to tell bias from noise, got 2",
+    "--seeds ten": "Invalid value for '--seeds'",
+    "--draws 1": "--draws must be >= 2 to tell bias from noise, got 1",
+    "--clients 0": "--clients must be >= 1, got 0",
+    "--threads 0": "--threads must be >= 1, got 0",
+    "--input normal": "--input must be one of gaussian, lognormal, real, got 'normal'",
+    "--format xml": "--format must be table, csv, json or md, got 'xml'",
+    "--model conv10": "conv10 needs images of at least 32 x 32",
+    "--device tpu": "--device must be auto, cpu or cuda, got 'tpu'",
+}
 
 
 @pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[" ".join(a) for a, _ in WRONG])
-def test_what_is_wrong_is_said_in_one_line(
-    arguments: list[str], message: str, command: Command
-) -> None:
-    code, out, err = command(*DIGITS, *arguments)
-    assert (code, out) == (2, "")
-    (line,) = err.splitlines()
-    assert line.startswith("fedbench: ")
-    assert message in line
+def test_what_is_wrong_is_said_in_one_line(mistake: Callable[..., str]) -> None:
+    for arguments, message in WRONG.items():
+        assert message in mistake(*DIGITS, *arguments.split())
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
-def test_the_command_measures_real_updates_and_prints_nothing_else(command: Command) -> None:
+def test_the_command_measures_real_updates_or_the_default_list(command: Command) -> None:
     threads = torch.get_num_threads()
     options = "--threads 2 -i real -p fedavg -p signsgd --format json"
     code, out, err = command(*DIGITS, *options.split())
@@ -407,6 +370,15 @@ def test_the_command_measures_real_updates_and_prints_nothing_else(command: Comm
     assert found["rows"][0]["nmse"] == 0
     assert found["threads"] == 2
     assert torch.get_num_threads() == threads == 1
+    code, out, err = command(*DIGITS, "--format", "csv")
+    assert code == 0
+    lines = list(csv.DictReader(io.StringIO(out)))
+    assert {line["input"] for line in lines} == set(codec_bench.INPUTS)
+    for line in lines:
+        assert 0 < float(line["bits"]) <= 33, line
+        assert line["scale"] == "lost" or math.isfinite(float(line["nmse"])), line
+    assert "fedbench: not measured: " in err
+    assert codecs.CodecPlan().seeds == 10
 
 
 def test_real_updates_are_those_of_clients_that_trained_and_come_again() -> None:
@@ -415,18 +387,3 @@ def test_real_updates_are_those_of_clients_that_trained_and_come_again() -> None
     assert inputs(0).shape == (151_072,)
     assert len(set(norms[:5])) == 5
     assert norms[5] == norms[0] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quiet")
-def test_the_default_list_runs(command: Command) -> None:
-    code, out, err = command(*DIGITS, "--format", "csv")
-    assert code == 0
-    lines = list(csv.DictReader(io.StringIO(out)))
-    kinds = {line["input"] for line in lines}
-    assert kinds == set(codec_bench.INPUTS)
-    for line in lines:
-        assert 0 < float(line["bits"]) <= 33, line
-        assert line["scale"] == "lost" or math.isfinite(float(line["nmse"])), line
-    assert "fedbench: not measured: " in err
-    assert codecs.CodecPlan().seeds == 10

@@ -18,20 +18,13 @@ from fedbench.api import Shared
 from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
+from fedbench.executors import conv_kernels as kernels
 from fedbench.executors.cached_answers import folder, store, stored
-from fedbench.executors.conv_kernels import (
-    Forms,
-    Geometry,
-    Load,
-    chosen,
-    geometries,
-    matrices,
-    measured,
-)
+from fedbench.executors.conv_kernels import Forms, Geometry, Load, geometries, matrices, measured
 from fedbench.executors.factory import asked, choose, crowd, executor
 from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked, footprint
-from fedbench.models.network import ConvNet, Convolve, Network
+from fedbench.models.network import ConvNet, Convolve
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
 
@@ -77,20 +70,17 @@ def fastest(protocol: FedAvg, together: float = 8.0) -> str:
     return choose(Stacked(protocol, SHARED, PLAN), together)
 
 
-def test_what_is_faster_is_chosen(measuring: Path) -> None:
+def test_what_is_faster_is_chosen_and_heavy_steps_are_the_loop_s_unmeasured(
+    measuring: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert fastest(Sleepy()) == "stacked"
     assert fastest(Crowded(), 2.0) == "loop"
     entries = [json.loads(path.read_text()) for path in measuring.iterdir()]
     assert sorted(entry["answer"] for entry in entries) == ["loop", "stacked"]
     assert isinstance(executor("auto", Sleepy(), SHARED, PLAN, together=8), Stacked)
     assert isinstance(executor("auto", Crowded(), SHARED, PLAN, together=2), Loop)
-
-
-def test_heavy_steps_are_the_loop_s_unmeasured(
-    measuring: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("fedbench.executors.factory.HEAVY", 0.02)  # `Sleepy` waits longer
-    assert fastest(Sleepy()) == "loop"
+    assert fastest(Sleepy(), 4.0) == "loop"
 
 
 def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
@@ -102,19 +92,16 @@ def test_the_answer_is_kept_and_the_first_one_holds(measuring: Path) -> None:
     assert [path.suffix for path in measuring.iterdir()] == [".json"]  # nothing else is left
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"question": "another", "answer": "stacked"}', "[]"])
-def test_a_file_that_says_nothing_is_no_answer(measuring: Path, text: str) -> None:
+def test_what_says_nothing_or_cannot_be_written_is_no_hindrance(
+    measuring: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     question = asked(Stacked(Crowded(), SHARED, PLAN), 2, "loop", "stacked")
     store(question, "stacked", FITS)
     (path,) = measuring.iterdir()
-    path.write_text(text)
-    assert stored(question, FITS) is None
-    assert fastest(Crowded(), 2.0) == "loop"
-
-
-def test_a_folder_that_cannot_be_written_is_no_hindrance(
-    measuring: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    for text in ("", "{", '{"question": "another", "answer": "stacked"}', "[]"):
+        path.write_text(text)
+        assert stored(question, FITS) is None
+        assert fastest(Crowded(), 2.0) == "loop"
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert fastest(Sleepy()) == "stacked"
@@ -123,15 +110,10 @@ def test_a_folder_that_cannot_be_written_is_no_hindrance(
 def test_other_questions_have_other_answers() -> None:
     plain = Stacked(FedAvg(), SHARED, Schedule(1, 4))
     wider = Shared(ConvNet((1, 4, 4), ((3,),), (6,), 3), 1, CPU)
-    asks = {
-        asked(plain, 8),
-        asked(plain, 2),
-        asked(plain, 8, "loop", "stacked"),
-        asked(Stacked(FedAvg(), SHARED, Schedule(1, 5)), 8),
-        asked(Stacked(FedAvg(), wider, Schedule(1, 4)), 8),
-        asked(Stacked(FedAvg(), SHARED, Schedule(1, 4), precision="bf16"), 8),
-    }
-    assert len(asks) == 6
+    schedules = Stacked(FedAvg(), SHARED, Schedule(1, 5)), Stacked(FedAvg(), wider, Schedule(1, 4))
+    half = Stacked(FedAvg(), SHARED, Schedule(1, 4), precision="bf16")
+    asks = {asked(engine, 8) for engine in (plain, *schedules, half)}
+    assert len(asks | {asked(plain, 2), asked(plain, 8, "loop", "stacked")}) == 6
     assert asked(plain, 8) == asked(Stacked(FedAvg(lr=0.3), SHARED, Schedule(9, 4)), 8)
 
 
@@ -139,14 +121,10 @@ def test_who_trains_alone_or_switched_measuring_off_is_not_measured(
     measuring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert fastest(Sleepy(), 1.9) == "loop"
-    assert not measuring.exists()
     monkeypatch.setenv("FEDBENCH_PROBE", "off")
     assert fastest(Sleepy()) == "loop"
     assert not measuring.exists()
-
-
-def test_answers_lie_in_the_users_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
     assert folder() == Path("/home/someone/.cache/fedbench/answers")
 
@@ -203,16 +181,12 @@ def test_both_forms_are_one_convolution_there_and_back(layer: Geometry, bias: bo
     assert_rounded_alike(of(matrices), of(GROUPS))
 
 
-@pytest.mark.parametrize("model", registry.names("model"))
-def test_every_network_convolves_as_it_is_told(model: str) -> None:
-    network = registry.load("model", model).build((3, 32, 32), 10)
-    kernels = {shape for shape in network.shapes.values() if len(shape) == 4}
-    assert {layer.kernels for layer in geometries(network)} == kernels
-
-
-def test_geometries_of_a_residual_network_by_hand() -> None:
-    network = registry.load("model", "resnet20").build((3, 32, 32), 10)
-    choice = geometries(network)
+def test_every_network_convolves_as_it_is_told() -> None:
+    for model in registry.names("model"):
+        network = registry.load("model", model).build((3, 32, 32), 10)
+        shapes = {shape for shape in network.shapes.values() if len(shape) == 4}
+        assert {layer.kernels for layer in geometries(network)} == shapes, model
+    choice = geometries(registry.load("model", "resnet20").build((3, 32, 32), 10))
     assert choice[0] == Geometry((3, 32, 32), (16, 3, 3, 3), 1, 1)
     assert Geometry((16, 32, 32), (32, 16, 3, 3), 2, 1) in choice
     assert len(choice) == len(set(choice)) == 6  # of 19: layers of a stage are alike
@@ -227,12 +201,16 @@ def never(*args: object, **kwargs: object) -> Tensor:
     raise AssertionError("is not to be timed again")
 
 
-def form(batch: int, groups: Convolve, matrices: Convolve, network: Network = NETWORK) -> Forms:
+def form(batch: int, groups: Convolve, matrices: Convolve, network: Any = NETWORK) -> Forms:
     return measured(network, Load(CPU, 2, batch), {"groups": groups, "matrices": matrices})
 
 
 @pytest.mark.parametrize("groups", [slowly, GROUPS], ids=["matrices", "groups"])
-def test_faster_forms_are_found_once(answers: Path, groups: Convolve) -> None:
+def test_faster_forms_are_found_once_and_a_cpu_groups_without_asking(
+    answers: Path, groups: Convolve
+) -> None:
+    assert kernels.chosen(NETWORK, Load(CPU, 2, 3)) == Forms()
+    assert not answers.exists()
     choice = form(3, groups, GROUPS if groups is slowly else slowly)
     assert choice.multiplied == (set(geometries(NETWORK)) if groups is slowly else set())
     assert form(3, never, never) == choice
@@ -250,11 +228,6 @@ def test_each_layer_has_its_own_answer(answers: Path) -> None:
 
     assert form(3, slow_in_the_first, slowly, network).multiplied == set()
     assert first in form(5, slow_in_the_first, GROUPS, network).multiplied
-
-
-def test_a_cpu_groups_without_asking(answers: Path) -> None:
-    assert chosen(NETWORK, Load(CPU, 2, 3)) == Forms()
-    assert not answers.exists()
 
 
 def test_lock_step_convolves_with_what_was_chosen() -> None:

@@ -23,16 +23,7 @@ from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors.conv_kernels import Forms, geometries, matrices
-from fedbench.executors.cuda_graphs import (
-    AFTER,
-    Inputs,
-    Record,
-    Recorder,
-    Recording,
-    Work,
-    agree,
-    fixed,
-)
+from fedbench.executors.cuda_graphs import AFTER, Inputs, Recorder, Recording, Work, agree, fixed
 from fedbench.executors.factory import measured, strangers
 from fedbench.executors.training import Client, Loop, Schedule, WrapGrad, untouched
 from fedbench.executors.vmap import Recorded, Stacked, lasting
@@ -67,16 +58,16 @@ def traced(work: Work, inputs: Inputs) -> Recording:
     return again, results
 
 
+@dataclasses.dataclass
 class Moves(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every operation that goes from one device to another."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[str] = []
+    found: list[str]
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
+    def __post_init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         tensors = [x for x in pytree.tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)]
         if len({x.device for x in tensors}) > 1:
@@ -84,36 +75,30 @@ class Moves(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
+@dataclasses.dataclass
 class Makes(TorchFunctionMode):
     """Notes every tensor that is made of Python's numbers, which a device has to be sent."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
+    found: list[str]
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.tensor, torch.as_tensor):
             self.found.append(func.__name__)
-        if func is Tensor.__getitem__ and any(isinstance(x, list) for x in _parts(args[1])):
+        index = args[1] if func is Tensor.__getitem__ else None
+        if any(isinstance(x, list) for x in (index if isinstance(index, tuple) else (index,))):
             self.found.append("list")
         return func(*args, **(kwargs or {}))
 
 
-def _parts(index: object) -> tuple[object, ...]:
-    return index if isinstance(index, tuple) else (index,)
-
-
+@dataclasses.dataclass
 class Watched(Recorder):
-    """Records nothing; notes what launches move and make."""
+    """Records nothing; notes what launches move, then what they make."""
 
-    def __init__(self) -> None:
-        super().__init__(traced)
-        self.moves, self.makes = Moves(), Makes()
+    moves: list[str] = dataclasses.field(default_factory=list)
+    makes: list[str] = dataclasses.field(default_factory=list)
 
     def play(self, key: Any, work: Work, inputs: Inputs) -> Any:
-        with self.moves, self.makes:
+        with Moves(self.moves), Makes(self.makes):
             return work(*inputs)
 
 
@@ -136,15 +121,12 @@ def found(
     clients = strangers(protocol, dataclasses.replace(CPU, network=network), 2, 6)
     updates, _ = engine.train([moved(client, wrap) for client in clients])
     assert updates.device.type == "meta"
-    return watched.moves.found + watched.makes.found
+    return watched.moves + watched.makes
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
-def test_a_launch_reads_no_number_and_moves_none(name: str) -> None:
-    assert found(registry.load("protocol", name)) == []
-
-
-def test_nor_does_one_with_a_mechanism_or_with_products_of_matrices() -> None:
+def test_a_launch_reads_no_number_and_moves_none() -> None:
+    for name in PROTOCOLS:
+        assert found(registry.load("protocol", name)) == [], name
     assert found(FedAvg(), DPSGD().wrap_grad) == []
     assert found(FedAvg(), convolve=matrices) == []
 
@@ -170,8 +152,8 @@ def other(clients: Sequence[Client], number: int) -> list[Client]:
     ]
 
 
-def recording(engine: Stacked, record: Record = traced, most: int = 8) -> Stacked:
-    return dataclasses.replace(engine, recorder=Recorder(record, most))
+def recording(engine: Stacked, record: Any = traced) -> Stacked:
+    return dataclasses.replace(engine, recorder=Recorder(record))
 
 
 def recordings(engine: Stacked) -> int:
@@ -185,26 +167,26 @@ def as_accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedbench.protocols.fsl.mask_rows", mask_without_asking)
 
 
-@pytest.mark.edges("fedavg", "fsl")
-@pytest.mark.parametrize("name", TRAINERS)
-def test_a_replay_is_the_launch(name: str, as_accelerated: None) -> None:
-    protocol = in_float64(registry.load("protocol", name))
-    plain = Stacked(protocol, CPU, SCHEDULE)
-    recorded = recording(plain)
+def replays_are_launches(recorded: Stacked, plain: Stacked) -> None:
     for number in range(AFTER + 2):
-        clients = other(doubled(example_clients(protocol, CPU)), number)
+        clients = other(doubled(example_clients(plain.protocol, plain.shared)), number)
         assert_rounded_alike(recorded.train(clients), plain.train(clients))
     assert recordings(recorded) == 1
 
 
+@pytest.mark.edges("fedavg", "fsl")
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_replay_is_the_launch(name: str, as_accelerated: None) -> None:
+    plain = Stacked(in_float64(registry.load("protocol", name)), CPU, SCHEDULE)
+    replays_are_launches(recording(plain), plain)
+
+
 def test_every_way_to_train_is_among_those_that_are_replayed() -> None:
-    ways = {_way(name) for name in PROTOCOLS}
-    assert {_way(name) for name in TRAINERS} == ways
+    def ways(names: list[str]) -> set[tuple[object, ...]]:
+        kinds = [type(registry.load("protocol", name)) for name in names]
+        return {(kind.local_update, kind.weights) for kind in kinds}
 
-
-def _way(name: str) -> tuple[object, ...]:
-    protocol = type(registry.load("protocol", name))
-    return protocol.local_update, protocol.weights
+    assert ways(TRAINERS) == ways(PROTOCOLS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -297,7 +279,7 @@ def test_the_meta_device_finds_what_reads_a_number_or_moves_one() -> None:
 
 
 @pytest.mark.slow
-def test_launches_that_decide_otherwise_are_recorded_apart() -> None:
+def test_launches_that_decide_or_convolve_otherwise_are_recorded_apart() -> None:
     """One recorder for all, as in a process: by parameters, shapes, and who wraps the gradient."""
     recorder = Recorder(traced, most=8)
     clients = doubled(example_clients(FedAvg(), CPU))
@@ -317,11 +299,7 @@ def test_launches_that_decide_otherwise_are_recorded_apart() -> None:
             updates, _ = dataclasses.replace(plain, recorder=recorder).train(some)
             assert_rounded_alike(updates, expected)
     assert len(recorder) == len(cases)
-
-
-@pytest.mark.slow
-def test_forms_of_a_convolution_are_recorded_apart() -> None:
-    recorder, clients = Recorder(traced), example_clients(FedAvg(), CPU)
+    recorder = Recorder(traced)
     for form in (Forms(), Forms(frozenset(geometries(NETWORK)))):
         engine = Stacked(FedAvg(), CPU, SCHEDULE, recorder=recorder)
         engine.__dict__["convolve"] = form
@@ -373,19 +351,11 @@ class Open(Frozen):
     """No dataclass of its own: what is set on it is in no comparison."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Alone(Frozen):
-    """Equal to nothing but itself, whatever it holds."""
-
-
-@dataclasses.dataclass
-class Thawed:
-    """Not frozen."""
-
-
 def test_what_stays_as_it_is() -> None:
     assert fixed(Frozen(), Frozen(1))
-    for thing in (Open(), Alone(), Thawed(), None, [1], lambda: None):
+    equal_to_itself = dataclasses.make_dataclass("Alone", [], frozen=True, eq=False)
+    thawed = dataclasses.make_dataclass("Thawed", [])
+    for thing in (Open(), equal_to_itself(), thawed(), None, [1], lambda: None):
         assert not fixed(thing)
         assert not fixed(Frozen(), thing)
     assert not fixed(Frozen([1]))  # type: ignore[arg-type]
@@ -411,8 +381,7 @@ def test_what_may_change_is_not_recorded() -> None:
     for number in range(AFTER + 2):
         changing.factor = 1.0 + number
         assert torch.equal(engine.train(clients)[0], plain.train(clients)[0])
-    closure = dataclasses.replace(clients[0], wrap_grad=lambda grad: grad)
-    assert not lasting(plain, closure.wrap_grad)
+    assert not lasting(plain, lambda grad: grad)
     assert lasting(plain, untouched)
     assert recordings(engine) == 0
 
@@ -446,10 +415,7 @@ def test_a_cuda_graph_is_the_launch(name: str) -> None:
     protocol = in_float64(registry.load("protocol", name))
     shared = Shared(NETWORK, 3, choose_device("cuda"))
     plain, recorded = Stacked(protocol, shared, SCHEDULE), Recorded(protocol, shared, SCHEDULE)
-    for number in range(AFTER + 2):
-        clients = other(doubled(example_clients(protocol, shared)), number)
-        assert_rounded_alike(recorded.train(clients), plain.train(clients))
-    assert recordings(recorded) == 1
+    replays_are_launches(recorded, plain)
 
 
 @CUDA

@@ -102,13 +102,9 @@ def test_the_loop_by_hand_trains_as_ours_does() -> None:
     updates, _ = ours.train()
     assert updates.shape == (2, ours.shared.layout.d)
     assert ours.samples == 24
-    theirs = by_hand.train(
-        by_hand.model_of(ours.network, CPU).double(),
-        ours.shared.layout.flatten(ours.clients[0].tree),
-        ours.clients,
-        ours.executor.schedule,
-        0.1,
-    )
+    model = by_hand.model_of(ours.network, CPU).double()
+    start = ours.shared.layout.flatten(ours.clients[0].tree)
+    theirs = by_hand.train(model, start, ours.clients, ours.executor.schedule, 0.1)
     assert_rounded_alike(updates, theirs)
 
 
@@ -127,14 +123,10 @@ def test_masks_by_hand_are_trained_as_ours_are(monkeypatch: pytest.MonkeyPatch) 
     assert len(drawn) == layers * steps
     fed = iter(drawn)
     start = list(ours.clients[0].tree.values())
+    weights = [ours.executor.frozen[name] for name in ours.shared.weights.names]
+    step = (ours.executor.schedule, ours.network, ours.protocol.lr)
     theirs = by_hand.mask_train(
-        [ours.executor.frozen[name] for name in ours.shared.weights.names],
-        start,
-        ours.clients,
-        ours.executor.schedule,
-        ours.network,
-        ours.protocol.lr,
-        lambda p: next(fed).to(p.dtype),
+        weights, start, ours.clients, *step, lambda p: next(fed).to(p.dtype)
     )
     assert next(fed, None) is None
     assert_rounded_alike(theirs, updates)
@@ -153,9 +145,7 @@ def test_masks_are_measured_beside_weights_where_there_is_a_target() -> None:
 def test_the_round_of_fsl_by_hand_ranks_as_ours_does() -> None:
     ours = precise(cohort(f"fsl:lr=0.4,{PLAIN}", "micro", 4, SMALL, CPU, "loop"))
     pair = training_pairs.ranked(ours)
-    mine, theirs = pair.mine(), pair.theirs()
-    assert isinstance(mine, torch.Tensor)
-    assert isinstance(theirs, list)
+    mine, theirs = cast(torch.Tensor, pair.mine()), cast(list[torch.Tensor], pair.theirs())
     # Two of the initial scores are equal, and a sort may order them either way: with two clients
     # they move by two votes at most, past some of the 9,936 edges.
     assert float((mine[0] == torch.cat(theirs)).float().mean()) > 0.99
@@ -163,21 +153,17 @@ def test_the_round_of_fsl_by_hand_ranks_as_ours_does() -> None:
     assert float((before == mine[0]).float().mean()) < 0.5
 
 
-@pytest.mark.parametrize(
-    ("steps", "launched"),  # even: one launch; 1, 2, 3, 4, 5, 6 and 8 steps: seven
-    [(training_pairs.EVEN, 1), (training_pairs.UNEVEN, 7)],
-)
-def test_lock_step_trains_the_same_clients_both_ways_and_counts_launches(
-    steps: tuple[int, ...], launched: int
-) -> None:
-    clients = training_pairs.uneven("micro", steps, suite.QUICK, CPU)
-    pair = training_pairs.stacked("micro", precise(clients))
-    assert pair.what == f"micro, 12 clients in {launched}"
-    many, single = (cast(Trained, work())[0] for work in (pair.mine, pair.theirs))
-    assert_rounded_alike(many, single)
+def test_lock_step_trains_the_same_clients_both_ways_and_counts_launches() -> None:
+    # Even steps are one launch; 1, 2, 3, 4, 5, 6 and 8 steps are seven.
+    for steps, launched in ((training_pairs.EVEN, 1), (training_pairs.UNEVEN, 7)):
+        clients = training_pairs.uneven("micro", steps, suite.QUICK, CPU)
+        pair = training_pairs.stacked("micro", precise(clients))
+        assert pair.what == f"micro, 12 clients in {launched}"
+        many, single = (cast(Trained, work())[0] for work in (pair.mine, pair.theirs))
+        assert_rounded_alike(many, single)
 
 
-def test_rules_by_hand_are_the_rules() -> None:
+def test_rules_transforms_and_macs_by_hand_are_the_real_ones() -> None:
     x = Key(0).normal(9, 50).double()
     payload = FloatVectors(x)
     rules = {"trimmed-mean": by_hand.trimmed_mean, "multi-krum": by_hand.multi_krum}
@@ -185,24 +171,20 @@ def test_rules_by_hand_are_the_rules() -> None:
         rule = registry.load("defense", name).declared(2)
         out, _ = rule.aggregate(payload, None, view_of(payload))
         assert_rounded_alike(out, theirs(x, 2))
-    x = Key(0).normal(9, 50)
-    tiled = by_hand.tiled_trimmed_mean(x, 2, tile=16)
-    torch.testing.assert_close(tiled, by_hand.trimmed_mean(x, 2))
-
-
-def test_transforms_by_hand_are_the_transforms() -> None:
-    x = Key(1).normal(256).double()
-    assert_rounded_alike(server_pairs.butterflies(x), hadamard(x))
+    tiled = by_hand.tiled_trimmed_mean(x.float(), 2, tile=16)
+    torch.testing.assert_close(tiled, by_hand.trimmed_mean(x.float(), 2))
+    vector = Key(1).normal(256).double()
+    assert_rounded_alike(server_pairs.butterflies(vector), hadamard(vector))
     flags = Key(2).uniform(80) < 0.5
     assert server_pairs.shifted(flags).tolist() == pack(flags.numpy(), 1)[0].tolist()
-
-
-def test_macs_of_a_small_network() -> None:
     # 2 filters of 1 x 3 x 3 at 16 places, then 8 to 3 and 3 to 5.
     assert by_hand.macs(ConvNet((1, 4, 4), ((2,),), (3,), 5)) == 288 + 24 + 15
 
 
-def test_a_row_that_is_not_finite_is_found_and_a_large_one_is() -> None:
+def test_sums_over_tiles_are_sums_and_rows_that_are_not_finite_are_found() -> None:
+    coins = Key(3).uniform(3, 70_000) < 0.5
+    assert torch.equal(column_sums(coins, torch.int64), coins.sum(dim=0))
+    assert torch.equal(row_sums(coins, torch.int64), coins.sum(dim=1))
     assert finite_rows(torch.tensor([[1, 2]])).tolist() == [True]
     x = torch.zeros(6, 4)
     x[0, 1], x[1, 2], x[2, 3], x[3, 0], x[4] = torch.nan, torch.inf, -torch.inf, 3e38, 3e38
@@ -211,29 +193,20 @@ def test_a_row_that_is_not_finite_is_found_and_a_large_one_is() -> None:
     assert finite_rows(x[:0]).tolist() == []
 
 
-def test_sums_over_tiles_are_sums() -> None:
-    x = Key(3).uniform(3, 70_000) < 0.5
-    assert torch.equal(column_sums(x, torch.int64), x.sum(dim=0))
-    assert torch.equal(row_sums(x, torch.int64), x.sum(dim=1))
-
-
-@pytest.mark.parametrize(
-    ("info", "expected"),
-    [
-        ("flags\t\t: fpu avx512f avx512_bf16\n", True),
-        ("flags\t\t: fpu amx_bf16 avx512f\n", True),
-        ("Features\t: fp asimd bf16\n", True),
-        ("flags\t\t: fpu avx512f avx512_bf16_less\n", False),
-        ("Features\t: fp asimd\n", False),
-        ("processor\t: 0\n", True),  # does not say
-    ],
-)
-def test_who_multiplies_in_bfloat16(info: str, expected: bool, tmp_path: Path) -> None:
+def test_who_multiplies_in_bfloat16(tmp_path: Path) -> None:
     path = tmp_path / "cpuinfo"
     assert training_pairs.multiplies_bf16(CPU, path)  # nobody says
-    path.write_text(info)
-    assert training_pairs.multiplies_bf16(CPU, path) == expected
-    assert training_pairs.multiplies_bf16(torch.device("cuda"), path)
+    for info, expected in {
+        "flags\t\t: fpu avx512f avx512_bf16\n": True,
+        "flags\t\t: fpu amx_bf16 avx512f\n": True,
+        "Features\t: fp asimd bf16\n": True,
+        "flags\t\t: fpu avx512f avx512_bf16_less\n": False,
+        "Features\t: fp asimd\n": False,
+        "processor\t: 0\n": True,  # does not say
+    }.items():
+        path.write_text(info)
+        assert training_pairs.multiplies_bf16(CPU, path) == expected, info
+        assert training_pairs.multiplies_bf16(torch.device("cuda"), path)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -245,14 +218,11 @@ def test_every_rule_that_takes_floats_can_be_measured(name: str) -> None:
     assert min(*cost.seconds, *cost.mean, *cost.sort, *cost.tiled) > 0
 
 
-def test_a_rule_is_compared_with_its_neighbours_in_time() -> None:
+def test_a_rule_is_compared_with_its_neighbours_in_time_and_its_growth_is_an_exponent() -> None:
     times = (2.0, 30.0, 4.0), (1.0, 10.0, 4.0), (4.0, 90.0, 4.0)
     cost = defense_cost.Cost("mean", 10, 100, *times, (), 0.5)
     assert 1 / cost.over(cost.mean) == 2  # ratios 2, 3 and 1
     assert cost.over(cost.sort) == 2  # ratios 2, 3 and 1
-
-
-def test_growth_is_the_exponent_in_rows_and_columns() -> None:
     sizes = [(n, k) for n in (10, 20, 40) for k in (100, 1000)]
     costs = [defense_cost.Cost("a", n, k, (n**2 * k * 1e-6,), (), (), (), None) for n, k in sizes]
     assert defense_cost.growth(costs, "n") == pytest.approx(2)
@@ -332,23 +302,17 @@ def test_what_a_phase_does_is_charged_to_it(phase: str) -> None:
 
 
 def test_every_moment_is_charged_once_and_a_watched_round_is_the_round() -> None:
-    def played(watch: bool) -> tuple[Any, torch.Tensor, dict[str, float]]:
-        plan = dataclasses.replace(LITTLE, attack="alie")
-        setup = round_phases.ready("drive", "micro", plan, "cpu")
-        state = begin(setup)
-        rounds: list[Any] = []
-        found = spans(lambda: rounds.append(play_round(setup, state, 0))) if watch else []
-        if not watch:
-            rounds.append(play_round(setup, state, 0))
-        seconds = own_seconds(found)
-        whole = sum((end - start) / 1e9 for name, start, end in found if name == "rest")
-        assert sum(seconds.values()) == pytest.approx(whole)
-        return rounds[0], state.server, seconds
-
-    (mine, state, seconds), (theirs, other, _) = played(True), played(False)
+    plan = dataclasses.replace(LITTLE, attack="alie")
+    setup = round_phases.ready("drive", "micro", plan, "cpu")
+    watched, plain = begin(setup), begin(setup)
+    rounds: list[Any] = []
+    found = spans(lambda: rounds.append(play_round(setup, watched, 0)))
+    seconds = own_seconds(found)
+    whole = sum((end - start) / 1e9 for name, start, end in found if name == "rest")
+    assert sum(seconds.values()) == pytest.approx(whole)
     assert set(seconds) == set(PHASES)
-    assert mine == theirs
-    assert torch.equal(state, other)
+    assert rounds == [play_round(setup, plain, 0)]
+    assert torch.equal(watched.server, plain.server)
 
 
 def test_who_trains_for_less_than_the_target_is_marked() -> None:
@@ -385,7 +349,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
-def test_the_suite_is_played(
+def test_the_suite_and_parts_of_it_are_played(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(suite, "QUICK", SMALL)
@@ -400,14 +364,6 @@ def test_the_suite_is_played(
     assert picture.read_bytes().startswith(b"\x89PNG")
     for text in ("trimmed mean / torch.sort", "micro, bf16, forked, batch 4 / a loop by hand"):
         assert f"| {text} |" in page
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quiet")
-def test_parts_of_the_suite_are_played(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(suite, "QUICK", SMALL)
     suite.main(["--quick", "--only", "a mask", "--device", "cpu"])
     page = capsys.readouterr().out
     assert "packing a mask" in page
@@ -416,12 +372,10 @@ def test_parts_of_the_suite_are_played(
         with pytest.raises(SystemExit):
             suite.main(["--quick", *words])
         assert f"{words[0]} must" in capsys.readouterr().err
-    shared = "--clients 5 --threads 1"
-    phases = f"-m micro -p fedavg --samples 4 --rounds 1 {shared}"
-    round_phases.main(phases.split())
+    shared = ["--clients", "5", "--threads", "1"]
+    round_phases.main(["-m", "micro", "-p", "fedavg", "--samples", "4", "--rounds", "1", *shared])
     assert "| fedavg |" in capsys.readouterr().out
-    rules = f"-d median -d bulyan --parameters 10 {shared}"
-    defense_cost.main(rules.split())
+    defense_cost.main(["-d", "median", "-d", "bulyan", "--parameters", "10", *shared])
     page = capsys.readouterr().out
     assert "| median | 5 | 10 |" in page
     assert "bulyan" not in page  # with f = 5 // 5 it needs 7 rows
@@ -443,15 +397,13 @@ def test_ratios_are_of_neighbouring_turns_and_numbers_are_compared() -> None:
     assert compared(ours, theirs)[0].endswith("| others |")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(["no-such-commit"], "git describe must work here"), (["HEAD", "--turns", "0"], "--turns")],
-)
-def test_what_cannot_be_compared_is_refused_in_a_line(words: list[str], said: str) -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True)
-    assert done.returncode != 0
-    assert done.stderr.startswith(said)
-    assert len(done.stderr.splitlines()) == 1
+def test_what_cannot_be_compared_is_refused_in_a_line() -> None:
+    for words, said in {"no-such-commit": "git describe", "HEAD --turns 0": "--turns"}.items():
+        command = [sys.executable, str(SCRIPT), *words.split()]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode != 0
+        assert done.stderr.startswith(said)
+        assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedbench.api import Grad, Gradient
 from fedbench.core import registry
+from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.executors.cuda_graphs import Recorder
@@ -21,6 +22,7 @@ from fedbench.executors.vmap import BUDGET, Stacked, footprint, launches, train_
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.models.network import Shared
+from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import play
 from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients, in_float64
@@ -39,11 +41,6 @@ def part(
 def part_with(shared: Shared, wrap: WrapGrad) -> tuple[Stacked, list[Client]]:
     engine, clients = part(shared)
     return engine, [dataclasses.replace(client, wrap_grad=wrap) for client in clients]
-
-
-def dp_sgd(parameters: str) -> WrapGrad:
-    wrap: WrapGrad = registry.load("mechanism", f"dp-sgd:{parameters}").wrap_grad
-    return wrap
 
 
 def alone(engine: Stacked, clients: list[Client]) -> Tensor:
@@ -75,13 +72,10 @@ def test_methods_of_equal_mechanisms_are_one_and_closures_are_their_own() -> Non
         return len(list(launches([part_with(*pair) for pair in zip(TWO, wraps, strict=True)])))
 
     once = len(list(launches([part(TWO[0])])))
-    one, equal, stronger = (dp_sgd(f"z={z},clip=1") for z in (1, 1, 2))
+    one, equal, stronger = (DPSGD(z=z, clip=0.1).wrap_grad for z in (0.5, 0.5, 2.0))
     assert [of(one, equal), of(one, stronger)] == [once, 2 * once]
     assert of(lambda grad: grad, lambda grad: grad) == 2 * once
-
-
-def test_each_seed_has_its_own_network_also_sample_by_sample() -> None:
-    parts = [part_with(shared, dp_sgd("z=0.5,clip=0.1")) for shared in TWO]
+    parts = [part_with(shared, one) for shared in TWO]  # each its own network, sample by sample
     trained = tuple(updates for updates, _ in train_all(parts))
     assert_rounded_alike(trained, tuple(alone(*pair) for pair in parts))
 
@@ -110,12 +104,6 @@ def test_a_launch_takes_what_the_footprint_of_its_clients_leaves_room_for(
     assert footprint(NETWORK, 4) == 6 * 4 * weights + 2 * 4 * per_sample
 
 
-def scenario(seed: int, **settings: Any) -> Scenario:
-    given: dict[str, Any] = {"model": "micro", "clients": 8, "per_round": 4, "malicious": 0.25}
-    given |= {"rounds": 2, "attack": "label-flip", "protocol": "fedpm", "seed": seed}
-    return Scenario.of(**given | settings)
-
-
 def all_ended(group: RunGroup[Any]) -> dict[int, Any]:
     """What each run returns or raises, in the order in which they end."""
     ended: dict[int, Any] = {}
@@ -124,18 +112,19 @@ def all_ended(group: RunGroup[Any]) -> dict[int, Any]:
     return ended
 
 
-def played_together(scenarios: list[Scenario]) -> dict[int, Record | BaseException]:
-    group: RunGroup[Record] = RunGroup()
-    for name, one in enumerate(scenarios):
-        group.add(name, partial(play, one, executor="together"))
-    return all_ended(group)
-
-
 @pytest.mark.slow
-def test_runs_of_a_group_are_those_that_would_have_been_played_alone() -> None:
-    scenarios = [scenario(0), scenario(1), scenario(0, rounds=1), scenario(0, protocol="fsl")]
-    records = played_together(scenarios)
-    assert list(records) == [2, 0, 1, 3]  # the shortest leaves first
+def test_runs_of_a_group_are_those_that_would_have_been_played_alone_and_one_may_fail() -> None:
+    small = Scenario(model="micro", clients=8, per_round=4, malicious=0.25, rounds=2)
+    first = small.model_copy(update={"attack": "label-flip", "protocol": "fedpm"})
+    others: list[dict[str, Any]] = [{}, {"seed": 1}, {"rounds": 1}, {"protocol": "fsl"}]
+    scenarios = [first.model_copy(update=fields) for fields in others]
+    group: RunGroup[Record] = RunGroup()
+    failing = first.model_copy(update={"partition": "dirichlet:beta=0"})
+    for name, asked in enumerate([*scenarios, failing]):
+        group.add(name, partial(play, asked, executor="together"))
+    records = all_ended(group)
+    assert list(records) == [4, 2, 0, 1, 3]  # the shortest leaves first
+    assert isinstance(records[4], ConfigError)
     for name, asked in enumerate(scenarios):
         record, expected = records[name], play(asked, executor="stacked")
         assert isinstance(record, Record)
@@ -150,18 +139,11 @@ def test_runs_of_a_group_are_those_that_would_have_been_played_alone() -> None:
         assert record.result.loss == pytest.approx(expected.result.loss, rel=0.02)
 
 
-@pytest.mark.slow
-def test_a_run_that_fails_leaves_the_others_alone() -> None:
-    scenarios = [scenario(0), scenario(1, partition="dirichlet:beta=0"), scenario(2)]
-    records = played_together(scenarios)
-    kinds = [isinstance(records[name], Record) for name in range(3)]
-    assert (kinds, isinstance(records[1], Exception)) == ([True, False, True], True)
-
-
 def test_a_launch_that_fails_is_its_own_runs_failure() -> None:
     """A wrapped gradient that cannot be mapped fails in the launch, not in the run's thread."""
     good, clients = part(TWO[0])
     grouped = Together(good.protocol, good.shared, good.schedule)
+    assert torch.equal(grouped.train(clients)[0], good.train(clients)[0])  # outside of a group
 
     def odd(grad: Gradient) -> Grad:
         def wrapped(tree: Any, x: Tensor, y: Tensor, key: Key) -> Any:
@@ -176,12 +158,6 @@ def test_a_launch_that_fails_is_its_own_runs_failure() -> None:
     ended = all_ended(group)
     assert isinstance(ended[1], ZeroDivisionError)
     assert_rounded_alike(ended[0], alone(good, clients))
-
-
-def test_outside_a_group_it_trains_its_own() -> None:
-    engine, clients = part(TWO[0])
-    grouped = Together(engine.protocol, engine.shared, engine.schedule)
-    assert torch.equal(grouped.train(clients)[0], engine.train(clients)[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,11 +192,9 @@ def test_a_run_is_charged_its_share_of_a_launch_and_no_wait_for_others(still_clo
 
 def test_runs_of_a_group_share_a_recorder() -> None:
     tables: list[RunGroup[Recorder]] = [RunGroup(), RunGroup()]
-    for group in tables:
-        for name in range(2):
-            group.add(name, recorder)
-    (a, b), (c, d) = [[member.ended for member in group.turn()] for group in tables]
+    for group in tables * 2:
+        group.add(len(group.members), recorder)
+    (a, b), (c, d) = (all_ended(group).values() for group in tables)
     assert isinstance(a, Recorder)
-    assert a is b is not c
-    assert c is d
+    assert a is b is not c is d
     assert recorder() is not recorder()

@@ -18,17 +18,10 @@ from fedbench.api import Attack, Grad, Local, Shared
 from fedbench.core.errors import PluginError
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
+from fedbench.executors import training
 from fedbench.executors.factory import executor, strangers
 from fedbench.executors.process_pool import Forked
-from fedbench.executors.training import (
-    Client,
-    Loop,
-    Schedule,
-    Trained,
-    WrapGrad,
-    cross_entropy,
-    untouched,
-)
+from fedbench.executors.training import Client, Loop, Schedule, Trained, WrapGrad, untouched
 from fedbench.executors.vmap import Stacked
 from fedbench.models.network import ConvNet, Step, saved_bytes
 from fedbench.protocols.fedavg import FedAvg
@@ -57,8 +50,9 @@ def difference(a: Tensor, b: Tensor) -> float:
 def test_stacked_training_is_the_loop_whatever_the_chunk(protocol: FedAvg, chunk: int) -> None:
     # Clients have 5 to 8 samples and batches of 3: different numbers of steps, short last batches.
     clients, schedule = doubled(example_clients(protocol, SHARED)), Schedule(2, 3)
-    precise = in_float64(protocol)
+    precise, before = in_float64(protocol), SHARED.layout.flatten(clients[0].tree).clone()
     loop, _ = Loop(precise, SHARED, schedule).train(clients)
+    assert torch.equal(SHARED.layout.flatten(clients[0].tree), before), "the broadcast is as it was"
     stacked, _ = Stacked(precise, SHARED, schedule, chunk).train(clients)
     assert_rounded_alike(stacked, loop)
     assert difference(loop[[1, 0, 3, 2]], loop) > 0.1  # the order of the clients matters
@@ -79,14 +73,6 @@ def test_training_is_sgd_with_momentum_and_weight_decay_step_by_step() -> None:
         optimizer.step()
     moved = {name: x.detach() - client.tree[name] for name, x in w.items()}
     assert_rounded_alike(updates[0], SHARED.layout.flatten(moved))
-
-
-def test_training_leaves_the_broadcast_alone() -> None:
-    for protocol in (FedAvg(), FSL()):
-        clients = example_clients(protocol, SHARED)
-        before = SHARED.layout.flatten(clients[0].tree).clone()
-        Loop(protocol, SHARED, Schedule(1, 4)).train(clients)
-        assert torch.equal(SHARED.layout.flatten(clients[0].tree), before)
 
 
 def test_every_epoch_sees_every_sample_once_in_a_new_order() -> None:
@@ -112,10 +98,10 @@ def test_the_gradient_can_be_wrapped_and_only_for_who_wraps_it() -> None:
 def test_the_loss_ignores_padding_and_is_summed_in_float32() -> None:
     logits, y = Key(0).normal(4, 3), torch.tensor([2, 0, -1, -1])
     expected = torch.nn.functional.cross_entropy(logits[:2], y[:2])
-    torch.testing.assert_close(cross_entropy(logits, y), expected)
-    logits = torch.tensor([[8.0, 0.015625]]).bfloat16()
-    exact = cross_entropy(logits.float(), torch.tensor([0]))
-    assert cross_entropy(logits, torch.tensor([0])).item() == exact.item()
+    torch.testing.assert_close(training.cross_entropy(logits, y), expected)
+    logits, y = torch.tensor([[8.0, 0.015625]]).bfloat16(), torch.tensor([0])
+    exact = training.cross_entropy(logits.float(), y)
+    assert training.cross_entropy(logits, y).item() == exact.item()
     assert exact.dtype == torch.float32
 
 
@@ -147,11 +133,6 @@ def test_the_mask_is_the_end_of_a_stable_sort_and_its_gradient_goes_straight_thr
         assert torch.equal(mask_without_asking(rows, best), expected)
 
 
-def test_auto_loops_on_a_cpu() -> None:
-    for name, kind in (("auto", Loop), ("stacked", Stacked), ("forked", Forked)):
-        assert type(executor(name, FedAvg(), SHARED, Schedule(1, 8))) is kind
-
-
 def test_edge_popup_follows_the_paper_on_one_neuron() -> None:
     # s_uv <- s_uv - lr * dL/dI_v * Z_u * W_uv (appendix D), with dL/dI_v = softmax - onehot.
     network = ConvNet((1, 1, 2), (), (), 2)
@@ -175,31 +156,30 @@ def test_a_plugin_that_returns_another_shape_is_not_written_into_its_neighbours(
         def local_update(self, tree: Tree, *rest: Any) -> Any:
             return {name: x[:1] for name, x in tree.items()}, rest[-1]
 
+    for name, kind in (("auto", Loop), ("stacked", Stacked), ("forked", Forked)):  # on a CPU
+        assert type(executor(name, Wrong(), SHARED, Schedule(1, 8))) is kind
     with pytest.raises(RuntimeError, match="size"):
         Loop(Wrong(), SHARED, Schedule(1, 4)).train(example_clients(Wrong(), SHARED))
 
 
-class Strides(ConvNet):
-    """Keeps how the images lie in memory."""
-
-    def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
-        SEEN.append(x.stride())
-        return super().logits(params, x, step)
-
-
-SEEN: list[tuple[int, ...]] = []
-
-
 def test_a_batch_lies_channels_last_unless_kernels_outweigh_it() -> None:
+    strides: list[tuple[int, ...]] = []
+
+    class Strides(ConvNet):
+        def logits(self, params: Tree, x: Tensor, step: Step | None = None) -> Tensor:
+            strides.append(x.stride())
+            return super().logits(params, x, step)
+
     # Bytes of kernels and, for each sample, of what a step saves: 108 and 632; 9828 and 16328.
     few, many = (Strides((1, 4, 4), (block,), (5,), 3) for block in ((3,), (3, 90)))
     for network, batch, last in ((few, 1, True), (many, 2, False), (many, 3, True)):
         shared = Shared(network, 1, torch.device("cpu"))
         assert saved_bytes(network) == (632 if network == few else 16328)
-        SEEN.clear()
         loop = Loop(FedAvg(), shared, Schedule(1, batch))
         loop.train(strangers(FedAvg(), shared, 1, batch))
-        assert SEEN[-1][1:] == ((1, 4, 1) if last else (16, 4, 1)), "one channel, too, has an order"
+        assert strides[-1][1:] == ((1, 4, 1) if last else (16, 4, 1)), (
+            "one channel, too, has an order"
+        )
 
 
 @pytest.mark.parametrize("protocol", [FedAvg(), FSL()], ids=["weights", "scores"])
@@ -217,21 +197,15 @@ def test_products_in_bfloat16_are_near_in_both_executors(protocol: FedAvg) -> No
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(1)
 
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     known, fork = [], os.fork
-
-    def remembered() -> int:
-        known.append(fork())
-        return known[-1]
-
-    monkeypatch.setattr(os, "fork", remembered)
+    monkeypatch.setattr(os, "fork", lambda: known.append(fork()) or known[-1])  # type: ignore[func-returns-value]
     return known
 
 
@@ -244,15 +218,15 @@ def test_forked_processes_train_as_the_loop_does(protocol: FedAvg, two_threads: 
     assert engine.train([])[0].shape == (0, updates.shape[1])
 
 
-@pytest.mark.parametrize(
-    ("who", "raised", "says"),
-    [
-        ("parent", KeyboardInterrupt, "never again"),
-        ("child", LookupError, "never again"),
-        ("killed", MemoryError, "status -9"),
-        ("left", RuntimeError, "status 3"),
-    ],
-)
+FAILURES = [
+    ("parent", KeyboardInterrupt, "never again"),
+    ("child", LookupError, "never again"),
+    ("killed", MemoryError, "status -9"),
+    ("left", RuntimeError, "status 3"),
+]
+
+
+@pytest.mark.parametrize(("who", "raised", "says"), FAILURES)
 def test_a_process_that_fails_is_an_error_and_leaves_none_behind(
     who: str, raised: type[BaseException], says: str, two_threads: None, children: list[int]
 ) -> None:
@@ -281,29 +255,20 @@ def test_a_process_that_fails_is_an_error_and_leaves_none_behind(
 
 
 def another(clients: Sequence[Client], round: int, wrap: WrapGrad = untouched) -> list[Client]:
+    trees = [{name: x + round for name, x in client.tree.items()} for client in clients]
     return [
-        dataclasses.replace(
-            client,
-            tree={name: x + round for name, x in client.tree.items()},
-            key=client.key.fold(round),
-            wrap_grad=wrap,
-        )
-        for client in clients
+        dataclasses.replace(client, tree=tree, key=client.key.fold(round), wrap_grad=wrap)
+        for client, tree in zip(clients, trees, strict=True)
     ]
 
 
-def alone(loop: Loop, clients: Sequence[Client]) -> Trained:
-    """What the loop trains on one thread."""
+def as_the_loop(engine: Forked, clients: Sequence[Client]) -> Trained:
+    """Train in processes, as the loop does on one thread."""
+    updates, memories = engine.train(clients)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    trained = loop.train(clients)
+    expected, remembered = engine.loop.train(clients)
     torch.set_num_threads(threads)
-    return trained
-
-
-def as_the_loop(engine: Forked, clients: Sequence[Client]) -> Trained:
-    updates, memories = engine.train(clients)
-    expected, remembered = alone(engine.loop, clients)
     assert_rounded_alike((updates, memories), (expected, remembered))
     assert list(map(set, memories)) == list(map(set, remembered))
     return updates, memories
@@ -373,14 +338,14 @@ def test_beside_an_accelerator_only_children_train(
 ) -> None:
     # Autograd starts threads for it at the first gradient, and then refuses in a forked child.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    parent, protocol = os.getpid(), FedAvg()
+    parent, pids = os.getpid(), []
 
     class Local(FedAvg):
         def local_update(self, tree: Tree, *rest: Any) -> Any:
-            assert os.getpid() != parent
+            pids.append(os.getpid())  # a child's list is its own
             return super().local_update(tree, *rest)
 
-    clients, schedule = doubled(example_clients(protocol, SHARED)), Schedule(1, 4)
+    clients = doubled(example_clients(FedAvg(), SHARED))
     for some in (clients[:1], clients):
-        updates, _ = Forked(Local(), SHARED, schedule).train(some)
-        assert_rounded_alike(updates, alone(Loop(protocol, SHARED, schedule), some)[0])
+        as_the_loop(Forked(Local(), SHARED, Schedule(1, 4)), some)
+    assert pids == [parent] * (1 + len(clients)), "the loop's alone"

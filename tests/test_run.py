@@ -39,8 +39,8 @@ def play(**changes: Any) -> Record:
     return fedbench.play(SMALL.model_copy(update=changes), device="cpu")
 
 
-def with_parts(changes: dict[str, Any] | None = None, **parts: Any) -> Setup:
-    setup = prepare(SMALL.model_copy(update=changes or {}), "cpu")
+def with_parts(changes: dict[str, Any], **parts: Any) -> Setup:
+    setup = prepare(SMALL.model_copy(update=changes), "cpu")
     return dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, **parts))
 
 
@@ -64,9 +64,7 @@ class Crafting(Attack):
 
 def filled(value: float) -> Attack:
     """An attack whose messages are full of one number."""
-    return Crafting(
-        lambda v, memory: (FloatVectors(torch.full_like(v.own.values(), value)), memory)
-    )
+    return Crafting(lambda v, m: (FloatVectors(torch.full_like(v.own.values(), value)), m))
 
 
 GARBAGE = Crafting(lambda view, memory: ([b"\xff" * 3] * len(view.own), memory))
@@ -121,13 +119,15 @@ def test_an_attack_by_nobody_changes_nothing(protocol: str, attack: str) -> None
     assert quiet.result == clean.result
 
 
-def test_the_clean_run_has_the_same_clients_data_and_judges_as_the_attacked_one() -> None:
+def test_the_clean_run_has_the_same_clients_as_the_attacked_one_also_where_all_attack() -> None:
     clean, attacked = play(attack="none"), play(attack="dyn-opt")
     for a, b in zip(clean.rounds, attacked.rounds, strict=True):
-        assert a.clients == b.clients
-        assert a.malicious == b.malicious
+        assert (a.clients, a.malicious) == (b.clients, b.malicious)
     assert all(r.gain == r.gain_mean == 0 for r in clean.rounds if r.malicious)
-    assert all(r.gain > 1 for r in attacked.rounds if r.malicious)  # type: ignore[operator]
+    whole = [r for r in play(malicious=0.95, attack="dyn-opt").rounds if r.malicious == 6]
+    assert [r.notes["benign"] for r in whole] == [0] * len(whole) != []
+    assert all(r.gain is None or r.gain > 1 for r in (*attacked.rounds, *whole) if r.malicious)
+    assert all(r.gain is not None for r in attacked.rounds)
 
 
 def test_malicious_clients_are_a_fixed_set_and_rounds_are_not_drawn_again() -> None:
@@ -146,6 +146,9 @@ def test_malicious_clients_are_a_fixed_set_and_rounds_are_not_drawn_again() -> N
     for r in played:
         assert r.malicious == sum(i in owned for i in r.clients)
     assert not torch.equal(setup.population.malicious, malicious_clients(20, 0.5, Key(99)))
+    keys = [setup.client(3, {}, None, step).key for step in (0, 1)]
+    orders = [torch.cat(setup.executor.schedule.rows(30, key)).tolist() for key in keys]
+    assert orders[0] != orders[1], "a client sees its data in another order in every round"
 
 
 def test_attacks_see_updates_and_not_weights() -> None:
@@ -196,12 +199,10 @@ def test_an_attack_remembers_from_round_to_round(tier: Any) -> None:
     remembered: list[int] = []
     setup = with_attack(Crafting(counting, tier), malicious=0.4)
     _, played = rounds(setup, 3)
-    if tier == "colluders":
-        assert remembered == [0, 1, 2]
-    else:  # a client remembers how often it was asked, whoever else was
-        asked = [i for r in played for i in r.clients if setup.population.malicious[i]]
-        assert remembered == [asked[:k].count(i) for k, i in enumerate(asked)]
-        assert max(remembered) > 0
+    asked = [i for r in played for i in r.clients if setup.population.malicious[i]]
+    own = [asked[:k].count(i) for k, i in enumerate(asked)]  # how often it was asked, each client
+    assert remembered == ([0, 1, 2] if tier == "colluders" else own)
+    assert max(remembered) > 0
 
 
 def test_a_rule_remembers_from_round_to_round_and_starts_from_its_init() -> None:
@@ -214,7 +215,7 @@ def test_a_rule_remembers_from_round_to_round_and_starts_from_its_init() -> None
             state = 0.5 * state + 0.5 * received.values().mean(dim=0)
             return state, state
 
-    setup = with_parts(defense=Slow())
+    setup = with_parts({}, defense=Slow())
     run_state, _ = rounds(setup, 1)
     start = setup.plugins.protocol.init(setup.shared)
     assert float((run_state.server - start).mean()) == pytest.approx(0.5, abs=0.01)
@@ -294,16 +295,15 @@ def test_every_hook_of_a_mechanism_is_called_in_its_place() -> None:
             assert float(payload.values().abs().max()) == 0
             return payload
 
-        def on_aggregate(
-            self, aggregate: Any, received: Any, view: Any, key: Key, state: Any
-        ) -> Any:
+        def on_aggregate(self, aggregate: Any, received: Any, view: Any, *rest: Any) -> Any:
             calls.append("aggregate")
+            _, state = rest
             assert state == "mine"
             assert (len(received), len(view.weights), view.expected) == (6, 6, 6)
             return aggregate + 3.0, "yours"
 
     calls: list[str] = []
-    setup = with_parts(mechanism=Marked())
+    setup = with_parts({}, mechanism=Marked())
     run_state, (r,) = rounds(setup, 1)
     start = setup.plugins.protocol.init(setup.shared)
     torch.testing.assert_close(run_state.server, start + 3.0)
@@ -313,38 +313,14 @@ def test_every_hook_of_a_mechanism_is_called_in_its_place() -> None:
     assert run_state.mechanism == "yours"
 
 
-def test_a_client_sees_its_data_in_another_order_in_every_round() -> None:
-    setup = prepare(SMALL, "cpu")
-    run_state = RunState(setup.plugins.protocol.init(setup.shared))
-    tree = setup.shared.layout.unflatten(run_state.server)
-    first, second = (setup.client(3, tree, run_state.memories.get(3), step).key for step in (0, 1))
-    rows = [torch.cat(setup.executor.schedule.rows(30, key)).tolist() for key in (first, second)]
-    assert rows[0] != rows[1]
-
-
-def test_an_adversary_that_owns_the_whole_round_attacks_all_the_same() -> None:
-    record = play(malicious=0.95, attack="dyn-opt")
-    whole = [r for r in record.rounds if r.malicious == 6]
-    assert whole
-    for r in whole:
-        assert r.notes["benign"] == 0
-        assert r.gain is None or r.gain > 1
-
-
-@pytest.mark.edges(
-    "mean-topk:lr=1e20-finite",
-    "trimmed-mean:f=1-fedavg:lr=1e20-none",
-    "multi-krum:f=1-topk:lr=1e20-finite",
-)
+@pytest.mark.edges("fedavg:lr=1e20-none", "topk:lr=1e20-finite")
 @pytest.mark.parametrize("checks", ["finite", "none"])
 @pytest.mark.parametrize("protocol", ["fedavg:lr=1e20", "topk:lr=1e20"])
-@pytest.mark.parametrize("defense", ["mean", "trimmed-mean:f=1", "multi-krum:f=1"])
-def test_an_exploded_model_has_a_record(
-    protocol: str, defense: str, checks: str, tmp_path: Path
-) -> None:
-    record = play(protocol=protocol, defense=defense, attack="dyn-opt", server_checks=checks)
-    assert read(record.write(tmp_path)) == record
-    assert record.result.accuracy < 0.3
+def test_an_exploded_model_has_a_record(protocol: str, checks: str, tmp_path: Path) -> None:
+    for defense in ("mean", "trimmed-mean:f=1", "multi-krum:f=1"):
+        record = play(protocol=protocol, defense=defense, attack="dyn-opt", server_checks=checks)
+        assert read(record.write(tmp_path)) == record
+        assert record.result.accuracy < 0.3
 
 
 def test_an_attack_rewrites_its_own_rows_and_no_others() -> None:
@@ -379,14 +355,13 @@ def test_too_few_accepted_rows_leave_the_state_and_the_record_says_so() -> None:
 
 
 def test_nan_is_rejected_by_default_and_accepted_on_request() -> None:
-    run_state, (r,) = rounds(with_attack(filled(torch.nan), malicious=0.4), 1)
-    assert r.rejected_malicious == r.malicious > 0
-    assert bool(torch.isfinite(run_state.server).all())
-    unchecked = with_attack(filled(torch.nan), malicious=0.4, server_checks="none")
-    run_state, (r,) = rounds(unchecked, 1)
-    assert r.rejected_malicious == 0
-    assert bool(torch.isnan(run_state.server).all())
-    assert r.accuracy == 0.0  # not the share of class 0
+    for checks, accepted in (("finite", False), ("none", True)):
+        setup = with_attack(filled(torch.nan), malicious=0.4, server_checks=checks)
+        run_state, (r,) = rounds(setup, 1)
+        assert (r.malicious > 0, r.rejected_malicious) == (True, 0 if accepted else r.malicious)
+        assert bool(torch.isnan(run_state.server).all()) == accepted
+        assert bool(torch.isfinite(run_state.server).all()) != accepted
+        assert (r.accuracy == 0.0) == accepted  # not the share of class 0
 
 
 def test_the_server_prepares_for_the_declared_share_and_not_for_the_truth_of_a_round() -> None:
@@ -403,19 +378,15 @@ def test_the_server_prepares_for_the_declared_share_and_not_for_the_truth_of_a_r
     assert resolved.defense == "trimmed-mean:f=2"
 
 
-@pytest.mark.slow
-def test_what_travelled_is_counted_in_both_directions() -> None:
-    record = play(protocol="fsl")
-    d = record.parameters
+def test_traffic_is_counted_in_both_directions_and_statistics_are_over_benign_clients() -> None:
+    ranked = play(protocol="fsl", rounds=1)
+    d = ranked.parameters
     per_message = 288 * 9 + 18432 * 15 + 131072 * 17 + 1280 * 11
     assert d == 288 + 18432 + 131072 + 1280
-    assert record.rounds[0].uplink_bits == record.rounds[0].downlink_bits == 6 * per_message
-    assert record.result.uplink_bits_per_parameter == pytest.approx(per_message / d)
-    signs = play(protocol="signsgd").result
+    assert ranked.rounds[0].uplink_bits == ranked.rounds[0].downlink_bits == 6 * per_message
+    assert ranked.result.uplink_bits_per_parameter == pytest.approx(per_message / d)
+    signs = play(protocol="signsgd", rounds=1).result
     assert (signs.uplink_bits_per_parameter, signs.downlink_bits_per_parameter) == (1.0, 32.0)
-
-
-def test_numbers_of_a_run_exist_and_statistics_are_over_benign_clients() -> None:
     record = play()
     assert (record.schema_version, record.mechanism, record.result.epsilon) == (4, "none", None)
     assert record.result.uplink_bits_per_parameter == 32
@@ -455,10 +426,8 @@ def test_a_run_doubts_itself_when_it_should_and_only_then() -> None:
     still = with_parts({"protocol": "fedavg:lr=1e-30", "attack": "dyn-opt", "malicious": 0.1})
     weak = "the attack's search found no strength above 0 in some rounds"
     assert weak in doubts(still, "dyn-opt")
-    (lost,) = doubts(with_parts({"protocol": "fedavg:lr=1e-9"}), "none")
-    assert lost.startswith("clean accuracy 0.")
-    exploded = doubts(with_parts({"protocol": "fedavg:lr=1e20"}), "none")
-    assert any("honest messages" in doubt for doubt in exploded)
+    for lr, said in (("1e-9", "clean accuracy 0."), ("1e20", "honest messages")):
+        assert said in "".join(doubts(with_parts({"protocol": f"fedavg:lr={lr}"}), "none"))
 
 
 @pytest.mark.slow
@@ -509,16 +478,18 @@ def test_a_run_on_other_data_has_another_id() -> None:
     assert len(set(ids)) == 3
 
 
-LONELY: dict[str, Any] = {  # a client a round, which does little
-    **{"model": "micro", "clients": 30, "per_round": 1, "rounds": 100, "eval_every": 5},
-    **{"batch_size": 64, "partition": "iid"},
-}
+LONELY = SMALL.model_copy(  # a client a round, which does little
+    update={
+        **{"model": "micro", "clients": 30, "per_round": 1, "rounds": 100, "eval_every": 5},
+        **{"batch_size": 64, "partition": "iid", "malicious": 0.5},
+    }
+)
 
 
 @pytest.mark.parametrize("protocol", registry.names("protocol"))
 def test_rounds_of_nobody_of_one_and_of_the_malicious_alone_are_played(protocol: str) -> None:
-    fields = LONELY | {"protocol": protocol, "sampling": "poisson", "malicious": 0.5}
-    setup = prepare(SMALL.model_copy(update=fields | {"attack": "sign-flip"}), "cpu", "loop")
+    fields = {"protocol": protocol, "sampling": "poisson", "attack": "sign-flip"}
+    setup = prepare(LONELY.model_copy(update=fields), "cpu", "loop")
     state = begin(setup)
     cohorts = [setup.population.malicious[setup.sample(step)].tolist() for step in range(100)]
     for cohort in ([], [True], [True, True], [False]):
@@ -534,10 +505,10 @@ DIVERGED = "the deployed model's scores are not finite: such images count as wro
 
 @pytest.mark.parametrize("protocol", registry.names("protocol"))
 def test_a_run_that_diverges_is_scored_and_says_so(protocol: str) -> None:
-    fields = LONELY | {"per_round": 6, "malicious": 0.5, "rounds": 2, "local_models": True}
-    fields |= {"protocol": protocol, "attack": "sign-flip:scale=1e38", "defense": "mean"}
+    fields = {"per_round": 6, "rounds": 2, "local_models": True, "protocol": protocol}
+    fields |= {"attack": "sign-flip:scale=1e38", "defense": "mean"}
     for checks in ("none", "finite"):  # what is finite in a message may not be so in the model
-        scenario = SMALL.model_copy(update=fields | {"server_checks": checks})
+        scenario = LONELY.model_copy(update=fields | {"server_checks": checks})
         record = fedbench.play(scenario, device="cpu", executor="loop")
         assert (DIVERGED in record.flags) == (record.result.loss is None)
         if protocol in ("fedavg", "fedmog") and checks == "none":

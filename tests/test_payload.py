@@ -1,7 +1,6 @@
 """Payloads: laws under hypothesis, codecs by hand, and bytes that no honest client sends."""
 
 import dataclasses
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -30,17 +29,9 @@ from fedbench.payload import (
     reputation,
     same,
 )
+from fedbench.payload import packets as wire
 from fedbench.payload.floats import Half
-from fedbench.payload.packets import (
-    Packet,
-    binary_entropy,
-    code_bits,
-    decode_bits,
-    join,
-    pack,
-    split,
-    unpack,
-)
+from fedbench.payload.packets import Packet, pack, unpack
 from fedbench.payload.sparse import chosen
 from fedbench.protocols.compressed import RandK
 from fedbench.protocols.fedavg import Cast
@@ -95,21 +86,18 @@ def test_unpack_inverts_pack_for_every_width(symbols: list[int], width: int) -> 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=9), min_size=1, max_size=4))
 def test_split_inverts_join_where_strings_do_not_end_on_bytes(parts: list[list[int]]) -> None:
     packed = [pack(np.array(part, dtype=np.int64), 3) for part in parts]
-    packet = join(packed)
+    packet = wire.join(packed)
     assert packet.bits == 3 * sum(map(len, parts))
-    strings = split(packet, [3 * len(part) for part in parts])
+    strings = wire.split(packet, [3 * len(part) for part in parts])
     assert [unpack(s, len(p), 3).tolist() for s, p in zip(strings, parts, strict=True)] == parts
 
 
-def test_a_sign_message_costs_a_bit_a_coordinate_and_its_padding_is_zero() -> None:
-    payload = SignBits(torch.tensor([[True, False, True, True, False, False, True, False, True]]))
-    (packet,) = payload.encode()
+def test_signs_cost_a_bit_a_coordinate_and_sparse_messages_are_values_and_a_bitmap() -> None:
+    signed = SignBits(torch.tensor([[1, 0, 1, 1, 0, 0, 1, 0, 1]]).bool())
+    (packet,) = signed.encode()
     assert (packet.data.hex(), packet.bits) == ("b280", 9)
-    _, accepted = SignBits.decode([Packet.raw(bytes.fromhex("b281"))], payload.spec)
-    assert not bool(accepted[0])
-
-
-def test_a_sparse_message_is_values_and_a_bitmap() -> None:
+    _, accepted = SignBits.decode([Packet.raw(bytes.fromhex("b281"))], signed.spec)
+    assert not bool(accepted[0]), "padding is zero"
     payload = dataclasses.replace(sparse([[1, 4]], 6), entries=torch.tensor([[2.0, -1.0]]))
     (packet,) = payload.encode()
     assert packet.bits == 2 * 32 + 6
@@ -119,24 +107,25 @@ def test_a_sparse_message_is_values_and_a_bitmap() -> None:
 
 
 MASK = BinaryMasks(torch.tensor([[1, 0, 0, 1, 0, 0, 0, 0, 1]]).bool(), torch.zeros(1, 0))
-REJECTED: list[tuple[str, Payload, bytes]] = [
-    ("an index twice", ranked(0, 1, 2), b"\x04"),
-    ("an index too large", ranked(0, 1, 2), b"\x1c"),
-    ("a top edge twice", top_ranked(2, 1), b"\xa0"),
-    ("three kept of two", sparse([[0, 1]], 3), bytes(8) + b"\xe0"),
-    ("a short float", FloatVectors(torch.zeros(1, 2)), bytes(7)),
-    ("no header", BinaryMasks(torch.ones(1, 9, dtype=torch.bool), torch.zeros(1, 0)), b""),
-    ("more ones than bits", MASK, (10).to_bytes(4, "little")),
-    ("a tail behind equal bits", MASK, (9).to_bytes(4, "little") + bytes(4)),
-    ("no whole word", MASK, MASK.encode()[0].data + b"\0"),
-    ("a word too many", MASK, MASK.encode()[0].data + bytes(4)),
-    ("another code of the same bits", MASK, b"\3\0\0\0" + bytes(4)),
-    ("nothing at all", SignBits(torch.ones(1, 3, dtype=torch.bool)), b""),
-]
+REJECTED: dict[str, tuple[Payload, bytes]] = {
+    "an index twice": (ranked(0, 1, 2), b"\x04"),
+    "an index too large": (ranked(0, 1, 2), b"\x1c"),
+    "a top edge twice": (top_ranked(2, 1), b"\xa0"),
+    "three kept of two": (sparse([[0, 1]], 3), bytes(8) + b"\xe0"),
+    "a short float": (FloatVectors(torch.zeros(1, 2)), bytes(7)),
+    "no header": (BinaryMasks(torch.ones(1, 9, dtype=torch.bool), torch.zeros(1, 0)), b""),
+    "more ones than bits": (MASK, (10).to_bytes(4, "little")),
+    "a tail behind equal bits": (MASK, (9).to_bytes(4, "little") + bytes(4)),
+    "no whole word": (MASK, MASK.encode()[0].data + b"\0"),
+    "a word too many": (MASK, MASK.encode()[0].data + bytes(4)),
+    "another code of the same bits": (MASK, b"\3\0\0\0" + bytes(4)),
+    "nothing at all": (SignBits(torch.ones(1, 3, dtype=torch.bool)), b""),
+}
 
 
-@pytest.mark.parametrize(("what", "like", "data"), REJECTED, ids=[row[0] for row in REJECTED])
-def test_bytes_of_no_legal_message_are_rejected(what: str, like: Payload, data: bytes) -> None:
+@pytest.mark.parametrize("what", REJECTED)
+def test_bytes_of_no_legal_message_are_rejected(what: str) -> None:
+    like, data = REJECTED[what]
     good = like.encode()[0]
     received, accepted = type(like).decode([good, Packet.raw(data), good], like.spec)
     assert accepted.tolist() == [True, False, True]
@@ -155,23 +144,23 @@ def test_nothing_legal_is_no_payload_and_finite_checks_look_at_every_float() -> 
     assert FloatVectors(rows).passes("none").tolist() == [True, True, True]
 
 
-ILLEGAL: list[tuple[str, Payload]] = [
-    ("double floats", FloatVectors(torch.zeros(1, 2, dtype=torch.float64))),
-    ("float masks", BinaryMasks(torch.zeros(1, 2), torch.zeros(1, 0))),
-    ("a double beside a mask", BinaryMasks(MASK.mask, torch.zeros(1, 1, dtype=torch.float64))),
-    ("float signs", SignBits(torch.zeros(1, 2))),
-    ("no permutation", ranked(0, 0, 0)),
-    ("a duplicate index", sparse([[1, 1]], 3)),
-    ("an index too large", sparse([[1, 3]], 3)),
-    ("a duplicate edge", top_ranked(1, 1)),
-    ("an edge too large", top_ranked(1, 3)),
-]
+ILLEGAL: dict[str, Payload] = {
+    "double floats": FloatVectors(torch.zeros(1, 2, dtype=torch.float64)),
+    "float masks": BinaryMasks(torch.zeros(1, 2), torch.zeros(1, 0)),
+    "a double beside a mask": BinaryMasks(MASK.mask, torch.zeros(1, 1, dtype=torch.float64)),
+    "float signs": SignBits(torch.zeros(1, 2)),
+    "no permutation": ranked(0, 0, 0),
+    "a duplicate index": sparse([[1, 1]], 3),
+    "an index too large": sparse([[1, 3]], 3),
+    "a duplicate edge": top_ranked(1, 1),
+    "an edge too large": top_ranked(1, 3),
+}
 
 
-@pytest.mark.parametrize(("what", "payload"), ILLEGAL, ids=[row[0] for row in ILLEGAL])
-def test_check_refuses(what: str, payload: Payload) -> None:
+@pytest.mark.parametrize("what", ILLEGAL)
+def test_check_refuses(what: str) -> None:
     with pytest.raises(IllegalPayloadError):
-        payload.check()
+        ILLEGAL[what].check()
 
 
 def test_ties_go_to_the_lower_index_also_for_floats_of_both_signs() -> None:
@@ -188,16 +177,11 @@ def test_coded_bits_are_as_long_as_their_entropy(
     count: int, ones: float, seed: int, flip: bool
 ) -> None:
     bits = (Key(seed).uniform(count) < ones**4).numpy() ^ flip  # also shares near 0 and 1
-    data, length = code_bits(bits)
+    data, length = wire.code_bits(bits)
     assert length == 8 * len(data)
-    assert np.array_equal(decode_bits(data, count), bits)
-    assert length <= 1.01 * count * binary_entropy(float(bits.mean())) + 64 * 8
+    assert np.array_equal(wire.decode_bits(data, count), bits)
+    assert length <= 1.01 * count * wire.binary_entropy(float(bits.mean())) + 64 * 8
     assert length <= count + 64 * 8
-
-
-def test_a_large_mask_costs_its_entropy_and_not_a_bit_a_weight() -> None:
-    bits = (Key(0).uniform(1_000_000) < 0.1).numpy()
-    assert abs(code_bits(bits)[1] / 1e6 - 0.469) < 0.003  # H2(0.1) = 0.46900
 
 
 def test_rows_are_taken_from_the_end_too_and_put_only_into_their_own_form() -> None:
@@ -240,11 +224,9 @@ def test_every_bit_pattern_is_a_half_float(data: bytes, form: Half) -> None:
 
 @given(d=st.integers(1, 400), share=st.floats(0, 1), seed=st.integers(0, 2**64 - 1))
 def test_a_seed_chooses_that_many_different_coordinates(d: int, share: float, seed: int) -> None:
-    count = round(share * d)
-    indices = chosen(seed, d, count)
-    assert len(set(indices.tolist())) == count
-    assert indices.tolist() == sorted(indices.tolist())
-    assert count == 0 or 0 <= int(indices[0]) <= int(indices[-1]) < d
+    indices = chosen(seed, d, round(share * d)).tolist()
+    assert indices == sorted(set(indices) & set(range(d)))
+    assert len(indices) == round(share * d)
 
 
 def test_a_seed_chooses_every_coordinate_equally_often_and_replaces_indices_on_the_wire() -> None:
@@ -258,7 +240,7 @@ def test_a_seed_chooses_every_coordinate_equally_often_and_replaces_indices_on_t
     assert message.encode()[0].bits == 64 + 32 * (49 + 1)
 
 
-def test_randk_is_unbiased_and_its_variance_is_the_papers() -> None:
+def test_randk_is_unbiased_has_the_papers_variance_and_fed_back_sends_what_is_there() -> None:
     # E|x_hat - x|^2 = (d / K - 1) |x|^2 with K = 25 of 102; 4000 draws scatter by 1 %.
     x = Key(1).normal(1, 102).expand(4000, -1)
     sent = RandK(k=0.25).compress(SHARED, x, x[:, :0], [Key(i) for i in range(4000)])
@@ -266,16 +248,11 @@ def test_randk_is_unbiased_and_its_variance_is_the_papers() -> None:
     assert float(error) == pytest.approx(102 / 25 - 1, rel=0.05)
     mean = sent.values().mean(dim=0)
     assert float((mean - x[0]).square().sum() / x[0].square().sum()) < 5 * (102 / 25 - 1) / 4000
-
-
-def test_randk_with_error_feedback_sends_coordinates_as_they_are() -> None:
-    x = Key(1).normal(1, 102)
-    plain = RandK(k=0.25).compress(SHARED, x, x[:, :0], KEYS[:1])
-    fed_back = RandK(k=0.25, error_feedback=True).compress(SHARED, x, x[:, :0], KEYS[:1])
-    assert isinstance(plain, SeededSparse)
+    fed_back = RandK(k=0.25, error_feedback=True).compress(SHARED, x[:1], x[:1, :0], KEYS[:1])
+    assert isinstance(sent, SeededSparse)
     assert isinstance(fed_back, SeededSparse)
-    torch.testing.assert_close(plain.entries, fed_back.entries * (102 / 25))
-    assert torch.equal(fed_back.entries, x.gather(1, fed_back.indices()))
+    torch.testing.assert_close(sent.entries[:1], fed_back.entries * (102 / 25))
+    assert torch.equal(fed_back.entries, x[:1].gather(1, fed_back.indices()))
 
 
 @given(
@@ -300,7 +277,9 @@ def test_messages_of_every_length_keep_the_laws(d: int, p: int, part: int) -> No
         assert message.values().shape == wide.shape
 
 
-def test_coded_indices_cost_their_entropy() -> None:
+def test_coded_masks_and_indices_cost_their_entropy() -> None:
+    mask = (Key(0).uniform(1_000_000) < 0.1).numpy()
+    assert abs(wire.code_bits(mask)[1] / 1e6 - 0.469) < 0.003  # H2(0.1) = 0.46900
     x = Key(0).normal(1, 100_000)
     for index, bits in (("bitmap", 0.96 + 1.0), ("entropy", 0.96 + 0.1944)):  # H2(.03) = .1944
         protocol = registry.load("protocol", f"topk:k=0.03,index={index}")
@@ -364,18 +343,15 @@ def test_the_sign_of_zero_is_plus_or_a_coin() -> None:
     assert abs(float(tossed[:, 2:].mean())) < 5 / 2000**0.5
 
 
-@pytest.mark.edges("l2-expected0")
-@pytest.mark.parametrize(("norm", "expected"), [("l2", [0.6, -0.8, 0.0]), ("max", [0.75, -1, 0])])
-def test_a_mean_stochastic_sign_is_a_unit_vector(
-    norm: Literal["l2", "max"], expected: list[float]
-) -> None:
-    # x = (3, -4, 0): over its L2 norm 5, over its largest 4. 20,000 draws: 5 sigma is .035.
+def test_a_mean_stochastic_sign_is_a_unit_vector() -> None:
+    # x = (3, -4, 0): over its L2 norm 5, over its largest 4. 5,000 draws: 5 sigma is .07.
     x = torch.zeros(SHARED.layout.d)
     x[0], x[1] = 3.0, -4.0
-    mean = signs(StochasticSign(norm=norm), x, 20_000).mean(dim=0)
-    assert mean[:3].tolist() == pytest.approx(expected, abs=0.035)
-    if norm == "max":
-        assert mean[1] == -1.0
+    l2 = signs(StochasticSign(norm="l2"), x, 5000).mean(dim=0)[:3]
+    most = signs(StochasticSign(norm="max"), x, 5000).mean(dim=0)[:3]
+    assert l2.tolist() == pytest.approx([0.6, -0.8, 0.0], abs=0.07)
+    assert most.tolist() == pytest.approx([0.75, -1.0, 0.0], abs=0.07)
+    assert most[1] == -1.0
 
 
 def test_the_average_over_rounds_is_kept_by_the_client_and_starts_at_zero() -> None:
@@ -428,16 +404,15 @@ def test_error_feedback_keeps_what_the_message_does_not_say_unless_it_is_not_fin
 
 
 COMPRESSORS = (
-    "topk:k=0.05 randk:k=0.1 qsgd qsgd:levels=1 fedpaq:levels=1 terngrad terngrad:clip=2.5 drive "
-    "drive:scale=min-mse eden:bits=0.25 eden:bits=2 ef-signsgd"
+    "topk:k=0.05 randk:k=0.1 qsgd: qsgd:levels=1 fedpaq:levels=1 terngrad: terngrad:clip=2.5 "
+    "drive: drive:scale=min-mse eden:bits=0.25 eden:bits=2 ef-signsgd:"
 )
 
 
 @pytest.mark.parametrize("name", COMPRESSORS.split())
 def test_what_is_fed_back_does_not_grow_without_end(name: str) -> None:
     # A compressor that leaves a share q < 1 of the norm keeps less than q / (1 - q) updates.
-    joint = "," if ":" in name else ":"
-    protocol = registry.load("protocol", f"{name}{joint}error_feedback=true")
+    protocol = registry.load("protocol", f"{name},error_feedback=true".replace(":,", ":"))
     shared = Shared(ConvNet((1, 8, 8), ((8,),), (16,), 4), 3, torch.device("cpu"))
     memory, ratios = [protocol.memory(shared)], []
     for step in range(120):

@@ -290,9 +290,9 @@ def read(code: Code, data: Bytes, d: int, top: int) -> None:
 
 def levels(rows: list[list[int]], scales: list[list[float]], **form: Any) -> Levels:
     x = torch.tensor(rows, dtype=torch.int16)
-    form = {"top": 7, "bucket": 0, "norm": "max", "code": "entropy", "sizes": (x.shape[1],)} | form
     rest = torch.tensor(form.pop("rest", [[]] * len(rows)))
-    return Levels(x, torch.tensor(scales), rest, **form)
+    plain: dict[str, Any] = {"top": 7, "bucket": 0, "norm": "max", "code": "entropy"}
+    return Levels(x, torch.tensor(scales), rest, **plain | {"sizes": (x.shape[1],)} | form)
 
 
 @BOTH

@@ -25,13 +25,20 @@ from fedbench.sweep.grid import Grid
 from fedbench.sweep.plan import Plan, preset_names
 
 
-def test_toml_and_json_come_back() -> None:
+def test_toml_and_json_come_back_and_precision_is_said_where_it_is_not_float32() -> None:
     scenario = Scenario(protocol="fsl:k=0.3", declared=0.1, data_seed=7)
     assert Scenario.from_toml(scenario.to_toml()) == scenario
     assert Scenario.model_validate_json(scenario.model_dump_json()) == scenario
+    assert "precision" not in scenario.model_dump()
+    assert Scenario(precision="bf16").model_dump()["precision"] == "bf16"
 
 
-def test_resolving_writes_out_every_default_and_is_idempotent() -> None:
+def test_parameters_are_read_by_their_types_and_resolving_writes_out_every_default() -> None:
+    assert registry.load("defense", "trimmed-mean:f=none").f is None
+    assert registry.load("defense", "multi-krum:f=2,m=3").m == 3
+    assert registry.load("attack", "sign-flip: scale = 2").scale == 2.0
+    with pytest.raises(UnknownPluginError, match="kind must be one of"):
+        registry.names("colour")
     resolved = resolve(Scenario(protocol="fsl", defense="own", per_round=7)).scenario
     assert resolved.protocol == "fsl:lr=0.4,momentum=0.9,weight_decay=0.0001,k=0.5"
     assert resolved.defense == "mean"
@@ -72,6 +79,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"attack": "rank-reversal"}, "rank-reversal works on Rankings, TopRankings, but fedavg se"),
     ({"attack": "dyn-opt:direction=up"}, "--attack dyn-opt:direction=up: input should be 'std"),
     ({"protocol": "fedavg:lr=0"}, "FedAvg.lr must be > 0, got 0.0"),
+    ({"precision": "fp16"}, r"--precision: input should be 'fp32' or 'bf16'"),
 ]
 
 
@@ -79,14 +87,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_what_is_wrong_is_named_with_its_rule(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve(Scenario.of(**fields))
-
-
-def test_parameters_are_read_by_their_types() -> None:
-    assert registry.load("defense", "trimmed-mean:f=none").f is None
-    assert registry.load("defense", "multi-krum:f=2,m=3").m == 3
-    assert registry.load("attack", "sign-flip: scale = 2").scale == 2.0
-    with pytest.raises(UnknownPluginError, match="kind must be one of"):
-        registry.names("colour")
 
 
 @pytest.fixture(scope="module")
@@ -109,21 +109,14 @@ def test_a_record_comes_back_from_its_file_and_is_enough_to_play_it_again(
         record.write(blocked)
 
 
-@pytest.mark.parametrize(
-    "spoil", [b"{", b"{}", b'{"schema_version": 4}', b"[" * 100_000, b'{"schema_version": 1e999}']
-)
-def test_a_broken_record_is_named(record: Record, tmp_path: Path, spoil: bytes) -> None:
-    path = tmp_path / "r.json"
-    path.write_bytes(spoil)
-    with pytest.raises(ConfigError, match=r"r\.json is no record of schema 4"):
-        read(path)
-    with pytest.raises(ConfigError, match=r"absent\.json cannot be read: No such file"):
-        read(tmp_path / "absent.json")
-
-
-def test_a_record_that_was_changed_or_has_another_schema_is_refused(
+def test_a_record_that_is_broken_changed_or_of_another_schema_is_refused(
     record: Record, tmp_path: Path
 ) -> None:
+    for spoil in ("{", "{}", '{"schema_version": 4}', "[" * 100_000, '{"schema_version": 1e999}'):
+        with pytest.raises(ConfigError, match=r"^r\.json is no record of schema 4"):
+            parse(spoil.encode(), "r.json")
+    with pytest.raises(ConfigError, match=r"absent\.json cannot be read: No such file"):
+        read(tmp_path / "absent.json")
     path = record.write(tmp_path)
     text = path.read_text()
     accuracy = f'"accuracy": {record.result.accuracy}'
@@ -155,14 +148,15 @@ def test_a_grid_always_has_the_clean_run_first_and_lists_what_cannot_be() -> Non
     ]
     assert [(s.protocol, s.attack) for s in skipped] == [("fedavg", "rank-reversal")] * 2
 
-
-def test_a_mistake_in_a_grid_is_not_skipped() -> None:
     for protocol, defense in (("fedagv", "own"), ("fedavg", "trimmed-mean:f=9")):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError):  # a mistake is not skipped
             Grid({"protocol": (protocol,), "defense": (defense,)}).cells()
 
 
-def test_the_demo_has_no_malicious_majority_and_a_rule_under_two_names_is_one_cell() -> None:
+def test_every_preset_can_be_played_and_a_rule_under_two_names_is_one_cell() -> None:
+    for name in preset_names():
+        cells, skipped = Plan.preset(name, {}).cells()
+        assert (bool(cells), skipped) == (True, []), name
     cells, _ = Plan.preset("demo", {}).cells()
     for scenario in (cell.scenario for cell in cells):
         assert scenario.per_round == scenario.clients == 10  # nobody is drawn
@@ -170,13 +164,6 @@ def test_the_demo_has_no_malicious_majority_and_a_rule_under_two_names_is_one_ce
     preset = Plan.preset("table2-mini", {"protocol": ["fedavg"], "defense": ["own", "mean"]})
     cells, _ = preset.cells()
     assert len({str(cell) for cell in cells}) == len(cells)
-
-
-@pytest.mark.parametrize("name", preset_names())
-def test_every_preset_can_be_played(name: str) -> None:
-    cells, skipped = Plan.preset(name, {}).cells()
-    assert cells
-    assert not skipped
 
 
 def test_a_preset_takes_other_values_axes_and_learning_rates() -> None:
@@ -214,26 +201,18 @@ def test_a_protocol_whose_messages_carry_no_statistics_refuses_batch_norm(protoc
     prepare(Scenario(protocol=protocol, model="lenet5"), "cpu")
 
 
-def test_a_digest_can_be_checked_without_fedbench(record: Record, tmp_path: Path) -> None:
-    path = record.write(tmp_path)
-    lines = path.read_bytes().splitlines(keepends=True)
-    own = next(i for i, line in enumerate(lines) if line.startswith(b' "digest":'))
-    assert hashlib.sha256(b"".join(lines[:own])).hexdigest() == record.digest
-    after = [line.split(b'"')[1] for line in lines[own + 1 :] if line.startswith(b' "')]
-    assert after == [b"timing"]
-
-
-def written_by_another_library(record: Record) -> bytes:
-    """The record as a library writes it that knows 1e-05 as 0.000010, with the digest of that."""
-    text = record.to_json()
-    assert text.count('"delta": 0.00001,') == 1
-    lines, seal, after = text.replace("0.00001,", "0.000010,").partition(' "digest": "')
-    digest = hashlib.sha256(lines.encode()).hexdigest()
-    return (lines + seal + digest + after[64:]).encode()
+def test_a_digest_can_be_checked_without_fedbench(record: Record) -> None:
+    before, _, after = record.to_json().partition(' "digest": ')
+    assert hashlib.sha256(before.encode()).hexdigest() == record.digest
+    assert [line.split('"')[1] for line in after.split("\n") if line[:2] == ' "'] == ["timing"]
 
 
 def test_a_digest_is_of_the_numbers_as_they_stand_in_the_file(record: Record) -> None:
-    data = written_by_another_library(record)
+    # As a library writes it that knows 1e-05 as 0.000010, with the digest of that.
+    text = record.to_json()
+    assert text.count('"delta": 0.00001,') == 1
+    lines, seal, after = text.replace("0.00001,", "0.000010,").partition(' "digest": "')
+    data = (lines + seal + hashlib.sha256(lines.encode()).hexdigest() + after[64:]).encode()
     foreign = parse(data, "r.json")
     assert foreign.digest != record.digest
     assert foreign.measured() == record.measured() | {"digest": foreign.digest}
@@ -256,14 +235,12 @@ def test_no_field_of_a_record_makes_pydantic_warn() -> None:
         assert runpy.run_path(record_module.__file__)["Record"].model_fields["result"]
 
 
-def test_numbers_that_were_written_again_are_other_content(record: Record) -> None:
-    text = record.to_json().replace('"delta": 0.00001,', '"delta": 1e-05,')
-    with pytest.raises(ConfigError, match=r"^r\.json must hold what its run wrote"):
-        parse(text.encode(), "r.json")
-
-
-def test_nothing_but_times_stands_behind_a_digest(record: Record) -> None:
+def test_numbers_written_again_are_other_content_and_only_times_stand_behind_a_digest(
+    record: Record,
+) -> None:
     text = record.to_json()
+    with pytest.raises(ConfigError, match=r"^r\.json must hold what its run wrote"):
+        parse(text.replace('"delta": 0.00001,', '"delta": 1e-05,').encode(), "r.json")
     result = json.dumps(json.loads(text)["result"] | {"accuracy": 1.0})
     for forged in (
         text.replace("\n}\n", f',\n "result": {result}\n}}\n'),
@@ -272,10 +249,3 @@ def test_nothing_but_times_stands_behind_a_digest(record: Record) -> None:
         assert json.loads(forged)["result"]["accuracy"] == 1.0
         with pytest.raises(ConfigError, match="got other content than its digest says"):
             parse(forged.encode(), "r.json")
-
-
-def test_precision_is_said_where_it_is_not_float32() -> None:
-    assert "precision" not in Scenario().model_dump()
-    assert Scenario(precision="bf16").model_dump()["precision"] == "bf16"
-    with pytest.raises(ConfigError, match=r"--precision: input should be 'fp32' or 'bf16'"):
-        Scenario.of(precision="fp16")

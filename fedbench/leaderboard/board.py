@@ -123,8 +123,7 @@ def records(path: Path) -> list[Record]:
 def races(board: Path) -> dict[Race, list[Entry]]:
     """Return every entry by division and track, after what its own file can prove was checked.
 
-    Raises:
-        ConfigError: a file of the board is no entry, lies elsewhere, was edited or is there twice.
+    `ConfigError` if a file of the board is no entry, lies elsewhere, was edited or is there twice.
     """
     by_race: dict[Race, list[Entry]] = {}
     ids: set[str] = set()
@@ -187,7 +186,7 @@ def schemas() -> dict[str, str]:
 
 def write_schemas(out: Path) -> list[Path]:
     """Write all schemas into a folder, and return their paths."""
-    texts = schemas()
-    for name, text in texts.items():
-        write_atomically(out / name, text.encode())
-    return [out / name for name in texts]
+    texts = {out / name: text.encode() for name, text in schemas().items()}
+    for path, text in texts.items():
+        write_atomically(path, text)
+    return list(texts)

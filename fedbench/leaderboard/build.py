@@ -78,11 +78,10 @@ class Case:
         runs: dict[str, list[Record]] = {}
         for record in sorted(self.records, key=lambda r: r.scenario.seed):
             runs.setdefault(record.scenario.attack, []).append(record)
-        order = list(self.ensemble)
+        order = {full: at for at, full in enumerate(self.ensemble)}
 
         def place(attack: str) -> tuple[bool, int, str]:
-            full = meaning("attack", attack)
-            at = order.index(full) if full in order else len(order)
+            at = order.get(meaning("attack", attack), len(order))
             return not is_clean(attack), at, attack
 
         return {attack: runs[attack] for attack in sorted(runs, key=place)}
@@ -99,47 +98,42 @@ class Case:
 
 def build(case: Case, statement: Statement) -> Entry:
     """Return the entry of records that keep the rules; `ConfigError` if no entry can hold them."""
-    try:
-        return _build(case, statement)
-    except ValidationError as error:
-        raise ConfigError(
-            f"records must be such that an entry can hold them, got {first_wrong(error)}"
-        ) from error
-
-
-def _build(case: Case, statement: Statement) -> Entry:
     clean = case.clean
-    cells = [
-        attacked(runs, clean, meaning("attack", attack) in case.ensemble, case.rules.confidence)
-        for attack, runs in case.cells.items()
-    ]
-    spent = price([record for runs in case.cells.values() for record in runs])
-    ranked = score(cells, spent.epsilon if spent else None)
-    assert ranked is not None
     first = clean[0]
     seeds = [record.scenario.seed for record in clean]
-    entry = Entry(
-        id=UNHASHED,
-        division=case.division,
-        track=case.track,
-        rules=case.rules.version,
-        **dict(statement),
-        protocol=first.scenario.protocol,
-        defense=first.scenario.defense,
-        mechanism=first.scenario.mechanism,
-        votes=first.vote,
-        alphabet=case.alphabet,
-        parameters=first.parameters,
-        scenario=first.scenario,
-        seeds=seeds,
-        data_digest=first.data_digest,
-        code=first.environment.fedbench,
-        device=first.environment.device,
-        cells=cells,
-        price=spent,
-        score=ranked,
-        command=command(first.scenario, list(case.cells), seeds),
-    )
+    try:
+        cells = [
+            attacked(runs, clean, meaning("attack", attack) in case.ensemble, case.rules.confidence)
+            for attack, runs in case.cells.items()
+        ]
+        spent = price([record for runs in case.cells.values() for record in runs])
+        ranked = score(cells, spent.epsilon if spent else None)
+        assert ranked is not None
+        entry = Entry(
+            id=UNHASHED,
+            division=case.division,
+            track=case.track,
+            rules=case.rules.version,
+            **dict(statement),
+            **{kind: getattr(first.scenario, kind) for kind in TYPED},
+            votes=first.vote,
+            alphabet=case.alphabet,
+            parameters=first.parameters,
+            scenario=first.scenario,
+            seeds=seeds,
+            data_digest=first.data_digest,
+            code=first.environment.fedbench,
+            device=first.environment.device,
+            cells=cells,
+            price=spent,
+            score=ranked,
+            command=command(first.scenario, list(case.cells), seeds),
+        )
+    except ValidationError as error:
+        wrong = first_wrong(error)
+        raise ConfigError(
+            f"records must be such that an entry can hold them, got {wrong}"
+        ) from error
     return entry.model_copy(update={"id": entry.content_id()})
 
 

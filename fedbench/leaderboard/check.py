@@ -28,10 +28,9 @@ class CheckedFile:
 
 
 def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
-    """Check every file of a board below a folder, or one entry; and the rules of the board.
+    """Check a board below a folder, or one entry, and its rules; `ConfigError` if there is none.
 
-    With ``own_rules`` they are its own, and not those that were published. `ConfigError` if there
-    is no board.
+    With ``own_rules`` they need not be those that were published.
     """
     board = boards.find(target)
     whole = Path(os.path.normpath(target.absolute()))
@@ -50,7 +49,11 @@ def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
         if isinstance(content, RuleFinding):
             checked.append(CheckedFile(below, None, [content]))
             continue
-        findings = _broken("path", _placed(board, path, content))
+        place = boards.place(
+            board, content
+        )  # a name follows from its content: none leads elsewhere
+        wrong = [] if path == place else [f"must be at {place.relative_to(board)} by its content"]
+        findings = _broken("path", wrong)
         findings += _broken("duplicate", _twice(board, path, content, entries))
         checked.append(CheckedFile(below, content, findings + checked_entry(path, content, rules)))
     return checked
@@ -84,13 +87,6 @@ def _read(path: Path) -> Entry | RuleFinding | None:
         return None
     text = "must be an entry or its records, got another file or a link"
     return RuleFinding("path", "error", text)
-
-
-def _placed(board: Path, path: Path, entry: Entry) -> Iterator[str]:
-    """Check that the name of the file follows from the content, so that none leads elsewhere."""
-    expected = boards.place(board, entry)
-    if path != expected:
-        yield f"must be at {expected.relative_to(board)} by its content"
 
 
 def _twice(board: Path, path: Path, entry: Entry, entries: dict[Path, Entry]) -> Iterator[str]:

@@ -224,10 +224,8 @@ class Entry(_Model):
 
     def coverage(self) -> str:
         """Say how much was played again: cells, and seeds that each of them had."""
-        most: dict[str, int] = {}
-        for each in self.reproductions:
-            for again in each.cells:
-                most[again.attack] = max(most.get(again.attack, 0), len(each.seeds))
+        counts = [(len(r.seeds), again.attack) for r in self.reproductions for again in r.cells]
+        most = {attack: count for count, attack in sorted(counts)}
         seeds = f"{min(most.values(), default=0)} of {len(self.seeds)} seeds"
         return f"{len(most)} of {len(self.cells)} cells, {seeds}"
 
@@ -243,13 +241,12 @@ def status(reproductions: Sequence[Reproduction], seeds: Sequence[int] = ()) -> 
     An entry is ``reproduced`` once a cell was played again with all ``seeds``. A later reproduction
     of a cell replaces an earlier one if it has all its seeds.
     """
-    standing: dict[str, list[tuple[set[int], bool]]] = {}
+    words: list[tuple[str, set[int], bool]] = []
     for each in reproductions:
         played = set(each.seeds)
         for again in each.cells:
-            others = [word for word in standing.get(again.attack, []) if not word[0] <= played]
-            standing[again.attack] = [*others, (played, again.agrees)]
-    words = [word for cell_words in standing.values() for word in cell_words]
-    if not all(agrees for _, agrees in words):
+            words = [word for word in words if word[0] != again.attack or not word[1] <= played]
+            words.append((again.attack, played, again.agrees))
+    if not all(agrees for _, _, agrees in words):
         return "contested"
-    return "reproduced" if any(set(seeds) <= played for played, _ in words) else "claimed"
+    return "reproduced" if any(set(seeds) <= played for _, played, _ in words) else "claimed"

@@ -279,7 +279,7 @@ def outdated(attacks: Iterable[str]) -> str:
 
 def weaker_attacks(case: Case) -> Iterator[str]:
     """Warn of runs whose attacks were searched by code that is known to find weaker ones."""
-    if reason := outdated(record.scenario.attack for record in case.records):
+    if reason := outdated(case.cells):
         yield f"{reason}; play it again"
 
 

@@ -57,12 +57,9 @@ def claim(path: Path) -> Claim:
 
 
 def order(entry: Entry) -> list[str]:
-    """Return the attacks of an entry: the worst one, the clean run, others by a hash of the id.
+    """Return the attacks of an entry: the worst one, the clean run, others by a hash of the id."""
 
-    The hash keeps anybody from choosing which cells are played again.
-    """
-
-    def place(attack: str) -> tuple[bool, bool, str]:
+    def place(attack: str) -> tuple[bool, bool, str]:  # nobody chooses what is played again
         drawn = hashlib.sha256(f"{entry.id} {attack}".encode()).hexdigest()
         return attack != entry.score.attack, not is_clean(attack), drawn
 
@@ -118,9 +115,8 @@ def _far(claimed: float | None, again: float | None, limit: float, relative: boo
 
 def spent(records: Sequence[Record]) -> float | None:
     """Return the largest epsilon; None if any is not finite, or without a mechanism."""
-    values = [r.result.epsilon for r in records]
-    finite = [x for x in values if x is not None]
-    return max(finite) if len(finite) == len(values) else None
+    finite = [r.result.epsilon for r in records if r.result.epsilon is not None]
+    return max(finite) if len(finite) == len(records) else None
 
 
 def again(
@@ -134,10 +130,8 @@ def again(
     """Play cells again with the code that is installed; less than all of them on Ctrl-C.
 
     Where an attack or the rule is another package's, they are isolated: they come from whoever
-    submitted the entry.
-
-    Raises:
-        ConfigError: a run cannot be played here, or ``out`` has the very records of the claim.
+    submitted the entry. `ConfigError` if a run cannot be played here, or if ``out`` has the very
+    records of the claim.
     """
     cells = {attack: cell(claim.entry, attack) for attack in attacks}
     options = guarded(options, [entry.scenario for entry in cells.values()])
@@ -146,13 +140,13 @@ def again(
         Comparison(attack, claim.of(attack, seeds), played.get(planned, []))
         for attack, planned in cells.items()
     ]
-    for comparison in comparisons:
-        for before, now in zip(comparison.claimed, comparison.again, strict=False):
-            if before.timing == now.timing:
-                raise ConfigError(
-                    f"--out must be a store without the records of the entry, got {out}; "
-                    "they would be compared with themselves"
-                )
+    for each in comparisons:
+        pairs = zip(each.claimed, each.again, strict=False)
+        if any(before.timing == now.timing for before, now in pairs):
+            raise ConfigError(
+                f"--out must be a store without the records of the entry, got {out}; "
+                "they would be compared with themselves"
+            )
     return comparisons
 
 
@@ -168,9 +162,7 @@ def reproduction(comparisons: Sequence[Comparison], rules: Rules) -> Reproductio
     first = comparisons[0].again[0].environment
     return Reproduction(
         code=first.fedbench,
-        platform=first.platform,
-        device=first.device,
-        torch=first.torch,
+        **{name: getattr(first, name) for name in ("platform", "device", "torch")},
         seeds=[r.scenario.seed for r in comparisons[0].again],
         cells=[each.repeated(rules.tolerance) for each in comparisons],
     )

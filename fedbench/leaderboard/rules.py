@@ -99,8 +99,7 @@ class Rules(_Model):
 def first_wrong(error: ValidationError) -> str:
     """Describe the first field that a model refuses."""
     first = error.errors()[0]
-    where = ".".join(map(str, first["loc"])) or "file"
-    return f"{where}: {first['msg'].lower()}"
+    return f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg'].lower()}"
 
 
 def read_rules(path: Path) -> Rules:
@@ -128,8 +127,7 @@ def numbered(board: Path) -> dict[int, Path]:
 
 def newest(board: Path) -> Rules:
     """Return the newest version; `ConfigError` if it is broken, while older ones may be."""
-    *_, path = numbered(board).values()
-    return read_rules(path)
+    return read_rules([*numbered(board).values()][-1])
 
 
 def versions(board: Path, broken: dict[Path, str] | None = None) -> dict[int, Rules]:
@@ -137,17 +135,16 @@ def versions(board: Path, broken: dict[Path, str] | None = None) -> dict[int, Ru
 
     ``broken`` takes the error of every other file of rules; without it the first one is raised.
     """
-    by_version = {}
+    readable = []
     numbered(board)
     for path in sorted((board / "rules").glob("*.toml")):
         try:
-            rules = read_rules(path)
-            by_version[rules.version] = rules
+            readable.append(read_rules(path))
         except ConfigError as error:
             if broken is None:
                 raise
             broken[path] = str(error)
-    return dict(sorted(by_version.items()))
+    return {rules.version: rules for rules in sorted(readable, key=lambda rules: rules.version)}
 
 
 def changed(board: Path) -> dict[Path, str]:

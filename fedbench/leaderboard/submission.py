@@ -24,9 +24,7 @@ def plan(rules: Rules, track: str, system: Mapping[str, Any]) -> str:
     """Return a file for `fedbench sweep` with the mandatory cells of a system and no others.
 
     ``system`` has the fields that entries choose: ``protocol``, and those that are not by default.
-
-    Raises:
-        ConfigError: no such track, or a system that cannot be played.
+    `ConfigError` without such a track, or if the system cannot be played.
     """
     race = rules.named(track)
     if race is None:
@@ -85,10 +83,8 @@ def submit(
     """Judge records of one system by the newest rules of a board; nothing is written.
 
     ``statement`` has the fields of `Statement`. Without a track it is the one that the records are
-    of. With ``replace`` they take the place of an entry of the same system.
-
-    Raises:
-        ConfigError: no board, or the records' protocol is not installed.
+    of. With ``replace`` they take the place of an entry of the same system. `ConfigError` without a
+    board, or if the records' protocol is not installed.
     """
     rules = newest(board)
     sends = alphabet(records[0].scenario.protocol)
@@ -97,19 +93,16 @@ def submit(
     if errors(findings):
         return Submission(board, records, findings, None, [])
     entry = build(case, Statement(**statement))
-    older = [path for path, other in _readable(board) if other.system() == entry.system()]
+    older = []
+    for path in filter(boards.is_entry, boards.files(board)):
+        with suppress(ConfigError):  # `check` names the broken ones
+            if boards.read(path).system() == entry.system():
+                older.append(path)
     if older and not replace:
         where = ", ".join(str(path) for path in older)
         text = f"{where} is the same system, played by the same code; --replace takes its place"
         findings.append(RuleFinding("duplicate", "error", text))
     return Submission(board, records, findings, None if errors(findings) else entry, older)
-
-
-def _readable(board: Path) -> Iterator[tuple[Path, Entry]]:
-    """Yield the entries of a board; broken ones, which `check` names, are skipped."""
-    for path in filter(boards.is_entry, boards.files(board)):
-        with suppress(ConfigError):
-            yield path, boards.read(path)
 
 
 def _orphans(beside: Path, digests: set[str]) -> Iterator[Path]:

@@ -50,10 +50,8 @@ class Sweep:
     def play(self, runs: Iterable[Run]) -> Tally:
         """Play until every run has a record or has failed; Ctrl-C ends it earlier.
 
-        Raises:
-            ConfigError: if `strict`, a run failed that cannot be played as described.
-            FedbenchError: if `strict`, a plug-in raised, or returned something illegal.
-            RuntimeError: if `strict`, a run crashed otherwise; with the traceback of its worker.
+        With `strict`, `ConfigError` for a run that cannot be played as described, `FedbenchError`
+        for what a plug-in did, and `RuntimeError` for another crash, with its worker's traceback.
         """
         self._waiting.extend(runs)
         # a failure from now on counts, in another sweep too
@@ -116,11 +114,9 @@ class Sweep:
             self._try_again_or_fail(run, what)
 
     def _try_again_or_fail(self, run: Run, what: Crash) -> None:
-        """Try again with fewer clients at once if memory ran out, else record the failure.
-
-        A process that was killed had often taken too much memory.
-        """
+        """Try again with fewer clients at once if memory ran out, else record the failure."""
         tries, chunk = self._running[run]
+        # a process that was killed had often taken too much memory
         if what.kind in ("memory", "lost") and (chunk > 1 or tries == 1):
             self._running[run] = (tries + 1, max(1, chunk // 4))
             self.engine.submit(run, self._running[run][1])
@@ -142,17 +138,14 @@ class Sweep:
 def _as_error(failure: Failure) -> Exception:
     if failure.kind in ("user", "machine"):
         return ConfigError(failure.message)
-    if failure.error == PluginError.__name__ and failure.kind == "crash":
-        return FedbenchError(failure.message)
     if failure.kind == "crash":
-        return RuntimeError(failure.traceback)
+        by_plugin = failure.error == PluginError.__name__
+        return FedbenchError(failure.message) if by_plugin else RuntimeError(failure.traceback)
     if failure.kind == "timeout":
         return ConfigError(f"{failure.message}; the records of finished runs are kept")
-    return ConfigError(
-        f"{failure.message or failure.error}, perhaps for lack of memory, in each of "
-        f"{failure.tries} tries; the records of finished runs are kept; try a smaller --workers or "
-        "--chunk"
-    )
+    why = f"perhaps for lack of memory, in each of {failure.tries} tries"
+    advice = "the records of finished runs are kept; try a smaller --workers or --chunk"
+    return ConfigError(f"{failure.message or failure.error}, {why}; {advice}")
 
 
 def play_each(
@@ -177,7 +170,6 @@ def play_each(
             tally = sweep.play(runs)
         records: dict[Cell, list[Record]] = {}
         ended = {*tally.found, *tally.played}
-        for run in runs:
-            if run in ended:
-                records.setdefault(run.cell, []).append(store.record(run))
+        for run in filter(ended.__contains__, runs):
+            records.setdefault(run.cell, []).append(store.record(run))
     return records, tally.failed

@@ -47,10 +47,7 @@ def budget(attack: str) -> int:
 
 
 def ensemble(protocol: str) -> list[str]:
-    """Mandatory attacks against a protocol's alphabet; all installed ones if there is no list.
-
-    A list names what comes with fedbench, so an alphabet of a plug-in may have none.
-    """
+    """Mandatory attacks against a protocol's alphabet; all installed ones if it has no list."""
     sends = registry.load("protocol", protocol).sends.__name__
     return list(_lists().get(sends, registry.names("attack")))
 
@@ -75,12 +72,11 @@ def candidates(protocol: str, count: int, knowledge: str | None = None) -> list[
     texts = [text for text in ensemble(protocol) if not registry.load("attack", text).idle]
     plugins = {name: registry.plugin("attack", name) for name in registry.names("attack")}
     fitting = [
-        name
+        variations(name)
         for name, plugin in plugins.items()
         if issubclass(sends, plugin.accepts) and plugin.trigger is Attack.trigger
     ]
-    for variants in zip_longest(*map(variations, fitting)):
-        texts += [text for text in variants if text is not None]
+    texts += [text for variants in zip_longest(*fitting) for text in variants if text is not None]
     distinct: dict[str, str] = {}  # by description
     cap = Knowledge("all", True, True) if knowledge is None else Knowledge.parse(knowledge)
     for text in (capped(text, knowledge) for text in texts):

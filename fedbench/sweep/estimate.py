@@ -26,8 +26,7 @@ class Estimate:
 def estimate(runs: Sequence[Run], options: Options, budget: float = 20.0) -> Estimate:
     """Probe cells for about ``budget`` seconds, first those that differ most from probed ones.
 
-    A probe is two rounds in this process, the second of which is timed. A cell that was not probed
-    takes as long as those that share most of its plug-ins, data set and model.
+    A cell that was not probed takes as long as those that share most of its plug-ins and data.
     """
     import torch
 

@@ -83,21 +83,18 @@ class Grid:
         """Raise `Incompatible` for a combination that is another one under a second description."""
         if scenario.malicious == 0 and scenario.attack != "none":
             raise Incompatible("nobody is malicious")
-        if plugins.noises(scenario) == 0:
-            self._first_only(scenario, PRIVACY, "without a mechanism")
-        if scenario.attack == "none":
-            self._first_only(scenario, ADVERSARY, "without an attack")
-        if not plugins.defense.traits().randomized:
-            where = f"to {plugins.defense_name}, which draws nothing,"
-            self._first_only(scenario, ("defense_draw",), where)
-        if not plugins.declares:
-            self._first_only(scenario, ("declared",), f"to {plugins.defense_name}")
-
-    def _first_only(self, scenario: Scenario, names: Iterable[str], where: str) -> None:
-        for name in names:
-            values = self.axes.get(name, ())
-            if len(values) > 1 and getattr(scenario, name) != values[0]:
-                raise Incompatible(f"{where} another {name} changes nothing")
+        rule = plugins.defense_name
+        draws = plugins.defense.traits().randomized
+        for idle, names, where in (
+            (plugins.noises(scenario) == 0, PRIVACY, "without a mechanism"),
+            (scenario.attack == "none", ADVERSARY, "without an attack"),
+            (not draws, ("defense_draw",), f"to {rule}, which draws nothing,"),
+            (not plugins.declares, ("declared",), f"to {rule}"),
+        ):
+            for name in names if idle else ():
+                values = self.axes.get(name, ())
+                if len(values) > 1 and getattr(scenario, name) != values[0]:
+                    raise Incompatible(f"{where} another {name} changes nothing")
 
 
 _DEFAULTS = {"protocol": "fedavg", "mechanism": "none", "defense": "own", "attack": "none"}

@@ -32,8 +32,7 @@ class Options:
     """How runs are played; none of it changes a result beyond rounding.
 
     With small batches a second thread gains little, and it costs a multiple where something else
-    wants the core (docs/results.md). The longest runs of published tables take minutes here; a hook
-    that never returns takes for ever.
+    wants the core (docs/results.md).
     """
 
     device: str = "auto"  # or ``cpu`` or ``cuda``
@@ -46,11 +45,10 @@ class Options:
     isolate: bool = False  # attack and defense in processes of their own (`fedbench.isolation`)
 
     def __post_init__(self) -> None:
-        least = {"workers": 0, "threads": 1, "chunk": 1, "together": 1}
-        for name, low in least.items():
-            require(f"--{name}", getattr(self, name), getattr(self, name) >= low, f">= {low}")
-        for name in least:
-            require(f"--{name}", getattr(self, name), getattr(self, name) <= MOST, f"<= {MOST}")
+        for name, low in {"workers": 0, "threads": 1, "chunk": 1, "together": 1}.items():
+            number = getattr(self, name)
+            require(f"--{name}", number, number >= low, f">= {low}")
+            require(f"--{name}", number, number <= MOST, f"<= {MOST}")
         require("--run-timeout", self.run_timeout, self.run_timeout > 0, "> 0 seconds")
         free = self.together == 1 or self.executor in ("auto", "stacked")
         require("--executor", self.executor, free, "auto or stacked with --together")
@@ -77,9 +75,8 @@ class Options:
 
 def available_cores() -> int:
     """Number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    many = os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else many
 
 
 @dataclass
@@ -155,15 +152,14 @@ class LocalEngine(Engine):
 
         A run whose worker was lost with others on it gets one for itself, when one is free.
         """
+        self._begun.append(News(run, None))
         if run in self._suspects:
             self._waiting.append((run, chunk))
-            self._begun.append(News(run, None))
             return
         workers = [worker for worker in self._workers.values() if self._room(worker)]
         least = min(workers, key=lambda worker: len(worker.runs), default=None)
         if least is None or (least.runs and len(self._workers) < self.size):
             least = self._start()
-        self._begun.append(News(run, None))
         self._send(least, run, chunk)
 
     def _send(self, worker: _Worker, run: Run, chunk: int) -> None:
@@ -262,20 +258,13 @@ class LocalEngine(Engine):
 
 
 def overtime(seconds: float, stack: str = "") -> Crash:
-    """Describe a run that was ended after its limit in seconds.
-
-    ``stack`` is what `faulthandler` wrote about its process, if known.
-    """
+    """Describe a run that was ended after its limit, and the stack that `faulthandler` wrote."""
     _, _, current = stack.partition("Current thread")
     innermost = re.search(r'File "([^"]*)", line \d+ in (\S+)', current)
     where = f" in {innermost[2]} of {os.path.basename(innermost[1])}" if innermost else ""
-    return Crash(
-        "timeout",
-        "RunTimeout",
-        f"the run was ended after {seconds:g} s{where}: a hook of a plug-in may never return, or "
-        "the run needs a longer --run-timeout",
-        stack,
-    )
+    why = "a hook of a plug-in may never return, or the run needs a longer --run-timeout"
+    message = f"the run was ended after {seconds:g} s{where}: {why}"
+    return Crash("timeout", "RunTimeout", message, stack)
 
 
 def _serve(pipe: Connection, stack: Connection, threads: int, accelerator: int | None) -> None:

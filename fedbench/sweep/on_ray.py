@@ -27,11 +27,10 @@ PATIENCE = 10.0  # seconds for a cluster's machine to answer
 class OnRay(Engine):
     """One Ray task a run; Ray decides where, and repeats what was lost with a node.
 
-    A run counts as begun when Ray has it: unless nodes leave, at most one waits for a place, so
-    that a node has work as soon as it ends a run. Nodes may join and leave. A node's workers share
-    one copy of a data set in its object store; a node needs this fedbench, Ray and Python, but no
-    data. Ray does not say when it starts a task: the time of a run counts from when a place is free
-    for it, in the order of submission, and includes the start of a worker.
+    A run counts as begun when Ray has it: unless nodes leave, at most one waits for a place.
+    A node's workers share one copy of a data set in its object store; a node needs no data. Ray
+    does not say when it starts a task: the time of a run counts from when a place is free for it,
+    in the order of submission, and includes the start of a worker.
     """
 
     def __init__(self, options: Options, address: str | None = None, gpus: float = 0.0) -> None:

@@ -104,7 +104,7 @@ def _axes(table: Mapping[str, Any], where: str) -> dict[str, tuple[Any, ...]]:
 
 def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
     """Values of one field: a list is an axis, a table a plug-in with axes of its own."""
-    listed = value if isinstance(value, list) else [value]
+    listed = _listed(value)
     if not listed:
         raise ConfigError(f"{where}: {name} must have a value, got []")
     out: list[Any] = []
@@ -126,25 +126,23 @@ def _texts(kind: str, table: Mapping[str, Any], where: str) -> list[str]:
             f"{where}: {kind} must be a value, or for a plug-in a table with its name and "
             f"parameters, got {dict(table)!r}"
         )
-    params = {key: value for key, value in table.items() if key != "name"}
-    lists = [value if isinstance(value, list) else [value] for value in params.values()]
-    for key, axis in zip(params, lists, strict=True):
+    plugin = f"{where}: {table['name']}"
+    params = {key: _listed(value) for key, value in table.items() if key != "name"}
+    for key, axis in params.items():
         if not axis:
-            raise ConfigError(f"{where}: {table['name']}.{key} must have a value, got []")
-    if (count := math.prod(map(len, lists))) > MOST_CELLS:
-        raise ConfigError(
-            f"{where}: {table['name']} must mean at most {MOST_CELLS} variants, got {count}"
-        )
+            raise ConfigError(f"{plugin}.{key} must have a value, got []")
+    if (count := math.prod(map(len, params.values()))) > MOST_CELLS:
+        raise ConfigError(f"{plugin} must mean at most {MOST_CELLS} variants, got {count}")
     texts = []
-    for values in product(*lists):
-        written = dict(zip(params, map(_plain, values), strict=True))
-        texts.append(registry.joined(table["name"], written))
+    for values in product(*params.values()):
+        plain = (str(x).lower() if isinstance(x, bool) else str(x) for x in values)
+        texts.append(registry.joined(table["name"], dict(zip(params, plain, strict=True))))
         registry.load(kind, texts[-1])
     return texts
 
 
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _seeds(value: Any, name: str) -> tuple[int, ...]:

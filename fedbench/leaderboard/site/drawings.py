@@ -41,10 +41,7 @@ ALL_POINTS = "Worst-case accuracy over bits; every point is a link to its entry"
 
 @styled
 def scatter(view: RankedView, size: str) -> Markup:
-    """Draw accuracy in the worst case over bits; every point is a link to its entry.
-
-    A name that has no room is hidden until its point is pointed at.
-    """
+    """Draw accuracy in the worst case over bits; every point is a link to its entry."""
     width, height, points, letters = SIZES[size]
     drawn = [row for row in view.rows if row.score and 1e-6 < row.bits < 1e6]
     drawn.sort(key=lambda row: (not row.standing.pareto, -row.worst.mean, row.bits, row.key))
@@ -112,22 +109,19 @@ def _name(
 ) -> None:
     """Write the names of the points; those without room as labels that are hidden at first."""
     spots = [(row.bits, 100 * row.worst.mean) for row in drawn]
-    looks: list[dict[str, Any]] = [
-        {"fontweight": "bold", "color": INK} if row.standing.pareto else {"color": FAINT}
-        for row in drawn
-    ]
-    looks = [look | {"fontsize": size} for look in looks]
+    best: dict[str, Any] = {"fontweight": "bold", "color": INK, "fontsize": size}
+    others: dict[str, Any] = {"color": FAINT, "fontsize": size}
+    looks = [best if row.standing.pareto else others for row in drawn]
     placed = place_labels(axes, spots, names, obstacles, looks, lines=False, near=11)
     middle = math.sqrt(math.prod(axes.get_xlim()))
     for i, (label, spot) in enumerate(zip(placed, spots, strict=True)):
         if label is not None:
             label.set_gid(f"{i} label")
             continue
-        place: dict[str, Any] = {"xytext": (11, 9), "ha": "left"}
-        if spot[0] > middle:
-            place = {"xytext": (-11, 9), "ha": "right"}
-        look = place | {"textcoords": "offset points", "gid": f"{i} label crowded"}
-        axes.annotate(names[i], spot, **look, **looks[i])
+        right = spot[0] > middle
+        place: dict[str, Any] = {"xytext": (-11 if right else 11, 9), "textcoords": "offset points"}
+        place |= {"ha": "right" if right else "left", "gid": f"{i} label crowded"}
+        axes.annotate(names[i], spot, **place, **looks[i])
 
 
 def cut(name: str, letters: int) -> str:
@@ -142,21 +136,16 @@ def cut(name: str, letters: int) -> str:
 
 @styled
 def curves(entry: Entry) -> list[tuple[str, bool, Markup]]:
-    """Draw accuracy over bits under each attack, all on the same axes.
-
-    Returns:
-        Name of the attack, whether it is the worst one, and its drawing.
-    """
+    """Draw accuracy over bits on the same axes: each attack, whether it is worst, its drawing."""
     looks = {cell.attack: [p for p in cell.curve if p.bits > 0] for cell in entry.cells}
     end = max((point.bits for points in looks.values() for point in points), default=0.0)
     clean = next((points for attack, points in looks.items() if is_clean(attack)), [])
-    drawings = []
-    for attack, points in looks.items():
-        if points:
-            worst = attack == entry.score.attack
-            drawing = _curve(points, clean, end, worst)
-            drawings.append((words.attack(attack, entry), worst, drawing))
-    return drawings
+    worst = entry.score.attack
+    return [
+        (words.attack(attack, entry), attack == worst, _curve(points, clean, end, attack == worst))
+        for attack, points in looks.items()
+        if points
+    ]
 
 
 def _curve(points: Sequence[Point], clean: Sequence[Point], end: float, worst: bool) -> Markup:
@@ -169,17 +158,17 @@ def _curve(points: Sequence[Point], clean: Sequence[Point], end: float, worst: b
     first.set_horizontalalignment("left")
     last.set_horizontalalignment("right")
     axes.grid(False, axis="x")
-    colour = WORST if worst else INK
     bits = [point.bits for point in points]
     low, high, mean = (
         [100 * min(max(getattr(p.accuracy, end), 0.0), 1.0) for p in points]
         for end in ("low", "high", "mean")
     )
-    axes.fill_between(bits, low, high, color=WORST if worst else BAR, alpha=0.25)
+    line, band = (WORST, WORST) if worst else (INK, BAR)
+    axes.fill_between(bits, low, high, color=band, alpha=0.25)
     if points is not clean:
         means = [100 * point.accuracy.mean for point in clean]
         axes.plot([point.bits for point in clean], means, color=BAR, linewidth=1.5, linestyle="--")
-    axes.plot(bits, mean, color=colour, linewidth=1.75, marker="o", markersize=4, clip_on=False)
+    axes.plot(bits, mean, color=line, linewidth=1.75, marker="o", markersize=4, clip_on=False)
     svg = _svg(width, height, "curve", {"aria-hidden": "true"})
     svg.extend(leaf for _, leaf in _parts(figure))
     return _markup(svg)
@@ -207,10 +196,7 @@ def _panel(
 
 
 def _parts(figure: Figure) -> list[tuple[str, ElementTree.Element]]:
-    """Return the paths and the texts of a figure, each with the name of the artist it is part of.
-
-    A page's policy forbids style attributes, so that styles become attributes of their own.
-    """
+    """Return the paths and texts of a figure, each with the name of the artist it is part of."""
     text = rendered(figure, "svg", "none").decode()
     text = re.sub(r"<metadata>.*?</metadata>|xmlns(:\w+)?=\"[^\"]*\"", "", text, flags=re.DOTALL)
     root = ElementTree.fromstring(text.replace("xlink:href", "href"))
@@ -249,6 +235,7 @@ def _plain(
                 "circle", {"cx": x, "cy": y, "r": leaf.get("d", "").split()[2]}
             )
         style = f"{symbol.get('style')}; {style}"
+    # a page's policy forbids style attributes: each style becomes an attribute of its own
     style = re.sub(r"font: (?:(\w+) )?([\d.]+px) [^;]*", r"font-weight: \1; font-size: \2", style)
     for name, _, value in (rule.strip().partition(": ") for rule in style.split(";")):
         if value and name not in ("font-family", "stroke-dashoffset", "stroke-linecap"):

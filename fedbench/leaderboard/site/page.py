@@ -47,8 +47,7 @@ COLUMNS = (
 def render(board: Path, out: Path) -> list[Path]:
     """Write the pages of a board, and remove those of entries that it no longer has.
 
-    Raises:
-        ConfigError: an entry or the rules cannot be read, or the folder cannot be written.
+    `ConfigError` if an entry or the rules cannot be read, or the folder cannot be written.
     """
     board, out = board.resolve(), out.resolve()
     rules = newest(board)
@@ -80,10 +79,8 @@ def pages(sections: Sequence[RaceSection], newest: int, board: Path, out: Path) 
         "defense": sorted({words.family(words.rule(entry)) for entry in entries}),
         "status": sorted({entry.status for entry in entries}),
     }
-    texts["index.html"] = index.render(
-        races=sections, newest=newest, columns=COLUMNS, choices=choices
-    )
-    return texts
+    given = {"races": sections, "newest": newest, "columns": COLUMNS, "choices": choices}
+    return texts | {"index.html": index.render(given)}
 
 
 def links(board: Path, entry: Entry, folder: Path) -> list[tuple[str, str]]:
@@ -126,17 +123,12 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    style = (TEMPLATES / "page.css").read_text("utf-8")
-    script = (TEMPLATES / "page.js").read_text("utf-8")
-    templates.globals.update(
-        style=Markup(style),
-        script=Markup(script),
-        policy=policy(style, script),
-        generator=GENERATOR,
-    )
+    style, script = (Markup((TEMPLATES / f"page.{x}").read_text("utf-8")) for x in ("css", "js"))
+    allowed = policy(style, script)
+    templates.globals.update(style=style, script=script, policy=allowed, generator=GENERATOR)
     for texts in (numbers, words):
         templates.filters.update(inspect.getmembers(texts, inspect.isfunction))
-    templates.filters.update(scatter=scatter, curves=curves)
+    templates.filters.update(scatter=scatter, curves=curves, brief=words.brief)
     return templates
 
 

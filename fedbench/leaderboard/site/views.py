@@ -11,7 +11,6 @@ from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.site import words
 
 ENTRIES: Final = "entries"  # the folder of their pages
-HEADS = {"equal-rounds": "Equal rounds", "equal-bits": "Equal bits"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class RankedView:
     @property
     def head(self) -> str:
         """Heading that says what is equal."""
-        return HEADS[self.ranking.view]
+        return self.ranking.view.replace("-", " ").capitalize()
 
     @property
     def rows(self) -> list[BoardRow]:

@@ -64,8 +64,7 @@ def interval(x: Interval) -> str:
 
 def bar(x: Interval) -> Interval:
     """Return an interval in percent, cut where an axis from 0 to 100 ends."""
-    ends = {name: round(100 * min(max(value, 0.0), 1.0), 2) for name, value in x}
-    return Interval(**ends)
+    return Interval(**{name: round(100 * min(max(value, 0.0), 1.0), 2) for name, value in x})
 
 
 def spread(x: Interval) -> str:
@@ -91,11 +90,6 @@ def epsilon(entry: Entry) -> str:
     return NONE if entry.price is None else "unknown"
 
 
-def protocol(entry: Entry) -> str:
-    """Return the protocol of an entry."""
-    return brief(entry.scenario).protocol
-
-
 def rule(entry: Entry) -> str:
     """Return the defense of an entry; ``vote`` if its protocol counts votes by itself."""
     return Played(brief(entry.scenario), vote=entry.votes).defense
@@ -110,11 +104,6 @@ def mechanism(entry: Entry) -> str:
 def system(entry: Entry) -> str:
     """Return protocol, mechanism if there is one, and defense of an entry."""
     return Played(brief(entry.scenario), vote=entry.votes).system
-
-
-def resolved(entry: Entry) -> str:
-    """Return protocol, mechanism and defense of an entry with every parameter."""
-    return f"{entry.protocol} + {entry.mechanism} + {entry.defense}"
 
 
 def attack(text: str, entry: Entry) -> str:

@@ -18,7 +18,7 @@ from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.models.models import BatchNormNet
 from fedbench.payload import FloatVectors, NoiseMasks, same
-from fedbench.payload.masks import SMALLEST, Noise, noise_of
+from fedbench.payload.bits import SMALLEST, Noise, noise_of
 from fedbench.payload.packets import Packet
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.protocols.fedmrn import FedMRN, FedMRNS

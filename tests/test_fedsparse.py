@@ -19,8 +19,8 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.models.models import LeNet5
 from fedbench.models.network import ConvNet
 from fedbench.payload import GatedVectors, Payload, same
-from fedbench.payload.gated import governed
 from fedbench.payload.packets import Packet
+from fedbench.payload.sparse import governed
 from fedbench.protocols import fedsparse
 from fedbench.protocols.fedsparse import FedSparse, Gated
 from fedbench.protocols.optimizers import Adam, Adamax

@@ -18,8 +18,10 @@ from fedbench.sweep.local import RUN_TIMEOUT, Options, overtime
 Install = Callable[[str, dict[str, str]], dict[str, str]]
 
 SLEEPER = '''
+from dataclasses import dataclass
 from fedbench.api import Attack
 
+@dataclass(frozen=True, kw_only=True)
 class Sleeper(Attack):
     """Never return."""
 

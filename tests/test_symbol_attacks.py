@@ -13,7 +13,7 @@ from fedbench.adversary.threat_model import attack_view
 from fedbench.api import Attack
 from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, GatedVectors, Payload, SignBits, SparseVectors
-from fedbench.payload.masks import BinaryMasks, NoiseMasks
+from fedbench.payload.bits import BinaryMasks, NoiseMasks
 from fedbench.payload.rankings import Rankings, TopRankings, ranking
 from fedbench.protocols.fsl import kept_edges
 from fedbench_attacks import bits

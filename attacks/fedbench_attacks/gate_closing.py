@@ -11,7 +11,7 @@ from torch import Tensor
 from fedbench.api import AttackView, Choices
 from fedbench.core.order_statistics import largest
 from fedbench.payload import GatedVectors, Payload
-from fedbench.payload.gated import Gating, governed
+from fedbench.payload.sparse import Gating, governed
 
 from .crafted import Reader
 

@@ -8,8 +8,8 @@ import torch
 from fedbench.api import Attack, AttackView, Choices
 from fedbench.core.errors import require
 from fedbench.payload import Levels, Payload, RotatedLevels
+from fedbench.payload.bits import ScaledSigns, SignBits
 from fedbench.payload.floats import FloatVectors, HalfVectors
-from fedbench.payload.signs import ScaledSigns, SignBits
 from fedbench.payload.sparse import SeededSparse, SparseVectors
 
 

@@ -2,16 +2,13 @@
 
 from fedbench.core.choices import Checks
 from fedbench.payload.base import Payload, Spec, identical, require_same_form, same
-from fedbench.payload.floats import FloatVectors, HalfVectors
-from fedbench.payload.gated import GatedVectors
+from fedbench.payload.bits import BinaryMasks, NoiseMasks, ScaledSigns, SignBits
+from fedbench.payload.floats import FloatVectors, HalfVectors, MixtureVectors
 from fedbench.payload.levels import Levels
-from fedbench.payload.masks import BinaryMasks, NoiseMasks
-from fedbench.payload.mixture import MixtureVectors
 from fedbench.payload.rankings import Rankings, TopRankings, ranking, reputation
 from fedbench.payload.residues import Residues, summed_bits
 from fedbench.payload.rotated_levels import RotatedLevels
-from fedbench.payload.signs import ScaledSigns, SignBits
-from fedbench.payload.sparse import PrunedVectors, SeededSparse, SparseVectors
+from fedbench.payload.sparse import GatedVectors, PrunedVectors, SeededSparse, SparseVectors
 
 __all__ = ["BinaryMasks", "Checks", "FloatVectors", "GatedVectors", "HalfVectors", "Levels"]
 __all__ += ["MixtureVectors", "NoiseMasks", "Payload", "PrunedVectors", "Rankings", "Residues"]

@@ -12,9 +12,8 @@ from torch import Tensor
 from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
 from fedbench.payload.base import Payload, Spec, require_form
-from fedbench.payload.masks import BinaryMasks
+from fedbench.payload.bits import BinaryMasks, SignBits
 from fedbench.payload.packets import Packet, Part, code_residues, index_width, pack, split, unpack
-from fedbench.payload.signs import SignBits
 
 LARGEST = 2**24  # modulus for which float32 still holds all `values`
 

@@ -14,7 +14,7 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 from fedbench.models.network import Network, is_statistic, weights_of
 from fedbench.payload import GatedVectors, Payload
-from fedbench.payload.gated import Gating, Governor, governed
+from fedbench.payload.sparse import Gating, Governor, governed
 from fedbench.protocols.fedavg import DenseWeights, initial_weights, masked
 
 _GATES = "part.gates"

@@ -14,7 +14,7 @@ from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.models.network import is_weight, weights_of
 from fedbench.payload import NoiseMasks
-from fedbench.payload.masks import SMALLEST, Noise, noise_of
+from fedbench.payload.bits import SMALLEST, Noise, noise_of
 from fedbench.protocols.compressed import public_seeds
 from fedbench.protocols.fedavg import DenseWeights
 

@@ -15,7 +15,7 @@ from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Layout, Tree
 from fedbench.payload import GatedVectors, Payload
-from fedbench.payload.gated import Gating, Governor, governed
+from fedbench.payload.sparse import Gating, Governor, governed
 from fedbench.protocols.fedavg import initial_weights
 from fedbench.protocols.optimizers import SGD, Adam, Adamax
 

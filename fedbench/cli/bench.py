@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 
 from fedbench.cli.options import Device, Threads, chosen, explained, torch_threads
 from fedbench.cli.terminal import status
+from fedbench.results.aggregate import grouped
 from fedbench.tables.export import as_csv, bullets, literal, markdown
 from fedbench.tables.numbers import NONE, bits, counted
 from fedbench.tables.table import Column, Line, Table
@@ -177,9 +178,7 @@ def captions(bench: Bench) -> dict[str, str]:
 
 def remarks(bench: Bench) -> list[str]:
     """Return notes on data and times, and the codecs that were not measured, by reason."""
-    reasons: dict[str, list[str]] = {}
-    for codec, reason in bench.others.items():
-        reasons.setdefault(reason, []).append(codec)
+    reasons = grouped(bench.others, bench.others.__getitem__)
     skipped = "; ".join(f"{', '.join(codecs)} ({why})" for why, codecs in reasons.items())
     return [*bench.notes, *([f"not measured: {skipped}"] if skipped else [])]
 
@@ -195,18 +194,18 @@ def report(bench: Bench, options: ConsoleOptions) -> Group:
 
 def tables(bench: Bench) -> list[Table]:
     """Make a table for each kind of input, all with columns of one width."""
-    names = Column(
-        "\ncodec", "left", wraps=True, width=min(24, max(len(name(row)) for row in bench.rows))
-    )
+    longest = max(len(name(row)) for row in bench.rows)
+    names = Column("\ncodec", "left", wraps=True, width=min(24, longest))
     numbers = [
         Column(heading, width=max(len(text(row)) for row in bench.rows))
         for heading, text in COLUMNS.items()
     ]
-    lines: dict[str, list[Line]] = {}
-    for row in bench.rows:
-        texts = [name(row), *(text(row) for text in COLUMNS.values())]
-        lines.setdefault(row.kind, []).append(Line(texts))
-    return [Table([names, *numbers], rows, kind) for kind, rows in lines.items()]
+
+    def line(row: CodecResult) -> Line:
+        return Line([name(row), *(text(row) for text in COLUMNS.values())])
+
+    kinds = grouped(bench.rows, lambda row: row.kind)
+    return [Table([names, *numbers], [*map(line, rows)], kind) for kind, rows in kinds.items()]
 
 
 def page(bench: Bench) -> str:

@@ -66,12 +66,7 @@ def show(name: str, kind: str | None = None) -> None:
 
 
 def show_plugin(console: Console, name: str, kind: str | None = None) -> None:
-    """Print everything about a plug-in; about each of them where several kinds share the name.
-
-    Raises:
-        UnknownPluginError: nothing answers to the name, or its import fails.
-        ConfigError: the name comes with parameters.
-    """
+    """Print everything about a plug-in; about each of them where several kinds share the name."""
     bare, params = registry.split(name)
     if params:
         raise ConfigError(f"NAME must be a plug-in without parameters, got {name!r}; use {bare}")
@@ -85,10 +80,9 @@ def show_plugin(console: Console, name: str, kind: str | None = None) -> None:
 
 def _hint(name: str) -> str:
     kinds = {other: kind for kind in registry.KINDS for other in registry.names(kind)}
-    close = difflib.get_close_matches(name, kinds, n=1)
-    if not close:
-        return "`fedbench list` shows what is"
-    return f"did you mean the {kinds[close[0]]} {close[0]!r}?"
+    for close in difflib.get_close_matches(name, kinds, n=1):
+        return f"did you mean the {kinds[close]} {close!r}?"
+    return "`fedbench list` shows what is"
 
 
 def _show(console: Console, kind: str, name: str, plugin: type[Any]) -> None:

@@ -33,11 +33,7 @@ ROWS = 25  # rows for which a defense says how many of them may be anything
 
 
 def replace(kind: str, path: Path) -> bool:
-    """Put the catalogue between its two marks in a file; return True if that changed the file.
-
-    Raises:
-        ConfigError: the file is unreadable, or without the marks.
-    """
+    """Put the catalogue between its two marks in a file; return True if that changed the file."""
     kind = singular(kind)
     start = f"<!-- catalogue: fedbench list {kind}s --into {path.name} -->"
     try:

@@ -59,12 +59,9 @@ def explained(command: Command) -> Command:
     hints = get_type_hints(command, include_extras=True)
     for panel, section in panels.items():
         for name, text in entries(section).items():
-            is_argument = panel == "Positional"
-            shown = (
-                typer.Argument(help=text)
-                if is_argument
-                else option(text, *spelled(name), panel=panel)
-            )
+            shown = option(text, *spelled(name), panel=panel)
+            if panel == "Positional":
+                shown = typer.Argument(help=text)
             hints[name] = Annotated[hints[name], shown]
     command.__annotations__ = hints
     # the terminal wraps each paragraph at its own width
@@ -82,13 +79,8 @@ Workers = Annotated[
 ]
 Threads = Annotated[int, option("Threads of torch in each process, on a CPU.")]
 RunTimeout = Annotated[float, option("Seconds after which a run is ended and counts as failed.")]
-Isolate = Annotated[
-    bool,
-    option(
-        "Play attack and defense in processes of their own, which hold only what they are shown.",
-        "--isolate",
-    ),
-]
+APART = "Play attack and defense in processes of their own, which hold only what they are shown."
+Isolate = Annotated[bool, option(APART, "--isolate")]
 Format = Annotated[str, option("Form of the output: table or json.")]
 
 
@@ -98,13 +90,9 @@ def scenario_command(
     """Return a class for commands that have an option for each of these fields of a scenario.
 
     The options are generated when the command is parsed or explained, so that `fedbench --help`
-    does not import pydantic. The command finds the values of all of them in ``context.obj``.
-
-    Args:
-        fields: Names of the fields.
-        more: What the help adds to the description of a field.
-        defaults: Defaults other than the scenario's; ``...`` makes an option required, and one
-            whose default is a list can be repeated.
+    does not import pydantic. The command finds the values of all of them in ``context.obj``. The
+    help adds ``more`` to the description of a field. A default of ``...`` makes an option required;
+    one whose default is a list can be repeated.
     """
 
     @cache
@@ -157,14 +145,9 @@ def _generated(
         )
         kind = str if choices else accepted[0]
         hint = list[kind] if isinstance(default, list) else kind | None  # type: ignore[valid-type]
-        parameters.append(
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if default is ... else default,
-                annotation=Annotated[hint, option],
-            )
-        )
+        default = inspect.Parameter.empty if default is ... else default
+        parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        parameters.append(parameter.replace(annotation=Annotated[hint, option]))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False)
     app.command()(command)
@@ -189,11 +172,7 @@ def _completion(name: str, choices: list[str]) -> Callable[[str], list[str]] | N
 
 
 def chosen(option: str, value: str, words: tuple[Name, ...]) -> Name:
-    """Return the word that was typed.
-
-    Raises:
-        ConfigError: it is none of these words.
-    """
+    """Return the word that was typed; `ConfigError` if it is none of these."""
     require(option, value, value in words, f"{', '.join(words[:-1])} or {words[-1]}")
     return words[words.index(value)]
 

@@ -63,12 +63,7 @@ def warn(text: str) -> None:
 
 
 def end(failed: str, stopped: str) -> None:
-    """Print what is not empty on stderr; exit with 130 if runs were stopped, with 1 if any failed.
-
-    Args:
-        failed: How many runs failed, and what to do about it.
-        stopped: How far the command came before it was stopped.
-    """
+    """Print what is not empty on stderr; exit with 130 if runs were stopped, 1 if any failed."""
     for line in filter(None, (failed, stopped)):
         print(f"fedbench: {line}", file=sys.stderr)
     if failed or stopped:

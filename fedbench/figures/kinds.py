@@ -202,30 +202,17 @@ class Kind:
     sketch: Callable[[Sequence[Row], ConsoleOptions], Iterator[RenderableType]]
 
 
+_ROUNDS = (rounds.shows, rounds.compose, _rounds)
+_BITS = (bits.shows, bits.compose, _bits)
+_HEATMAP = (heatmap.shows, heatmap.compose, _heatmap)
+_IMPACT = (bars.shows, bars.compose, _impact)
+_EPSILON = (epsilon.shows, epsilon.compose, _epsilon)
 KINDS = {
-    "rounds": Kind(
-        "Accuracy over the rounds",
-        "two looks at the test data",
-        rounds.shows,
-        rounds.compose,
-        _rounds,
-    ),
-    "bits": Kind(
-        "Accuracy against bits",
-        "rows, all of whose bits are counted",
-        bits.shows,
-        bits.compose,
-        _bits,
-    ),
-    "heatmap": Kind(
-        "Accuracy of defenses under attacks", "an attack", heatmap.shows, heatmap.compose, _heatmap
-    ),
-    "impact": Kind(
-        "Attack impact", "a seed with and without attack", bars.shows, bars.compose, _impact
-    ),
-    "epsilon": Kind(
-        "Accuracy against ε", "a finite epsilon", epsilon.shows, epsilon.compose, _epsilon
-    ),
+    "rounds": Kind("Accuracy over the rounds", "two looks at the test data", *_ROUNDS),
+    "bits": Kind("Accuracy against bits", "rows, all of whose bits are counted", *_BITS),
+    "heatmap": Kind("Accuracy of defenses under attacks", "an attack", *_HEATMAP),
+    "impact": Kind("Attack impact", "a seed with and without attack", *_IMPACT),
+    "epsilon": Kind("Accuracy against ε", "a finite epsilon", *_EPSILON),
 }
 
 

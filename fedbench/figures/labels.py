@@ -31,14 +31,11 @@ def place_labels(
     lines: bool = True,
     near: float = NEAR,
 ) -> list[Annotation | None]:
-    """Write each text at the first free place beside its point, the first texts first.
+    """Write each text at the first free place beside its point; return None where there is none.
 
     Labels cover none of the ``obstacles``, which are segments. With ``lines`` a label may stand
     farther away than ``near``, with a line to its point. The layout of the figure must be final,
     since places are compared in pixels.
-
-    Returns:
-        The label of each point; None if there is no room for it.
     """
     from matplotlib.path import Path
     from matplotlib.transforms import Bbox

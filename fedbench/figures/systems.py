@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedbench.results.aggregate import Interval, interval
-from fedbench.tables import columns
+from fedbench.tables import columns, report
 
 if TYPE_CHECKING:
     from fedbench.experiment.cells import Cell
@@ -57,14 +57,8 @@ class SystemRows:
 
 def systems(rows: Sequence[Row]) -> list[SystemRows]:
     """Group rows by system: the best worst case first, systems that nobody has attacked last."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.cell.system, []).append(row)
-    grouped = [
-        SystemRows(name, sorted(group, key=lambda row: not row.cell.clean))
-        for name, group in groups.items()
-    ]
-    return sorted(grouped, key=lambda system: -system.worst.accuracy if system.worst else 1.0)
+    found = [SystemRows(name, group) for name, group in report.systems(rows).items()]
+    return sorted(found, key=lambda system: -system.worst.accuracy if system.worst else 1.0)
 
 
 def attacks(rows: Sequence[Row]) -> list[str]:

@@ -18,12 +18,8 @@ from fedbench.results.fields import FAILED, NAMES, OPEN, RUN, SEEDS, SETTINGS, E
 
 # Fields of a scenario that are written only if they differ from these values.
 UNWRITTEN: dict[str, Any] = {
-    "knowledge": None,
-    "attack_from": 0,
-    "attack_until": None,
-    "attack_every": 1,
-    "defense_draw": 0,
-    "precision": "fp32",
+    **{"knowledge": None, "attack_from": 0, "attack_until": None, "attack_every": 1},
+    **{"defense_draw": 0, "precision": "fp32"},
 }
 
 # A digest only says that nobody changed a file by mistake: what is shown must be fit to be shown.
@@ -31,14 +27,10 @@ WHOLE = cs.int_schema(strict=True, ge=0, lt=1 << 63)
 NUMBER = cs.float_schema(strict=True, ge=0, allow_inf_nan=False)
 SHARE = cs.float_schema(strict=True, ge=0, le=1)
 TEXT = cs.str_schema(strict=True, pattern=r"^(?:[^\p{C}\p{Z}]| )*$")  # as str.isprintable
+YES = cs.bool_schema(strict=True)
 SCHEMAS: dict[str, cs.CoreSchema] = {
-    "plug-in": TEXT,
-    "name": TEXT,
-    "whole": WHOLE,
-    "number": NUMBER,
-    "share": SHARE,
-    "yes": cs.bool_schema(strict=True),
-    "texts": cs.list_schema(TEXT),
+    **{"plug-in": TEXT, "name": TEXT, "texts": cs.list_schema(TEXT), "yes": YES},
+    **{"whole": WHOLE, "number": NUMBER, "share": SHARE},
 }
 _types = cache(typing.get_type_hints)
 PARTS = {"rounds": Round, "result": Result, "timing": Timing}
@@ -95,7 +87,7 @@ _RECORD = SchemaValidator(
             "schema_version": cs.literal_schema([SCHEMA]),
             "id": TEXT,
             "scenario": SCENARIO,
-            "vote": cs.bool_schema(strict=True),
+            "vote": YES,
             "environment": table({"fedbench": TEXT, "device": TEXT}),
             "privacy": cs.nullable_schema(
                 table(dict.fromkeys(("unit", "sees", "adjacency"), TEXT))

@@ -14,30 +14,24 @@ Entry = dict[str, Any]  # values of a run, a cell or a failure, by field; None: 
 
 Fields = dict[str, Kind]
 
+
+def _of(kind: Kind, *names: str) -> Fields:
+    return dict.fromkeys(names, kind)
+
+
 # A defense is ``vote`` where the protocol's own rule counts votes.
 PLUG_INS = ("protocol", "mechanism", "defense", "attack", "dataset", "model", "partition")
-NAMES: Fields = dict.fromkeys(PLUG_INS, "plug-in")
+NAMES = _of("plug-in", *PLUG_INS)
 SETTINGS: Fields = {
-    "clients": "whole",
-    "per_round": "whole",
-    "malicious": "share",
-    "declared": "share",
-    "rounds": "whole",
-    "epochs": "whole",
-    "batch_size": "whole",
-    "eval_every": "whole",
-    "local_models": "yes",
-    "sampling": "name",
-    "sees": "name",  # where something was priced: what the price holds for
-    "adjacency": "name",  # likewise
-    "delta": "number",
-    "knowledge": "name",
-    "attack_from": "whole",
-    "attack_until": "whole",
-    "attack_every": "whole",
-    "defense_draw": "whole",
-    "precision": "name",
-    "server_checks": "name",
+    **_of("whole", "clients", "per_round"),
+    **_of("share", "malicious", "declared"),
+    **_of("whole", "rounds", "epochs", "batch_size", "eval_every"),
+    **_of("yes", "local_models"),
+    **_of("name", "sampling", "sees", "adjacency"),  # of what was priced: what the price holds for
+    **_of("number", "delta"),
+    **_of("name", "knowledge"),
+    **_of("whole", "attack_from", "attack_until", "attack_every", "defense_draw"),
+    **_of("name", "precision", "server_checks"),
 }
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
 CODE: Fields = {"code": "name", "device": "name"}  # of other code the numbers may be others
@@ -46,33 +40,21 @@ SEEDS: Fields = {"seed": "whole", "data_seed": "whole"}
 RUN: Fields = {"id": "name", **NAMES, **SETTINGS, **SEEDS, **KINDS, **CODE, "file": "name"}
 ACCURACY: Fields = {
     "accuracy": "share",
-    "accuracy_low": "number",  # of the 95 % interval for the mean
-    "accuracy_high": "number",
-    "accuracy_std": "number",
+    **_of("number", "accuracy_low", "accuracy_high", "accuracy_std"),  # ends of the 95 % interval
     "clean": "share",  # accuracy of the same system without attack
     "impact": "points",
     "worst": "yes",
 }
 SEEDED: Fields = {"data_seed": "whole", "seeds": "whole"}
 CELL: Fields = {**NAMES, **SETTINGS, **SEEDED, **ACCURACY, **KINDS, **CODE}
-FAILED: Fields = {"id": "name", **NAMES, **SETTINGS, **SEEDS} | {
-    "kind": "name",
-    "error": "name",
-    "message": "name",
-    "tries": "whole",
-    "chunk": "whole",
-    "file": "name",
-}
+_HOW = _of("name", "kind", "error", "message") | _of("whole", "tries", "chunk")
+FAILED: Fields = {"id": "name", **NAMES, **SETTINGS, **SEEDS, **_HOW, "file": "name"}
 # Fields that a scenario leaves open.
 OPEN = ("declared", "sees", "adjacency", "data_seed", "knowledge", "attack_until")
 
 
 def known(name: str, fields: Iterable[str], subject: str) -> str:
-    """Return the name if it is a field of these.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Return the name if it is a field of these; `ConfigError` if not."""
     names = list(fields)
     if name in names:
         return name

@@ -19,8 +19,8 @@ from fedbench.experiment.record import Record, parse, read
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.aggregate import data_seeds
 from fedbench.results.fields import NAMES, plugin_parts
+from fedbench.results.index import MOST
 
-MOST = 256 << 20  # bytes of a file
 UNPACKED = 32 << 20  # bytes of an archive when it is unpacked
 DENSER = 64  # times: records shrink to a fourteenth, and one of kilobytes to gigabytes is a bomb
 ARCHIVE = ".jsonl.gz"  # a record a line
@@ -32,11 +32,8 @@ def gather(
 ) -> list[Record]:
     """Read the records in files, archives and folders (``*.json``), each once, ordered by name.
 
-    ``skipped`` is called with the reason why a file of a folder is no record.
-
-    Raises:
-        ConfigError: a file that was named is no record; there is none at all; or a run is there as
-            two versions of the code played it.
+    ``skipped`` is called with the reason why a file of a folder is no record. A file that was named
+    must be one, there must be any, and a run of one version of the code: else `ConfigError`.
     """
     listed = list(paths)
     records: dict[str, Record] = {}
@@ -84,11 +81,7 @@ def _file(path: Path) -> Iterator[Record]:
 
 
 def unpacked(path: Path) -> bytes:
-    """Return the text of an archive of records, of which no more is unpacked than is allowed.
-
-    Raises:
-        ConfigError: it cannot be unpacked, or is too large when it is.
-    """
+    """Return the text of an archive; `ConfigError` if it is none, or larger than is allowed."""
     try:
         most = min(UNPACKED, max(1 << 20, DENSER * path.stat().st_size))
         with gzip.open(path) as file:
@@ -104,10 +97,9 @@ def unpacked(path: Path) -> bytes:
 
 
 def _checked(record: Record, name: str) -> Record:
-    """Return a record that can be shown: text that prints, shares in [0, 1], finite numbers.
+    """Refuse what cannot be shown: text that does not print, shares not in [0, 1], no number.
 
-    Raises:
-        ConfigError: it cannot; a digest only says that nobody has changed the file by mistake.
+    A digest only says that nobody has changed the file by mistake.
     """
     for field, value in record.scenario:
         if isinstance(value, str) and not value.isprintable():

@@ -60,11 +60,7 @@ class Listing:
 
 
 def runs(store: Path) -> Listing:
-    """List the runs of a store that have a record, and update its index.
-
-    Raises:
-        ConfigError: there is no such folder.
-    """
+    """List the runs of a store that have a record, and update its index; else `ConfigError`."""
     indexed = _load(store)
     files = _read(store, indexed, extract.run)
     if files != indexed:
@@ -136,11 +132,7 @@ def _listing(files: Files) -> Listing:
 
 
 def place(store: Path) -> Path:
-    """Return the file that the index of a store is kept in.
-
-    Raises:
-        RuntimeError: nobody knows where the user's home is.
-    """
+    """Return the file of a store's index; `RuntimeError` if nobody knows where the home is."""
     where = hashlib.sha256(os.fsencode(os.path.realpath(store))).hexdigest()
     return cache_folder(INDEX) / f"{where[:32]}.json"
 

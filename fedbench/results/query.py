@@ -21,9 +21,7 @@ from fedbench.results.fields import CELL, FAILED, RUN, Entry, Fields, known, plu
 Each = Literal["cell", "run", "failure"]
 Test = Callable[[Any], bool]
 FIELDS: dict[Each, Fields] = {"cell": CELL, "run": RUN, "failure": FAILED}
-OF_RUNS: Fields = {name: kind for name, kind in RUN.items() if name not in CELL} | {
-    "data_seed": "whole"
-}
+OF_RUNS = {name: kind for name, kind in RUN.items() if name not in CELL or name == "data_seed"}
 _READS = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 _ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _TEXTUAL = ("plug-in", "name", "texts")
@@ -58,11 +56,7 @@ class Query:
         columns: Iterable[str] | None = None,
         sort: str | None = None,
     ) -> Query:
-        """Parse what was typed; without columns all fields are wanted.
-
-        Raises:
-            ConfigError: there is no such field, or it has no such values.
-        """
+        """Parse what was typed, or raise `ConfigError`; without columns all fields are wanted."""
         fields = FIELDS[each]
         asked = fields | OF_RUNS if each == "cell" else fields
         if sort is not None:
@@ -77,11 +71,7 @@ class Query:
         return FIELDS[self.each]
 
     def answer(self, store: Path) -> Answer:
-        """Answer the query from the records in a folder.
-
-        Raises:
-            ConfigError: there is no such folder.
-        """
+        """Answer the query from the records in a folder; `ConfigError` if there is no such."""
         if self.each == "failure":
             failures = index.failures(store)
             return self._answer(failures.entries, self.conditions, failures.complaints())
@@ -94,11 +84,8 @@ class Query:
         if self.each == "run":
             return self._answer(runs.entries, self.conditions, complaints)
         selected = _select(runs.entries, [c for c in self.conditions if c.field in OF_RUNS])
-        asked = {
-            *self.columns,
-            (self.sort or "").removeprefix("-"),
-            *(c.field for c in self.conditions),
-        }
+        asked = {*self.columns, *(c.field for c in self.conditions)}
+        asked.add((self.sort or "").removeprefix("-"))
         entries, repeated = cells(selected, intervals=not asked.isdisjoint(INTERVAL))
         if repeated:
             complaints.append(
@@ -146,11 +133,7 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str, fields: Fields) -> Condition:
-        """Parse a condition that reads ``FIELD OP VALUE``.
-
-        Raises:
-            ConfigError: it does not read so, there is no such field, or it has no such values.
-        """
+        """Parse ``FIELD OP VALUE``; `ConfigError` if there is no such field, or no such value."""
         read = _READS.fullmatch(text)
         if read is None:
             raise ConfigError(

@@ -79,18 +79,14 @@ class Store:
             return False
 
     def record(self, run: Run) -> Record:
-        """Read the record of a run.
-
-        Raises:
-            ConfigError: there is none, or it was changed.
-        """
+        """Read the record of a run; `ConfigError` if there is none, or it was changed."""
         return read(self.path(run))
 
     def keep(self, run: Run, record: Record) -> None:
         """Write the record of a run that this process claimed, and remove its failure.
 
-        Raises:
-            ConfigError: it is of another run: a worker read code that this process does not know.
+        It may be of another run, if a worker read code that this process does not know:
+        `ConfigError`.
         """
         if record.id != run.id:
             raise ConfigError(
@@ -126,11 +122,7 @@ class Store:
         write_atomically(self.failure_path(run), text.encode())
 
     def claim(self, run: Run) -> bool:
-        """Claim a run for this process; return False if another process has it.
-
-        Raises:
-            ConfigError: the file system has no locks.
-        """
+        """Claim a run for this process, False if another has it; `ConfigError` without locks."""
         assert self._claims is not None, "a store is used in a with statement"
         try:
             fcntl.lockf(self._claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place(run))

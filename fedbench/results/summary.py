@@ -144,12 +144,8 @@ def rows(
 
     Clean twins of backdoors have no row: their numbers are in the rows that they belong to. Of the
     candidates of ``strongest`` that were not asked for by name, each system has one: the one with
-    the lowest mean accuracy on *validation* data, so that its test accuracy was not chosen.
-
-    Args:
-        cells: All planned cells.
-        records: Finished runs of each cell.
-        seeds: Number of runs that each cell shall have; by default that of the cell with most.
+    the lowest mean accuracy on *validation* data, so that its test accuracy was not chosen. Each
+    cell shall have so many ``seeds``, by default those of the cell with most.
     """
     twins = {
         cell

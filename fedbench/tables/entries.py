@@ -86,11 +86,10 @@ class ResultsPage:
     def _notes(self, table: Table) -> Iterator[str]:
         if self.query.each == "failure" or self.flat:
             return
-        bits = BY_NAME["uplink_bits"].caption
         yield f"accuracy: {BY_NAME['accuracy'].caption}"
         yield "±: sample standard deviation over seeds"
         yield f"impact: clean minus attacked, in percentage points; {WORST}: the lowest accuracy"
-        yield f"bits: {bits}"
+        yield f"bits: {BY_NAME['uplink_bits'].caption}"
         yield f"ε: {BY_NAME['epsilon'].caption}; natural logarithms"
         skipped = BY_NAME["skipped_rounds"]
         if any(column.heading == heading(skipped) for column in table.columns):

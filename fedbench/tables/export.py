@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedbench.core.errors import ConfigError
 from fedbench.tables.table import Table
 
 if TYPE_CHECKING:
@@ -55,13 +56,7 @@ def as_json(rows: Rows, columns: Sequence[str]) -> bytes:
 
 
 def as_parquet(rows: Rows, columns: Sequence[str], fields: Fields) -> bytes:
-    """Write a table whose columns have types, also where they are empty.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-    """
-    from fedbench.core.errors import ConfigError
-
+    """Write a table whose columns have types, also where empty; `ConfigError` without pyarrow."""
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet

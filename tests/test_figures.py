@@ -252,9 +252,7 @@ def test_one_seed_has_no_interval_and_the_caption_says_so() -> None:
         assert not any("interval of" in one for one in words(figure))
         assert kind == "heatmap" or any("One seed, so no interval." in one for one in words(figure))
         assert not any(len(axes.collections) for axes in figure.axes)
-
-
-def test_records_of_two_versions_of_the_code_are_a_warning() -> None:
+    # records of two versions of the code are a warning
     of = cell("fedavg", "mean", "none")
     for code, warned in (("0.1.0", False), ("0.2.0", True)):
         table = rows({of: [record(of, 0, (0.1, 0.5)), record(of, 1, (0.1, 0.5), code=code)]})
@@ -291,9 +289,8 @@ def test_a_curve_is_the_mean_where_every_seed_was_looked_at() -> None:
 
 def drawn_at(line: Any) -> tuple[list[float], list[float]]:
     """Where the points of a line are."""
-    return [round(float(x), 3) for x in line.get_xdata()], [
-        round(float(y)) for y in line.get_ydata()
-    ]
+    xs, ys = line.get_data()
+    return [round(float(x), 3) for x in xs], [round(float(y)) for y in ys]
 
 
 def lines_of(axes: Axes) -> dict[str, list[float]]:

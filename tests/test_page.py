@@ -102,9 +102,7 @@ def entry(number: int, **changes: Any) -> Entry:
         cells[2] = cells[2].model_copy(update={"flags": [ON_ITS_BOUND]})
     of_model = protocol == "fedavg"
     price = {
-        "epsilon": epsilon,
-        "delta": 1e-5,
-        "unit": "client",
+        **{"epsilon": epsilon, "delta": 1e-5, "unit": "client"},
         "sees": "model" if of_model else "messages",
         "adjacency": "add-remove" if of_model else "replace-one",
         "sampler": "10 of 50 clients a round, 30 rounds, who takes part is hidden",
@@ -113,11 +111,10 @@ def entry(number: int, **changes: Any) -> Entry:
     named = {"protocol": protocol, "mechanism": mechanism, "defense": defense}
     options = "".join(f" --{kind} {text}" for kind, text in named.items())
     attacks = "".join(f" --attack {attack}" for attack in ends)
+    score: dict[str, Any] = {"attack": "dyn-opt", "uplink_bits": up, "downlink_bits": down}
+    score["epsilon"] = epsilon
     fields: dict[str, Any] = {
-        "id": "0" * 12,
-        "division": "closed",
-        "track": "digits",
-        "rules": 1,
+        **{"id": "0" * 12, "division": "closed", "track": "digits", "rules": 1},
         "name": f"{protocol} {defense.partition(':')[0]}" + (f" {turn + 1}" if turn else ""),
         "authors": "A. Uthor and C. O. Author",
         "link": "https://example.org/paper",
@@ -128,19 +125,10 @@ def entry(number: int, **changes: Any) -> Entry:
         "parameters": 151_072,
         "scenario": Scenario(**named, **SET),  # type: ignore[arg-type]
         "seeds": [0, 1, 2, 3, 4],
-        "data_digest": DATA,
-        "code": "0.1.0+54cdf87a9208",
-        "device": "cpu",
+        **{"data_digest": DATA, "code": "0.1.0+54cdf87a9208", "device": "cpu"},
         "cells": cells,
         "price": None if epsilon is None else Price.model_validate(price),
-        "score": Score(
-            worst=interval(worst, half),
-            attack="dyn-opt",
-            clean=interval(clean, half),
-            uplink_bits=up,
-            downlink_bits=down,
-            epsilon=epsilon,
-        ),
+        "score": Score(worst=interval(worst, half), clean=interval(clean, half), **score),
         "command": f"fedbench attack{options}{attacks} --rounds 30 --seeds 0,1,2,3,4",
         "status": ("claimed", "reproduced", "contested")[number % 3 if number else 1],
     }
@@ -365,12 +353,9 @@ def test_the_same_board_gives_the_same_bytes_and_a_broken_entry_leaves_them(boar
 def test_pages_of_entries_that_left_are_removed_and_nothing_else(board: Path) -> None:
     gone, out = entry(3), board / "page"
     render(board, out)
-    others = [
-        out / "entries" / "notes.html",
-        out / "entries" / "fsl-0123456789ab.html",  # named like one of ours, but somebody else's
-        out / "entries" / "fsl-0123456789ab.txt",
-        out / "entries" / "my copy.html",  # one of ours, but under another name
-    ]
+    # the first is named like one of ours, the last is one of ours under another name
+    names = ("fsl-0123456789ab.html", "notes.html", "fsl-0123456789ab.txt", "my copy.html")
+    others = [out / "entries" / name for name in names]
     for other in others:
         other.write_text("mine")
     others[-1].write_text((out / "entries" / f"{stem(gone)}.html").read_text())

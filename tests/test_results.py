@@ -80,17 +80,6 @@ def test_every_field_of_a_scenario_can_be_asked_for() -> None:
     assert (entry(made())["sees"], entry(made())["unit"]) == (None, None)
 
 
-def other_layout(data: bytes) -> bytes:
-    return data.replace(b"\n ", b"\n     ").replace(b": ", b" :\t")
-
-
-def other_numbers(data: bytes) -> bytes:
-    changed = data.replace(b'"delta": 0.00001,', b'"delta": 1e-05,')
-    assert json.loads(changed) == json.loads(data)
-    assert changed != data
-    return changed
-
-
 def with_(**changes: Any) -> Callable[[bytes], bytes]:
     return lambda data: json.dumps(json.loads(data) | changes).encode()
 
@@ -121,8 +110,8 @@ SPOILED: list[tuple[Callable[[bytes], bytes], str | None]] = [
     (swapped(b'"digest": "', b'"digest": "f'), "changed"),
     (swapped(b'\n  "seconds": 2.0', b'\n  "seconds": 7.0'), None),
     (lambda data: data.replace(b"\n", b"\r\n"), None),
-    (other_layout, None),
-    (other_numbers, "changed"),
+    (lambda data: data.replace(b"\n ", b"\n     ").replace(b": ", b" :\t"), None),
+    (swapped(b'"delta": 0.00001,', b'"delta": 1e-05,'), "changed"),  # equal as numbers
 ]
 
 
@@ -170,18 +159,14 @@ def test_a_digest_at_the_wrong_place_seals_nothing() -> None:
     good = made().sealed().to_json().encode()
     assert extract.sealed(good)
     start = good.index(b' "digest"')
-    assert not extract.sealed(good[:start] + b" " + good[start:])
-    assert not extract.sealed(good + good[start:])
-    assert not extract.sealed(good + b"\n")
-    assert not extract.sealed(good[:-2] + b',\n "result": {}\n}\n')
+    late = good[:-2] + b',\n "result": {}\n}\n'
+    for bad in (good[:start] + b" " + good[start:], good + good[start:], good + b"\n", late):
+        assert not extract.sealed(bad)
 
 
 @pytest.fixture(autouse=True)
-def caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of caches of the test's own."""
-    folder = tmp_path_factory.mktemp("caches")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    return folder
+def caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
 
 
 def test_a_store_without_its_index_says_the_same(tmp_path: Path) -> None:
@@ -197,17 +182,15 @@ def test_a_store_without_its_index_says_the_same(tmp_path: Path) -> None:
     ]
 
 
-def test_an_index_in_the_store_is_not_believed(tmp_path: Path, caches: Path) -> None:
+def test_an_index_in_the_store_is_not_believed(tmp_path: Path) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
-    path = made().write(theirs)
+    made().write(theirs)
     index.runs(theirs)
     text = index.place(theirs).read_text()
-    assert text.count("0.5,") >= 1
-    forged = text.replace("0.5,", "0.9,")
+    assert "0.5," in text
     theirs.rename(ours)  # the records are what they were, to the nanosecond
-    (ours / ".index").write_text(forged)
+    (ours / ".index").write_text(text.replace("0.5,", "0.9,"))
     assert [e["accuracy"] for e in index.runs(ours).entries] == [0.5]
-    assert (ours / path.name).is_file()
 
 
 def test_a_file_is_read_again_when_it_was_replaced_even_if_its_time_was_set_back(
@@ -336,18 +319,18 @@ def test_a_price_is_the_highest_and_unknown_if_one_is_and_doubts_are_named_once(
     assert cell["epsilon"] is None
 
 
-@pytest.mark.parametrize(
-    "other", [{"code": "2"}, {"clients": 60}, {"delta": 1e-6}, {"vote": True}, {"dataset": "mnist"}]
-)
-def test_runs_that_differ_in_more_than_the_seed_are_of_two_cells(other: dict[str, Any]) -> None:
-    runs = [made(accuracy=0.9), made("sign-flip", accuracy=0.5), made("sign-flip", 1, **other)]
-    found, _ = cells([entry(record) for record in runs])
-    assert [cell["seeds"] for cell in found] == [1, 1, 1]
-    assert [cell["impact"] for cell in found] == [None, pytest.approx(0.4), None]
-    assert [cell["worst"] for cell in found] == [False, True, True]
-
-
-def test_of_two_runs_with_one_seed_the_later_one_counts() -> None:
+def test_runs_that_differ_in_more_than_the_seed_are_of_two_cells_else_the_later_counts() -> None:
+    others = ({"clients": 60}, {"delta": 1e-6}, {"vote": True}, {"dataset": "mnist"})
+    for other in ({"code": "2"}, *others):
+        records = [
+            made(accuracy=0.9),
+            made("sign-flip", accuracy=0.5),
+            made("sign-flip", 1, **other),
+        ]
+        found, _ = cells([entry(record) for record in records])
+        assert [cell["seeds"] for cell in found] == [1, 1, 1]
+        assert [cell["impact"] for cell in found] == [None, pytest.approx(0.4), None]
+        assert [cell["worst"] for cell in found] == [False, True, True]
     runs = [entry(made(accuracy=0.9)), entry(made(accuracy=0.3)), entry(made(seed=1, accuracy=0.5))]
     (cell,), repeated = cells(runs)
     assert (cell["seeds"], repeated) == (2, 1)

@@ -26,11 +26,10 @@ from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.payload import FloatVectors
 from fedbench.protocols.fedavg import FedAvg
 from fedbench.run import play_round
 from fedbench.testing import NETWORK, assert_rounded_alike, doubled, example_clients
-from fedbench.testing.contracts import example_context, in_float64
+from fedbench.testing.contracts import in_float64
 from fedbench_attacks.edge_case import EdgeCase
 from fedbench_attacks.label_flip import LabelFlip
 from fedbench_attacks.model_replacement import ModelReplacement
@@ -61,24 +60,22 @@ IMAGES = torch.arange(5 * 4.0).reshape(5, 1, 2, 2)
 
 
 @pytest.mark.parametrize(
-    ("convention", "flipped"),
+    ("convention", "classes", "flipped"),
     [
-        ("mirror", [9, 6, 6, 2, 0]),  # C - 1 - y; C - y would give 10
-        ("next", [1, 4, 4, 8, 0]),  # (y + 1) mod C; (y - 1) mod C would give 9, 2, ...
-        ("pair", [0, 7, 7, 7, 9]),  # 3 -> 7; swapped would turn the 7 into a 3
+        ("mirror", 10, [9, 6, 6, 2, 0]),  # C - 1 - y; C - y would give 10
+        ("mirror", 12, [11, 8, 8, 4, 2]),  # of the task's classes, not of a client's own labels
+        ("next", 10, [1, 4, 4, 8, 0]),  # (y + 1) mod C; (y - 1) mod C would give 9, 2, ...
+        ("pair", 10, [0, 7, 7, 7, 9]),  # 3 -> 7; swapped would turn the 7 into a 3
     ],
 )
-def test_every_convention_flips_labels_and_no_image(convention: Any, flipped: list[int]) -> None:
+def test_every_convention_flips_labels_and_no_image(
+    convention: Any, classes: int, flipped: list[int]
+) -> None:
     before = LABELS.clone()
-    xs, ys = LabelFlip(convention=convention).poison(IMAGES, LABELS, local())
+    xs, ys = LabelFlip(convention=convention).poison(IMAGES, LABELS, local(classes=classes))
     assert ys.tolist() == flipped
     assert torch.equal(xs, IMAGES)
     assert torch.equal(LABELS, before), "written into"
-
-
-def test_labels_are_mirrored_in_the_task_and_not_in_what_a_client_has() -> None:
-    _, ys = LabelFlip().poison(IMAGES[:2], torch.tensor([0, 1]), local(classes=4))
-    assert ys.tolist() == [3, 2]  # within its own two labels it would be 1, 0
 
 
 def test_a_label_that_the_task_does_not_have_is_refused() -> None:
@@ -87,26 +84,10 @@ def test_a_label_that_the_task_does_not_have_is_refused() -> None:
         flip.poison(IMAGES, LABELS, local(classes=7))
     with pytest.raises(ConfigError, match=r"LabelFlip.target must be .*not the source, got 3"):
         LabelFlip(source=3, target=3)
-
-
-def test_the_harness_says_how_many_classes_there_are() -> None:
     named = r"attack label-flip .*: poison in round 0 for client \d+ raised ConfigError: "
     attacked = {"attack": "label-flip:convention=pair,target=12"}
     with pytest.raises(PluginError, match=named + ".* a label from 0 to 9, got 12"):
         fedbench.play(SMALL.model_copy(update=attacked), device="cpu")
-
-
-@pytest.mark.edges("loop")
-@pytest.mark.parametrize("executor", ["loop", "stacked"])
-def test_flipped_labels_move_the_mean_and_more_of_them_move_it_more(executor: str) -> None:
-    def gain(convention: str) -> float:
-        scenario = SMALL.model_copy(update={"attack": f"label-flip:convention={convention}"})
-        first = fedbench.play(scenario, device="cpu", executor=executor).rounds[0]
-        assert first.gain_mean is not None
-        return first.gain_mean
-
-    paired, all_labels = gain("pair"), gain("next")
-    assert all_labels > paired > 1e-3
 
 
 ATTACKS: list[Attack] = [  # with labels that a task of three classes has
@@ -242,19 +223,6 @@ def test_both_executors_train_the_adversary_alike(name: str, attack: Attack) -> 
         assert float((mine - honest[[1, 3]]).norm() / honest[[1, 3]].norm()) > 1e-3, "trains alike"
         rows.append(mine)
     assert_rounded_alike(rows[1], rows[0])
-
-
-def test_a_larger_share_and_a_larger_scale_move_the_mean_further() -> None:
-    executor, clients, honest = training()
-
-    def moved(attack: Attack) -> float:
-        poisoned = train(attack, executor, clients, honest, OWNED, None, 1)
-        here = example_context(FloatVectors(honest), Mean(), OWNED.ids)
-        here = dataclasses.replace(here, trained=poisoned)
-        return float((delivered(attack, here).x.mean(dim=0) - honest.mean(dim=0)).norm())
-
-    assert moved(Pixel(rho=1.0)) > moved(Pixel(rho=0.3)) > 0
-    assert moved(ModelReplacement(scale=8.0)) > moved(ModelReplacement(scale=2.0)) > 0
 
 
 def rates(attack: str, defense: str, seed: int) -> tuple[float, float]:

@@ -10,19 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from crafting import M, crafted, delivered, round_of, rows, sent
+from crafting import M, crafted, round_of, rows, sent
 from torch import Tensor
 
 import fedbench
 from fedbench.adversary.threat_model import AttackContext, attack_view
-from fedbench.api import Attack, Gradient, Knowledge, Local, ServerView, Shared
+from fedbench.api import Gradient, Knowledge, Local, ServerView
 from fedbench.core import registry
 from fedbench.core.rng import Key, Secret
-from fedbench.executors.training import Loop, Schedule
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import BinaryMasks, FloatVectors, Payload
-from fedbench.protocols.fedavg import FedAvg
-from fedbench.testing import NETWORK, example_clients
 from fedbench_attacks.alie import ALIE, largest_z
 from fedbench_attacks.free_rider import FreeRider
 from fedbench_attacks.ipm import IPM
@@ -56,15 +53,6 @@ def test_ipm_sends_minus_eps_times_the_benign_mean_and_mirrors_masks() -> None:
     assert values.tolist() == [[0.0, 1.0]] * M
 
 
-def test_ipm_turns_a_plain_mean_as_soon_as_eps_outnumbers_the_benign() -> None:
-    here = round_of(rows())
-    mean = here.honest.values()[M:].mean(dim=0)
-    for eps, sign in ((3.4, 1), (3.6, -1)):  # (n - m) / m = 3.5
-        _, attacked = sent(IPM(eps=eps), here)
-        aggregate = torch.cat([attacked, here.honest.values()[M:]]).mean(dim=0)
-        assert math.copysign(1, float(aggregate @ mean)) == sign
-
-
 def test_sign_flip_of_the_mean_is_that_and_reads_what_it_needs() -> None:
     here = context([1.0], [2.0], [6.0])
     assert sent(SignFlip(of="mean", scale=2.0), here)[1].tolist() == [[-6.0], [-6.0]]
@@ -90,26 +78,28 @@ def test_alie_sends_the_mean_minus_the_z_of_its_paper_with_ddof_1() -> None:
     assert attacked[0].item() == pytest.approx(3 - 2 * 2.645751, abs=1e-5)
 
 
-def test_min_max_goes_to_the_farther_end_of_the_longest_distance_or_stays() -> None:
+def test_min_max_and_min_sum_go_to_the_farther_end_in_one_dimension_or_stay() -> None:
     # mean 2, std sqrt(7); the longest distance is 5, and 5 below the row at 5 is 0.
-    view, attacked = sent(MinMax(), context([0.0], [1.0], [5.0]))
-    assert attacked[:, 0].tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
-    assert view.notes["gamma"] == pytest.approx(2 / math.sqrt(7))
+    # Sums of squared distances: 26, 17, 41. Of v they are 3 (v - 2)^2 + 14: v = -1 or 1.
+    for attack, expected in ((MinMax(), 0.0), (MinSum(), -1.0), (MinSum(bound="min"), 1.0)):
+        view, attacked = sent(attack, context([0.0], [1.0], [5.0]))
+        assert attacked[:, 0].tolist() == pytest.approx([expected] * 2, abs=1e-6)
+        assert view.notes["gamma"] == pytest.approx((2 - expected) / math.sqrt(7))
     for attack in (MinMax(), MinSum(), MinMax(direction="sign")):
         assert sent(attack, context([3.0], [3.0]))[1].tolist() == [[3.0], [3.0]]
 
 
-@pytest.mark.parametrize(("bound", "expected"), [("max", -1.0), ("min", 1.0)])
-def test_min_sum_in_one_dimension(bound: Any, expected: float) -> None:
-    # Sums of squared distances: 26, 17, 41. Of v they are 3 (v - 2)^2 + 14: v = -1 or 1.
-    _, attacked = sent(MinSum(bound=bound), context([0.0], [1.0], [5.0]))
-    assert attacked[:, 0].tolist() == pytest.approx([expected] * 2, abs=1e-6)
+def two_far(n: int = 204) -> Tensor:
+    """Rows of which only two differ much: deviations are small, the longest distance is not."""
+    x = 0.001 * Key(1).normal(n, 40)
+    x[-2:, 0] = torch.tensor([10.0, -10.0])
+    return x
 
 
 @pytest.mark.parametrize("direction", ["std", "sign", "unit"])
-@pytest.mark.parametrize("seed", range(4))
-def test_min_max_and_min_sum_sit_exactly_on_their_bounds(direction: Any, seed: int) -> None:
-    here = round_of(rows(seed))
+@pytest.mark.parametrize("x", [*map(rows, range(3)), two_far()], ids=[0, 1, 2, "far"])
+def test_d12_min_max_and_min_sum_sit_exactly_on_their_bounds(direction: Any, x: Tensor) -> None:
+    here = round_of(x)
     benign = here.honest.values()[M:].double()
     between = squared_distances(benign)
     for attack, reached, bound in (
@@ -122,7 +112,8 @@ def test_min_max_and_min_sum_sit_exactly_on_their_bounds(direction: Any, seed: i
         assert float(reached(squared, dim=0)) == pytest.approx(float(bound), rel=1e-5)
         assert view.notes["bound"] == "met"
         mean = benign.mean(dim=0)
-        assert float(view.notes["gamma"]) > 0
+        far = len(x) > 9 and isinstance(attack, MinMax)  # the paper's search starts at 10
+        assert float(view.notes["gamma"]) > (0 if not far else 2 if direction == "sign" else 5)
         assert float((attacked[0].double() - mean) @ mean) < 0 or direction == "std"
 
 
@@ -246,28 +237,6 @@ def test_a_free_rider_sends_nothing_learned_or_replays_the_last_global_update() 
     assert replayed(scored(1), scored(4)) == [[1, 1], [7, 1]]
 
 
-@pytest.mark.parametrize(
-    ("weak", "strong"),
-    [
-        (IPM(eps=0.1), IPM(eps=2.0)),
-        (ALIE(z=0.3), ALIE(z=1.5)),
-        (MinSum(bound="min"), MinSum(bound="max")),
-        (SignFlip(of="mean"), SignFlip(of="mean", scale=3.0)),
-        (PGA(), PGA(scale=4.0)),
-        (NoiseAttack(), NoiseAttack(scale=4.0)),
-    ],
-)
-def test_more_budget_moves_a_plain_mean_farther(weak: Attack, strong: Attack) -> None:
-    here = round_of(rows())
-    benign = here.honest.values()[M:]
-    mean = benign.mean(dim=0)
-    moved = [
-        float((torch.cat([sent(attack, here)[1], benign]).mean(dim=0) - mean).norm())
-        for attack in (weak, strong)
-    ]
-    assert 1e-3 < moved[0] < moved[1]
-
-
 DRAWING = ["noise", "stat-opt"]
 OTHERS = ["alie", "dyn-opt", "ipm", "min-max", "min-sum", "opt-alie", "opt-ipm", "pga", "sign-flip"]
 
@@ -294,37 +263,6 @@ def test_d11_an_attack_that_draws_does_so_in_every_part_of_the_vector(name: str)
         assert float(drawn[:, part].float().mean()) > 0.99
     halves = moved[:, :2000].mean(), moved[:, 2000:].mean()
     assert float(halves[0] / halves[1]) == pytest.approx(1.0, abs=0.1)
-
-
-def test_d12_the_gamma_of_min_max_has_no_cap_and_never_violates_its_bound() -> None:
-    # Two clients far from 200 that hardly differ: deviations are small, the longest distance not.
-    x = 0.001 * Key(1).normal(204, 40)
-    x[-2:, 0] = torch.tensor([10.0, -10.0])
-    benign = x[M:].double()
-    bound = torch.cdist(benign, benign).max()
-    directions: list[Any] = ["std", "sign", "unit"]
-    for direction in directions:
-        view, values = sent(MinMax(direction=direction), round_of(x, Median()))
-        assert float(view.notes["gamma"]) > (2 if direction == "sign" else 5)
-        distance = (values[0].double() - benign).norm(dim=1).max()
-        assert float(distance) <= float(bound) * (1 + 1e-6)
-        assert float(distance) >= float(bound) * (1 - 1e-5)
-
-
-def test_d13_what_is_flipped_is_the_update_and_not_the_weights() -> None:
-    shared = Shared(NETWORK, 3, torch.device("cpu"))
-    protocol = FedAvg()
-    clients = example_clients(protocol, shared)
-    updates, memory = Loop(protocol, shared, Schedule(epochs=1, batch_size=4)).train(clients)
-    honest, _ = protocol.message(shared, updates, [c.key for c in clients], memory)
-    weights = shared.layout.flatten(clients[0].tree)
-    here = dataclasses.replace(round_of(honest), updates=updates)
-    flipped = delivered(SignFlip(), here).x
-    torch.testing.assert_close(flipped[:M], -updates[:M])
-    assert float(updates.norm(dim=1).max()) < 0.5 * float(weights.norm())
-    # The server adds what it gets: a model that was flipped would end near minus the weights.
-    stepped = protocol.server_step(shared, weights, flipped[0], 1, Key(0))
-    assert float((stepped - weights).norm()) < 0.5 * float(weights.norm())
 
 
 class Drifting(Mean):

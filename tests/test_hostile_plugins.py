@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import moody
 import pytest
@@ -18,11 +18,11 @@ from torch import Tensor
 
 import fedbench
 from fedbench.api import Attack, AttackView, Defense, Knowledge, Mechanism, Prefilter, hooks
-from fedbench.api.defense import ServerView, Traits
+from fedbench.api.defense import ServerView
 from fedbench.cli import main
 from fedbench.core import blame, errors, registry
 from fedbench.core.errors import ConfigError, PluginError, UnknownPluginError
-from fedbench.experiment.compatibility import examine, load_plugins
+from fedbench.experiment.compatibility import examine
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record_builder import build_record
 from fedbench.experiment.scenario import Scenario
@@ -142,14 +142,11 @@ WRONG_ATTACKS: list[tuple[str, Any, str]] = [
     # hook, what it does, what the line says after round and clients
     ("craft", lambda v, m: None, "must return a tuple of two, got None"),
     ("craft", lambda v, m: v.own, "a tuple of two, got a FloatVectors"),
-    ("craft", lambda v, m: [v.own, m], "a tuple of two, got a list of 2"),
     ("craft", lambda v, m: (v.own, m, 1), "a tuple of two, got (a FloatVectors, None"),
     ("craft", lambda v, m: (x for x in (v.own, m)), "got a generator"),
     ("craft", lambda v, m: (v.updates, m), "list of bytes, memory), got a tensor (1, "),
     ("craft", lambda v, m: ("yes", m), "list of bytes, memory), got 'yes'"),
-    ("craft", lambda v, m: (["yes"], m), "list of bytes, memory), got a list of 1"),
     ("craft", lambda v, m: ([bytearray(3)], m), "of bytes, memory), got a list of 1"),
-    ("craft", lambda v, m: (b"y", m), "list of bytes, memory), got b'y'"),
     ("craft", lambda v, m: ((b"y",), m), "of bytes, memory), got (b'y')"),
     ("craft", lambda v, m: (None, m), "list of bytes, memory), got None"),
     ("craft", lambda v, m: ([], m), "must return 1 messages, got 0"),
@@ -164,7 +161,6 @@ WRONG_ATTACKS: list[tuple[str, Any, str]] = [
     ("craft", lambda v, m: (FloatVectors((1 * v.updates).requires_grad_()), m), "Can't call numpy"),
     ("craft", raising(KeyError("x")), "raised KeyError: 'x'"),
     ("craft", raising(SystemExit(0)), "raised SystemExit: 0"),
-    ("craft", raising(GeneratorExit()), "raised GeneratorExit"),
     ("craft", raising(StopIteration()), "raised StopIteration"),
     ("craft", raising(MemoryError()), "raised MemoryError"),
     ("craft", raising(Unreadable()), "raised Unreadable: (its message cannot be read)"),
@@ -173,7 +169,6 @@ WRONG_ATTACKS: list[tuple[str, Any, str]] = [
     ("craft", endless, "raised RecursionError: maximum recursion depth exceeded"),
     ("craft", noting({"x": torch.ones(())}), "texts of at most 1000 characters, got "),
     ("craft", noting({"x": None}), "got ('x', None)"),
-    ("craft", noting({"x": [1]}), "got ('x', a list of 1)"),
     ("craft", noting({3: 1}), "got (3, 1)"),
     ("craft", noting({"x": "y" * 10**7}), "must note at most 100 numbers"),
     ("craft", noting({str(i): i for i in range(101)}), "got a dict of 101"),
@@ -183,11 +178,9 @@ WRONG_ATTACKS: list[tuple[str, Any, str]] = [
     ("craft", tracing((1.0,)), "pairs of numbers, got (1.0)"),
     ("craft", tracing(*[(1.0, 1.0)] * 10_001), "got a list of 10001"),
     ("needs", lambda: None, "must return Knowledge, got None"),
-    ("needs", lambda: "all", "must return Knowledge, got 'all'"),
     ("needs", lambda: Knowledge("root"), "colluders, all, got 'root'"),  # type: ignore[arg-type]
     ("needs", raising(SystemExit(3)), "raised SystemExit: 3"),
     ("poison", lambda x, y, local: None, "must return a tuple of two, got None"),
-    ("poison", lambda x, y, local: x, "must return a tuple of two, got a tensor"),
     ("poison", lambda x, y, local: (x, y.float()), "of torch.int64, got a tensor"),
     ("poison", lambda x, y, local: (x, y[1:]), "must return labels ("),
     ("poison", lambda x, y, local: (x, y.tolist()), "must return labels ("),
@@ -209,7 +202,6 @@ WRONG_ATTACKS: list[tuple[str, Any, str]] = [
     ("trigger", lambda x, y: (x[..., 1:], 3), "must return images (N, 1, 8, 8)"),
     ("trigger", lambda x, y: (x[:1] * torch.nan, 3), "must return finite images"),
     ("trigger", lambda x, y: (x[:1], 10), "a label from 0 to 9, got 10"),
-    ("trigger", lambda x, y: (x[:1], -1), "a label from 0 to 9, got -1"),
     ("trigger", lambda x, y: (x[:1], True), "a label from 0 to 9, got True"),
     ("trigger", lambda x, y: (x[:1], y[0]), "from 0 to 9, got a tensor () of torch.int64"),
     ("trigger", lambda x, y: (x, 3), "images that are not of the target class 3"),
@@ -230,9 +222,6 @@ def test_an_attack_that_goes_wrong_is_named_with_hook_round_and_client() -> None
             where, _, client = text.removeprefix(start).partition(" for client ")
             assert where == " in round 0", text
             assert int(client.split()[0]) in malicious, text
-
-
-def test_all_colluders_of_a_round_are_named_but_no_more_than_a_line_holds() -> None:
     text = error_of(attack=attack(needs=lambda: Knowledge("all"), craft=raising(KeyError("x"))))
     assert " for clients " in text
     many = PluginError("attack a", "craft", "raised KeyError", 2, tuple(range(9)))
@@ -307,11 +296,13 @@ def test_what_a_rule_says_of_itself_is_looked_at_before_the_run() -> None:
         assert problem in text
 
 
-def test_a_rule_whose_state_cannot_be_copied_is_named() -> None:
-    crooked = rule(init=lambda spec: threading.Lock())
-    text = error_of(defense=crooked, attack=SignFlip())
+def test_a_state_that_cannot_be_copied_and_alphabets_that_are_none_are_named() -> None:
+    text = error_of(defense=rule(init=lambda spec: threading.Lock()), attack=SignFlip())
     assert "aggregate in round 0 must remember what copy.deepcopy copies" in text
     assert text.endswith("got a lock")
+    odd = made("Odd", Attack, {"accepts": [FloatVectors]})
+    with pytest.raises(PluginError, match=f"Odd of {HERE}: accepts must be types of messages"):
+        dataclasses.replace(prepared().plugins, attack=odd).check(SMALL)
 
 
 def test_a_link_of_a_chain_is_named_and_not_the_chain() -> None:
@@ -414,28 +405,26 @@ def test_a_mechanism_that_goes_wrong_is_named_with_hook_and_round() -> None:
         assert problem in text, text
 
 
-def test_contract_tests_say_in_one_line_what_a_hook_must_return() -> None:
-    def nothing(*_: Any) -> None:
-        """Return none of it."""
+def nothing(*_: Any) -> None:
+    """Return none of what a hook must return."""
 
-    no_gradient = made("Leaky", Mechanism, {"wrap_grad": nothing})
-    no_payload = made("Leaky", Mechanism, {"on_payload": nothing})
-    checks: list[tuple[Callable[[], None], str]] = [
-        (lambda: check_attack(attack(craft=lambda v, m: v.own), Mean()), "Hostile of {}: craft "),
-        (lambda: check_attack(attack(poison=nothing), Mean()), "Hostile of {}: poison "),
-        (lambda: check_attack(attack(wrap_grad=nothing), Mean()), "Hostile of {}: wrap_grad "),
-        (lambda: check_attack(attack(needs=nothing, craft=own), Mean()), "Hostile of {}: needs "),
-        (lambda: check_defense(rule(aggregate=nothing)), "Crooked of {}: aggregate "),
-        (lambda: check_defense(rule(select=nothing, traits=nothing)), "Crooked of {}: traits "),
-        (lambda: check_defense(rule(tolerates=nothing)), "Crooked of {}: tolerates "),
-        (lambda: check_mechanism(no_gradient, FedAvg()), "Leaky of {}: wrap_grad "),
-        (lambda: check_mechanism(no_payload, FedAvg()), "Leaky of {}: on_payload "),
-        (lambda: check_protocol(Odd(hook="message", answer=nothing)), "Odd of {}: message "),
-    ]
-    for check, start in checks:
-        text = error_of(check)
-        assert "must return " in text
-        assert text.startswith("plug-in " + start.format(HERE)), text
+
+@pytest.mark.parametrize(
+    ("check", "hook"),
+    [
+        *((lambda a: check_attack(attack(craft=own, **a), Mean()), h) for h in ("poison", "needs")),
+        (lambda a: check_attack(attack(**a), Mean()), "craft"),
+        (lambda a: check_attack(attack(craft=own, **a), Mean()), "wrap_grad"),
+        *((lambda a: check_defense(rule(**a)), h) for h in ("aggregate", "traits", "tolerates")),
+        (lambda a: check_mechanism(made("Leaky", Mechanism, a), FedAvg()), "wrap_grad"),
+        (lambda a: check_mechanism(made("Leaky", Mechanism, a), FedAvg()), "on_payload"),
+        (lambda a: check_protocol(Odd(hook="message", answer=nothing)), "message"),
+    ],
+)
+def test_contract_tests_say_in_one_line_what_a_hook_must_return(check: Any, hook: str) -> None:
+    text = error_of(partial(check, {hook: nothing}))
+    assert f" of {HERE}: {hook} " in text
+    assert "must return " in text
 
 
 @contextmanager
@@ -457,13 +446,10 @@ def test_only_a_ctrl_c_that_nobody_can_have_pressed_is_the_plug_in_s() -> None:
     assert text.endswith(" raised KeyboardInterrupt")
 
 
-def test_what_a_plug_in_tells_the_user_before_a_round_passes_as_it_is() -> None:
-    with pytest.raises(ConfigError, match=r"^Pixel\.size must be less$"):
-        hooks.ask(attack(needs=raising(ConfigError("Pixel.size must be less"))), "needs", Knowledge)
-
-
 def test_advice_to_the_user_from_a_round_names_its_plug_in_and_misfits_nobody() -> None:
     advice = ConfigError("Pixel.size must be less")
+    with pytest.raises(ConfigError, match=r"^Pixel\.size must be less$"):
+        hooks.ask(attack(needs=raising(advice)), "needs", Knowledge)
     text = error_of(attack=attack(craft=raising(advice)))
     assert text.startswith(f"plug-in Hostile of {HERE}: craft in round 0 for client ")
     assert text.endswith(" raised ConfigError: Pixel.size must be less")
@@ -474,9 +460,6 @@ def test_advice_to_the_user_from_a_round_names_its_plug_in_and_misfits_nobody() 
         text = f"plug-in Crooked of {HERE}: {hook} in round 0 raised Incompatible: misfit"
         failure = crash(caught.value)
         assert (failure.kind, failure.message, str(caught.value)) == ("user", text, text)
-    with pytest.raises(PluginError) as caught:
-        played(defense=rule(aggregate=raising(errors.Unavailable("--device cuda must be here"))))
-    assert crash(caught.value).kind == "machine"
 
 
 def test_a_rule_that_writes_into_what_ready_is_shown_spoils_nothing() -> None:
@@ -525,28 +508,25 @@ def doubts(**plugins: Any) -> list[str]:
     return build_record(setup, state, [played_round], 1.0).flags
 
 
-def test_an_attack_whose_messages_do_not_arrive_is_flagged() -> None:
-    every, most = (f"{share} malicious messages were rejected" for share in ("all", "most"))
-    nan = attack(craft=lambda v, m: (FloatVectors(v.updates * torch.nan), m))
-    assert every in doubts(attack=nan)
-    assert every in doubts(attack=attack(craft=lambda v, m: ([b"x"], m)))
-    assert every in doubts(attack=attack(wrap_grad=diverging))
-    assert not {every, most} & set(doubts(attack=SignFlip()))
-
-
-def test_how_many_messages_were_rejected_is_counted_over_the_rounds_of_the_attack() -> None:
+def test_an_attack_whose_messages_do_not_arrive_is_flagged_over_the_rounds_of_the_attack() -> None:
     # The rounds in which it acts have 4 malicious messages: 4, 3 and 2 of them are rejected.
+    every, most = (f"{share} malicious messages were rejected" for share in ("all", "most"))
+    for hooks_ in (
+        {"craft": lambda v, m: (FloatVectors(v.updates * torch.nan), m)},
+        {"craft": lambda v, m: ([b"x"], m)},
+        {"wrap_grad": diverging},
+    ):
+        assert every in doubts(attack=attack(**hooks_))
+    assert not {every, most} & set(doubts(attack=SignFlip()))
     setup, state = attacked(prepared(), attack_from=1)
     first = play_round(setup, state, 0)
-    rounds = [
-        dataclasses.replace(first, malicious=4, rejected_malicious=4),
-        dataclasses.replace(first, step=1, malicious=2, rejected_malicious=2),
-    ]
-    for rejected, flag in ((2, "all"), (1, "most"), (0, None)):
-        last = dataclasses.replace(first, step=2, malicious=2, rejected_malicious=rejected)
-        record = build_record(setup, state, [*rounds, last], 1.0)
-        flags = [text for text in record.flags if "were" in text]
-        assert flags == ([f"{flag} malicious messages were rejected"] if flag else [])
+    for rejected, flags in ((2, [every]), (1, [most]), (0, [])):
+        rounds = [
+            dataclasses.replace(first, step=step, malicious=malicious, rejected_malicious=count)
+            for step, (malicious, count) in enumerate([(4, 4), (2, 2), (2, rejected)])
+        ]
+        record = build_record(setup, state, rounds, 1.0)
+        assert [text for text in record.flags if "were" in text] == flags
 
 
 def test_a_rule_that_answers_nan_is_scored_and_flagged() -> None:
@@ -559,7 +539,7 @@ def test_a_rule_that_answers_nan_is_scored_and_flagged() -> None:
     assert flag in doubts(defense=rule(aggregate=ruined))
     assert flag not in doubts(defense=Mean())
     setup = changed(defense=rule(aggregate=ruined))
-    played_round = play_round(setup, RunState(setup.plugins.protocol.init(setup.shared)), 0)
+    played_round = play_round(*attacked(setup), 0)
     assert played_round.findings == {"not_finite": 2}
     assert played_round.accuracy == 0.0
 
@@ -604,11 +584,6 @@ class Shy(Defense):
         return received.values()[0], state
 
 
-@dataclass(frozen=True)
-class Coy(Shy):
-    'No attack.'
-
-
 @dataclass
 class Loose(Attack):
     'Not frozen.'
@@ -627,7 +602,7 @@ INSTANCE = Liar()
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    attacks = {"liar": "Liar", "loose": "Loose", "no-attack": "Coy", "made": "INSTANCE"}
+    attacks = {"liar": "Liar", "loose": "Loose", "no-attack": "Defense", "made": "INSTANCE"}
     points = {
         "attacks": [f"{name} = liars:{found}" for name, found in attacks.items()],
         "defenses": ["shy = liars:Shy"],
@@ -720,9 +695,10 @@ def test_an_error_of_a_plug_in_travels_between_processes_and_keeps_its_traceback
 
 
 def test_lack_of_memory_is_named_and_texts_and_tensors_are_shown_briefly() -> None:
-    with pytest.raises(PluginError) as caught:
-        played(attack=attack(craft=raising(MemoryError("10 TiB"))))
-    assert crash(caught.value).kind == "memory"
+    for error, kind in ((MemoryError("10 TiB"), "memory"), (errors.Unavailable("no"), "machine")):
+        with pytest.raises(PluginError) as caught:
+            played(defense=rule(aggregate=raising(error)))
+        assert crash(caught.value).kind == kind
     failure = crash(ValueError("x" * 10**6))
     assert len(failure.message) <= blame.MESSAGE
     assert len(failure.traceback) < 110_000
@@ -730,18 +706,3 @@ def test_lack_of_memory_is_named_and_texts_and_tensors_are_shown_briefly() -> No
     grown: Tensor = torch.zeros(2)
     assert blame.shown(grown) == "a tensor (2,) of torch.float32"
     assert blame.shown(Unreadable()) == "a Unreadable"
-
-
-class Alphabets(Attack):
-    """Not a dataclass: a base of two with accepts that are none."""
-
-    accepts: ClassVar[Any] = [FloatVectors]
-
-
-def test_alphabets_that_are_none_are_named() -> None:
-    plugins = load_plugins(SMALL)
-    odd = made("Odd", Alphabets, {})
-    text = f"Odd of {HERE}: accepts must be types of messages, got a list of 1"
-    with pytest.raises(PluginError, match=text):
-        dataclasses.replace(plugins, attack=odd).check(SMALL)
-    assert isinstance(plugins.defense.traits(), Traits)

@@ -43,10 +43,10 @@ import gc
 import os
 import sys
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import torch
-
-from multiprocessing.connection import Connection
 
 from fedbench.api import Attack, Defense, Traits
 from fedbench.isolation.plain import write
@@ -56,13 +56,11 @@ from fedbench.experiment.scenario import Scenario
 def heap():
     """What can be walked to from here: tensors, scenarios and texts that name a seed."""
     things = gc.get_objects()
-    seen, queue = {id(thing) for thing in things}, list(things)
-    while queue:
-        for thing in gc.get_referents(queue.pop()):
-            if id(thing) not in seen:
-                seen.add(id(thing))
-                things.append(thing)
-                queue.append(thing)
+    seen = {id(thing) for thing in things}
+    for thing in things:  # which grows
+        new = [other for other in gc.get_referents(thing) if id(other) not in seen]
+        seen |= set(map(id, new))
+        things += {id(other): other for other in new}.values()
     return things
 
 
@@ -72,16 +70,14 @@ class Spy(Attack):
 
     def craft(self, view, memory):
         width = view.updates.shape[1]
-        rows = set()
-        scenarios = 0
-        for thing in heap():
-            if isinstance(thing, torch.Tensor) and thing.ndim == 2 and thing.shape[1] == width:
-                rows |= {tuple(row[:5].tolist()) for row in thing}
-            scenarios += isinstance(thing, Scenario)
-        mine = {tuple(row[:5].tolist()) for row in (view.own.x[0], view.updates[0], view.idle[0])}
-        mine |= {tuple(row[:5].tolist()) for row in view.broadcast.x}
+        things = heap()
+        tensors = [thing for thing in things if isinstance(thing, torch.Tensor)]
+        matrices = [x for x in tensors if x.ndim == 2 and x.shape[1] == width]
+        rows = {tuple(row[:5].tolist()) for x in matrices for row in x}
+        shown = torch.cat([view.own.x, view.updates, view.idle, view.broadcast.x])
+        mine = {tuple(row[:5].tolist()) for row in shown}
         view.notes["rows"] = len(rows - mine - {(0.0,) * 5})
-        view.notes["scenarios"] = scenarios
+        view.notes["scenarios"] = sum(isinstance(thing, Scenario) for thing in things)
         words = " ".join([*sys.argv, *os.environ, *os.environ.values()])
         view.notes["told"] = any(word in words for word in ("987654321", "spy"))
         return view.own, memory
@@ -94,18 +90,20 @@ class Odd(Attack):
     how: str = "raise"
 
     def craft(self, view, memory):
-        if self.how == "raise":
-            raise ZeroDivisionError("odd today")
-        if self.how == "exit":
-            sys.exit(0)
-        if self.how == "gone":
-            os._exit(3)
+        match self.how:
+            case "raise": raise ZeroDivisionError("odd today")
+            case "exit": sys.exit(0)
+            case "gone": os._exit(3)
         if self.how in ("half", "junk"):  # answer in the place of the program that called us
             (pipe,) = [thing for thing in gc.get_objects() if isinstance(thing, Connection)]
             half = write({"is": "done", "value": {"sent": [], "notes": {}}})
             pipe.send_bytes(half if self.how == "half" else b"junk, and more of it")
         if self.how == "object":
             return object(), memory
+        if self.how.startswith("/"):
+            Path(self.how).write_text(str(os.getpid()))
+            while True:
+                pass
         return view.own, object()  # a memory of any kind stays where it is
 
 
@@ -134,6 +132,26 @@ class Rule(Defense):
 PLUGINS = {"spy": "Spy", "odd": "Odd", "turned": "Turned", "rule-spy": "Rule"}
 
 
+def test_what_another_distribution_brings_is_replayed_in_a_process_without_words_of_the_run(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(SPIES, PLUGINS)
+    names = {"attack": ("spy", "alie:z=1"), "defense": ("nnm:f=1+rule-spy", "nnm+multi-krum:f=2")}
+    for kind, (theirs, ours) in names.items():
+        assert (registry.is_foreign(kind, theirs), registry.is_foreign(kind, ours)) == (True, False)
+    scenario = Scenario(attack="alie", defense="nnm+multi-krum", per_round=20)
+    assert not guarded(Options(), [scenario]).isolate
+    assert guarded(Options(isolate=True), [scenario]).isolate
+    for other in ({"attack": "spy"}, {"defense": "nnm+rule-spy"}):
+        assert guarded(Options(), [scenario, scenario.model_copy(update=other)]).isolate
+    monkeypatch.setenv("SECRET_SEED", "987654321")
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    passed = environment()
+    assert "SECRET_SEED" not in passed
+    assert passed["MKL_CBWR"] == "COMPATIBLE"  # it changes how products are rounded
+    assert passed["CUDA_VISIBLE_DEVICES"] == ""
+
+
 def test_plain_values_and_messages_of_the_expected_form_come_back_as_they_were() -> None:
     tensors = [
         torch.tensor([[1.5, float("nan")], [float("inf"), -0.0]]),
@@ -144,8 +162,7 @@ def test_plain_values_and_messages_of_the_expected_form_come_back_as_they_were()
     ]
     value = {"a": [1, (None, 0.1, "ä", b"\x00")], 2: tensors, "n": -(1 << 80)}
     result = read(write(value))
-    assert result["a"] == [1, (None, 0.1, "ä", b"\x00")]
-    assert result["n"] == -(1 << 80)
+    assert (result["a"], result["n"]) == (value["a"], value["n"])
     for x, y in zip(result[2], tensors, strict=True):
         assert (x.dtype, x.shape) == (y.dtype, y.shape)
         assert torch.equal(x.isnan(), y.isnan())
@@ -187,30 +204,6 @@ def test_what_is_not_plain_does_not_travel_and_bytes_that_are_nothing_are_refuse
             read(len(head).to_bytes(8, "little") + head)
 
 
-def test_a_child_is_started_without_words_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECRET_SEED", "987654321")
-    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    passed = environment()
-    assert "SECRET_SEED" not in passed
-    assert passed["MKL_CBWR"] == "COMPATIBLE"  # it changes how products are rounded
-    assert passed["CUDA_VISIBLE_DEVICES"] == ""
-
-
-def test_foreign_is_what_another_distribution_brings_and_its_replays_are_isolated(
-    install: Install,
-) -> None:
-    install(SPIES, PLUGINS)
-    assert registry.is_foreign("attack", "spy")
-    assert registry.is_foreign("defense", "nnm:f=1+rule-spy")
-    assert not registry.is_foreign("attack", "alie:z=1")
-    assert not registry.is_foreign("defense", "nnm+multi-krum:f=2")
-    ours = Scenario(attack="alie", defense="nnm+multi-krum", per_round=20)
-    assert not guarded(Options(), [ours]).isolate
-    assert guarded(Options(isolate=True), [ours]).isolate
-    for theirs in ({"attack": "spy"}, {"defense": "nnm+rule-spy"}):
-        assert guarded(Options(), [ours, ours.model_copy(update=theirs)]).isolate
-
-
 SAME = [
     {"attack": "sign-flip", "defense": "median"},
     {"attack": "alie", "defense": "nnm+multi-krum"},
@@ -239,23 +232,17 @@ def test_an_isolated_run_has_the_same_record(changes: dict[str, str]) -> None:
 @pytest.mark.slow
 def test_an_isolated_plugin_finds_nothing_that_it_was_not_shown(install: Install) -> None:
     install(SPIES, PLUGINS)
-    changes: dict[str, Any] = {
-        "attack": "spy",
-        "defense": "rule-spy",
-        "seed": 987654321,
-        "rounds": 1,
-    }
+    changes: dict[str, Any] = {"attack": "spy", "defense": "rule-spy", "rounds": 1}
+    changes["seed"] = 987654321
     (apart,) = run(**changes).rounds
     assert "outsider" not in sys.modules  # this process has not run a line of it
+    assert apart.notes == {"rows": 0, "scenarios": 0, "told": False}
+    assert apart.findings["scenarios"] == 0
     (here,) = run(isolate=False, **changes).rounds
     assert "outsider" in sys.modules
     assert here.malicious, "or this says nothing"
     assert int(here.notes["rows"]) >= 9 - 1  # every other message, at least
-    assert int(here.notes["scenarios"]) > 0
-    assert int(here.findings["scenarios"]) > 0
-    assert (apart.notes["rows"], apart.notes["scenarios"]) == (0, 0)
-    assert apart.findings["scenarios"] == 0
-    assert apart.notes["told"] is False
+    assert int(here.notes["scenarios"]) > 0 < int(here.findings["scenarios"])
 
 
 @pytest.mark.slow
@@ -269,12 +256,20 @@ def test_the_command_isolates_in_its_workers(install: Install, tmp_path: Path) -
     (path,) = (tmp_path / "results").glob("*-spy-*.json")
     (result,) = parse(path.read_bytes(), path.name).rounds
     assert result.malicious
-    assert (result.notes["rows"], result.notes["scenarios"]) == (0, 0)
-    assert result.notes["told"] is False
+    assert result.notes == {"rows": 0, "scenarios": 0, "told": False}
 
 
 @pytest.mark.slow
-def test_what_goes_wrong_in_a_child_is_an_error_here(install: Install) -> None:
+def test_what_goes_wrong_in_a_child_or_its_fork_is_an_error_here(install: Install) -> None:
+    rules = {"rule-peeking": "Peeking", "rule-mute": "Mute"}
+    install(SPIES + COMPARING, PLUGINS | rules)
+    with pytest.raises(PluginError, match="ended its process with exit code 5 in aggregate"):
+        run(defense="rule-peeking:where=nowhere", attack="sign-flip")
+    described = (
+        r"^defense rule-mute \(package outsider 1.0\) must answer its description in full, got"
+    )
+    with Isolation() as isolation, pytest.raises(FedbenchError, match=described + " text$"):
+        isolation.load("defense", "rule-mute")
     install(SPIES, PLUGINS)
     cases = [
         ("raise", "raised ZeroDivisionError: odd today"),
@@ -327,20 +322,14 @@ def test_a_state_that_nobody_needs_is_let_go_and_children_end() -> None:
 @pytest.mark.slow
 def test_a_child_ends_with_its_parent_whatever_it_does(install: Install, tmp_path: Path) -> None:
     """A worker that is killed while a hook never returns leaves nobody behind."""
-    source = (
-        "import os\nfrom dataclasses import dataclass\nfrom fedbench.api import Attack\n\n\n"
-        "@dataclass(frozen=True)\nclass Busy(Attack):\n    def craft(self, view, memory):\n"
-        f"        open({str(tmp_path / 'number')!r}, 'w').write(str(os.getpid()))\n"
-        "        while True:\n            pass\n"
-    )
-    given = install(source, {"busy": "Busy"})
+    number = tmp_path / "number"
+    given = install(SPIES, PLUGINS)
     program = (
         "from fedbench.run import play\nfrom fedbench.experiment.scenario import Scenario\n"
-        "play(Scenario(model='micro', clients=4, per_round=4, malicious=0.5, attack='busy'), "
-        "device='cpu', isolate=True)"
+        "play(Scenario(model='micro', clients=4, per_round=4, malicious=0.5, "
+        f"attack='odd:how={number}'), device='cpu', isolate=True)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], env=given)
-    number = tmp_path / "number"
     while not (number.exists() and number.read_text()):
         assert parent.poll() is None
         time.sleep(0.05)
@@ -421,13 +410,6 @@ def test_an_isolated_rule_keeps_nothing_of_the_honest_comparison(install: Instal
 
 
 @pytest.mark.slow
-def test_a_fork_that_ends_is_an_error_of_its_hook(install: Install) -> None:
-    install(COMPARING, {"rule-peeking": "Peeking"})
-    with pytest.raises(PluginError, match="ended its process with exit code 5 in aggregate"):
-        run(defense="rule-peeking:where=nowhere", attack="sign-flip")
-
-
-@pytest.mark.slow
 def test_a_fork_computes_on_as_many_threads_as_its_process() -> None:
     """A sum is over other parts on one thread, and threads of before a fork are waited for."""
     rows = FloatVectors(torch.randn(5, 200_000, generator=torch.Generator().manual_seed(0)))
@@ -446,13 +428,3 @@ def test_a_fork_computes_on_as_many_threads_as_its_process() -> None:
             assert torch.equal(*later)
     finally:
         torch.set_num_threads(threads)
-
-
-@pytest.mark.slow
-def test_a_process_that_describes_its_plugin_in_part_is_refused(install: Install) -> None:
-    install(COMPARING, {"rule-mute": "Mute"})
-    with Isolation() as isolation, pytest.raises(FedbenchError) as caught:
-        isolation.load("defense", "rule-mute")
-    assert str(caught.value) == (
-        "defense rule-mute (package outsider 1.0) must answer its description in full, got text"
-    )

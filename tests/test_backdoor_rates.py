@@ -67,11 +67,8 @@ def test_a_grid_with_backdoors_has_their_clean_twins_last_and_no_others(tmp_path
     assert {c.varied for c in cells_found} == {("rounds",)}, "a twin varies nothing"
     assert [c.dormant for c in cells_found] == [False] * 8 + [True] * 4
     assert len(runs(cells_found, [0, 1])) == 24
-
-
-def test_windows_of_one_attack_share_a_twin(tmp_path: Path) -> None:
     cells_found = cells('attack = "pixel"\nrounds = 5\nattack_until = [2, 3]\n', tmp_path)
-    (twin,) = [c for c in cells_found if c.dormant]
+    (twin,) = [c for c in cells_found if c.dormant]  # windows of one attack share it
     assert (twin.scenario.attack_from, twin.scenario.attack_until) == (5, None)
     Scenario.model_validate(twin.scenario.model_dump())
     assert [c.twin for c in cells_found if c.attack == "pixel"] == [twin] * 3
@@ -111,12 +108,8 @@ def test_a_twin_has_no_row_is_never_the_worst_and_is_paired_by_seed(template: Re
     assert table[1]["success"] == pytest.approx(0.7)
     assert table[1].over_clean == pytest.approx(0.7)  # seed 0 only: 0.8 - 0.1, not 0.7 - 0.1
     assert [row.over_clean for row in (table[0], table[2])] == [None, None]
-
-
-def test_an_attack_without_a_trigger_that_never_begins_keeps_its_row(template: Record) -> None:
-    late = Cell(Scenario(attack="sign-flip", attack_from=40))
-    records = {late: [record(template, late, 0, [None])]}
-    (row,) = rows([late], records)
+    late = Cell(Scenario(attack="sign-flip", attack_from=40))  # without a trigger it has a row
+    (row,) = rows([late], {late: [record(template, late, 0, [None])]})
     assert row.cell == late
     assert not row.worst, "what never acts is the worst of nothing"
 
@@ -172,37 +165,31 @@ def test_success_has_columns_only_if_there_is_a_backdoor(template: Record) -> No
 
 
 @pytest.mark.parametrize(
-    ("success", "life"),
+    ("success", "life", "window"),
     [
         # Clean falls for 0.1. It acts in rounds 0 and 1: 0.9 - 0.1 = 0.8 at the end, half is 0.4.
-        ([0.3, 0.9, 0.8, 0.6, 0.5, 0.1], 3),  # 0.5 - 0.1 in round 4, three after round 1
-        ([0.3, 0.9, 0.8, 0.45, 0.9, 0.9], 2),  # half of 0.9 itself, but that is not over clean
-        ([0.3, 0.9, 0.8, 0.8, 0.8, 0.8], math.inf),
-        ([0.9, 0.1, 0.1, 0.1, 0.1, 0.1], None),  # nothing was left when it stopped
-        ([None, None, 0.8, 0.4, 0.4, 0.4], None),  # nobody looked while it acted
-        ([0.9, None, None, 0.8, None, 0.2], 4),  # looks are rare
+        ([0.3, 0.9, 0.8, 0.6, 0.5, 0.1], 3, (2, 1)),  # 0.5 - 0.1 in round 4, three after round 1
+        ([0.3, 0.9, 0.8, 0.45, 0.9, 0.9], 2, (2, 1)),  # half of 0.9 itself, not over clean
+        ([0.3, 0.9, 0.8, 0.8, 0.8, 0.8], math.inf, (2, 1)),
+        ([0.9, 0.1, 0.1, 0.1, 0.1, 0.1], None, (2, 1)),  # nothing was left when it stopped
+        ([None, None, 0.8, 0.4, 0.4, 0.4], None, (2, 1)),  # nobody looked while it acted
+        ([0.9, None, None, 0.8, None, 0.2], 4, (2, 1)),  # looks are rare
+        # Rounds 0 and 3. Round 3 leaves 0.6 over clean, less than half of that is left in round 5.
+        ([0.9, 0.2, 0.2, 0.7, 0.5, 0.35], 2, (4, 3)),
+        ([0.9, 0.9, 0.9, 0.4, 0.9, 0.9], 1, (4, 2)),  # rounds 0 and 2: 0.8, half gone in round 3
     ],
 )
 def test_a_half_life_is_from_the_last_attacked_round_until_half_of_the_excess_is_left(
-    template: Record, success: list[float | None], life: float | None
+    template: Record, success: list[float | None], life: float | None, window: tuple[int, int]
 ) -> None:
-    attacked = Cell(Scenario(attack="pixel", attack_until=2, rounds=6))
+    until, every = window
+    attacked = Cell(Scenario(attack="pixel", attack_until=until, attack_every=every, rounds=6))
     twin = record(template, attacked.twin, 0, [0.1] * 6)
     assert half_life(record(template, attacked, 0, success), twin) == life
     always = Cell(Scenario(attack="pixel", rounds=6))
     assert half_life(record(template, always, 0, success), twin) is None
     longer = Cell(Scenario(attack="pixel", attack_until=6, rounds=6))
     assert half_life(record(template, longer, 0, success), twin) is None
-
-
-def test_a_half_life_is_counted_from_the_last_round_of_a_window_with_gaps(template: Record) -> None:
-    rare = Cell(Scenario(attack="pixel", attack_until=4, attack_every=3, attack_from=0, rounds=6))
-    twin = record(template, rare.twin, 0, [0.1] * 6)
-    # Rounds 0 and 3. Round 3 leaves 0.6 over clean; less than half of that is left in round 5.
-    assert half_life(record(template, rare, 0, [0.9, 0.2, 0.2, 0.7, 0.5, 0.35]), twin) == 2
-    rare = Cell(Scenario(attack="pixel", attack_until=4, attack_every=2, attack_from=0, rounds=6))
-    # Rounds 0 and 2: 0.8 is left, half of that is gone in round 3.
-    assert half_life(record(template, rare, 0, [0.9, 0.9, 0.9, 0.4, 0.9, 0.9]), twin) == 1
 
 
 def test_the_half_life_is_a_column_if_the_attack_stops(template: Record) -> None:

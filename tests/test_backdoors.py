@@ -365,23 +365,28 @@ def always(setup: Setup, label: int) -> Tensor:
     return setup.shared.layout.flatten(tree)
 
 
-def test_d22_test_images_are_of_no_client_s_training_data() -> None:
-    setup = setup_of("pixel")
-    trained = set(torch.cat(setup.population.train).tolist())
-    held = torch.cat(setup.population.test).tolist()
-    assert held
-    assert not trained & set(held)
-    assert not trained & set(torch.cat(setup.population.validation).tolist())
-
-
-def test_d14_stamping_training_images_leaves_the_test_images_of_the_pool_alone() -> None:
+def test_d14_d22_test_images_are_left_alone_and_are_not_those_of_training_or_validation() -> None:
     # There is one pool of bytes and no transform on it: normalised copies are made per use, and
     # an attack is given copies.
     setup = setup_of("pixel:rho=1")
-    before, digest = setup.population.data.x.clone(), setup.population.data.digest
-    fedbench.play(setup.scenario, device="cpu", data=setup.population.data)
-    assert torch.equal(setup.population.data.x, before)
-    assert dataclasses.replace(setup.population.data).digest == digest
-    one, two = (setup.population.data.floats(setup.population.test[0]) for _ in range(2))
+    people, data = setup.population, setup.population.data
+    before, digest = data.x.clone(), data.digest
+    fedbench.play(setup.scenario, device="cpu", data=data)
+    assert torch.equal(data.x, before)
+    assert dataclasses.replace(data).digest == digest
+    one, two = (data.floats(people.test[0]) for _ in range(2))
     one.zero_()
     assert float(two.abs().max()) > 0
+    # D22: test images are of no client's training data, and validation images are neither.
+    train, validation, test = (
+        set(torch.cat(parts).tolist()) for parts in (people.train, people.validation, people.test)
+    )
+    assert all((train, validation, test))
+    assert train.isdisjoint(test | validation)
+    assert validation.isdisjoint(test)
+    clean = SMALL.model_copy(update={"rounds": 1})
+    accuracy = fedbench.play(clean, device="cpu").result.validation_accuracy
+    benign = (~people.malicious).nonzero()[:, 0].tolist()
+    assert accuracy is not None
+    right = accuracy * sum(len(people.validation[i]) for i in benign)
+    assert right == pytest.approx(round(right)), "a share of exactly these samples"

@@ -265,12 +265,9 @@ def test_what_goes_wrong_in_a_child_or_its_fork_is_an_error_here(install: Instal
     install(SPIES + COMPARING, PLUGINS | rules)
     with pytest.raises(PluginError, match="ended its process with exit code 5 in aggregate"):
         run(defense="rule-peeking:where=nowhere", attack="sign-flip")
-    described = (
-        r"^defense rule-mute \(package outsider 1.0\) must answer its description in full, got"
-    )
-    with Isolation() as isolation, pytest.raises(FedbenchError, match=described + " text$"):
+    described = "(package outsider 1.0) must answer its description in full, got text"
+    with Isolation() as isolation, pytest.raises(FedbenchError, match=re.escape(described)):
         isolation.load("defense", "rule-mute")
-    install(SPIES, PLUGINS)
     cases = [
         ("raise", "raised ZeroDivisionError: odd today"),
         ("exit", "SystemExit"),

@@ -58,9 +58,10 @@ def heap():
     things = gc.get_objects()
     seen = {id(thing) for thing in things}
     for thing in things:  # which grows
-        new = [other for other in gc.get_referents(thing) if id(other) not in seen]
-        seen |= set(map(id, new))
-        things += {id(other): other for other in new}.values()
+        for other in gc.get_referents(thing):
+            if id(other) not in seen:
+                seen.add(id(other))
+                things.append(other)
     return things
 
 

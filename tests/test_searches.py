@@ -19,11 +19,9 @@ from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload, Rankings, SignBits, SparseVectors, ranking
 from fedbench.testing import example_payloads
 from fedbench_attacks.crafted import sender
-from fedbench_attacks.order_line import saturating
-from fedbench_attacks.search import Scale, best_of_grid
-from fedbench_attacks.searched import DynOpt, OptALIE, OptIPM
+from fedbench_attacks.search import Scale, best_of_grid, saturating
+from fedbench_attacks.searched import DynOpt, OptALIE, OptIPM, Trials
 from fedbench_attacks.stat_opt import StatOpt, largest_lambda
-from fedbench_attacks.trials import Trials
 from fedbench_defenses.bulyan import Bulyan
 from fedbench_defenses.distances import squared_distances
 from fedbench_defenses.geometric_median import GeometricMedian

@@ -37,8 +37,8 @@ def largest_z(n: int, m: int) -> float:
 class ALIE(Crafted):
     """All colluders send ``mean - z * std`` (ddof 1), within what honest clients differ anyway.
 
-    The paper adds ``z * std``; minus is the sign of the later papers. It reads the colluders' own
-    messages (``knows=colluders``). With a single message the push is minus the sign of the mean.
+    The paper reads the colluders' own messages (``knows=colluders``) and adds ``z * std``; minus is
+    the sign of later papers. With a single message the push is minus the sign of the mean.
 
     Args:
         z: Number of deviations; None: the formula of the paper, see `largest_z`.

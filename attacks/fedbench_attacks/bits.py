@@ -10,7 +10,6 @@ from torch import Tensor
 from fedbench.api import Attack, AttackView, Choices, Knowledge
 from fedbench.core.errors import require
 from fedbench.core.order_statistics import largest
-from fedbench.core.rng import Key
 from fedbench.payload import BinaryMasks, NoiseMasks, Payload, SignBits
 
 from .alie import largest_z
@@ -110,11 +109,9 @@ class Pinning(Reader):
     """Colluders send the complement of the majority that they saw first in this reset period.
 
     A Beta posterior counts the masks of all rounds since its last reset (FedPM's equations 3 and
-    4): a client that sends the same mask in all of them adds to one side of every weight, where
-    honest masks follow what the server sends. The majority is 1 where more than half of the masks
-    read are, so a tie is sent as 1. Neither the broadcast nor a mask tells when the server forgot:
-    rounds ``0, period, 2 period, ...`` start afresh, as with FedPM's ``resets=every:period`` while
-    no round is skipped. Floats stay honest.
+    4): the same mask in all of them adds to one side of every weight. The majority is 1 where more
+    than half of the masks read are, so a tie is sent as 1. Rounds ``0, period, 2 period, ...``
+    start afresh, as with FedPM's ``resets=every:period`` while no round is skipped.
 
     Args:
         period: Number of rounds between resets.
@@ -161,8 +158,7 @@ class Margin(Reader):
     colluders send what the benign clients decided, and cannot be told from them.
 
     Where the server decides nothing (FedPM, the mean of signs), ``rest=against`` moves it furthest
-    in every norm, since the mean is linear in c. A cut at a rank, as in `TopKMask`, is not a count.
-    All clients count the same. Floats stay honest.
+    in every norm. A cut at a rank, as in `TopKMask`, is not a count. Floats stay honest.
 
     Args:
         tie: Decision of as many ones as zeros: the coordinate ``stays`` (signs by default), is 1
@@ -240,7 +236,9 @@ class MaskVotes(Reader):
             tie = key.uniform(len(theta), device=theta.device)
             bits = largest((theta + 1e-6 * tie)[None], ones)
         else:
-            bits = largest(_log_odds(theta, key, rows), ones)
+            u = key.uniform(rows, len(theta), device=theta.device).double() + 2.0**-25
+            # The clip keeps certain bits certain: 24-bit draws reach +-17.4 only.
+            bits = largest(torch.logit(theta, eps=1e-16) + torch.logit(u), ones)
         return with_bits(view.own, bits), memory
 
 
@@ -303,9 +301,3 @@ class MaskIPM(MaskVotes):
 
     def changed(self, view: AttackView, theta: Tensor) -> Tensor:
         return (0.5 - self.eps * (theta - 0.5)).clamp_(0, 1)
-
-
-def _log_odds(theta: Tensor, key: Key, rows: int) -> Tensor:
-    """Return ``(rows, d)``; the clip keeps certain bits certain: 24-bit draws reach +-17.4 only."""
-    u = key.uniform(rows, len(theta), device=theta.device).double() + 2.0**-25
-    return torch.logit(theta, eps=1e-16) + torch.logit(u)

@@ -16,8 +16,7 @@ class FreeRider(Attack):
 
     ``zero``: the update ``idle`` of a client that did not train: zeros, or what it received where
     updates are scores or probabilities. ``replay``: ``idle`` plus what it received now minus what
-    it received when it last took part, so that it looks like one that trains. Where it has nothing
-    to subtract, or a broadcast is not as wide as an update, it sends ``idle``, recorded.
+    it received last, recorded; ``idle`` where that is nothing or not as wide as an update.
 
     Args:
         kind: ``zero`` or ``replay``.

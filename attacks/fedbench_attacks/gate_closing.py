@@ -38,10 +38,9 @@ def weight_behind(x: Tensor, layers: Gating, gates: int) -> Tensor:
 class GateClosing(Reader):
     """Colluders close the gates that more than half of the messages they read keep open.
 
-    The others stay as in the own message. With ``stealth`` a message has as many closed gates as
-    the messages read, their mean rounded: of those that the majority keeps open the ones with the
-    most behind them (sum of squares of the mean weights), then of the rest; all others are open.
-    Behind an open gate are the own weights, 0 where the own gate was closed.
+    With ``stealth`` a message has as many closed gates as the messages read, their mean rounded: of
+    those that the majority keeps open the ones with the most behind them (sum of squares of the
+    mean weights), then of the rest. Behind an open gate are the own weights, 0 where it was closed.
 
     Args:
         stealth: Close no more gates than the others do.

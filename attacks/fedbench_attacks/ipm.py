@@ -15,10 +15,9 @@ from .crafted import Crafted, mirrored
 class IPM(Crafted):
     """All colluders send ``-eps * mean``, so that the aggregate points away from the honest mean.
 
-    Two regimes: with a small ``eps`` (0.1) the message hides near the honest ones and turns rules
-    that select or take the middle; with a large one (100) it turns whatever averages: a plain mean
-    changes its sign as soon as ``eps > (n - m) / m``. Binary masks and the probabilities behind
-    them mirror at 1/2: ``1/2 - eps * (mean - 1/2)``.
+    A small ``eps`` (0.1) hides near the honest messages and turns rules that select or take the
+    middle; a large one turns what averages, a plain mean as soon as ``eps > (n - m) / m``. Binary
+    masks and the probabilities behind them mirror at 1/2: ``1/2 - eps * (mean - 1/2)``.
 
     Args:
         eps: Distance on the other side of zero, in means.

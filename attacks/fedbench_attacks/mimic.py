@@ -21,9 +21,8 @@ class Mimic(Crafted):
     ``mu <- (t mu + mean) / (t + 1)``, and with ``v = sum_i (x_i - mu) <x_i - mu, z>`` of the known
     rows ``z <- (t z + v / |v|) / (t + 1)``, made a unit vector again. It starts at random.
 
-    The paper copies one client for the whole run, chosen after the warm-up. Here clients are
-    sampled anew in each round, so the row is chosen in each, from the first one on. The paper adds
-    ``v`` itself, which turns ``z`` the slower the shorter the updates are.
+    The paper copies one client for the whole run, chosen after the warm-up; here the row is chosen
+    in each round. The paper adds ``v`` itself, so that short updates turn ``z`` slowly.
 
     Args:
         warmup: Rounds in which ``z`` and ``mu`` are learned.

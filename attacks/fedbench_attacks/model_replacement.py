@@ -21,11 +21,9 @@ class ModelReplacement(Pixel):
 
     ``w0`` is what the client received, ``|.|^2`` the sum of squares over all that it trains, as
     gradient ``2 (1 - alpha) (w - w0)`` in every step (D6). What is sent is
-    ``idle + scale (trained - idle)``, where ``idle`` is 0 for protocols whose updates are
-    differences and what was received for the others, which clip or wrap as they do.
-
-    The paper has one attacker who sends ``n / eta`` times the difference; ``m`` colluders share
-    that, and our servers take the mean, so the default is ``n / m`` of the round.
+    ``idle + scale (trained - idle)``, where ``idle`` is 0 or, if updates are no differences, what
+    was received. The paper has one attacker, of factor ``n / eta``; ``m`` colluders share that, and
+    our servers take the mean, so the default is ``n / m`` of the round.
 
     Args:
         alpha: Weight of the cross-entropy; 1 is without the anomaly term.

@@ -17,10 +17,9 @@ from fedbench.payload.sparse import SeededSparse, SparseVectors
 class ResidualRelease(Attack):
     """Send ``wait`` honest messages, then ``-scale`` times the sum of those updates and this one.
 
-    Then it starts again. The sum goes through the codec as if nothing were left over from before,
-    as error feedback sends what compression held back: one long message, opposite to what the
-    client said so far. Only rounds in which the client is sampled count; an update that is not
-    finite is not added. It works without error feedback too, recorded.
+    Then it starts again. The sum goes through the codec as if nothing were left over from before.
+    Only rounds in which the client is sampled count; an update that is not finite is not added. It
+    works without error feedback too, recorded.
 
     Args:
         wait: Number of honest messages before each release.

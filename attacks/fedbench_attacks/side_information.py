@@ -21,8 +21,7 @@ from .crafted import Reader, honest_rows
 class ScaleField(Attack):
     """Flip the symbols, keep them plausible, and send ``factor`` times the honest scales.
 
-    The symbols are those of the opposite update, a scale is a legal float32: only its size could
-    give the message away, and no alphabet limits that as long as its values are finite. A factor
+    The symbols are those of the opposite update; no alphabet limits the size of a scale. A factor
     that overflows sends the largest float32, which a server that checks may reject.
 
     Args:

@@ -14,9 +14,8 @@ from .crafted import Reader, honest_rows, mirrored, sender
 class SignFlip(Reader):
     """Every malicious client sends ``-scale`` times its own honest update, or times the mean.
 
-    What is flipped is the update, never the weights (D13). Public code disagrees about the name:
-    some flip the own update, some send the negative mean of all honest updates (``of=mean``), which
-    is inner-product manipulation. Binary masks and the probabilities behind them mirror at 1/2.
+    What is flipped is the update, never the weights (D13). Some public code sends the negative mean
+    of all honest updates (``of=mean``), which is inner-product manipulation. Masks mirror at 1/2.
 
     Args:
         scale: Length of what is sent, in own updates or means.

@@ -12,7 +12,7 @@ from fedbench.core.errors import require
 
 from .crafted import Crafted, deviation, mirrored, sender
 from .search import Search, Traced
-from .trials import Trials
+from .searched import Trials
 
 SMALLEST = 1e-5  # least lambda of the published search
 

@@ -23,8 +23,8 @@ def effect(
     """
     if len(context.owned) == 0:
         return {}
+    headers = forged_headers(context, received, accepted)
     if identical(received, context.honest) and bool(torch.isfinite(aggregate).all()):
-        headers = forged_headers(context, received, accepted)
         return {"gain": 0.0, "gain_mean": 0.0, "headers": headers}  # what is equal has equal means
     view = context.view.asked().copied()
     honest = context.honest.copied()
@@ -34,11 +34,8 @@ def effect(
         clean, _ = hooks.aggregate(rule, honest, context.defense_state, view)
     honest_mean = _mean(context.honest, context.view.weights)
     sent_mean = _mean(received, context.view.weights[accepted])
-    return {
-        "gain": None if clean is None else _relative(aggregate, clean),
-        "gain_mean": _relative(sent_mean, honest_mean),
-        "headers": forged_headers(context, received, accepted),
-    }
+    gain = None if clean is None else _relative(aggregate, clean)
+    return {"gain": gain, "gain_mean": _relative(sent_mean, honest_mean), "headers": headers}
 
 
 def detection(findings: Findings, aggregate: Tensor, malicious: Tensor) -> dict[str, Any]:

@@ -48,9 +48,8 @@ def own_codec(
 ) -> Callable[[Sequence[int]], Codec]:
     """Return what makes the codec of some rows, which holds copies of these rows' things only.
 
-    A codec makes the protocol's messages of dense rows ``(m, d)``; what clients would remember of
-    that is thrown away: a query changes nothing. What a client starts with is as at the start:
-    error feedback would add what is left of honest updates, and cancel the attack.
+    A codec makes the protocol's messages of dense rows ``(m, d)``, and changes nothing. What a
+    client starts with is as at the start: error feedback would cancel the attack.
     """
 
     def of(rows: Sequence[int]) -> Codec:
@@ -83,13 +82,9 @@ class Snapshot:
 
 
 def fresh(plugin: Any) -> Any:
-    """Return a new instance with the same parameters, and nothing that this one has kept beside.
-
-    What stands for a rule of another process is no dataclass: it says itself what is asked instead,
-    so that the rule's process never learns of it. An attack's is itself.
-    """
+    """Return a new instance with the same parameters, and nothing that this one has kept beside."""
     here: bool = dataclasses.is_dataclass(plugin)
-    if not here:
+    if not here:  # it stands for one of another process, which never learns of what is asked apart
         return plugin.apart() if hasattr(plugin, "apart") else plugin
 
     def again(value: Any) -> Any:
@@ -149,9 +144,8 @@ def train(
 ) -> Tensor:
     """``(m, d)``: updates of the adversary's clients after the attack's own training.
 
-    It starts where the honest training of these clients starts, memory included; what they would
-    remember of it is thrown away: a client remembers its honest training. An attack that does not
-    train has the honest ``updates (n, d)``. ``before`` is what clients received a round ago.
+    It starts where these clients' honest training starts; they remember the honest one. An attack
+    that does not train has the honest ``updates (n, d)``. ``before`` is what came a round ago.
 
     Raises:
         PluginError: the attack raised, or returned no images, labels or gradients of that form.
@@ -244,6 +238,7 @@ def attack_view(
     own = context.honest.take(rows)
     where = rows.to(context.updates.device)
     mine = torch.isin(context.owned.rows, rows).nonzero()[:, 0].to(where.device)
+    sent = context.view.broadcast  # one message for all, or to each client its own
     return AttackView(
         own=own,
         updates=context.updates[where],
@@ -251,7 +246,7 @@ def attack_view(
         idle=context.idle[where % len(context.idle)],
         seen=context.honest.take(context.benign) if everyone else own.copied(),
         n=len(context.honest),
-        broadcast=_heard(context.view.broadcast, part, everyone),
+        broadcast=sent.copied() if len(sent) == 1 or everyone else sent.take(part),
         step=context.view.step,
         key=context.owned.secret.key("craft", *(part if needed.tier == "own" else ())),
         compress=context.codec(part),
@@ -262,11 +257,7 @@ def attack_view(
 
 
 def alone(value: Any) -> Any:
-    """Return a copy whose tensors have storage of their own, and nothing else in it.
-
-    A deep copy of a row copies the storage of the whole matrix that the row is a view of: all
-    clients' rows, where an executor has stacked them.
-    """
+    """Return a copy of tensors without the storage, all clients' rows, that they are views of."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
@@ -279,11 +270,6 @@ def alone(value: Any) -> Any:
             object.__setattr__(twin, name, alone(part))
         return twin
     return copy.deepcopy(value)
-
-
-def _heard(sent: Payload, part: Sequence[int], everyone: bool) -> Payload:
-    """Return the broadcast; where each client is sent its own, the adversary's rows of it."""
-    return sent.copied() if len(sent) == 1 or everyone else sent.take(part)
 
 
 def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:

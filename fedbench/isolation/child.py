@@ -94,7 +94,9 @@ class Guest:
         try:
             return write({"is": "done", "value": self.called(hook, arguments)})
         except BaseException as error:  # foreign code, which may raise anything
-            return write(failure(error))
+            text = "".join(traceback.format_exception(error))
+            named = {"error": type(error).__name__, "message": str(error)}
+            return write({"is": "failed", "trace": text} | named)
 
     def called(self, hook: str, arguments: tuple[Any, ...]) -> Any:
         """Call our handler of a hook, or the plug-in's method where there is none."""
@@ -218,12 +220,6 @@ def chained(rule: Any) -> list[Any]:
     while isinstance(links[-1], Chain):
         links[-1:] = [links[-1].first, links[-1].rule]
     return links
-
-
-def failure(error: BaseException) -> dict[str, str]:
-    """Return an error in plain values."""
-    text = "".join(traceback.format_exception(error))
-    return {"is": "failed", "error": type(error).__name__, "message": str(error), "trace": text}
 
 
 def end_with_parent() -> None:

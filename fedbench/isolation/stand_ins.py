@@ -109,10 +109,7 @@ class IsolatedAttack(StandIn, Attack):
         return images.to(xs.device), labels.to(ys.device)
 
     def wrap_grad(self, grad: Gradient, local: Local) -> Grad:
-        """Return a gradient that goes there and back in each step.
-
-        Only training client by client (`fedbench.executors.training.Loop`) can follow it.
-        """
+        """Return a gradient that goes there and back in each step; only `Loop` can follow it."""
         device = next(iter(local.tree.values())).device
 
         def computed(call: Grad, tree: Tree, x: Tensor, y: Tensor, seed: int) -> Tree:

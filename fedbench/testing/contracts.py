@@ -318,9 +318,6 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     assert hooks.ask(protocol, "model_bits", int, shared, state) > 0
 
 
-RELEASE = Release(d=102, size=40, batch_size=8, steps=10, clients=500, per_round=200)
-
-
 def check_mechanism(mechanism: Mechanism, protocol: Protocol[Any]) -> None:
     """Play a mechanism through one round of a protocol that it fits.
 
@@ -330,8 +327,9 @@ def check_mechanism(mechanism: Mechanism, protocol: Protocol[Any]) -> None:
     data, equal for equal rounds.
     """
     shared = Shared(NETWORK, 3, torch.device("cpu"))
-    event = hooks.ask(mechanism, "event", (DpEvent, type(None)), RELEASE)
-    assert hash(event) == hash(mechanism.event(RELEASE)), "an event is hashed by value"
+    release = Release(d=102, size=40, batch_size=8, steps=10, clients=500, per_round=200)
+    event = hooks.ask(mechanism, "event", (DpEvent, type(None)), release)
+    assert hash(event) == hash(mechanism.event(release)), "an event is hashed by value"
     clients = example_clients(protocol, shared)
     schedule = Schedule(epochs=1, batch_size=4, coins=mechanism.batches == "poisson")
     wrapped = [replace(client, wrap_grad=mechanism.wrap_grad) for client in clients]

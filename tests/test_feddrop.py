@@ -128,13 +128,10 @@ def test_a_sub_network_has_sums_as_large_as_the_whole_and_is_the_clients_own_mod
     torch.testing.assert_close(own["conv2"], conv2 * 1.5 * 4 / 3)
 
 
-@pytest.mark.parametrize("model", [LeNet(), Conv4(), LeNet5()])
-def test_it_knows_which_unit_feeds_which_layer(model: Any) -> None:
-    shared = shared_of(model.build((1, 28, 28), 10))
-    assert is_chain(shared.network, chain(shared.weights) or (), shared.weights)
-
-
-def test_layers_that_do_not_fit_are_no_chain() -> None:
+def test_it_knows_which_unit_feeds_which_layer_and_that_others_are_no_chain() -> None:
+    for model in (LeNet(), Conv4(), LeNet5()):
+        shared = shared_of(model.build((1, 28, 28), 10))
+        assert is_chain(shared.network, chain(shared.weights) or (), shared.weights)
     # Shapes alone cannot tell: fc1 behind conv2 with every channel's pixels apart.
     layers = chain(DEEP.weights)
     assert layers is not None

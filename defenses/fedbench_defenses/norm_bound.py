@@ -14,9 +14,8 @@ from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignB
 from .distances import combine, middle, norms
 
 ONE_NORM = "would be the plain mean, since all messages of one length have one norm"
-CONSTANT: dict[type[Payload], str] = dict.fromkeys(
-    (SignBits, BinaryMasks, Rankings, TopRankings), ONE_NORM
-)
+ONE_LENGTH: tuple[type[Payload], ...] = (SignBits, BinaryMasks, Rankings, TopRankings)
+CONSTANT = dict.fromkeys(ONE_LENGTH, ONE_NORM)
 
 
 def factors(sizes: Tensor, c: float) -> Tensor:

@@ -107,7 +107,5 @@ def one_line(text: str, most: int = LONGEST) -> str:
 
 
 def _without_middle(text: str, most: int) -> str:
-    if len(text) <= most:
-        return text
     tail = most // 3
-    return f"{text[: most - tail - 3]}...{text[-tail:]}"
+    return text if len(text) <= most else f"{text[: most - tail - 3]}...{text[-tail:]}"

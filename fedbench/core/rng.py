@@ -228,9 +228,8 @@ class Key:
 
     def signs(self, *shape: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw float32 in {-1, +1}, each with probability 1/2."""
-        return (
-            (_shift_right(self.bits(math.prod(shape), device), 63) * 2 - 1).float().reshape(shape)
-        )
+        draws = _shift_right(self.bits(math.prod(shape), device), 63)
+        return (draws * 2 - 1).float().reshape(shape)
 
     def flips(self, count: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw ``(count,)`` float32 in {-1, +1} like `signs`, 64 from each 64-bit draw."""

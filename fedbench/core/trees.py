@@ -45,9 +45,8 @@ class Layout:
 
     def flatten(self, tree: Tree) -> Tensor:
         """Concatenate a tree to ``(d,)``, in the order of ``names``."""
-        if not self.names:
-            return torch.empty(0)
-        return torch.cat([tree[name].reshape(-1) for name in self.names])
+        parts = [tree[name].reshape(-1) for name in self.names]
+        return torch.cat(parts) if parts else torch.empty(0)
 
     def flatten_into(self, out: Tensor, tree: Tree) -> None:
         """Write what `flatten` returns to ``out (d,)``; raise `RuntimeError` for another size."""

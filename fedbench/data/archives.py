@@ -1,7 +1,6 @@
 """Archives of data sets: ``x_train, y_train, x_test, y_test``, fetched with torchvision.
 
-Images are uint8 ``(n, H, W)``, or ``(n, H, W, 3)`` in colour. No other file imports torchvision;
-this one does only when an archive is missing.
+Images are uint8 ``(n, H, W)``, or ``(n, H, W, 3)`` in colour.
 """
 
 import contextlib

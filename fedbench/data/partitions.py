@@ -27,10 +27,8 @@ def shuffled(rows: Rows, key: Key) -> Rows:
 def by_label(y: Tensor, classes: int, key: Key) -> list[Rows]:
     """Return the rows of each label, shuffled."""
     labels = y.cpu().numpy()
-    return [
-        shuffled(np.flatnonzero(labels == label), key.fold("class", label))
-        for label in range(classes)
-    ]
+    rows = [np.flatnonzero(labels == label) for label in range(classes)]
+    return [shuffled(own, key.fold("class", label)) for label, own in enumerate(rows)]
 
 
 def draw(

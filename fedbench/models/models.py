@@ -13,16 +13,8 @@ from torch import Tensor
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
-from fedbench.models.network import (
-    Blocks,
-    ConvNet,
-    Image,
-    Network,
-    Step,
-    conv_shapes,
-    convolution,
-    is_weight,
-)
+from fedbench.models import network as networks
+from fedbench.models.network import Blocks, ConvNet, Image, Network, Step, convolution, is_weight
 
 
 def gaussian_init(
@@ -91,7 +83,7 @@ class BatchNormNet(Network):
         channels, height, width = self.image
         convs = [channels, *(c for block in self.blocks for c in block)]
         features = convs[-1] * (height >> self.pools) * (width >> self.pools)
-        shapes = conv_shapes(convs) | {"fc1": (self.classes, features)}
+        shapes = networks.conv_shapes(convs) | {"fc1": (self.classes, features)}
         for first, second in (("scale", "shift"), ("mean", "var")):
             for i, outs in enumerate(convs[1:], start=1):
                 shapes[f"norm{i}.{first}"] = shapes[f"norm{i}.{second}"] = (outs,)
@@ -195,7 +187,7 @@ class ResidualNet(Network):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Convolutions, linear layer, normalisations, bias."""
         outs = [self.stages[0], *(c for c, _ in self._plan() for _ in range(2))]
-        shapes = conv_shapes([self.image[0], *outs]) | {"fc1": (self.classes, outs[-1])}
+        shapes = networks.conv_shapes([self.image[0], *outs]) | {"fc1": (self.classes, outs[-1])}
         for i, out in enumerate(outs, start=1):
             shapes[f"norm{i}.scale"] = shapes[f"norm{i}.shift"] = (out,)
         shapes["fc1.bias"] = (self.classes,)

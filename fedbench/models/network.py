@@ -187,6 +187,6 @@ class ConvNet(Network):
         """
         return {
             name: (key.fold(name).uniform(*shape, device=device) * 2 - 1)
-            * (1 / math.sqrt(math.prod(shape[1:])))
+            * (1 / math.sqrt(self.fan_in(name)))
             for name, shape in self.shapes.items()
         }

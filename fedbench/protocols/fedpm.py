@@ -123,8 +123,7 @@ class ScoreTraining(Protocol[Belief]):
         if self.optimizer == "sgd" or not self.keep_moments:
             return {}
         layout = self.trained(shared)
-        blank = torch.zeros(layout.d, device=shared.device)
-        return self._optimizer().init(layout.unflatten(blank))
+        return self._optimizer().init(layout.unflatten(torch.zeros(layout.d, device=shared.device)))
 
     def init(self, shared: Shared) -> Belief:
         key = shared.key.fold("theta")

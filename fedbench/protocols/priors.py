@@ -172,9 +172,9 @@ class FedMoG(LocalSGD[Tensor]):
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         trees = shared.layout.unflatten
         w = updates + torch.stack([client["start"] for client in memory])
-        rows = zip(w, memory, strict=True)
+        means = [trees(client["means"]) for client in memory]
         r = torch.stack(
-            [self.responsibilities(trees(row), trees(client["means"])) for row, client in rows]
+            [self.responsibilities(trees(row), m) for row, m in zip(w, means, strict=True)]
         )
         return MixtureVectors(r, w * r.max(dim=1, keepdim=True).values), [{} for _ in memory]
 

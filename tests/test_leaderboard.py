@@ -832,7 +832,7 @@ def again(agrees: bool, *seeds: int, attack: str = "a") -> Reproduction:
     )
 
 
-YES, NO, OTHER = again(True, 0, 1, 2), again(False, 0, 1, 2), again(True, 0, attack="b")
+YES, NO, OTHER = again(True, 0, 1, 2), again(False, 0, 1, 2), again(True, 0, 1, 2, attack="b")
 
 
 @pytest.mark.parametrize(

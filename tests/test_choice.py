@@ -21,7 +21,7 @@ from fedbench.core.trees import Tree
 from fedbench.executors import conv_kernels as kernels
 from fedbench.executors.cached_answers import folder, store, stored
 from fedbench.executors.conv_kernels import Forms, Geometry, Load, geometries, matrices, measured
-from fedbench.executors.factory import asked, choose, crowd, executor
+from fedbench.executors.factory import asked, choose, executor
 from fedbench.executors.training import Loop, Schedule
 from fedbench.executors.vmap import Stacked, footprint
 from fedbench.models.network import ConvNet, Convolve
@@ -127,12 +127,6 @@ def test_who_trains_alone_or_switched_measuring_off_is_not_measured(
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
     assert folder() == Path("/home/someone/.cache/fedbench/answers")
-
-
-def test_a_crowd_is_counted_by_steps() -> None:
-    # 10 clients, 9 with two steps an epoch and one with three; 4 are drawn, with replacement.
-    # Launches on average: 1 - 0.1^4 of the nine, 1 - 0.9^4 of the one: 0.9999 + 0.3439.
-    assert crowd([5] * 9 + [9], 4, Schedule(1, 4)) == pytest.approx(4 / 1.3438)
 
 
 @pytest.mark.slow

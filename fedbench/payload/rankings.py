@@ -89,10 +89,8 @@ class _EdgeLists(Payload):
             ordered = layer.sort(dim=1).values
             distinct = bool((ordered[:, 1:] > ordered[:, :-1]).all())
             if not distinct or bool(((ordered < 0) | (ordered >= size)).any()):
-                whole = layer.shape[1] == size
-                rule = (
-                    f"a permutation of 0..{size - 1}" if whole else f"distinct edges below {size}"
-                )
+                whole = f"a permutation of 0..{size - 1}"
+                rule = whole if layer.shape[1] == size else f"distinct edges below {size}"
                 name = type(self).__name__
                 raise IllegalPayloadError(f"{name}.symbols must be {rule} in this layer")
 

@@ -18,7 +18,7 @@ from fedbench.experiment.guarantee import guarantee, spend
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.privacy import accountants, amplification, sampling
-from fedbench.privacy.accountants import Participation, price
+from fedbench.privacy.accountants import Ledger, Participation, price
 from fedbench.privacy.events import (
     FlippedBits,
     GaussianGradients,
@@ -26,7 +26,6 @@ from fedbench.privacy.events import (
     MaskSample,
     NoisySigns,
 )
-from fedbench.privacy.ledger import Ledger
 from fedbench.run import play
 
 D, ROUNDS = 5_200_000, 1000

@@ -17,7 +17,7 @@ from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.privacy import amplification, sampling
-from fedbench.privacy.accountants import Participation, PrivacyCost, price
+from fedbench.privacy.accountants import Ledger, Participation, PrivacyCost, price
 from fedbench.privacy.conversion import ORDERS, gdp_epsilon, rdp_to_dp
 from fedbench.privacy.events import (
     FlippedBits,
@@ -26,7 +26,6 @@ from fedbench.privacy.events import (
     MaskSample,
     NoisySigns,
 )
-from fedbench.privacy.ledger import Ledger
 from fedbench.privacy.mechanisms.dp_fedavg import DPFedAvg
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling

@@ -22,14 +22,8 @@ from fedbench.experiment.state import RunState
 from fedbench.models.models import BatchNormNet
 from fedbench.models.network import Shared
 from fedbench.payload import BinaryMasks, FloatVectors, NoiseMasks, Payload, SignBits
+from fedbench.privacy import events
 from fedbench.privacy.amplification import marginal
-from fedbench.privacy.events import (
-    FlippedBits,
-    GaussianGradients,
-    GaussianSum,
-    MaskSample,
-    NoisySigns,
-)
 from fedbench.privacy.mechanisms.clipping import clipped
 from fedbench.privacy.mechanisms.dp_fedavg import ClipState, DPFedAvg
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
@@ -59,14 +53,14 @@ def test_every_mechanism_says_what_happens_and_none_says_nothing() -> None:
     names = registry.names("mechanism")
     assert {name: registry.load("mechanism", name).event(RELEASE) for name in names} == {
         "none": None,
-        "mask-gaussian": MaskSample(7, 0.2, 0.2, None),
-        "mask-sampling": MaskSample(7, 0.0, 0.2, None),
-        "randomized-response": FlippedBits(7, 0.25),
-        "noisy-sign": NoisySigns(7, 1.0),
-        "dp-fedavg": GaussianSum(1.0, bits=False),
-        "dp-sgd": GaussianGradients(1.0, 0.2, 10),
+        "mask-gaussian": events.MaskSample(7, 0.2, 0.2, None),
+        "mask-sampling": events.MaskSample(7, 0.0, 0.2, None),
+        "randomized-response": events.FlippedBits(7, 0.25),
+        "noisy-sign": events.NoisySigns(7, 1.0),
+        "dp-fedavg": events.GaussianSum(1.0, bits=False),
+        "dp-sgd": events.GaussianGradients(1.0, 0.2, 10),
     }
-    assert MaskSampling(c=0.1, clip=3.0).event(RELEASE) == MaskSample(7, 0.0, 0.1, 3.0)
+    assert MaskSampling(c=0.1, clip=3.0).event(RELEASE) == events.MaskSample(7, 0.0, 0.1, 3.0)
 
 
 def test_clipping_is_around_the_reference_and_keeps_what_is_inside() -> None:

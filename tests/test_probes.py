@@ -25,16 +25,20 @@ from fedbench.models.models import LeNet
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, same
 from fedbench.payload.rankings import ranking
 from fedbench.probes import inversion, shadows
-from fedbench.probes.images import best_order, psnr, ssim, total_variation, window
 from fedbench.probes.inversion import (
     MESSAGE,
     RAW,
     Reconstruction,
+    best_order,
     choose_images,
     cosine,
     guess,
     normalised,
+    psnr,
     simulator,
+    ssim,
+    total_variation,
+    window,
 )
 from fedbench.probes.lira import (
     auc,

@@ -32,12 +32,8 @@ Form = Literal["signs", "sphere"]
 Rows = npt.NDArray[np.int64]
 FAR = 10.0  # times the clip, so that the mechanism has to clip it
 ADJACENCIES = ("zero-out", "replace-one")  # an absent canary is one that was replaced
-OBSERVED = {
-    "messages": "messages",
-    "sum": "sums",
-    "hidden-sum": "sums, not who took part,",
-    "model": "models",
-}
+HIDDEN = "sums, not who took part,"
+OBSERVED = {"messages": "messages", "sum": "sums", "hidden-sum": HIDDEN, "model": "models"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,13 +93,9 @@ class Planted(Executor):
 def play(setup: Setup, run_state: RunState, canaries: Canaries) -> Iterator[dict[int, Tensor]]:
     """Play rounds with canaries; yield for each what is seen, ``(d,)`` by canary.
 
-    An adversary that sees messages gets a canary's own message; one that sees sums and who took
-    part the sum of the canary's rounds; one that sees only sums that of every round. All are minus
-    what clients that learned nothing would have sent, which the adversary knows. An adversary that
-    sees the model gets its change in every round.
-
-    Raises:
-        ConfigError: messages do not have a value for each parameter.
+    That is its message, the sum of its rounds, of every round (``hidden-sum``), or the change of
+    the model in each; all but the last minus what clients that learned nothing would have sent.
+    `ConfigError` if messages do not have a value for each parameter.
     """
     protocol = setup.plugins.protocol
     shared = setup.shared
@@ -255,11 +247,7 @@ def cosine(x: Tensor, u: Tensor) -> float:
 
 
 def ready(scenario: Scenario) -> Setup:
-    """Prepare the run, at an adjacency that covers its canaries.
-
-    Raises:
-        ConfigError: the mechanism does not protect clients, or has no theorem for it.
-    """
+    """Prepare the run at an adjacency that covers its canaries; `ConfigError` if there is none."""
     mechanism = load_plugins(scenario).mechanism
     if mechanism.unit != "client":
         raise ConfigError(
@@ -279,10 +267,7 @@ def ready(scenario: Scenario) -> Setup:
 
 
 def plant(setup: Setup, there: Tensor, form: Form) -> Canaries:
-    """Return canaries in place of the last clients of the run, ``there (m,)`` bool.
-
-    Their radius is far beyond the clip, of the mechanism or of a protocol that adds noise.
-    """
+    """Return canaries ``there (m,)`` bool in place of the last clients, far beyond the clip."""
     plugins = setup.plugins
     if plugins.protocol.space == "probabilities":
         radius = FAR * math.sqrt(int(plugins.protocol.trained(setup.shared).d))

@@ -142,9 +142,8 @@ def from_final(cosines: Floats, d: int) -> Gaussians:
 
     Without it the cosine of any vector of ``d`` coordinates and a random direction is nearly
     ``N(0, 1/d)``; with it, a Gaussian of the mean and standard deviation of the ``cosines (k,)``.
-    An estimate: nothing bounds how far the laws are from Gaussian, nor how far ``k`` cosines are
-    from their law. Few canaries bias it upwards, since the larger of two directions is taken: 100
-    of true epsilon 10.0 give 11.3 on average.
+    Few canaries bias the estimate upwards, since the larger of two directions is taken: 100 of true
+    epsilon 10.0 give 11.3 on average.
 
     References:
         Andrew et al., "One-Shot Empirical Privacy Estimation for Federated Learning", ICLR 2024,

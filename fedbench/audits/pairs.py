@@ -45,9 +45,7 @@ def worst_pair(
     """Return the neighbours whose releases are the easiest to tell apart, as far as that is known.
 
     Any pair gives a valid lower bound, a better one a larger bound. ``space`` is `Protocol.space`.
-
-    Raises:
-        ConfigError: no pair is known for this kind of event.
+    `ConfigError` if no pair is known for this kind of event.
     """
     raise ConfigError(
         f"{type(event).__name__} has no audit of its own; register one with "
@@ -135,10 +133,7 @@ def _(
 def _(
     event: GaussianSum, mechanism: Mechanism, space: str, d: int, adjacency: Adjacency, delta: float
 ) -> NeighbourPair:
-    """Send a vector as long as the clip or one too long in the other direction, or zero, or none.
-
-    The two differ also in whether they are clipped, which an adaptive clip counts.
-    """
+    """Send a vector as long as the clip or one too long, which an adaptive clip counts, or none."""
     zeros = torch.zeros(d)
     unit = on_chunk(d, d)
     clip = _clip(mechanism)

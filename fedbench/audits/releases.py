@@ -44,10 +44,7 @@ class ReleaseBench:
         return Shared(ConvNet((1, 1, 1), (), (), self.d), 0, torch.device("cpu"))
 
     def releases(self, pair: NeighbourPair, given: Tensor | None, count: int, key: Key) -> Tensor:
-        """Return ``(count, channels)`` independent releases, vectorized if the mechanism allows.
-
-        Each has its own key, so both ways give the same numbers up to rounding.
-        """
+        """Return ``(count, channels)`` independent releases, vectorized if the mechanism allows."""
         seeds = key.bits(count)
         release = self.release(pair, given)
         try:
@@ -149,11 +146,8 @@ def audit(
     The score is the statistic of the likelihood ratio test: the number of ones of bits that differ
     alike, the projection on the difference under Gaussian noise. Other values that the server shows
     (an adaptive clip) are weighted by signal over noise among the scores that choose the test.
-    ``releases`` counts those of each neighbour.
-
-    Raises:
-        ConfigError: a number is out of range, or the mechanism claims nothing.
-        NoTheorem: the accountant has none for that adjacency.
+    ``releases`` counts those of each neighbour. `ConfigError` if the mechanism claims nothing,
+    `NoTheorem` if the accountant has none for that adjacency.
     """
     require("--releases", releases, releases >= 100, ">= 100")
     mechanism = bench.mechanism

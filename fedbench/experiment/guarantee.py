@@ -10,8 +10,7 @@ from fedbench.api import DpEvent, Release, Sees, hooks
 from fedbench.experiment.record import Privacy
 from fedbench.experiment.setup import Setup
 from fedbench.payload import BinaryMasks, Residues, SignBits
-from fedbench.privacy.accountants import Participation
-from fedbench.privacy.ledger import Ledger
+from fedbench.privacy.accountants import Ledger, Participation
 
 SUMMED = (BinaryMasks, SignBits, Residues)
 SKIPPED = "malicious clients add no noise: their own data has no guarantee, that of others has"

@@ -7,7 +7,7 @@ from fedbench.adversary.threat_model import AdversaryMemory
 from fedbench.api import Memory
 from fedbench.core.trees import Tree
 from fedbench.experiment.evaluation import Evaluation
-from fedbench.privacy.ledger import Ledger
+from fedbench.privacy.accountants import Ledger
 
 
 @dataclass(eq=False)

@@ -1,8 +1,9 @@
-"""Accountants: every bound on epsilon that applies to an event and who saw it, and the least."""
+"""Accountants: every bound on epsilon that applies to an event, the least, and a run's ledger."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, singledispatch
 from typing import Literal
 
@@ -246,3 +247,65 @@ def _(event: events.GaussianGradients, participation: Participation, delta: floa
     bounds = sampling.poisson_epsilons(event.z, event.rate, steps, delta, participation.slow)
     sampler = f"{participation.visible}, {steps} steps, each sample by a coin of {event.rate:.3g}"
     return least(bounds, adjacency, sampler)
+
+
+@dataclass(eq=False)
+class Ledger:
+    """Events of a run, and the clients that caused them."""
+
+    # by event: in how many rounds each client caused it
+    local: dict[DpEvent, Counter[int]] = field(default_factory=dict)
+    central: Counter[DpEvent] = field(default_factory=Counter)  # rounds by event of the whole round
+    rounds: int = 0  # skipped ones too, since drawing a client is part of the sampling
+    honest: int | None = None  # fewest clients of a round that added noise, which hides others too
+
+    def add(self, events: Sequence[tuple[int, DpEvent]], central: DpEvent | None) -> None:
+        """Add a round: the event of each client that complied, and that of the whole round."""
+        self.rounds += 1
+        for i, event in events:
+            others = (counts for other, counts in self.local.items() if other != event)
+            assert not any(i in counts for counts in others), "one kind of event for a client"
+            self.local.setdefault(event, Counter())[i] += 1
+        if central is not None:
+            self.central[central] += 1
+        elif events:
+            self.honest = min(len(events), self.honest or len(events))
+
+    def price(self, participation: Participation, delta: float) -> PrivacyCost | None:
+        """Price the client with the largest epsilon; None if there were no events.
+
+        Of ``participation``, ``rounds``, ``times`` and ``honest`` are replaced by the ledger's.
+        """
+        asked = replace(participation, rounds=self.rounds, honest=self.honest or 1)
+        spent = [(event, max(counts.values())) for event, counts in self.local.items()]
+        undominated = [s for s in spent if not any(_outdoes(other, s) for other in spent)]
+        limits = [(_limit(s, delta), *s) for s in [*undominated, *self.central.items()]]
+        worst: PrivacyCost | None = None
+        for limit, event, times in sorted(limits, key=lambda limited: -limited[0]):
+            if worst is not None and limit <= worst.epsilon:
+                break
+            cost = price(event, replace(asked, times=times), delta)
+            if worst is None or cost.epsilon > worst.epsilon:
+                worst = cost
+        return worst
+
+
+Spent = tuple[DpEvent, int]
+
+
+def _outdoes(other: Spent, spent: Spent) -> bool:
+    """True if the other takes no fewer steps at no smaller sampling rate, and is not the same."""
+    (a, often), (b, times) = other, spent
+    kind = events.GaussianGradients
+    if not (isinstance(a, kind) and isinstance(b, kind) and a.z == b.z):
+        return False
+    more, less = (a.rate, a.steps * often), (b.rate, b.steps * times)
+    return more[0] >= less[0] and more[1] >= less[1] and more != less
+
+
+def _limit(spent: Spent, delta: float) -> float:
+    """Return a quick upper bound on epsilon: below another client's epsilon it is not priced."""
+    event, times = spent
+    if isinstance(event, events.GaussianGradients):
+        return sampling.rough_epsilon(event.z, event.rate, event.steps * times, delta)
+    return math.inf

@@ -119,10 +119,7 @@ def renyi_bernoulli(
 def r_alpha(orders: npt.ArrayLike, c: float) -> Floats:
     """``ln(c^a (1-c)^(1-a) + (1-c)^a c^(1-a)) / (a-1)`` per order, ``(k,)``, in nats.
 
-    At ``c`` it is the papers' amplification bound per coordinate; at ``p(c)`` it is exact.
-
-    References:
-        FedPM, Section 2.4 and Appendix C (``r_alpha``); Imola, Chaudhuri, 2021.
+    At ``c`` it is the papers' bound per coordinate (FedPM, Section 2.4); at ``p(c)`` it is exact.
     """
     require("c", c, 0 < c <= 0.5, "in (0, 1/2]")
     t = check_orders(orders) - 1

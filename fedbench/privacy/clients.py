@@ -43,8 +43,7 @@ def compress(
 ) -> tuple[Payload, Sequence[Memory]]:
     """Return `Protocol.message` of the ``updates (n, d)``; of no updates, a payload without rows.
 
-    Its form is that of a client that received the ``broadcast`` and took no step, since some
-    messages depend on what `Protocol.local_update` remembers.
+    Its form is that of a client that took no step, since some depend on what a step remembers.
     """
     if len(updates):
         return hooks.message(protocol, shared, updates, keys, memory)

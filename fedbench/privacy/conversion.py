@@ -97,8 +97,6 @@ def bisect(
 def gdp_epsilon(mu: float, delta: float) -> float:
     """Epsilon of ``mu``-GDP at ``delta``, by bisection of `gdp_delta`.
 
-    It is at most ``mu²/2 + mu sqrt(2 ln(1/delta))``, by ``Phi(-t) <= exp(-t²/2)``.
-
     >>> round(gdp_epsilon(1.0, 1e-5), 3)
     4.377
     """
@@ -106,7 +104,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     require("mu", mu, mu >= 0, ">= 0")
     if math.isinf(mu) or gdp_delta(mu, 0.0) <= delta:
         return math.inf if math.isinf(mu) else 0.0
-    most = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
+    most = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))  # by Phi(-t) <= exp(-t²/2)
     return bisect(lambda epsilon: gdp_delta(mu, epsilon) <= delta, 0.0, most)[1]
 
 

@@ -94,9 +94,6 @@ def sum_rdp(
       (np(1-p))`` and ``x = Pr[X = 1] >= p``, so that ``e^((a-1) D_a) = E (1 + (x-p) g)^a (1 + (y-p)
       g)^(1-a)`` under ``Bin(n, p)``: close to the divergence of one bit with ``h²/n`` for ``h²``.
 
-    The bound holds for each coordinate whatever the others are; as in `amplification`, ``d``
-    coordinates share ``Delta²``.
-
     References:
         Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with
         Secure Aggregation", ICML 2022, https://arxiv.org/abs/2207.09916 (bits of equal bias).
@@ -190,10 +187,8 @@ def poisson_binomial_rdp(
       concave hull of ``G_a`` over ``g**2`` at ``Delta**2 / d`` (`concave_hull`).
 
     All steps are proofs except the hull, which is numerical: its grid over ``g`` has steps of 4 %
-    and is enlarged by 0.1 %. The paper's theorem gives the order, ``a m theta**2 / n`` per
-    coordinate. One sum of all ``n m`` coins would release less than ``m`` sums of ``n``, by 5 % at
-    ``theta = 0.1`` and by a quarter at 1/4, but takes longer the more coins there are. At most 257
-    ``honest`` clients count, see `counted`.
+    and is enlarged by 0.1 %. One sum of all ``n m`` coins would release less, by 5 % at ``theta =
+    0.1``, but takes longer. At most 257 ``honest`` clients count, see `counted`.
 
     References:
         Chen, Ozgur, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with

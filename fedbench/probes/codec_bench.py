@@ -66,10 +66,8 @@ class Bench:
 def chosen(texts: Sequence[str] | None, shared: Shared) -> tuple[list[Codec], dict[str, str]]:
     """Return the codecs to measure, and by name the reasons why others are not.
 
-    ``texts`` are protocols as typed; None for every installed protocol that fits.
-
-    Raises:
-        ConfigError: a protocol that is asked for does not exist or does not fit.
+    ``texts`` are protocols as typed, `ConfigError` if one does not exist or fit; None for all that
+    are installed and fit.
     """
     if texts is not None:
         codecs = [Codec(t, registry.load("protocol", t)) for t in dict.fromkeys(texts)]
@@ -207,9 +205,6 @@ def play(
 
     ``texts`` are protocols as typed and ``kinds`` keys of `INPUTS`, all that fit if None;
     ``dataset`` None is `default_dataset`. ``say`` is called with the current step.
-
-    Raises:
-        ConfigError: an option is wrong, or a protocol does not fit.
     """
     kinds = list(dict.fromkeys(kinds or INPUTS))
     for kind in kinds:

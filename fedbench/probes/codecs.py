@@ -78,9 +78,8 @@ def bias_squared(draws: Draws) -> float:
 def distortion(inputs: Sequence[Draws]) -> Distortion:
     """Summarise the distortion over all inputs.
 
-    A one-sided t-test at `LEVEL` decides whether the bias is 0. It tests the mean over inputs of
-    the share of the squared error that is bias: `bias_squared` over the mean of ``|e_r|^2``, which
-    is 1 for a deterministic codec, and 0 on average for one without bias.
+    A one-sided t-test at `LEVEL` decides whether the bias is 0: of the mean over inputs of
+    `bias_squared` over the mean of ``|e_r|^2``, the share of the squared error that is bias.
     """
     nmses = [square / draws.norm for draws in inputs for square in draws.squares]
     biases = [(draws, bias_squared(draws)) for draws in inputs]
@@ -152,8 +151,7 @@ def send(
 ) -> SentMessages:
     """Compress ``x (n, d)``, encode and decode; if ``strict``, assert that decoding inverts it.
 
-    A cache that the encoder filled (with the noise of a seed, say) is emptied before decoding is
-    timed, since the server would have to draw the noise itself.
+    Caches that the encoder filled are emptied: the server has to draw a seed's noise itself.
     """
     memory = [protocol.memory(shared) for _ in keys]
     missed = {cache: cache.cache_info().misses for cache in _caches(protocol)}

@@ -1,11 +1,13 @@
 """Gradient inversion: reconstruction of training images from one message, by gradient descent."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedbench.api import Mechanism, Protocol
@@ -18,7 +20,6 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.models.network import is_statistic
 from fedbench.payload import BinaryMasks, NoiseMasks, SignBits
-from fedbench.probes.images import best_order, psnr, ssim, total_variation
 from fedbench.probes.systems import Exchange, Progress, listening, play_each, prepared, signal
 from fedbench.run import begin, play_round
 
@@ -32,6 +33,9 @@ PRIORS = {"floats": 0.01, "signs": 0.1, "adam": 0.3, "masks": 1.0}
 RATE = 0.1  # first learning rate, for pixels in [0, 1]
 DECAY = 0.3
 DECAYS = (3 / 8, 5 / 8, 7 / 8)
+WINDOW, SIGMA = 11, 1.5  # of the similarity of images
+C1, C2 = 0.01**2, 0.03**2
+_PERFECT = 100.0  # dB, in place of the infinite PSNR of equal images, which has no mean
 _FLOOR = 1e-3  # smallest cosine that the objective is relative to
 
 Simulate = Callable[[Tensor, Tensor], Tensor]
@@ -106,10 +110,7 @@ def probe(
 
 
 def choose_images(setup: Setup) -> Tensor:
-    """Return rows ``(n, B)`` of each client's training data, of labels 0, 1, ... where it has them.
-
-    The rows of one message have different labels, as far as the client has them.
-    """
+    """Return rows ``(n, B)`` of each client's training data, of labels 0, 1, ... if it can."""
     batch = setup.scenario.batch_size
     classes = setup.population.data.classes
     chosen = []
@@ -229,10 +230,7 @@ def simulator(
     the client with the client's own draws (of a mask, say), which the adversary is given as the
     worst case. The first step of Adam, or the sign of an update, is ``g / |g|``, which has no
     useful derivative; if ``soft`` or under Adam, as the second result says, ``tanh(g / mean |g|)``
-    of each layer replaces it.
-
-    Raises:
-        Incompatible: the protocol trains something else than it sends.
+    of each layer replaces it. `Incompatible` if the protocol trains something else than it sends.
     """
     steps: list[tuple[Tree, Key]] = []
 
@@ -324,3 +322,65 @@ def reconstruct(
             z.clamp_(0, 1)
     z = z.detach()
     return z, float(cosine(simulate(normalised(z, data), y), seen).detach())
+
+
+def psnr(image: Tensor, truth: Tensor) -> float:
+    """``10 log10(1 / MSE)`` in dB; 100 for equal images.
+
+    >>> round(psnr(torch.full((1, 4, 4), 0.6), torch.full((1, 4, 4), 0.5)), 3)
+    20.0
+    """
+    mse = float((image.double() - truth.double()).square().mean())
+    return min(_PERFECT, -10 * math.log10(mse)) if mse > 0 else _PERFECT
+
+
+def ssim(image: Tensor, truth: Tensor) -> float:
+    """Structural similarity of ``(C, H, W)``: 1 for equal images, about 0 for unrelated ones.
+
+    The mean over channels and all positions of the Gaussian window, of side 11 or what fits.
+
+    References:
+        Wang, Bovik, Sheikh and Simoncelli, "Image Quality Assessment: From Error Visibility to
+        Structural Similarity", IEEE Transactions on Image Processing 2004,
+        https://doi.org/10.1109/TIP.2003.819861, equation 13.
+    """
+    weights = window(min(image.shape[1:]))[None, None].to(image.device)
+
+    def mean(x: Tensor) -> Tensor:
+        return F.conv2d(x[:, None], weights)
+
+    x, y = image.double(), truth.double()
+    mx, my = mean(x), mean(y)
+    vx, vy, cov = mean(x * x) - mx * mx, mean(y * y) - my * my, mean(x * y) - mx * my
+    luminance = (2 * mx * my + C1) / (mx * mx + my * my + C1)
+    return float((luminance * (2 * cov + C2) / (vx + vy + C2)).mean())
+
+
+def window(side: int) -> Tensor:
+    """Return Gaussian weights ``(k, k)`` float64 of sum 1 for images of that side."""
+    k = min(WINDOW, side - 1 + side % 2)
+    x = torch.arange(k, dtype=torch.float64) - (k - 1) / 2
+    bell = torch.exp(-x.square() / (2 * SIGMA**2))
+    weights = torch.outer(bell, bell)
+    return weights / weights.sum()
+
+
+def total_variation(image: Tensor) -> Tensor:
+    """Mean absolute difference of vertical and of horizontal neighbours in ``(B, C, H, W)``.
+
+    >>> total_variation(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])).item()
+    1.0
+    """
+    down = (image[..., 1:, :] - image[..., :-1, :]).abs().mean()
+    return down + (image[..., :, 1:] - image[..., :, :-1]).abs().mean()
+
+
+def best_order(images: Tensor, truth: Tensor) -> Tensor:
+    """Return ``images (B, C, H, W)`` in the order of the least total squared error to ``truth``."""
+    from scipy.optimize import linear_sum_assignment
+
+    errors = torch.cdist(images.flatten(1).double(), truth.flatten(1).double()).square()
+    rows, columns = linear_sum_assignment(errors.cpu().numpy())
+    order = torch.empty(len(rows), dtype=torch.long)
+    order[torch.from_numpy(columns)] = torch.from_numpy(rows)
+    return images[order]

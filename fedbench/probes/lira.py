@@ -20,8 +20,7 @@ _LARGEST = 100.0  # largest confidence in nats
 def halves(count: int, pairs: int, key: Key) -> Tensor:
     """``(2 pairs, count)`` bool: shadow ``2j`` has half of the examples, ``2j + 1`` the others.
 
-    Each example is in half of the shadows, each shadow has equally many examples, and the pairs are
-    independent of each other.
+    The pairs are independent of each other.
     """
     drawn = (key.fold("half", j).permutation(count) < count // 2 for j in range(pairs))
     return torch.stack([row for half in drawn for row in (half, ~half)])

@@ -24,9 +24,8 @@ _AT_ONCE = 16  # examples whose updates are in memory together
 class Shadow(Setup):
     """Run whose victim trains on half of the candidates.
 
-    It shares with the imitated run what the server knows: public seed, first model, the clients of
-    each round, the data of all other clients. What clients draw differs in every shadow: order of
-    the data, samples of masks, and a mechanism's noise, which would cancel out if shared.
+    It shares with the imitated run what the server knows, but nothing that clients draw: a
+    mechanism's noise would cancel out if shared.
     """
 
     base: Setup  # the imitated run

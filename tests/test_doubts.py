@@ -50,14 +50,11 @@ def test_an_attack_that_sees_less_and_does_more_is_doubted(record: Record) -> No
 
 
 def test_a_randomized_rule_that_was_run_once_is_doubted(record: Record) -> None:
-    for rule, doubted in {
-        **{"median": False, "norm-bound": False},
-        **{"norm-bound:noise=0.1": True, "bucketing+median": True},
-    }.items():
-        said = list(once([made(record, [0.5], defense=rule)]))
-        assert [text.partition(",")[0] for text in said] == [
-            f"a randomized defense was run once: {rule}"
-        ] * doubted
+    for rule in ("median", "norm-bound"):
+        assert list(once([made(record, [0.5], defense=rule)])) == []
+    for rule in ("norm-bound:noise=0.1", "bucketing+median"):
+        (said,) = once([made(record, [0.5], defense=rule)])
+        assert said.startswith(f"a randomized defense was run once: {rule}")
         assert list(once([made(record, [0.5, 0.5], defense=rule)])) == []
 
 

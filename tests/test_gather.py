@@ -86,7 +86,7 @@ def test_a_file_that_was_named_must_hold_records(
         gather([path])
 
 
-def test_an_archive_that_unpacks_to_too_much_is_refused(
+def test_an_archive_that_unpacks_to_too_much_is_refused_and_a_run_of_two_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = archive(tmp_path / "a.jsonl.gz", [record()], b" " * (3 << 20))
@@ -103,13 +103,11 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(
     big.write_bytes(b" " * (3 << 20))
     with pytest.raises(ConfigError, match="at most 2 MiB to be a record"):
         gather([big])
-
-
-def test_a_run_of_two_versions_of_the_code_is_refused(tmp_path: Path) -> None:
+    # a run of two versions of the code
     for code in ("0.1.0", "0.2.0"):
-        record(code=code).write(tmp_path)
+        record(code=code).write(tmp_path / "both")
     with pytest.raises(ConfigError, match=r"a run once.*of code 0.[12].0 and 0.[12].0; move"):
-        gather([tmp_path])
+        gather([tmp_path / "both"])
 
 
 @pytest.mark.parametrize(

@@ -440,9 +440,7 @@ def test_a_system_without_a_mechanism_promises_nothing_and_one_without_a_price_s
     unpriced = priced.model_copy(update={"score": priced.score.model_copy(update=unknown)})
     assert [words.epsilon(one) for one in (free, priced, unpriced)] == ["n/a", "8.25", "unknown"]
     assert ("ε", "no finite one is known (natural logarithms)") in words.covers(price)
-
-
-def test_a_system_is_named_by_what_is_not_the_default() -> None:
+    # a system is named by what is not the default
     assert words.system(entry(2)) == "signsgd + vote"
     assert words.rule(entry(0)) == "trimmed-mean:f=4"
     assert words.system(entry(8)) == "signsgd + randomized-response:p=0.4 + vote"

@@ -322,11 +322,8 @@ def test_a_price_is_the_highest_and_unknown_if_one_is_and_doubts_are_named_once(
 def test_runs_that_differ_in_more_than_the_seed_are_of_two_cells_else_the_later_counts() -> None:
     others = ({"clients": 60}, {"delta": 1e-6}, {"vote": True}, {"dataset": "mnist"})
     for other in ({"code": "2"}, *others):
-        records = [
-            made(accuracy=0.9),
-            made("sign-flip", accuracy=0.5),
-            made("sign-flip", 1, **other),
-        ]
+        alone = made("sign-flip", 1, **other)
+        records = [made(accuracy=0.9), made("sign-flip", accuracy=0.5), alone]
         found, _ = cells([entry(record) for record in records])
         assert [cell["seeds"] for cell in found] == [1, 1, 1]
         assert [cell["impact"] for cell in found] == [None, pytest.approx(0.4), None]

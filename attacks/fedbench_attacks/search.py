@@ -114,10 +114,9 @@ def most_damaging(
     """Return the gamma of most damage against a rule that selects rows, within a relative `GAP`.
 
     While the selected rows stay the same damage is convex in gamma, so it is largest where the
-    selection changes. Trials are those of `line`; between two that select differently the search
-    bisects wherever one selection at the other's gamma would do more than the best trial.
-    ``chosen(gamma)`` is the rows ``(n,)`` bool that the rule selects, ``damage(gamma, rows)`` that
-    of selecting them, below 0 if it does not count.
+    selection changes. Between two trials of `line` that select differently the search bisects
+    wherever one selection at the other's gamma would do more than the best trial. Rows that are
+    ``chosen`` are ``(n,)`` bool; a ``damage`` below 0 does not count.
     """
     selected: dict[float, Tensor] = {}
     damages: dict[float, float] = {}

@@ -25,9 +25,9 @@ from .search import Scale, Search, best_of_grid
 class Trials:
     """Trials of ``base + gamma * push`` against any rule, for the attacks that search.
 
-    Closed forms where the rule has them: `Defense.select` and `Defense.order_weights` say all that
-    a trial needs, and no message is made. Everything else asks the oracle, over whose ``eot`` draws
-    damage is averaged. Rows ``given (b, k)`` of its own clients stand in for the others', in turn.
+    Where `Defense.select` or `Defense.order_weights` say all that a trial needs, no message is made;
+    else damage is averaged over ``eot`` draws of the oracle. Rows ``given (b, k)`` of its own
+    clients stand in for the others', in turn.
     """
 
     view: AttackView

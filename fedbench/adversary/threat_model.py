@@ -227,10 +227,7 @@ def needs(attack: Attack) -> Knowledge:
 def attack_view(
     attack: Attack, context: AttackContext, part: Sequence[int] | None = None
 ) -> AttackView:
-    """Return the context as far as the attack of the malicious rows ``part`` must see it.
-
-    By default these are all of the adversary's.
-    """
+    """Return the context as far as the attack of the rows ``part`` (None: all owned) must see it."""
     part = context.owned.rows.tolist() if part is None else part
     needed = needs(attack)
     everyone = needed.tier == "all"
@@ -273,10 +270,9 @@ def alone(value: Any) -> Any:
 
 
 def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:
-    """The server's rule to query. It holds nothing that the tier may not read.
+    """Return the server's rule to query, which holds nothing that the tier may not read.
 
-    Who may not read the others may not ask about them either: the adversary's own messages and
-    weights stand in for theirs, in turn, and the rule remembers nobody.
+    Below ``all`` its own messages and weights stand in for the others', and nobody is remembered.
     """
     rule = fresh(context.defense)
     state = context.defense_state

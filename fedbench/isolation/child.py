@@ -63,8 +63,7 @@ class Guest:
     def fork(self) -> None:
         """Have a fork answer the next call, and end as it does if it does not answer.
 
-        It answers in a new thread: OpenMP's threads are not there after a fork, and the thread that
-        had them would wait for them for ever, whereas a new one starts its own, as many.
+        It answers in a new thread: the old one would wait for OpenMP's, which a fork does not have.
         """
         process = os.fork()
         if process:

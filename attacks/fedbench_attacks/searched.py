@@ -25,7 +25,7 @@ from .search import Scale, Search, best_of_grid
 class Trials:
     """Trials of ``base + gamma * push`` against any rule, for the attacks that search.
 
-    Where `Defense.select` or `Defense.order_weights` say all that a trial needs, no message is made;
+    Where `Defense.select` or `Defense.order_weights` say all of a trial, no message is made,
     else damage is averaged over ``eot`` draws of the oracle. Rows ``given (b, k)`` of its own
     clients stand in for the others', in turn.
     """

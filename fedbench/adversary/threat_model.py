@@ -227,7 +227,7 @@ def needs(attack: Attack) -> Knowledge:
 def attack_view(
     attack: Attack, context: AttackContext, part: Sequence[int] | None = None
 ) -> AttackView:
-    """Return the context as far as the attack of the rows ``part`` (None: all owned) must see it."""
+    """Return the context as far as an attack of the rows ``part`` (None: all owned) must see."""
     part = context.owned.rows.tolist() if part is None else part
     needed = needs(attack)
     everyone = needed.tier == "all"

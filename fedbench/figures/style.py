@@ -86,10 +86,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def rendered(figure: Figure, format: str, letters: str = "path") -> bytes:
-    """Return the figure as the bytes of a ``png`` or an ``svg`` file, without its date.
-
-    ``letters`` of an SVG are outlines (``path``) or text (``none``).
-    """
+    """Return a ``png`` or an undated ``svg``, whose letters are a ``path`` or text (``none``)."""
     from matplotlib import rc_context
 
     buffer = io.BytesIO()

@@ -97,10 +97,7 @@ def unpacked(path: Path) -> bytes:
 
 
 def _checked(record: Record, name: str) -> Record:
-    """Refuse what cannot be shown: text that does not print, shares not in [0, 1], no number.
-
-    A digest only says that nobody has changed the file by mistake.
-    """
+    """Refuse what cannot be shown: text that does not print, shares not in [0, 1], no number."""
     for field, value in record.scenario:
         if isinstance(value, str) and not value.isprintable():
             raise ConfigError(f"{name}: scenario.{field} must be printable, got {value!r}")

@@ -83,11 +83,7 @@ class Store:
         return read(self.path(run))
 
     def keep(self, run: Run, record: Record) -> None:
-        """Write the record of a run that this process claimed, and remove its failure.
-
-        It may be of another run, if a worker read code that this process does not know:
-        `ConfigError`.
-        """
+        """Write the record of a claimed run, no other's (`ConfigError`), and remove its failure."""
         if record.id != run.id:
             raise ConfigError(
                 f"{run} must be played by the code of its sweep, got record {record.id} instead of "

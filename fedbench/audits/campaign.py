@@ -39,10 +39,7 @@ class AuditPlan:
             require("--canaries", self.canaries, 4 <= self.canaries <= most, rule)
 
     def findings(self, method: str) -> list[AuditFinding]:
-        """Run a method; if it refutes the claim, run it with another seed, and return the weaker.
-
-        At 95 % confidence one audit in 20 may be wrong, but only two of two in 400.
-        """
+        """Run a method; if it refutes the claim, with another seed too, and return the weaker."""
         findings = self.once(method, self.scenario)
         if not any(finding.broken for finding in findings):
             return findings

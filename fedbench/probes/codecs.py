@@ -189,8 +189,7 @@ def scale_of(protocol: Protocol[Any], shared: Shared, x: Tensor) -> Scale:
     """Compare the length that a message implies with that of ``x (d,)``.
 
     ``kept``: the message of ``2 x`` implies twice the length. ``lost``: ``x`` times 65536 or its
-    inverse is the same message. ``fixed``: neither; the distortion then depends on the length of
-    an update. All factors are powers of two, for which floating point is exact.
+    inverse is the same message. ``fixed``: neither. Floating point is exact for these factors.
     """
     key = [Key(0).fold("bench", "scale")]
 

@@ -74,9 +74,8 @@ def listening(setup: Setup, clients: Collection[int]) -> tuple[Setup, Heard]:
 def signal(protocol: Protocol[Any], shared: Shared, heard: Exchange) -> Tensor | None:
     """Return the difference ``(d,)`` of a message to that of a client that learned nothing.
 
-    Floats, signs and masks are read as their `values` (for masks minus ``theta_g``), a ranking as
-    the scores that it gives to the edges. None for an alphabet whose values are no coordinates of
-    the update.
+    A ranking is read as the scores that it gives to the edges, other messages as their `values`;
+    None for an alphabet whose values are no coordinates of the update.
     """
     idle = protocol.idle(shared, heard.broadcast)[0]
     if isinstance(heard.sent, Rankings):

@@ -178,10 +178,7 @@ def audit(
 
 
 def scores(first: Tensor, second: Tensor) -> tuple[Floats, Floats]:
-    """Weighted sums ``(N,)`` of the channels of releases ``(N, channels)``, large for the first.
-
-    The weights are differences of means over variances, of the part that also chooses the test.
-    """
+    """Weighted sums ``(N,)`` of the channels of releases ``(N, channels)``, large for the first."""
     a, b = first.numpy(), second.numpy()
     if a.shape[1] == 1:
         return a[:, 0], b[:, 0]

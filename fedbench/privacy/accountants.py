@@ -95,11 +95,7 @@ def least(
 
 @singledispatch
 def price(event: DpEvent, participation: Participation, delta: float) -> PrivacyCost:
-    """Return epsilon at ``delta`` of an ``event``, by every bound that applies.
-
-    Raises:
-        NoTheorem: nobody has proved what that costs.
-    """
+    """Return epsilon at ``delta`` of an event, by every bound; `NoTheorem` if nobody proved one."""
     raise NoTheorem(
         f"{type(event).__name__} has no accountant; register one with "
         "fedbench.privacy.accountants.price"

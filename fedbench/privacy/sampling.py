@@ -146,11 +146,7 @@ def rough_epsilon(z: float, rate: float, steps: int, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def _prv(z: float, rate: float, steps: int, delta: float) -> float | None:
-    """Opacus' upper bound by convolution; None where it would be slow or coarse, or fails.
-
-    The additive error that it includes is 1 % of epsilon, from 1e-4 to 0.01, or as much as the
-    longest grid needs.
-    """
+    """Opacus' upper bound by convolution; None where it would be slow or coarse, or fails."""
     from opacus.accountants import PRVAccountant
 
     alpha, rdp = poisson_rdp(z, rate)

@@ -168,9 +168,9 @@ class Trials:
             trace = tuple((side * gamma, sought) for gamma, sought in search.trace)
             return replace(search, gamma=side * search.gamma, trace=trace)
 
-        searches = [on(side) for side in sides]
-        best = max(searches, key=lambda search: dict(search.trace)[search.gamma])
-        return replace(best, trace=tuple(trial for search in searches for trial in search.trace))
+        found = [on(side) for side in sides]
+        best = max(found, key=lambda search: dict(search.trace)[search.gamma])
+        return replace(best, trace=tuple(trial for search in found for trial in search.trace))
 
     def published(self, start: float) -> Search:
         """Return the search of the attack's public code, on closed forms where there are any."""

@@ -44,10 +44,10 @@ cases: .venv/installed-dev
 # The tests that compare two ways of computing, again as other processors compute: with the kernels that torch has for
 # any processor, with those for AVX2, and with oneDNN and MKL as on a processor of 2008. They sum in other orders, so a
 # test that holds by the luck of one order fails here first.
-COMPARISONS := $(patsubst %,tests/test_%.py,audit_runs backdoors choice codecs conformance convolution coordinate_rules \
-	defense_harness dense_attacks distance_rules dyn_opt eden error_feedback fedmrn fedpm fedsparse fedsparsify \
-	filter_rules forked golden hierarchical mask_rules mechanisms models normalized_models opacus peers probes qsgd \
-	recorded rotation run secure_sums speed together training)
+COMPARISONS := $(patsubst %,tests/test_%.py,audit_runs backdoors choice conformance coordinate_rules defense_harness \
+	dense_attacks distance_rules eden fedmrn fedpm fedsparse fedsparsify filter_rules golden hierarchical mask_rules \
+	mechanisms models opacus payload peers probes qsgd recorded rotation run searches secure_sums speed symbol_attacks \
+	together training)
 
 COMPARE = $(BIN)/pytest -q -n 2 $(COMPARISONS)
 
@@ -61,8 +61,8 @@ test-processors: .venv/installed-dev
 
 # The tests that meet our dependencies, with the lowest versions that pyproject.toml admits. The text of a JSON schema is
 # pydantic's own, so the one of the newest is compared only there.
-LOWEST := $(patsubst %,tests/test_%.py,payload mask_attacks integer_codes datasets opacus scenario results cli \
-	cli_results display pictures leaderboard sweep)
+LOWEST := $(patsubst %,tests/test_%.py,payload symbol_attacks levels datasets opacus scenario results cli cli_results \
+	display figures leaderboard sweep)
 NEWEST_ONLY := tests/test_leaderboard.py::test_the_schemas_in_the_repository_are_current
 
 test-lowest: .venv-lowest/installed

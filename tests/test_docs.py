@@ -48,3 +48,13 @@ def test_the_errata_name_code_and_tests_that_exist() -> None:
         if not inside.exists() and not (ROOT / folder / name).exists():
             missing.add(f"{folder}/{name}")
     assert missing == set()
+
+
+def test_the_makefile_names_tests_that_exist() -> None:
+    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    words = " ".join(re.findall(r"patsubst %,tests/test_%\.py,([^)]*)\)", text)).split()
+    names = {f"tests/test_{word}.py" for word in words}
+    single = dict(re.findall(r"(tests/test_\w+\.py)::(\w+)", text))
+    assert len(names) > 40
+    assert sorted(name for name in names | set(single) if not (ROOT / name).exists()) == []
+    assert all(f"def {test}(" in (ROOT / file).read_text() for file, test in single.items())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedbench.core import registry
-from fedbench.experiment.fingerprint import READERS
+from fedbench.experiment.scenario import READERS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("fedbench", "attacks/fedbench_attacks", "defenses/fedbench_defenses")

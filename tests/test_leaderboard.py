@@ -26,10 +26,9 @@ from fedbench.cli.leaderboard_table import RankingTable, as_csv
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.compatibility import resolve
-from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.measurements import Timing
 from fedbench.experiment.record import Privacy, Record
-from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.build import Case, build, curve, over, price, score, spending
 from fedbench.leaderboard.check import check, reproduced

@@ -24,7 +24,7 @@ from fedbench.models.network import Shared
 from fedbench.payload import BinaryMasks, FloatVectors, NoiseMasks, Payload, SignBits
 from fedbench.privacy import events
 from fedbench.privacy.amplification import marginal
-from fedbench.privacy.mechanisms.clipping import clipped
+from fedbench.privacy.clients import clipped
 from fedbench.privacy.mechanisms.dp_fedavg import ClipState, DPFedAvg
 from fedbench.privacy.mechanisms.dp_sgd import DPSGD
 from fedbench.privacy.mechanisms.mask_gaussian import MaskGaussian, MaskSampling

@@ -21,8 +21,8 @@ from moody import HUNDRED, MOODY, failures, first, installed, records
 
 from fedbench.core.errors import ConfigError
 from fedbench.data import archives
-from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import code_version
 from fedbench.sweep.local import Options
 from fedbench.sweep.on_ray import OnRay, places
 

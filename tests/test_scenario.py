@@ -16,10 +16,9 @@ from fedbench.core.errors import ConfigError, UnknownPluginError
 from fedbench.experiment import record as record_module
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.compatibility import resolve
-from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record, parse, read
-from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.results.summary import rows
 from fedbench.sweep.grid import Grid
 from fedbench.sweep.plan import Plan, preset_names
@@ -246,3 +245,40 @@ def test_numbers_written_again_are_other_content_and_only_times_stand_behind_a_d
         assert json.loads(forged)["result"]["accuracy"] == 1.0
         with pytest.raises(ConfigError, match="got other content than its digest says"):
             parse(forged.encode(), "r.json")
+
+
+# Of the faults of public code, D1 to D20, these two; each of the others is named by its test.
+SMALL = Scenario(clients=20, per_round=6, rounds=3, epochs=1, eval_every=1, malicious=0.4)
+
+
+@pytest.mark.slow
+def test_d7_every_cell_of_a_preset_has_the_same_training_and_unknown_keys_are_refused() -> None:
+    for name in preset_names():
+        cells, _ = Plan.preset(name, {}).cells()
+        taught: dict[tuple[str, str], set[str]] = {}  # of a protocol and a rule, how it is trained
+        for cell in cells:
+            key = registry.split(cell.protocol)[0], cell.defense
+            taught.setdefault(key, set()).add(cell.resolved.protocol)
+        for (protocol, rule), texts in taught.items():
+            others = [t for (p, r), t in taught.items() if p == protocol and r != rule]
+            assert all(texts == other for other in others), f"{name}: an lr for each defense"
+    with pytest.raises(ConfigError, match=r'\'malicious"\' is no axis'):
+        Plan.of({"scenario": {'malicious"': 0.2}}, "stray quote")
+
+
+def test_d15_the_score_is_the_last_look_and_ids_cover_every_field() -> None:
+    record = fedbench.play(SMALL.model_copy(update={"attack": "sign-flip"}), device="cpu")
+    looks = [r.accuracy for r in record.rounds]
+    assert record.result.accuracy == looks[-1]
+    changed: dict[str, Any] = {"protocol": "fedavg:lr=0.02", "attack": "sign-flip:scale=2"}
+    changed |= {"defense": "trimmed-mean:f=1", "mechanism": "dp-fedavg", "dataset": "mnist-5k"}
+    changed |= {"model": "micro", "partition": "iid", "local_models": True, "sampling": "poisson"}
+    changed |= {"sees": "messages", "adjacency": "zero-out", "server_checks": "none"}
+    changed |= {"knowledge": "all", "data_seed": 7, "precision": "bf16"}
+    ids = {resolve(SMALL).id()}
+    for name in Scenario.model_fields:
+        value = getattr(SMALL, name)
+        halved = value / 2 if isinstance(value, float) else 0.2 if name == "declared" else None
+        other = changed[name] if name in changed else halved or (value or 0) + 2
+        ids.add(resolve(SMALL.model_copy(update={name: other})).id())
+    assert len(ids) == 1 + len(Scenario.model_fields)

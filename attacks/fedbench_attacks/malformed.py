@@ -12,17 +12,8 @@ from fedbench.payload import GatedVectors, Payload, Residues, SignBits, SparseVe
 from fedbench.payload.floats import HalfVectors
 from fedbench.payload.rankings import Rankings, TopRankings
 
-Kind = Literal[
-    "truncate",
-    "trailing",
-    "empty",
-    "nan",
-    "infinity",
-    "duplicate",
-    "permutation",
-    "length",
-    "random",
-]
+Broken = Literal["truncate", "trailing", "empty", "length", "random"]
+Kind = Broken | Literal["nan", "infinity", "duplicate", "permutation"]
 
 
 @dataclass(frozen=True, kw_only=True)

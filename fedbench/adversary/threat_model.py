@@ -146,9 +146,7 @@ def train(
 
     It starts where these clients' honest training starts; they remember the honest one. An attack
     that does not train has the honest ``updates (n, d)``. ``before`` is what came a round ago.
-
-    Raises:
-        PluginError: the attack raised, or returned no images, labels or gradients of that form.
+    `PluginError` if it raised, or returned no images, labels or gradients of that form.
     """
     if not attack.trains:
         return updates[owned.rows.to(updates.device)]
@@ -192,10 +190,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
 
     An attack of the tier ``own`` is called once for each malicious client, with that client's
     message and memory alone; the others once, for all of them together. ``memory`` is updated.
-
-    Raises:
-        PluginError: the attack raised, or returned a payload that is not legal, or too many rows.
-            What a server should reject goes out as raw bytes.
+    `PluginError` if it raised, or returned a payload that is not legal, or too many rows.
     """
     packets: dict[int, Packet] = {}
     notes: dict[str, Note] = {}
@@ -270,10 +265,8 @@ def alone(value: Any) -> Any:
 
 
 def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:
-    """Return the server's rule to query, which holds nothing that the tier may not read.
-
-    Below ``all`` its own messages and weights stand in for the others', and nobody is remembered.
-    """
+    """Return the server's rule to query, which holds nothing that the tier may not read."""
+    # Below "all" its own messages and weights stand in for the others', and nobody is remembered.
     rule = fresh(context.defense)
     state = context.defense_state
     view = context.view

@@ -4,9 +4,8 @@ An exception in a hook becomes a `PluginError`, one line that names plug-in, pac
 and clients. Three things pass unchanged: Ctrl-C; a `ConfigError` of a hook that is called before
 the first round, in which a plug-in tells the user what to change; a `PluginError` of another one.
 
-The form is checked: types, shapes, counts. A number that is not finite is refused in images, where
-it can only be a mistake; elsewhere an adversary or a diverging model may well produce one, and the
-record's flags report it.
+The form is checked: types, shapes, counts. A number that is not finite is refused in images only;
+elsewhere an adversary or a diverging model may produce one, and the record's flags report it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +13,7 @@ from fedbench.payload import Payload, Spec
 Observe = Callable[[Payload, Tensor, ServerView], None]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Watched(Defense[Any]):
     """The server's rule, with an observer of its input, output and view."""
 

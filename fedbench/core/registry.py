@@ -54,12 +54,7 @@ def names(kind: str) -> list[str]:
 
 
 def plugin(kind: str, name: str) -> type[Any]:
-    """The class behind a name.
-
-    Raises:
-        UnknownPluginError: it names nothing, or plug-ins of several packages, or what cannot be
-            imported or is of another kind.
-    """
+    """The class behind a name; `UnknownPluginError` unless one package has one that imports."""
     if name not in names(kind):
         listed = f"known: {few(names(kind))}; see fedbench list {kind}s"
         hint = nearest(name, names(kind), listed)
@@ -161,10 +156,9 @@ def joined(name: str, params: Mapping[str, str]) -> str:
 
 
 def load(kind: str, text: str) -> Any:
-    """Make the plug-in that ``name:param=value`` describes; of a chain of defenses all of it.
+    """Make the plug-in, or chain of defenses, that ``name:param=value`` describes.
 
-    Raises:
-        ConfigError: no such plug-in (`UnknownPluginError`) or parameter, or a value it cannot take.
+    `ConfigError` for no such plug-in (`UnknownPluginError`), parameter or value.
     """
     from pydantic import TypeAdapter, ValidationError
 

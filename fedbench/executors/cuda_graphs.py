@@ -43,10 +43,9 @@ class Recorder:
     """Runs launches, and records and replays those that recur.
 
     A recording holds what Python decided when it was made. So ``key`` must cover all that a launch
-    decides by, but for the shapes and types of its inputs, which are added here. A recording is
-    used only if its first replay gives what the launch itself gave; otherwise, or where nothing can
-    be recorded, a warning says so and nothing more is recorded. When there are enough, the one that
-    was not replayed for longest makes room for a launch that came `AFTER` times since then.
+    decides by, but for the shapes and types of its inputs. A recording is used only if its first
+    replay gives what the launch gave; otherwise a warning says so and nothing more is recorded. The
+    one not replayed for longest makes room for a launch that came `AFTER` times since then.
     """
 
     def __init__(self, record: Record, most: int = KEPT) -> None:

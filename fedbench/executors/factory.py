@@ -58,9 +58,7 @@ def executor(
 
     ``chunk`` is how many clients are trained at once, by executors that do so. Workers that play
     several runs ask for "together" (`fedbench.executors.multi_run`), which is not in `NAMES`.
-
-    Raises:
-        ConfigError: there is no such executor, or not on this device.
+    `ConfigError` if there is no such executor, or not on this device.
     """
     require("--chunk", chunk, chunk >= 1, ">= 1")
     if name != "together":

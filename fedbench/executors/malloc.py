@@ -11,8 +11,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 def keep_memory() -> bool:
     """Tell glibc to reuse big blocks, so that training steps stop page-faulting; True if it took.
 
-    It holds for the main thread, and for processes of our own only. ``FEDBENCH_ALLOCATOR=system``
-    leaves the allocator alone; results do not depend on it.
+    For the main thread, and processes of our own; not with ``FEDBENCH_ALLOCATOR=system``.
     """
     if platform.libc_ver()[0] != "glibc" or os.environ.get("FEDBENCH_ALLOCATOR") == "system":
         return False

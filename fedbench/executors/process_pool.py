@@ -38,9 +38,8 @@ class Forked(Executor):
     The numbers are those of `Loop` on one thread. A single client is trained here; with one thread
     only, without fork, or with the model on an accelerator, it is `Loop`.
 
-    A child sets one thread before anything else: it would wait for ever for threads of its parent,
-    which a fork does not copy. Where there is an accelerator, used or not, only children train:
-    autograd starts threads for it, and then refuses in a child.
+    A child sets one thread first: a fork does not copy its parent's. Where there is an accelerator,
+    used or not, only children train: autograd starts threads for it, and then refuses in a child.
     """
 
     @cached_property
@@ -54,10 +53,8 @@ class Forked(Executor):
     def train(self, clients: Sequence[Client]) -> Trained:
         """Train in all processes, see `Executor.train`; errors of a child are raised here.
 
-        Raises:
-            MemoryError: a child was killed, as the kernel does when memory runs out.
-            RuntimeError: a child ended otherwise without an answer.
-            FedbenchError: the protocol's leaves change their type in training.
+        `MemoryError` if a child was killed, as the kernel does when memory runs out, `RuntimeError`
+        if it ended otherwise, `FedbenchError` if leaves change their type in training.
         """
         threads = torch.get_num_threads()
         here = 0 if torch.cuda.is_available() else 1

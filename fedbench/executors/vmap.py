@@ -16,17 +16,9 @@ from torch.nn.functional import conv2d
 from fedbench.api import Memory, hooks
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
+from fedbench.executors import training
 from fedbench.executors.conv_kernels import Load, chosen
 from fedbench.executors.cuda_graphs import Recorder, Work, cuda_graphs, fixed
-from fedbench.executors.training import (
-    Client,
-    Executor,
-    Schedule,
-    Trained,
-    WrapGrad,
-    untouched,
-    with_statistics,
-)
 from fedbench.models.network import Convolve, Network, saved_bytes
 
 BUDGET = 1 << 29  # bytes of a launch on a CPU, where more gain nothing
@@ -36,7 +28,7 @@ COPIES = 6  # of a client's parameters: tree, gradient, momentum, mask, update, 
 
 
 @dataclass(frozen=True, eq=False)
-class Stacked(Executor):
+class Stacked(training.Executor):
     """Trains up to ``chunk`` clients at once, in lock step, as far as memory allows.
 
     Only clients with equally many steps and the same ``wrap_grad`` share a launch; a short last
@@ -47,7 +39,7 @@ class Stacked(Executor):
     chunk: int = 32
     recorder: Recorder | None = field(default=None, kw_only=True)
 
-    def train(self, clients: Sequence[Client]) -> Trained:
+    def train(self, clients: Sequence[training.Client]) -> training.Trained:
         return train_all([(self, clients)])[0]
 
     @cached_property
@@ -80,11 +72,11 @@ class Recorded(Stacked):
     recorder: Recorder | None = field(default_factory=lambda: Recorder(cuda_graphs()), kw_only=True)
 
 
-Part = tuple[Stacked, Sequence[Client]]  # executor of a run, and its clients to be trained
-Job = tuple[Stacked, Client]
+Part = tuple[Stacked, Sequence[training.Client]]  # executor of a run, and its clients to be trained
+Job = tuple[Stacked, training.Client]
 
 
-def train_all(parts: Sequence[Part]) -> list[Trained]:
+def train_all(parts: Sequence[Part]) -> list[training.Trained]:
     """Train the clients of several runs, which share launches where they can.
 
     They can if network, protocol, schedule, precision and device are equal, and both take equally
@@ -118,7 +110,7 @@ def launches(parts: Sequence[Part]) -> Iterator[list[tuple[int, int]]]:
             yield group[start : start + chunk]
 
 
-def kind(engine: Stacked, client: Client) -> Hashable:
+def kind(engine: Stacked, client: training.Client) -> Hashable:
     """Key that is equal for clients that can be trained together."""
     return (
         *(_same(thing) for thing in (engine.protocol, engine.shared.network)),
@@ -137,7 +129,7 @@ def _same(thing: object) -> Hashable:
     return thing
 
 
-def _wraps(wrap: WrapGrad) -> Hashable:
+def _wraps(wrap: training.WrapGrad) -> Hashable:
     """Key of a wrapper; methods of two equal objects are the same, unlike in Python."""
     owner = getattr(wrap, "__self__", None)
     return _same(wrap) if owner is None else (getattr(wrap, "__func__", None), _same(owner))
@@ -158,7 +150,7 @@ def _launch(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
         def grad(tree: Tree, x: Tensor, y: Tensor, key: Key) -> Tree:
             loss_grad = torch.func.grad(engine.loss, has_aux=True)
             gradient, statistics = loss_grad(tree, frozen, x, y, key)
-            return with_statistics(gradient, tree, statistics)
+            return training.with_statistics(gradient, tree, statistics)
 
         wrapped = hooks.wrapped(first.wrap_grad, engine.gradient(grad, frozen))
         batches = list(zip(x.unbind(0), y.unbind(0), strict=True))
@@ -174,9 +166,9 @@ def _launch(jobs: Sequence[Job]) -> tuple[Tensor, Memory]:
     return engine.recorder.play((kind(engine, first), several), work, inputs)
 
 
-def lasting(engine: Stacked, wrap: WrapGrad) -> bool:
+def lasting(engine: Stacked, wrap: training.WrapGrad) -> bool:
     """Whether all that a launch decides by in Python is constant, so that it can be recorded."""
-    owners = () if wrap is untouched else (getattr(wrap, "__self__", None),)
+    owners = () if wrap is training.untouched else (getattr(wrap, "__self__", None),)
     return fixed(engine.protocol, engine.shared.network, *owners)
 
 
@@ -185,7 +177,9 @@ def stacked(trees: Sequence[Tree]) -> Tree:
     return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
 
 
-def batched(clients: Sequence[Client], schedule: Schedule) -> tuple[Tensor, Tensor]:
+def batched(
+    clients: Sequence[training.Client], schedule: training.Schedule
+) -> tuple[Tensor, Tensor]:
     """Gather what clients with equally many steps see, in their orders, in one gather for all.
 
     ``(n, steps, B, C, H, W)`` and ``(n, steps, B)``; where a batch is short, zeros and label -1.

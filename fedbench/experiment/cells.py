@@ -10,9 +10,8 @@ from functools import cached_property
 from fedbench.api import Attack
 from fedbench.core import registry
 from fedbench.experiment.compatibility import counts_votes, load_plugins, resolve
-from fedbench.experiment.fingerprint import fingerprint
 from fedbench.experiment.record import file_name
-from fedbench.experiment.scenario import ADVERSARY, Scenario
+from fedbench.experiment.scenario import ADVERSARY, Scenario, fingerprint
 
 AXES = ("protocol", "mechanism", "defense", "attack")  # kinds of plug-ins that are tried
 

@@ -15,8 +15,7 @@ from fedbench.api import Chain, Defense, DpEvent, Knowledge, Release, Traits
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask, shown
 from fedbench.core.errors import ConfigError, Incompatible
-from fedbench.experiment.fingerprint import fingerprint
-from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.scenario import Scenario, fingerprint
 from fedbench.isolation.stand_ins import IsolatedDefense, StandIn
 from fedbench.payload import Payload
 
@@ -165,10 +164,8 @@ class Plugins:
 def load_plugins(scenario: Scenario, load: Load = registry.load) -> Plugins:
     """Return the plug-ins of a scenario; an ``f`` that was left open follows the declared share.
 
-    ``load`` makes an attack or a defense of its text, possibly in another process.
-
-    Raises:
-        ConfigError: a plug-in or a parameter does not exist, or the parts do not fit each other.
+    ``load`` makes an attack or a defense of its text, possibly in another process. `ConfigError` if
+    a plug-in or a parameter does not exist, or the parts do not fit each other.
     """
     protocol = registry.load("protocol", scenario.protocol)
     rule = protocol.default_defense if scenario.defense == "own" else scenario.defense

@@ -64,11 +64,7 @@ def deployed(setup: Setup, server: Any, step: int) -> Tree | list[Tree]:
 
 
 def backdoor_success(setup: Setup, model: Tree | list[Tree], rows: Tensor) -> float | None:
-    """Share of these samples on which a backdoor works; None if the attack is none.
-
-    Raises:
-        PluginError: the attack's trigger is none, see `fedbench.api.hooks.trigger`.
-    """
+    """Share of these samples on which a backdoor works (`hooks.trigger`); None without one."""
     data = setup.population.data
     x = data.floats(rows)
     triggered = hooks.trigger(setup.plugins.attack, x, data.y[rows], data.classes)

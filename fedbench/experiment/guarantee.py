@@ -46,11 +46,7 @@ def spend(setup: Setup, ledger: Ledger, ids: Sequence[int], complies: Tensor) ->
 
 
 def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None:
-    """Price the ledger, by every accountant if ``slow``; None without a mechanism.
-
-    Raises:
-        NoTheorem: nobody has proved what that costs.
-    """
+    """Price the ledger, by all accountants if ``slow``; None for no mechanism, or `NoTheorem`."""
     scenario = setup.scenario
     participation = Participation(
         rounds=0,
@@ -104,11 +100,7 @@ def priced_as(setup: Setup) -> Sees:
 
 
 def require_theorem(setup: Setup) -> None:
-    """Price one round, to find out before hours of work that no guarantee can be given.
-
-    Raises:
-        NoTheorem: there is none for what was asked.
-    """
+    """Price one round: raise `NoTheorem` before hours of work, not after them."""
     ledger = Ledger()
     spend(setup, ledger, [0], torch.ones(1, dtype=torch.bool))
     guarantee(setup, ledger, slow=False)

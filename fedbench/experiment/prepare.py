@@ -38,11 +38,8 @@ def prepare(
     """Load the data, unless they are given, and build what the scenario names.
 
     The options are those of `fedbench.run.play`, with the name of the executor as ``engine``;
-    ``load`` makes an attack or a defense of its text, possibly in another process.
-
-    Raises:
-        ConfigError: something that the scenario names cannot be had or does not fit.
-        NoTheorem: the privacy guarantee that was asked for has no theorem.
+    ``load`` makes an attack or a defense of its text, possibly in another process. `ConfigError` if
+    something cannot be had or does not fit, `NoTheorem` if a guarantee is asked for without one.
     """
     resolution = resolve(scenario, load)
     scenario = resolution.scenario
@@ -78,11 +75,7 @@ def prepare(
 
 
 def build_network(resolution: Resolution, data: Data) -> Network:
-    """Return the scenario's network for these images and classes.
-
-    Raises:
-        Incompatible: it has batch norm, and the protocol's messages carry no statistics.
-    """
+    """Return the network; `Incompatible` if no message carries its statistics of batch norm."""
     scenario = resolution.scenario
     network: Network = ask(resolution.model, "build", Network, data.image, data.classes)
     statistics = any(map(is_statistic, network.shapes))
@@ -125,11 +118,7 @@ def populate(resolution: Resolution, data: Data, secret: Secret) -> Population:
 
 
 def followed(engine: str, attack: Attack) -> str:
-    """Return the executor for an attack: the loop, if it changes gradients in another process.
-
-    Raises:
-        ConfigError: another one is asked for.
-    """
+    """Return the executor: for gradients changed in another process the loop or `ConfigError`."""
     if not (attack.wraps and isinstance(attack, IsolatedAttack)):
         return engine
     if engine not in ("auto", "loop"):
@@ -149,11 +138,7 @@ def take_root(parts: list[Tensor], key: Key) -> tuple[Tensor, list[Tensor]]:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; CUDA is made deterministic and keeps fp32 exact.
-
-    Raises:
-        Unavailable: CUDA is asked for and absent.
-    """
+    """Return the device, CUDA deterministic and fp32 exact; `Unavailable` if it is absent."""
     require("--device", name, name in ("auto", "cpu", "cuda"), "auto, cpu or cuda")
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
@@ -169,11 +154,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def load_pool(dataset: str) -> Data:
-    """Load the samples of a data set; those of the last two stay in memory.
-
-    Raises:
-        Unavailable: they cannot be had.
-    """
+    """Load a data set, the last two from memory; `Unavailable` if it cannot be had."""
     return _load(dataset, str(data_folder() or ""))
 
 

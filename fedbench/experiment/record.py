@@ -86,8 +86,7 @@ class Record(Part):
 
     ``id`` says what was run, ``digest`` that nobody has changed what was measured: SHA-256 of the
     lines of its file before its own, so ``sed '/^ "digest":/,$d' FILE | sha256sum`` checks it, too.
-    A record that was read is written with the numbers as they stood in its file, or a copy would
-    lose its digest where another version of pydantic writes them in another way.
+    A record that was read is written with the numbers as they stood in its file, for its digest.
     """
 
     schema_version: Literal[4] = SCHEMA
@@ -151,11 +150,7 @@ def file_name(resolved: Scenario, id: str) -> str:
 
 
 def read(path: Path) -> Record:
-    """A record from its file.
-
-    Raises:
-        ConfigError: unreadable, truncated, of another schema, or changed since it was written.
-    """
+    """Read a record; `ConfigError` if it is truncated, of another schema, or was changed since."""
     return parse(read_limited(path, LARGEST), str(path))
 
 

@@ -15,10 +15,10 @@ from fedbench.api import hooks
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import counts_votes
 from fedbench.experiment.evaluation import validation_accuracy
-from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.guarantee import guarantee
 from fedbench.experiment.measurements import Result, Round, Spread, Timing, from_rounds
 from fedbench.experiment.record import Environment, Record
+from fedbench.experiment.scenario import code_version
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.payload import Payload, summed_bits

@@ -4,6 +4,10 @@ Plug-ins are written ``name:param=value,param=value``. The options of the comman
 Schemas are generated from the fields. Importing this module does not import torch.
 """
 
+import hashlib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import (
@@ -102,10 +106,8 @@ class Scenario(BaseModel):
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-        """Leave out fields that came later where they say nothing: older texts stay as they are.
-
-        Without a return type, which would be the JSON Schema of every scenario.
-        """
+        """Leave out fields that came later where they say nothing: older texts stay as they are."""
+        # Without a return type, which would be the JSON Schema of every scenario.
         fields = type(self).model_fields
         said: dict[str, Any] = write(self)
         silent = [name for name in UNWRITTEN if said.get(name) == fields[name].default]
@@ -143,11 +145,7 @@ class Scenario(BaseModel):
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
-        """A scenario from plain values, with errors for people.
-
-        Raises:
-            ConfigError: an unknown field, or a value out of its range.
-        """
+        """Make a scenario of plain values; `ConfigError` for unknown fields or wrong values."""
         try:
             return cls(**fields)
         except ValidationError as error:
@@ -165,3 +163,44 @@ class Scenario(BaseModel):
         import tomli_w
 
         return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+
+def fingerprint(resolved: str, modules: Iterable[str], own_data: str = "") -> str:
+    """Return the sixteen hex digits that identify a run.
+
+    ``resolved`` is the JSON of the scenario with every default written out, ``modules`` are the
+    source files of its plug-ins, ``own_data`` is `Data.identity` of other samples than its own.
+    """
+    digest = hashlib.sha256(resolved.encode() + own_data.encode())
+    digest.update(code_version().encode())
+    for module in modules:
+        digest.update(Path(module).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+# Packages that start runs or read records.
+READERS = (
+    *("testing", "audits", "probes", "results", "sweep"),
+    *("tables", "figures", "leaderboard", "cli"),
+)
+
+
+@cache
+def code_version() -> str:
+    """Return the version, and a hash of the source of fedbench and of its attacks and defenses.
+
+    The hash covers what a round is made of. No run imports `READERS`, which a test of the house
+    checks, so a new command leaves the ids of a sweep's records as they are.
+    """
+    from importlib.metadata import version
+    from importlib.util import find_spec
+
+    digest = hashlib.sha256()
+    for package in ("fedbench", "fedbench_attacks", "fedbench_defenses"):
+        spec = find_spec(package)
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            for path in sorted(Path(folder).rglob("*.py")):
+                name = path.relative_to(folder)
+                if name.parts[0] not in READERS:
+                    digest.update(name.as_posix().encode() + path.read_bytes())
+    return f"{version('fedbench-toolkit')}+{digest.hexdigest()[:12]}"

@@ -66,11 +66,8 @@ class Child:
 
         Messages in its answer and its questions must have this ``form``; functions by name are the
         ``answers`` to these questions. ``apart``, a new instance in a fork of the process is
-        called: the plug-in never learns of it.
-
-        Raises:
-            FedbenchError: the plug-in raised it; or its process ended, or its answer is illegal.
-            Exception: another error of the plug-in, if Python itself has one of that name.
+        called: the plug-in never learns of it. Its errors are raised here, `FedbenchError` also if
+        its process ended or its answer is illegal.
         """
         released = list(self.released)
         self.released.clear()

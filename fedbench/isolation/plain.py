@@ -25,11 +25,7 @@ class NotPlainError(ValueError):
 
 
 def write(value: object) -> bytes:
-    """Return the bytes of a value: None, a bool, number, text, bytes, container, tensor or payload.
-
-    Raises:
-        NotPlainError: it is, or holds, something else.
-    """
+    """Return the bytes of a plain value; `NotPlainError` if it is, or holds, something else."""
     blobs: list[bytes] = []
     tree = _tree(value, blobs)
     head = json.dumps({"tree": tree, "sizes": [len(blob) for blob in blobs]}).encode()
@@ -68,11 +64,7 @@ def tensors_of(messages: Payload) -> dict[str, Tensor]:
 
 
 def read(data: bytes, form: Payload | None = None) -> Any:
-    """Return the value of these bytes, whose payloads must have the class and form of ``form``.
-
-    Raises:
-        NotPlainError: the bytes hold no value, or a payload of another form.
-    """
+    """Return the value of these bytes; `NotPlainError` for none, or payloads unlike ``form``."""
     try:
         return _Reader(data, form).value
     except NotPlainError:

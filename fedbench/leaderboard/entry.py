@@ -160,7 +160,7 @@ class Entry(_Model):
     """A system, under every attack of the ensemble, over paired seeds; the clean cell is first.
 
     ``id`` is the SHA-256 of everything but itself, ``status`` and ``reproductions``, which come
-    later. ``track`` is of the closed division; in the open one, it is the data set. ``rules`` is
+    later. In the open division ``track`` is the data set. ``rules`` is
     the version that it was scored under. Plug-ins are as the records resolve them; ``votes`` says
     whether the protocol's own rule is a vote. ``scenario`` is that of the clean run with the first
     seed, and ``command`` plays all of it again.

@@ -14,10 +14,9 @@ from fedbench.core.registry import split
 from fedbench.experiment.cells import Cell, Run
 from fedbench.experiment.compatibility import load_plugins
 from fedbench.experiment.evaluation import is_evaluated
-from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.measurements import from_rounds
 from fedbench.experiment.record import Record
-from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.leaderboard.build import Case, is_clean, mean, meaning
 
 Severity = Literal["error", "warning"]

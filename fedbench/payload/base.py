@@ -125,11 +125,7 @@ class Payload(ABC):
     @classmethod
     @abstractmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
-        """Return the message of one packet.
-
-        Raises:
-            IllegalPayloadError: no legal message has these bytes.
-        """
+        """Return the message of one packet; `IllegalPayloadError` if none has its bytes."""
 
     @classmethod
     def decode(

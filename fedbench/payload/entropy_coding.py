@@ -82,9 +82,8 @@ def code_elias(x: npt.NDArray[np.integer]) -> Part:
 def decode_elias(data: Bytes, count: int, top: int) -> Integers:
     """Return the ``count`` integers of magnitude ``top`` or less that `code_elias` wrote.
 
-    Raises:
-        IllegalPayloadError: no such integers have these bytes. No number has two codewords, so
-            whatever decodes, from all of the bytes and with zero padding, is canonical.
+    No number has two codewords, so whatever decodes, from all of the bytes and with zero padding,
+    is canonical; `IllegalPayloadError` for all else.
     """
     x, used = _read(data, count, top)
     if used != len(data):
@@ -118,11 +117,9 @@ def code_entropy(x: npt.NDArray[np.integer], top: int) -> Part:
 
 
 def decode_entropy(data: Bytes, count: int, top: int) -> Integers:
-    """Return the ``count`` integers that `code_entropy` wrote, from exactly its bytes.
+    """Return the ``count`` integers that `code_entropy` wrote, or raise `IllegalPayloadError`.
 
-    Raises:
-        IllegalPayloadError: no integers have these bytes. Many random streams decode to something,
-            so the decoded integers must give the same bytes when they are coded again.
+    Many streams decode to something, so the integers must give the same bytes when coded again.
     """
     histogram, start = _read(data, 2 * top + 1, count)
     used = np.flatnonzero(histogram)
@@ -190,10 +187,8 @@ def _model(counts: Integers) -> Any:
 
 
 def _read(data: Bytes, count: int, top: int) -> tuple[Integers, int]:
-    """Return the integers that `code_elias` wrote first in ``data``, and how many bytes they fill.
-
-    Behind ``data`` there are zeros, so a codeword that is cut off ends behind it.
-    """
+    """Return the integers that `code_elias` wrote first in ``data``, and the bytes they fill."""
+    # Behind the data there are zeros, so a codeword that is cut off ends behind it.
     if len(data) < 4:
         raise IllegalPayloadError(f"coded integers must begin with 4 bytes, got {len(data)}")
     left = int.from_bytes(data[:4].tobytes(), "little")
@@ -219,10 +214,8 @@ def _read(data: Bytes, count: int, top: int) -> tuple[Integers, int]:
 
 
 def _window(data: Bytes, first: int, most: int) -> tuple[Integers, Integers, int]:
-    """Return up to ``most`` gaps and entries of this window, and the bit after the last of them.
-
-    The first codeword starts at bit ``first``, below 8.
-    """
+    """Return up to ``most`` gaps and entries of this window, and the bit after the last."""
+    # The first codeword starts at bit `first`, below 8.
     span = min(_WINDOW, 88 * most)  # a gap, a sign and a magnitude are 85 bits at most
     words = _words(data, span + 4 * _LONGEST)
     value, length = _omegas(words, span + 2 * _LONGEST)
@@ -262,10 +255,8 @@ def _words(data: Bytes, count: int) -> Integers:
 
 
 def _omegas(words: Integers, count: int) -> tuple[Integers, Integers]:
-    """Return the number whose `omega` code starts at each of the first bits, and its length.
-
-    The length is 0 where the number is above `LARGEST`.
-    """
+    """Return the number whose `omega` code starts at each of the first bits, and its length."""
+    # The length is 0 where the number is above LARGEST.
     value = np.ones(count, dtype=np.int64)
     at = np.arange(count)
     word = words[:count]

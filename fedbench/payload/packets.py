@@ -92,8 +92,7 @@ def join(parts: Sequence[Part]) -> Packet:
 def split(packet: Packet, lengths: list[int]) -> list[Bytes]:
     """Cut a packet into bit strings of these lengths, each from the start of a byte.
 
-    Raises:
-        IllegalPayloadError: the packet is not exactly that long, or its padding is not zero.
+    `IllegalPayloadError` unless it is exactly that long, with zeros as padding.
     """
     bits = sum(lengths)
     data = np.frombuffer(packet.data, dtype=np.uint8)
@@ -152,11 +151,7 @@ def bits_of(data: Bytes, count: int) -> Tensor:
 
 
 def cut(packet: Packet, *lengths: int) -> list[Bytes]:
-    """Return the first parts of a packet, of these lengths in bytes, and what is left of it.
-
-    Raises:
-        IllegalPayloadError: the packet is shorter than its parts.
-    """
+    """Return the first parts of a packet, of these bytes, and the rest; it may not be shorter."""
     data = np.frombuffer(packet.data, dtype=np.uint8)
     if len(data) < sum(lengths):
         raise IllegalPayloadError(f"a message must have {sum(lengths)} bytes, got {len(data)}")
@@ -192,11 +187,9 @@ def code_bits(bits: npt.NDArray[np.bool_]) -> Part:
 
 
 def decode_bits(data: Bytes, count: int) -> npt.NDArray[np.bool_]:
-    """Return the ``count`` bits that `code_bits` wrote, from exactly its bytes.
+    """Return the ``count`` bits that `code_bits` wrote, or raise `IllegalPayloadError`.
 
-    Raises:
-        IllegalPayloadError: no bits have these bytes. Many random streams decode to something, so
-            the decoded bits must give the same bytes when they are coded again.
+    Many streams decode to something, so the bits must give the same bytes when coded again.
     """
     if len(data) < 4 or len(data) % 4:
         raise IllegalPayloadError(f"coded bits must fill 32-bit words, got {len(data)} bytes")
@@ -239,11 +232,7 @@ def range_coded(symbols: npt.NDArray[np.int32], model: Any) -> Bytes:
 
 
 def range_decoded(data: Bytes, model: Any, count: int) -> npt.NDArray[np.int32]:
-    """Return ``count`` symbols that decode from whole words, which need not be their code.
-
-    Raises:
-        IllegalPayloadError: they do not decode.
-    """
+    """Return ``count`` symbols that whole words decode to, or raise `IllegalPayloadError`."""
     import constriction
 
     words = np.frombuffer(data.tobytes(), dtype="<u4").astype(np.uint32)

@@ -22,9 +22,8 @@ LARGEST = 2**24  # modulus for which float32 still holds all `values`
 class Residues(Payload):
     """``x (n, d)`` int32 in ``[0, M)``, of which a server should learn no more than the sum mod M.
 
-    On the wire ``ceil(log2 M)`` bits of each, and no header: an element of the field in which the
-    masks of secure aggregation cancel. Masked elements are uniform, so no code is shorter. What
-    agreeing on the masks costs is not counted, and the masks themselves are not played.
+    On the wire ``ceil(log2 M)`` bits of each, and no header. No code is shorter: masked elements
+    are uniform. What agreeing on the masks costs is not counted; masks are not played.
 
     `values` are whole numbers, ``2 x - c`` taken modulo ``2 M`` into ``[-M, M)``: 0 is the middle
     of what an honest client sends. They count halves, so that the middle of an odd number of coins

@@ -1,10 +1,9 @@
 """Amplification by sampling: of any mechanism, and tighter of Gaussian noise.
 
-It counts only if the adversary cannot see who took part: a trusted party or a secure aggregation
-stands between it and the messages. Poisson sampling and fixed sizes, and the adjacency that goes
-with each, are different theorems (Lebeda et al., https://arxiv.org/abs/2405.20769); each function
-names its own. No bound exceeds the mechanism's: a mixture ``q P + (1-q) R`` against ``q P' + (1-q)
-R`` is no easier to tell apart than ``P`` against ``P'`` (joint quasi-convexity).
+It counts only if the adversary cannot see who took part. Poisson sampling and fixed sizes, and the
+adjacency that goes with each, are different theorems (Lebeda et al.,
+https://arxiv.org/abs/2405.20769); each function names its own. No bound exceeds the mechanism's: a
+mixture ``q P + (1-q) R`` is no easier to tell from ``q P' + (1-q) R`` than ``P`` from ``P'``.
 
 ``z`` is always the standard deviation of Gaussian noise over the distance of two neighbouring sums:
 the norm ``C`` that vectors are clipped to for add-remove and zero-out, ``2C`` for replace-one.
@@ -197,10 +196,8 @@ def poisson_epsilons(
 
 
 def _log_moments(j: Floats, v: float) -> Floats:
-    """``ln E|e^(v Z - v²/2) - 1|^j`` of a standard normal ``Z`` for each ``j (m,)``, by quadrature.
-
-    The integrand's peaks are between ``-sqrt j`` and ``j v + sqrt j``, and at least 0.7 wide.
-    """
+    """``ln E|e^(v Z - v²/2) - 1|^j``, ``Z`` standard normal, each ``j (m,)``, by quadrature."""
+    # The integrand's peaks are between -sqrt j and j v + sqrt j, and at least 0.7 wide.
     most = float(j.max())
     x = np.arange(-math.sqrt(most) - 10, most * v + math.sqrt(most) + 10, 0.05)
     with np.errstate(divide="ignore"):

@@ -5,9 +5,8 @@
 noise; neighbours are a client's vector of L2 norm at most ``B`` and 0 (``zero-out``) or any other
 (``replace-one``), while under ``add-remove`` the noise would change too.
 
-The number of honest clients counts those in the sum whose randomness the adversary does not know,
-the changed client included: 1 if single messages are seen. Colluders do not count, and more honest
-clients release less (a further message is a post-processing).
+Honest clients are those in the sum whose randomness the adversary does not know, the changed one
+included: 1 if single messages are seen. More of them release less.
 """
 
 import math

@@ -47,9 +47,8 @@ class Store:
     """A folder of records that any number of sweeps may share, on any number of machines.
 
     A record is a file that is whole or absent, named by the run's id. A process that plays a run
-    holds a lock on one byte of the file ``.claims``, at the place that the id names. The system
-    frees a lock when its process ends, however it ends, so nothing is left to clean up. Locks
-    belong to a process: it must not open one store twice.
+    locks the byte of the file ``.claims`` that the id names, until it ends, however it ends. A
+    process must not open one store twice.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -15,8 +15,8 @@ from fedbench.data.datasets import Data
 from fedbench.executors.malloc import keep_memory
 from fedbench.experiment.cells import Run
 from fedbench.experiment.compatibility import resolve
-from fedbench.experiment.fingerprint import code_version
 from fedbench.experiment.record import Record, parse
+from fedbench.experiment.scenario import code_version
 from fedbench.sweep.engine import Crash, Engine, Job, News, crash, play_job
 from fedbench.sweep.local import Options, available_cores, overtime
 
@@ -34,10 +34,9 @@ class OnRay(Engine):
     """
 
     def __init__(self, options: Options, address: str | None = None, gpus: float = 0.0) -> None:
-        """Take the cluster at ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``.
+        """Take the cluster at ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``; ``gpus`` for a run.
 
         Without an address it is the one that ``RAY_ADDRESS`` names, or a new one on this machine.
-        ``gpus`` is the share of a GPU for each run; with 0 it is played on a CPU.
         """
         share = gpus == 0 or 0.0001 <= gpus <= 1  # Ray counts in ten thousandths
         require("--gpus-per-run", gpus, share, "0, or from 0.0001 to 1: runs that share a GPU")

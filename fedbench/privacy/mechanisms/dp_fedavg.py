@@ -11,8 +11,8 @@ from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, ServerV
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload
+from fedbench.privacy.clients import clipped
 from fedbench.privacy.events import GaussianSum
-from fedbench.privacy.mechanisms.clipping import clipped
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from fedbench.core.errors import require
 from fedbench.core.rng import Key
 from fedbench.payload import Payload
 from fedbench.privacy.amplification import inverse_marginal
+from fedbench.privacy.clients import clipped
 from fedbench.privacy.events import MaskSample
-from fedbench.privacy.mechanisms.clipping import clipped
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from torch import Tensor
 from fedbench.api import Defense, DpEvent, Mechanism, Protocol, Release, Shared
 from fedbench.core.errors import require
 from fedbench.core.rng import Key
+from fedbench.privacy.clients import clipped
 from fedbench.privacy.events import NoisySigns
-from fedbench.privacy.mechanisms.clipping import clipped
 
 
 @dataclass(frozen=True, kw_only=True)

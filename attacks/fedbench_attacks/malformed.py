@@ -13,7 +13,7 @@ from fedbench.payload.floats import HalfVectors
 from fedbench.payload.rankings import Rankings, TopRankings
 
 Broken = Literal["truncate", "trailing", "empty", "length", "random"]
-Kind = Broken | Literal["nan", "infinity", "duplicate", "permutation"]
+Kind = Literal[Broken, "nan", "infinity", "duplicate", "permutation"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -230,6 +231,7 @@ def attack_context(
         defense=setup.plugins.defense,
         defense_state=state.defense,
         view=view,
+        rehearse=partial(setup.rehearse, state.server, view.step),
     )
 
 

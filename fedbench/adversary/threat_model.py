@@ -6,6 +6,7 @@ changes nothing, and it rewrites its own rows and no others.
 
 import copy
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedbench.api import Defense, Memory, Protocol, ServerView, Shared, Traits, hooks
-from fedbench.api.attack import TIERS, Attack, AttackView, Knowledge, Local, Oracle
+from fedbench.api.attack import TIERS, Attack, AttackView, Knowledge, Local, Oracle, Rehearsal
 from fedbench.api.hooks import Note
 from fedbench.core.blame import Hook
 from fedbench.core.rng import Key, Secret
@@ -126,6 +127,8 @@ class AttackContext:
     defense: Defense[Any]
     defense_state: Any
     view: ServerView  # what the rule is shown
+    # The rehearsal of some clients, or of all that it owns, with what one of them received, and n.
+    rehearse: Callable[[Sequence[int] | None, Payload, int], Rehearsal] | None = None
 
     @property
     def benign(self) -> Tensor:
@@ -196,6 +199,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
     notes: dict[str, Note] = {}
     trace: list[tuple[float | None, float | None]] = []
     queries = 0
+    samples: Counter[str] = Counter()
     rows = [] if attack.idle else context.owned.rows.tolist()
     alone = needs(attack).tier == "own"
     parts = [[row] for row in rows] if alone else [rows] if rows else []
@@ -208,7 +212,10 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
         notes |= hooks.legible_notes(hook, view.notes)
         trace += hooks.legible_trace(hook, view.trace)
         queries += view.defense.queries if view.defense else 0
-    return ForgedMessages(packets, {"notes": notes, "trace": trace, "queries": queries})
+        if view.rehearsal is not None:
+            samples["evaluated"] += view.rehearsal.evaluated
+            samples["differentiated"] += view.rehearsal.differentiated
+    return ForgedMessages(packets, {"notes": notes | samples, "trace": trace, "queries": queries})
 
 
 def needs(attack: Attack) -> Knowledge:
@@ -245,6 +252,7 @@ def attack_view(
         memories=[alone(context.memories[row]) for row in part],
         defense=_oracle(context, rows, needed.tier) if needed.defense else None,
         state=alone(context.server) if needed.state else None,
+        rehearsal=_rehearsal(context, part, needed),
     )
 
 
@@ -262,6 +270,16 @@ def alone(value: Any) -> Any:
             object.__setattr__(twin, name, alone(part))
         return twin
     return copy.deepcopy(value)
+
+
+def _rehearsal(context: AttackContext, part: Sequence[int], needed: Knowledge) -> Rehearsal | None:
+    """The rehearsal of all of the adversary's clients, or of the one that is asked."""
+    if not needed.data or context.rehearse is None:
+        return None
+    owners = zip(context.owned.ids, context.owned.rows.tolist(), strict=True)
+    asked = [i for i, row in owners if row in part] if needed.tier == "own" else None
+    sent = context.view.broadcast
+    return context.rehearse(asked, sent.take([part[0] % len(sent)]), len(context.honest))
 
 
 def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:

@@ -5,7 +5,18 @@ of a payload's `values`. A plug-in is a frozen dataclass: its fields are its hyp
 with defaults; its methods are pure. State goes in and comes out.
 """
 
-from fedbench.api.attack import TIERS, Attack, AttackView, Choices, Knowledge, Local, Oracle, Tier
+from fedbench.api.attack import (
+    TIERS,
+    Attack,
+    AttackView,
+    Choices,
+    Deployed,
+    Knowledge,
+    Local,
+    Oracle,
+    Rehearsal,
+    Tier,
+)
 from fedbench.api.defense import Defense, Findings, ServerView, Traits
 from fedbench.api.mechanism import Mechanism
 from fedbench.api.prefilter import Chain, Prefilter
@@ -26,7 +37,8 @@ from fedbench.api.protocol import (
 from fedbench.core.choices import Adjacency, Sees
 from fedbench.models.network import Shared
 
-__all__ = ["TIERS", "Adjacency", "Alphabets", "Attack", "AttackView", "Batches", "Chain"]
-__all__ += ["Choices", "Defense", "DpEvent", "Findings", "Grad", "Gradient", "Keys", "Knowledge"]
+__all__ = ["TIERS", "Adjacency", "Alphabets", "Attack", "AttackView", "Batches", "Chain", "Choices"]
+__all__ += ["Defense", "Deployed", "DpEvent", "Findings", "Grad", "Gradient", "Keys", "Knowledge"]
 __all__ += ["Local", "Mechanism", "Memories", "Memory", "Messages", "Oracle", "Prefilter"]
-__all__ += ["Protocol", "Release", "Sees", "ServerView", "Shared", "State", "Tier", "Traits"]
+__all__ += ["Protocol", "Rehearsal", "Release", "Sees", "ServerView", "Shared", "State", "Tier"]
+__all__ += ["Traits"]

@@ -16,6 +16,8 @@ from fedbench.payload import Payload
 Tier = Literal["own", "colluders", "all"]
 Choices = dict[str, tuple[Any, ...]]  # values of each parameter
 TIERS: tuple[Tier, ...] = ("own", "colluders", "all")
+EXTRAS = ("defense", "state", "data")
+Deployed = Tree | list[Tree]  # a model, or an ensemble whose probabilities are averaged
 
 
 @dataclass(frozen=True)
@@ -27,27 +29,30 @@ class Knowledge:
             clients; ``all``: those of all benign clients as well.
         defense: A snapshot of the server's rule to query.
         state: A snapshot of the server's state.
+        data: The samples of its own clients, and what they let it rehearse (`AttackView.loss`).
+            Every adversary has them, so no cap on knowledge forbids them.
     """
 
     tier: Tier = "own"
     defense: bool = False
     state: bool = False
+    data: bool = False
 
     def __str__(self) -> str:
-        return self.tier + " + defense" * self.defense + " + state" * self.state
+        return " + ".join([self.tier, *(name for name in EXTRAS if getattr(self, name))])
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the knowledge that ``tier[+defense][+state]`` names, or raise `ConfigError`.
+        """Return what ``tier[+defense][+state][+data]`` names, or raise `ConfigError`.
 
         >>> str(Knowledge.parse("colluders+state"))
         'colluders + state'
         """
         tier, *extras = text.replace(" ", "").split("+")
-        legal = {"defense", "state"}.issuperset(extras) and len(set(extras)) == len(extras)
-        rule = "own, colluders or all, each with or without +defense and +state"
+        legal = set(EXTRAS).issuperset(extras) and len(set(extras)) == len(extras)
+        rule = "own, colluders or all, each with or without +defense, +state and +data"
         require("--knowledge", text, legal and tier in TIERS, rule)
-        return cls(tier, "defense" in extras, "state" in extras)  # type: ignore[arg-type]
+        return cls(tier, **dict.fromkeys(extras, True))  # type: ignore[arg-type]
 
     def covers(self, other: Self) -> bool:
         """Return whether an attack that may see this may see ``other``.
@@ -109,6 +114,30 @@ class Oracle:
         return self.ask(sent, draw)
 
 
+@dataclass(eq=False)
+class Rehearsal:
+    """Trials of an adversary with the samples of its own clients, and their number.
+
+    Args:
+        x: ``(N, C, H, W)`` normalised training images of all clients that the adversary owns, in
+            this round or not; for the tier ``own`` of the one client that is asked.
+        y: ``(N,)`` their labels.
+        losses: Function behind `AttackView.loss`.
+        gradients: Function behind `AttackView.gradient`.
+        steps: Function behind `AttackView.deployed` (True) and `AttackView.ahead` (False).
+        evaluated: Samples whose loss was computed so far.
+        differentiated: Samples whose gradient was computed so far.
+    """
+
+    x: Tensor
+    y: Tensor
+    losses: Callable[[Deployed, Tensor, Tensor], Tensor]
+    gradients: Callable[[Tree, Tensor, Tensor, int], Tensor]
+    steps: Callable[[bool, Sequence[Tensor]], Any]
+    evaluated: int = 0
+    differentiated: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class AttackView:
     """View of an attack: copies, filled to the knowledge that it declares.
@@ -129,6 +158,8 @@ class AttackView:
         memories: Memories of its clients, the residual of error feedback for instance.
         defense: The server's rule, if declared.
         state: The server's state, if declared.
+        rehearsal: Samples of its own clients, and what is behind `loss`, `gradient`, `deployed` and
+            `ahead`, if declared (`Knowledge.data`).
         notes: Fields for this round's record, which the attack fills.
         trace: Trials of its search, for the record: strength, and the value sought there.
     """
@@ -146,8 +177,55 @@ class AttackView:
     memories: Sequence[Memory]
     defense: Oracle | None = None
     state: Any = None
+    rehearsal: Rehearsal | None = None
     notes: dict[str, float | int | str | bool] = field(default_factory=dict)
     trace: list[tuple[float, float]] = field(default_factory=list)
+
+    def loss(self, model: Deployed, x: Tensor, y: Tensor) -> Tensor:
+        """Return the cross-entropy ``(N,)`` in nats of each sample.
+
+        Args:
+            model: Parameters of the network, or an ensemble, as `deployed` returns them.
+            x: Images ``(N, C, H, W)``.
+            y: Labels ``(N,)``.
+        """
+        lab = self._lab()
+        lab.evaluated += len(x)
+        return lab.losses(model, x, y)
+
+    def gradient(self, tree: Tree, x: Tensor, y: Tensor, draw: int = 0) -> Tensor:
+        """Return the gradient ``(d,)`` of the mean loss in what clients train.
+
+        An honest client goes down it: weights, or scores by the straight-through estimator.
+
+        Args:
+            tree: What clients train, as `ahead` returns it.
+            x: Images ``(N, C, H, W)``.
+            y: Labels ``(N,)``.
+            draw: Number of the draw, where a mask or a dropped unit is drawn.
+        """
+        lab = self._lab()
+        lab.differentiated += len(x)
+        return lab.gradients(tree, x, y, draw)
+
+    def deployed(self, *aggregates: Tensor) -> Deployed:
+        """Return the model that is deployed after the rule has given these answers ``(k,)``.
+
+        The first is that of this round, each later one of the round after it.
+        """
+        model: Deployed = self._lab().steps(True, aggregates)
+        return model
+
+    def ahead(self, *aggregates: Tensor) -> Tree:
+        """Return the tree that a client gets after these answers; without any, in this round."""
+        tree: Tree = self._lab().steps(False, aggregates)
+        return tree
+
+    def _lab(self) -> Rehearsal:
+        declared = self.rehearsal is not None
+        require("Knowledge.data", declared, declared, "declared by an attack that rehearses")
+        assert self.rehearsal is not None
+        return self.rehearsal
 
 
 class Attack:

@@ -7,8 +7,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fedbench.adversary.threat_model import OwnedRows
-from fedbench.api import Attack, Memory, Sees, ServerView, Shared, Traits, hooks
+from fedbench.adversary.rehearsal import rehearsal
+from fedbench.adversary.threat_model import OwnedRows, alone
+from fedbench.api import Attack, Memory, Rehearsal, Sees, ServerView, Shared, Traits, hooks
 from fedbench.core.blame import Hook, ask
 from fedbench.core.rng import Secret
 from fedbench.core.trees import Tree
@@ -93,6 +94,18 @@ class Setup:
             total=int(malicious.sum()),
             secret=self.secret.derive("adversary", step),
         )
+
+    def rehearse(
+        self, server: Any, step: int, ids: Sequence[int] | None, received: Payload, n: int
+    ) -> Rehearsal:
+        """Return the rehearsal of these clients of the adversary, or of all that it owns."""
+        population = self.population
+        ids = population.malicious.nonzero()[:, 0].tolist() if ids is None else ids
+        rows = torch.cat([population.train[i] for i in ids])
+        x = population.data.floats(rows)
+        y = population.data.y[rows]
+        secret = self.secret.derive("rehearsal", step)
+        return rehearsal(self.executor, alone(server), received, n, x, y, secret)
 
     def sample(self, step: int) -> list[int]:
         """Draw the clients of a round."""

@@ -175,7 +175,14 @@ class Guest:
 
         oracle = None if rule is None else Oracle(registry.load("defense", rule), ask_rule)
         compress = partial(self.ask, "compress")
-        view = dataclasses.replace(view, compress=compress, defense=oracle, notes={}, trace=[])
+        lab = view.rehearsal
+        if lab is not None:
+            lab.losses = partial(self.ask, "losses")
+            lab.gradients = partial(self.ask, "gradients")
+            lab.steps = partial(self.ask, "steps")
+        view = dataclasses.replace(
+            view, compress=compress, defense=oracle, rehearsal=lab, notes={}, trace=[]
+        )
         sent, later = self.plugin.craft(view, self.value(memory))
         if isinstance(sent, Payload):
             require_same_form(form, sent)

@@ -147,7 +147,15 @@ class IsolatedAttack(StandIn, Attack):
             assert isinstance(view.defense.rule, StandIn)  # both are isolated, or none is
             answers["rule"] = view.defense
             rule = view.defense.rule.text
-        shown = dataclasses.replace(view, compress=unanswered, defense=None, notes={}, trace=[])
+        lab = view.rehearsal
+        if lab is not None:
+            answers |= {"losses": view.loss, "gradients": view.gradient, "steps": lab.steps}
+            lab = dataclasses.replace(
+                lab, losses=unanswered, gradients=unanswered, steps=unanswered
+            )
+        shown = dataclasses.replace(
+            view, compress=unanswered, defense=None, rehearsal=lab, notes={}, trace=[]
+        )
         number = memory.number if isinstance(memory, Kept) else None
         answer = self.child.call("craft", shown, rule, number, form=view.own, answers=answers)
         fields = self.child.fields("craft", answer, CRAFTED)

@@ -9,11 +9,22 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 from torch.utils._pytree import tree_leaves
 
 from fedbench import payload as alphabets
 from fedbench.adversary import threat_model
-from fedbench.api import Attack, Defense, Local, Mechanism, ServerView, Shared, hooks
+from fedbench.api import (
+    Attack,
+    Defense,
+    Deployed,
+    Local,
+    Mechanism,
+    Rehearsal,
+    ServerView,
+    Shared,
+    hooks,
+)
 from fedbench.api.protocol import DpEvent, Gradient, Protocol, Release
 from fedbench.core.rng import Key, Secret
 from fedbench.core.trees import Tree
@@ -160,7 +171,34 @@ def example_context(
         defense=defense,
         defense_state=None,
         view=view,
+        rehearse=lambda ids, received, n: example_rehearsal(payload),
     )
+
+
+def example_rehearsal(payload: Payload) -> Rehearsal:
+    """Return a rehearsal of a server that adds each answer to a linear model, in two classes."""
+    width = payload.values().shape[1]
+    sizes = list(getattr(payload, "sizes", [width]))
+    sizes = sizes if sum(sizes) == width else [width]
+    x = Key(7).normal(8, 1, 1, width)
+    y = torch.arange(8) % 2
+
+    def losses(model: Deployed, x: Tensor, y: Tensor) -> Tensor:
+        tree = model if isinstance(model, dict) else model[0]
+        score = x.flatten(1) @ torch.cat(list(tree.values()))
+        return softplus(torch.where(y == 1, -score, score))
+
+    def gradients(tree: Tree, x: Tensor, y: Tensor, draw: int) -> Tensor:
+        leaves = {name: leaf.detach().requires_grad_() for name, leaf in tree.items()}
+        with torch.enable_grad():
+            loss = losses(leaves, x, y).mean()
+        return torch.cat(torch.autograd.grad(loss, list(leaves.values())))
+
+    def steps(deployed: bool, answers: Sequence[Tensor]) -> Tree:
+        total = torch.stack([torch.zeros(width), *(a.to(torch.float32) for a in answers)]).sum(0)
+        return {f"layer{i}": part for i, part in enumerate(torch.split(total, sizes))}
+
+    return Rehearsal(x, y, losses, gradients, steps)
 
 
 def check_attack(attack: Attack, defense: Defense[Any]) -> None:

@@ -1,0 +1,400 @@
+"""The adaptive attack: it sends what raises the loss on its own clients' samples most."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbench.api import Attack, AttackView, Knowledge, Local, Oracle, Tier
+from fedbench.core import registry
+from fedbench.core.errors import require
+from fedbench.payload import Payload, Rankings, TopRankings
+
+from .crafted import deviation, honest_rows, sender
+
+QUERIES = 40  # of the server's rule, in a round at budget 1
+PASSES = 6  # gradients over its samples, in a round at budget 1
+SAMPLES = 1024  # samples that it rehearses with, at most
+STRENGTHS = (1.0, 0.5, 2.0, 8.0, 1e3, 1e6)  # pushes, in distances of an honest row from the mean
+AHEAD = 5  # rounds that the last choice looks ahead
+STEPS = 3  # gradients that stand for the honest training of one of these rounds
+FINALISTS = 3  # candidates that are compared so far ahead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto(Attack):
+    """Send the messages after which the deployed model does worst on its own clients' samples.
+
+    In each round it tries candidates: it asks the rule what it would answer, rehearses the server's
+    step, and measures the mean cross-entropy of its clients' samples (at most 1024) on the model
+    that would be deployed. Candidates are
+
+    - pushes ``mean + strength * direction`` of the messages it reads, through the client's codec,
+      in several strengths. Directions are the gradient of that loss where the honest round leads,
+      its sign, its sign times the standard deviation, the average of past gradients, the sign of
+      the gradient towards wrong labels, the training of its clients on wrong labels, minus the
+      mean, and the standard deviation on both sides;
+    - of rankings, those that carry edges over the cut whose change raises the loss (`crossing`);
+    - what each installed attack would send that trains as honest clients do and needs no more
+      knowledge.
+
+    What did most in past rounds is tried first, with strengths about the best one; a third of the
+    queries is kept for what was never tried. What is left is spent on climbing: from the best push
+    along the gradient of the model that it leads to. With a budget of 10 the three best candidates
+    are compared once more, as if each round moved the answer as far as this one for five rounds,
+    while honest clients train.
+
+    Args:
+        budget: Multiple of 40 queries of the rule, and of 6 gradients over its samples, in a round.
+        knows: Messages it reads: those of ``all`` benign clients, those of its own clients as if
+            honest (``colluders``), or each client its ``own`` alone.
+        asks: Whether it queries the server's rule. If not, it counts on the damage that is done
+            under each of four rules: mean, median, trimmed mean, and a filter of far rows.
+
+    References:
+        None: proposed here. The idea, one attack with a budget instead of parameters, is that of
+        Croce and Hein, "Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse
+        Parameter-free Attacks", ICML 2020, https://arxiv.org/abs/2003.01690.
+    """
+
+    budget: float = 1.0
+    knows: Tier = "all"
+    asks: bool = True
+
+    def __post_init__(self) -> None:
+        require("Auto.budget", self.budget, self.budget > 0, "> 0")
+
+    def needs(self) -> Knowledge:
+        return Knowledge(self.knows, defense=self.asks, data=True)
+
+    def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
+        """Train its clients a second time, with every label one class further."""
+        return xs, (ys + 1) % local.classes
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        """Send the best of what the budget allows to try."""
+        honest = honest_rows(view)
+        if honest is None:
+            return view.own, memory
+        rehearsed = Rehearsed(self, view, honest, memory or Past())
+        best = rehearsed.best()
+        view.notes["played"] = best.name
+        view.notes["loss"] = best.loss
+        view.notes["honest loss"] = rehearsed.neutral.loss
+        return best.sent, rehearsed.past
+
+
+@dataclass(eq=False)
+class Past:
+    """Memory of the attack from round to round."""
+
+    gain: dict[str, float] = field(default_factory=dict)  # loss that a candidate has added
+    strength: dict[str, float] = field(default_factory=dict)  # best push in a direction
+    pull: Tensor | None = None  # (d,) average of past gradients, each of length 1
+    memories: dict[str, Any] = field(default_factory=dict)  # of installed attacks
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """Messages that were tried."""
+
+    name: str
+    sent: Payload
+    answer: Tensor  # (k,) of the rule
+    loss: float  # of the model that is then deployed
+    row: Tensor | None = None  # (k,) that was sent, of a push
+
+
+class Exhausted(Exception):
+    """The queries of a round are spent."""
+
+
+class Rehearsed:
+    """One round of the attack: what it may still spend, and what it has tried.
+
+    Args:
+        attack: The attack with its budget.
+        view: What it is shown.
+        honest: ``(b, k)`` finite rows of the messages it reads.
+        past: Memory, which is changed.
+    """
+
+    def __init__(self, attack: Auto, view: AttackView, honest: Tensor, past: Past) -> None:
+        assert view.rehearsal is not None
+        self.view = view
+        self.honest = honest
+        self.past = past
+        self.allowed = attack.needs()
+        self.queries = math.ceil(QUERIES * attack.budget)
+        self.passes = math.ceil(PASSES * attack.budget)
+        final = FINALISTS * (AHEAD - 1) * STEPS
+        self.reserved = final if self.passes > final else 0  # for the look ahead
+        self.tried: list[Tried] = []
+        x, y = view.rehearsal.x, view.rehearsal.y
+        drawn = view.key.fold("samples").permutation(len(x))[:SAMPLES].to(x.device)
+        self.x = x[drawn]
+        self.y = y[drawn]
+        # Pushes are of values, or of updates where a codec makes other values of them.
+        aligned = view.own.aligned and honest.shape[1] == view.updates.shape[1]
+        rows = honest if aligned else view.updates
+        wire = isinstance(view.own, Rankings | TopRankings)
+        self.send = sender(view, "wire" if wire else "codec") if aligned else self._compressed
+        self.base = rows.mean(dim=0)
+        self.std = deviation(rows, self.base) if len(rows) > 1 else torch.sign(self.base)
+        distance = torch.linalg.vector_norm(rows - self.base, dim=1).mean()
+        self.size = float(distance) or float(torch.linalg.vector_norm(self.base)) or 1.0
+        self.neutral = self.rate("honest", view.own)
+        self.gradient = self.slope(self.y, self.neutral.answer)
+        unit = self.gradient / torch.linalg.vector_norm(self.gradient).clamp_min(1e-30)
+        past.pull = unit if past.pull is None else 0.8 * past.pull + unit
+
+    def _compressed(self, row: Tensor) -> Payload:
+        return self.view.compress(row.expand(len(self.view.own), -1))
+
+    def rate(self, name: str, sent: Payload, row: Tensor | None = None) -> Tried:
+        """Try messages: ask the rule, and return the loss of the model after the server's step."""
+        if self.queries <= 0:
+            raise Exhausted
+        self.queries -= 1
+        oracle = self.view.defense
+        answers = [oracle(sent)] if oracle else guesses(self.honest, sent, self.view.n)
+        losses = [self.loss(answer) for answer in answers]
+        least = min(range(len(answers)), key=losses.__getitem__)
+        self.tried.append(Tried(name, sent, answers[least], losses[least], row))
+        return self.tried[-1]
+
+    def loss(self, *answers: Tensor) -> float:
+        """Return the mean loss of its samples on the model deployed after these answers."""
+        return float(self.view.loss(self.view.deployed(*answers), self.x, self.y).mean())
+
+    def slope(self, labels: Tensor, *answers: Tensor) -> Tensor:
+        """Return the gradient ``(d,)`` of its samples' loss in what clients then train."""
+        self.passes -= 1
+        return self.view.gradient(self.view.ahead(*answers), self.x, labels, self.passes)
+
+    def best(self) -> Tried:
+        """Try candidates until the budget is spent, and return the one to be played."""
+        gain = self.past.gain
+        candidates = self.candidates()
+        known = sorted((name for name in candidates if name in gain), key=lambda name: -gain[name])
+        new = [name for name in candidates if name not in gain]
+        kept = self.queries // 3 if new else 0
+        try:
+            while known and self.queries > kept:
+                self.attempt(known[0], candidates[known.pop(0)])
+            for name in [*new, *known]:
+                self.attempt(name, candidates[name])
+            self.climb()
+        except Exhausted:
+            self.view.notes["ended"] = "budget"
+        return self.final()
+
+    def attempt(self, name: str, candidate: Callable[[], None]) -> None:
+        """Try a candidate, and remember the loss that it adds."""
+        before = len(self.tried)
+        try:
+            candidate()
+        finally:
+            gain = max([self.neutral.loss, *(t.loss for t in self.tried[before:])])
+            gain -= self.neutral.loss
+            self.past.gain[name] = (gain + self.past.gain.get(name, gain)) / 2
+
+    def candidates(self) -> dict[str, Callable[[], None]]:
+        """Return everything that could be tried, in the order of a first round."""
+        g = self.gradient
+        wrong = (self.y + 1) % (int(self.y.max()) + 1)
+        directions = {
+            "gradient": g,
+            "gradient sign": torch.sign(g),
+            "gradient sign x std": torch.sign(g) * self.std.abs(),
+            "past gradients": self.past.pull,
+            "wrong labels sign": -torch.sign(self.slope(wrong, self.neutral.answer)),
+            "wrong labels trained": (self.view.trained - self.view.updates).mean(dim=0),
+            "minus mean": -self.base,
+            "std": self.std,
+            "minus std": -self.std,
+        }
+        found: dict[str, Callable[[], None]] = {}
+        if isinstance(self.view.own, Rankings | TopRankings):
+            found |= {f"crossing {share:g}": partial(self.cross, share) for share in (1.0, 0.3)}
+        for name, direction in directions.items():
+            assert direction is not None
+            length = float(torch.linalg.vector_norm(direction))
+            if 0 < length < math.inf:
+                found[name] = partial(self.push, name, direction * (self.size / length))
+        names = installed(type(self.view.own), self.allowed)
+        return found | {name: partial(self.copy, name) for name in names}
+
+    def push(self, name: str, push: Tensor) -> None:
+        """Try a direction in all strengths, or in those about its best one so far."""
+        best = self.past.strength.get(name)
+        losses: dict[float, float] = {}
+        for strength in STRENGTHS if best is None else (best, best / 2, best * 2):
+            row = self.base + strength * push
+            losses[strength] = self.rate(f"{name} x {strength:g}", self.send(row), row).loss
+            self.past.strength[name] = min(max(losses, key=losses.__getitem__), STRENGTHS[-1])
+
+    def cross(self, share: float) -> None:
+        """Try the ranking that carries edges over the cut whose change raises the loss."""
+        own = self.view.own
+        assert isinstance(own, Rankings | TopRankings)
+        model = self.view.deployed(self.neutral.answer)
+        assert isinstance(model, dict)
+        sums = self.honest.double().mean(dim=0) * (self.view.n - len(own))
+        kept = [int((leaf != 0).sum()) for leaf in model.values()][: len(own.sizes)]
+        sizes = list(own.sizes)
+        parts = torch.split(sums, sizes), torch.split(self.gradient, sizes)
+        layers = zip(*parts, kept, strict=True)
+        row = torch.cat([crossing(s, g, k, len(own), share) for s, g, k in layers])
+        self.rate(f"crossing {share:g}", own.nearest(row.expand(len(own), -1)), row)
+
+    def copy(self, name: str) -> None:
+        """Try what an installed attack would send."""
+        view = self.view
+        attack = registry.load("attack", name)
+        oracle = view.defense and Oracle(view.defense.rule, self._asked)
+        shown = dataclasses.replace(view, defense=oracle, notes={}, trace=[])
+        alone = attack.needs().tier == "own"  # it remembers by client, and clients come and go
+        memory = None if alone else self.past.memories.get(name)
+        sent, self.past.memories[name] = attack.craft(shown, memory)
+        if isinstance(sent, Payload) and len(sent) == len(view.own):
+            self.rate(name, sent)
+
+    def _asked(self, sent: Payload, draw: int) -> Tensor:
+        """Answer a query of an installed attack, out of this one's budget."""
+        if self.queries <= 0:
+            raise Exhausted
+        self.queries -= 1
+        assert self.view.defense is not None
+        return self.view.defense(sent, draw)
+
+    def climb(self) -> None:
+        """Go on from the best push along gradients of the model that it leads to."""
+        step = 0.5
+        while self.passes > self.reserved and step > 0.1:
+            best = max(self.tried, key=lambda tried: tried.loss)
+            if best.row is None or len(best.row) != len(self.gradient):
+                return
+            g = self.slope(self.y, best.answer)
+            away = float(torch.linalg.vector_norm(best.row - self.base)) or self.size
+            row = best.row + g * (step * away / max(float(torch.linalg.vector_norm(g)), 1e-30))
+            name = f"{best.name.removesuffix(' climbed')} climbed"
+            if self.rate(name, self.send(row), row).loss <= best.loss:
+                step /= 2
+
+    def final(self) -> Tried:
+        """Return what has the highest loss: now, or after five rounds if the budget reaches."""
+        ranked = sorted(self.tried, key=lambda tried: -tried.loss)
+        kinds: dict[str, Tried] = {}
+        for tried in ranked:
+            kinds.setdefault(tried.name.split(" x ")[0], tried)
+        if not self.reserved:
+            return ranked[0]
+        return max(list(kinds.values())[:FINALISTS], key=self.later)
+
+    def later(self, tried: Tried) -> float:
+        """Return the loss after rounds that all move the answer as far as this one."""
+        moved = tried.answer - self.neutral.answer
+        answers = [tried.answer]
+        for _ in range(AHEAD - 1):
+            answers.append(self.honest_answer(answers) + moved)
+        return self.loss(*answers)
+
+    def honest_answer(self, answers: list[Tensor]) -> Tensor:
+        """Return the message ``(k,)`` of training on its samples, after these answers.
+
+        It trains as far as its clients did in this round, in few steps along the gradient.
+        """
+        view = self.view
+        tree = view.ahead(*answers)
+        sizes = [leaf.numel() for leaf in tree.values()]
+        start = torch.cat([leaf.reshape(-1) for leaf in tree.values()])
+        length = float(torch.linalg.vector_norm(view.updates - view.idle, dim=1).mean()) / STEPS
+        at = start
+        for _ in range(STEPS):
+            self.passes -= 1
+            parts = zip(tree.items(), torch.split(at, sizes), strict=True)
+            now = {name: part.reshape(leaf.shape) for (name, leaf), part in parts}
+            g = view.gradient(now, self.x, self.y, self.passes)
+            at = at - g * (length / max(float(torch.linalg.vector_norm(g)), 1e-30))
+        update = at if bool(view.idle.any()) else at - start  # idle clients send what they got
+        values = self._compressed(update).values().to(torch.float64)
+        return values.mean(dim=0).to(answers[0])
+
+
+def installed(alphabet: type[Payload], allowed: Knowledge) -> list[str]:
+    """Return the installed attacks on an alphabet that need no other training or knowledge."""
+    names = []
+    for name in registry.names("attack"):
+        plugin = registry.plugin("attack", name)
+        if not issubclass(alphabet, plugin.accepts) or plugin.trigger is not Attack.trigger:
+            continue
+        attack = registry.load("attack", name)
+        if not attack.idle and not attack.trains and allowed.covers(attack.needs()):
+            names.append(name)
+    return names
+
+
+def guesses(honest: Tensor, sent: Payload, n: int) -> list[Tensor]:
+    """Return what four rules answer to messages among honest ones: ``(k,)`` each.
+
+    Args:
+        honest: ``(b, k)`` rows that stand, in turn, for those of the ``n - m`` benign clients.
+        sent: The ``m`` messages.
+        n: Rows of the round.
+    """
+    m = len(sent)
+    crafted = sent.values().to(torch.float64)
+    others = honest[torch.arange(n - m) % len(honest)].to(torch.float64)
+    rows = torch.cat([others, crafted])
+    ordered = rows.sort(dim=0).values
+    f = min(m, (n - 1) // 2)
+    answers = [rows.mean(dim=0), ordered[n // 2], ordered[f : n - f].mean(dim=0)]
+    if n > m:
+        middle = others.mean(dim=0)
+        far = torch.linalg.vector_norm(others - middle, dim=1).max()
+        near = torch.linalg.vector_norm(rows - middle, dim=1) <= far
+        answers.append(rows[near].mean(dim=0))
+    return [answer.to(torch.float32) for answer in answers]
+
+
+def crossing(s: Tensor, g: Tensor, kept: int, m: int, share: float) -> Tensor:
+    """Return positions ``(n_l,)`` that carry edges over the cut whose change raises the loss.
+
+    The server keeps the edges with the ``kept`` largest sums; ``m`` colluders add at most
+    ``m n_l`` to one. Of the edges within that distance of the cut as many pruned ones with a
+    positive gradient are to enter as kept ones with a negative one are to leave. The new top gets
+    the top positions, its smallest sum the highest; the new bottom the others, its largest sum 0.
+
+    Args:
+        s: ``(n_l,)`` sums of the benign positions.
+        g: ``(n_l,)`` gradient of the loss in the edges' scores.
+        kept: Edges that the server keeps.
+        m: Number of colluders.
+        share: Share of the exchanges that is sought, steepest gradients first.
+
+    >>> s = torch.tensor([0.0, 10.0, 11.0, 12.0, 13.0, 30.0])
+    >>> g = torch.tensor([9.0, 1.0, 2.0, -1.0, 3.0, -9.0])
+    >>> crossing(s, g, 3, 1, 1.0).tolist()  # edge 2 enters for edge 3; 0 and 5 are out of reach
+    [2.0, 1.0, 5.0, 0.0, 4.0, 3.0]
+    """
+    n = len(s)
+    falling = s.argsort(descending=True, stable=True)
+    top = torch.zeros(n, dtype=torch.bool, device=s.device)
+    top[falling[:kept]] = True
+    if 0 < kept < n:
+        near = (s - s[falling[kept - 1]]).abs() < m * n
+        enter = (near & ~top & (g > 0)).nonzero()[:, 0]
+        leave = (near & top & (g < 0)).nonzero()[:, 0]
+        count = math.ceil(share * min(len(enter), len(leave)))
+        top[enter[g[enter].argsort(descending=True)[:count]]] = True
+        top[leave[g[leave].argsort()[:count]]] = False
+    worst_first = torch.cat([falling[~top[falling]], falling[top[falling]]])
+    positions = torch.empty(n, dtype=s.dtype, device=s.device)
+    positions[worst_first] = torch.arange(n, dtype=s.dtype, device=s.device)
+    return positions

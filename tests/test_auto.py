@@ -1,0 +1,180 @@
+"""Rehearsals with an adversary's own samples, and the attack that plays what hurts them most."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fedbench
+from fedbench.adversary.threat_model import attack_view
+from fedbench.api import Attack, AttackView, Knowledge
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.evaluation import deployed
+from fedbench.experiment.measurements import Round
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.setup import Setup
+from fedbench.payload import FloatVectors, Payload
+from fedbench.run import begin, play_round
+from fedbench.testing import example_context
+from fedbench_attacks.auto import QUERIES, Auto, crossing, guesses
+from fedbench_defenses.mean import Mean
+
+SMALL = Scenario(clients=20, per_round=6, rounds=3, epochs=1, malicious=0.3, model="micro")
+
+
+@dataclass(frozen=True)
+class Watching(Attack):
+    """Behaves, and keeps the views that it is shown."""
+
+    tier: Any = "colluders"
+    views: list[AttackView] = dataclasses.field(default_factory=list)
+
+    def needs(self) -> Knowledge:
+        return Knowledge(self.tier, defense=True, data=True)
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        self.views.append(view)
+        return view.own, memory
+
+
+def watched(scenario: Scenario, tier: str = "colluders") -> tuple[Setup, list[AttackView], Any]:
+    """A round with a malicious client: its setup, the views of the attack, the server after it."""
+    attack = Watching(tier)
+    setup = prepare(scenario, "cpu")
+    plugins = dataclasses.replace(setup.plugins, attack=attack)
+    setup = dataclasses.replace(setup, plugins=plugins)
+    state = begin(setup)
+    for step in range(9):
+        play_round(setup, state, step)
+        if attack.views:
+            return setup, attack.views, state.server
+    raise AssertionError("no malicious client was sampled")
+
+
+def test_the_server_s_step_is_rehearsed_as_it_is_taken() -> None:
+    setup, (view,), server = watched(SMALL)
+    assert view.defense is not None
+    answer = torch.full_like(view.updates[0], 0.01)
+    before = view.ahead()
+    model = view.deployed(answer)
+    assert isinstance(model, dict)
+    for name, leaf in before.items():  # FedAvg adds the answer
+        assert torch.allclose(model[name], leaf + 0.01)
+    twice = view.deployed(answer, answer)
+    assert isinstance(twice, dict)
+    assert all(torch.allclose(twice[name], leaf + 0.02) for name, leaf in before.items())
+    for name, leaf in view.ahead().items():
+        assert torch.equal(leaf, before[name]), "a trial changes nothing"
+    assert isinstance(deployed(setup, server, 0), dict)
+
+
+def test_the_gradient_is_that_of_the_loss() -> None:
+    _, (view,), _ = watched(SMALL)
+    lab = view.rehearsal
+    assert lab is not None
+    x, y = lab.x[:20], lab.y[:20]
+    tree = {name: leaf.double() for name, leaf in view.ahead().items()}
+    g = view.gradient(tree, x.double(), y)
+    at = torch.cat([leaf.reshape(-1) for leaf in tree.values()])
+    direction = g / g.norm()
+    sizes = [leaf.numel() for leaf in tree.values()]
+
+    def loss(row: Tensor) -> float:
+        parts = zip(tree.items(), torch.split(row, sizes), strict=True)
+        model = {name: part.reshape(leaf.shape) for (name, leaf), part in parts}
+        return float(view.loss(model, x.double(), y).mean())
+
+    slope = (loss(at + 1e-4 * direction) - loss(at - 1e-4 * direction)) / 2e-4
+    assert slope == pytest.approx(float(g.norm()), rel=1e-4)
+    assert (lab.evaluated, lab.differentiated) == (40, 20)
+
+
+def test_an_adversary_rehearses_with_the_samples_of_its_own_clients_only() -> None:
+    setup, (view,), _ = watched(SMALL)
+    people = setup.population
+    owned = people.malicious.nonzero()[:, 0].tolist()
+    assert view.rehearsal is not None
+    rows = torch.cat([people.train[i] for i in owned])
+    assert torch.equal(view.rehearsal.x, people.data.floats(rows))
+    assert torch.equal(view.rehearsal.y, people.data.y[rows])
+    setup, views, _ = watched(SMALL, "own")
+    sizes = {len(people.train[i]) for i in owned}
+    for view in views:  # one client is asked at a time
+        assert view.rehearsal is not None
+        assert len(view.rehearsal.x) in sizes
+
+
+def test_an_attack_that_did_not_declare_it_has_nothing_to_rehearse_with() -> None:
+    view = attack_view(Attack(), example_context(FloatVectors(torch.ones(4, 3)), Mean()))
+    assert view.rehearsal is None
+    with pytest.raises(ConfigError, match=r"Knowledge.data must be declared by an attack"):
+        view.ahead()
+
+
+def test_every_adversary_has_data_so_no_cap_forbids_them() -> None:
+    assert Knowledge.parse("own").covers(Knowledge("own", data=True))
+    assert str(Knowledge("all", defense=True, data=True)) == "all + defense + data"
+
+
+def test_edges_are_carried_over_the_cut_where_that_raises_the_loss() -> None:
+    # Kept are 3, 4, 5. In reach of the cut at 12 (one colluder, six positions): 1 to 4. Edge 2 has
+    # the steeper slope of the two that could enter, edge 3 alone wants to leave.
+    s = torch.tensor([0.0, 10.0, 11.0, 12.0, 13.0, 30.0])
+    g = torch.tensor([9.0, 1.0, 2.0, -1.0, 3.0, -9.0])
+    positions = crossing(s, g, 3, 1, 1.0)
+    assert positions.tolist() == [2, 1, 5, 0, 4, 3]
+    after = (s + positions).topk(3).indices.sort().values
+    assert after.tolist() == [2, 4, 5]
+    assert crossing(s, -g, 3, 1, 1.0).topk(3).indices.sort().values.tolist() == [3, 4, 5]
+
+
+def test_without_the_rule_damage_counts_that_is_done_under_four_rules() -> None:
+    honest = torch.tensor([[0.0], [1.0], [2.0]])
+    answers = [float(answer) for answer in guesses(honest, FloatVectors(torch.tensor([[9.0]])), 4)]
+    # rows 0 1 2 9: mean, third of four, mean without one on each side, mean of those near 1
+    assert answers == [3.0, 2.0, 1.5, 1.0]
+
+
+def gain(r: Round) -> float:
+    """Loss that the messages of a round have added."""
+    return float(r.notes["loss"]) - float(r.notes["honest loss"])
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "fsl", "fedpm", "signsgd", "drive"])
+def test_what_is_played_is_the_worst_of_what_was_tried(protocol: str) -> None:
+    scenario = SMALL.model_copy(update={"protocol": protocol, "attack": "auto:budget=0.5"})
+    record = fedbench.play(scenario, device="cpu")
+    again = fedbench.play(scenario, device="cpu")
+    assert [r.notes for r in record.rounds] == [r.notes for r in again.rounds]
+    # A model that is broken sends nothing finite to start from.
+    attacked = [r for r in record.rounds if r.malicious and "loss" in r.notes]
+    assert attacked
+    assert all(gain(r) >= 0 for r in attacked)
+    assert any(gain(r) > 0 for r in attacked)
+    assert all(0 < r.queries <= QUERIES / 2 for r in attacked)
+
+
+@pytest.mark.parametrize("attack", ["auto:knows=own", "auto:knows=colluders", "auto:asks=false"])
+def test_each_tier_has_its_version(attack: str) -> None:
+    record = fedbench.play(SMALL.model_copy(update={"attack": attack}), device="cpu")
+    attacked = [r for r in record.rounds if r.malicious]
+    assert attacked
+    assert all((r.queries == 0) == (attack == "auto:asks=false") for r in attacked)
+    assert any(gain(r) > 0 for r in attacked)
+
+
+def test_a_budget_must_be_positive() -> None:
+    with pytest.raises(ConfigError, match=r"Auto.budget must be > 0, got 0"):
+        Auto(budget=0)
+
+
+def test_five_rounds_ahead_are_compared_if_the_budget_reaches() -> None:
+    scenario = SMALL.model_copy(update={"attack": "auto:budget=10", "rounds": 1, "malicious": 0.5})
+    (r,) = fedbench.play(scenario, device="cpu").rounds
+    samples = (float(r.notes["evaluated"]) - 3 * 100) / r.queries  # about
+    gradients = float(r.notes["differentiated"]) / samples
+    assert 36 < gradients < 75  # three finalists, four rounds, three steps, beside at most 24

@@ -53,8 +53,8 @@ class Auto(Attack):
         budget: Multiple of 40 queries of the rule, and of 6 gradients over its samples, in a round.
         knows: Messages it reads: those of ``all`` benign clients, those of its own clients as if
             honest (``colluders``), or each client its ``own`` alone.
-        asks: Whether it queries the server's rule. If not, it counts on the damage that is done
-            under each of four rules: mean, median, trimmed mean, and a filter of far rows.
+        asks: Whether it queries the server's rule. If not, it rehearses with the mean, and stays as
+            near to the mean as honest rows are where the alphabet sets no limit.
 
     References:
         None: proposed here. The idea, one attack with a budget instead of parameters, is that of
@@ -135,6 +135,8 @@ class Rehearsed:
         final = FINALISTS * (AHEAD - 1) * STEPS
         self.reserved = final if self.passes > final else 0  # for the look ahead
         self.tried: list[Tried] = []
+        # Who does not ask the rule must not be far from honest rows, or any filter finds it.
+        self.free = attack.asks or view.own.bounded
         x, y = view.rehearsal.x, view.rehearsal.y
         drawn = view.key.fold("samples").permutation(len(x))[:SAMPLES].to(x.device)
         self.x = x[drawn]
@@ -162,10 +164,8 @@ class Rehearsed:
             raise Exhausted
         self.queries -= 1
         oracle = self.view.defense
-        answers = [oracle(sent)] if oracle else guesses(self.honest, sent, self.view.n)
-        losses = [self.loss(answer) for answer in answers]
-        least = min(range(len(answers)), key=losses.__getitem__)
-        self.tried.append(Tried(name, sent, answers[least], losses[least], row))
+        answer = oracle(sent) if oracle else mean_answer(self.honest, sent, self.view.n)
+        self.tried.append(Tried(name, sent, answer, self.loss(answer), row))
         return self.tried[-1]
 
     def loss(self, *answers: Tensor) -> float:
@@ -227,14 +227,15 @@ class Rehearsed:
             length = float(torch.linalg.vector_norm(direction))
             if 0 < length < math.inf:
                 found[name] = partial(self.push, name, direction * (self.size / length))
-        names = installed(type(self.view.own), self.allowed)
+        names = installed(type(self.view.own), self.allowed) if self.free else []
         return found | {name: partial(self.copy, name) for name in names}
 
     def push(self, name: str, push: Tensor) -> None:
         """Try a direction in all strengths, or in those about its best one so far."""
         best = self.past.strength.get(name)
         losses: dict[float, float] = {}
-        for strength in STRENGTHS if best is None else (best, best / 2, best * 2):
+        about = STRENGTHS if best is None else (best, best / 2, best * 2)
+        for strength in about if self.free else STRENGTHS[:2]:
             row = self.base + strength * push
             losses[strength] = self.rate(f"{name} x {strength:g}", self.send(row), row).loss
             self.past.strength[name] = min(max(losses, key=losses.__getitem__), STRENGTHS[-1])
@@ -275,7 +276,7 @@ class Rehearsed:
 
     def climb(self) -> None:
         """Go on from the best push along gradients of the model that it leads to."""
-        step = 0.5
+        step = 0.5 if self.free else 0.0
         while self.passes > self.reserved and step > 0.1:
             best = max(self.tried, key=lambda tried: tried.loss)
             if best.row is None or len(best.row) != len(self.gradient):
@@ -289,7 +290,8 @@ class Rehearsed:
 
     def final(self) -> Tried:
         """Return what has the highest loss: now, or after five rounds if the budget reaches."""
-        ranked = sorted(self.tried, key=lambda tried: -tried.loss)
+        # Of equals nothing honest: own messages that stand in for all outvote any single one.
+        ranked = sorted(self.tried, key=lambda t: (-t.loss, t is self.neutral))
         kinds: dict[str, Tried] = {}
         for tried in ranked:
             kinds.setdefault(tried.name.split(" x ")[0], tried)
@@ -340,27 +342,13 @@ def installed(alphabet: type[Payload], allowed: Knowledge) -> list[str]:
     return names
 
 
-def guesses(honest: Tensor, sent: Payload, n: int) -> list[Tensor]:
-    """Return what four rules answer to messages among honest ones: ``(k,)`` each.
+def mean_answer(honest: Tensor, sent: Payload, n: int) -> Tensor:
+    """Return the mean ``(k,)`` of the ``m`` messages and the ``n - m`` benign ones.
 
-    Args:
-        honest: ``(b, k)`` rows that stand, in turn, for those of the ``n - m`` benign clients.
-        sent: The ``m`` messages.
-        n: Rows of the round.
+    The rows ``honest (b, k)`` stand for those, in turn.
     """
-    m = len(sent)
-    crafted = sent.values().to(torch.float64)
-    others = honest[torch.arange(n - m) % len(honest)].to(torch.float64)
-    rows = torch.cat([others, crafted])
-    ordered = rows.sort(dim=0).values
-    f = min(m, (n - 1) // 2)
-    answers = [rows.mean(dim=0), ordered[n // 2], ordered[f : n - f].mean(dim=0)]
-    if n > m:
-        middle = others.mean(dim=0)
-        far = torch.linalg.vector_norm(others - middle, dim=1).max()
-        near = torch.linalg.vector_norm(rows - middle, dim=1) <= far
-        answers.append(rows[near].mean(dim=0))
-    return [answer.to(torch.float32) for answer in answers]
+    others = honest[torch.arange(n - len(sent)) % len(honest)].to(torch.float64)
+    return torch.cat([others, sent.values().to(torch.float64)]).mean(dim=0).to(torch.float32)
 
 
 def crossing(s: Tensor, g: Tensor, kept: int, m: int, share: float) -> Tensor:

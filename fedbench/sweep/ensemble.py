@@ -95,17 +95,21 @@ def variations(name: str) -> Iterator[str]:
 
 
 def capped(attack: str, knowledge: str | None) -> str:
-    """Return the attack, with its field ``knows`` lowered to what it may be shown.
+    """Return the attack, with its fields ``knows`` and ``asks`` lowered to what it may be shown.
 
-    >>> capped("dyn-opt", None)
-    'dyn-opt'
+    >>> capped("dyn-opt", None), capped("auto", "colluders")
+    ('dyn-opt', 'auto:knows=colluders,asks=false')
     """
     name, params = registry.split(attack)
     plugin = registry.load("attack", attack)
     knows = getattr(plugin, "knows", None)
     if knowledge is None or knows is None or Knowledge.parse(knowledge).covers(needs(plugin)):
         return attack
-    text = registry.joined(name, params | {"knows": Knowledge.parse(knowledge).tier})
+    cap = Knowledge.parse(knowledge)
+    lowered = {"knows": cap.tier}
+    if hasattr(plugin, "asks") and not cap.defense:
+        lowered["asks"] = "false"
+    text = registry.joined(name, params | lowered)
     try:
         registry.load("attack", text)
     except ConfigError:  # it cannot work with so little

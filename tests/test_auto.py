@@ -1,7 +1,9 @@
 """Rehearsals with an adversary's own samples, and the attack that plays what hurts them most."""
 
 import dataclasses
+import importlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,23 +43,32 @@ class Watching(Attack):
         return view.own, memory
 
 
-def watched(scenario: Scenario, tier: str = "colluders") -> tuple[Setup, list[AttackView], Any]:
-    """A round with a malicious client: its setup, the views of the attack, the server after it."""
-    attack = Watching(tier)
-    setup = prepare(scenario, "cpu")
-    plugins = dataclasses.replace(setup.plugins, attack=attack)
-    setup = dataclasses.replace(setup, plugins=plugins)
+def attacked(attack: Attack) -> tuple[Setup, Any]:
+    """The first round with a malicious client: its setup, and the server after it."""
+    setup = prepare(SMALL, "cpu")
+    setup = dataclasses.replace(setup, plugins=dataclasses.replace(setup.plugins, attack=attack))
     state = begin(setup)
     for step in range(9):
-        play_round(setup, state, step)
-        if attack.views:
-            return setup, attack.views, state.server
+        if bool(setup.population.malicious[play_round(setup, state, step).clients].any()):
+            return setup, state.server
     raise AssertionError("no malicious client was sampled")
 
 
+def watched(tier: str = "colluders") -> tuple[Setup, list[AttackView], Any]:
+    """The setup of a round, the views of its attack, and the server after it."""
+    attack = Watching(tier)
+    setup, server = attacked(attack)
+    return setup, attack.views, server
+
+
 def test_the_server_s_step_is_rehearsed_as_it_is_taken() -> None:
-    setup, (view,), server = watched(SMALL)
+    setup, (view,), server = watched("all")
     assert view.defense is not None
+    real = deployed(setup, server, view.step)
+    rehearsed = view.deployed(view.defense(view.own))
+    assert isinstance(real, dict)
+    assert isinstance(rehearsed, dict)
+    assert all(torch.allclose(leaf, rehearsed[name], atol=1e-6) for name, leaf in real.items())
     answer = torch.full_like(view.updates[0], 0.01)
     before = view.ahead()
     model = view.deployed(answer)
@@ -69,11 +80,10 @@ def test_the_server_s_step_is_rehearsed_as_it_is_taken() -> None:
     assert all(torch.allclose(twice[name], leaf + 0.02) for name, leaf in before.items())
     for name, leaf in view.ahead().items():
         assert torch.equal(leaf, before[name]), "a trial changes nothing"
-    assert isinstance(deployed(setup, server, 0), dict)
 
 
 def test_the_gradient_is_that_of_the_loss() -> None:
-    _, (view,), _ = watched(SMALL)
+    _, (view,), _ = watched()
     lab = view.rehearsal
     assert lab is not None
     x, y = lab.x[:20], lab.y[:20]
@@ -94,14 +104,14 @@ def test_the_gradient_is_that_of_the_loss() -> None:
 
 
 def test_an_adversary_rehearses_with_the_samples_of_its_own_clients_only() -> None:
-    setup, (view,), _ = watched(SMALL)
+    setup, (view,), _ = watched()
     people = setup.population
     owned = people.malicious.nonzero()[:, 0].tolist()
     assert view.rehearsal is not None
     rows = torch.cat([people.train[i] for i in owned])
     assert torch.equal(view.rehearsal.x, people.data.floats(rows))
     assert torch.equal(view.rehearsal.y, people.data.y[rows])
-    setup, views, _ = watched(SMALL, "own")
+    setup, views, _ = watched("own")
     sizes = {len(people.train[i]) for i in owned}
     for view in views:  # one client is asked at a time
         assert view.rehearsal is not None
@@ -150,20 +160,18 @@ def test_what_is_played_is_the_worst_of_what_was_tried(protocol: str) -> None:
     again = fedbench.play(scenario, device="cpu")
     assert [r.notes for r in record.rounds] == [r.notes for r in again.rounds]
     # A model that is broken sends nothing finite to start from.
-    attacked = [r for r in record.rounds if r.malicious and "loss" in r.notes]
-    assert attacked
-    assert all(gain(r) >= 0 for r in attacked)
-    assert any(gain(r) > 0 for r in attacked)
-    assert all(0 < r.queries <= QUERIES / 2 for r in attacked)
+    rounds = [r for r in record.rounds if r.malicious and "loss" in r.notes]
+    assert all(gain(r) >= 0 for r in rounds)
+    assert any(gain(r) > 0 for r in rounds)
+    assert all(0 < r.queries <= QUERIES / 2 for r in rounds)
 
 
 @pytest.mark.parametrize("attack", ["auto:knows=own", "auto:knows=colluders", "auto:asks=false"])
 def test_each_tier_has_its_version(attack: str) -> None:
     record = fedbench.play(SMALL.model_copy(update={"attack": attack}), device="cpu")
-    attacked = [r for r in record.rounds if r.malicious]
-    assert attacked
-    assert all((r.queries == 0) == (attack == "auto:asks=false") for r in attacked)
-    assert any(gain(r) > 0 for r in attacked)
+    rounds = [r for r in record.rounds if r.malicious]
+    assert all((r.queries == 0) == (attack == "auto:asks=false") for r in rounds)
+    assert any(gain(r) > 0 for r in rounds)
 
 
 def test_a_budget_must_be_positive() -> None:
@@ -177,3 +185,14 @@ def test_five_rounds_ahead_are_compared_if_the_budget_reaches() -> None:
     samples = (float(r.notes["evaluated"]) - 3 * 100) / r.queries  # about
     gradients = float(r.notes["differentiated"]) / samples
     assert 36 < gradients < 75  # three finalists, four rounds, three steps, beside at most 24
+
+
+def test_the_guide_s_example_climbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    source = guide.partition("### An attack that adapts")[2].partition("```python\n")[2]
+    source = source.partition("```")[0]
+    assert len(source.splitlines()) <= 40
+    (tmp_path / "guide_climb.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    attack = importlib.import_module("guide_climb").Climb()
+    attacked(attack)

@@ -106,7 +106,7 @@ def capped(attack: str, knowledge: str | None) -> str:
     if knowledge is None or knows is None or Knowledge.parse(knowledge).covers(needs(plugin)):
         return attack
     cap = Knowledge.parse(knowledge)
-    lowered = {"knows": cap.tier}
+    lowered: dict[str, str] = {"knows": cap.tier}
     if hasattr(plugin, "asks") and not cap.defense:
         lowered["asks"] = "false"
     text = registry.joined(name, params | lowered)

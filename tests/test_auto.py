@@ -174,9 +174,10 @@ def test_each_tier_has_its_version(attack: str) -> None:
     assert any(gain(r) > 0 for r in rounds)
 
 
-def test_a_budget_must_be_positive() -> None:
-    with pytest.raises(ConfigError, match=r"Auto.budget must be > 0, got 0"):
-        Auto(budget=0)
+@pytest.mark.parametrize("budget", [0, 101])
+def test_a_budget_is_a_hundred_at_most(budget: int) -> None:
+    with pytest.raises(ConfigError, match=r"Auto.budget must be in \(0, 100\], got " + str(budget)):
+        Auto(budget=budget)
 
 
 def test_five_rounds_ahead_are_compared_if_the_budget_reaches() -> None:

@@ -67,7 +67,7 @@ class Auto(Attack):
     asks: bool = True
 
     def __post_init__(self) -> None:
-        require("Auto.budget", self.budget, self.budget > 0, "> 0")
+        require("Auto.budget", self.budget, 0 < self.budget <= 100, "in (0, 100]")
 
     def needs(self) -> Knowledge:
         return Knowledge(self.knows, defense=self.asks, data=True)

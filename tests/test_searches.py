@@ -458,10 +458,14 @@ def defense(name: str) -> Any:
 
 
 def meetings() -> Iterator[tuple[str, str]]:
-    """Every attack that sends floats, before every rule if it asks the rule."""
+    """Every attack that sends floats, before every rule if it asks the rule.
+
+    Not one that rehearses: it chooses by a loss, which is not homogeneous in the messages.
+    """
     for name in [*registry.names("attack"), *OTHERS]:
         attack = registry.load("attack", name)
-        if issubclass(FloatVectors, attack.accepts) and name not in SEARCHING:
+        fits = issubclass(FloatVectors, attack.accepts) and not attack.needs().data
+        if fits and name not in SEARCHING:
             yield name, "mean"
     chains = [f"{prefilter}+median" for prefilter in registry.names("prefilter")]
     for name in SEARCHING:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 import fedbench
 from fedbench.adversary.threat_model import attack_view
-from fedbench.api import Attack, AttackView, Knowledge
+from fedbench.api import Attack, AttackView, Knowledge, Oracle
+from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.evaluation import deployed
 from fedbench.experiment.measurements import Round
@@ -22,7 +23,7 @@ from fedbench.experiment.setup import Setup
 from fedbench.payload import FloatVectors, Payload
 from fedbench.run import begin, play_round
 from fedbench.testing import example_context
-from fedbench_attacks.auto import QUERIES, Auto, crossing, mean_answer
+from fedbench_attacks.auto import QUERIES, Auto, Metered, crossing, mean_answer
 from fedbench_defenses.mean import Mean
 
 SMALL = Scenario(clients=20, per_round=6, rounds=3, epochs=1, malicious=0.3, model="micro")
@@ -161,8 +162,8 @@ def test_what_is_played_is_the_worst_of_what_was_tried(protocol: str) -> None:
     assert [r.notes for r in record.rounds] == [r.notes for r in again.rounds]
     # A model that is broken sends nothing finite to start from.
     rounds = [r for r in record.rounds if r.malicious and "loss" in r.notes]
-    assert all(gain(r) >= 0 for r in rounds)
     assert any(gain(r) > 0 for r in rounds)
+    assert all(r.notes["loss"] == max(loss or 0 for _, loss in r.trace) for r in rounds)
     assert all(0 < r.queries <= QUERIES / 2 for r in rounds)
 
 
@@ -172,6 +173,25 @@ def test_each_tier_has_its_version(attack: str) -> None:
     rounds = [r for r in record.rounds if r.malicious]
     assert all((r.queries == 0) == (attack == "auto:asks=false") for r in rounds)
     assert any(gain(r) > 0 for r in rounds)
+
+
+@pytest.mark.parametrize("protocol", registry.names("protocol"))
+@pytest.mark.parametrize("budget", [0.3, pytest.param(7, marks=pytest.mark.slow)])
+def test_every_protocol_can_be_rehearsed(protocol: str, budget: float) -> None:
+    tiny = {"clients": 8, "per_round": 4, "rounds": 1, "malicious": 0.5, "protocol": protocol}
+    scenario = SMALL.model_copy(update=tiny | {"attack": f"auto:budget={budget}"})
+    (r,) = fedbench.play(scenario, device="cpu").rounds
+    assert gain(r) > 0
+    assert r.notes["differentiated"]
+
+
+def test_an_installed_attack_that_searches_is_charged_for_its_queries() -> None:
+    spent: list[int] = []
+    oracle = Metered(Oracle(Mean(), lambda sent, draw: sent.values()[0]), spent.append)
+    assert float(oracle(FloatVectors(torch.tensor([[3.0]])))) == 3.0
+    oracle.queries += 2  # a closed form counts without a call
+    assert spent == [0, 1, 2]
+    assert oracle.queries == 3
 
 
 @pytest.mark.parametrize("budget", [0, 101])
@@ -196,4 +216,7 @@ def test_the_guide_s_example_climbs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "guide_climb.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     attack = importlib.import_module("guide_climb").Climb()
-    attacked(attack)
+    setup, server = attacked(attack)
+    _, behaved = attacked(Watching("all"))
+    assert not torch.equal(server, behaved)
+    assert isinstance(deployed(setup, server, 0), dict)

@@ -296,7 +296,7 @@ class Looking(Attack):
     tier: Any = "own"
 
     def needs(self) -> Knowledge:
-        return Knowledge(self.tier, defense=True)
+        return Knowledge(self.tier, defense=True, data=True)
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
         self.handed.extend((xs, ys, local))

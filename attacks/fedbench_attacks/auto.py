@@ -40,14 +40,15 @@ class Auto(Attack):
       the gradient towards wrong labels, the training of its clients on wrong labels, minus the
       mean, and the standard deviation on both sides;
     - of rankings, those that carry edges over the cut whose change raises the loss (`crossing`);
-    - what each installed attack would send that trains as honest clients do and needs no more
-      knowledge.
+    - what each installed attack would send that trains as honest clients do, sends no raw bytes and
+      needs no more knowledge.
 
     What did most in past rounds is tried first, with strengths about the best one; a third of the
-    queries is kept for what was never tried. What is left is spent on climbing: from the best push
-    along the gradient of the model that it leads to. With a budget of 10 the three best candidates
-    are compared once more, as if each round moved the answer as far as this one for five rounds,
-    while honest clients train.
+    queries is kept for what was never tried. As many queries as gradients are left are kept for
+    climbing: from the best push along the gradient of the model that it leads to. With a budget of
+    10 the best of the three best kinds of candidates is the one that does most after five rounds
+    that all move the answer as far, while honest clients train. Messages that are not finite, which
+    a server rejects by default, are no candidates.
 
     Args:
         budget: Multiple of 40 queries of the rule, and of 6 gradients over its samples, in a round.
@@ -114,6 +115,32 @@ class Exhausted(Exception):
     """The queries of a round are spent."""
 
 
+class Metered(Oracle):
+    """The server's rule for an installed attack: each query is charged to a budget.
+
+    Closed forms are counted by raising ``queries``, without a call.
+
+    Args:
+        oracle: The oracle of the attack with the budget.
+        charge: Function of a number of queries, which raises `Exhausted` if they are too many.
+    """
+
+    def __init__(self, oracle: Oracle, charge: Callable[[int], None]) -> None:
+        self._charge = charge
+        self._queries = 0
+        super().__init__(oracle.rule, oracle.ask)
+
+    @property
+    def queries(self) -> int:
+        """Number of queries so far."""
+        return self._queries
+
+    @queries.setter
+    def queries(self, total: int) -> None:
+        self._charge(total - self._queries)
+        self._queries = total
+
+
 class Rehearsed:
     """One round of the attack: what it may still spend, and what it has tried.
 
@@ -160,13 +187,22 @@ class Rehearsed:
 
     def rate(self, name: str, sent: Payload, row: Tensor | None = None) -> Tried:
         """Try messages: ask the rule, and return the loss of the model after the server's step."""
-        if self.queries <= 0:
-            raise Exhausted
-        self.queries -= 1
+        self.charge(1)
         oracle = self.view.defense
-        answer = oracle(sent) if oracle else mean_answer(self.honest, sent, self.view.n)
+        if self.tried and not bool(sent.passes("finite").all()):
+            return Tried(name, sent, self.neutral.answer, -math.inf, row)
+        answer = oracle.ask(sent, 0) if oracle else mean_answer(self.honest, sent, self.view.n)
         self.tried.append(Tried(name, sent, answer, self.loss(answer), row))
+        self.view.trace.append((float(len(self.tried)), self.tried[-1].loss))
         return self.tried[-1]
+
+    def charge(self, count: int) -> None:
+        """Spend queries, or raise `Exhausted`."""
+        if self.queries < count:
+            raise Exhausted
+        self.queries -= count
+        if self.view.defense is not None:
+            self.view.defense.queries += count
 
     def loss(self, *answers: Tensor) -> float:
         """Return the mean loss of its samples on the model deployed after these answers."""
@@ -183,12 +219,14 @@ class Rehearsed:
         candidates = self.candidates()
         known = sorted((name for name in candidates if name in gain), key=lambda name: -gain[name])
         new = [name for name in candidates if name not in gain]
-        kept = self.queries // 3 if new else 0
+        climbing = min(self.passes - self.reserved, self.queries // 4) if self.free else 0
+        kept = climbing + (self.queries - climbing) // 3 if new else climbing
         try:
             while known and self.queries > kept:
                 self.attempt(known[0], candidates[known.pop(0)])
             for name in [*new, *known]:
-                self.attempt(name, candidates[name])
+                if self.queries > climbing:
+                    self.attempt(name, candidates[name])
             self.climb()
         except Exhausted:
             self.view.notes["ended"] = "budget"
@@ -200,9 +238,10 @@ class Rehearsed:
         try:
             candidate()
         finally:
-            gain = max([self.neutral.loss, *(t.loss for t in self.tried[before:])])
-            gain -= self.neutral.loss
-            self.past.gain[name] = (gain + self.past.gain.get(name, gain)) / 2
+            gains = [tried.loss - self.neutral.loss for tried in self.tried[before:]]
+            past = self.past.gain.setdefault(name, max([0.0, *gains]))
+            if gains:
+                self.past.gain[name] = (max(0.0, *gains) + past) / 2
 
     def candidates(self) -> dict[str, Callable[[], None]]:
         """Return everything that could be tried, in the order of a first round."""
@@ -258,34 +297,33 @@ class Rehearsed:
         """Try what an installed attack would send."""
         view = self.view
         attack = registry.load("attack", name)
-        oracle = view.defense and Oracle(view.defense.rule, self._asked)
+        oracle = view.defense and Metered(view.defense, self.charge)
         shown = dataclasses.replace(view, defense=oracle, notes={}, trace=[])
         alone = attack.needs().tier == "own"  # it remembers by client, and clients come and go
         memory = None if alone else self.past.memories.get(name)
-        sent, self.past.memories[name] = attack.craft(shown, memory)
+        try:
+            sent, self.past.memories[name] = attack.craft(shown, memory)
+        except Exhausted:
+            raise
+        except Exception as error:  # of another attack, which is only one candidate
+            view.notes["failed"] = f"{name}: {error}"
+            return
         if isinstance(sent, Payload) and len(sent) == len(view.own):
             self.rate(name, sent)
-
-    def _asked(self, sent: Payload, draw: int) -> Tensor:
-        """Answer a query of an installed attack, out of this one's budget."""
-        if self.queries <= 0:
-            raise Exhausted
-        self.queries -= 1
-        assert self.view.defense is not None
-        return self.view.defense(sent, draw)
 
     def climb(self) -> None:
         """Go on from the best push along gradients of the model that it leads to."""
         step = 0.5 if self.free else 0.0
-        while self.passes > self.reserved and step > 0.1:
-            best = max(self.tried, key=lambda tried: tried.loss)
-            if best.row is None or len(best.row) != len(self.gradient):
-                return
+        pushes = [t for t in self.tried if t.row is not None and len(t.row) == len(self.gradient)]
+        while pushes and self.passes > self.reserved and step > 0.1:
+            best = max(pushes, key=lambda tried: tried.loss)
+            assert best.row is not None
             g = self.slope(self.y, best.answer)
             away = float(torch.linalg.vector_norm(best.row - self.base)) or self.size
             row = best.row + g * (step * away / max(float(torch.linalg.vector_norm(g)), 1e-30))
             name = f"{best.name.removesuffix(' climbed')} climbed"
-            if self.rate(name, self.send(row), row).loss <= best.loss:
+            pushes.append(self.rate(name, self.send(row), row))
+            if pushes[-1].loss <= best.loss:
                 step /= 2
 
     def final(self) -> Tried:
@@ -294,7 +332,7 @@ class Rehearsed:
         ranked = sorted(self.tried, key=lambda t: (-t.loss, t is self.neutral))
         kinds: dict[str, Tried] = {}
         for tried in ranked:
-            kinds.setdefault(tried.name.split(" x ")[0], tried)
+            kinds.setdefault(tried.name.rsplit(" x ", 1)[0], tried)
         if not self.reserved:
             return ranked[0]
         return max(list(kinds.values())[:FINALISTS], key=self.later)
@@ -314,15 +352,16 @@ class Rehearsed:
         """
         view = self.view
         tree = view.ahead(*answers)
-        sizes = [leaf.numel() for leaf in tree.values()]
-        start = torch.cat([leaf.reshape(-1) for leaf in tree.values()])
+        assert view.rehearsal is not None
+        names = view.rehearsal.names
+        start = torch.cat([tree[name].reshape(-1) for name in names])
         length = float(torch.linalg.vector_norm(view.updates - view.idle, dim=1).mean()) / STEPS
         at = start
         for _ in range(STEPS):
             self.passes -= 1
-            parts = zip(tree.items(), torch.split(at, sizes), strict=True)
-            now = {name: part.reshape(leaf.shape) for (name, leaf), part in parts}
-            g = view.gradient(now, self.x, self.y, self.passes)
+            parts = torch.split(at, [tree[name].numel() for name in names])
+            now = {n: x.reshape(tree[n].shape) for n, x in zip(names, parts, strict=True)}
+            g = view.gradient(tree | now, self.x, self.y, self.passes)
             at = at - g * (length / max(float(torch.linalg.vector_norm(g)), 1e-30))
         update = at if bool(view.idle.any()) else at - start  # idle clients send what they got
         values = self._compressed(update).values().to(torch.float64)

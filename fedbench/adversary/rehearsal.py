@@ -19,6 +19,7 @@ def rehearsal(
     executor: Executor,
     server: Any,
     broadcast: Payload,
+    client: int,
     n: int,
     x: Tensor,
     y: Tensor,
@@ -26,14 +27,16 @@ def rehearsal(
 ) -> Rehearsal:
     """Return what the adversary can try out in a round.
 
-    Protocol and network are public, and so is the server's state: it is made of what all clients
-    were sent, by public steps. The server's draws are not; the adversary draws its own.
+    Protocol and network are public. The server's state is used as it is: it is made of public steps
+    from what clients were sent, of which one client may have heard a part only (FedDrop). The
+    server's draws are not known; the adversary draws its own.
 
     Args:
-        executor: Whose protocol, network and loss are used; not itself, since it may hold the
-            samples of others.
+        executor: Executor whose protocol, network and precision are used. The rehearsal does not
+            keep it: it may hold other clients' samples.
         server: State of the protocol at the server; no trial changes it.
-        broadcast: One row, received by a client of the adversary.
+        broadcast: One row, received by the ``client`` of the adversary.
+        client: Id of that client, which gets the broadcasts that are rehearsed.
         n: Messages of the round.
         x: Images of the adversary's clients.
         y: Their labels.
@@ -43,6 +46,7 @@ def rehearsal(
     shared = executor.shared
     own = Loop(protocol, shared, executor.schedule, precision=executor.precision)
     layout = protocol.trained(shared)
+    shapes = dict(zip(layout.names, layout.shapes, strict=True))
 
     def losses(model: Deployed, x: Tensor, y: Tensor) -> Tensor:
         ensemble = [model] if isinstance(model, dict) else model
@@ -73,7 +77,10 @@ def rehearsal(
         sent = broadcast
         if aggregates:
             key = secret.key("broadcast", len(aggregates))
-            sent = hooks.broadcast(protocol, shared, state, [0], key)
-        return hooks.ask(protocol, "receive", dict, shared, sent)
+            sent = hooks.broadcast(protocol, shared, state, [client], key)
+        tree = hooks.ask(protocol, "receive", dict, shared, sent)
+        # Of a mixture of models (FedMoG), from which a client draws one, the mean.
+        mixed = {name for name in shapes if tree[name].dim() > len(shapes[name])}
+        return {name: x.mean(dim=0) if name in mixed else x for name, x in tree.items()}
 
-    return Rehearsal(x, y, losses, gradients, steps)
+    return Rehearsal(x, y, layout.names, losses, gradients, steps)

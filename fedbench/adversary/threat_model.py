@@ -127,8 +127,8 @@ class AttackContext:
     defense: Defense[Any]
     defense_state: Any
     view: ServerView  # what the rule is shown
-    # The rehearsal of some clients, or of all that it owns, with what one of them received, and n.
-    rehearse: Callable[[Sequence[int] | None, Payload, int], Rehearsal] | None = None
+    # The rehearsal of these clients, alone or with all that it owns; what the first received; n.
+    rehearse: Callable[[Sequence[int], bool, Payload, int], Rehearsal] | None = None
 
     @property
     def benign(self) -> Tensor:
@@ -277,9 +277,10 @@ def _rehearsal(context: AttackContext, part: Sequence[int], needed: Knowledge) -
     if not needed.data or context.rehearse is None:
         return None
     owners = zip(context.owned.ids, context.owned.rows.tolist(), strict=True)
-    asked = [i for i, row in owners if row in part] if needed.tier == "own" else None
+    asked = [i for i, row in owners if row in part]
     sent = context.view.broadcast
-    return context.rehearse(asked, sent.take([part[0] % len(sent)]), len(context.honest))
+    received = sent.take([part[0] % len(sent)])
+    return context.rehearse(asked, needed.tier == "own", received, len(context.honest))
 
 
 def _oracle(context: AttackContext, rows: Tensor, tier: str) -> Oracle:

@@ -122,6 +122,7 @@ class Rehearsal:
         x: ``(N, C, H, W)`` normalised training images of all clients that the adversary owns, in
             this round or not; for the tier ``own`` of the one client that is asked.
         y: ``(N,)`` their labels.
+        names: Leaves of a tree that clients train, in the order of a gradient.
         losses: Function behind `AttackView.loss`.
         gradients: Function behind `AttackView.gradient`.
         steps: Function behind `AttackView.deployed` (True) and `AttackView.ahead` (False).
@@ -131,6 +132,7 @@ class Rehearsal:
 
     x: Tensor
     y: Tensor
+    names: tuple[str, ...]
     losses: Callable[[Deployed, Tensor, Tensor], Tensor]
     gradients: Callable[[Tree, Tensor, Tensor, int], Tensor]
     steps: Callable[[bool, Sequence[Tensor]], Any]
@@ -183,6 +185,8 @@ class AttackView:
 
     def loss(self, model: Deployed, x: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy ``(N,)`` in nats of each sample.
+
+        At most 69.1, also where the model is not finite.
 
         Args:
             model: Parameters of the network, or an ensemble, as `deployed` returns them.

@@ -7,8 +7,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from fedbench.adversary import threat_model
 from fedbench.adversary.rehearsal import rehearsal
-from fedbench.adversary.threat_model import OwnedRows, alone
+from fedbench.adversary.threat_model import OwnedRows
 from fedbench.api import Attack, Memory, Rehearsal, Sees, ServerView, Shared, Traits, hooks
 from fedbench.core.blame import Hook, ask
 from fedbench.core.rng import Secret
@@ -96,16 +97,17 @@ class Setup:
         )
 
     def rehearse(
-        self, server: Any, step: int, ids: Sequence[int] | None, received: Payload, n: int
+        self, server: Any, step: int, ids: Sequence[int], alone: bool, received: Payload, n: int
     ) -> Rehearsal:
-        """Return the rehearsal of these clients of the adversary, or of all that it owns."""
+        """Return the rehearsal of the adversary's clients ``ids``, or of all that it owns."""
         population = self.population
-        ids = population.malicious.nonzero()[:, 0].tolist() if ids is None else ids
-        rows = torch.cat([population.train[i] for i in ids])
+        owned = ids if alone else population.malicious.nonzero()[:, 0].tolist()
+        rows = torch.cat([population.train[i] for i in owned])
         x = population.data.floats(rows)
         y = population.data.y[rows]
         secret = self.secret.derive("rehearsal", step)
-        return rehearsal(self.executor, alone(server), received, n, x, y, secret)
+        state = threat_model.alone(server)
+        return rehearsal(self.executor, state, received, ids[0], n, x, y, secret)
 
     def sample(self, step: int) -> list[int]:
         """Draw the clients of a round."""

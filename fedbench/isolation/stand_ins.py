@@ -32,6 +32,15 @@ def unanswered(*arguments: object) -> Any:
     raise AssertionError("only the child's own functions are called")
 
 
+def _moved(value: Any, device: torch.device) -> Any:
+    """Return a value with the tensors in it on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {name: part.to(device) for name, part in value.items()}
+    return [_moved(part, device) for part in value] if isinstance(value, list | tuple) else value
+
+
 NOTHING = type(None)
 NUMBER = (int, NOTHING)
 Form = dict[str, Kinds]
@@ -149,7 +158,10 @@ class IsolatedAttack(StandIn, Attack):
             rule = view.defense.rule.text
         lab = view.rehearsal
         if lab is not None:
-            answers |= {"losses": view.loss, "gradients": view.gradient, "steps": lab.steps}
+            here = partial(_moved, device=device)
+            answers["losses"] = lambda *given: view.loss(*map(here, given))
+            answers["gradients"] = lambda *given: view.gradient(*map(here, given))
+            answers["steps"] = lambda *given, steps=lab.steps: steps(*map(here, given))
             lab = dataclasses.replace(
                 lab, losses=unanswered, gradients=unanswered, steps=unanswered
             )

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from fedbench.adversary.threat_model import needs
-from fedbench.api import Attack, Knowledge
+from fedbench.api import TIERS, Attack, Knowledge
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, require
 
@@ -97,8 +97,8 @@ def variations(name: str) -> Iterator[str]:
 def capped(attack: str, knowledge: str | None) -> str:
     """Return the attack, with its fields ``knows`` and ``asks`` lowered to what it may be shown.
 
-    >>> capped("dyn-opt", None), capped("auto", "colluders")
-    ('dyn-opt', 'auto:knows=colluders,asks=false')
+    >>> capped("auto", "colluders"), capped("auto:knows=own", "all")
+    ('auto:knows=colluders,asks=false', 'auto:knows=own,asks=false')
     """
     name, params = registry.split(attack)
     plugin = registry.load("attack", attack)
@@ -106,7 +106,7 @@ def capped(attack: str, knowledge: str | None) -> str:
     if knowledge is None or knows is None or Knowledge.parse(knowledge).covers(needs(plugin)):
         return attack
     cap = Knowledge.parse(knowledge)
-    lowered: dict[str, str] = {"knows": cap.tier}
+    lowered: dict[str, str] = {"knows": min(cap.tier, knows, key=TIERS.index)}
     if hasattr(plugin, "asks") and not cap.defense:
         lowered["asks"] = "false"
     text = registry.joined(name, params | lowered)

@@ -171,7 +171,7 @@ def example_context(
         defense=defense,
         defense_state=None,
         view=view,
-        rehearse=lambda ids, received, n: example_rehearsal(payload),
+        rehearse=lambda ids, alone, received, n: example_rehearsal(payload),
     )
 
 
@@ -198,7 +198,8 @@ def example_rehearsal(payload: Payload) -> Rehearsal:
         total = torch.stack([torch.zeros(width), *(a.to(torch.float32) for a in answers)]).sum(0)
         return {f"layer{i}": part for i, part in enumerate(torch.split(total, sizes))}
 
-    return Rehearsal(x, y, losses, gradients, steps)
+    names = tuple(f"layer{i}" for i in range(len(sizes)))
+    return Rehearsal(x, y, names, losses, gradients, steps)
 
 
 def check_attack(attack: Attack, defense: Defense[Any]) -> None:

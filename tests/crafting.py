@@ -1,4 +1,4 @@
-"""What an attack makes of a round that is written by hand; the colluders are the first rows."""
+"""Helpers that let an attack craft in a round written by hand, whose first rows collude."""
 
 from typing import Any
 
@@ -27,13 +27,13 @@ def round_of(x: Tensor | Payload, rule: Any = None, m: int = M) -> AttackContext
 
 
 def crafted(attack: Attack, here: AttackContext, memory: Any = None) -> tuple[AttackView, Any]:
-    """What the attack is shown, and its message."""
+    """Return the view of the attack, and its message."""
     view = attack_view(attack, here)
     return view, attack.craft(view, memory)[0]
 
 
 def sent(attack: Attack, here: AttackContext) -> tuple[AttackView, Tensor]:
-    """What the attack is shown, and the values of its message."""
+    """Return the view of the attack, and the values of its message."""
     view, message = crafted(attack, here)
     return view, message.values()
 

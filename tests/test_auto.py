@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -220,3 +221,26 @@ def test_the_guide_s_example_climbs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     _, behaved = attacked(Watching("all"))
     assert not torch.equal(server, behaved)
     assert isinstance(deployed(setup, server, 0), dict)
+
+
+BREAKING = """
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fedbench.api import Attack
+
+
+@dataclass(frozen=True)
+class Breaking(Attack):
+    def craft(self, view, memory):
+        raise ValueError("not today")
+"""
+
+
+def test_an_error_of_another_installed_attack_is_noted_and_costs_one_candidate(
+    install: Callable[[str, dict[str, str]], object],
+) -> None:
+    install(BREAKING, {"breaking": "Breaking"})
+    record = fedbench.play(SMALL.model_copy(update={"attack": "auto:budget=10"}), device="cpu")
+    failed = {r.notes.get("failed") for r in record.rounds if r.malicious}
+    assert "breaking: not today" in failed

@@ -1,4 +1,4 @@
-"""What is faster here is measured once, and kept: executors, and forms of a convolution."""
+"""Choice of executors and forms of a convolution by times that are measured once and kept."""
 
 import json
 import os

@@ -400,7 +400,7 @@ def image(label: int) -> list[float]:
 
 
 def content(users: Users) -> dict[str, Any]:
-    """As LEAF's ``data_to_json.py`` writes it."""
+    """Return the content of a file as LEAF's ``data_to_json.py`` writes it."""
     data = {user: {"x": [*map(image, labels)], "y": labels} for user, labels in users.items()}
     return {"users": list(users), "num_samples": [*map(len, users.values())], "user_data": data}
 

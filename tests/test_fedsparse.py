@@ -277,7 +277,7 @@ def test_a_message_is_exact_samples_of_pi_and_the_weights_behind_them() -> None:
 
 
 def unmoved(protocol: FedSparse, shared: Shared, down: Payload) -> Any:
-    """What a client sends that has not moved from this broadcast."""
+    """Return the message of a client that has not moved from this broadcast."""
     received = protocol.trained(shared).flatten(protocol.receive(shared, down))
     return sent(protocol, shared, torch.zeros(1, len(received)), [{"received": received}])
 

@@ -199,7 +199,7 @@ def test_a_curve_has_the_looks_that_all_seeds_had() -> None:
 
 
 def spent(epsilon: float | None) -> Privacy:
-    """What a record says of its privacy."""
+    """Return the part of a record about its privacy."""
     promise: dict[str, Any] = {"delta": 1e-5, "unit": "client", "sees": "messages"}
     promise |= {"adjacency": "replace-one", "sampler": "everybody", "winner": "basic"}
     return Privacy(epsilon=epsilon, **promise)

@@ -78,7 +78,7 @@ def slow_decode(data: Bytes, d: int) -> list[int]:
 
 
 def stream(count: int, bits: str) -> Bytes:
-    """As on the wire: the count, then the bits, zeros to the end of the byte."""
+    """Pack a code as the wire does: the count, then the bits, zeros to the end of the byte."""
     flat = np.array([int(bit) for bit in bits], dtype=np.uint8)
     head = np.frombuffer(count.to_bytes(4, "little"), dtype=np.uint8)
     return np.concatenate([head, np.packbits(flat)])

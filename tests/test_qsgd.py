@@ -36,7 +36,7 @@ def sent(protocol: CompressedUpdates, x: Tensor, shared: Shared | None = None) -
 
 
 def close_to_share(up: Tensor, share: float) -> None:
-    """Of these bools as many are true, to 5 sigma."""
+    """Assert that the share of true values is this ``share``, to 5 sigma."""
     sigma = math.sqrt(share * (1 - share) / len(up))
     assert float(up.double().mean()) == pytest.approx(share, abs=5 * sigma)
 

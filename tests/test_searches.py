@@ -42,7 +42,7 @@ def column(rule: Any, own: list[float], *benign: float, d: int = 1) -> AttackCon
 
 
 def damage(rule: Any, here: AttackContext, x: Tensor, draws: int = 1) -> float:
-    """What the rule makes of these rows of the colluders, far from the benign mean."""
+    """Return the rule's answer to these rows of the colluders, far from the benign mean."""
     benign = here.honest.values()[len(here.owned.rows) :]
     received = FloatVectors(torch.cat([x, benign]))
     total = 0.0

@@ -1,4 +1,4 @@
-"""What sums of masks, under Skellam noise and of coins give away: by hand and beside exact sums."""
+"""Privacy of sums of masks, of Skellam noise and of coins, by hand and beside exact sums."""
 
 import math
 from itertools import pairwise, product

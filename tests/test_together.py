@@ -105,7 +105,7 @@ def test_a_launch_takes_what_the_footprint_of_its_clients_leaves_room_for(
 
 
 def all_ended(group: RunGroup[Any]) -> dict[int, Any]:
-    """What each run returns or raises, in the order in which they end."""
+    """Return the results and errors of the runs, in the order in which they end."""
     ended: dict[int, Any] = {}
     while group.members:
         ended |= {member.name: member.ended for member in group.turn()}

@@ -149,12 +149,16 @@ def best_of(
 ) -> Search:
     """Return the gamma nearest to 0 of those within a relative ``flat`` of the most damage.
 
-    Without any damage that is not negative the answer is ``none``.
+    Damage that is not a number, of a model that has diverged, counts as none. Without any damage
+    that is not negative the answer is ``none``.
 
     >>> best_of({1.0: 2.0, -2.0: 3.0, 4.0: 3.0}, "grid", 1e-3, 4.0, 0.0)
     Search(gamma=-2.0, kind='grid', ended='converged')
+    >>> best_of({1.0: math.nan, 2.0: 1.0}, "grid", 1e-3, 4.0, 0.0).gamma
+    2.0
     """
     trace = tuple(damages.items())
+    damages = {gamma: -1.0 if math.isnan(damages[gamma]) else damages[gamma] for gamma in damages}
     most = max(damages.values())
     best = min((gamma for gamma in damages if damages[gamma] >= most - flat * abs(most)), key=abs)
     if damages[best] < 0:

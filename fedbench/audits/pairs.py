@@ -103,7 +103,8 @@ def _(
     law = Bernoullis(d, 1 - event.p, event.p)
     unit = on_chunk(d, d)
     text = f"all {d} bits 1 or all 0"
-    zeros, ones = torch.zeros(d), torch.ones(d)
+    zeros = torch.zeros(d)
+    ones = torch.ones(d)
     if space == "probabilities":
         return NeighbourPair(zeros, ones, zeros, unit, text, law)
     other = zeros if adjacency == "zero-out" else ones  # the signs of 0 are +1

@@ -129,7 +129,7 @@ def test_tables_fit_the_width_and_have_no_control_codes(width: int, protocol: st
     assert "…" not in text  # nothing is cut off
     last = single(text[text.rindex("─") :])  # the only line of the worst cases
     assert all(part in last for part in protocol.split(","))  # broken at spaces
-    assert "60.0 ± 0.0 50.0 ± 0.0 dyn-opt 32.00 20.31 n/a" in last
+    assert "60.0 ± 0.0 50.0 ± 0.0 50.0 dyn-opt 32.00 20.31 n/a" in last
 
 
 def test_wide_terminals_show_all_columns_and_narrow_ones_fewer_in_one_table() -> None:
@@ -149,12 +149,34 @@ def test_wide_terminals_show_all_columns_and_narrow_ones_fewer_in_one_table() ->
 
 
 def test_the_last_table_ranks_worst_cases_beside_bits_and_epsilon() -> None:
-    fedavg = "fedavg + mean 96.0 ± 1.0 10.1 ± 0.2 dyn-opt 32.00 20.31 n/a"
+    fedavg = "fedavg + mean 96.0 ± 1.0 10.1 ± 0.2 10.1 dyn-opt 32.00 20.31 n/a"
     last = [single(one) for one in printed(sweep()).splitlines()[-2:]]
-    assert last == ["fsl + vote 92.0 ± 0.0 85.0 ± 5.0 rank-reversal 20.31 20.31 n/a", fedavg]
+    assert last == ["fsl + vote 92.0 ± 0.0 85.0 ± 5.0 85.0 rank-reversal 20.31 20.31 n/a", fedavg]
     results = {of: found for of, found in sweep().items() if of.protocol == "fedavg" or of.clean}
     last = [single(one) for one in printed(results).splitlines()[-2:]]  # nobody attacked fsl yet
-    assert last == [fedavg, "fsl + vote 92.0 ± 0.0 n/a n/a 20.31 20.31 n/a"]
+    assert last == [fedavg, "fsl + vote 92.0 ± 0.0 n/a n/a n/a 20.31 20.31 n/a"]
+
+
+def test_an_adversary_that_chooses_for_every_run_stands_beside_the_worst_case() -> None:
+    # Means are 50 and 53.3; the lowest of each seed are 20, 10 and 50, so 26.7 on the average.
+    accuracies = {
+        "none": (0.9, 0.9, 0.9),
+        "sign-flip": (0.2, 0.8, 0.5),
+        "dyn-opt": (0.9, 0.1, 0.6),
+        "ipm": (0.95, 0.95),  # a seed is missing
+    }
+    cells = {cell("fedavg", "mean", attack): xs for attack, xs in accuracies.items()}
+    played = {of: [record(of, s, x) for s, x in enumerate(xs)] for of, xs in cells.items()}
+    later = {of: runs for of, runs in played.items() if of.attack != "ipm"}
+    (worst,) = report.worst_cases(rows(later)).lines
+    assert worst.texts[1:5] == ["90.0 ± 0.0", "50.0 ± 30.0", "26.7", "sign-flip"]
+    (worst,) = report.worst_cases(rows(played)).lines
+    assert worst.texts[3] == "15.0"  # over the seeds that all attacks have
+    assert "by seed: mean over seeds of the lowest accuracy of each seed" in report.markdown(
+        rows(later)
+    )
+    single_seed = {of: runs[:1] for of, runs in later.items()}
+    assert "by seed" not in report.markdown(rows(single_seed))  # it is the worst case itself
 
 
 def test_means_stand_below_each_other_whatever_the_deviation() -> None:
@@ -212,8 +234,8 @@ def test_what_masks_cost_stands_beside_what_was_measured() -> None:
     assert "a model of its own" in single(text)
     assert "an estimate, the empirical entropy" in single(text)
     assert [single(one) for one in text.splitlines()[-2:]] == [
-        "fedavg + mean 100.0 ± 0.0 100.0 ± 0.0 rank-reversal 32.00 20.31 n/a",
-        "fedpm + mean 85.0 ± 14.1 85.0 ± 14.1 rank-reversal 0.998 20.31 n/a",
+        "fedavg + mean 100.0 ± 0.0 100.0 ± 0.0 100.0 rank-reversal 32.00 20.31 n/a",
+        "fedpm + mean 85.0 ± 14.1 85.0 ± 14.1 85.0 rank-reversal 0.998 20.31 n/a",
     ]
     text = report.markdown(rows(masks()))
     assert "| own model % | up bits | entropy bits | down bits | model bits | zeros % |" in text
@@ -282,7 +304,7 @@ def test_a_system_costs_the_mean_bits_and_the_largest_epsilon_of_all_its_cells()
         attack: [record(attack, seed, 0.2, up=20.0, epsilon=3.78) for seed in (0, 1)],
     }
     worst = report.worst_cases(rows(results)).lines[0].texts
-    assert worst[4:] == ["25.00", "20.31", "5.39"]
+    assert worst[5:] == ["25.00", "20.31", "5.39"]
     price = systems.systems(rows(results))[0].cost
     assert (price["uplink_bits"], price["epsilon"]) == (25.0, 5.39)
     results[clean][0] = record(clean, 0, 0.9, up=30.0)  # a price that is not finite

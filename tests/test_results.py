@@ -21,11 +21,11 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment.record import Record, read
 from fedbench.experiment.scenario import Scenario
 from fedbench.results import extract, index
-from fedbench.results.aggregate import cells
+from fedbench.results.aggregate import cells, grouped
 from fedbench.results.fields import CELL, NAMES, RUN, SEEDS, SETTINGS, Entry
 from fedbench.results.gather import cells_of
 from fedbench.results.query import Condition, Query
-from fedbench.results.summary import rows
+from fedbench.results.summary import lowest_by_seed, rows
 from fedbench.tables import export, report
 from fedbench.tables.entries import USUAL, ResultsPage
 
@@ -310,6 +310,17 @@ def test_a_cell_is_the_mean_over_its_seeds_beside_the_clean_runs_of_the_same_see
     assert [cell["attack"] for cell in found if cell["worst"]] == ["sign-flip"]
 
 
+def test_an_adversary_that_chooses_for_every_run_leaves_the_mean_of_the_lowest() -> None:
+    accuracies = {"sign-flip": (0.2, 0.8), "rank-reversal": (0.9, 0.1), "none": (0.0, 0.0)}
+    runs = [entry(made(name, s, x)) for name, xs in accuracies.items() for s, x in enumerate(xs)]
+    found, _ = cells(runs)
+    assert one(found, attack="none")["worst_by_seed"] is None
+    for attack in ("sign-flip", "rank-reversal"):
+        assert one(found, attack=attack)["worst_by_seed"] == pytest.approx(0.15)
+    found, _ = cells([*runs[1:2], *runs[2:3]])  # no seed that both have
+    assert {cell["worst_by_seed"] for cell in found} == {None}
+
+
 def test_a_price_is_the_highest_and_unknown_if_one_is_and_doubts_are_named_once() -> None:
     flags = {0: ["a", "b"], 1: ["b", "c"]}
     known = [entry(made(seed=s, epsilon=2.0 + s, flags=flags[s])) for s in (1, 0)]
@@ -354,6 +365,7 @@ def test_the_numbers_are_those_of_the_table_of_an_attack(tmp_path: Path) -> None
     by_cell = cells_of(sorted(kept, key=lambda record: record.file_name))
     table = rows(list(by_cell), by_cell)
     assert len(table) == len(found) == 8
+    systems = grouped(table, lambda row: row.cell.system)
     for row in table:
         scenario = row.records[0].scenario
         names = {"attack": scenario.attack, "mechanism": scenario.mechanism}
@@ -369,6 +381,7 @@ def test_the_numbers_are_those_of_the_table_of_an_attack(tmp_path: Path) -> None
             "clean": clean and clean.accuracy,
             "impact": row.impact,
             "worst": row.worst,
+            "worst_by_seed": (row.attacked and lowest_by_seed(systems[row.cell.system])) or None,
             "worst_client": row.client("min"),
         }
         assert list(cell) == list(CELL)

@@ -49,6 +49,21 @@ def differences(minuends: Mapping[int, float], subtrahends: Mapping[int, float])
     return [minuends[seed] - x for seed, x in subtrahends.items() if seed in minuends]
 
 
+def worst_by_seed(attacks: Sequence[Mapping[int, float]]) -> float | None:
+    """Return the mean over seeds of the lowest accuracy of each seed, whatever the attack.
+
+    So much is left by an adversary that chooses its attack for each run. The lowest mean, that of
+    an adversary with one attack for all runs, is no less. ``attacks`` holds the accuracies of each
+    attack by seed; seeds count that all attacks have, and without any there is no answer.
+
+    >>> worst_by_seed([{0: 0.25, 1: 0.75}, {0: 1.0, 1: 0.5, 2: 0.0}])
+    0.375
+    """
+    seeds = [seed for seed in attacks[0] if all(seed in by_seed for by_seed in attacks)]
+    lowest = [min(by_seed[seed] for by_seed in attacks) for seed in seeds]
+    return statistics.fmean(lowest) if lowest else None
+
+
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
     """Return Student's interval for the mean of the values; None for a single value.
 
@@ -118,14 +133,19 @@ def cells(runs: Sequence[Entry], intervals: bool = True) -> tuple[list[Entry], i
             lost = differences(_accuracies(its_runs), _accuracies(by_seed))
             cell["impact"] = statistics.fmean(lost) if cell is not beside and lost else None
     attacked = (
-        cell
-        for cell in made
+        (cell, _accuracies(its_runs))
+        for cell, its_runs in zip(made, groups.values(), strict=True)
         if cell["attack"] != "none"
         and cell["attack_from"] < cell["rounds"]
         and cell["malicious_messages"]
     )
-    for group in grouped(attacked, lambda cell: (*_SYSTEM(cell), cell["data_seed"])).values():
-        min(group, key=itemgetter("accuracy", "attack"))["worst"] = True
+    systems = grouped(attacked, lambda pair: (*_SYSTEM(pair[0]), pair[0]["data_seed"]))
+    for group in systems.values():
+        lowest = worst_by_seed([by_seed for _, by_seed in group])
+        for cell, _ in group:
+            cell["worst_by_seed"] = lowest
+        worst, _ = min(group, key=lambda pair: (pair[0]["accuracy"], pair[0]["attack"]))
+        worst["worst"] = True
     repeated = len(runs) - len(set(keys))
     return [{name: cell[name] for name in CELL} for cell in made], repeated
 
@@ -143,6 +163,7 @@ def _cell(runs: Sequence[Entry], data_seed: int | None, intervals: bool) -> Entr
         "clean": None,
         "impact": None,
         "worst": False,
+        "worst_by_seed": None,
     }
 
 

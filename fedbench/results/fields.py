@@ -44,6 +44,7 @@ ACCURACY: Fields = {
     "clean": "share",  # accuracy of the same system without attack
     "impact": "points",
     "worst": "yes",
+    "worst_by_seed": "share",  # mean over seeds of the lowest accuracy of each, over all attacks
 }
 SEEDED: Fields = {"data_seed": "whole", "seeds": "whole"}
 CELL: Fields = {**NAMES, **SETTINGS, **SEEDED, **ACCURACY, **KINDS, **CODE}

@@ -17,7 +17,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.measurements import MEASURED, aggregated
 from fedbench.experiment.record import Privacy, Record
-from fedbench.results.aggregate import aggregate, differences, grouped
+from fedbench.results.aggregate import aggregate, differences, grouped, worst_by_seed
 from fedbench.results.fields import Entry
 
 
@@ -55,15 +55,22 @@ class Row:
         """Return the accuracy at the last round of each seed."""
         return [record.result.accuracy for record in self.records]
 
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """Accuracy at the last round, by seed."""
+        return {record.scenario.seed: record.result.accuracy for record in self.records}
+
+    @property
+    def attacked(self) -> bool:
+        """True if an attack acted that is no backdoor's twin, and had clients in the rounds."""
+        clean = self.cell.clean or self.cell.dormant
+        return not clean and bool(self["malicious_messages"])
+
     def impacts(self) -> list[float]:
         """Return clean minus attacked accuracy of each seed that both have; none if clean."""
         if self.clean is None or self.cell.clean:
             return []
-        clean, attacked = (
-            {record.scenario.seed: record.result.accuracy for record in row.records}
-            for row in (self.clean, self)
-        )
-        return differences(clean, attacked)
+        return differences(self.clean.by_seed, self.by_seed)
 
     @property
     def impact(self) -> float | None:
@@ -176,14 +183,16 @@ def rows(
         )
         for cell in done
     ]
-    attacked = (
-        row
-        for row in table
-        if not row.cell.clean and not row.cell.dormant and row["malicious_messages"]
-    )
+    attacked = (row for row in table if row.attacked)
     systems = grouped(attacked, lambda row: row.cell.system).values()
     worst = [min(group, key=attrgetter("accuracy")) for group in systems]
     return [replace(row, worst=any(row is lowest for lowest in worst)) for row in table]
+
+
+def lowest_by_seed(rows: Sequence[Row]) -> float | None:
+    """Return `worst_by_seed` of the attacked rows of one system; None without any."""
+    attacked = [row.by_seed for row in rows if row.attacked]
+    return worst_by_seed(attacked) if attacked else None
 
 
 def strongest(cells: Sequence[Cell], records: dict[Cell, list[Record]]) -> dict[Cell, int]:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 WORST = "◀ worst"
 SO_FAR = "◀ lowest so far"  # mark in a system whose attacks have not all finished
+BY_SEED = (
+    "mean over seeds of the lowest accuracy of each seed: what an adversary leaves that chooses "
+    "its attack for every run"
+)
 SUMS = ("sum", "hidden-sum")
 MASKED = f"of a secure sum of n, log2(n + 1) for each bit, and {NONE} for what is no bit"
 SEEN = {
@@ -89,6 +93,11 @@ def in_worst_case(rows: Sequence[Row]) -> str:
     if not any(row.worst for row in rows):
         return ""
     return ", lowest so far," if any(row.missing for row in rows) else " in the worst case"
+
+
+def seeded(rows: Sequence[Row]) -> bool:
+    """Tell whether a system was attacked with several seeds, of which each has a worst attack."""
+    return any(row.worst and len(row.records) > 1 for row in rows)
 
 
 def unfinished(rows: Sequence[Row]) -> str:
@@ -218,6 +227,8 @@ def captions(rows: Sequence[Row], shown: Collection[ReportColumn] | None = None)
                     f"{SO_FAR}: the lowest accuracy, of a system whose attacks are not all played"
                 )
             explained["impact"] = f"clean minus attacked, in percentage points; {lowest}"
+            if seeded(rows):
+                explained["by seed"] = BY_SEED
     if any(r.scenario.sees in SUMS for row in rows for r in row.records):
         explained["bits"] += f"; up, {MASKED}"
     if any(row.privacy for row in rows):

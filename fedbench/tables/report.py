@@ -12,7 +12,7 @@ from fedbench.results.aggregate import grouped
 from fedbench.tables import columns
 from fedbench.tables.export import bullets
 from fedbench.tables.export import markdown as in_markdown
-from fedbench.tables.numbers import NONE
+from fedbench.tables.numbers import NONE, or_none, percent
 from fedbench.tables.table import Line, Table
 from fedbench.tables.terminal import FIRST, aligned, grid, legible, listed
 
@@ -49,18 +49,22 @@ def results(title: str, rows: Sequence[Row], chosen: Sequence[ReportColumn]) -> 
 
 def worst_cases(rows: Sequence[Row]) -> Table:
     """Make a table with a line for each system, the best worst case first, the unattacked last."""
-    from fedbench.results.summary import pooled
+    from fedbench.results.summary import lowest_by_seed, pooled
 
     prices = (columns.UP, columns.DOWN, columns.EPSILON)
+    seeded = columns.seeded(rows)
     lines: list[tuple[float, Line]] = []
     for name, group in systems(rows).items():
         worst = next((row for row in group if row.worst), None)
         clean = columns.accuracy(group[0]) if group[0].cell.clean else NONE
-        attacked = [columns.accuracy(worst), _among(worst)] if worst else [NONE, NONE]
+        attacked = [columns.accuracy(worst)] if worst else [NONE]
+        attacked += [or_none(lowest_by_seed(group), percent)] * seeded
+        attacked.append(_among(worst) if worst else NONE)
         price = [column.text(pooled(group)) for column in prices]
         lines.append((worst.accuracy if worst else -1.0, Line([name, clean, *attacked, *price])))
     title = columns.worst_case(rows)
-    headings = ("\nsystem", "clean\n%", f"{title}\n%", "\nattack")
+    by_seed = ["by seed\n%"] * seeded
+    headings = ["\nsystem", "clean\n%", f"{title}\n%", *by_seed, "\nattack"]
     ordered = [line for _, line in sorted(lines, key=lambda pair: -pair[0])]
     return Table.of([*headings, *(column.heading for column in prices)], ordered, title)
 

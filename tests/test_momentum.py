@@ -1,0 +1,89 @@
+"""Momentum of the clients: two rounds by hand, what is remembered, what an attack sees of it."""
+
+from typing import Any
+
+import torch
+from exchanges import flat
+from torch import Tensor
+
+from fedbench.api import Shared
+from fedbench.core.rng import Key
+from fedbench.core.trees import Tree
+from fedbench.experiment.prepare import prepare
+from fedbench.experiment.scenario import Scenario
+from fedbench.models.models import CNN4
+from fedbench.payload import FloatVectors
+from fedbench.protocols.momentum import WorkerMomentum
+from fedbench.run import begin, play_round
+
+LINE = flat(2)
+ONE_BATCH = [(torch.zeros(1, 1, 1, 2), torch.zeros(1, dtype=torch.int64))]
+PLAIN: Any = {"lr": 0.5, "weight_decay": 0.0}
+
+
+def trained(
+    protocol: WorkerMomentum, shared: Shared, gradient: list[float], memory: Tree
+) -> tuple[Tensor, Tree]:
+    """What a client sends whose one step has this gradient, and what it remembers."""
+    layout = shared.layout
+    slope = layout.unflatten(torch.tensor(gradient))
+    state = protocol.init(shared)
+    tree = protocol.receive(shared, protocol.broadcast(shared, state, [0], Key(0)))
+    update, memory = protocol.local_update(tree, ONE_BATCH, lambda *_: slope, Key(0), memory)
+    sent, kept = protocol.message(shared, layout.flatten(update)[None], [Key(0)], [memory])
+    return sent.values()[0], kept[0]
+
+
+def test_a_client_sends_the_average_of_its_rounds() -> None:
+    # u = -g / 2. m1 = u1 / 4; m2 = 3/4 m1 + 1/4 (2, 0). Without 1 - beta it would be (1.25, 1.5),
+    # from the first update on (-0.25, 1.5).
+    protocol = WorkerMomentum(beta=0.75, **PLAIN)
+    first, memory = trained(protocol, LINE, [2.0, -4.0], protocol.memory(LINE))
+    assert first.tolist() == [-0.25, 0.5]
+    second, memory = trained(protocol, LINE, [-4.0, 0.0], memory)
+    assert second.tolist() == [0.3125, 0.375]
+    moved = protocol.server_step(LINE, torch.ones(2), second, 3, Key(0))
+    assert moved.tolist() == [1.3125, 1.375]
+    assert FloatVectors(second[None]).encode()[0].bits == 64
+
+
+def test_momentum_starts_again_where_it_is_not_finite() -> None:
+    protocol = WorkerMomentum(beta=0.75, **PLAIN)
+    sent, memory = trained(protocol, LINE, [float("inf"), 1.0], protocol.memory(LINE))
+    assert not bool(torch.isfinite(sent).all())
+    sent, _ = trained(protocol, LINE, [2.0, -4.0], memory)
+    assert sent.tolist() == [-0.25, 0.5]
+
+
+def test_running_statistics_have_no_momentum() -> None:
+    shared = Shared(CNN4().build((1, 28, 28), 10), 3, torch.device("cpu"))
+    protocol = WorkerMomentum(beta=0.75, **PLAIN)
+    gradient = [1.0] * shared.layout.d
+    first, memory = trained(protocol, shared, gradient, protocol.memory(shared))
+    second, _ = trained(protocol, shared, gradient, memory)
+    parameters = shared.layout.d - shared.statistics.d
+    for sent, moved, statistic in ((first, -0.125, -1.0), (second, -0.21875, -1.0)):
+        expected = torch.full_like(sent, moved)
+        expected[parameters:] = statistic
+        torch.testing.assert_close(sent, expected, rtol=0, atol=1e-6)  # w - lr g - w, in float32
+
+
+def test_momentum_belongs_to_a_client_and_waits_for_it() -> None:
+    scenario = Scenario(clients=12, per_round=7, epochs=1, malicious=0.3)
+    setup = prepare(scenario.model_copy(update={"protocol": "worker-momentum"}), "cpu", "loop")
+    state = begin(setup)
+    first = play_round(setup, state, 0)
+    before = {i: setup.shared.layout.flatten(state.memories[i]) for i in first.clients}
+    second = play_round(setup, state, 1)
+    after = {i: setup.shared.layout.flatten(state.memories[i]) for i in first.clients}
+    again = set(first.clients) & set(second.clients)
+    assert again
+    assert {i for i in before if not torch.equal(before[i], after[i])} == again
+
+
+def test_what_an_attack_compresses_is_sent_as_it_is() -> None:
+    # its own momentum would make it ten times smaller
+    protocol = WorkerMomentum()
+    memory = [protocol.memory(LINE)]
+    sent, _ = protocol.message(LINE, torch.tensor([[3.0, -7.0]]), [Key(0)], memory)
+    assert sent.values().tolist() == [[3.0, -7.0]]

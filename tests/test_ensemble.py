@@ -25,7 +25,8 @@ def test_all_is_the_ensemble_of_the_newest_rules_for_the_alphabet() -> None:
     for protocol in protocols:
         sends = registry.load("protocol", protocol).sends.__name__
         attacks = [cell.attack for cell in cells if cell.protocol == protocol]
-        assert attacks == list(NEWEST.ensemble[sends])
+        assert attacks == list(NEWEST.attacks(sends))
+        assert attacks[-2:] == ["auto:budget=0.25", "auto"]
         assert attacks[0] == "none"
         assert ("rank-reversal" in attacks) == (protocol == "fsl")
 
@@ -45,12 +46,12 @@ def test_a_cap_or_a_hidden_sum_leaves_attacks_what_they_can_do_with_less_knowled
     assert capped("min-max", "own") == "min-max"  # nothing it could know: left out, with a reason
     assert capped("sign-flip", "colluders") == "sign-flip"
     cells, skipped = Grid({"attack": ("all",), "knowledge": ("colluders",)}).cells()
-    assert "min-max:knows=colluders" in {cell.attack for cell in cells}
+    assert "auto:knows=colluders,asks=false" in {cell.attack for cell in cells}
     assert skipped
     assert all("must be shown" in skip.reason for skip in skipped)
     axes = {"protocol": ("pbm",), "sees": ("sum",), "attack": ("all", "strongest:budget=9")}
     cells, skipped = Grid(axes).cells()
-    assert {"min-max:knows=colluders", "dyn-opt:knows=colluders"} <= {c.attack for c in cells}
+    assert {"mimic:knows=colluders", "auto:knows=colluders"} <= {c.attack for c in cells}
     assert not skipped
     assert sum(cell.sought == 9 for cell in cells) == 9
 
@@ -68,6 +69,8 @@ def test_candidates_are_the_ensemble_then_variations_and_no_two_mean_the_same() 
     known = [attack for attack in ensemble("fedavg") if attack != "none"]
     some = candidates("fedavg", 200)
     assert some[: len(known)] == known
+    others = some[len(known) :]
+    assert others.index("min-sum") < others.index("alie:z=0.5"), "no attack is left out"
     meanings = {registry.describe(a.partition(":")[0], registry.load("attack", a)) for a in some}
     assert len(meanings) == len(some) > len(known) + 10
     assert not any(registry.load("attack", attack).idle for attack in some)

@@ -25,12 +25,13 @@ from sample_records import sample_record, sample_round
 from fedbench.cli.leaderboard_table import RankingTable, as_csv
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
+from fedbench.core.registry import split
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.measurements import Timing
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario, code_version
 from fedbench.leaderboard import board as boards
-from fedbench.leaderboard.build import Case, build, curve, over, price, score, spending
+from fedbench.leaderboard.build import Case, build, curve, meaning, over, price, score, spending
 from fedbench.leaderboard.check import check, reproduced
 from fedbench.leaderboard.entry import (
     Entry,
@@ -419,15 +420,84 @@ def test_a_version_may_add_demands_and_tracks_but_let_in_nothing_that_was_kept_o
     assert (word or "") in "".join(lost)
 
 
+# Version 2 of a board whose version 1 has SignBits under four attacks; by what it does: the text.
+FOUR = RULES_1 | {"ensemble": {"SignBits": ["none", "sign-flip", "ipm", "pga"]}}
+BOTH = {"families": {"inner product": ["sign-flip", "ipm"]}}
+ADAPTIVE = {"adaptive": ["auto:budget=0.5"]}
+THINNED: dict[str, tuple[dict[str, Any], str | None]] = {
+    "an attack with a stand-in": (BOTH | ADAPTIVE, None),
+    "no family": (ADAPTIVE, "must have ipm as in version 1, or another attack of the family"),
+    "a family without another attack": (
+        {"families": {"inner product": ["ipm", "min-max"]}} | ADAPTIVE,
+        "ensemble.SignBits must have ipm",
+    ),
+    "a stand-in of another family": (
+        {"families": {"a": ["sign-flip"], "b": ["ipm"]}} | ADAPTIVE,
+        "ensemble.SignBits must have ipm",
+    ),
+    "no adaptive attack": (BOTH, "ensemble.SignBits must have auto, since it drops ipm"),
+    "an adaptive attack that is none": (BOTH | {"adaptive": ["autograd"]}, "must have auto"),
+}
+
+
+@pytest.mark.parametrize("what", THINNED)
+def test_an_attack_is_dropped_for_another_of_its_family_and_beside_auto_only(what: str) -> None:
+    fields, word = THINNED[what]
+    thin = FOUR | {"version": 2, "ensemble": {"SignBits": ["none", "sign-flip", "pga"]}} | fields
+    lost = list(losses(Rules.model_validate(FOUR), Rules.model_validate(thin)))
+    assert len(lost) == (word is not None)
+    assert (word or "") in "".join(lost)
+
+
+def test_a_stand_in_is_one_of_the_same_alphabet_and_adaptive_attacks_are_dropped_likewise() -> None:
+    old = FOUR | ADAPTIVE
+    old["ensemble"] = old["ensemble"] | {"Rankings": ["none", "ipm"]}
+    new = old | BOTH | {"version": 2, "adaptive": ["auto"]}
+    new["ensemble"] = {"SignBits": ["none", "sign-flip", "ipm", "pga"], "Rankings": ["none"]}
+    lost = list(losses(Rules.model_validate(old), Rules.model_validate(new)))
+    assert [text[: text.index(" as in")] for text in lost] == [
+        "ensemble.SignBits must have auto:budget=0.5",
+        "ensemble.Rankings must have ipm, auto:budget=0.5",  # sign-flip is not on Rankings
+    ]
+    new["families"] = BOTH["families"] | {"adaptive": ["auto", "auto:budget=0.5"]}
+    (only,) = losses(Rules.model_validate(old), Rules.model_validate(new))
+    assert "Rankings must have ipm as" in only
+
+
+def test_an_adaptive_attack_is_mandatory_on_every_alphabet_that_is_listed() -> None:
+    rules = Rules.model_validate(FOUR | ADAPTIVE)
+    assert rules.attacks("SignBits") == ("none", "sign-flip", "ipm", "pga", "auto:budget=0.5")
+    assert rules.attacks("Rankings") == ()
+    judged = case(runs(), rules=Rules.model_validate(RULES_1 | ADAPTIVE))
+    (finding,) = errors(judge(judged))
+    assert finding.text.endswith("got no record of auto:budget=0.5")
+
+
+def test_version_3_has_of_each_family_one_attack_and_auto_at_two_budgets() -> None:
+    rules = versions(BOARD)[3]
+    assert [split(attack)[0] for attack in rules.adaptive] == ["auto", "auto"]
+    assert len({meaning("attack", attack) for attack in rules.adaptive}) == 2
+    before = versions(BOARD)[2].ensemble
+    for alphabet, attacks in rules.ensemble.items():
+        families = [
+            [attack for attack in attacks if attack in family] for family in rules.families.values()
+        ]
+        assert all(len(found) == 1 for found in families[:-1]), alphabet
+        assert len(families[-1]) <= 1
+        assert len(rules.attacks(alphabet)) < len(before[alphabet])
+
+
 @pytest.mark.parametrize(
     ("field", "values"),
     [
         *(("version", [0]), ("seeds", [1]), ("confidence", [0.0, 1.0])),
         *((f"tolerance__{name}", [-0.1]) for name in RULES_1["tolerance"]),
         *(("track__0__clean__high", [0.5, 1.1]), ("track__0__clean__low", [-0.1])),
+        ("families", [{"a": ["ipm", "pga"], "b": ["ipm"]}, {"a": ["ipm", "ipm"]}]),
+        ("held_out", [{"digests": ["0" * 63]}, {"digests": ["0" * 64, "0" * 64]}]),
     ],
 )
-def test_rules_that_mean_nothing_are_refused(field: str, values: list[float]) -> None:
+def test_rules_that_mean_nothing_are_refused(field: str, values: list[Any]) -> None:
     for value in values:
         content = deepcopy(RULES_1)
         put(content, {field: value})
@@ -1009,9 +1079,9 @@ def test_rules_name_attacks_that_fit_for_whatever_a_protocol_sends(version: int)
     rules = versions(BOARD)[version]
     for protocol in registry.names("protocol"):
         sends = registry.load("protocol", protocol).sends
-        attacks = rules.ensemble[sends.__name__]
+        attacks = rules.attacks(sends.__name__)
         assert attacks[0] == "none"
-        assert any(a.startswith("dyn-opt") for a in attacks), "an adaptive one"
+        assert any(a.startswith(("dyn-opt", "auto")) for a in attacks), "an adaptive one"
         for attack in attacks:
             assert issubclass(sends, registry.load("attack", attack).accepts), (protocol, attack)
     for track in rules.track:
@@ -1026,6 +1096,9 @@ def test_a_plan_has_just_the_mandatory_cells() -> None:
     assert sweep.seeds == (0, 1, 2, 3, 4)
     assert [c.attack for c in cells] == list(versions(BOARD)[1].ensemble["Rankings"])
     assert {(c.scenario.server_checks, c.scenario.malicious) for c in cells} == {("range", 0.1)}
+    count = len(cells)
+    head = f"# {count} attacks, the clean run included, x 5 seeds = {5 * count} runs"
+    assert text.splitlines()[0] == head
 
 
 def test_a_plan_that_cannot_be_is_refused() -> None:

@@ -33,16 +33,30 @@ BoardOption = Annotated[Path, opt.option("Folder with rules/1.toml.", panel=WHER
     )
 )
 @opt.explained
-def plan(context: typer.Context, track: str, board: BoardOption = BOARD) -> None:
+def plan(
+    context: typer.Context, track: str, board: BoardOption = BOARD, estimate: bool = False
+) -> None:
     """Print the sweep that a system must play: the track, the seeds, the mandatory attacks.
 
     Options:
         track: Track of the closed division, e.g. digits.
+        estimate: Say first how long it may take here, by playing two rounds of some cells.
     """
+    import tomllib
+
+    from fedbench.cli.sweep import expectation
     from fedbench.leaderboard.rules import newest
     from fedbench.leaderboard.submission import plan
+    from fedbench.sweep.local import Options
+    from fedbench.sweep.plan import Plan, runs
 
-    print(plan(newest(board), track, opt.typed(context)), end="")
+    text = plan(newest(board), track, opt.typed(context))
+    if estimate:
+        sweep = Plan.of(tomllib.loads(text), "plan")
+        missing = runs(sweep.cells()[0], sweep.seeds)
+        options = Options()
+        print(f"# {expectation(missing, options, options.processes(len(missing)))}")
+    print(text, end="")
 
 
 @app.command()

@@ -115,7 +115,6 @@ def foresee(
 ) -> None:
     """Print what the store has, what is missing, and how long that may take."""
     from fedbench.results.store import Store
-    from fedbench.sweep.estimate import estimate
 
     store = Store(folder)
     missing = [run for run in runs if not store.has(run)]
@@ -125,12 +124,18 @@ def foresee(
     console.print(counts)
     if not missing:
         return
+    console.print(expectation(missing, options, workers))
+
+
+def expectation(missing: list[Run], options: Options, workers: int) -> str:
+    """Say how long runs may take on so many workers, by playing two rounds of some cells."""
+    from fedbench.sweep.estimate import estimate
+
     expected = estimate(missing, options)
     if expected.seconds is None:
-        console.print("no probe could be played: no estimate")
-        return
+        return "no probe could be played: no estimate"
     busy = min(workers, len(missing))
-    console.print(
+    return (
         f"about {duration(expected.seconds / busy)} on {counted(busy, 'worker')}, from two "
         f"rounds of {expected.probed} of {expected.cells} cells"
     )

@@ -69,7 +69,7 @@ class Case:
     @cached_property
     def ensemble(self) -> dict[str, str]:
         """Mandatory attacks as typed, by what they mean."""
-        typed = self.rules.ensemble.get(self.alphabet, ())
+        typed = self.rules.attacks(self.alphabet)
         return {meaning("attack", attack): attack for attack in typed}
 
     @cached_property

@@ -264,7 +264,7 @@ def doubts(case: Case) -> Iterator[str]:
 def outdated(attacks: Iterable[str]) -> str:
     """Return why entries that met these attacks are no worst case, or an empty text.
 
-    With the mended searches `dyn-opt`, of which every ensemble has one, got its parameter
+    With the mended searches `dyn-opt`, of which every ensemble of then has one, got its parameter
     ``selected``, so its text tells old searches from new ones, whatever version played them.
 
     >>> outdated(["none", "dyn-opt:search=exact,selected=most,start=10.0"])

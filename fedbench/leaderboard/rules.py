@@ -5,24 +5,27 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.files import read_limited, read_toml
+from fedbench.core.registry import split
 from fedbench.experiment.scenario import Scenario
 
 Division = Literal["closed", "open"]
 DIVISIONS: tuple[Division, ...] = ("closed", "open")
 
 LARGEST = 1 << 20  # bytes of a file
+ADAPTIVE = "auto"  # the attack that an ensemble must have to drop any
 NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 # SHA-256 of the file of every version. A version that was published is never changed; who writes a
 # new one adds its digest here.
 PUBLISHED = {
     1: "e949cd00df0ffa3a03a74d7994d41f33a5354f3233f412390096b750fb3d2c9c",
     2: "475227a8e973d7ceca29d30e2414b89273021db12529213a8d16ed4d387132e6",
+    3: "bb3f3604d12c6dc41f737891771fe15505c4a27e54faa04c22c1b2520de98794",
 }
 
 
@@ -47,6 +50,9 @@ class Envelope(_Model):
         return self
 
 
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
 class Track(_Model):
     """A race of the closed division: what all its entries have in common.
 
@@ -56,7 +62,7 @@ class Track(_Model):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     scenario: dict[str, Any]
     seeds: tuple[int, ...]
-    data: str = Field(pattern=r"^[0-9a-f]{64}$")
+    data: Digest
     clean: Envelope
 
 
@@ -71,12 +77,25 @@ class Tolerance(_Model):
     epsilon: float = Field(ge=0)
 
 
+class HeldOut(_Model):
+    """Attacks that are published with the next version: SHA-256 of their salted files."""
+
+    digests: tuple[Digest, ...] = ()
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        if len(set(self.digests)) < len(self.digests):
+            raise ValueError("every digest must be there once")
+        return self
+
+
 class Rules(_Model):
     """One version of the rules, from 1 on; ``seeds`` is the least number of paired seeds.
 
     Entries of the closed division choose the ``free`` fields of a scenario; those that neither
     ``free`` nor a track names must be the default. ``ensemble`` has the attacks on each alphabet
-    that an entry must have withstood, as typed.
+    that an entry must have withstood, as typed, and ``adaptive`` those on all alphabets.
+    ``families`` groups attacks by how they work: one of a family stands in for the others.
     """
 
     version: int = Field(ge=1)
@@ -84,8 +103,29 @@ class Rules(_Model):
     confidence: float = Field(gt=0, lt=1)
     free: tuple[str, ...]
     ensemble: dict[str, tuple[str, ...]]
+    adaptive: tuple[str, ...] = ()
+    families: dict[str, tuple[str, ...]] = {}
+    held_out: HeldOut = HeldOut()
     tolerance: Tolerance
     track: tuple[Track, ...]
+
+    @model_validator(mode="after")
+    def _grouped(self) -> Self:
+        listed = [attack for family in self.families.values() for attack in family]
+        if len(set(listed)) < len(listed):
+            raise ValueError("families must name every attack once")
+        return self
+
+    def attacks(self, alphabet: str) -> tuple[str, ...]:
+        """Return the mandatory attacks on an alphabet as typed; none if it is not listed."""
+        own = self.ensemble.get(alphabet)
+        return () if own is None else (*own, *self.adaptive)
+
+    def stand_in(self, attack: str, alphabet: str) -> str | None:
+        """Return the mandatory attack of the same family as one that is not; None without any."""
+        mandatory = self.attacks(alphabet)
+        family = next((family for family in self.families.values() if attack in family), ())
+        return next((other for other in family if other in mandatory), None)
 
     def named(self, name: str) -> Track | None:
         """Return the track of that name; None if there is none."""
@@ -189,10 +229,16 @@ def losses(old: Rules, new: Rules) -> Iterator[str]:
     for name, limit in old.tolerance:
         if (got := getattr(new.tolerance, name)) > limit:
             yield f"tolerance.{name} must be at most {limit} {before}, got {got}"
-    for alphabet, attacks in old.ensemble.items():
-        newer = new.ensemble.get(alphabet, ())
-        if missing := [attack for attack in attacks if attack not in newer]:
-            yield f"ensemble.{alphabet} must have {', '.join(missing)} {before}"
+    for alphabet in old.ensemble:
+        newer = new.attacks(alphabet)
+        dropped = [attack for attack in old.attacks(alphabet) if attack not in newer]
+        if lost := [attack for attack in dropped if new.stand_in(attack, alphabet) is None]:
+            yield (
+                f"ensemble.{alphabet} must have {', '.join(lost)} {before}, or another attack of "
+                "the family that names it"
+            )
+        elif dropped and not any(split(attack)[0] == ADAPTIVE for attack in newer):
+            yield f"ensemble.{alphabet} must have {ADAPTIVE}, since it drops {', '.join(dropped)}"
     for track in old.track:
         now = new.named(track.name)
         if now is None:

@@ -31,8 +31,8 @@ def plan(rules: Rules, track: str, system: Mapping[str, Any]) -> str:
         names = ", ".join(each.name for each in rules.track)
         raise ConfigError(f"--track must be one of {names}, got {track!r}")
     sends = alphabet(system["protocol"])
-    attacks = rules.ensemble.get(sends)
-    if attacks is None:
+    attacks = rules.attacks(sends)
+    if not attacks:
         raise ConfigError(
             f"version {rules.version} must name attacks on {sends}, which {system['protocol']} "
             "sends, got none; add them in a new version of the rules"
@@ -43,10 +43,12 @@ def plan(rules: Rules, track: str, system: Mapping[str, Any]) -> str:
         "scenario": dict(race.scenario),
         "grid": [{**system, "attack": list(attacks)}],
     }
-    _, skipped = Plan.of(table, "plan").cells()
+    cells, skipped = Plan.of(table, "plan").cells()
     if skipped:
         raise ConfigError(f"every mandatory attack must fit, got {skipped[0].reason}")
-    return tomli_w.dumps(table)
+    runs = f"{len(cells)} attacks, the clean run included, x {len(race.seeds)} seeds"
+    head = f"# {runs} = {len(cells) * len(race.seeds)} runs"
+    return f"{head}\n{tomli_w.dumps(table)}"
 
 
 @dataclass(frozen=True)

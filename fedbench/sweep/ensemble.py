@@ -1,15 +1,21 @@
 """Names of several attacks: the mandatory ensemble, all installed ones, the strongest."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedbench.adversary.threat_model import needs
 from fedbench.api import TIERS, Attack, Knowledge
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    from fedbench.leaderboard.rules import Rules
 
 ALL, INSTALLED, STRONGEST = "all", "installed", "strongest"
 INSIDE = "leaderboard/board"  # folder of the rules inside an installed package
@@ -49,21 +55,21 @@ def budget(attack: str) -> int:
 def ensemble(protocol: str) -> list[str]:
     """Mandatory attacks against a protocol's alphabet; all installed ones if it has no list."""
     sends = registry.load("protocol", protocol).sends.__name__
-    return list(_lists().get(sends, registry.names("attack")))
+    return list(_rules().attacks(sends) or registry.names("attack"))
 
 
 @cache
-def _lists() -> dict[str, tuple[str, ...]]:
-    """Lists of the newest rules, installed with fedbench or in the repository."""
+def _rules() -> Rules:
+    """Return the newest rules, installed with fedbench or in the repository."""
     from fedbench.leaderboard.rules import newest
 
     package = Path(str(files("fedbench")))
     inside = package / INSIDE
-    return newest(inside if inside.is_dir() else package.parent / "leaderboards").ensemble
+    return newest(inside if inside.is_dir() else package.parent / "leaderboards")
 
 
 def candidates(protocol: str, count: int, knowledge: str | None = None) -> list[str]:
-    """The ensemble, then variations of one parameter each, every attack's first ones first.
+    """The ensemble, then every other attack, then variations of one parameter, first ones first.
 
     No candidate is what does not fit the protocol's alphabet, needs more knowledge than the cap
     allows, does nothing, or is a backdoor, whose aim is another than low accuracy.
@@ -72,9 +78,10 @@ def candidates(protocol: str, count: int, knowledge: str | None = None) -> list[
     texts = [text for text in ensemble(protocol) if not registry.load("attack", text).idle]
     plugins = {name: registry.plugin("attack", name) for name in registry.names("attack")}
     fitting = [
-        variations(name)
+        [name, *variations(name)]
         for name, plugin in plugins.items()
         if issubclass(sends, plugin.accepts) and plugin.trigger is Attack.trigger
+        if not registry.load("attack", name).idle
     ]
     texts += [text for variants in zip_longest(*fitting) for text in variants if text is not None]
     distinct: dict[str, str] = {}  # by description

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import fedbench
 from fedbench.adversary.threat_model import AttackContext, attack_view
-from fedbench.api import Gradient, Knowledge, Local, ServerView
+from fedbench.api import AttackView, Gradient, Knowledge, Local, ServerView
 from fedbench.core import registry
 from fedbench.core.rng import Key, Secret
 from fedbench.experiment.scenario import Scenario
@@ -27,6 +27,7 @@ from fedbench_attacks.mimic import Mimic
 from fedbench_attacks.min_max import MinMax, MinSum
 from fedbench_attacks.noise import NoiseAttack
 from fedbench_attacks.pga import PGA
+from fedbench_attacks.poisonedfl import PoisonedFL, pushed
 from fedbench_attacks.search import Scale, best_of_grid, selecting
 from fedbench_attacks.searched import DynOpt, OptIPM
 from fedbench_attacks.sign_flip import SignFlip
@@ -235,6 +236,83 @@ def test_a_free_rider_sends_nothing_learned_or_replays_the_last_global_update() 
 
     assert replayed(heard(5, 7), heard(6, 5), heard(6, 4)) == [[0, 0], [1, -2], [0, -1]]
     assert replayed(scored(1), scored(4)) == [[1, 1], [7, 1]]
+
+
+def heard_by(attack: PoisonedFL, *models: list[float]) -> list[tuple[AttackView, Tensor, Any]]:
+    """Views, messages and memories of an adversary whose clients get these models in turn."""
+    memory, out = None, []
+    for step, model in enumerate(models):
+        here = round_of(torch.zeros(3, len(model)))
+        down = FloatVectors(torch.tensor([model]))
+        view = dataclasses.replace(here.view, broadcast=down, step=step)
+        here = dataclasses.replace(here, view=view, idle=torch.zeros(3, len(model)))
+        seen = attack_view(attack, here)
+        message, memory = attack.craft(seen, memory)
+        assert isinstance(message, Payload)
+        out.append((seen, message.values(), memory))
+    return out
+
+
+def test_poisonedfl_pushes_along_its_signs_where_the_last_push_did_not_get_it() -> None:
+    # |g| = 5 and |a| = 10, so g - a / 2 = 3, 4, 5 of norm sqrt 50, and lambda is 2 * 5. With a of
+    # its own length it would be 3, 4, 10, without the absolute value -4 turns round.
+    g, a, s = torch.tensor([[3.0, -4.0, 0.0], [0.0, 0.0, -10.0], [1.0, 1.0, -1.0]])
+    expected = 10 * torch.tensor([3.0, 4.0, -5.0]) / math.sqrt(50)
+    torch.testing.assert_close(pushed(g, a, s, 2.0), expected)
+    # Nothing sent: v is |g| / |g|. Nothing moved: nothing is sent.
+    torch.testing.assert_close(pushed(g, 0 * a, s, 2.0), 2 * torch.tensor([3.0, 4.0, 0.0]))
+    assert pushed(0 * g, a, s, 2.0).tolist() == [0.0] * 3
+    assert bool(torch.isfinite(pushed(1e30 * g, a, s, 1e30)).all())
+
+
+def test_poisonedfl_draws_its_signs_once_and_goes_by_what_it_received() -> None:
+    first, second, third = heard_by(PoisonedFL(c=2.0), [1.0] * 40, [4.0] * 40, [4.5] * 40)
+    assert first[1].tolist() == [[0.0] * 40] * M  # nobody knows yet how far the model moves
+    signs = first[2].signs
+    assert 5 < int((signs > 0).sum()) < 35
+    for _, message, memory in (second, third):
+        assert torch.equal(memory.signs, signs)
+        assert torch.equal(message[0], message[1])
+        assert bool((message[0] * signs >= 0).all())
+        assert float(message[0].abs().max()) > 0
+    assert float(second[1][0].norm()) == pytest.approx(2 * 3 * math.sqrt(40))
+    assert float(third[1][0].norm()) == pytest.approx(2 * 0.5 * math.sqrt(40))
+
+
+@pytest.mark.parametrize(
+    ("followed", "c", "left"),
+    # Ten coins: 9 heads or more have the chance 11 / 1024 > 0.01, ten 1 / 1024.
+    [(10, 8.0, 8.0), (9, 8.0, 5.6), (0, 8.0, 5.6), (9, 0.7, 0.7)],  # 0.49 would be below 0.5
+)
+def test_poisonedfl_is_softer_unless_the_model_follows(
+    followed: int, c: float, left: float
+) -> None:
+    attack = PoisonedFL(c=c, window=2)
+    signs = heard_by(attack, [0.0] * 10)[0][2].signs
+    moved = torch.where(torch.arange(10) < followed, signs, -signs)
+    # In the second round all moved the other way: the sum of both rounds counts, not the last.
+    models = [[0.0] * 10, (3 * moved).tolist(), (2 * moved).tolist()]
+    rounds = heard_by(attack, *models)
+    assert [memory.c for _, _, memory in rounds] == pytest.approx([c, c, left])
+    assert rounds[2][0].notes["aligned"] == followed
+    # A coordinate that did not move counts with the sign of the model.
+    still = [torch.where(signs > 0, 5.0, -5.0).tolist()] * 3
+    assert heard_by(attack, *still)[2][0].notes["aligned"] == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_poisonedfl_knows_nobody_and_ruins_the_mean_where_noise_does_not(seed: int) -> None:
+    # Seeds 0 to 2 after 30 rounds: clean .84 .83 .78, noise .75 .81 .59, sign-flip .67 .47 .32,
+    # poisonedfl 0 (scores beyond float32) in all. Its pushes grow by a factor of c m / n a round.
+    size: dict[str, Any] = {"clients": 20, "per_round": 20, "rounds": 12, "eval_every": 12}
+    scenario = Scenario(model="micro", partition="iid", malicious=0.2, seed=seed, **size)
+    reached = {}
+    for attack in ("noise", "poisonedfl"):
+        played = fedbench.play(scenario.model_copy(update={"attack": attack}), device="cpu")
+        reached[attack] = played.result.accuracy
+    assert reached["noise"] > 0.4
+    assert reached["poisonedfl"] < 0.2
 
 
 DRAWING = ["noise", "stat-opt"]

@@ -10,6 +10,7 @@ import torch
 from fedbench.api import ServerView
 from fedbench.core import registry
 from fedbench.core.rng import Key
+from fedbench.core.trees import Layout
 from fedbench.payload import BinaryMasks, FloatVectors, Payload, Rankings, SignBits, ranking
 
 FOLDER = Path(__file__).parent / "vectors"
@@ -44,7 +45,11 @@ def test_every_vector_is_met(case: dict[str, Any]) -> None:
         weights = torch.tensor(case.get("weights", [1.0] * len(rows)), dtype=torch.float64)
         root = payload(case["alphabet"], [case["root"]]) if "root" in case else None
         ids = torch.tensor(case.get("clients", range(len(rows))))
-        view = ServerView(weights, received.take([0]), step, Key(0), ids=ids, root=root)
+        sizes = case.get("layers", [len(rows[0])])
+        layout = Layout.of({f"fc{i}": (size,) for i, size in enumerate(sizes)})
+        view = ServerView(
+            weights, received.take([0]), step, Key(0), ids=ids, layout=layout, root=root
+        )
         out, state = rule.aggregate(received, state, view)
     assert out.tolist() == pytest.approx(case["answer"], rel=1e-5, abs=1e-6)
     if "kept" in case:

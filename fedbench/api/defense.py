@@ -13,6 +13,7 @@ from torch import Tensor
 from fedbench.api.protocol import Alphabets, State
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.rng import Key
+from fedbench.core.trees import Layout
 from fedbench.payload import FloatVectors, Payload, Spec
 
 
@@ -40,6 +41,8 @@ class ServerView:
         key: Randomness of the server.
         expected: Rows that a round has on average; 0: as many as came.
         ids: ``(n,)`` int64, pseudonyms of the rows' clients for the run. By default row numbers.
+        layout: Layers of the updates, and of `values` where these are `Payload.aligned` and as
+            wide; None: unknown.
         root: One row, a message from the server's root data; only for a rule with `Traits.root`.
         truth: ``(n,)`` bool, the malicious rows; only for a rule with `Traits.oracle`.
         findings: Object that the rule writes its findings into.
@@ -51,6 +54,7 @@ class ServerView:
     key: Key
     expected: int = 0
     ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    layout: Layout | None = None
     root: Payload | None = None
     truth: Tensor | None = None
     findings: Findings = field(default_factory=Findings)
@@ -102,6 +106,7 @@ class Traits:
         mean_at_zero: Is it the plain mean of equal weights if ``f`` is 0?
         sharp: Can one row more than it `Defense.tolerates` move the answer arbitrarily far?
         shrinks: If all send the same, is the answer nearer to the middle of the alphabet?
+        sparsifies: Does it bring small coordinates of all rows to the middle of the alphabet?
         reports: Is the answer always the mean of equal weights, of which it has more to say?
     """
 
@@ -117,6 +122,7 @@ class Traits:
     mean_at_zero: bool = False
     sharp: bool = True
     shrinks: bool = False
+    sparsifies: bool = False
     reports: bool = False
 
 

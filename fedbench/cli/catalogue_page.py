@@ -172,6 +172,7 @@ def defense_facts(stage: Defense[Any] | Prefilter) -> list[tuple[str, str]]:
         ("with f=0", "the mean" if traits.mean_at_zero and hasattr(stage, "f") else ""),
         ("draws numbers", "yes, from the server's key" if traits.randomized else ""),
         ("answers", "the mean, and reports on it" if traits.reports else ""),
+        ("sparsifies", "small coordinates, to the alphabet's middle" if traits.sparsifies else ""),
         ("leaves out", "rows, which the record counts" if traits.detects else ""),
         *((f"not on {alphabet.__name__}", why) for alphabet, why in stage.without.items()),
     ]

@@ -13,7 +13,7 @@ from fedbench.adversary.threat_model import OwnedRows
 from fedbench.api import Attack, Memory, Rehearsal, Sees, ServerView, Shared, Traits, hooks
 from fedbench.core.blame import Hook, ask
 from fedbench.core.rng import Secret
-from fedbench.core.trees import Tree
+from fedbench.core.trees import Layout, Tree
 from fedbench.data.datasets import Data
 from fedbench.executors.training import Client, Executor, untouched
 from fedbench.experiment.compatibility import Plugins
@@ -161,6 +161,7 @@ class Setup:
             key=self.secret.key("defense", step, *([draw] if draw else [])),
             expected=self.scenario.per_round,
             ids=self.population.pseudonyms[rows],
+            layout=ask(self.plugins.protocol, "trained", Layout, self.shared),
             root=self.root_message(broadcast, step) if needs.root else None,
             truth=self.hostile(rows, step) if needs.oracle else None,
         )

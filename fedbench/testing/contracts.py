@@ -27,7 +27,7 @@ from fedbench.api import (
 )
 from fedbench.api.protocol import DpEvent, Gradient, Protocol, Release
 from fedbench.core.rng import Key, Secret
-from fedbench.core.trees import Tree
+from fedbench.core.trees import Layout, Tree
 from fedbench.executors.training import Client, Loop, Schedule
 from fedbench.executors.vmap import Stacked
 from fedbench.models.network import ConvNet
@@ -137,12 +137,13 @@ def _check_nobody(payload: Payload) -> None:
 
 
 def view_of(payload: Payload, weights: Tensor | None = None, key: Key | None = None) -> ServerView:
-    """Return a rule's view of a payload: nobody is malicious; row 0 is the root's as well."""
+    """Return a rule's view of a payload of `NETWORK`: nobody is malicious; row 0 is the root's."""
     n = len(payload)
     first = payload.take([0])
     weights = torch.ones(n, dtype=torch.float64) if weights is None else weights
     truth = torch.zeros(n, dtype=torch.bool)
-    return ServerView(weights, first, 0, key or Key(2), root=first, truth=truth)
+    layout = Layout.of(NETWORK.shapes)
+    return ServerView(weights, first, 0, key or Key(2), layout=layout, root=first, truth=truth)
 
 
 def example_context(

@@ -26,7 +26,8 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
 
     - it answers ``(k,)``, finite, and leaves its input and its state alone;
     - the order of the clients is irrelevant (on average, where it draws numbers);
-    - if all sent the same, that comes back (its nearest message, if the rule ``shrinks``);
+    - if all sent the same, that comes back (its nearest message, if the rule ``shrinks``; if it
+      ``sparsifies``, where it is not brought to the middle);
     - only a ``randomized`` rule draws numbers, only one that ``detects`` says whom it left out.
 
     On floats, if it works on them:
@@ -162,6 +163,11 @@ def _check_on(defense: Defense[Any], payload: Payload) -> None:
     same = values[n - 1].double()
     if traits.shrinks:
         back = last.nearest(back[None]).values()[0]
+    if traits.sparsifies:
+        origin = payload.origin().double()
+        left = back.double() != origin
+        assert bool(left.any()), f"{name}: leaves nothing"
+        same = torch.where(left, same, origin)
     if not traits.randomized:
         torch.testing.assert_close(back.double(), same, rtol=1e-4, atol=1e-4, msg=f"{name}: equal")
 

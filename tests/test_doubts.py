@@ -9,7 +9,8 @@ import fedbench
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.results.summary import Row, blind, doubts, helped, once, rows
+from fedbench.results.doubts import blind, divided, doubts, helped, masked, once, spent, weaker
+from fedbench.results.summary import Row, rows
 
 SMALL = Scenario(clients=12, per_round=4, rounds=1, epochs=1, model="micro", malicious=0.5)
 
@@ -23,7 +24,18 @@ def made(record: Record, accuracies: list[float], **fields: Any) -> Row:
     """A row whose runs had these accuracies; what it measured beside them is that of the record."""
     cell = Cell(SMALL.model_copy(update=fields), varied=("malicious",))
     results = [replace(record.result, accuracy=accuracy) for accuracy in accuracies]
-    return Row(cell, tuple(record.model_copy(update={"result": result}) for result in results))
+    runs = (
+        {"result": result, "scenario": record.scenario.model_copy(update={"seed": seed})}
+        for seed, result in enumerate(results)
+    )
+    return Row(cell, tuple(record.model_copy(update=run) for run in runs))
+
+
+def noted(row: Row, *notes: dict[str, Any]) -> Row:
+    """The same row, whose runs had a round for each of these notes of its attack."""
+    (first, *_) = row.records[0].rounds
+    rounds = [replace(first, notes=note) for note in notes]
+    return replace(row, records=tuple(r.model_copy(update={"rounds": rounds}) for r in row.records))
 
 
 def test_a_stronger_adversary_that_helps_is_doubted_beyond_the_spread(record: Record) -> None:
@@ -47,6 +59,93 @@ def test_an_attack_that_sees_less_and_does_more_is_doubted(record: Record) -> No
     assert list(blind([own, most, made(record, [0.2, 0.2], attack="dyn-opt")])) == []
     for other in ({"attack": "noise"}, {"attack": "min-max", "defense": "median"}):
         assert list(blind([own, made(record, [0.5, 0.5], **other)])) == []
+
+
+def test_an_attack_that_does_more_with_less_knowledge_is_doubted(record: Record) -> None:
+    every = made(record, [0.5, 0.6], attack="auto")
+    blind_ = made(record, [0.2, 0.3], attack="auto:knows=colluders,asks=false")
+    assert list(weaker([every, blind_])) == [
+        "a weaker tier beats a stronger one: auto:knows=colluders,asks=false is below auto against "
+        "fedavg + mean; malicious 0.5"
+    ]
+    assert next(iter(weaker([blind_, every]))) in doubts([blind_, every])
+    tied = made(record, [0.45, 0.55], attack="auto:asks=false")
+    assert list(weaker([every, tied])) == []  # within both spreads
+    assert list(weaker([made(record, [0.1, 0.1], attack="auto"), blind_])) == []
+    # what a sign flip of its own message could read, it does not
+    flips = made(record, [0.5, 0.6], attack="sign-flip")
+    assert list(weaker([flips, made(record, [0.2], attack="sign-flip:knows=colluders")])) == []
+    # not the same attack, or not the same system
+    for other in (
+        {"attack": "auto:knows=colluders,budget=2"},
+        {"attack": "min-max:knows=colluders"},
+        {"attack": "auto:knows=colluders", "defense": "median"},
+    ):
+        assert list(weaker([every, made(record, [0.2, 0.3], **other)])) == []
+    # one reads more, the other asks the rule: neither covers the other
+    apart = made(record, [0.2, 0.3], attack="auto:knows=colluders")
+    assert list(weaker([made(record, [0.5, 0.6], attack="auto:asks=false"), apart])) == []
+
+
+def test_an_attack_without_gradients_that_does_far_more_is_doubted(record: Record) -> None:
+    climbs = noted(made(record, [0.7, 0.8], attack="auto"), {"played": "gradient sign x 2"})
+    best = made(record, [0.5, 0.6], attack="opt-ipm")
+    assert list(masked([climbs, best])) == [
+        "gradients may be masked: opt-ipm, which follows none, is 20.0 points below auto, the best "
+        "attack that does, against fedavg + mean; malicious 0.5"
+    ]
+    assert next(iter(masked([climbs, best]))) in doubts([climbs, best])
+    assert list(masked([climbs, made(record, [0.6, 0.7], attack="opt-ipm")])) == []  # spreads
+    near = noted(made(record, [0.54, 0.54], attack="auto"), {"played": "std x 1 climbed"})
+    assert list(masked([near, made(record, [0.5, 0.5], attack="opt-ipm")])) == []  # not far
+    assert list(masked([noted(near, {"played": "gradient x 1"}), climbs])) == []
+    assert list(masked([climbs, made(record, [0.5, 0.6], attack="ipm", defense="median")])) == []
+    # It played along a gradient in one of three rounds: it is no attack that follows one.
+    other = noted(
+        climbs, {"played": "opt-ipm"}, {"played": "minus std x 2"}, {"played": "crossing"}
+    )
+    assert list(masked([other, best])) == []
+    half = noted(climbs, {"played": "opt-ipm"}, {"played": "crossing 0.3"})
+    assert len(list(masked([half, best]))) == 1
+
+
+def test_a_budget_that_was_spent_or_that_a_larger_one_beats_is_doubted(record: Record) -> None:
+    spends = ({"ended": "budget"}, {"ended": "budget"}, {"ended": "converged"})
+    small = noted(made(record, [0.5, 0.6], attack="auto"), *spends)
+    assert list(spent([small])) == [
+        "the budget was spent in most rounds: auto against fedavg + mean; malicious 0.5; a larger "
+        "one may do more"
+    ]
+    assert next(iter(spent([small]))) in doubts([small])
+    assert list(spent([noted(small, *spends[1:])])) == []  # in half of the rounds
+    large = noted(made(record, [0.2, 0.3], attack="auto:budget=10"), *spends)
+    assert list(spent([large, small])) == [
+        "more budget does more: auto:budget=10 is below auto against fedavg + mean; malicious 0.5; "
+        "a larger one may do more"
+    ]
+    enough = noted(made(record, [0.45, 0.55], attack="auto:budget=10"), *spends)
+    assert list(spent([small, enough])) == []  # ten times the budget does no more
+    middle = made(record, [0.2, 0.2], attack="auto:budget=3")
+    assert list(spent([small, made(record, [0.2, 0.2], attack="auto:budget=10"), middle])) == []
+    assert list(spent([noted(made(record, [0.5], attack="dyn-opt"), *spends)])) == []
+
+
+def test_seeds_that_differ_in_their_worst_attack_are_doubted_if_that_matters(
+    record: Record,
+) -> None:
+    # Means are 40, 50 and 90; the lowest of each seed are 20, 30 and 40: 30 on average.
+    flip = made(record, [0.2, 0.6, 0.4], attack="sign-flip")
+    ipm = made(record, [0.7, 0.3, 0.5], attack="ipm")
+    alie = made(record, [0.9, 0.9, 0.9], attack="alie")
+    assert list(divided([ipm, flip, alie])) == [
+        "the worst attack differs between seeds: sign-flip in 2, ipm in 1 of 3 against "
+        "fedavg + mean; malicious 0.5; the lowest of each seed are 30.0 % on average, the lowest "
+        "mean is 40.0 %"
+    ]
+    assert next(iter(divided([flip, ipm]))) in doubts([flip, ipm])
+    assert list(divided([flip, alie])) == []  # one attack is the worst of all seeds
+    assert list(divided([flip, made(record, [0.3, 0.59, 0.5], attack="ipm")])) == []  # a third of 1
+    assert list(divided([made(record, [0.2], attack="ipm"), flip])) == []  # one seed in common
 
 
 def test_a_randomized_rule_that_was_run_once_is_doubted(record: Record) -> None:

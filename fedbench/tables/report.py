@@ -82,7 +82,7 @@ def terminal(rows: Sequence[Row], options: ConsoleOptions) -> Group:
     One table, with the columns that there is room for. Where the output has no Unicode, the table
     makes do with ASCII.
     """
-    from fedbench.results.summary import doubts
+    from fedbench.results.doubts import doubts
 
     parts: list[RenderableType] = []
     tables = layout(rows, options.max_width)
@@ -138,7 +138,7 @@ def span(rows: Sequence[Row], chosen: Iterable[ReportColumn]) -> int:
 
 def markdown(rows: Sequence[Row]) -> str:
     """Write the report for GitHub: one table of everything, the doubts, the worst cases."""
-    from fedbench.results.summary import doubts
+    from fedbench.results.doubts import doubts
 
     table = results("", rows, columns.saying(rows, columns.ALL))
     parts = [in_markdown(table, emphasized=2)]

@@ -48,6 +48,7 @@ def test_every_defense_keeps_its_promises_on_every_alphabet(name: str) -> None:
 RULES = [
     *("arc:f=2+trimmed-mean:f=2", "arc:f=4+mean", "bucketing:s=1+mean", "bulyan:f=2"),
     *("centered-clipping:steps=5", "clip+mean", "clip:c=5e+4+median", "density-filter+median"),
+    *("caf:f=3", "cge:f=3", "nna:f=3", "smea:f=3"),
     *("density-filter:width=1+median", "dnc:f=2,iterations=3,sketch=8", "entropy-filter+median"),
     *("entropy-filter+density-filter+vote-margin:f=1", "geometric-median:iterations=1"),
     *("geometric-median:smooth=4", "krum:f=2,variant=public", "log-odds-cap:c=0.05", "mda:f=3"),

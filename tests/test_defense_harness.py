@@ -87,6 +87,8 @@ def test_what_a_chain_or_a_rule_cannot_be_is_refused_before_the_run() -> None:
             resolve(Scenario(protocol=protocol, defense=defense, **SMALL))
     with pytest.raises(ConfigError, match=r"must have at most 48, got --per-round 60"):
         resolve(Scenario(defense="mda:f=4", clients=100, per_round=60))
+    with pytest.raises(ConfigError, match=r"must have at most 36, got --per-round 37"):
+        resolve(Scenario(defense="smea:f=4", clients=100, per_round=37))
     resolve(Scenario(protocol="fsl", defense="nnm:f=1+clip+mean", **SMALL))  # mixtures differ
     resolve(Scenario(protocol="fedpm", defense="entropy-filter+vote-margin", **SMALL))
     resolve(Scenario(protocol="fedpm", defense="log-odds-cap", **SMALL))

@@ -19,6 +19,21 @@ def middle(x: Tensor) -> Tensor:
     return x.sort().values[(len(x) - 1) // 2 : len(x) // 2 + 1].mean()
 
 
+def smallest(keys: Tensor, count: int) -> Tensor:
+    """Return shares ``(..., n)`` float64: 1 for the ``count`` smallest keys, 0 for the others.
+
+    Keys that tie for the last places share them.
+
+    >>> smallest(torch.tensor([3.0, 1.0, 3.0, 3.0, 4.0, 3.0]), 3).tolist()
+    [0.5, 1.0, 0.5, 0.5, 0.0, 0.5]
+    """
+    last = keys.sort(dim=-1).values[..., count - 1 : count]
+    nearer = keys < last
+    tied = keys == last
+    places = count - nearer.sum(dim=-1, keepdim=True)
+    return nearer + tied * places / tied.sum(dim=-1, keepdim=True, dtype=torch.float64)
+
+
 def combine(share: Tensor, x: Tensor, origin: Tensor | None = None) -> Tensor:
     """Return ``origin + sum_i share_i (x_i - origin)``, summed in float64.
 

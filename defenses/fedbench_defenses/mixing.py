@@ -10,7 +10,7 @@ from fedbench.core.errors import require
 from fedbench.core.tiling import finite_rows, tiles
 from fedbench.payload import FloatVectors, Payload
 
-from .distances import squared_distances
+from .distances import smallest, squared_distances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +43,7 @@ class NNM(Prefilter):
     def transform(self, received: Payload, view: ServerView) -> tuple[Payload, None]:
         x = received.values()
         mixed = len(x) - (self.f or 0)
-        squared = squared_distances(x)
-        last = squared.sort(dim=1).values[:, mixed - 1 : mixed]
-        nearer = squared < last
-        tied = squared == last
-        places = mixed - nearer.sum(dim=1, keepdim=True)
-        share = (nearer + tied * places / tied.sum(dim=1, keepdim=True)) / mixed
+        share = smallest(squared_distances(x), mixed) / mixed
         whole = finite_rows(x)
         part = share.to(torch.float32)
         rows = torch.empty(x.shape, device=x.device)

@@ -1267,7 +1267,7 @@ def test_a_name_with_markup_is_printed_as_it_is(
 
 
 def table(*entries: Entry) -> RankingTable:
-    return RankingTable("closed", "tiny", ranking(entries), 1)
+    return RankingTable("closed", "tiny", ranking(entries), 1, {})
 
 
 def test_a_name_is_no_formula_in_a_spreadsheet() -> None:

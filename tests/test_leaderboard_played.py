@@ -1,5 +1,6 @@
-"""The road of an entry, really played: plan, sweep, submit, check, reproduce."""
+"""The road of an entry, really played: plan, sweep, submit, check, reproduce, reveal."""
 
+import hashlib
 import json
 import os
 import shlex
@@ -152,3 +153,61 @@ def test_what_is_refused_or_stopped_leaves_the_entry_as_it_was(
     assert process.returncode == 130
     assert "the entry is as it was" in err
     assert path.read_bytes() == before
+
+
+SOURCE = (Path(__file__).parents[1] / "examples" / "held_out_attack.py").read_bytes()
+# The example, which notes in which program it runs.
+NOTING = SOURCE.replace(
+    b"        return view",
+    b"        import __main__\n\n"
+    b'        view.notes["program"] = str(__main__.__spec__.name)\n        return view',
+)
+RAISING = SOURCE.replace(b"        return view", b"        raise KeyError\n        return view")
+
+
+def revealing(played: Path, folder: Path, source: bytes) -> tuple[Path, list[str]]:
+    """An entry of a version that commits to this file, and the command that reveals it."""
+    path = fresh(played, folder / "board")
+    held_out = {"digests": [hashlib.sha256(source).hexdigest()]}
+    for version, digests in ((1, held_out), (2, {})):
+        text = tomli_w.dumps(RULES | {"version": version, "held_out": digests})
+        (folder / "board" / "rules" / f"{version}.toml").write_text(text)
+    (folder / "attack.py").write_bytes(source)
+    words = ["leaderboard", "reveal", str(folder / "attack.py"), "--board", str(folder / "board")]
+    return path, [*words, "--out", str(folder / "store"), "--workers", "1"]
+
+
+def test_a_held_out_attack_is_played_in_its_own_process_and_leaves_the_entry_as_it_was(
+    played: Path, tmp_path: Path
+) -> None:
+    path, words = revealing(played, tmp_path, NOTING)
+    before = path.read_bytes()
+    done = fedbench(*words)
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes() == before
+    records = boards.held_out_records(path)
+    assert [r.scenario.seed for r in records] == boards.read(path).seeds
+    notes = {r.notes["program"] for record in records for r in record.rounds if r.notes}
+    assert notes == {"fedbench.isolation.child"}
+    findings = [f for one in check(path.parents[2], own_rules=True) for f in one.findings]
+    assert {f.rule for f in findings if f.rule not in ("doubts", "harmless")} == {"version"}
+    board = str(path.parents[2])
+    (row,) = json.loads(fedbench("leaderboard", "rank", board, "--format", "json").stdout)
+    assert row["held_out"].startswith("held-out-")
+    worst = boards.read(path).score.worst.mean
+    found = sum(record.result.accuracy for record in records) / len(records)
+    assert row["gap"] == pytest.approx(worst - found)
+    archive = boards.held_out(path).read_bytes()
+    assert fedbench(*words).returncode == 0
+    assert boards.held_out(path).read_bytes() == archive, "the records in --out are taken"
+
+
+def test_a_held_out_attack_that_fails_is_said_and_nothing_is_written(
+    played: Path, tmp_path: Path
+) -> None:
+    path, words = revealing(played, tmp_path, RAISING)
+    done = fedbench(*words)
+    assert done.returncode == 1
+    assert "nothing is written for 1 of 1 pairs of entry and attack: 3 runs failed" in done.stderr
+    assert not boards.held_out(path).exists()
+    assert not (path.parents[2] / "held-out").exists()

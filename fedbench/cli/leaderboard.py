@@ -12,6 +12,7 @@ from rich.console import Console
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import warn, watcher
 from fedbench.core.errors import ConfigError, one_line, require
+from fedbench.tables.numbers import counted
 from fedbench.tables.terminal import listed
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Make entries that others can trust: plan, sweep, submit, check, reproduce, rank, render.",
+    help="Make entries that others can trust: plan, sweep, submit, check, reproduce, rank, reveal.",
 )
 WHERE = "Where it goes"
 BOARD = Path("leaderboards")
@@ -205,6 +206,82 @@ def reproduce(
 
 @app.command()
 @opt.explained
+def commit(file: Path, out: Path | None = None) -> None:
+    """Commit to a held-out attack: write its salted file, and print the digest for the rules.
+
+    Positional:
+        file: Python file with the attack, a class HeldOut.
+
+    Options:
+        out: The salted file, which is to be kept secret; by default FILE.salted.py.
+    """
+    from fedbench.leaderboard.held_out import commit
+
+    salted = out or file.with_suffix(".salted.py")
+    print(commit(file, salted))
+    text = f"keep {salted} secret, and put the digest under [held_out] in the next version"
+    print(f"fedbench: {text}", file=sys.stderr)
+
+
+@app.command()
+@opt.explained
+def reveal(
+    attacks: list[Path],
+    board: BoardOption = BOARD,
+    device: opt.Device = "auto",
+    executor: opt.Executor = "auto",
+    workers: opt.Workers = 0,
+    threads: opt.Threads = 1,
+    run_timeout: opt.RunTimeout = 21600.0,
+    out: Path | None = None,
+) -> int:
+    """Play held-out attacks, each in a process of its own, on the entries that did not know them.
+
+    The code in these files is run: exit code 1 if any run failed.
+
+    Positional:
+        attacks: Salted files, as a version of the rules commits to them.
+
+    Running:
+        out: Folder that keeps the records, and where it goes on; by default they are dropped.
+    """
+    from fedbench.leaderboard import reveal as revealing
+    from fedbench.leaderboard.held_out import installed, opened
+    from fedbench.leaderboard.rules import versions
+    from fedbench.sweep.drive import play_each
+    from fedbench.sweep.local import Options
+
+    options = Options(device, executor, 32, workers, threads, 1, run_timeout, isolate=True)
+    rules = versions(board)
+    read = [opened(path, rules) for path in attacks]
+    console = Console()
+    failed = stopped = 0
+    with installed(read):
+        targets, left_out = revealing.targets(board, read)
+        for reason in left_out:
+            warn(f"skipped {reason}")
+        for seeds in dict.fromkeys(tuple(target.entry.seeds) for target in targets):
+            group = [target for target in targets if tuple(target.entry.seeds) == seeds]
+            cells = list(dict.fromkeys(target.cell for target in group))
+            with watcher(console, cells, seeds, table=False) as watch:
+                records, failures = play_each(cells, seeds, options, watch, out)
+            failed += len(failures)
+            for target in group:
+                played = records.get(target.cell, [])
+                if len(played) == len(seeds):
+                    revealing.keep(target, played)
+                    print(f"wrote the records of {target.attack.name} beside {target.path}")
+                else:
+                    stopped += 1
+    if failed or stopped:
+        pairs = f"{stopped} of {len(targets)} pairs of entry and attack"
+        why = f"{counted(failed, 'run')} failed" if failed else "stopped; repeat the line"
+        warn(f"nothing is written for {pairs}: {why}")
+    return 1 if failed else 130 if stopped else 0
+
+
+@app.command()
+@opt.explained
 def rank(
     board: Board = BOARD,
     division: str | None = None,
@@ -229,6 +306,7 @@ def rank(
 
     from fedbench.cli import leaderboard_table as shown
     from fedbench.leaderboard.board import races
+    from fedbench.leaderboard.held_out import gaps
     from fedbench.leaderboard.rank import VIEWS, ranking
     from fedbench.leaderboard.rules import DIVISIONS, numbered
 
@@ -239,7 +317,7 @@ def rank(
     require("--bits", bits, bits is None or view == "equal-bits", "left out without equal-bits")
     newest = max(numbered(board))
     places = [
-        shown.RankingTable(*race, ranking(entries, chosen, bits), newest)
+        shown.RankingTable(*race, ranking(entries, chosen, bits), newest, gaps(board, entries))
         for race, entries in races(board).items()
         if division in (None, race[0]) and track in (None, race[1])
     ]
@@ -255,7 +333,9 @@ def rank(
     for place in places:
         console.print(place)
         console.print()
-    console.print(listed(shown.LEGEND.items(), console.options))
+    met = any(place.held_out for place in places)
+    legend = [pair for pair in shown.LEGEND.items() if met or pair[0] != shown.GAP]
+    console.print(listed(legend, console.options))
 
 
 @app.command()

@@ -14,7 +14,7 @@ from fedbench.leaderboard.entry_rules import outdated
 from fedbench.leaderboard.site.words import brief, system
 from fedbench.tables.export import as_csv as rows_as_csv
 from fedbench.tables.export import literal, markdown
-from fedbench.tables.numbers import NONE, bits, nats, or_none, percent
+from fedbench.tables.numbers import NONE, bits, nats, or_none, percent, points
 from fedbench.tables.table import Column, Line, Table
 from fedbench.tables.terminal import cell, grid
 
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from fedbench.leaderboard.check import CheckedFile
     from fedbench.leaderboard.entry import Entry, Interval, Score
     from fedbench.leaderboard.entry_rules import RuleFinding
+    from fedbench.leaderboard.held_out import HeldOutResult
     from fedbench.leaderboard.rank import Ranking, Standing
     from fedbench.leaderboard.reproduce import Comparison
 
 FRONT = "◆"
+GAP = "gap"
 HEADS = ("rank", "entry", "worst case %", "attack", "clean %", "up", "down", "ε", FRONT, "status")
 NARROW = ("rank", "entry", "worst case %", "up", "ε", FRONT)
 WIDE = 110  # characters from which on every column has room
@@ -42,6 +44,7 @@ class RankingTable:
     track: str
     ranking: Ranking
     newest: int  # version of the rules
+    held_out: Mapping[str, Sequence[HeldOutResult]]  # by id, the worst first
 
     @property
     def title(self) -> str:
@@ -54,7 +57,13 @@ class RankingTable:
         yield grid(self.table(HEADS if options.max_width >= WIDE else NARROW), options)
 
     def table(self, headings: Sequence[str] = HEADS) -> Table:
-        """Make the table with these columns; what has none of its own stands below the name."""
+        """Make the table with these columns; what has none of its own stands below the name.
+
+        The gap is a column where any entry met a held-out attack.
+        """
+        narrow = headings is NARROW
+        if any(standing.entry.id in self.held_out for standing in self.ranking.standings):
+            headings = [*headings[:3], GAP, *headings[3:]]
         columns = [
             Column(
                 heading,
@@ -66,8 +75,8 @@ class RankingTable:
         ]
         lines = []
         for standing in self.ranking.standings:
-            texts = dict(zip(HEADS, self._texts(standing), strict=True))
-            if headings is NARROW:
+            texts = dict(zip((*HEADS, GAP), self._texts(standing), strict=True))
+            if narrow:
                 under = "" if standing.score is None else f"under {texts['attack']}; "
                 texts["entry"] += f"\n{under}{texts['status']}"
             style = "dim" if standing.rank is None else "bold" if standing.pareto else ""
@@ -90,6 +99,7 @@ class RankingTable:
             *numbers,
             FRONT if standing.pareto else "",
             entry.status + weaker + old,
+            " ".join(gap(result) for result in self.held_out.get(entry.id, [])[:1]) or NONE,
         ]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -107,6 +117,7 @@ class RankingTable:
                 "system": system(standing.entry),
                 **_numbers(standing.score),
                 **_covered(standing.entry),
+                **_held_out(self.held_out.get(standing.entry.id, [])),
                 "rules": standing.entry.rules,
                 "newest_rules": self.newest,
                 "status": standing.entry.status,
@@ -135,6 +146,22 @@ def _covered(entry: Entry) -> dict[str, Any]:
     return {name: entry.price and getattr(entry.price, name) for name in names}
 
 
+def _held_out(results: Sequence[HeldOutResult]) -> dict[str, Any]:
+    """Return the generalisation gap under the worst held-out attack, if any was played."""
+    worst = results[0] if results else None
+    return {
+        "held_out": worst and worst.attack,
+        "gap": worst and worst.gap.mean,
+        "gap_low": worst and worst.gap.low,
+        "gap_high": worst and worst.gap.high,
+    }
+
+
+def gap(result: HeldOutResult) -> str:
+    """Format a generalisation gap with its interval, in points."""
+    return f"{points(result.gap.mean)} [{points(result.gap.low)}, {points(result.gap.high)}]"
+
+
 def spread(interval: Interval) -> str:
     """Format mean and interval, in percent."""
     return f"{percent(interval.mean)} [{percent(interval.low)}, {percent(interval.high)}]"
@@ -148,6 +175,8 @@ def short(entry: Entry, attack: str) -> str:
 LEGEND = {
     "rank": "1 + how many entries are surely better: their interval lies wholly above",
     "worst case": "mean and 95 % interval over seeds, under the attack that hurts most",
+    GAP: "worst case minus accuracy under the worst held-out attack, in points: above 0, the "
+    "ensemble flatters the entry",
     "up, down": "bits per parameter and message",
     "ε": "two compare only if unit, adversary, adjacency and δ agree (see --format json)",
     "outdated": "an attack has become stronger since: the entry waits to be played again",

@@ -48,6 +48,11 @@ def _package(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
+def refresh() -> None:
+    """Look for entry points again, since ``sys.path`` has changed."""
+    _points.cache_clear()
+
+
 def names(kind: str) -> list[str]:
     """Every installed plug-in of a kind, as known since its package was installed."""
     return list(_points(kind))

@@ -1,6 +1,7 @@
 """A board on disk: where its files lie, and entries that are read without trusting them.
 
-``<division>/<track>/<protocol>-<id>.json`` is an entry, the ``.jsonl.gz`` beside it its records.
+``<division>/<track>/<protocol>-<id>.json`` is an entry, the ``.jsonl.gz`` beside it its records,
+``.held-out.jsonl.gz`` those of attacks that were revealed later.
 """
 
 import gzip
@@ -23,6 +24,7 @@ from fedbench.leaderboard.rules import DIVISIONS, LARGEST, Division, Rules, firs
 from fedbench.results.gather import ARCHIVE, gather, unpacked
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
+HELD_OUT = f".held-out{ARCHIVE}"
 PACKED = 4 << 20  # bytes of the records of an entry
 LINES = 2000  # records
 TEMPORARY = re.compile(r"\..+\.(json|jsonl\.gz)\.[a-z0-9_]{8}")  # files of `write_atomically`
@@ -68,9 +70,14 @@ def archive(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(".json") + ARCHIVE)
 
 
+def held_out(path: Path) -> Path:
+    """Return the path of the records of held-out attacks on the entry at ``path``."""
+    return path.with_name(path.name.removesuffix(".json") + HELD_OUT)
+
+
 def owner(path: Path) -> Path | None:
     """Return the entry whose records a file is named to be; None for another name."""
-    stem = path.name.removesuffix(ARCHIVE)
+    stem = path.name.removesuffix(HELD_OUT).removesuffix(ARCHIVE)
     return path.with_name(f"{stem}.json") if stem != path.name else None
 
 
@@ -105,7 +112,16 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def records(path: Path) -> list[Record]:
     """Return the records of the entry at ``path``; `ConfigError` if they are not whole."""
-    packed = archive(path)
+    return _unpacked(archive(path), path)
+
+
+def held_out_records(path: Path) -> list[Record]:
+    """Return the records of held-out attacks on the entry at ``path``; none if none was played."""
+    packed = held_out(path)
+    return _unpacked(packed, path) if packed.is_symlink() or packed.exists() else []
+
+
+def _unpacked(packed: Path, path: Path) -> list[Record]:
     if packed.is_symlink() or not packed.is_file():
         raise ConfigError(f"{packed} must be a file with the records of {path.name}, got none")
     if packed.stat().st_size > PACKED:

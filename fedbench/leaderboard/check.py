@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.errors import ConfigError, UnknownPluginError
+from fedbench.core.registry import split
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
+from fedbench.leaderboard import held_out
 from fedbench.leaderboard.build import Case, alphabet, build
 from fedbench.leaderboard.entry import Entry, Statement, status
 from fedbench.leaderboard.entry_rules import RuleFinding, errors, judge
+from fedbench.leaderboard.held_out import HeldOutAttack
 from fedbench.leaderboard.rules import Rules, changed, growth, versions
 
 SHOWN = 5  # differences that are listed
@@ -41,7 +44,8 @@ def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
     rules = versions(board, broken)
     contents = {path: _read(path) for path in boards.files(board)}
     entries = {path: entry for path, entry in contents.items() if isinstance(entry, Entry)}
-    checked = [*_rules(board, rules, broken, own_rules)]
+    attacks, wrong = held_out.revealed(board, rules)
+    checked = [*_rules(board, rules, broken, own_rules), *_held_out(rules, attacks, wrong)]
     for path, content in contents.items():
         if content is None or not path.is_relative_to(whole):
             continue
@@ -55,7 +59,8 @@ def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
         wrong = [] if path == place else [f"must be at {place.relative_to(board)} by its content"]
         findings = _broken("path", wrong)
         findings += _broken("duplicate", _twice(board, path, content, entries))
-        checked.append(CheckedFile(below, content, findings + checked_entry(path, content, rules)))
+        findings += checked_entry(path, content, rules, attacks)
+        checked.append(CheckedFile(below, content, findings))
     return checked
 
 
@@ -69,6 +74,18 @@ def _rules(
         yield CheckedFile(Path("rules", path.name), None, _broken("published", [text]))
     for version, texts in ({} if broken else growth(rules)).items():
         yield CheckedFile(Path("rules", f"{version}.toml"), None, _broken("growth", texts))
+
+
+def _held_out(
+    rules: dict[int, Rules], attacks: Sequence[HeldOutAttack], wrong: Sequence[str]
+) -> Iterator[CheckedFile]:
+    """Yield what is wrong with revealed attacks, and the versions with attacks that are due."""
+    if wrong:
+        yield CheckedFile(Path(held_out.FOLDER), None, _broken("held-out", wrong))
+    for version, each in rules.items():
+        late = held_out.overdue(version, each, attacks) if version < max(rules) else ()
+        if findings := [RuleFinding("held-out", "warning", text) for text in late]:
+            yield CheckedFile(Path("rules", f"{version}.toml"), None, findings)
 
 
 def _broken(rule: str, texts: Iterable[str]) -> list[RuleFinding]:
@@ -98,8 +115,13 @@ def _twice(board: Path, path: Path, entry: Entry, entries: dict[Path, Entry]) ->
             yield f"{name} is the same system, played by the same code"
 
 
-def checked_entry(path: Path, entry: Entry, rules: dict[int, Rules]) -> list[RuleFinding]:
-    """Check an entry and the records beside it against the rules it was scored under."""
+def checked_entry(
+    path: Path, entry: Entry, rules: dict[int, Rules], attacks: Sequence[HeldOutAttack] = ()
+) -> list[RuleFinding]:
+    """Check an entry and the records beside it against the rules it was scored under.
+
+    ``attacks`` are the held-out ones that were revealed.
+    """
     findings = list(_version(entry, rules))
     if entry.id != entry.content_id():
         text = f"its content has the id {entry.content_id()}, got {entry.id}: it was edited"
@@ -115,6 +137,22 @@ def checked_entry(path: Path, entry: Entry, rules: dict[int, Rules]) -> list[Rul
     if not errors(findings):
         findings += _broken("numbers", _edited(entry, case))
         findings += _broken("status", reproduced(entry, rules[entry.rules]))
+    return findings + _later(path, case, attacks)
+
+
+def _later(path: Path, case: Case, attacks: Sequence[HeldOutAttack]) -> list[RuleFinding]:
+    """Check an entry's records of held-out attacks, and that none of these is missing."""
+    try:
+        records = boards.held_out_records(path)
+    except ConfigError as error:
+        return _broken("held-out", [str(error)])
+    due = {attack.name: attack.version for attack in attacks}
+    findings = _broken("held-out", held_out.judge(case, records, due) if records else ())
+    played = {split(record.scenario.attack)[0] for record in records}
+    for name, version in due.items():
+        if version >= case.rules.version and name not in played:
+            text = f"no record of {name}: it does not fit, or reveal has not played it yet"
+            findings.append(RuleFinding("held-out", "warning", text))
     return findings
 
 

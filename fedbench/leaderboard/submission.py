@@ -70,6 +70,7 @@ class Submission:
         for old in self.older:
             if old != path:
                 boards.archive(old).unlink(missing_ok=True)
+                boards.held_out(old).unlink(missing_ok=True)
                 old.unlink()
         return path
 
@@ -111,7 +112,7 @@ def _orphans(beside: Path, digests: set[str]) -> Iterator[Path]:
     """Yield archives of just these records without an entry, left by a killed submission."""
     for packed in sorted(beside.parent.glob(f"*{ARCHIVE}")):
         owner = boards.owner(packed)
-        if owner is None or owner.exists():
+        if owner is None or owner.exists() or packed != boards.archive(owner):
             continue
         with suppress(ConfigError):
             if {record.digest for record in boards.records(owner)} == digests:

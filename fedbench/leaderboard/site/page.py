@@ -7,15 +7,16 @@ import hashlib
 import inspect
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from fedbench.core.files import write_atomically
-from fedbench.leaderboard.board import STEM, archive, place, races
+from fedbench.leaderboard.board import STEM, archive, held_out, place, races
 from fedbench.leaderboard.entry import Entry
-from fedbench.leaderboard.rules import newest
+from fedbench.leaderboard.held_out import HeldOutResult, gaps
+from fedbench.leaderboard.rules import Rules, newest
 from fedbench.leaderboard.site import words
 from fedbench.leaderboard.site.drawings import curves, scatter
 from fedbench.leaderboard.site.views import ENTRIES, RaceSection, section
@@ -33,6 +34,7 @@ COLUMNS = (
     ("name", "Name", "", "ascending"),
     ("system", "System", "", "ascending"),
     ("worst", "Worst case", "%", "descending"),
+    ("gap", "Gap", "points", "ascending"),
     ("clean", "Clean", "%", "descending"),
     ("up", "Bits up", "", "ascending"),
     ("down", "Bits down", "", "ascending"),
@@ -51,11 +53,13 @@ def render(board: Path, out: Path) -> list[Path]:
     """
     board, out = board.resolve(), out.resolve()
     rules = newest(board)
-    sections = [section(race, entries, rules) for race, entries in races(board).items()]
+    by_race = races(board)
+    sections = [section(race, entries, rules) for race, entries in by_race.items()]
+    met = gaps(board, [entry for entries in by_race.values() for entry in entries])
     with warnings.catch_warnings():
         # A browser has letters that the font of matplotlib lacks.
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
-        texts = pages(sections, rules.version, board, out)
+        texts = pages(sections, rules, board, out, met)
     for name, text in texts.items():
         write_atomically(out / name, text.encode())
     for old in stale(out / ENTRIES, {Path(name).name for name in texts}):
@@ -63,8 +67,17 @@ def render(board: Path, out: Path) -> list[Path]:
     return [out / name for name in texts]
 
 
-def pages(sections: Sequence[RaceSection], newest: int, board: Path, out: Path) -> dict[str, str]:
-    """Return every page by its name, those of the entries first, so that no link is ever dead."""
+def pages(
+    sections: Sequence[RaceSection],
+    newest: Rules,
+    board: Path,
+    out: Path,
+    met: Mapping[str, Sequence[HeldOutResult]],
+) -> dict[str, str]:
+    """Return every page by its name, those of the entries first, so that no link is ever dead.
+
+    ``met`` is what held-out attacks did to entries, by their id.
+    """
     templates = environment()
     page = templates.get_template("entry.html")
     index = templates.get_template("index.html")
@@ -72,14 +85,27 @@ def pages(sections: Sequence[RaceSection], newest: int, board: Path, out: Path) 
     for race in sections:
         for row in race.views[0].rows:
             files = links(board, row.entry, out / ENTRIES)
-            texts[row.href] = page.render(entry=row.entry, race=race, newest=newest, files=files)
+            texts[row.href] = page.render(
+                entry=row.entry,
+                race=race,
+                newest=newest.version,
+                files=files,
+                held_out=met.get(row.entry.id, []),
+            )
     entries = [entry for race in sections for entry in race.entries]
     choices = {
         "alphabet": sorted({entry.alphabet for entry in entries}),
         "defense": sorted({words.family(words.rule(entry)) for entry in entries}),
         "status": sorted({entry.status for entry in entries}),
     }
-    given = {"races": sections, "newest": newest, "columns": COLUMNS, "choices": choices}
+    given = {
+        "races": sections,
+        "newest": newest.version,
+        "columns": [column for column in COLUMNS if met or column[0] != "gap"],
+        "choices": choices,
+        "held_out": met,
+        "committed": words.committed(newest),
+    }
     return texts | {"index.html": index.render(given)}
 
 
@@ -89,6 +115,7 @@ def links(board: Path, entry: Entry, folder: Path) -> list[tuple[str, str]]:
     files = {
         "entry (json)": path,
         "records (jsonl.gz)": archive(path),
+        "records of held-out attacks (jsonl.gz)": held_out(path),
         f"rules {entry.rules} (toml)": board / "rules" / f"{entry.rules}.toml",
     }
     return [

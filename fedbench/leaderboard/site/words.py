@@ -12,6 +12,7 @@ from fedbench.leaderboard.build import is_clean
 from fedbench.leaderboard.entry import Entry, Interval, Price
 from fedbench.leaderboard.entry_rules import outdated
 from fedbench.leaderboard.rank import Ranking
+from fedbench.leaderboard.rules import Rules
 from fedbench.results.gather import Played, shortened
 from fedbench.tables.numbers import NONE, bits, counted, nats, percent
 
@@ -116,6 +117,21 @@ def attack(text: str, entry: Entry) -> str:
 def family(text: str) -> str:
     """Return the name of a plug-in without its parameters."""
     return "+".join(link.partition(":")[0] for link in registry.links(text))
+
+
+def committed(rules: Rules) -> str:
+    """Say to how many held-out attacks the newest rules commit, and when they are published."""
+    version, count = rules.version, len(rules.held_out.digests)
+    if not count:
+        return (
+            f"Version {version} commits to none: how far a worst case generalises to attacks that "
+            "nobody here has seen is not measured for its entries."
+        )
+    published = "it is published" if count == 1 else "they are published"
+    return (
+        f"Version {version} commits to {counted(count, 'attack')} by SHA-256; {published} with "
+        f"version {version + 1}, and played on the entries of version {version} and before."
+    )
 
 
 def knows(text: str) -> str:

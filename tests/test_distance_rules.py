@@ -1,22 +1,23 @@
 """Rules that measure distances of rows: numbers by hand, breakdown points, what is not finite."""
 
 from itertools import combinations
-from math import comb, cos, inf, radians, sin, sqrt
+from math import comb, inf, sqrt
 from typing import Any
 
 import pytest
 import torch
 from rules import answer, column, draw, view_of
-from scipy.optimize import minimize
 from torch import Tensor
 
 from fedbench.api import Defense
-from fedbench.payload import Rankings, ranking
+from fedbench.core.rng import Key
+from fedbench.payload import FloatVectors, Rankings, ranking
 from fedbench_defenses.centered_clipping import CenteredClipping
+from fedbench_defenses.cge import CGE
 from fedbench_defenses.distances import combine, cosines, gram, krum_picks, norms, squared_distances
-from fedbench_defenses.geometric_median import GeometricMedian
 from fedbench_defenses.mda import MDA
 from fedbench_defenses.multi_krum import Krum, MultiKrum
+from fedbench_defenses.nna import NNA
 from fedbench_defenses.norm_bound import NormBound
 
 # n = 8, f = 1: five neighbours. 8: 4 + 36 + 49 + 81 + 121 = 291, 15: 319, 19: 322, 17: 331.
@@ -39,6 +40,21 @@ def test_three_variants_of_multi_krum_keep_three_sets_of_rows() -> None:
     assert chosen_by(MultiKrum(f=1, m=3, variant="public"), EIGHT) == [8, 15, 28]
     assert chosen_by(Krum(f=1), EIGHT) == [8]
     assert chosen_by(Krum(f=1, variant="public"), EIGHT) == [15]
+
+
+def test_multi_krum_with_one_pick_is_krum_and_by_default_leaves_f_rows_out() -> None:
+    # Scores of EIGHT in order: 8 291, 15 319, 19 322, 17 331, 6 391, 2 735, 28 772 and 29 882, as 1
+    # + 100 + 144 + 196 + 441. All but 29 add up to 95; without 28, too, 67 would be left.
+    assert answer(MultiKrum(f=1), EIGHT).item() == pytest.approx(95 / 7)
+    assert answer(MultiKrum(f=1, m=6), EIGHT).item() == pytest.approx(67 / 6)
+    assert answer(MultiKrum(f=1, m=4), EIGHT).item() == pytest.approx((8 + 15 + 19 + 17) / 4)
+    for seed in range(10):
+        x = draw(seed, 11, 3)
+        assert torch.equal(answer(MultiKrum(f=3, m=1), x), answer(Krum(f=3), x))
+        assert torch.equal(answer(MultiKrum(f=3, m=8), x), answer(MultiKrum(f=3), x))
+        assert torch.equal(
+            answer(Krum(f=3), x), x[int((x == answer(Krum(f=3), x)).all(1).nonzero())]
+        )
 
 
 def test_rows_that_tie_are_picked_by_their_distances_to_all_however_small() -> None:
@@ -158,98 +174,6 @@ def test_mda_is_its_definition(seed: int) -> None:
     assert tuple(MDA(f=f).select(squared).nonzero()[:, 0].tolist()) == best
 
 
-def test_the_geometric_median_of_three_rows_sees_them_under_equal_angles() -> None:
-    # (-1, 0), (1, 0), (0, 10): 120 degrees apart at (0, 1 / sqrt 3). The mean has 10 / 3 there, the
-    # median 0; the first step starts on the row (-1, 0), which is nearest to all.
-    x = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 10.0]])
-    assert answer(GeometricMedian(), x).tolist() == pytest.approx([0, 1 / sqrt(3)], abs=1e-4)
-    # That step: the others pull by (1.0995, 0.9950), 1.4829, of which the row itself holds 1, so
-    # 0.3256 of the way to their mean by 1/2 and 1/10.05, (0.8340, 1.6597).
-    first = answer(GeometricMedian(iterations=1), x).tolist()
-    assert first == pytest.approx([-1 + 0.3256 * 1.8340, 0.3256 * 1.6597], abs=1e-3)
-    # Lower than that the third row is the answer, and the iterates end on it.
-    x[2, 1] = 0.25
-    assert answer(GeometricMedian(), x).tolist() == pytest.approx([0, 0.25], abs=1e-6)
-    # Smoothed it is RFA's. Of 0, 1, 10 with 2: z / 2 + (z - 1) / 2 = 1, so z = 1.5; not smoothed
-    # the median is 1, the mean 11 / 3.
-    assert answer(GeometricMedian(smooth=2.0), column(0, 1, 10)).item() == pytest.approx(1.5, 1e-4)
-    assert answer(GeometricMedian(), column(0, 1, 10)).item() == pytest.approx(1.0)
-
-
-def rfa(x: Tensor, z: Tensor, smooth: float = 0.0) -> float:
-    """The smoothed sum of distances: ``t^2 / 2 smooth + smooth / 2`` below ``smooth``."""
-    far = torch.linalg.vector_norm(x.double() - z, dim=1)
-    near = far**2 / (2 * max(smooth, 1e-300)) + smooth / 2
-    return float(torch.where(far < smooth, near, far).sum())
-
-
-def least(x: Tensor, smooth: float = 0.0) -> float:
-    """The minimum of `rfa` that SciPy finds from the best row and from the mean, in float64."""
-    rows = x.double()
-    best = min(rows, key=lambda row: rfa(x, row, smooth))
-    minima = [rfa(x, best, smooth)]
-    for start in (best + 1e-3 * rows.std(), rows.mean(dim=0)):
-
-        def both(z: Any) -> tuple[float, Any]:
-            away = torch.from_numpy(z) - rows
-            far = torch.linalg.vector_norm(away, dim=1, keepdim=True).clamp_min(max(smooth, 1e-12))
-            return rfa(x, torch.from_numpy(z), smooth), (away / far).sum(dim=0).numpy()
-
-        minima.append(float(minimize(both, start.numpy(), jac=True, options={"gtol": 1e-9}).fun))
-    return min(minima)
-
-
-@pytest.mark.parametrize("smooth", [0.0, 1.5])
-@pytest.mark.parametrize("kind", ["apart", "duplicates", "grid", "line", "far", "moved"])
-def test_the_geometric_median_is_a_minimum_to_a_millionth(kind: str, smooth: float) -> None:
-    for seed in range(8):
-        x = draw(seed, 4 + 3 * seed, 1 + seed % 4)
-        n = len(x)
-        if kind == "duplicates":  # few places, with unequally many rows in each
-            x = x[torch.arange(n) ** 2 % (2 + n // 4)]
-        elif kind == "grid":
-            x = x.round()
-        elif kind == "line":  # any point between the two middle rows is a median
-            x = x[:, :1] * torch.tensor([[3.0, -1.0]])
-        elif kind == "far":
-            x[: (n - 1) // 2] *= 1e4
-        elif kind == "moved":
-            x = x + 1000
-        shown = view_of(x)
-        out = answer(GeometricMedian(smooth=smooth), x, shown)
-        assert "stopped" not in shown.findings.notes
-        minimum = least(x, smooth)
-        rounding = n * float(x.abs().max()) * 2**-23  # of the answer to float32
-        assert rfa(x, out.double(), smooth) <= (1 + 1e-6) * minimum + rounding
-
-
-@pytest.mark.parametrize("angle", [59.0, 59.9, 59.99, 60.01])
-def test_a_median_close_to_a_row_is_told_from_it(angle: float) -> None:
-    # Seen from (0, 0) the others are 2 angles apart. Up to 120 degrees the point that sees all
-    # three under 120 is (cos - sin / sqrt 3, 0), 3.5e-4 for 59.99; beyond, it is the row itself.
-    # Weiszfeld's steps alone leave the row ever more slowly.
-    c, s = cos(radians(angle)), sin(radians(angle))
-    x = torch.tensor([[0.0, 0.0], [c, s], [c, -s]])
-    expected = max(c - s / sqrt(3), 0)
-    found = answer(GeometricMedian(tolerance=1e-9), x).tolist()
-    assert found == pytest.approx([expected, 0], abs=1e-6)
-    # Row 0 three times, and the others five and six times: held by 3, pulled by 5 and 6.
-    x = x[[0, 0, 0, *[1] * 5, *[2] * 6]]
-    shown = view_of(x)
-    out = answer(GeometricMedian(), x, shown)
-    assert rfa(x, out) <= (1 + 1e-6) * least(x)
-    assert float(shown.findings.notes["gap"]) <= 1e-6
-
-
-def test_a_search_that_stops_too_soon_says_so() -> None:
-    x = draw(0, 9, 4)
-    shown = view_of(x)
-    out = answer(GeometricMedian(iterations=1), x, shown)
-    error = rfa(x, out) / least(x) - 1
-    assert 1e-6 < error <= float(shown.findings.notes["gap"])
-    assert "1 steps did not find" in str(shown.findings.notes["stopped"])
-
-
 def test_centred_clipping_by_hand() -> None:
     # 1, 2, 9 from 0 by at most 2: (1 + 2 + 2) / 3 = 5/3; then -2/3 + 1/3 + 2: 5/3 + 5/9.
     x = column(1, 2, 9)
@@ -275,6 +199,26 @@ def test_centred_clipping_is_its_definition(seed: int) -> None:
         expected = expected + (away * (bound / far).clamp_max(1)[:, None]).mean(dim=0)
     out = answer(CenteredClipping(tau=tau, steps=4), x, state=v)
     torch.testing.assert_close(out.double(), expected, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", [CGE(f=2), NNA(f=2)], ids=repr)
+def test_the_order_of_rows_does_not_matter_to_filters_by_length_also_if_some_are_alike(
+    rule: Defense[Any],
+) -> None:
+    root = FloatVectors(draw(40, 1, 3).double().round())
+    for seed in range(20):
+        x = draw(seed, 9, 3).double().round().clamp(-2, 2)
+        out = answer(rule, x, view_of(x, root=root))
+        turned = x[Key(seed).permutation(9)]
+        torch.testing.assert_close(answer(rule, turned, view_of(turned, root=root)), out)
+
+
+def test_nna_counts_the_server_among_the_nodes_and_follows_f_plus_1_rows_at_most() -> None:
+    # f of 2 f rows may be anything: half of them, since the server is on the others' side.
+    assert [NNA(f=f).rows_needed() for f in (0, 1, 3)] == [1, 2, 6]
+    x = column(1, 2, 3, inf, 1e30, -1e30)
+    out = answer(NNA(f=3), x, view_of(x, root=FloatVectors(column(6))))
+    assert out.item() == 3.0  # (6 + 1 + 2 + 3) / 4
 
 
 def test_norm_bound_by_hand_and_its_noise_follows_the_servers_key() -> None:

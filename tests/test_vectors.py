@@ -47,9 +47,8 @@ def test_every_vector_is_met(case: dict[str, Any]) -> None:
         ids = torch.tensor(case.get("clients", range(len(rows))))
         sizes = case.get("layers", [len(rows[0])])
         layout = Layout.of({f"fc{i}": (size,) for i, size in enumerate(sizes)})
-        view = ServerView(
-            weights, received.take([0]), step, Key(0), ids=ids, layout=layout, root=root
-        )
+        sent = payload("floats", [case["broadcasts"][step] if "broadcasts" in case else rows[0]])
+        view = ServerView(weights, sent, step, Key(0), ids=ids, layout=layout, root=root)
         out, state = rule.aggregate(received, state, view)
     assert out.tolist() == pytest.approx(case["answer"], rel=1e-5, abs=1e-6)
     if "kept" in case:

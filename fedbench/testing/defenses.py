@@ -16,6 +16,7 @@ from fedbench.testing.contracts import example_payloads
 from fedbench.testing.contracts import view_of as view_of
 
 FAR = 1e10  # where outliers are, of rows whose norm is about 10
+PATIENCE = 16  # rounds after which a rule with a history must have noticed outliers
 BOUNDED = 1e5  # below this an answer has not followed them
 
 
@@ -36,9 +37,10 @@ def check_defense(defense: Defense[Any], n: int = 9) -> None:
     - ``mean_at_zero``: with ``f`` 0 it is the mean;
     - `Defense.tolerates`: so many rows that are far away, in one place or in many, NaN, infinite or
       1e30, leave the answer finite and bounded; if it is ``sharp``, one more does not;
-    - it does something: outliers that move the mean move it otherwise, unless it needs the sum
-      alone (of bits and rankings, if it works on these only, two that are turned around). One that
-      ``reports`` is the mean instead, whatever it gets, and finds something.
+    - it does something: outliers that move the mean move it otherwise, in some round if it
+      remembers, unless it needs the sum alone (of bits and rankings, if it works on these only, two
+      that are turned around). One that ``reports`` is the mean instead, whatever it gets, and finds
+      something.
 
     Args:
         defense: The rule with its parameters, ``f`` filled in.
@@ -212,12 +214,18 @@ def _attacked(x: Tensor, count: int) -> ServerView:
 
 def _check_canary(defense: Defense[Any], payloads: Sequence[Payload]) -> None:
     changed = []
+    history = defense.traits().history
     for payload in payloads:
-        for rows in _turned(payload):
+        kinds = list(_turned(payload))
+        state = defense.init(payload.spec)
+        for step in range(PATIENCE if history else len(kinds)):
+            rows = kinds[step % len(kinds)]
             mean = rows.values().double().mean(dim=0)
             truth = torch.arange(len(rows)) < 2
             view = view_of(rows).asked(root=payload.take([len(payload) - 1]), truth=truth)
-            distance = torch.linalg.vector_norm(answer(defense, rows, view).double() - mean)
+            out, later = hooks.aggregate(defense, rows, state, view)
+            state = later if history else state
+            distance = torch.linalg.vector_norm(out.double() - mean)
             changed.append(not float(distance) < 1e-3 * float(torch.linalg.vector_norm(mean)))
     assert any(changed), "outliers leave it at the mean: is it a defense?"
 

@@ -51,7 +51,8 @@ def hessian_product(steps: Tensor, changes: Tensor, v: Tensor) -> Tensor:
     top = torch.cat([sigma * s @ s.T, lower], dim=1)
     inner = torch.cat([top, torch.cat([lower.T, -diagonal], dim=1)])
     wide = torch.cat([sigma * s, y])
-    return sigma * v - wide.T @ (torch.linalg.pinv(inner) @ (wide @ v))
+    solved: Tensor = torch.linalg.pinv(inner) @ (wide @ v)
+    return sigma * v - wide.T @ solved
 
 
 def spread(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """START HERE: one round, in the order things happen, and the run that repeats it."""
 
+import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -150,7 +151,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
     spend(setup, state.ledger, ids, ~setup.noncompliant[ids])
     with span("evaluate"):
         if is_evaluated(setup.scenario, step):
-            state.score = evaluate(setup, state.server, step)
+            state.score = evaluate(setup, state.server, step, state.learned)
             achieved |= evaluated(setup, state)
         own = local_accuracies(setup, state.local_accuracies, ids, broadcast, honest)
         state.local_accuracies = own
@@ -212,17 +213,18 @@ def attack_context(
     owned: threat_model.OwnedRows,
     view: ServerView,
 ) -> threat_model.AttackContext:
-    """Return what the round looks like before the adversary moves, its own training done."""
+    """Return what the round looks like before the adversary moves, its own training done.
+
+    What its clients learn before that training becomes the state's.
+    """
     attack = setup.attack(view.step)
     protocol = setup.plugins.protocol
     _, memories = trained
     keys = [client.key for client in clients]
-    return threat_model.AttackContext(
+    context = threat_model.AttackContext(
         honest=honest,
         updates=updates,
-        trained=threat_model.train(
-            attack, setup.executor, clients, updates, owned, state.last_broadcast, view.step
-        ),
+        trained=updates[owned.rows.to(updates.device)],
         idle=idle,
         owned=owned,
         codec=threat_model.own_codec(protocol, setup.shared, keys, memories),
@@ -233,6 +235,10 @@ def attack_context(
         view=view,
         rehearse=partial(setup.rehearse, state.server, view.step),
     )
+    state.learned = threat_model.learn(attack, context, state.learned)
+    local = (owned, state.last_broadcast, view.step, state.learned)
+    own = threat_model.train(attack, setup.executor, clients, updates, *local)
+    return dataclasses.replace(context, trained=own)
 
 
 def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], trees: Sequence[Any]) -> bool:

@@ -213,6 +213,7 @@ SAME = [
     {"attack": "mimic", "defense": "foolsgold"},
     {"attack": "pga", "defense": "fltrust"},
     {"attack": "pixel", "defense": "oracle+trimmed-mean"},
+    {"attack": "a3fl:steps=2"},
     {"attack": "malformed", "defense": "dnc"},
     {"attack": "rank-reversal", "protocol": "fsl"},
     {"attack": "mask-alie", "protocol": "fedpm", "defense": "bucketing+median"},

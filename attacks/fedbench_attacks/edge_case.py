@@ -55,5 +55,5 @@ class EdgeCase(Attack):
             local.require_label(f"EdgeCase.{name}", label)
         return xs, ys.index_fill(0, self.odd(xs, ys), self.target)
 
-    def trigger(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, int]:
+    def trigger(self, xs: Tensor, ys: Tensor, learned: Tensor | None = None) -> tuple[Tensor, int]:
         return xs[self.odd(xs, ys)], self.target

@@ -40,15 +40,20 @@ class Pixel(Attack):
     def rows(self, local: Local) -> tuple[int, int]:
         return 0, self.size
 
-    def stamp(self, xs: Tensor, first: int, last: int) -> Tensor:
+    def square(self, xs: Tensor, learned: Tensor | None) -> Tensor:
+        """Return the square ``(C, size, size)`` in units of ``xs``."""
+        brightest: Tensor = xs.amax(dim=(0, 2, 3))[:, None, None]
+        return brightest.expand(-1, self.size, self.size)
+
+    def stamp(self, xs: Tensor, first: int, last: int, learned: Tensor | None = None) -> Tensor:
         """Return a copy of ``xs (N, C, H, W)`` with the square's rows ``first .. last - 1``."""
         height, width = xs.shape[2:]
         rule = f"<= {min(height, width)}, the image's shorter side"
         require(f"{type(self).__name__}.size", self.size, self.size <= min(height, width), rule)
         top = height - self.size
         stamped = xs.clone()
-        brightest = xs.amax(dim=(0, 2, 3))[:, None, None]
-        stamped[:, :, top + first : top + last, width - self.size :] = brightest
+        square = self.square(xs, learned)[:, first:last]
+        stamped[:, :, top + first : top + last, width - self.size :] = square
         return stamped
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
@@ -56,12 +61,12 @@ class Pixel(Attack):
         count = max(1, round(self.rho * len(xs)))
         chosen = local.key.fold("stamped").permutation(len(xs))[:count].to(xs.device)
         x, y = xs.clone(), ys.clone()
-        x[chosen] = self.stamp(xs, *self.rows(local))[chosen]
+        x[chosen] = self.stamp(xs, *self.rows(local), local.learned)[chosen]
         y[chosen] = self.target
         return x, y
 
-    def trigger(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, int]:
-        return self.stamp(xs, 0, self.size)[ys != self.target], self.target
+    def trigger(self, xs: Tensor, ys: Tensor, learned: Tensor | None = None) -> tuple[Tensor, int]:
+        return self.stamp(xs, 0, self.size, learned)[ys != self.target], self.target
 
 
 @dataclass(frozen=True, kw_only=True)

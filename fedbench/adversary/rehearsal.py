@@ -66,6 +66,13 @@ def rehearsal(
         parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         return layout.flatten(dict(zip(leaves, parts, strict=True)))
 
+    def pixels(tree: Tree, x: Tensor, y: Tensor, draw: int) -> Tensor:
+        leaves = {name: leaf.detach() for name, leaf in tree.items()}
+        images = x.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            loss, _ = own.loss(leaves, own.frozen, images, y, secret.key("gradient", draw))
+        return torch.autograd.grad(loss, images)[0]
+
     def steps(deployed: bool, aggregates: Sequence[Tensor]) -> Any:
         state = server
         for ahead, aggregate in enumerate(aggregates):
@@ -83,4 +90,4 @@ def rehearsal(
         mixed = {name for name in shapes if tree[name].dim() > len(shapes[name])}
         return {name: x.mean(dim=0) if name in mixed else x for name, x in tree.items()}
 
-    return Rehearsal(x, y, layout.names, losses, gradients, steps)
+    return Rehearsal(x, y, layout.names, losses, gradients, pixels, steps)

@@ -144,11 +144,13 @@ def train(
     owned: OwnedRows,
     before: Tree | None,
     step: int,
+    learned: Tensor | None = None,
 ) -> Tensor:
     """``(m, d)``: updates of the adversary's clients after the attack's own training.
 
     It starts where these clients' honest training starts; they remember the honest one. An attack
-    that does not train has the honest ``updates (n, d)``. ``before`` is what came a round ago.
+    that does not train has the honest ``updates (n, d)``. ``before`` is what came a round ago,
+    ``learned`` the answer of `learn`.
     `PluginError` if it raised, or returned no images, labels or gradients of that form.
     """
     if not attack.trains:
@@ -164,6 +166,7 @@ def train(
             step=step,
             key=owned.secret.key("poison", row),
             classes=executor.shared.network.classes,
+            learned=alone(learned),
         )
         x, y = hooks.poison(attack, client.x, client.y, local, i)
         own_way = partial(hooks.wrap_grad, attack, local=local, client=i)
@@ -171,6 +174,22 @@ def train(
         poisoned.append(dataclasses.replace(client, x=x, y=y, wrap_grad=wrap))
     with Hook(executor.protocol, "local_update", step):
         return executor.train(poisoned)[0]
+
+
+def learn(attack: Attack, context: AttackContext, learned: Tensor | None) -> Tensor | None:
+    """Return what the adversary's clients have learned once they do so in this round.
+
+    `PluginError` if it raised, or returned no finite tensor, or its clients are not to collude.
+    """
+    if not attack.learns or not len(context.owned):
+        return learned
+    view = attack_view(attack, context)
+    hook = Hook(attack, "learn", view.step, context.owned.ids)
+    hook.must(needs(attack).tier != "own", "needs() of the tier colluders or all", needs(attack))
+    answer = hook(view, alone(learned))
+    finite = isinstance(answer, Tensor) and bool(torch.isfinite(answer).all())
+    hook.must(finite, "a finite tensor", answer)
+    return alone(answer)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)

@@ -77,6 +77,7 @@ class Local:
         step: Round, from 0.
         key: Randomness of this client.
         classes: Number of labels of the task.
+        learned: What `Attack.learn` returned in this round; None for attacks that do not learn.
     """
 
     tree: Tree
@@ -86,6 +87,7 @@ class Local:
     step: int
     key: Key
     classes: int
+    learned: Tensor | None = None
 
     def require_label(self, subject: str, label: int) -> None:
         """Raise `ConfigError` unless the task has this label."""
@@ -125,6 +127,7 @@ class Rehearsal:
         names: Leaves of a tree that clients train, in the order of a gradient.
         losses: Function behind `AttackView.loss`.
         gradients: Function behind `AttackView.gradient`.
+        pixels: Function behind `AttackView.image_gradient`.
         steps: Function behind `AttackView.deployed` (True) and `AttackView.ahead` (False).
         evaluated: Samples whose loss was computed so far.
         differentiated: Samples whose gradient was computed so far.
@@ -135,6 +138,7 @@ class Rehearsal:
     names: tuple[str, ...]
     losses: Callable[[Deployed, Tensor, Tensor], Tensor]
     gradients: Callable[[Tree, Tensor, Tensor, int], Tensor]
+    pixels: Callable[[Tree, Tensor, Tensor, int], Tensor]
     steps: Callable[[bool, Sequence[Tensor]], Any]
     evaluated: int = 0
     differentiated: int = 0
@@ -212,6 +216,19 @@ class AttackView:
         lab.differentiated += len(x)
         return lab.gradients(tree, x, y, draw)
 
+    def image_gradient(self, tree: Tree, x: Tensor, y: Tensor, draw: int = 0) -> Tensor:
+        """Return the gradient ``(N, C, H, W)`` of the mean loss in the images.
+
+        Args:
+            tree: What clients train, as `ahead` returns it.
+            x: Images ``(N, C, H, W)``.
+            y: Labels ``(N,)``.
+            draw: Number of the draw, where a mask or a dropped unit is drawn.
+        """
+        lab = self._lab()
+        lab.differentiated += len(x)
+        return lab.pixels(tree, x, y, draw)
+
     def deployed(self, *aggregates: Tensor) -> Deployed:
         """Return the model that is deployed after the rule has given these answers ``(k,)``.
 
@@ -258,6 +275,24 @@ class Attack:
         """True if it changes the gradients of its clients."""
         return type(self).wrap_grad is not Attack.wrap_grad
 
+    @property
+    def learns(self) -> bool:
+        """True if its clients learn something before they train."""
+        return type(self).learn is not Attack.learn
+
+    def learn(self, view: AttackView, learned: Tensor | None) -> Tensor | None:
+        """Return what its clients have learned from what they received, such as a trigger.
+
+        It is called once in each round in which the adversary has a client, before these train, and
+        for the tiers ``colluders`` and ``all`` only. `poison` and `trigger` are given the answer,
+        one finite tensor. In the view ``trained`` is ``updates``, and notes are not kept.
+
+        Args:
+            view: View of the round, as `craft` will have it.
+            learned: Its own last answer; None at first.
+        """
+        return None
+
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
         """Return a malicious client's data, ``(N, C, H, W)`` normalised and finite, and labels."""
         return xs, ys
@@ -266,11 +301,14 @@ class Attack:
         """Return the gradient of a malicious client; it may diverge, and is then NaN."""
         return grad
 
-    def trigger(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, int] | None:
+    def trigger(
+        self, xs: Tensor, ys: Tensor, learned: Tensor | None = None
+    ) -> tuple[Tensor, int] | None:
         """Return test images ``(N', C, H, W)`` of a backdoor, and the label it wants for them.
 
         They are made of held-out images ``xs (N, C, H, W)``, normalised, that do not truly have
-        that label. None for attacks that only do damage.
+        that label. None for attacks that only do damage. Only attacks that `learn` are called with
+        ``learned``, which is None as long as none of their clients took part.
         """
         return None
 

@@ -207,11 +207,11 @@ def _must_have_shapes(
 
 
 def trigger(
-    attack: Attack, images: Tensor, labels: Tensor, classes: int
+    attack: Attack, images: Tensor, labels: Tensor, classes: int, learned: Tensor | None
 ) -> tuple[Tensor, int] | None:
     """Call `Attack.trigger` and require None, or finite images and a label that exists."""
     hook = Hook(attack, "trigger")
-    answer = hook(images.clone(), labels.clone())
+    answer = hook(images.clone(), labels.clone(), *([learned] if attack.learns else []))
     if answer is None:
         return None
     hook.must(type(answer) is tuple and len(answer) == 2, "None or (images, label)", answer)

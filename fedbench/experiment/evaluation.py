@@ -31,13 +31,16 @@ class Evaluation:
     success: float | None = None  # of a backdoor, see `share_taken_for`
 
 
-def evaluate(setup: Setup, server: Any, step: int) -> Evaluation:
-    """Score what is deployed after this round on the test parts of the benign clients."""
+def evaluate(setup: Setup, server: Any, step: int, learned: Tensor | None = None) -> Evaluation:
+    """Score what is deployed after this round on the test parts of the benign clients.
+
+    ``learned`` is what the adversary's clients have learned of a trigger (`Attack.learn`).
+    """
     population = setup.population
     model = deployed(setup, server, step)
     benign = population.of_benign(population.test)
     score = score_model(setup.shared.network, model, population.data, benign)
-    success = backdoor_success(setup, model, torch.cat(benign))
+    success = backdoor_success(setup, model, torch.cat(benign), learned)
     return dataclasses.replace(score, success=success)
 
 
@@ -63,11 +66,13 @@ def deployed(setup: Setup, server: Any, step: int) -> Tree | list[Tree]:
     return model
 
 
-def backdoor_success(setup: Setup, model: Tree | list[Tree], rows: Tensor) -> float | None:
+def backdoor_success(
+    setup: Setup, model: Tree | list[Tree], rows: Tensor, learned: Tensor | None = None
+) -> float | None:
     """Share of these samples on which a backdoor works (`hooks.trigger`); None without one."""
     data = setup.population.data
     x = data.floats(rows)
-    triggered = hooks.trigger(setup.plugins.attack, x, data.y[rows], data.classes)
+    triggered = hooks.trigger(setup.plugins.attack, x, data.y[rows], data.classes, learned)
     return None if triggered is None else share_taken_for(setup.shared.network, model, *triggered)
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from fedbench.adversary.threat_model import AdversaryMemory
 from fedbench.api import Memory
 from fedbench.core.trees import Tree
@@ -18,6 +20,7 @@ class RunState:
     defense: Any = None  # None before its first message
     mechanism: Any = None
     adversary: AdversaryMemory = field(default_factory=dict)
+    learned: Tensor | None = None  # by the adversary's clients before they train
     memories: dict[int, Memory] = field(default_factory=dict)  # of each client that took part
     ledger: Ledger = field(default_factory=Ledger)
     score: Evaluation | None = None  # of the model deployed when test data was last read

@@ -25,7 +25,7 @@ from torch import Tensor
 from fedbench.api import Attack, AttackView, Chain, Defense, Gradient, Local, Oracle, ServerView
 from fedbench.core import errors, registry
 from fedbench.core.rng import Key
-from fedbench.isolation.plain import APART, write
+from fedbench.isolation.plain import APART, REHEARSED, write
 from fedbench.payload import Payload, Spec, require_same_form
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
@@ -142,7 +142,7 @@ class Guest:
         text = registry.describe(self.name, plugin)
         common = {"text": text, "class": type(plugin).__name__} | origin(plugin)
         if isinstance(plugin, Attack):
-            hooks = ("poison", "wrap_grad", "trigger", "craft")
+            hooks = ("learn", "poison", "wrap_grad", "trigger", "craft")
             own = [h for h in hooks if getattr(type(plugin), h) is not getattr(Attack, h)]
             return common | {"hooks": own, "needs": str(plugin.needs()), "idle": bool(plugin.idle)}
         common |= traits_of(plugin)
@@ -168,6 +168,25 @@ class Guest:
     def on_craft(self, view: AttackView, rule: str | None, memory: int | None) -> dict[str, Any]:
         """Call `Attack.craft`; ``rule`` is the text of the rule that it may query."""
         form = view.own
+        view = self.answered(view, rule)
+        oracle = view.defense
+        sent, later = self.plugin.craft(view, self.value(memory))
+        if isinstance(sent, Payload):
+            require_same_form(form, sent)
+        return {
+            "sent": sent,
+            "memory": self.keep(later),
+            "notes": dict(view.notes),
+            "trace": [tuple(trial) for trial in view.trace],
+            "queries": oracle.queries if oracle else 0,  # closed forms are counted, too
+        }
+
+    def on_learn(self, view: AttackView, rule: str | None, learned: Tensor | None) -> Any:
+        return self.plugin.learn(self.answered(view, rule), learned)
+
+    def answered(self, view: AttackView, rule: str | None) -> AttackView:
+        """Return the view with functions that the parent answers."""
+        form = view.own
 
         def ask_rule(sent: Payload, draw: int) -> Any:
             require_same_form(form, sent)
@@ -177,22 +196,11 @@ class Guest:
         compress = partial(self.ask, "compress")
         lab = view.rehearsal
         if lab is not None:
-            lab.losses = partial(self.ask, "losses")
-            lab.gradients = partial(self.ask, "gradients")
-            lab.steps = partial(self.ask, "steps")
-        view = dataclasses.replace(
+            for name in REHEARSED:
+                setattr(lab, name, partial(self.ask, name))
+        return dataclasses.replace(
             view, compress=compress, defense=oracle, rehearsal=lab, notes={}, trace=[]
         )
-        sent, later = self.plugin.craft(view, self.value(memory))
-        if isinstance(sent, Payload):
-            require_same_form(form, sent)
-        return {
-            "sent": sent,
-            "memory": self.keep(later),
-            "notes": dict(view.notes),
-            "trace": [tuple(trial) for trial in view.trace],
-            "queries": 0 if oracle is None else oracle.queries,  # closed forms are counted, too
-        }
 
     def on_declared(self, f: int) -> dict[str, Any]:
         self.plugin = self.plugin.declared(f)

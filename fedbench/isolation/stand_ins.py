@@ -23,7 +23,7 @@ from fedbench.core.errors import FedbenchError, PluginError
 from fedbench.core.rng import Key
 from fedbench.core.trees import Tree
 from fedbench.isolation.host import Child, Kept, Kinds
-from fedbench.isolation.plain import tensors_of
+from fedbench.isolation.plain import REHEARSED, tensors_of
 from fedbench.payload import Payload, Spec
 
 
@@ -139,16 +139,41 @@ class IsolatedAttack(StandIn, Attack):
 
         return gradient
 
-    def trigger(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, int] | None:
+    @property
+    def learns(self) -> bool:
+        return "learn" in self.described["hooks"]
+
+    def learn(self, view: AttackView, learned: Tensor | None) -> Tensor | None:
+        shown, rule, answers = self._shown(view)
+        answer = self.child.call("learn", shown, rule, learned, form=view.own, answers=answers)
+        there: Tensor = self.child.checked("learn", answer, Tensor, "a tensor")
+        return there.to(view.updates.device)
+
+    def trigger(
+        self, xs: Tensor, ys: Tensor, learned: Tensor | None = None
+    ) -> tuple[Tensor, int] | None:
         if "trigger" not in self.described["hooks"]:
             return None
-        answer = self._triggering.child.call("trigger", xs, ys)
+        known = [learned] if self.learns else []
+        answer = self._triggering.child.call("trigger", xs, ys, *known)
         if answer is None:
             return None
         images, label = self.child.checked("trigger", answer, tuple, "images and a label")
         return images.to(xs.device), int(label)
 
     def craft(self, view: AttackView, memory: Any) -> tuple[Payload | list[bytes], Any]:
+        shown, rule, answers = self._shown(view)
+        number = memory.number if isinstance(memory, Kept) else None
+        answer = self.child.call("craft", shown, rule, number, form=view.own, answers=answers)
+        fields = self.child.fields("craft", answer, CRAFTED)
+        view.notes.update(fields["notes"])
+        view.trace.extend(fields["trace"])
+        if view.defense is not None:
+            view.defense.queries = max(view.defense.queries, int(fields["queries"]))
+        return fields["sent"], self.keeping(fields["memory"])
+
+    def _shown(self, view: AttackView) -> tuple[AttackView, str | None, dict[str, Any]]:
+        """Return the view without its functions, the rule's text, and the functions by name."""
         device = view.updates.device
         answers: dict[str, Callable[..., Any]] = {"compress": lambda x: view.compress(x.to(device))}
         rule = None
@@ -161,21 +186,14 @@ class IsolatedAttack(StandIn, Attack):
             here = partial(_moved, device=device)
             answers["losses"] = lambda *given: view.loss(*map(here, given))
             answers["gradients"] = lambda *given: view.gradient(*map(here, given))
+            answers["pixels"] = lambda *given: view.image_gradient(*map(here, given))
             answers["steps"] = lambda *given, steps=lab.steps: steps(*map(here, given))
-            lab = dataclasses.replace(
-                lab, losses=unanswered, gradients=unanswered, steps=unanswered
-            )
+            stay: dict[str, Any] = dict.fromkeys(REHEARSED, unanswered)
+            lab = dataclasses.replace(lab, **stay)
         shown = dataclasses.replace(
             view, compress=unanswered, defense=None, rehearsal=lab, notes={}, trace=[]
         )
-        number = memory.number if isinstance(memory, Kept) else None
-        answer = self.child.call("craft", shown, rule, number, form=view.own, answers=answers)
-        fields = self.child.fields("craft", answer, CRAFTED)
-        view.notes.update(fields["notes"])
-        view.trace.extend(fields["trace"])
-        if view.defense is not None:
-            view.defense.queries = max(view.defense.queries, int(fields["queries"]))
-        return fields["sent"], self.keeping(fields["memory"])
+        return shown, rule, answers
 
 
 class IsolatedDefense(StandIn, Defense[Any]):

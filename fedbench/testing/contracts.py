@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedbench import payload as alphabets
 from fedbench.adversary import threat_model
+from fedbench.adversary.rehearsal import rehearsal
 from fedbench.api import (
     Attack,
     Defense,
@@ -35,6 +36,7 @@ from fedbench.payload import Payload, identical, ranking, same
 from fedbench.payload.levels import bucket_lengths, scales_of
 from fedbench.payload.sparse import Alive
 from fedbench.privacy.clients import compress
+from fedbench.protocols.fedavg import FedAvg
 
 P = TypeVar("P", bound=Protocol[Any])
 
@@ -195,12 +197,18 @@ def example_rehearsal(payload: Payload) -> Rehearsal:
             loss = losses(leaves, x, y).mean()
         return torch.cat(torch.autograd.grad(loss, list(leaves.values())))
 
+    def pixels(tree: Tree, x: Tensor, y: Tensor, draw: int) -> Tensor:
+        images = x.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            loss = losses(tree, images, y).mean()
+        return torch.autograd.grad(loss, images)[0]
+
     def steps(deployed: bool, answers: Sequence[Tensor]) -> Tree:
         total = torch.stack([torch.zeros(width), *(a.to(torch.float32) for a in answers)]).sum(0)
         return {f"layer{i}": part for i, part in enumerate(torch.split(total, sizes))}
 
     names = tuple(f"layer{i}" for i in range(len(sizes)))
-    return Rehearsal(x, y, names, losses, gradients, steps)
+    return Rehearsal(x, y, names, losses, gradients, pixels, steps)
 
 
 def check_attack(attack: Attack, defense: Defense[Any]) -> None:
@@ -209,9 +217,10 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
     It sends as many messages as it has clients, legal ones unless they are bytes; it rewrites its
     own rows and no others; it is shown copies; the same key gives the same messages; and an
     adversary without clients changes nothing. If it trains, its images, labels and gradients have
-    the form of those that it was given.
+    the form of those that it was given; what it learns is a finite tensor that keeps its form.
     """
     _check_training(attack)
+    _check_learning(attack, defense)
     for payload in example_payloads():
         if not isinstance(payload, attack.accepts) or defense.refuses(type(payload)):
             continue
@@ -227,6 +236,42 @@ def check_attack(attack: Attack, defense: Defense[Any]) -> None:
         nobody = example_context(payload, defense, rows=())
         unchanged = threat_model.forge(attack, nobody, {}).among(payload)
         assert unchanged == before, f"{name}: an attack by nobody changed something"
+
+
+def _check_learning(attack: Attack, defense: Defense[Any]) -> None:
+    """Have it learn twice, train on what it learned, and stamp what it learned."""
+    if not attack.learns:
+        return
+    shared = Shared(NETWORK, 3, torch.device("cpu"))
+    protocol = FedAvg()
+    client = example_clients(protocol, shared)[0]
+    state = protocol.init(shared)
+    sent = protocol.broadcast(shared, state, [0], Key(7))
+    executor = Loop(protocol, shared, Schedule(epochs=1, batch_size=4))
+    y = torch.arange(len(client.x)) % NETWORK.classes
+    secret = Secret.of(8, "learning")
+    lab = rehearsal(executor, state, sent, 0, 9, client.x, y, secret)
+    payload = alphabets.FloatVectors(Key(0).normal(9, shared.layout.d))
+    context = example_context(payload, defense, range(2))
+    context = replace(context, rehearse=lambda ids, alone, received, n: replace(lab))
+    first = threat_model.learn(attack, context, None)
+    assert first is not None, "an attack that learns returns a tensor"
+    kept = first.clone()
+    second = threat_model.learn(attack, context, first)
+    assert second is not None
+    assert torch.equal(first, kept), "wrote into what it had learned"
+    assert second.shape == first.shape, "what it learns keeps its form"
+    again = threat_model.learn(attack, context, None)
+    assert again is not None
+    assert torch.equal(again, first), "not a function of its view"
+    nobody = replace(context, owned=example_context(payload, defense, ()).owned)
+    assert threat_model.learn(attack, nobody, first) is first, "nobody has learned something"
+    local = Local(
+        NETWORK.init(Key(3)), None, part=0, parts=1, step=0, key=Key(13), classes=NETWORK.classes
+    )
+    hooks.poison(attack, client.x, y, replace(local, learned=first), client=0)
+    for learned in (None, first):
+        hooks.trigger(attack, client.x, y, NETWORK.classes, learned)
 
 
 def _check_training(attack: Attack) -> None:

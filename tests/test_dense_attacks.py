@@ -80,9 +80,15 @@ def test_alie_sends_the_mean_minus_the_z_of_its_paper_with_ddof_1() -> None:
 
 
 def test_min_max_and_min_sum_go_to_the_farther_end_in_one_dimension_or_stay() -> None:
-    # mean 2, std sqrt(7); the longest distance is 5, and 5 below the row at 5 is 0.
-    # Sums of squared distances: 26, 17, 41. Of v they are 3 (v - 2)^2 + 14: v = -1 or 1.
-    for attack, expected in ((MinMax(), 0.0), (MinSum(), -1.0), (MinSum(bound="min"), 1.0)):
+    # mean 2, std sqrt(7); the longest distance is 5: 5 below the row at 5 is 0, 2 from the mean,
+    # and 5 above the row at 0 is 5, 3 from it. Sums of squared distances: 26, 17, 41. Of v they
+    # are 3 (v - 2)^2 + 14: v = -1 or 5, as far from the mean, and v = 1 or 3.
+    for attack, expected in (
+        (MinMax(), 5.0),
+        (MinMax(side="minus"), 0.0),
+        (MinSum(), -1.0),
+        (MinSum(bound="min"), 1.0),
+    ):
         view, attacked = sent(attack, context([0.0], [1.0], [5.0]))
         assert attacked[:, 0].tolist() == pytest.approx([expected] * 2, abs=1e-6)
         assert view.notes["gamma"] == pytest.approx((2 - expected) / math.sqrt(7))
@@ -114,8 +120,54 @@ def test_d12_min_max_and_min_sum_sit_exactly_on_their_bounds(direction: Any, x: 
         assert view.notes["bound"] == "met"
         mean = benign.mean(dim=0)
         far = len(x) > 9 and isinstance(attack, MinMax)  # the paper's search starts at 10
-        assert float(view.notes["gamma"]) > (0 if not far else 2 if direction == "sign" else 5)
+        gamma = abs(float(view.notes["gamma"]))
+        assert gamma > (0 if not far else 2 if direction == "sign" else 5)
         assert float((attacked[0].double() - mean) @ mean) < 0 or direction == "std"
+
+
+def test_min_max_stays_on_the_side_of_its_first_round() -> None:
+    # Of 0, 1, 5 above is farther, of 0, 4, 5 below: mean 3, 5 above 0 is 5, 5 below 5 is 0.
+    up, down = context([0.0], [1.0], [5.0]), context([0.0], [4.0], [5.0])
+    for first, second, rows_sent, side in (
+        (up, down, [5.0, 5.0], "plus"),
+        (down, up, [0.0, 0.0], "minus"),
+    ):
+        attack, memory = MinMax(), None
+        for here, expected in zip((first, second), rows_sent, strict=True):
+            view = attack_view(attack, here)
+            message, memory = attack.craft(view, memory)
+            assert message.values()[0].item() == pytest.approx(expected, abs=1e-6)
+            assert view.notes["side"] == side
+    # A single row has no deviation: minus the sign of the mean, whatever side was chosen.
+    view, message = crafted(MinMax(direction="std"), context([3.0]), -1)
+    assert "side" not in view.notes
+    assert message.values()[0].item() == 3.0  # there is no distance to hide in
+
+
+def test_alie_takes_the_side_against_what_its_clients_learned() -> None:
+    # In d = 100 coordinates chance gives cosines of a tenth: above three of them it decides.
+    d = 100
+    benign = torch.stack([torch.zeros(d), torch.full((d,), 2.0)])  # mean 1, std sqrt(2)
+    below, above = 1 - 2 * math.sqrt(2), 1 + 2 * math.sqrt(2)
+    for cosine, expected, reversed_ in (
+        (0.4, below, above),
+        (-0.4, above, below),
+        (0.2, below, below),
+        (-0.2, below, below),
+    ):
+        learned = torch.ones(d)
+        learned[: round(d * (1 - cosine) / 2)] = -1.0
+        here = round_of(torch.cat([learned.expand(M, -1), benign]))
+        view, attacked = sent(ALIE(z=2.0), here)
+        assert attacked[0].tolist() == pytest.approx([expected] * d)
+        assert view.notes["side"] == ("minus" if expected == below else "plus")
+        assert sent(ALIE(z=2.0, side="minus"), here)[1][0, 0].item() == pytest.approx(below)
+        # Of what clients send that received 2 learned, they have learned the opposite.
+        received = dataclasses.replace(here, idle=2 * learned[None])
+        assert sent(ALIE(z=2.0), received)[1][0, 0].item() == pytest.approx(reversed_)
+        # It stays on its side.
+        message = crafted(ALIE(z=2.0), here, -1)[1]
+        assert message.values()[0, 0].item() == pytest.approx(above)
 
 
 def test_noise_is_as_long_as_what_was_learned_times_scale() -> None:

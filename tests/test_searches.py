@@ -18,8 +18,8 @@ from fedbench.core import registry
 from fedbench.core.rng import Key
 from fedbench.payload import FloatVectors, Payload, Rankings, SignBits, SparseVectors, ranking
 from fedbench.testing import example_payloads
-from fedbench_attacks.crafted import sender
-from fedbench_attacks.search import Scale, best_of_grid, saturating
+from fedbench_attacks.crafted import margin, sender
+from fedbench_attacks.search import Scale, best_of_grid, saturating, worst
 from fedbench_attacks.searched import DynOpt, OptALIE, OptIPM, Trials
 from fedbench_attacks.stat_opt import StatOpt, largest_lambda
 from fedbench_defenses.bulyan import Bulyan
@@ -302,6 +302,44 @@ def test_a_search_survives_a_round_with_fewer_finite_rows_than_the_rule_needs() 
             assert message.shape == (M, 40)
 
 
+def test_of_two_sides_the_one_with_more_damage_is_played_and_kept() -> None:
+    # Two colluders and 0, 0, 0, 1, 4, mean 1: the median of the seven is the smallest 0 if both are
+    # below, at a distance of 1, and the 1 if both are above, at a distance of 0. Mirrored it is the
+    # other way round.
+    skew, mirror = (0.0, 0.0, 0.0, 1.0, 4.0), (0.0, 0.0, 0.0, -1.0, -4.0)
+    for attack in (DynOpt(), OptALIE()):
+        for values, side, sign in ((skew, "minus", 1), (mirror, "plus", -1)):
+            view, _ = sent(attack, column(Median(), [50.0, 60.0], *values))
+            assert view.notes["side"] == side
+            assert sign * float(view.notes["gamma"]) > 0
+        one_sided = dataclasses.replace(attack, side="minus")
+        view, _ = sent(one_sided, column(Median(), [50.0, 60.0], *mirror))
+        assert float(view.notes["gamma"]) >= 0
+        assert "side" not in view.notes
+        memory = None
+        for values in (mirror, skew):  # what the other side would do later does not count
+            view = attack_view(attack, column(Median(), [50.0, 60.0], *values))
+            _, memory = attack.craft(view, memory)
+            assert memory == -1
+    view, _ = sent(DynOpt(direction="sign"), column(Median(), [50.0, 60.0], *mirror))
+    assert "side" not in view.notes
+
+
+def test_on_a_discrete_alphabet_plus_must_do_a_tenth_more() -> None:
+    unit = Scale(near=1.0, far=1.0, bound=1e5)
+    minus = best_of_grid(lambda gamma: min(gamma, 1.0), unit)
+
+    def of_plus(gamma: float, top: float) -> float:
+        return min(-gamma, top)
+
+    for top, side in ((1.09, 1), (1.11, -1)):
+        plus = best_of_grid(partial(of_plus, top=top), unit, sides=(-1,))
+        chosen = worst([minus, plus], margin(attack_view(DynOpt(), round_of(SignBits(rows() > 0)))))
+        assert chosen.gamma * side > 0
+        assert len(chosen.trace) == len(minus.trace) + len(plus.trace)
+    assert margin(attack_view(DynOpt(), round_of(rows()))) == 1e-6
+
+
 def unit(benign: Tensor) -> float:
     """Gamma at which the push along the deviation is as long as the rows, root mean square."""
     return float(benign.norm(dim=1).square().mean().sqrt() / benign.std(dim=0).norm())
@@ -323,7 +361,7 @@ def test_a_saturated_rule_is_at_its_limit_at_no_smaller_gamma(rule: Any, seed: i
     def reached(strength: float) -> float:
         return damage(rule, here, pushed(rows(seed, n)[M:], strength).expand(M, -1))
 
-    limit = reached(1e4)
+    limit = max(reached(1e4), reached(-1e4))  # of the worse side
     assert reached(gamma) >= (1 - 2e-6) * limit
     assert reached(0.99 * gamma) < (1 - 1e-6) * limit
 
@@ -390,7 +428,7 @@ def test_the_published_search_returns_its_start_where_damage_is_flat() -> None:
     assert gamma(TrimmedMean(f=2), search="published", start=5.0) == 5.0
     # It can reach no gamma from twice its start on; the exact search finds the supremum.
     short = gamma(MultiKrum(f=2), search="published", start=0.05)
-    assert short < 0.1 < gamma(MultiKrum(f=2), selected="all")
+    assert short < 0.1 < gamma(MultiKrum(f=2), selected="all", side="minus")
 
 
 @pytest.mark.parametrize("payload", example_payloads(), ids=lambda p: type(p).__name__)

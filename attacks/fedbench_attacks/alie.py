@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedbench.api import AttackView, Choices
 from fedbench.core.errors import require
 
-from .crafted import Crafted, direction
+from .crafted import TwoSided, direction
 
 FARTHEST = 4.0  # largest z: fewer than 31,000 benign clients never give more
 
@@ -34,11 +35,13 @@ def largest_z(n: int, m: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ALIE(Crafted):
-    """All colluders send ``mean - z * std`` (ddof 1), within what honest clients differ anyway.
+class ALIE(TwoSided):
+    """All colluders send ``mean - z * std`` or ``mean + z * std`` (ddof 1).
 
-    The paper reads the colluders' own messages (``knows=colluders``) and adds ``z * std``; minus is
-    the sign of later papers. With a single message the push is minus the sign of the mean.
+    Both are within what honest clients differ anyway. The paper reads the colluders' own messages
+    (``knows=colluders``) and adds ``z * std``; minus is the sign of later papers. Here the side is
+    the one against what the adversary's own clients learned, see `against`. With a single message
+    the push is minus the sign of the mean.
 
     Args:
         z: Number of deviations; None: the formula of the paper, see `largest_z`.
@@ -55,8 +58,27 @@ class ALIE(Crafted):
     def __post_init__(self) -> None:
         require("ALIE.z", self.z, self.z is None or math.isfinite(self.z), "None or finite")
 
-    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+    def sided(self, view: AttackView, honest: Tensor, sides: tuple[int, ...]) -> tuple[Tensor, int]:
         z = largest_z(view.n, len(view.own)) if self.z is None else self.z
         view.notes["z"] = z
         mean = honest.mean(dim=0)
-        return mean + z * direction(view, honest, mean, "std")
+        push = z * direction(view, honest, mean, "std")
+        side = sides[0] if len(sides) == 1 else against(view, push)
+        return mean + side * push, side
+
+
+def against(view: AttackView, push: Tensor) -> int:
+    """Return -1 if ``push (k,)`` points where the adversary's own clients learned to go, or 1.
+
+    To first order a model gets worse on the other side. What they learned is the mean of their
+    updates, less those of clients that learned nothing. A cosine that chance would give, below
+    three standard deviations ``1 / sqrt(k)``, and values that are no updates decide nothing: 1.
+    """
+    learned = (view.updates - view.idle).mean(dim=0).to(torch.float64)
+    if not view.own.aligned or len(learned) != len(push):
+        return 1
+    along = float(learned @ push.to(torch.float64))
+    lengths = float(torch.linalg.vector_norm(learned)) * float(
+        torch.linalg.vector_norm(push, dtype=torch.float64)
+    )
+    return -1 if along * math.sqrt(len(push)) > 3 * lengths else 1

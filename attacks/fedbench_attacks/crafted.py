@@ -49,6 +49,55 @@ class Crafted(Reader):
         return sender(view, self.via)(self.rows(view, honest)), memory
 
 
+@dataclass(frozen=True, kw_only=True)
+class TwoSided(Crafted):
+    """Attack that leaves the mean along the deviation, below it or above it.
+
+    It chooses its side in the first round in which the adversary has a client, and keeps it. To
+    choose anew would undo what was done: honest clients heal the damage on one side, after which
+    there is more to be done on the other. With a single message there is no deviation, and no side.
+
+    Args:
+        side: ``worse``: the side on which the attack does more, ``minus`` if neither does;
+            ``minus``: below the mean, as published.
+    """
+
+    side: Literal["worse", "minus"] = "worse"
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Sides to choose from, 1 for minus and -1 for plus; the first one where they are equal."""
+        return (1, -1) if self.side == "worse" else (1,)
+
+    @abstractmethod
+    def sided(self, view: AttackView, honest: Tensor, sides: tuple[int, ...]) -> tuple[Tensor, int]:
+        """Return what `rows` returns, of the worst of these sides, and the side; 0: undecided."""
+
+    def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+        return self.sided(view, honest, self.sides)[0]
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        honest = honest_rows(view)
+        if honest is None:
+            return view.own, memory
+        choice = len(honest) > 1 and len(self.sides) > 1
+        sides = (memory,) if choice and memory else self.sides if choice else (1,)
+        rows, side = self.sided(view, honest, sides)
+        if choice and side:
+            view.notes["side"] = "minus" if side == 1 else "plus"
+            memory = side
+        return sender(view, self.via)(rows), memory
+
+
+def margin(view: AttackView) -> float:
+    """Return by how much more, relatively, the plus side must do to be preferred.
+
+    In discrete alphabets that is a tenth: a coarse grid of strengths tells no less apart. Otherwise
+    it is the rounding of sums.
+    """
+    return 0.1 if view.own.bounded else 1e-6
+
+
 def honest_rows(view: AttackView) -> Tensor | None:
     """Return the finite rows ``(b, k)`` float32 of the messages read; None, recorded, without any.
 

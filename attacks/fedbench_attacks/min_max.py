@@ -10,7 +10,7 @@ from torch import Tensor
 from fedbench.api import AttackView, Choices
 from fedbench.payload import FloatVectors
 
-from .crafted import Crafted, Squares, direction
+from .crafted import Crafted, Squares, TwoSided, direction, margin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,27 +30,42 @@ class Bounded(Crafted):
     direction: Literal["std", "sign", "unit"] = "std"
 
     @abstractmethod
-    def largest(self, squares: Squares) -> Tensor:
-        """Return the largest gamma within the bound, for a push that is not zero."""
+    def largest(self, squares: Squares, side: int) -> Tensor:
+        """Return the largest gamma within the bound, for ``side`` times a push that is not zero."""
 
     def rows(self, view: AttackView, honest: Tensor) -> Tensor:
-        """Return the row ``mean + gamma * p``; the mean where ``p`` is zero."""
+        return self.bounded(view, honest, (1,))[0]
+
+    def bounded(
+        self, view: AttackView, honest: Tensor, sides: tuple[int, ...]
+    ) -> tuple[Tensor, int]:
+        """Return the row ``mean + gamma * p`` of the side with the larger gamma, and the side.
+
+        Where ``p`` is zero that is the mean, and the side is 0.
+        """
         mean = honest.mean(dim=0)
         push = direction(view, honest, mean, self.direction)
         squares = Squares(honest, mean, push, len(view.own))
-        gamma = float(self.largest(squares)) if float(squares.length) > 0 else 0.0
+        moves = float(squares.length) > 0
+        gammas = {side: float(self.largest(squares, side)) if moves else 0.0 for side in sides}
+        plus = len(sides) > 1 and gammas[-1] > (1 + margin(view)) * gammas[1]
+        side = -1 if plus else sides[0]
+        gamma = side * gammas[side]
         view.notes["gamma"] = gamma
         view.notes["bound"] = "met" if isinstance(view.own, FloatVectors) else "before the alphabet"
-        return (mean.to(torch.float64) + gamma * push.to(torch.float64)).to(torch.float32)
+        row = (mean.to(torch.float64) + gamma * push.to(torch.float64)).to(torch.float32)
+        return row, side if gamma else 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinMax(Bounded):
+class MinMax(Bounded, TwoSided):
     """All colluders send ``mean + gamma * p``, within the largest distance of two honest rows.
 
     The largest gamma with ``max_i |mean + gamma p - x_i| <= max_ij |x_i - x_j|``: the smallest,
     over the honest rows, of the larger roots of quadratics in gamma. No search, and so no start, no
-    tolerance and no cap (D12); the published one halves its step from gamma 10.
+    tolerance and no cap (D12); the published one halves its step from gamma 10. The paper pushes
+    along ``p``; with ``direction=std`` the larger of this gamma and that along ``-p`` is played,
+    negative in the record for the latter.
 
     References:
         Shejwalkar and Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks
@@ -59,9 +74,17 @@ class MinMax(Bounded):
 
     choices: ClassVar[Choices] = Bounded.choices | {"via": ("wire",)}
 
-    def largest(self, squares: Squares) -> Tensor:
+    @property
+    def sides(self) -> tuple[int, ...]:
+        return super().sides if self.direction == "std" else (1,)
+
+    def sided(self, view: AttackView, honest: Tensor, sides: tuple[int, ...]) -> tuple[Tensor, int]:
+        return self.bounded(view, honest, sides)
+
+    def largest(self, squares: Squares, side: int) -> Tensor:
         room = (squares.among.max() - squares.norms).clamp_min(0)
-        roots = (squares.cross + (squares.cross**2 + squares.length * room).sqrt()) / squares.length
+        cross = side * squares.cross
+        roots = (cross + (cross**2 + squares.length * room).sqrt()) / squares.length
         return roots.min()
 
 
@@ -70,7 +93,8 @@ class MinSum(Bounded):
     """All colluders send ``mean + gamma * p``, within an honest row's sum of squared distances.
 
     The largest gamma with ``sum_i |mean + gamma p - x_i|^2 <= max_i sum_j |x_i - x_j|^2``: the
-    larger root of one quadratic in gamma. The sums are over the honest rows.
+    larger root of one quadratic in gamma. The sums are over the honest rows. Along ``-p`` gamma is
+    the same, since ``sum_i (x_i - mean)`` is zero: there is no worse side.
 
     Args:
         bound: Over ``i``: ``max``, as the paper defines it, or ``min``, as its public code does
@@ -85,11 +109,11 @@ class MinSum(Bounded):
 
     bound: Literal["max", "min"] = "max"
 
-    def largest(self, squares: Squares) -> Tensor:
+    def largest(self, squares: Squares, side: int) -> Tensor:
         sums = squares.among.sum(dim=1)
         bound = sums.max() if self.bound == "max" else sums.min()
         total = len(sums) * squares.length
-        cross = squares.cross.sum()
+        cross = side * squares.cross.sum()
         room = (bound - squares.norms.sum()).clamp_min(0)
         root: Tensor = (cross + (cross**2 + total * room).sqrt()) / total
         return root

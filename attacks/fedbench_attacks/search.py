@@ -1,7 +1,7 @@
 """Searches for the strength of an attack; each returns its best trial and where it ended."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -30,6 +30,16 @@ class Search:
     trace: Trace = field(default=(), repr=False, compare=False)
     # Relative distance to the next trial above gamma, which is too large; 0 without one.
     gap: float = field(default=0.0, repr=False, compare=False)
+
+    @property
+    def most(self) -> float:
+        """Damage at gamma; -1 if it was not tried."""
+        return dict(self.trace).get(self.gamma, -1.0)
+
+    def on(self, side: int) -> "Search":
+        """Return the same search, whose gammas were times ``side``."""
+        trace = tuple((side * gamma, sought) for gamma, sought in self.trace)
+        return replace(self, gamma=side * self.gamma, trace=trace)
 
     @property
     def notes(self) -> dict[str, float | str]:
@@ -142,6 +152,22 @@ def most_damaging(
             ask(middle)
             pairs += [(low, middle), (middle, high)]
     return best_of(damages, "pieces", 1e-9, scale.bound, 0.0)
+
+
+def worst(found: Sequence[Search], margin: float = 0.0) -> Search:
+    """Return the first search, or a later one with more damage by ``margin``, relatively.
+
+    Its trace holds the trials of all.
+
+    >>> up, down = (Search(gamma, "grid", "converged", ((gamma, 5 + gamma),)) for gamma in (-1, 1))
+    >>> worst([up, down]).gamma, worst([up, down], 0.4).gamma, worst([up, down], 0.6).gamma
+    (1, 1, -1)
+    """
+    best = found[0]
+    for search in found[1:]:
+        if search.most > (1 + margin) * best.most:
+            best = search
+    return replace(best, trace=tuple(trial for search in found for trial in search.trace))
 
 
 def best_of(

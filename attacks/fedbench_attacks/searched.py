@@ -17,8 +17,8 @@ from fedbench.core.tiling import tiles
 from fedbench.payload import FloatVectors, Payload
 
 from . import search as searches
-from .crafted import Crafted, Squares, direction, mirrored, sender
-from .search import Scale, Search, best_of_grid
+from .crafted import Crafted, Squares, TwoSided, direction, margin, mirrored, sender
+from .search import Scale, Search, best_of_grid, worst
 
 
 @dataclass(eq=False)
@@ -141,16 +141,20 @@ class Trials:
         rule = self.oracle.rule
         scale = self.scale(bound)
         if self.view.own.bounded:
-            return best_of_grid(self.damage, scale, sides=sides, per_doubling=1, close=0.25)
+            grids = [
+                best_of_grid(self.damage, scale, sides=(side,), per_doubling=1, close=0.25)
+                for side in sides
+            ]
+            return worst(grids, margin(self.view))
         # Damage grows for ever without an honest row to hide among, with too few finite rows for
         # the rule, or beyond its breakdown point.
         endless = self.m == self.view.n or self.n < rule.rows_needed()
         weights = None if endless else rule.order_weights(self.n)
         linear = weights is not None or rule.traits().reads_sum
         if endless or (linear and self.m > rule.tolerates(self.n)):
-            return Search(scale.bound, "unbounded", "bound")
+            return Search(sides[0] * scale.bound, "unbounded", "bound")
         if self.dense and self.selects and aim == "all":
-            return searches.selecting(self.accepted, scale)
+            return self._all(scale, sides)
         if self.dense and self.selects:
             return self._most(scale, aim, sides)
         if self.dense and weights is not None:
@@ -158,19 +162,26 @@ class Trials:
             return searches.saturating(weights, *line, scale.bound, sides)
         return best_of_grid(self.damage, scale, sides=sides)
 
+    def _all(self, scale: Scale, sides: tuple[int, ...]) -> Search:
+        def on(side: int) -> Search:
+            return searches.selecting(lambda gamma: self.accepted(side * gamma), scale).on(side)
+
+        found = [on(side) for side in sides]
+        best = max(found, key=lambda search: abs(search.gamma))
+        return replace(best, trace=tuple(trial for search in found for trial in search.trace))
+
     def _most(self, scale: Scale, aim: str, sides: tuple[int, ...]) -> Search:
         def on(side: int) -> Search:
             def damage(gamma: float, chosen: Tensor) -> float:
                 counts = aim == "any" or bool(chosen[-self.m :].any())
                 return self.squares.moved(side * gamma, chosen) if counts else -1.0
 
-            search = searches.most_damaging(lambda gamma: self.chosen(side * gamma), damage, scale)
-            trace = tuple((side * gamma, sought) for gamma, sought in search.trace)
-            return replace(search, gamma=side * search.gamma, trace=trace)
+            searched = searches.most_damaging(
+                lambda gamma: self.chosen(side * gamma), damage, scale
+            )
+            return searched.on(side)
 
-        found = [on(side) for side in sides]
-        best = max(found, key=lambda search: dict(search.trace)[search.gamma])
-        return replace(best, trace=tuple(trial for search in found for trial in search.trace))
+        return worst([on(side) for side in sides], margin(self.view))
 
     def published(self, start: float) -> Search:
         """Return the search of the attack's public code, on closed forms where there are any."""
@@ -191,8 +202,6 @@ class Searched(Crafted):
             some (expectation over transformation).
     """
 
-    sides: ClassVar[tuple[int, ...]] = (1,)  # -1: a negative gamma is tried, too
-
     bound: float = 1e5
     eot: int = 1
 
@@ -208,21 +217,36 @@ class Searched(Crafted):
     def push(self, view: AttackView, honest: Tensor, mean: Tensor) -> Tensor:
         """Return the direction ``(k,)`` in which the mean is left."""
 
-    def strength(self, trials: Trials) -> Search:
-        return trials.exact(self.bound, "any", self.sides)
+    def strength(self, trials: Trials, sides: tuple[int, ...]) -> Search:
+        """Return the gamma that is played, on one of these sides."""
+        return trials.exact(self.bound, "any", sides)
 
     def rows(self, view: AttackView, honest: Tensor) -> Tensor:
+        return self.sought(view, honest, (1,))[0]
+
+    def sought(
+        self, view: AttackView, honest: Tensor, sides: tuple[int, ...]
+    ) -> tuple[Tensor, int]:
+        """Return the row, and the side on which gamma is; 0 for none."""
         mean = honest.mean(dim=0)
         push = self.push(view, honest, mean)
         trials = Trials(view, honest, mean, push, sender(view, self.via), self.eot, self.knows)
-        search = self.strength(trials)
+        search = self.strength(trials, sides)
         view.notes.update({"gamma": search.gamma} | search.notes)
         view.trace.extend(search.trace)
-        return mean + search.gamma * push
+        return mean + search.gamma * push, (search.gamma > 0) - (search.gamma < 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynOpt(Searched):
+class SearchedSides(Searched, TwoSided):
+    """Searched attack along the deviation, on the side of more damage (`TwoSided`)."""
+
+    def sided(self, view: AttackView, honest: Tensor, sides: tuple[int, ...]) -> tuple[Tensor, int]:
+        return self.sought(view, honest, sides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynOpt(SearchedSides):
     """All colluders send ``mean + gamma * direction`` with the gamma that hurts this rule most.
 
     The direction is minus the standard deviation (ddof 1) of the messages it reads, minus the sign
@@ -238,6 +262,9 @@ class DynOpt(Searched):
       ``bound``, without a search;
     - the alphabet is discrete, or the rule has none of these traits: the most damage on a grid of
       gammas about the spread of the rows, refined around the best.
+
+    Along the deviation gamma may be negative, which the paper does not try: the side of more damage
+    is played, with ``selected=all`` that of the larger gamma.
 
     ``search=published`` starts at ``start``, halves its step, and accepts when all colluders are
     selected or when the damage is larger than *in the previous trial*. It can reach no gamma above
@@ -267,30 +294,33 @@ class DynOpt(Searched):
         super().__post_init__()
         require("DynOpt.start", self.start, self.start > 0, "> 0")
 
+    @property
+    def sides(self) -> tuple[int, ...]:
+        both = self.direction == "std" and self.search == "exact"
+        return super().sides if both else (1,)
+
     def push(self, view: AttackView, honest: Tensor, mean: Tensor) -> Tensor:
         return direction(view, honest, mean, self.direction)
 
-    def strength(self, trials: Trials) -> Search:
+    def strength(self, trials: Trials, sides: tuple[int, ...]) -> Search:
         if self.search == "published":
             return trials.published(self.start)
-        return trials.exact(self.bound, self.selected, self.sides)
+        return trials.exact(self.bound, self.selected, sides)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptALIE(Searched):
+class OptALIE(SearchedSides):
     """All colluders send ``mean - gamma * std`` (ddof 1), with the gamma of most damage.
 
-    Damage is ``|agg - mean|``, and a negative gamma, on the other side of the mean, is played where
-    it does more. Unlike `DynOpt` it does not insist that a rule that selects rows takes a
-    colluder's. Where damage has no limit, ``bound`` is played.
+    Damage is ``|agg - mean|``, and gamma is negative, on the other side of the mean, if that did
+    more in the first round. Unlike `DynOpt` it does not insist that a rule that selects rows takes
+    a colluder's. Where damage has no limit, ``bound`` is played.
 
     References:
         Allouah et al., "Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity",
         AISTATS 2023, https://arxiv.org/abs/2302.01772, section on experiments, where the strength
         of this attack is optimized by a line search.
     """
-
-    sides: ClassVar[tuple[int, ...]] = (1, -1)
 
     def push(self, view: AttackView, honest: Tensor, mean: Tensor) -> Tensor:
         return direction(view, honest, mean, "std")

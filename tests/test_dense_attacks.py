@@ -19,7 +19,7 @@ from fedbench.api import AttackView, Gradient, Knowledge, Local, ServerView
 from fedbench.core import registry
 from fedbench.core.rng import Key, Secret
 from fedbench.experiment.scenario import Scenario
-from fedbench.payload import BinaryMasks, FloatVectors, Payload
+from fedbench.payload import BinaryMasks, FloatVectors, Payload, SignBits
 from fedbench_attacks.alie import ALIE, largest_z
 from fedbench_attacks.free_rider import FreeRider
 from fedbench_attacks.ipm import IPM
@@ -138,6 +138,10 @@ def test_min_max_stays_on_the_side_of_its_first_round() -> None:
             message, memory = attack.craft(view, memory)
             assert message.values()[0].item() == pytest.approx(expected, abs=1e-6)
             assert view.notes["side"] == side
+    # Signs are not as far as gamma says: of means 1/2 and -1/2 neither side is preferred.
+    for values in ([1.0, 1.0, 1.0, -1.0], [-1.0, -1.0, -1.0, 1.0]):
+        signs = SignBits(torch.tensor([[1.0], [1.0], *([x] for x in values)]) > 0)
+        assert sent(MinMax(), round_of(signs))[0].notes["side"] == "minus"
     # A single row has no deviation: minus the sign of the mean, whatever side was chosen.
     view, message = crafted(MinMax(direction="std"), context([3.0]), -1)
     assert "side" not in view.notes

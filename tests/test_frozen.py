@@ -35,7 +35,7 @@ SMALL: dict[str, Any] = {
     **{"model": "micro", "clients": 8, "per_round": 4, "malicious": 0.25},
     **{"rounds": 2, "epochs": 1, "eval_every": 1},
 }
-TRIMMED = ("fedavg", "alie", {"defense": "trimmed-mean", "local_models": True})
+TRIMMED = ("fedavg", "alie:side=minus", {"defense": "trimmed-mean", "local_models": True})
 PRIVATE = {"mechanism": "dp-sgd", "sampling": "poisson"}
 KRUM = {"defense": "multi-krum", "per_round": 7, "knowledge": "all+defense"}
 # Executor, protocol, attack and other fields: every alphabet of messages, every executor of a CPU.
@@ -45,10 +45,10 @@ SCENARIOS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "floats-forked": ("forked", *TRIMMED),
     "floats-auto": ("auto", *TRIMMED),
     "floats-dp-sgd": ("stacked", "fedavg", "pixel", PRIVATE),
-    "half": ("loop", "cast", "min-max", {"defense": "nnm+median"}),
+    "half": ("loop", "cast", "min-max:side=minus", {"defense": "nnm+median"}),
     "signs": ("stacked", "signsgd", "sign-flip", {"mechanism": "randomized-response"}),
     "scaled-signs": ("forked", "ef-signsgd", "residual-release", {"defense": "geometric-median"}),
-    "levels": ("loop", "qsgd", "dyn-opt", {"defense": "median"}),
+    "levels": ("loop", "qsgd", "dyn-opt:side=minus", {"defense": "median"}),
     "rotated-levels": ("stacked", "drive", "ipm", {}),
     "sparse": ("loop", "topk", "index-concentration", KRUM),
     "seeded-sparse": ("loop", "randk", "seed-grinding", {}),

@@ -62,9 +62,10 @@ class ALIE(TwoSided):
         z = largest_z(view.n, len(view.own)) if self.z is None else self.z
         view.notes["z"] = z
         mean = honest.mean(dim=0)
-        push = z * direction(view, honest, mean, "std")
+        push = direction(view, honest, mean, "std")
         side = sides[0] if len(sides) == 1 else against(view, push)
-        return mean + side * push, side
+        strength = z if self.side == "minus" else abs(z)  # a worse side leaves nothing to a sign
+        return mean + side * strength * push, side
 
 
 def against(view: AttackView, push: Tensor) -> int:

@@ -82,11 +82,12 @@ class TwoSided(Crafted):
             return view.own, memory
         choice = len(honest) > 1 and len(self.sides) > 1
         sides = (memory,) if choice and memory else self.sides if choice else (1,)
+        send = sender(view, self.via)
         rows, side = self.sided(view, honest, sides)
         if choice and side:
             view.notes["side"] = "minus" if side == 1 else "plus"
             memory = side
-        return sender(view, self.via)(rows), memory
+        return send(rows), memory
 
 
 def margin(view: AttackView) -> float:

@@ -48,7 +48,9 @@ class Bounded(Crafted):
         squares = Squares(honest, mean, push, len(view.own))
         moves = float(squares.length) > 0
         gammas = {side: float(self.largest(squares, side)) if moves else 0.0 for side in sides}
-        plus = len(sides) > 1 and gammas[-1] > (1 + margin(view)) * gammas[1]
+        # What a discrete alphabet makes of a row is not as far as gamma says.
+        compares = len(sides) > 1 and not view.own.bounded
+        plus = compares and gammas[-1] > (1 + margin(view)) * gammas[1]
         side = -1 if plus else sides[0]
         gamma = side * gammas[side]
         view.notes["gamma"] = gamma
@@ -65,7 +67,8 @@ class MinMax(Bounded, TwoSided):
     over the honest rows, of the larger roots of quadratics in gamma. No search, and so no start, no
     tolerance and no cap (D12); the published one halves its step from gamma 10. The paper pushes
     along ``p``; with ``direction=std`` the larger of this gamma and that along ``-p`` is played,
-    negative in the record for the latter.
+    negative in the record for the latter, but on discrete alphabets, where gamma is not how far the
+    messages are.
 
     References:
         Shejwalkar and Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks

@@ -1,5 +1,6 @@
 """What rows say together, and the strongest of some candidates."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,8 @@ from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.results.doubts import blind, divided, doubts, helped, masked, once, spent, weaker
-from fedbench.results.summary import Row, rows
+from fedbench.results.summary import Row, rows, same
+from fedbench.tables.report import markdown
 
 SMALL = Scenario(clients=12, per_round=4, rounds=1, epochs=1, model="micro", malicious=0.5)
 
@@ -146,6 +148,39 @@ def test_seeds_that_differ_in_their_worst_attack_are_doubted_if_that_matters(
     assert list(divided([flip, alie])) == []  # one attack is the worst of all seeds
     assert list(divided([flip, made(record, [0.3, 0.59, 0.5], attack="ipm")])) == []  # a third of 1
     assert list(divided([made(record, [0.2], attack="ipm"), flip])) == []  # one seed in common
+
+
+def test_an_attack_that_sends_what_another_sends_is_named_after_it() -> None:
+    def played(attack: str) -> Cell:
+        cell = Cell(SMALL.model_copy(update={"protocol": "signsgd", "attack": attack}))
+        records[cell] = [fedbench.play(cell.scenario, device="cpu")]
+        return cell
+
+    records: dict[Cell, list[Record]] = {}
+    texts = ("none", "ipm", "sign-flip", "ipm:eps=100", "sign-flip:of=mean")
+    table = rows([played(attack) for attack in texts], records)
+    # Signs have no length, and minus the mean is its inner-product manipulation.
+    assert [row.same for row in table] == ["", "", "", "ipm", "ipm"]
+    assert table[1].records[0].scenario != table[3].records[0].scenario
+    assert "| ipm:eps=100 (same as ipm) |" in markdown(table)
+    assert "same as: sent the messages of that attack" in markdown(table)
+    assert "same as" not in markdown(table[:3])
+
+
+def test_attacks_are_the_same_if_all_that_was_measured_is(record: Record) -> None:
+    first = made(record, [0.5, 0.6], attack="ipm")
+    assert same(noted(first, {"gamma": 1.0}), noted(first, {"gamma": 2.0}))
+    (only,) = record.rounds
+    assert only.gain is not None
+    farther = [replace(only, gain=math.nextafter(only.gain, math.inf))]
+    for changed in (
+        replace(first, records=first.records[:1]),  # a seed is missing
+        made(record, [0.5, 0.7], attack="ipm"),
+        replace(
+            first, records=tuple(r.model_copy(update={"rounds": farther}) for r in first.records)
+        ),
+    ):
+        assert not same(first, changed)
 
 
 def test_a_randomized_rule_that_was_run_once_is_doubted(record: Record) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -28,6 +28,7 @@ class Row:
     twins: tuple[Record, ...] = ()  # of a backdoor's clean twin, see `Cell.twin`
     tried: int = 0  # candidates from which it was chosen on validation data; 0: it was asked for
     attacks: int = 0  # that are planned for its system
+    same: str = ""  # an attack before it in its system that sent the same messages, see `same`
     missing: int = 0  # of these, not all seeds finished: the lowest accuracy is no worst case yet
 
     @cached_property
@@ -182,7 +183,41 @@ def rows(
     attacked = (row for row in table if row.attacked)
     systems = grouped(attacked, lambda row: row.cell.system).values()
     worst = [min(group, key=attrgetter("accuracy")) for group in systems]
-    return [replace(row, worst=any(row is lowest for lowest in worst)) for row in table]
+    twin = {id(row): first for group in systems for row, first in repeated(group)}
+    return [
+        replace(row, worst=any(row is lowest for lowest in worst), same=twin.get(id(row), ""))
+        for row in table
+    ]
+
+
+def repeated(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
+    """Yield the rows whose messages are those of a row before them, and its attack."""
+    first: list[Row] = []
+    for row in rows:
+        twin = next((other for other in first if same(row, other)), None)
+        if twin is None:
+            first.append(row)
+        else:
+            yield row, twin.cell.attack
+
+
+def same(row: Row, other: Row) -> bool:
+    """Tell whether two attacks on one system sent the same messages with every seed.
+
+    Records hold no messages, but what came of them: bits, rejected rows, the distance of the
+    aggregate from that of honest messages, and the model's loss, in each round and in full
+    precision. All that the server's side measured must be equal; what an attack says of itself,
+    its notes, trials and queries, may differ.
+    """
+    if row.by_seed.keys() != other.by_seed.keys():
+        return False
+    found, others = ({r.scenario.seed: r for r in each.records} for each in (row, other))
+    return all(_server_side(found[seed]) == _server_side(others[seed]) for seed in found)
+
+
+def _server_side(record: Record) -> tuple[object, ...]:
+    rounds = [replace(r, queries=0, trace=[], notes={}) for r in record.rounds]
+    return record.data_digest, rounds, record.result
 
 
 def lowest_by_seed(rows: Sequence[Row]) -> float | None:

@@ -20,6 +20,7 @@ BY_SEED = (
     "mean over seeds of the lowest accuracy of each seed: what an adversary leaves that chooses "
     "its attack for every run"
 )
+SAME = "sent the messages of that attack: the server measured the same numbers in every round"
 SUMS = ("sum", "hidden-sum")
 MASKED = f"of a secure sum of n, log2(n + 1) for each bit, and {NONE} for what is no bit"
 SEEN = {
@@ -229,6 +230,8 @@ def captions(rows: Sequence[Row], shown: Collection[ReportColumn] | None = None)
             explained["impact"] = f"clean minus attacked, in percentage points; {lowest}"
             if seeded(rows):
                 explained["by seed"] = BY_SEED
+    if any(row.same for row in rows):
+        explained["same as"] = SAME
     if any(r.scenario.sees in SUMS for row in rows for r in row.records):
         explained["bits"] += f"; up, {MASKED}"
     if any(row.privacy for row in rows):

@@ -42,6 +42,7 @@ def results(title: str, rows: Sequence[Row], chosen: Sequence[ReportColumn]) -> 
             label = f"strongest of {row.tried}: {label}" if row.tried else label
             if len(row.records) < seeds:
                 label += f" ({len(row.records)} of {seeds} seeds)"
+            label += f" (same as {row.same})" if row.same else ""
             label += f" {columns.mark(row)}" if row.worst else ""
             lines.append(Line([label, *(column.text(row) for column in chosen)], row.worst))
     return Table.of(["system\n  attack", *(column.heading for column in chosen)], lines, title)

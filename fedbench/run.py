@@ -16,6 +16,7 @@ from fedbench.api import Defense, ServerView, hooks
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
 from fedbench.core.settings import note, restored_after
+from fedbench.core.tiling import finite_rows
 from fedbench.data.datasets import Data
 from fedbench.executors.multi_run import now, settings_restorer
 from fedbench.executors.training import Client, Trained
@@ -132,6 +133,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         received, accepted = honest.receive(
             packets, setup.scenario.server_checks, setup.shared.device
         )
+        remember(setup, state, ids, received, accepted)
 
     # 6, 7  the defense estimates the honest mean, the protocol takes its step
     with span("defend"):
@@ -248,6 +250,23 @@ def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], trees: Sequence[
     pair = [*(ids or [0])] * 2
     key = setup.secret.key("audience")
     return len(hooks.broadcast(setup.plugins.protocol, setup.shared, server, pair, key)) == 1
+
+
+def remember(
+    setup: Setup, state: RunState, ids: Sequence[int], received: Payload, accepted: Tensor
+) -> None:
+    """Write what arrived into `Protocol.agreed`, where both ends remember it.
+
+    A message that was rejected, or whose values are not finite, changes nothing at either end.
+    """
+    name = setup.plugins.protocol.agreed
+    if name is None:
+        return
+    values = received.values()
+    arrived = [ids[row] for row in accepted.nonzero()[:, 0].tolist()]
+    for i, row, finite in zip(arrived, values, finite_rows(values).tolist(), strict=True):
+        if finite:
+            state.memories[i] = state.memories[i] | {name: row.clone()}
 
 
 def defend(

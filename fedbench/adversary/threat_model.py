@@ -50,12 +50,15 @@ def own_codec(
     """Return what makes the codec of some rows, which holds copies of these rows' things only.
 
     A codec makes the protocol's messages of dense rows ``(m, d)``, and changes nothing. What a
-    client starts with is as at the start: error feedback would cancel the attack.
+    client starts with is as at the start: error feedback would cancel the attack. What the server
+    remembers too (`Protocol.agreed`) is no client's to forget.
     """
 
     def of(rows: Sequence[int]) -> Codec:
         own = [keys[row] for row in rows]
-        memories = [alone(memory[row]) | protocol.memory(shared) for row in rows]
+        start = protocol.memory(shared)
+        fresh = {name: x for name, x in start.items() if name != protocol.agreed}
+        memories = [alone(memory[row]) | fresh for row in rows]
         return lambda x: protocol.message(shared, x, own, copy.deepcopy(memories))[0]
 
     return of

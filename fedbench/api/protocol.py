@@ -70,6 +70,10 @@ class Protocol(ABC, Generic[State]):
     space: ClassVar[Literal["weights", "probabilities", "scores"]] = "weights"
     # How `message` is made of the ``updates``; a subclass that overrides it says so again.
     message_is: ClassVar[Literal["sample", "sign", "other"]] = "other"
+    # Name in a client's memory of the row of `values` that the server last had from it: both ends
+    # know it, so the harness writes it, when the message has arrived, and `message` does not.
+    agreed: ClassVar[str | None] = None
+    extra_gradients: ClassVar[int] = 0  # of a client in a round, beside one in each of its steps
 
     @property
     def weighted(self) -> bool:

@@ -5,13 +5,15 @@ from fedbench.payload.base import Payload, Spec, identical, require_same_form, s
 from fedbench.payload.bits import BinaryMasks, NoiseMasks, ScaledSigns, SignBits
 from fedbench.payload.floats import FloatVectors, HalfVectors, MixtureVectors
 from fedbench.payload.levels import Levels
+from fedbench.payload.patches import CoordinatedPatches, Patch, SeededPatches, SparsePatches
 from fedbench.payload.rankings import Rankings, TopRankings, ranking, reputation
 from fedbench.payload.residues import Residues, summed_bits
 from fedbench.payload.rotated_levels import RotatedLevels
 from fedbench.payload.sparse import GatedVectors, PrunedVectors, SeededSparse, SparseVectors
 
-__all__ = ["BinaryMasks", "Checks", "FloatVectors", "GatedVectors", "HalfVectors", "Levels"]
-__all__ += ["MixtureVectors", "NoiseMasks", "Payload", "PrunedVectors", "Rankings", "Residues"]
-__all__ += ["RotatedLevels", "ScaledSigns", "SeededSparse", "SignBits", "SparseVectors", "Spec"]
+__all__ = ["BinaryMasks", "Checks", "CoordinatedPatches", "FloatVectors", "GatedVectors"]
+__all__ += ["HalfVectors", "Levels", "MixtureVectors", "NoiseMasks", "Patch", "Payload"]
+__all__ += ["PrunedVectors", "Rankings", "Residues", "RotatedLevels", "ScaledSigns"]
+__all__ += ["SeededPatches", "SeededSparse", "SignBits", "SparsePatches", "SparseVectors", "Spec"]
 __all__ += ["TopRankings", "identical", "ranking", "reputation", "require_same_form", "same"]
 __all__ += ["summed_bits"]

@@ -63,7 +63,7 @@ class SparseVectors(Payload):
         rest = values[:, self.d :].to(torch.float32)
         indices = largest(x.abs(), width).nonzero()[:, 1].reshape(len(x), width)
         entries = x.gather(1, indices).to(torch.float32)
-        return type(self)(indices, entries, rest, self.d, self.coded)
+        return dataclasses.replace(self, indices=indices, entries=entries, rest=rest)
 
     def parts(self) -> list[list[Part]]:
         where = []

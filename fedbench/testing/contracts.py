@@ -67,6 +67,7 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
     buckets = alphabets.Levels(whole, norms, x[:, :2], 10, SIZES, 16, "l2", "elias")
     signed = alphabets.ScaledSigns(x > 0, scales[:, :3], x[:, :2], SIZES)
     picked = alphabets.SeededSparse(torch.zeros(n, 20), seeds, x[:, :2], sum(SIZES))
+    known = x.flip(0)
     residues = alphabets.Residues(torch.zeros(x.shape, dtype=torch.int32), 2**12, 0)
     return [
         alphabets.FloatVectors(x),
@@ -74,6 +75,9 @@ def example_payloads(n: int = 9, seed: int = 0) -> list[Payload]:
         blank_sparse.nearest(wide),
         replace(blank_sparse, coded=True).nearest(wide),
         picked.nearest(wide),
+        alphabets.SparsePatches(**vars(blank_sparse), remembered=known).nearest(wide),
+        alphabets.SeededPatches(**vars(picked), remembered=known).nearest(wide),
+        alphabets.CoordinatedPatches(x[:, :20], x[:, :2], sum(SIZES), 5, remembered=known),
         rotated.nearest(x),
         sharp.nearest(wide),
         ternary.nearest(x),
@@ -387,6 +391,10 @@ def check_protocol(protocol: Protocol[Any]) -> None:
     updates, memory = Loop(protocol, shared, schedule).train(clients)
     payload, _ = hooks.message(protocol, shared, updates, keys, memory)
     check_payload(payload)
+
+    if protocol.agreed is not None:
+        known = protocol.memory(shared)[protocol.agreed]
+        assert known.shape == payload.values().shape[1:], "what is agreed on is a row of values"
 
     state = protocol.init(shared)
     broadcast = hooks.broadcast(protocol, shared, state, range(len(clients)), Key(9))

@@ -45,10 +45,12 @@ class DPSGD(Mechanism):
     def misfit(
         self, protocol: Protocol[Any], defense: Defense[Any], shared: Shared | None = None
     ) -> str | None:
-        """Accept models in which no parameter mixes samples."""
+        """Accept models in which no parameter mixes samples, and one gradient a step."""
         if shared is not None and shared.statistics.d:
             why = "whose statistics mix the samples of a batch"
             return f"needs a model without batch norm, {why}; use lenet5 or conv4"
+        if protocol.extra_gradients:
+            return "needs a protocol that takes one gradient a step, such as fedavg"
         return None
 
     def event(self, release: Release) -> DpEvent:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,15 +12,16 @@ from torch import Tensor
 
 from fedbench.api import Attack, AttackView, Knowledge, Local, Oracle, Tier
 from fedbench.core import registry
-from fedbench.core.errors import require
+from fedbench.core.errors import UnknownPluginError, require
 from fedbench.payload import Payload, Rankings, TopRankings
 
 from .crafted import deviation, honest_rows, sender
 
-QUERIES = 40  # of the server's rule, in a round at budget 1
+QUERIES = 20  # of the server's rule, in a round at budget 1
 PASSES = 6  # gradients over its samples, in a round at budget 1
-SAMPLES = 1024  # samples that it rehearses with, at most
-STRENGTHS = (1.0, 0.5, 2.0, 8.0, 1e3, 1e6)  # pushes, in distances of an honest row from the mean
+SAMPLES = 256  # samples that it rehearses with, at most
+LARGEST = 1e6  # strength of a push, in distances of an honest row from the mean
+SEARCH = 50  # queries from which on attacks that search with the rule are candidates
 AHEAD = 5  # rounds that the last choice looks ahead
 STEPS = 3  # gradients that stand for the honest training of one of these rounds
 FINALISTS = 3  # candidates that are compared so far ahead
@@ -31,27 +32,27 @@ class Auto(Attack):
     """Send the messages after which the deployed model does worst on its own clients' samples.
 
     In each round it tries candidates: it asks the rule what it would answer, rehearses the server's
-    step, and measures the mean cross-entropy of its clients' samples (at most 1024) on the model
+    step, and measures the mean cross-entropy of its clients' samples (at most 256) on the model
     that would be deployed. Candidates are
 
     - pushes ``mean + strength * direction`` of the messages it reads, through the client's codec,
-      in several strengths. Directions are the gradient of that loss where the honest round leads,
-      its sign, its sign times the standard deviation, the average of past gradients, the sign of
-      the gradient towards wrong labels, the training of its clients on wrong labels, minus the
-      mean, and the standard deviation on both sides;
+      whose strength is searched. Directions are the gradient of that loss where the honest round
+      leads, its sign, its sign times the standard deviation, the average of past gradients, the
+      sign of the gradient towards wrong labels, the training of its clients on wrong labels, minus
+      the mean, and the standard deviation on both sides;
     - of rankings, those that carry edges over the cut whose change raises the loss (`crossing`);
     - what each installed attack would send that trains as honest clients do, sends no raw bytes and
-      needs no more knowledge.
+      needs no more knowledge; those that search with the rule from 50 queries on.
 
-    What did most in past rounds is tried first, with strengths about the best one; a third of the
-    queries is kept for what was never tried. As many queries as gradients are left are kept for
-    climbing: from the best push along the gradient of the model that it leads to. With a budget of
-    10 the best of the three best kinds of candidates is the one that does most after five rounds
-    that all move the answer as far, while honest clients train. Messages that are not finite, which
-    a server rejects by default, are no candidates.
+    What did most in past rounds is tried first; a third of the queries is kept for what was never
+    tried. As many queries as gradients are left are kept for climbing: from the best push along the
+    gradient of the model that it leads to. What is left then goes into the strength of the best
+    push. With a budget of 10 the best of the three best kinds of candidates is the one that does
+    most after five rounds that all move the answer as far, while honest clients train. Messages
+    that are not finite, which a server rejects by default, are no candidates.
 
     Args:
-        budget: Multiple of 40 queries of the rule, and of 6 gradients over its samples, in a round.
+        budget: Multiple of 20 queries of the rule, and of 6 gradients over its samples, in a round.
         knows: Messages it reads: those of ``all`` benign clients, those of its own clients as if
             honest (``colluders``), or each client its ``own`` alone.
         asks: Whether it queries the server's rule. If not, it rehearses with the mean, and stays as
@@ -72,6 +73,11 @@ class Auto(Attack):
 
     def needs(self) -> Knowledge:
         return Knowledge(self.knows, defense=self.asks, data=True)
+
+    def copies(self) -> list[type[Attack]]:
+        """Return the attacks of other packages; the sources of ours are in every id."""
+        foreign = [name for name in registry.names("attack") if registry.is_foreign("attack", name)]
+        return list(importable(foreign).values())
 
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
         """Train its clients a second time, with every label one class further."""
@@ -228,6 +234,7 @@ class Rehearsed:
                 if self.queries > climbing:
                     self.attempt(name, candidates[name])
             self.climb()
+            self.refine()
         except Exhausted:
             self.view.notes["ended"] = "budget"
         return self.final()
@@ -250,7 +257,7 @@ class Rehearsed:
         directions = {
             "gradient": g,
             "gradient sign": torch.sign(g),
-            "gradient sign x std": torch.sign(g) * self.std.abs(),
+            "gradient sign times std": torch.sign(g) * self.std.abs(),
             "past gradients": self.past.pull,
             "wrong labels sign": -torch.sign(self.slope(wrong, self.neutral.answer)),
             "wrong labels trained": (self.view.trained - self.view.updates).mean(dim=0),
@@ -267,17 +274,37 @@ class Rehearsed:
             if 0 < length < math.inf:
                 found[name] = partial(self.push, name, direction * (self.size / length))
         names = installed(type(self.view.own), self.allowed) if self.free else []
+        if self.queries < SEARCH:
+            names = [name for name in names if not registry.load("attack", name).needs().defense]
         return found | {name: partial(self.copy, name) for name in names}
 
     def push(self, name: str, push: Tensor) -> None:
-        """Try a direction in all strengths, or in those about its best one so far."""
-        best = self.past.strength.get(name)
-        losses: dict[float, float] = {}
-        about = STRENGTHS if best is None else (best, best / 2, best * 2)
-        for strength in about if self.free else STRENGTHS[:2]:
-            row = self.base + strength * push
-            losses[strength] = self.rate(f"{name} x {strength:g}", self.send(row), row).loss
-            self.past.strength[name] = min(max(losses, key=losses.__getitem__), STRENGTHS[-1])
+        """Search the strength of a push: up while the loss grows, else down.
+
+        It starts at the strength that was best in past rounds, which is 1 in the first, and goes on
+        in steps that grow.
+        """
+        best = self.past.strength.get(name, 1.0)
+        highest = self.pushed(name, push, best)
+        self.past.strength[name] = best
+        for factor in (4.0, 0.5) if self.free else (0.5,):
+            first = best
+            step = factor
+            while 1 / 64 <= best * step <= LARGEST:
+                loss = self.pushed(name, push, best * step)
+                if loss <= highest:
+                    break
+                highest = loss
+                best *= step
+                self.past.strength[name] = best
+                step *= step
+            if best != first:
+                return
+
+    def pushed(self, name: str, push: Tensor, strength: float) -> float:
+        """Try one strength of a push, and return the loss."""
+        row = self.base + strength * push
+        return self.rate(f"{name} x {strength:.3g}", self.send(row), row).loss
 
     def cross(self, share: float) -> None:
         """Try the ranking that carries edges over the cut whose change raises the loss."""
@@ -314,17 +341,33 @@ class Rehearsed:
     def climb(self) -> None:
         """Go on from the best push along gradients of the model that it leads to."""
         step = 0.5 if self.free else 0.0
-        pushes = [t for t in self.tried if t.row is not None and len(t.row) == len(self.gradient)]
-        while pushes and self.passes > self.reserved and step > 0.1:
-            best = max(pushes, key=lambda tried: tried.loss)
+        while self.pushes() and self.passes > self.reserved and step > 0.1:
+            best = max(self.pushes(), key=lambda tried: tried.loss)
             assert best.row is not None
             g = self.slope(self.y, best.answer)
             away = float(torch.linalg.vector_norm(best.row - self.base)) or self.size
             row = best.row + g * (step * away / max(float(torch.linalg.vector_norm(g)), 1e-30))
             name = f"{best.name.removesuffix(' climbed')} climbed"
-            pushes.append(self.rate(name, self.send(row), row))
-            if pushes[-1].loss <= best.loss:
+            if self.rate(name, self.send(row), row).loss <= best.loss:
                 step /= 2
+
+    def pushes(self) -> list[Tried]:
+        """Return all pushes that were tried."""
+        return [t for t in self.tried if t.row is not None and len(t.row) == len(self.base)]
+
+    def refine(self) -> None:
+        """Search the strength of the best push, in steps that shrink to 5 percent."""
+        factor = 2.0 if self.free and self.pushes() else 1.0
+        while factor > 1.05:
+            best = max(self.pushes(), key=lambda tried: tried.loss)
+            assert best.row is not None
+            name = f"{best.name.removesuffix(' refined')} refined"
+            for scale in (factor, 1 / factor):
+                row = self.base + scale * (best.row - self.base)
+                if self.rate(name, self.send(row), row).loss > best.loss:
+                    break
+            else:
+                factor = math.sqrt(factor)
 
     def final(self) -> Tried:
         """Return what has the highest loss: now, or after five rounds if the budget reaches."""
@@ -332,7 +375,7 @@ class Rehearsed:
         ranked = sorted(self.tried, key=lambda t: (-t.loss, t is self.neutral))
         kinds: dict[str, Tried] = {}
         for tried in ranked:
-            kinds.setdefault(tried.name.rsplit(" x ", 1)[0], tried)
+            kinds.setdefault(tried.name.partition(" x ")[0], tried)
         if not self.reserved:
             return ranked[0]
         return max(list(kinds.values())[:FINALISTS], key=self.later)
@@ -368,11 +411,21 @@ class Rehearsed:
         return values.mean(dim=0).to(answers[0])
 
 
+def importable(names: Iterable[str]) -> dict[str, type[Attack]]:
+    """Return the classes of installed attacks by name, without those that cannot be imported."""
+    classes = {}
+    for name in names:
+        try:
+            classes[name] = registry.plugin("attack", name)
+        except UnknownPluginError:  # of another package, which is broken
+            continue
+    return classes
+
+
 def installed(alphabet: type[Payload], allowed: Knowledge) -> list[str]:
     """Return the installed attacks on an alphabet that need no other training or knowledge."""
     names = []
-    for name in registry.names("attack"):
-        plugin = registry.plugin("attack", name)
+    for name, plugin in importable(registry.names("attack")).items():
         if not issubclass(alphabet, plugin.accepts) or plugin.trigger is not Attack.trigger:
             continue
         attack = registry.load("attack", name)

@@ -293,6 +293,10 @@ class Attack:
         """
         return None
 
+    def copies(self) -> Sequence[type["Attack"]]:
+        """Return attacks whose code it may run: their sources are part of a run's id."""
+        return ()
+
     def poison(self, xs: Tensor, ys: Tensor, local: Local) -> tuple[Tensor, Tensor]:
         """Return a malicious client's data, ``(N, C, H, W)`` normalised and finite, and labels."""
         return xs, ys

@@ -38,7 +38,9 @@ class Plugins:
         """Source files of the plug-ins, other people's among them."""
         parts = (self.protocol, self.attack, self.mechanism, *self.links())
         apart = (StandIn, SimpleNamespace)  # in another process, which says its files
-        return [p.file if isinstance(p, apart) else inspect.getfile(type(p)) for p in parts]
+        copied = [] if isinstance(self.attack, apart) else self.attack.copies()
+        files = [p.file if isinstance(p, apart) else inspect.getfile(type(p)) for p in parts]
+        return [*files, *map(inspect.getfile, copied)]
 
     def described(self, kind: str, text: str) -> str:
         """The text of a part of this kind with every parameter written out."""

@@ -26,8 +26,15 @@ from fedbench.protocols.signsgd import EFSignSGD
 from fedbench.run import play_round
 from fedbench.testing import NETWORK, example_payloads
 from fedbench_attacks.malformed import Kind, Malformed, encoded, meant
-from fedbench_attacks.side_information import IndexConcentration, ScaleField, SeedGrinding
+from fedbench_attacks.side_information import (
+    IndexConcentration,
+    ScaleField,
+    SeedGrinding,
+    SupportMargin,
+    gained,
+)
 from fedbench_attacks.side_information import encoded as with_seeds
+from fedbench_defenses.median import TrimmedMean
 
 # With seed 1 two of the six clients of the round are malicious.
 SMALL = Scenario(clients=12, per_round=6, rounds=1, epochs=1, eval_every=1, malicious=0.34, seed=1)
@@ -131,6 +138,28 @@ def test_chosen_seeds_show_in_the_record(protocol: str) -> None:
     assert r.accepted == 6
     assert (r.headers["seeds"] or 0) > 0
     assert play(protocol=protocol, attack="none").headers["seeds"] == 0.0
+
+
+def test_indices_are_spent_where_benign_clients_that_hold_them_disagree() -> None:
+    # Benign columns 5 5 5, -3 0 6 and 0 0 1. One colluder of norm 5 has e = 5 / sqrt 2. Trimmed by
+    # one, the second answers (-3 + 0) / 2 instead of 0: 2.5 squared from its mean 1, less 1. All
+    # hold the first, nobody is below 0 in the third. The mean gains most where it is largest.
+    index = torch.tensor([[0, 1], [0, 1], [0, 2], [0, 1]])
+    entries = torch.tensor([[3.0, 4.0], [5.0, -3.0], [5.0, 1.0], [5.0, 6.0]])
+    here = round_of(SparseVectors(index, entries, torch.zeros(4, 0), 4), TrimmedMean(f=1), m=1)
+    against = torch.tensor([-1.0, -1, -1, 0]) * 5 / 2**0.5
+    honest = here.honest.values()[1:]
+    trimmed = gained(honest, torch.tensor([0.0, 0.5, 0.5, 0.0]), against, 1)
+    assert trimmed.tolist() == [0.0, 5.25, 0.0, 0.0]
+    mean = gained(honest, torch.full((4,), 0.25), against, 1)
+    # Of the first column (15 - e) / 4 and 15 / 4, both less 5, squared.
+    first = ((15 - 5 / 2**0.5) / 4 - 5) ** 2 - 1.25**2
+    assert mean.argmax().item() == 0
+    assert mean[0].item() == pytest.approx(first)
+    view, sent = crafted(SupportMargin(), here)
+    assert sent.indices.tolist() == [[0, 1]]
+    assert sent.entries[0].tolist() == pytest.approx([-(12.5**0.5)] * 2)
+    assert view.notes["gained"] == 1
 
 
 def test_indices_are_spent_where_nobody_contradicts_and_show_in_the_record() -> None:

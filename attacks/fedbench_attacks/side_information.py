@@ -10,11 +10,13 @@ from torch.linalg import vector_norm
 
 from fedbench.api import Attack, AttackView, Choices, Knowledge
 from fedbench.core.errors import require
+from fedbench.core.order_statistics import sorted_rows
 from fedbench.payload import Levels, NoiseMasks, Payload, RotatedLevels, ScaledSigns
 from fedbench.payload.sparse import SeededSparse, SparseVectors
 from fedbench.protocols.eden import rotated
 
 from .crafted import Reader, honest_rows
+from .search import with_copies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,56 @@ class IndexConcentration(Attack):
         view.notes["unused"] = int((used[indices] == 0).sum())
         columns = entries.to(torch.float32).expand(rows, -1).clone()
         return replace(own, indices=indices.expand(rows, -1).clone(), entries=columns), memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupportMargin(Attack):
+    """Spend all indices where they move the server's rule farthest from the benign mean.
+
+    All colluders send the same: ``-e`` times the sign of the benign mean at the coordinates where
+    that raises the squared distance of the answer to this mean most, over sending nothing there.
+    ``e`` makes it as long as their mean message. A rule that says how it combines the sorted rows
+    of a coordinate is computed; any other is taken for the mean.
+
+    References:
+        None: proposed here. The idea is that a sparse message's indices are the client's to choose,
+        and that a coordinate falls where benign clients that hold it disagree.
+    """
+
+    accepts = (SparseVectors,)
+
+    def needs(self) -> Knowledge:
+        return Knowledge("all", defense=True)
+
+    def craft(self, view: AttackView, memory: Any) -> tuple[Payload, Any]:
+        assert view.defense is not None
+        own: Any = view.own
+        honest = honest_rows(view)
+        if honest is None:
+            return own, memory
+        rows, width = own.indices.shape
+        n = len(honest) + rows
+        weights = view.defense.rule.order_weights(n)
+        weights = torch.full((n,), 1 / n) if weights is None else weights
+        length = torch.linalg.vector_norm(own.entries, dim=1).mean()
+        against = -honest.mean(dim=0).sign() * length / width**0.5
+        gains = gained(honest, weights, against, rows)[: own.d]
+        indices = gains.argsort(descending=True, stable=True)[:width].sort().values
+        view.notes["gained"] = int((gains[indices] > 0).sum())
+        columns = against[indices].to(torch.float32).expand(rows, -1).clone()
+        return replace(own, indices=indices.expand(rows, -1).clone(), entries=columns), memory
+
+
+def gained(honest: Tensor, weights: Tensor, sent: Tensor, m: int) -> Tensor:
+    """Return how much more ``(answer - mean)**2`` is with ``m`` rows ``sent (k,)`` than with zeros.
+
+    ``answer`` combines the sorted rows of ``honest (b, k)`` and these by ``weights (b + m,)``.
+    """
+    mean = honest.mean(dim=0)
+    ordered = sorted_rows(honest)
+    moved = with_copies(ordered, weights, sent, m) - mean
+    still = with_copies(ordered, weights, torch.zeros_like(sent), m) - mean
+    return moved.square() - still.square()
 
 
 @dataclass(frozen=True, kw_only=True)

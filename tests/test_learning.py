@@ -61,3 +61,10 @@ def test_an_attack_hurts_and_a_trimmed_mean_mends_masks() -> None:
     flipped = MASKS | {"protocol": "fedpm", "attack": "sign-flip", "malicious": 0.4}
     assert learned(**flipped) < 0.23  # .109 +- .024
     assert learned(**flipped, defense="trimmed-mean") > 0.57  # .812 +- .047
+
+
+def test_a_rule_on_estimates_withstands_what_breaks_their_mean() -> None:
+    flipped = ALL | {"model": "micro", "malicious": 0.3, "attack": "sign-flip:scale=3"}
+    flipped["protocol"] = "byz-ef21"  # seeds 0 to 2
+    assert learned(**flipped, defense="mean") < 0.33  # .034 +- .059
+    assert learned(**flipped, defense="trimmed-mean") > 0.42  # .765 +- .069

@@ -1,4 +1,4 @@
-"""Rules that look at the layers of a network."""
+"""Rules that look at the layers of a network, or at the model."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,10 +8,13 @@ import torch
 from rules import answer, floats, kept, view_of
 
 import fedbench
+from fedbench.core.errors import Incompatible
 from fedbench.core.trees import Layout
+from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.prepare import prepare
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import FloatVectors, GatedVectors, Rankings, SignBits
+from fedbench_defenses.crfl import CRFL
 from fedbench_defenses.lasa import LASA
 
 TWO = Layout.of({"conv1": (2,), "fc1": (2,)})
@@ -75,3 +78,51 @@ def test_lasa_learns_where_a_flipped_sign_stops_the_mean() -> None:
     attack = "sign-flip:scale=5"  # seeds 0 to 2: .110 +- .018 and .693 +- .092
     assert accuracy(attack=attack) < 0.2
     assert accuracy(attack=attack, defense="lasa") > 0.23
+
+
+def crfl(rule: CRFL, broadcast: list[float], *rows: list[float]) -> list[float]:
+    received = floats(*rows)
+    view = replace(view_of(received), broadcast=floats(broadcast))
+    out = answer(rule, received, view)
+    assert view.findings.notes["clipped"] == (view.findings.notes["norm"] > rule.c)
+    return out.tolist()
+
+
+def test_crfl_clips_the_model_and_not_its_update() -> None:
+    # (1, 0) + (5, 8) = (6, 8) has norm 10 and becomes (3, 4): the answer is (2, 4).
+    # Clipped updates would be (5, 8) of norm 9.4 times 5 / 9.4; models within c stay.
+    still = 1e-9
+    moved = crfl(CRFL(c=5, noise=still), [1, 0], [4, 8], [6, 8])
+    assert moved == pytest.approx([2, 4], abs=1e-6)
+    assert crfl(CRFL(c=11, noise=still), [1, 0], [5, 8]) == pytest.approx([5, 8], abs=1e-6)
+    nothing = crfl(CRFL(c=11, noise=still), [6, 8], [torch.nan, 8])
+    assert nothing == pytest.approx([0, 0], abs=1e-6)
+
+
+def test_crfl_admits_more_from_round_to_round_and_noises_every_parameter() -> None:
+    # rho = 2 + 0.5 t with t = 4 in the round of step 3: (0, 8) becomes (0, 4).
+    received = floats([0, 8])
+    view = replace(view_of(received), broadcast=floats([0, 0]), step=3)
+    out = answer(CRFL(c=2, growth=0.5, noise=1e-9), received, view)
+    assert out.tolist() == pytest.approx([0, 4], abs=1e-6)
+    rows = FloatVectors(torch.zeros(3, 20_000))
+    view = replace(view_of(rows), weights=torch.tensor([1.0, 2, 1]).double())
+    drawn = answer(CRFL(noise=0.1), rows, view)
+    # Of 20,000 draws the standard deviation is within 5 / sqrt(40000) = 2.5 % of the true one.
+    assert float(drawn.std()) == pytest.approx(0.1, rel=0.025)
+    assert not torch.equal(drawn, answer(CRFL(noise=0.1), rows, view_of(rows, key=1)))
+
+
+def test_crfl_is_for_servers_that_add_the_answer_to_the_weights() -> None:
+    resolve(Scenario.of(**SMALL | {"protocol": "topk", "defense": "crfl"}))
+    resolve(Scenario.of(**SMALL | {"protocol": "fedavg", "defense": "nnm+crfl", "declared": 0.1}))
+    for protocol, why in (
+        ("fedpm", "which is no update of them"),
+        ("signsgd", "which is no update of them"),
+        ("skellam", "which is no update of them"),
+    ):
+        with pytest.raises(Incompatible, match=why):
+            resolve(Scenario.of(**SMALL | {"protocol": protocol, "defense": "crfl"}))
+    mixed = Scenario.of(**SMALL | {"protocol": "signsgd", "defense": "nnm:f=1+crfl"})
+    with pytest.raises(Incompatible, match="to which the server adds its answer, but signsgd"):
+        resolve(mixed)

@@ -26,8 +26,8 @@ from .distances import combine
 
 History = dict[str, Any]
 DRAWS = 10  # reference samples of the gap statistic, as in the authors' code
-_NO_UPDATES = "predicts updates of the broadcast weights, which its columns are not"
-_OTHERS: tuple[type[Payload], ...] = (
+_WHY = "predicts updates of the broadcast weights, which its columns are not"
+NO_UPDATES: tuple[type[Payload], ...] = (
     *(BinaryMasks, GatedVectors, MixtureVectors, PrunedVectors, Rankings, Residues, TopRankings),
 )
 
@@ -127,7 +127,7 @@ class FLDetector(Defense[History]):
         https://github.com/zaixizhang/FLDetector.
     """
 
-    without: ClassVar[dict[type[Payload], str]] = dict.fromkeys(_OTHERS, _NO_UPDATES)
+    without: ClassVar[dict[type[Payload], str]] = dict.fromkeys(NO_UPDATES, _WHY)
     window: int = 10
 
     def __post_init__(self) -> None:

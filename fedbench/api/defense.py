@@ -95,6 +95,7 @@ class Traits:
 
     Args:
         reads_sum: Does it need no more than secure aggregation reveals, the sum of the rows?
+        model: Must the server add the answer to the weights that it sent, see `Protocol.adds`?
         root: Does it need a message of the server's own, from clean root data?
         history: Does it remember earlier rounds?
         identities: Must it know which client a row is of?
@@ -111,6 +112,7 @@ class Traits:
     """
 
     reads_sum: bool = False
+    model: bool = False
     root: bool = False
     history: bool = False
     identities: bool = False

@@ -62,7 +62,7 @@ class Chain(Defense[Any], chain=True):
     def traits(self) -> Traits:
         first = vars(self.first.traits())
         rule = vars(self.rule.traits())
-        needs = ("root", "history", "identities", "randomized", "oracle", "sparsifies")
+        needs = ("model", "root", "history", "identities", "randomized", "oracle", "sparsifies")
         keeps = ("shift", "scale", "mean_at_zero", "sharp", "shrinks")
         traits = {name: first[name] or rule[name] for name in needs}
         traits |= {name: first[name] and rule[name] for name in keeps}

@@ -22,6 +22,7 @@ TIERS = {
     "all": "the messages of all clients, the benign ones included",
 }
 NEEDS = {
+    "model": "a server that adds to the weights",
     "root": "root data",
     "history": "earlier rounds",
     "identities": "who sent what",

@@ -105,6 +105,11 @@ class Plugins:
                 f"defense {name} trains on clients' validation images as they are, which no "
                 "mechanism protects; use --mechanism none"
             )
+        if traits.model and not self.protocol.adds:
+            raise Incompatible(
+                f"defense {name} must know the weights, to which the server adds its answer, but "
+                f"{registry.split(scenario.protocol)[0]} does not; use --protocol fedavg"
+            )
         if traits.shrinks and self.protocol.votes:
             raise Incompatible(
                 f"defense {name} moves shares towards the middle and would be the plain vote "

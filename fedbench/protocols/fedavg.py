@@ -77,6 +77,8 @@ class LocalSGD(Protocol[State], Generic[State]):
 class DenseWeights(LocalSGD[Tensor]):
     """State is the weights ``(d,)``; clients send updates, not weights, to attacks and defenses."""
 
+    adds = True
+
     def init(self, shared: Shared) -> Tensor:
         return initial_weights(shared)
 

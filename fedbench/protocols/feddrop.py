@@ -89,6 +89,7 @@ class FedDrop(DenseWeights):
     """
 
     sends = GatedVectors
+    adds = False  # but what was kept, divided by its chance
 
     conv: float = 0.2
     dense: float = 0.4

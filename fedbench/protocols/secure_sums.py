@@ -135,6 +135,7 @@ class SummedResidues(DenseWeights):
     """
 
     sends = Residues
+    adds = False  # but what the residues stand for
     statistics = False
     weighted = False  # a sum counts all clients the same
 

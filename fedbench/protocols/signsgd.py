@@ -39,6 +39,7 @@ class SignVotes(DenseWeights):
     """
 
     sends = SignBits
+    adds = False  # but a multiple
     weighted = False
     statistics = False
 

@@ -206,10 +206,10 @@ def _check_breakdown(defense: Defense[Any], x: Tensor) -> None:
 
 
 def _attacked(x: Tensor, count: int) -> ServerView:
-    """Return a view in which the first rows are malicious, and the last is the root's."""
+    """Return a view in which the first rows are malicious, and the last is the server's."""
     truth = torch.arange(len(x)) < count
-    root = FloatVectors(x[len(x) - 1 :])
-    return view_of(FloatVectors(x)).asked(root=root, truth=truth)
+    last = FloatVectors(x[len(x) - 1 :])
+    return view_of(FloatVectors(x)).asked(broadcast=last, root=last, truth=truth)
 
 
 def _check_canary(defense: Defense[Any], payloads: Sequence[Payload]) -> None:

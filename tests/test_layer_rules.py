@@ -84,7 +84,7 @@ def crfl(rule: CRFL, broadcast: list[float], *rows: list[float]) -> list[float]:
     received = floats(*rows)
     view = replace(view_of(received), broadcast=floats(broadcast))
     out = answer(rule, received, view)
-    assert view.findings.notes["clipped"] == (view.findings.notes["norm"] > rule.c)
+    assert view.findings.notes["clipped"] == (float(view.findings.notes["norm"]) > rule.c)
     return out.tolist()
 
 

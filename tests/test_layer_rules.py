@@ -94,7 +94,7 @@ def test_crfl_clips_the_model_and_not_its_update() -> None:
     still = 1e-9
     moved = crfl(CRFL(c=5, noise=still), [1, 0], [4, 8], [6, 8])
     assert moved == pytest.approx([2, 4], abs=1e-6)
-    assert crfl(CRFL(c=11, noise=still), [1, 0], [5, 8]) == pytest.approx([5, 8], abs=1e-6)
+    assert crfl(CRFL(c=11, noise=still), [1, 0, 99], [5, 8]) == pytest.approx([5, 8], abs=1e-6)
     nothing = crfl(CRFL(c=11, noise=still), [6, 8], [torch.nan, 8])
     assert nothing == pytest.approx([0, 0], abs=1e-6)
 

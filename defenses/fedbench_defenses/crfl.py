@@ -61,7 +61,7 @@ class CRFL(Defense[None]):
 
     def aggregate(self, received: Payload, state: None, view: ServerView) -> tuple[Tensor, None]:
         mean = Mean().aggregate(received, None, view)[0].to(torch.float64)
-        sent = view.broadcast.values()[0].to(torch.float64)
+        sent = view.broadcast.values()[0, : len(mean)].to(torch.float64)  # a seed may follow
         fits = len(sent) == len(mean)
         require("CRFL's broadcast", len(sent), fits, f"as wide as messages, {len(mean)}")
         model = sent + mean if bool(torch.isfinite(mean).all()) else sent

@@ -150,7 +150,7 @@ class FLDetector(Defense[History]):
     ) -> tuple[Tensor, History]:
         past = self.init({}) if state is None else state
         x = received.values()
-        model = view.broadcast.values()[0]
+        model = view.broadcast.values()[0, : x.shape[1]]  # a seed may follow
         fits = len(model) == x.shape[1]
         require("FLDetector's broadcast", len(model), fits, f"as wide as messages, {x.shape[1]}")
         ids = view.ids.tolist()

@@ -16,6 +16,7 @@ from fedbench.adversary.threat_model import attack_view
 from fedbench.api import Attack, AttackView, Knowledge, Oracle
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
+from fedbench.core.rng import Key
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.evaluation import deployed
 from fedbench.experiment.measurements import Round
@@ -25,7 +26,15 @@ from fedbench.experiment.setup import Setup
 from fedbench.payload import FloatVectors, Payload
 from fedbench.run import begin, play_round
 from fedbench.testing import example_context
-from fedbench_attacks.auto import QUERIES, Auto, Metered, crossing, mean_answer
+from fedbench_attacks.auto import (
+    QUERIES,
+    SAMPLES,
+    Auto,
+    Metered,
+    balanced,
+    crossing,
+    mean_answer,
+)
 from fedbench_defenses.mean import Mean
 
 SMALL = Scenario(clients=20, per_round=6, rounds=3, epochs=1, malicious=0.3, model="micro")
@@ -143,6 +152,13 @@ def test_edges_are_carried_over_the_cut_where_that_raises_the_loss() -> None:
     after = (s + positions).topk(3).indices.sort().values
     assert after.tolist() == [2, 4, 5]
     assert crossing(s, -g, 3, 1, 1.0).topk(3).indices.sort().values.tolist() == [3, 4, 5]
+
+
+def test_it_rehearses_with_as_many_samples_of_each_class() -> None:
+    labels = torch.tensor([0, 0, 0, 0, 0, 7, 7, 0])
+    drawn = balanced(labels, Key(0))
+    assert labels[drawn].eq(7).sum() == SAMPLES / 2
+    assert set(drawn.tolist()) == set(range(8)), "nothing is left out"
 
 
 def test_without_the_rule_it_rehearses_with_the_mean_and_its_own_rows_stand_in() -> None:

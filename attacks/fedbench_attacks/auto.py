@@ -13,13 +13,14 @@ from torch import Tensor
 from fedbench.api import Attack, AttackView, Knowledge, Local, Oracle, Tier
 from fedbench.core import registry
 from fedbench.core.errors import UnknownPluginError, require
+from fedbench.core.rng import Key
 from fedbench.payload import Payload, Rankings, TopRankings
 
 from .crafted import deviation, honest_rows, sender
 
 QUERIES = 20  # of the server's rule, in a round at budget 1
 PASSES = 6  # gradients over its samples, in a round at budget 1
-SAMPLES = 256  # samples that it rehearses with, at most
+SAMPLES = 256  # samples that it rehearses with
 LARGEST = 1e6  # strength of a push, in distances of an honest row from the mean
 SEARCH = 50  # queries from which on attacks that search with the rule are candidates
 AHEAD = 5  # rounds that the last choice looks ahead
@@ -32,8 +33,8 @@ class Auto(Attack):
     """Send the messages after which the deployed model does worst on its own clients' samples.
 
     In each round it tries candidates: it asks the rule what it would answer, rehearses the server's
-    step, and measures the mean cross-entropy of its clients' samples (at most 256) on the model
-    that would be deployed. Candidates are
+    step, and measures the mean cross-entropy of 256 of its clients' samples, as many of each class,
+    on the model that would be deployed. Candidates are
 
     - pushes ``mean + strength * direction`` of the messages it reads, through the client's codec,
       whose strength is searched. Directions are the gradient of that loss where the honest round
@@ -171,7 +172,7 @@ class Rehearsed:
         # Who does not ask the rule must not be far from honest rows, or any filter finds it.
         self.free = attack.asks or view.own.bounded
         x, y = view.rehearsal.x, view.rehearsal.y
-        drawn = view.key.fold("samples").permutation(len(x))[:SAMPLES].to(x.device)
+        drawn = balanced(y, view.key.fold("samples"))
         self.x = x[drawn]
         self.y = y[drawn]
         # Pushes are of values, or of updates where a codec makes other values of them.
@@ -409,6 +410,20 @@ class Rehearsed:
         update = at if bool(view.idle.any()) else at - start  # idle clients send what they got
         values = self._compressed(update).values().to(torch.float64)
         return values.mean(dim=0).to(answers[0])
+
+
+def balanced(y: Tensor, key: Key) -> Tensor:
+    """Return 256 positions in the labels ``y (N,)``, with every class as often, give or take one.
+
+    Its clients' labels are skewed: what hurts on them as they are may not hurt everybody's.
+    """
+    order = key.permutation(len(y)).to(y.device)
+    by_class = [order[y[order] == label] for label in sorted(set(y.tolist()))]
+    drawn = []
+    for i in range(SAMPLES):
+        rows = by_class[i % len(by_class)]
+        drawn.append(rows[i // len(by_class) % len(rows)])
+    return torch.stack(drawn)
 
 
 def importable(names: Iterable[str]) -> dict[str, type[Attack]]:

@@ -26,7 +26,7 @@ def test_all_is_the_ensemble_of_the_newest_rules_for_the_alphabet() -> None:
         sends = registry.load("protocol", protocol).sends.__name__
         attacks = [cell.attack for cell in cells if cell.protocol == protocol]
         assert attacks == list(NEWEST.attacks(sends))
-        assert attacks[-2:] == ["auto:budget=0.25", "auto"]
+        assert attacks[-2:] == ["auto", "auto:budget=4"]
         assert attacks[0] == "none"
         assert ("rank-reversal" in attacks) == (protocol == "fsl")
 

@@ -1080,6 +1080,8 @@ def test_rules_name_attacks_that_fit_for_whatever_a_protocol_sends(version: int)
     for protocol in registry.names("protocol"):
         sends = registry.load("protocol", protocol).sends
         attacks = rules.attacks(sends.__name__)
+        if not attacks and version < max(PUBLISHED):  # an alphabet that is newer than these rules
+            continue
         assert attacks[0] == "none"
         assert any(a.startswith(("dyn-opt", "auto")) for a in attacks), "an adaptive one"
         for attack in attacks:

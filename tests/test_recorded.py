@@ -38,8 +38,9 @@ CPU = Shared(NETWORK, 3, torch.device("cpu"))
 META = Shared(NETWORK, 3, torch.device("meta"))
 PROTOCOLS = registry.names("protocol")
 TRAINERS = [  # one of all that train alike
-    "fedavg", "feddrop", "fedlaplace", "fedmask", "fedmog", "fedmrn", "fedmrns", "fedpm", "fedprox",
-    "fedsparse", "fedsparsify", "fsl", "hidenseek", "topk-mask",
+    "byz-dasha-page", "fedavg", "feddrop", "fedlaplace", "fedmask", "fedmog", "fedmrn", "fedmrns",
+    "fedpm", "fedprox", "fedsparse", "fedsparsify", "fsl", "hidenseek", "rosdhb", "topk-mask",
+    "worker-momentum",
 ]  # fmt: skip
 SCHEDULE = Schedule(1, 4)  # two steps for every client, the last one short
 

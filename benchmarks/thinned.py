@@ -1,4 +1,4 @@
-"""Which attack of each family an ensemble needs most, by what past runs measured.
+"""Choose the attack of each family that an ensemble needs most, by what past runs measured.
 
     python benchmarks/thinned.py leaderboards docs/results/nine-systems.csv
 

@@ -95,6 +95,12 @@ def test_who_sends_what_is_not_finite_is_out_of_the_round_and_not_remembered() -
     assert str(FLDetector().refuses(Rankings)).startswith("predicts updates of the broadcast")
 
 
+def test_a_model_that_has_diverged_ends_the_judging_and_not_the_run() -> None:
+    rows = {0: 1.0, 1: 2.0, 2: 4.0}
+    diverging = [(model, rows) for model in (0.0, 1.0, float("inf"), float("inf"), float("nan"))]
+    assert play(diverging, FLDetector(window=1)) == [[0, 1, 2]] * 5
+
+
 @pytest.mark.slow
 def test_fldetector_removes_who_flips_signs_and_nobody_else_and_the_model_recovers() -> None:
     # Seeds 0 and 1 of the mean: .672 +- .050; of FLDetector: .905 +- .016, false positives .031

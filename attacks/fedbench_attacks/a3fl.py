@@ -1,5 +1,6 @@
 """A3FL, a backdoor whose trigger adapts to the model and to one that unlearns it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,9 @@ from fedbench.core.trees import Tree
 from .pixel import Pixel
 
 # Training of the model that unlearns, as in the authors' code but for the batches.
-EPOCHS, RATE, MOMENTUM = 5, 0.01, 0.9
+EPOCHS = 5
+RATE = 0.01
+MOMENTUM = 0.9
 BATCH = 32
 SAMPLES = 256  # of the adversary's clients, drawn anew in each round
 
@@ -79,7 +82,8 @@ class A3FL(Pixel):
             stamped = self.stamp(x, 0, self.size, square)
             slope = view.image_gradient(tree, stamped, wanted, step)
             if self.balance > 0:
-                weight = self.balance * cosine(tree, other)
+                assert view.rehearsal is not None
+                weight = self.balance * cosine(tree, other, view.rehearsal.names)
                 slope = slope + weight * view.image_gradient(other, stamped, wanted, step)
             uphill = slope[:, :, -self.size :, -self.size :].sum(dim=0).sign()
             square = torch.clamp(square - self.step * (high - low) * uphill, low, high)
@@ -110,8 +114,11 @@ def unlearned(view: AttackView, tree: Tree, x: Tensor, y: Tensor) -> Tree:
     return now
 
 
-def cosine(tree: Tree, other: Tree) -> float:
-    """Return the cosine similarity of two trees, all their leaves together; 0 beside zeros."""
-    a, b = (torch.cat([x.double().reshape(-1) for x in t.values()]) for t in (tree, other))
+def cosine(tree: Tree, other: Tree, names: Sequence[str]) -> float:
+    """Return the cosine similarity of these leaves of two trees, together; 0 beside zeros.
+
+    A tree may hold more than is trained: the seed of a mask is far larger than all weights.
+    """
+    a, b = (torch.cat([t[name].double().reshape(-1) for name in names]) for t in (tree, other))
     lengths = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
     return float(a @ b / lengths.clamp_min(1e-30))

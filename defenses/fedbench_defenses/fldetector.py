@@ -196,8 +196,11 @@ class FLDetector(Defense[History]):
         """Return what is remembered: nothing but their number of those who are ``found``."""
         steps, changes = past["steps"], past["changes"]
         if past["model"] is not None and bool((model != past["model"]).any()):
-            steps = [*steps, model - past["model"]][-self.window :]
-            changes = [*changes, (answer - past["answer"]).to(model)][-self.window :]
+            step = model - past["model"]
+            change = (answer - past["answer"]).to(model)
+            if bool(torch.isfinite(step).all() & torch.isfinite(change).all()):  # else it diverged
+                steps = [*steps, step][-self.window :]
+                changes = [*changes, change][-self.window :]
         stay = {i: past["rows"][i] for i in past["rows"] if i not in found}
         models = {i: past["models"][i] for i in stay} | dict.fromkeys(rows, model)
         return {

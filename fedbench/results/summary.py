@@ -211,8 +211,8 @@ def same(row: Row, other: Row) -> bool:
     """
     if row.by_seed.keys() != other.by_seed.keys():
         return False
-    found, others = ({r.scenario.seed: r for r in each.records} for each in (row, other))
-    return all(_server_side(found[seed]) == _server_side(others[seed]) for seed in found)
+    own, others = ({r.scenario.seed: r for r in each.records} for each in (row, other))
+    return all(_server_side(own[seed]) == _server_side(others[seed]) for seed in own)
 
 
 def _server_side(record: Record) -> tuple[object, ...]:

@@ -183,6 +183,12 @@ def test_what_is_played_is_the_worst_of_what_was_tried(protocol: str) -> None:
     assert any(gain(r) > 0 for r in rounds)
     assert all(r.notes["loss"] == max(loss or 0 for _, loss in r.trace) for r in rounds)
     assert all(0 < r.queries <= QUERIES / 2 for r in rounds)
+    for r in rounds:  # a budget that ends while the last quarter still gains a twentieth
+        gains = [float(loss or 0) - float(r.notes["honest loss"]) for _, loss in r.trace]
+        early = gains[: -(len(gains) // 4) or None]
+        assert r.notes.get("ended") in (None, "budget")
+        if r.notes.get("ended"):
+            assert max(gains) > 1.05 * max(early)
 
 
 @pytest.mark.parametrize("attack", ["auto:knows=own", "auto:knows=colluders", "auto:asks=false"])

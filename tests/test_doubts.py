@@ -115,8 +115,8 @@ def test_a_budget_that_was_spent_or_that_a_larger_one_beats_is_doubted(record: R
     spends = ({"ended": "budget"}, {"ended": "budget"}, {"ended": "converged"})
     small = noted(made(record, [0.5, 0.6], attack="auto"), *spends)
     assert list(spent([small])) == [
-        "the budget was spent in most rounds: auto against fedavg + mean; malicious 0.5; a larger "
-        "one may do more"
+        "in most rounds the budget ended while the loss still grew: auto against fedavg + mean; "
+        "malicious 0.5; a larger one may do more"
     ]
     assert next(iter(spent([small]))) in doubts([small])
     assert list(spent([noted(small, *spends[1:])])) == []  # in half of the rounds

@@ -117,6 +117,16 @@ def test_the_gradient_in_the_images_is_that_of_the_loss() -> None:
     assert slope == pytest.approx(float(g.norm()), rel=1e-4)
 
 
+def test_what_learning_costs_is_counted_and_no_rule_is_there_to_ask() -> None:
+    attack = Counting()
+    played(attack)
+    assert all(view.defense is None for view in attack.views)
+    scenario = SMALL.model_copy(update={"attack": "a3fl"})
+    rounds = [r for r in fedbench.play(scenario, device="cpu").rounds if r.malicious]
+    assert rounds
+    assert all(int(r.notes["differentiated"]) > 0 for r in rounds)
+
+
 def linear(weights: Tensor, x: Tensor, y: Tensor, gradient: Tensor | None = None) -> Rehearsal:
     """Rehearsal with a model that scores class 1 by ``weights``; its gradient may be given."""
 

@@ -237,8 +237,15 @@ class Rehearsed:
             self.climb()
             self.refine()
         except Exhausted:
-            self.view.notes["ended"] = "budget"
+            self.note_exhaustion()
         return self.final()
+
+    def note_exhaustion(self) -> None:
+        """Note that the budget ended too early: the last quarter of the queries still gained."""
+        losses = [tried.loss for tried in self.tried]
+        early = max(losses[: math.ceil(0.75 * len(losses))])
+        if max(losses) - self.neutral.loss > 1.05 * (early - self.neutral.loss):
+            self.view.notes["ended"] = "budget"
 
     def attempt(self, name: str, candidate: Callable[[], None]) -> None:
         """Try a candidate, and remember the loss that it adds."""

@@ -8,7 +8,7 @@ import copy
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -132,6 +132,7 @@ class AttackContext:
     view: ServerView  # what the rule is shown
     # The rehearsal of these clients, alone or with all that it owns; what the first received; n.
     rehearse: Callable[[Sequence[int], bool, Payload, int], Rehearsal] | None = None
+    rehearsed: Counter[str] = field(default_factory=Counter)  # samples of the round, by what for
 
     @property
     def benign(self) -> Tensor:
@@ -186,10 +187,12 @@ def learn(attack: Attack, context: AttackContext, learned: Tensor | None) -> Ten
     """
     if not attack.learns or not len(context.owned):
         return learned
-    view = attack_view(attack, context)
+    view = dataclasses.replace(attack_view(attack, context), defense=None)
     hook = Hook(attack, "learn", view.step, context.owned.ids)
     hook.must(needs(attack).tier != "own", "needs() of the tier colluders or all", needs(attack))
     answer = hook(view, alone(learned))
+    if view.rehearsal is not None:
+        context.rehearsed.update(view.rehearsal.counts())
     finite = isinstance(answer, Tensor) and bool(torch.isfinite(answer).all())
     hook.must(finite, "a finite tensor", answer)
     return alone(answer)  # type: ignore[no-any-return]
@@ -221,7 +224,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
     notes: dict[str, Note] = {}
     trace: list[tuple[float | None, float | None]] = []
     queries = 0
-    samples: Counter[str] = Counter()
+    samples = context.rehearsed
     rows = [] if attack.idle else context.owned.rows.tolist()
     alone = needs(attack).tier == "own"
     parts = [[row] for row in rows] if alone else [rows] if rows else []
@@ -235,8 +238,7 @@ def forge(attack: Attack, context: AttackContext, memory: AdversaryMemory) -> Fo
         trace += hooks.legible_trace(hook, view.trace)
         queries += view.defense.queries if view.defense else 0
         if view.rehearsal is not None:
-            samples["evaluated"] += view.rehearsal.evaluated
-            samples["differentiated"] += view.rehearsal.differentiated
+            samples.update(view.rehearsal.counts())
     return ForgedMessages(packets, {"notes": notes | samples, "trace": trace, "queries": queries})
 
 

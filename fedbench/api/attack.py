@@ -143,6 +143,10 @@ class Rehearsal:
     evaluated: int = 0
     differentiated: int = 0
 
+    def counts(self) -> dict[str, int]:
+        """Return the samples evaluated and differentiated so far, by name."""
+        return {"evaluated": self.evaluated, "differentiated": self.differentiated}
+
 
 @dataclass(frozen=True, eq=False)
 class AttackView:
@@ -285,10 +289,11 @@ class Attack:
 
         It is called once in each round in which the adversary has a client, before these train, and
         for the tiers ``colluders`` and ``all`` only. `poison` and `trigger` are given the answer,
-        one finite tensor. In the view ``trained`` is ``updates``, and notes are not kept.
+        one finite tensor. In the view ``trained`` is ``updates`` and there is no rule to ask. Notes
+        are not kept.
 
         Args:
-            view: View of the round, as `craft` will have it.
+            view: View of the round, as `craft` will have it but for that.
             learned: Its own last answer; None at first.
         """
         return None

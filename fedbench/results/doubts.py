@@ -161,7 +161,7 @@ def spent(rows: Sequence[Row]) -> Iterator[str]:
     """Warn if an attack's budget is too small, as far as one can tell.
 
     Of several budgets the largest does more than the next one, beyond both spreads. A single one
-    was spent in most rounds.
+    ended in most rounds while the loss still grew, as the attack notes.
     """
     with_budget = [row for row in rows if hasattr(installed(row), "budget")]
     for group in alike(with_budget, "budget"):
@@ -172,7 +172,8 @@ def spent(rows: Sequence[Row]) -> Iterator[str]:
             yield f"more budget does more: {names} {against}"
         ended = [r.notes.get("ended") == "budget" for r in acted(largest)]
         if not smaller and 2 * sum(ended) > len(ended):
-            yield f"the budget was spent in most rounds: {largest.cell.attack} {against}"
+            why = "in most rounds the budget ended while the loss still grew"
+            yield f"{why}: {largest.cell.attack} {against}"
 
 
 def budget(row: Row) -> float:

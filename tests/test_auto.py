@@ -32,9 +32,9 @@ from fedbench_attacks.auto import (
     Auto,
     Metered,
     balanced,
-    crossing,
     mean_answer,
 )
+from fedbench_attacks.rankings import crossing
 from fedbench_defenses.mean import Mean
 
 SMALL = Scenario(clients=20, per_round=6, rounds=3, epochs=1, malicious=0.3, model="micro")

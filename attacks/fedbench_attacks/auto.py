@@ -17,6 +17,7 @@ from fedbench.core.rng import Key
 from fedbench.payload import Payload, Rankings, TopRankings
 
 from .crafted import deviation, honest_rows, sender
+from .rankings import crossing
 
 QUERIES = 20  # of the server's rule, in a round at budget 1
 PASSES = 6  # gradients over its samples, in a round at budget 1
@@ -463,40 +464,3 @@ def mean_answer(honest: Tensor, sent: Payload, n: int) -> Tensor:
     """
     others = honest[torch.arange(n - len(sent)) % len(honest)].to(torch.float64)
     return torch.cat([others, sent.values().to(torch.float64)]).mean(dim=0).to(torch.float32)
-
-
-def crossing(s: Tensor, g: Tensor, kept: int, m: int, share: float) -> Tensor:
-    """Return positions ``(n_l,)`` that carry edges over the cut whose change raises the loss.
-
-    The server keeps the edges with the ``kept`` largest sums; ``m`` colluders add at most
-    ``m n_l`` to one. Of the edges within that distance of the cut as many pruned ones with a
-    positive gradient are to enter as kept ones with a negative one are to leave. The new top gets
-    the top positions, its smallest sum the highest; the new bottom the others, its largest sum 0.
-
-    Args:
-        s: ``(n_l,)`` sums of the benign positions.
-        g: ``(n_l,)`` gradient of the loss in the edges' scores.
-        kept: Edges that the server keeps.
-        m: Number of colluders.
-        share: Share of the exchanges that is sought, steepest gradients first.
-
-    >>> s = torch.tensor([0.0, 10.0, 11.0, 12.0, 13.0, 30.0])
-    >>> g = torch.tensor([9.0, 1.0, 2.0, -1.0, 3.0, -9.0])
-    >>> crossing(s, g, 3, 1, 1.0).tolist()  # edge 2 enters for edge 3; 0 and 5 are out of reach
-    [2.0, 1.0, 5.0, 0.0, 4.0, 3.0]
-    """
-    n = len(s)
-    falling = s.argsort(descending=True, stable=True)
-    top = torch.zeros(n, dtype=torch.bool, device=s.device)
-    top[falling[:kept]] = True
-    if 0 < kept < n:
-        near = (s - s[falling[kept - 1]]).abs() < m * n
-        enter = (near & ~top & (g > 0)).nonzero()[:, 0]
-        leave = (near & top & (g < 0)).nonzero()[:, 0]
-        count = math.ceil(share * min(len(enter), len(leave)))
-        top[enter[g[enter].argsort(descending=True)[:count]]] = True
-        top[leave[g[leave].argsort()[:count]]] = False
-    worst_first = torch.cat([falling[~top[falling]], falling[top[falling]]])
-    positions = torch.empty(n, dtype=s.dtype, device=s.device)
-    positions[worst_first] = torch.arange(n, dtype=s.dtype, device=s.device)
-    return positions

@@ -498,7 +498,8 @@ def defense(name: str) -> Any:
 def meetings() -> Iterator[tuple[str, str]]:
     """Every attack that sends floats, before every rule if it asks the rule.
 
-    Not one that rehearses: it chooses by a loss, which is not homogeneous in the messages.
+    Not one that rehearses: it chooses by a loss, which is not homogeneous in the messages. Not a
+    rule that bounds the model (crfl): its radius does not grow with the messages.
     """
     for name in [*registry.names("attack"), *OTHERS]:
         attack = registry.load("attack", name)
@@ -508,7 +509,8 @@ def meetings() -> Iterator[tuple[str, str]]:
     chains = [f"{prefilter}+median" for prefilter in registry.names("prefilter")]
     for name in SEARCHING:
         for rule in [*registry.names("defense"), *(chains if name == "opt-ipm" else [])]:
-            if defense(rule).refuses(FloatVectors) is None:
+            fits = defense(rule).refuses(FloatVectors) is None
+            if fits and not defense(rule).traits().model:
                 yield name, rule
     for direction in ("std", "sign", "unit"):
         yield f"dyn-opt:direction={direction},selected=all", "multi-krum"

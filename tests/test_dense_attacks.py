@@ -127,12 +127,14 @@ def test_d12_min_max_and_min_sum_sit_exactly_on_their_bounds(direction: Any, x: 
 
 def test_min_max_stays_on_the_side_of_its_first_round() -> None:
     # Of 0, 1, 5 above is farther, of 0, 4, 5 below: mean 3, 5 above 0 is 5, 5 below 5 is 0.
-    up, down = context([0.0], [1.0], [5.0]), context([0.0], [4.0], [5.0])
+    up = context([0.0], [1.0], [5.0])
+    down = context([0.0], [4.0], [5.0])
     for first, second, rows_sent, side in (
         (up, down, [5.0, 5.0], "plus"),
         (down, up, [0.0, 0.0], "minus"),
     ):
-        attack, memory = MinMax(), None
+        attack = MinMax()
+        memory = None
         for here, expected in zip((first, second), rows_sent, strict=True):
             view = attack_view(attack, here)
             message, memory = attack.craft(view, memory)
@@ -152,7 +154,8 @@ def test_alie_takes_the_side_against_what_its_clients_learned() -> None:
     # In d = 100 coordinates chance gives cosines of a tenth: above three of them it decides.
     d = 100
     benign = torch.stack([torch.zeros(d), torch.full((d,), 2.0)])  # mean 1, std sqrt(2)
-    below, above = 1 - 2 * math.sqrt(2), 1 + 2 * math.sqrt(2)
+    below = 1 - 2 * math.sqrt(2)
+    above = 1 + 2 * math.sqrt(2)
     for cosine, expected, reversed_ in (
         (0.4, below, above),
         (-0.4, above, below),

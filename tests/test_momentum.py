@@ -24,7 +24,7 @@ PLAIN: Any = {"lr": 0.5, "weight_decay": 0.0}
 def trained(
     protocol: WorkerMomentum, shared: Shared, gradient: list[float], memory: Tree
 ) -> tuple[Tensor, Tree]:
-    """What a client sends whose one step has this gradient, and what it remembers."""
+    """Return the message and the memory of a client whose one step has this gradient."""
     layout = shared.layout
     slope = layout.unflatten(torch.tensor(gradient))
     state = protocol.init(shared)

@@ -69,7 +69,8 @@ class ByzEF21(DenseWeights):
 
     def message(self, shared: Shared, updates: Tensor, keys: Keys, memory: Memories) -> Messages:
         t = compressed_width(shared)
-        n, count = len(updates), share_of(self.k, t)
+        n = len(updates)
+        count = share_of(self.k, t)
         blank = SparsePatches(
             indices=torch.zeros(n, count, dtype=torch.int64, device=updates.device),
             entries=torch.zeros(n, count, device=updates.device),

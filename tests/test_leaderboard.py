@@ -35,7 +35,6 @@ from fedbench.leaderboard.build import Case, build, curve, meaning, over, price,
 from fedbench.leaderboard.check import check, reproduced
 from fedbench.leaderboard.entry import (
     Entry,
-    Interval,
     Price,
     Repeated,
     Reproduction,
@@ -43,9 +42,10 @@ from fedbench.leaderboard.entry import (
     status,
 )
 from fedbench.leaderboard.entry_rules import NOTICES, RULES, SOUND, errors, judge, outdated
-from fedbench.leaderboard.rank import ranking, total
+from fedbench.leaderboard.rank import apart, ranking, surely_better, total
 from fedbench.leaderboard.reproduce import Comparison, appended, claim, order, reproduction
-from fedbench.leaderboard.rules import PUBLISHED, Rules, losses, numbered, versions
+from fedbench.leaderboard.resampling import detectable
+from fedbench.leaderboard.rules import PUBLISHED, Limits, Rules, losses, numbered, versions
 from fedbench.leaderboard.submission import Submission, infer, plan, submit
 from fedbench.sweep.plan import Plan
 
@@ -143,12 +143,12 @@ def broken(judged: Case, severity: str = "error") -> set[str]:
 # The numbers
 
 
-def test_an_interval_is_students_over_seeds_and_impact_is_of_pairs_of_one_seed() -> None:
-    # t(2, 0.975) = 4.302653, s = 0.1: 4.302653 * 0.1 / sqrt(3) = 0.248414; a normal one is 0.1132
+def test_an_interval_is_of_resampled_seeds_and_impact_is_of_pairs_of_one_seed() -> None:
+    # Of 27 resamples one is all 0.7 and one all 0.9: more than 2.5 % each, so they are the ends.
     found = over([0.7, 0.8, 0.9], 0.95)
     assert found.mean == pytest.approx(0.8)
-    assert [found.low, found.high] == pytest.approx([0.551586, 1.048414], abs=1e-6)
-    assert found.low == round(found.low, 9)
+    assert [found.low, found.high] == [0.7, 0.9]
+    assert found.values == [0.7, 0.8, 0.9]
     # 0.7 - 0.5, 0.8 - 0.6, 0.9 - 0.7: always 0.2, so a point; records come unordered
     clean, cell = build(case(reversed(runs())), SAID).cells
     assert cell.impact is not None
@@ -971,47 +971,93 @@ def test_an_entry_that_breaks_a_rule_is_not_played_again(board: Path) -> None:
 # Ranks
 
 
+# Twelve seeds, some of which are harder for everybody.
+WAVE = (0.0, 0.05, -0.05, 0.02, -0.02, 0.08, -0.08, 0.01, -0.01, 0.03, -0.03, 0.0)
+
+
 def ranked(
     mean: float,
-    low: float,
-    high: float,
+    noise: float = 0.0,
     bits: float = 1.0,
     epsilon: float | None = None,
     **also: Any,
 ) -> Entry:
-    """An entry of which only the score matters; its id says which."""
+    """An entry of which only the score matters; its id says which.
+
+    Its seeds differ as everybody's do, and by ``noise`` of its own, first up and then down.
+    """
     base = entry()
-    worst = Interval(mean=mean, low=low, high=high)
+    values = [mean + x + noise * (-1) ** i for i, x in enumerate(WAVE)]
+    worst = over(values, 0.95)
+    clean, hit = base.cells[0], base.cells[1].model_copy(update={"accuracy": worst})
     given = {"worst": worst, "uplink_bits": bits, "downlink_bits": 0.0, "epsilon": epsilon}
-    name = hashlib.sha256(repr((mean, low, high, bits, epsilon, also)).encode()).hexdigest()[:12]
-    return base.model_copy(update={"id": name, "score": base.score.model_copy(update=given)} | also)
+    name = hashlib.sha256(repr((mean, noise, bits, epsilon, also)).encode()).hexdigest()[:12]
+    fields = {"id": name, "score": base.score.model_copy(update=given), "cells": [clean, hit]}
+    return base.model_copy(update=fields | {"seeds": list(range(len(WAVE)))} | also)
 
 
-def test_a_rank_counts_who_is_surely_better_and_a_contested_entry_is_nobodys_rival() -> None:
-    # c overlaps b, b overlaps a, but a is wholly above c: ranks are not handed on.
-    a, b, c = ranked(0.85, 0.80, 0.90), ranked(0.80, 0.75, 0.85), ranked(0.69, 0.60, 0.78)
-    touching = ranked(0.79, 0.78, 0.80)  # ends where a begins
-    contested = ranked(0.99, 0.98, 1.0, bits=0.1, status="contested")
-    found = ranking([c, touching, contested, b, a]).standings
-    places = [(a, 1, True), (b, 1, False), (touching, 1, False), (c, 2, False)]
-    assert [(s.entry, s.rank, s.pareto) for s in found] == [*places, (contested, None, False)]
+def test_a_rank_counts_who_is_surely_better_by_pairs_of_seeds() -> None:
+    # The intervals of a and b overlap, since seeds differ by more than systems, but b is 0.01 below
+    # a with every seed: p = 1e-4. c is 0.06 below b on average, or 0.14 above: p is about 0.06.
+    a, b = ranked(0.81), ranked(0.8)
+    assert a.score.worst.low < b.score.worst.high
+    noisy = ranked(0.74, noise=0.1)
+    found = ranking([noisy, b, a])
+    assert [(s.entry, s.rank) for s in found.standings] == [(a, 1), (b, 2), (noisy, 1)]
+    assert [s.best for s in found.standings] == pytest.approx([0.96, 0.0, 0.04], abs=0.02)
+    contested = ranked(0.99, bits=0.1, status="contested")
+    last = ranking([contested, a]).standings[-1]
+    assert (last.entry, last.rank, last.best, last.pareto) == (contested, None, None, False)
 
 
-def test_the_front_is_of_accuracy_bits_and_epsilon() -> None:
-    good = ranked(0.9, 0.8, 1.0, bits=33)
-    twin = ranked(0.9, 0.7, 1.0, bits=33)
-    cheap = ranked(0.5, 0.4, 0.6, bits=2)
-    private = ranked(0.4, 0.3, 0.5, bits=33, epsilon=2.0)
-    beaten = ranked(0.8, 0.7, 0.9, bits=33)  # as many bits as good, less accurate
-    unpriced = ranked(0.39, 0.3, 0.5, bits=33)
-    every = [good, twin, cheap, private, beaten, unpriced]
+def test_three_differences_are_tested_more_strictly_than_one() -> None:
+    # 0.02 below with ten seeds and 0.03 above with two: alone p is below 0.05, of three it is not
+    values = dict(enumerate([0.02] * 10 + [-0.03] * 2))
+    low = dict.fromkeys(range(12), 0.0)
+    assert surely_better({0: values, 1: low}, 0.05) == {(0, 1)}
+    assert surely_better({0: values, 1: low, 2: {s: -x for s, x in values.items()}}, 0.05) == set()
+
+
+def test_a_ranking_says_which_differences_its_seeds_can_tell() -> None:
+    assert ranking([ranked(0.8)]).told is None
+    # differences of 0.1 up and down have a deviation of 0.1 sqrt(12 / 11) = 0.1044
+    told = ranking([ranked(0.8), ranked(0.7, noise=0.1)]).told
+    assert told == pytest.approx(detectable(0.104447, 12, 0.05), abs=1e-5)
+    assert ranking([ranked(0.8), ranked(0.7)]).told == pytest.approx(0.0, abs=1e-9)
+
+
+def test_private_systems_are_ranked_apart() -> None:
+    good, private = ranked(0.9), ranked(0.5, epsilon=2.0)
+    assert [[e.id for e in group] for group in apart([private, good])] == [[good.id], [private.id]]
+    assert ranking([private]).private
+    assert ranking([private]).standings[0].rank == 1
+
+
+def test_the_front_is_of_accuracy_and_bits_and_of_epsilon_among_private_systems() -> None:
+    good, twin = ranked(0.9, bits=33), ranked(0.9, bits=33, note="twin")
+    cheap = ranked(0.5, bits=2)
+    beaten = ranked(0.8, bits=33)  # as many bits as good, less accurate
+    every = [good, twin, cheap, beaten]
     front = {one.entry.id for one in ranking(every).standings if one.pareto}
-    assert front == {one.id for one in (good, twin, cheap, private)}
+    assert front == {one.id for one in (good, twin, cheap)}
     assert {one.entry.id for one in ranking(every).front().standings} == front
+    close, far = ranked(0.4, bits=33, epsilon=2.0), ranked(0.8, bits=33, epsilon=9.0)
+    private = {s.entry.id: s.pareto for s in ranking([close, far]).standings}
+    assert private == {close.id: True, far.id: True}
+
+
+def test_no_front_holds_chance_or_an_epsilon_that_promises_nothing() -> None:
+    limits = Limits(chance=0.1, epsilon=10.0)
+    guess, good = ranked(0.1, bits=0.5), ranked(0.8, bits=1)
+    open_ = {s.entry.id: s.pareto for s in ranking([guess, good], limits=limits).standings}
+    assert open_ == {guess.id: False, good.id: True}
+    huge, small = ranked(0.9, epsilon=174_000.0), ranked(0.8, epsilon=10.0)
+    private = {s.entry.id: s.pareto for s in ranking([huge, small], limits=limits).standings}
+    assert private == {huge.id: False, small.id: True}
 
 
 def test_two_entries_with_one_id_keep_their_own_scores() -> None:
-    one, other = ranked(0.9, 0.8, 1.0), ranked(0.5, 0.4, 0.6)
+    one, other = ranked(0.9), ranked(0.5)
     standings = ranking([one, other.model_copy(update={"id": one.id})]).standings
     assert [standing.score for standing in standings] == [one.score, other.score]
 
@@ -1019,7 +1065,7 @@ def test_two_entries_with_one_id_keep_their_own_scores() -> None:
 def promising(epsilon: float | None, mean: float, **promise: Any) -> Entry:
     claim = spent(epsilon).model_dump(include=set(Price.model_fields))
     price = Price.model_validate(claim | promise)
-    return ranked(mean, mean, mean, epsilon=epsilon, price=price)
+    return ranked(mean, epsilon=epsilon, price=price)
 
 
 @pytest.mark.parametrize(
@@ -1035,10 +1081,6 @@ def test_two_epsilons_compare_only_if_they_promise_the_same(
 ) -> None:
     standings = ranking([promising(1.0, 0.6), promising(2.0, 0.5, **promise)]).standings
     assert [one.pareto for one in standings] == [True, not compared]
-    finite = promising(9e5, 0.5)  # any finite one beats none and is beaten by no other
-    beaten = ranking([finite, promising(None, 0.5, **promise)]).standings
-    assert {one.entry.score.epsilon: one.pareto for one in beaten} == {9e5: True, None: False}
-    assert all(one.pareto for one in ranking([finite, promising(None, 0.9)]).standings)
 
 
 def test_within_a_budget_an_entry_is_read_at_its_last_look() -> None:

@@ -30,7 +30,7 @@ from fedbench.leaderboard.entry import (
     Reproduction,
     Score,
 )
-from fedbench.leaderboard.rank import VIEWS, ranking
+from fedbench.leaderboard.rank import VIEWS, apart, ranking
 from fedbench.leaderboard.site import words
 from fedbench.leaderboard.site.drawings import curves, cut, scatter
 from fedbench.leaderboard.site.page import TEMPLATES, render
@@ -72,7 +72,8 @@ ON_ITS_BOUND = "the attack's search ended on its bound in some rounds"
 
 
 def interval(mean: float, half: float) -> Interval:
-    return Interval(mean=mean, low=mean - half, high=mean + half)
+    values = [mean + half * x for x in (-1, -0.5, 0, 0.5, 1)]
+    return Interval(mean=mean, low=mean - half, high=mean + half, values=values)
 
 
 def cell(attack: str, end: float, clean: float, half: float, up: float, down: float) -> Any:
@@ -228,7 +229,8 @@ def test_every_entry_has_a_page_and_the_index_a_line_of_it_in_both_views(site: P
     assert links == {f"entries/{one}.html" for one in stems}
     # the order, the ranks and the front of the one ranking
     for view in VIEWS:
-        standings = ranking(numbered(9), view).standings
+        groups = [ranking(group, view) for group in apart(numbered(9))]
+        standings = [one for group in groups for one in group.standings]
         rows = index.rows(view)
         assert {key for key, _ in rows} == stems
         assert [key for key, _ in rows] == [stem(one.entry) for one in standings]
@@ -238,7 +240,10 @@ def test_every_entry_has_a_page_and_the_index_a_line_of_it_in_both_views(site: P
             assert one.score is not None
             assert float(row["worst"]) == one.score.worst.mean
             assert float(row["clean"]) == one.score.clean.mean
-    fronts = [[one.pareto for one in ranking(numbered(9), view).standings] for view in VIEWS]
+    fronts = [
+        [one.pareto for group in apart(numbered(9)) for one in ranking(group, view).standings]
+        for view in VIEWS
+    ]
     drawn = [a for a in index.all("a") if "point" in a.get("class", "")]
     assert len(drawn) == 2 * 2 * 9  # two sizes of two views
     assert sum("best" in a["class"] for a in drawn) == 2 * sum(map(sum, fronts))
@@ -478,27 +483,23 @@ def test_a_point_lies_where_its_logarithm_and_its_accuracy_say() -> None:
     assert set(ticks) >= {"0", "20", "40", "60", "80", "100", "1", "2", "16", "64"}
 
 
-def test_the_front_is_drawn_in_steps_and_that_of_a_finite_epsilon_is_dashed() -> None:
+def test_the_front_is_drawn_in_steps() -> None:
     front = [system(1, 0.2), system(4, 0.6), system(32, 0.9)]
-    private = system(16, 0.4, 8.25)  # on the front for its epsilon alone
-    page = drawing(*front, private, system(2, 0.1))
-    lines = [path for path in page.all("path", stroke="var(--best)") if "class" not in path]
-    (steps,) = [path["d"] for path in lines if "stroke-dasharray" not in path]
-    (dashes,) = [path["d"] for path in lines if "stroke-dasharray" in path]
+    page = drawing(*front, system(2, 0.1))
+    (steps,) = [path["d"] for path in page.all("path", stroke="var(--best)") if "class" not in path]
     heights = [f"{14 + 362 * (1 - worst):g}" for worst in (0.2, 0.6, 0.9)]
     corners = re.findall(r"[ML] (\S+) (\S+)", steps)
     assert [y for _, y in corners[::2]] == [*heights, heights[-1]][: len(corners[::2])]
-    assert dashes.count("L") == 2
     classes = [a["class"] for a in page.all("a")]
-    assert classes == ["point"] + ["point best"] * 4  # those of the front lie on top
+    assert classes == ["point"] + ["point best"] * 3  # those of the front lie on top
 
 
 def test_what_is_too_long_is_cut_and_what_has_no_place_is_left_out() -> None:
     assert drawing(system(0.0, 0.5), system(-1.0, 0.5), system(1e300, 0.5)).all("a") == []
     assert cut("x" * 30, 10) == "x" * 9 + "…"
     assert cut("a\n b", 10) == "a b"
-    bar = words.bar(Interval(mean=0.625, low=-0.1, high=1.25))
-    assert (bar.mean, bar.low, bar.high) == (62.5, 0.0, 100.0)
+    bar = words.bar(Interval(mean=0.625, low=0.1, high=1.0, values=[]))
+    assert (bar.mean, bar.low, bar.high) == (62.5, 10.0, 100.0)
 
 
 def test_all_curves_of_an_entry_share_their_axes_and_the_worst_one_is_marked() -> None:

@@ -307,19 +307,26 @@ def rank(
     from fedbench.cli import leaderboard_table as shown
     from fedbench.leaderboard.board import races
     from fedbench.leaderboard.held_out import gaps
-    from fedbench.leaderboard.rank import VIEWS, ranking
-    from fedbench.leaderboard.rules import DIVISIONS, numbered
+    from fedbench.leaderboard.rank import VIEWS, apart, ranking
+    from fedbench.leaderboard.rules import DIVISIONS
+    from fedbench.leaderboard.rules import newest as newest_rules
 
     require("--division", division, division in (None, *DIVISIONS), "closed or open")
     chosen = opt.chosen("--view", view, VIEWS)
     opt.chosen("--format", format, ("table", "json", "csv", "md"))
     require("--bits", bits, bits is None or bits > 0, "> 0")
     require("--bits", bits, bits is None or view == "equal-bits", "left out without equal-bits")
-    newest = max(numbered(board))
+    rules = newest_rules(board)
     places = [
-        shown.RankingTable(*race, ranking(entries, chosen, bits), newest, gaps(board, entries))
+        shown.RankingTable(
+            *race,
+            ranking(group, chosen, bits, rules.limits(race[1])),
+            rules.version,
+            gaps(board, group),
+        )
         for race, entries in races(board).items()
         if division in (None, race[0]) and track in (None, race[1])
+        for group in apart(entries)
     ]
     if pareto:
         places = [replace(place, ranking=place.ranking.front()) for place in places]

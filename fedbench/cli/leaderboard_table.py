@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 
 FRONT = "◆"
 GAP = "gap"
-HEADS = ("rank", "entry", "worst case %", "attack", "clean %", "up", "down", "ε", FRONT, "status")
+BEST = "best %"
+HEADS = (
+    *("rank", BEST, "entry", "worst case %", "attack", "clean %"),
+    *("up", "down", "ε", FRONT, "status"),
+)
 NARROW = ("rank", "entry", "worst case %", "up", "ε", FRONT)
 WIDE = 110  # characters from which on every column has room
 NAMES = 24  # characters that an entry has at least
-NUMBERS = ("rank", "up", "down", "ε")
+NUMBERS = ("rank", BEST, "up", "down", "ε")
 STYLES = {"error": "bold red", "warning": "yellow"}
 
 
@@ -48,13 +52,24 @@ class RankingTable:
 
     @property
     def title(self) -> str:
-        """Division, track, and what is equal for all entries."""
+        """Division, track, whether the systems are private, and what is equal for all entries."""
         budget = self.ranking.bits
         equal = "equal rounds" if budget is None else f"within {bits(budget)} bits per parameter"
-        return f"{self.division} division, {self.track}: {equal}"
+        private = ", private systems" if self.ranking.private else ""
+        return f"{self.division} division, {self.track}{private}: {equal}"
+
+    @property
+    def resolution(self) -> str:
+        """Say which differences the seeds cannot show; empty for a single entry."""
+        told = self.ranking.told
+        if told is None:
+            return ""
+        return f"Differences of less than {points(told)} points are too small for these seeds."
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield grid(self.table(HEADS if options.max_width >= WIDE else NARROW), options)
+        if self.resolution:
+            yield cell(self.resolution, options)
 
     def table(self, headings: Sequence[str] = HEADS) -> Table:
         """Make the table with these columns; what has none of its own stands below the name.
@@ -63,7 +78,8 @@ class RankingTable:
         """
         narrow = headings is NARROW
         if any(standing.entry.id in self.held_out for standing in self.ranking.standings):
-            headings = [*headings[:3], GAP, *headings[3:]]
+            after = headings.index("worst case %") + 1
+            headings = [*headings[:after], GAP, *headings[after:]]
         columns = [
             Column(
                 heading,
@@ -95,6 +111,7 @@ class RankingTable:
             numbers += [or_none(score.epsilon, nats)]
         return [
             or_none(standing.rank, str),
+            or_none(standing.best, lambda share: f"{100 * share:.0f}"),
             f"{entry.name} ({system(entry)})",
             *numbers,
             FRONT if standing.pareto else "",
@@ -110,7 +127,10 @@ class RankingTable:
                 "track": self.track,
                 "view": self.ranking.view,
                 "bits": self.ranking.bits,
+                "private": self.ranking.private,
                 "rank": standing.rank,
+                "probability_best": standing.best,
+                "told_apart": self.ranking.told,
                 "pareto": standing.pareto,
                 "id": standing.entry.id,
                 "name": standing.entry.name,
@@ -173,14 +193,16 @@ def short(entry: Entry, attack: str) -> str:
 
 
 LEGEND = {
-    "rank": "1 + how many entries are surely better: their interval lies wholly above",
+    "rank": "1 + how many entries are surely better, by paired differences over the seeds",
+    BEST: "probability of being the best of its table",
     "worst case": "mean and 95 % interval over seeds, under the attack that hurts most",
     GAP: "worst case minus accuracy under the worst held-out attack, in points: above 0, the "
     "ensemble flatters the entry",
     "up, down": "bits per parameter and message",
     "ε": "two compare only if unit, adversary, adjacency and δ agree (see --format json)",
     "outdated": "an attack has become stronger since: the entry waits to be played again",
-    FRONT: "no other entry is as good in worst case, bits and ε, and better in one",
+    FRONT: "no other entry is as good in worst case, bits and ε, and better in one; surely above "
+    "chance, and of the private ones ε ≤ 10",
     "equal bits": "worst case and clean are within the budget; up, down and ε, also for "
     f"{FRONT}, are of the whole run",
 }
@@ -198,7 +220,12 @@ def as_csv(places: Sequence[RankingTable]) -> str:
 
 def as_markdown(places: Sequence[RankingTable]) -> str:
     """Write a table for each track."""
-    return "\n".join(f"### {place.title}\n\n{markdown(place.table(), literal)}" for place in places)
+    texts = []
+    for place in places:
+        texts.append(f"### {place.title}\n\n{markdown(place.table(), literal)}")
+        if place.resolution:
+            texts.append(f"{place.resolution}\n")
+    return "\n".join(texts)
 
 
 def checks(checked: Sequence[CheckedFile], options: ConsoleOptions) -> Group:

@@ -15,7 +15,7 @@ from fedbench.api import Chain, Defense, DpEvent, Knowledge, Release, Traits
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask, shown
 from fedbench.core.errors import ConfigError, Incompatible
-from fedbench.experiment.scenario import Scenario, fingerprint
+from fedbench.experiment.scenario import Scenario, code_version, fingerprint, foreign, sha256
 from fedbench.isolation.stand_ins import IsolatedDefense, StandIn
 from fedbench.payload import Payload
 
@@ -35,12 +35,12 @@ class Plugins:
     declares: bool  # whether the defense takes its ``f`` from the declared share
 
     def modules(self) -> list[str]:
-        """Source files of the plug-ins, other people's among them."""
+        """Source files of the plug-ins of other packages; `code_version` covers ours."""
         parts = (self.protocol, self.attack, self.mechanism, *self.links())
         apart = (StandIn, SimpleNamespace)  # in another process, which says its files
         copied = [] if isinstance(self.attack, apart) else self.attack.copies()
         files = [p.file if isinstance(p, apart) else inspect.getfile(type(p)) for p in parts]
-        return [*files, *map(inspect.getfile, copied)]
+        return foreign([*files, *map(inspect.getfile, copied)])
 
     def described(self, kind: str, text: str) -> str:
         """The text of a part of this kind with every parameter written out."""
@@ -216,7 +216,8 @@ class Resolution:
 
     def id(self, own_data: str = "") -> str:
         """Return the run's sixteen hex digits; ``own_data`` as in `fingerprint`."""
-        return fingerprint(self.scenario.model_dump_json(), self.plugins.modules(), own_data)
+        sources = map(sha256, self.plugins.modules())
+        return fingerprint(self.scenario.model_dump_json(), code_version(), sources, own_data)
 
 
 def resolve(scenario: Scenario, load: Load = registry.load) -> Resolution:

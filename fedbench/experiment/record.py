@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from fedbench.api import Adjacency, Sees
 from fedbench.core import seal
@@ -14,7 +14,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.core.files import read_limited, write_atomically
 from fedbench.core.registry import split
 from fedbench.experiment.measurements import SCHEMA, Number, Result, Round, Timing
-from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.scenario import Scenario, fingerprint
 
 LARGEST = 256 << 20  # bytes of a file
 
@@ -34,7 +34,8 @@ class Environment(Part):
         python: Version of Python.
         torch: Version of torch.
         numpy: Version of NumPy.
-        platform: Operating system and processor.
+        platform: Operating system and architecture.
+        processor: Architecture and name of the processor; empty in older records.
         device: ``cpu``, or the name of the accelerator.
         executor: ``loop``, ``stacked``, ``forked``, or ``together`` with other runs.
         threads: Threads of the process.
@@ -46,10 +47,29 @@ class Environment(Part):
     torch: str
     numpy: str
     platform: str
+    processor: str = ""
     device: str
     executor: str
     threads: int
     chunk: int | None = None
+
+
+class Source(Part):
+    """Source file of a plug-in of another package, as it was when it was played.
+
+    Args:
+        module: Name of the module.
+        package: Name of the package that installed it; empty if none did.
+        version: Version of that package.
+        url: Address that the package gives; empty if it gives none.
+        sha256: SHA-256 of the file.
+    """
+
+    module: str
+    package: str
+    version: str
+    url: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class Privacy(Part):
@@ -97,6 +117,7 @@ class Record(Part):
     vote: bool
     mechanism: str
     environment: Environment
+    sources: list[Source] = []
     privacy: Privacy | None = None
     rounds: list[Round]
     result: Result
@@ -120,6 +141,11 @@ class Record(Part):
 
     def _written(self) -> str:
         return self.model_dump_json(indent=1) + "\n"
+
+    def identified(self) -> str:
+        """Return the id that follows from scenario, code and sources, on data of its own name."""
+        sources = [source.sha256 for source in self.sources]
+        return fingerprint(self.scenario.model_dump_json(), self.environment.fedbench, sources)
 
     def measured(self) -> dict[str, Any]:
         """Everything but the times: equal for equal scenario, device and executor."""

@@ -4,6 +4,7 @@ import platform
 import resource
 import statistics
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,15 @@ from torch import Tensor
 
 from fedbench.adversary.metrics import NOT_FINITE
 from fedbench.api import hooks
+from fedbench.core import registry
+from fedbench.executors.cached_answers import processor
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import counts_votes
 from fedbench.experiment.evaluation import settled, validation_accuracy
 from fedbench.experiment.guarantee import guarantee
 from fedbench.experiment.measurements import Result, Round, Spread, Timing, from_rounds
-from fedbench.experiment.record import Environment, Record
-from fedbench.experiment.scenario import code_version
+from fedbench.experiment.record import Environment, Record, Source
+from fedbench.experiment.scenario import code_version, sha256
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.payload import Payload, summed_bits
@@ -99,6 +102,10 @@ def build_record(
         vote=counts_votes(scenario),
         mechanism=scenario.mechanism,
         environment=environment(setup),
+        sources=[
+            Source(**asdict(registry.origin(path)), sha256=sha256(path))
+            for path in setup.plugins.modules()
+        ],
         privacy=privacy,
         rounds=rounds,
         result=result,
@@ -161,6 +168,7 @@ def environment(setup: Setup) -> Environment:
         torch=torch.__version__,
         numpy=np.__version__,
         platform=platform.platform(),
+        processor=f"{platform.machine()} {processor()}",
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         executor=type(setup.executor).__name__.lower(),
         threads=torch.get_num_threads(),

@@ -188,17 +188,27 @@ class Scenario(BaseModel):
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
-def fingerprint(resolved: str, modules: Iterable[str], own_data: str = "") -> str:
+def fingerprint(resolved: str, code: str, sources: Iterable[str], own_data: str = "") -> str:
     """Return the sixteen hex digits that identify a run.
 
-    ``resolved`` is the JSON of the scenario with every default written out, ``modules`` are the
-    source files of its plug-ins, ``own_data`` is `Data.identity` of other samples than its own.
+    ``resolved`` is the JSON of the scenario with every default written out, ``code`` is
+    `code_version`, ``sources`` are the SHA-256 of the files of plug-ins that it does not cover, and
+    ``own_data`` is `Data.identity` of other samples than its own.
     """
-    digest = hashlib.sha256(resolved.encode() + own_data.encode())
-    digest.update(code_version().encode())
-    for module in modules:
-        digest.update(Path(module).read_bytes())
-    return digest.hexdigest()[:16]
+    parts = [resolved, own_data, code, *sources]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
+
+
+def foreign(modules: Iterable[str]) -> list[str]:
+    """Return the source files that `code_version` does not cover, in their order, each once."""
+    paths = dict.fromkeys(modules)
+    return [path for path in paths if not any(map(Path(path).is_relative_to, _folders()))]
+
+
+@cache
+def sha256(path: str) -> str:
+    """Return the SHA-256 of a source file, which does not change while it is loaded."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 # Packages that start runs or read records.
@@ -209,6 +219,17 @@ READERS = (
 
 
 @cache
+def _folders() -> tuple[Path, ...]:
+    """Return the folders of the packages that make up fedbench."""
+    from importlib.util import find_spec
+
+    specs = map(find_spec, ("fedbench", "fedbench_attacks", "fedbench_defenses"))
+    return tuple(
+        Path(folder) for spec in specs if spec for folder in spec.submodule_search_locations or []
+    )
+
+
+@cache
 def code_version() -> str:
     """Return the version, and a hash of the source of fedbench and of its attacks and defenses.
 
@@ -216,14 +237,11 @@ def code_version() -> str:
     checks, so a new command leaves the ids of a sweep's records as they are.
     """
     from importlib.metadata import version
-    from importlib.util import find_spec
 
     digest = hashlib.sha256()
-    for package in ("fedbench", "fedbench_attacks", "fedbench_defenses"):
-        spec = find_spec(package)
-        for folder in (spec.submodule_search_locations or []) if spec else []:
-            for path in sorted(Path(folder).rglob("*.py")):
-                name = path.relative_to(folder)
-                if name.parts[0] not in READERS:
-                    digest.update(name.as_posix().encode() + path.read_bytes())
+    for folder in _folders():
+        for path in sorted(folder.rglob("*.py")):
+            name = path.relative_to(folder)
+            if name.parts[0] not in READERS:
+                digest.update(name.as_posix().encode() + path.read_bytes())
     return f"{version('fedbench-toolkit')}+{digest.hexdigest()[:12]}"

@@ -23,8 +23,8 @@ from fedbench.leaderboard.entry import (
     Score,
     Statement,
 )
+from fedbench.leaderboard.resampling import bca
 from fedbench.leaderboard.rules import Division, Rules, Track, first_wrong
-from fedbench.results.aggregate import interval
 
 DIGITS = 9  # a quantile's last ones depend on the library, and numbers are compared exactly
 UNHASHED = "0" * 12  # id of an entry whose content is not hashed yet
@@ -161,11 +161,9 @@ def mean(records: Sequence[Record]) -> float:
 
 
 def over(values: Sequence[float], confidence: float) -> Interval:
-    """Return mean and interval over two seeds or more."""
-    ends = interval(values, confidence)
-    assert ends is not None, "the rules ask for more than one seed"
-    low, high = (round(end, DIGITS) for end in ends)
-    return Interval(mean=statistics.fmean(values), low=low, high=high)
+    """Return mean and interval over the seeds."""
+    low, high = (round(end, DIGITS) for end in bca(values, confidence))
+    return Interval(mean=statistics.fmean(values), low=low, high=high, values=list(values))
 
 
 def attacked(

@@ -56,11 +56,12 @@ class Statement(_Model):
 
 
 class Interval(_Model):
-    """A mean over seeds and its 95 % Student t interval."""
+    """A mean over seeds and its 95 % interval, with the ``values`` in the order of the seeds."""
 
     mean: float
     low: float
     high: float
+    values: list[float]
 
 
 class Member(_Model):

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -56,7 +57,8 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 class Track(_Model):
     """A race of the closed division: what all its entries have in common.
 
-    That is the fields in ``scenario``, the seeds of every cell and the digest of the ``data``.
+    That is the fields in ``scenario``, the seeds of every cell and the digest of the ``data``, of
+    whose samples the largest class has the share ``chance``: so good is a constant answer.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
@@ -64,6 +66,26 @@ class Track(_Model):
     seeds: tuple[int, ...]
     data: Digest
     clean: Envelope
+    chance: float = Field(default=0.0, ge=0, lt=1)
+
+
+class Front(_Model):
+    """Entries that the Pareto front may hold: of private ones those up to an ``epsilon``."""
+
+    epsilon: float = Field(default=10.0, gt=0)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Numbers of the rules that a ranking needs, for one track."""
+
+    confidence: float = 0.95
+    chance: float = 0.0  # accuracy of a constant answer
+    epsilon: float = Front().epsilon
+
+    def admit(self, low: float, epsilon: float | None) -> bool:
+        """Tell if an entry may be on the front: whose interval begins at ``low``, in [0, 1]."""
+        return low > self.chance and (epsilon is None or epsilon <= self.epsilon)
 
 
 class Tolerance(_Model):
@@ -107,6 +129,7 @@ class Rules(_Model):
     families: dict[str, tuple[str, ...]] = {}
     held_out: HeldOut = HeldOut()
     tolerance: Tolerance
+    front: Front = Front()
     track: tuple[Track, ...]
 
     @model_validator(mode="after")
@@ -130,6 +153,12 @@ class Rules(_Model):
     def named(self, name: str) -> Track | None:
         """Return the track of that name; None if there is none."""
         return next((track for track in self.track if track.name == name), None)
+
+    def limits(self, track: str) -> Limits:
+        """Return what a ranking of the track needs; of an open one nobody knows the chance."""
+        fixed = self.named(track)
+        chance = 0.0 if fixed is None else fixed.chance
+        return Limits(self.confidence, chance, self.front.epsilon)
 
     def scenario(self, track: Track) -> Scenario:
         """Return the scenario that a track fixes, with defaults for all other fields."""
@@ -229,6 +258,8 @@ def losses(old: Rules, new: Rules) -> Iterator[str]:
     for name, limit in old.tolerance:
         if (got := getattr(new.tolerance, name)) > limit:
             yield f"tolerance.{name} must be at most {limit} {before}, got {got}"
+    if new.front.epsilon > old.front.epsilon:
+        yield f"front.epsilon must be at most {old.front.epsilon} {before}, got {new.front.epsilon}"
     for alphabet in old.ensemble:
         newer = new.attacks(alphabet)
         dropped = [attack for attack in old.attacks(alphabet) if attack not in newer]
@@ -247,5 +278,7 @@ def losses(old: Rules, new: Rules) -> Iterator[str]:
         for name in ("scenario", "seeds", "data"):
             if getattr(now, name) != getattr(track, name):
                 yield f"track {track.name} must have the {name} that it has in {old.version}"
+        if now.chance < track.chance:
+            yield f"track {track.name} must have a chance of at least {track.chance} {before}"
         if now.clean.low < track.clean.low or now.clean.high > track.clean.high:
             yield f"track {track.name} must have an envelope within that of {old.version}"

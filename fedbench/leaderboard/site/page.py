@@ -19,7 +19,7 @@ from fedbench.leaderboard.held_out import HeldOutResult, gaps
 from fedbench.leaderboard.rules import Rules, newest
 from fedbench.leaderboard.site import words
 from fedbench.leaderboard.site.drawings import curves, scatter
-from fedbench.leaderboard.site.views import ENTRIES, RaceSection, section
+from fedbench.leaderboard.site.views import ENTRIES, RaceSection, sections
 from fedbench.tables import numbers
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 # Columns of the table: key, head, unit, and the order of the first click.
 COLUMNS = (
     ("rank", "Rank", "", "ascending"),
+    ("best", "Best", "%", "descending"),
     ("name", "Name", "", "ascending"),
     ("system", "System", "", "ascending"),
     ("worst", "Worst case", "%", "descending"),
@@ -54,12 +55,12 @@ def render(board: Path, out: Path) -> list[Path]:
     board, out = board.resolve(), out.resolve()
     rules = newest(board)
     by_race = races(board)
-    sections = [section(race, entries, rules) for race, entries in by_race.items()]
+    shown = [part for race, group in by_race.items() for part in sections(race, group, rules)]
     met = gaps(board, [entry for entries in by_race.values() for entry in entries])
     with warnings.catch_warnings():
         # A browser has letters that the font of matplotlib lacks.
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
-        texts = pages(sections, rules, board, out, met)
+        texts = pages(shown, rules, board, out, met)
     for name, text in texts.items():
         write_atomically(out / name, text.encode())
     for old in stale(out / ENTRIES, {Path(name).name for name in texts}):
@@ -68,7 +69,7 @@ def render(board: Path, out: Path) -> list[Path]:
 
 
 def pages(
-    sections: Sequence[RaceSection],
+    races: Sequence[RaceSection],
     newest: Rules,
     board: Path,
     out: Path,
@@ -82,7 +83,7 @@ def pages(
     page = templates.get_template("entry.html")
     index = templates.get_template("index.html")
     texts = {}
-    for race in sections:
+    for race in races:
         for row in race.views[0].rows:
             files = links(board, row.entry, out / ENTRIES)
             texts[row.href] = page.render(
@@ -92,14 +93,14 @@ def pages(
                 files=files,
                 held_out=met.get(row.entry.id, []),
             )
-    entries = [entry for race in sections for entry in race.entries]
+    entries = [entry for race in races for entry in race.entries]
     choices = {
         "alphabet": sorted({entry.alphabet for entry in entries}),
         "defense": sorted({words.family(words.rule(entry)) for entry in entries}),
         "status": sorted({entry.status for entry in entries}),
     }
     given = {
-        "races": sections,
+        "races": races,
         "newest": newest.version,
         "columns": [column for column in COLUMNS if met or column[0] != "gap"],
         "choices": choices,

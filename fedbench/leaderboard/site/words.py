@@ -57,15 +57,16 @@ def named(entry: Entry) -> str:
 def interval(x: Interval) -> str:
     """Format both ends of an interval, in percent.
 
-    >>> interval(Interval(mean=0.5, low=-0.01, high=0.615))
-    '[-1.0, 61.5]'
+    >>> interval(Interval(mean=0.5, low=0.01, high=0.615, values=[]))
+    '[1.0, 61.5]'
     """
     return f"[{percent(x.low)}, {percent(x.high)}]"
 
 
 def bar(x: Interval) -> Interval:
-    """Return an interval in percent, cut where an axis from 0 to 100 ends."""
-    return Interval(**{name: round(100 * min(max(value, 0.0), 1.0), 2) for name, value in x})
+    """Return the ends and the mean of an interval in percent, as numbers of a drawing."""
+    ends = {name: round(100 * getattr(x, name), 2) for name in ("mean", "low", "high")}
+    return Interval(**ends, values=[])
 
 
 def spread(x: Interval) -> str:

@@ -26,8 +26,7 @@ from fedbench.leaderboard.entry import (
     Member,
     Point,
     Price,
-    Repeated,
-    Reproduction,
+    Replay,
     Score,
 )
 from fedbench.leaderboard.rank import VIEWS, apart, ranking
@@ -83,6 +82,7 @@ def cell(attack: str, end: float, clean: float, half: float, up: float, down: fl
         attack=attack,
         mandatory=True,
         accuracy=interval(end, half),
+        area=0.8 * end,
         impact=None if attack == "none" else interval(clean - end, half),
         uplink_bits=up,
         downlink_bits=down,
@@ -113,6 +113,7 @@ def entry(number: int, **changes: Any) -> Entry:
     options = "".join(f" --{kind} {text}" for kind, text in named.items())
     attacks = "".join(f" --attack {attack}" for attack in ends)
     score: dict[str, Any] = {"attack": "dyn-opt", "uplink_bits": up, "downlink_bits": down}
+    score["area"] = cells[2].area
     score["epsilon"] = epsilon
     fields: dict[str, Any] = {
         **{"id": "0" * 12, "division": "closed", "track": "digits", "rules": 1},
@@ -131,7 +132,9 @@ def entry(number: int, **changes: Any) -> Entry:
         "price": None if epsilon is None else Price.model_validate(price),
         "score": Score(worst=interval(worst, half), clean=interval(clean, half), **score),
         "command": f"fedbench attack{options}{attacks} --rounds 30 --seeds 0,1,2,3,4",
-        "status": ("claimed", "reproduced", "contested")[number % 3 if number else 1],
+        "status": ("submitted", "replayed", "contested")[number % 3 if number else 1],
+        "rules_digest": "0" * 64,
+        "sources": [],
     }
     made = Entry(**fields | changes)
     return made.model_copy(update={"id": made.content_id()})
@@ -386,7 +389,7 @@ def test_an_entry_that_was_never_looked_at_within_the_bits_has_no_numbers_there(
     tmp_path: Path,
 ) -> None:
     late = [cell.model_copy(update={"curve": cell.curve[-1:]}) for cell in entry(0).cells]
-    dear, cheap = entry(0, cells=late), entry(3)
+    dear, cheap = entry(0, cells=late), entry(4)
     index = rendered(tmp_path, [dear, cheap]) / "index.html"
     rows = dict(Page(index).rows("equal-bits"))
     assert rows[stem(dear)]["worst"] == rows[stem(dear)]["rank"] == ""
@@ -412,11 +415,9 @@ def test_letters_that_turn_a_text_around_are_shown_and_a_name_that_shows_nothing
 def test_the_page_of_an_entry_says_what_was_attacked_by_whom_and_what_it_is_worth(
     tmp_path: Path,
 ) -> None:
-    repeated = Repeated(attack="dyn-opt", accuracy=0.31, difference=-0.06, agrees=False)
-    again = Reproduction(
-        code="0.1.0+abc", platform="Linux", device="H200", torch="2.9", seeds=[3], cells=[repeated]
-    )
-    one = entry(7, reproductions=[again], status="contested", name="A & B")
+    where = {"code": "0.1.0+abc", "platform": "Linux", "processor": "x86_64 Q", "device": "H200"}
+    again = Replay(by="A & Lab", **where, torch="2.9", digests=["0" * 64] * 20)
+    one = entry(7, replays=[again], status="contested", name="A & B")
     site = rendered(tmp_path, [one, *numbered(5)])
     page = Page(site / "entries" / f"{stem(one)}.html")
     text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page.source.split("<body>")[1])).split())
@@ -427,11 +428,10 @@ def test_the_page_of_an_entry_says_what_was_attacked_by_whom_and_what_it_is_wort
         "somebody who sees the models that the server deploys",
         "The adversary owns 5 clients",
         "the attack's search ended on its bound in some rounds dyn-opt",
-        "31.0 -6.0",
-        "H200, Linux, torch 2.9, fedbench 0.1.0+abc ; seed 3",
+        "A & Lab 20 H200, x86_64 Q, Linux, torch 2.9, fedbench 0.1.0+abc",
         "8cf43c50" * 8,
         one.command,
-        "\N{EN DASH} of 6",  # a contested entry has no rank
+        "\N{EN DASH} of 1",  # a contested entry has no rank among the private ones
     ):
         assert said in text, said
     assert len(page.all("tr", **{"class": "worst"})) == 1

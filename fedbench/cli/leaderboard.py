@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Make entries that others can trust: plan, sweep, submit, check, reproduce, rank, reveal.",
+    help="Make entries that others can trust: plan, sweep, submit, check, freeze, draw, complete, "
+    "reproduce, rank.",
 )
 WHERE = "Where it goes"
 BOARD = Path("leaderboards")
@@ -43,21 +44,42 @@ def plan(
         track: Track of the closed division, e.g. digits.
         estimate: Say first how long it may take here, by playing two rounds of some cells.
     """
+    from fedbench.leaderboard.rules import newest
+    from fedbench.leaderboard.submission import plan
+
+    print_plan(plan(newest(board), track, opt.typed(context)), estimate)
+
+
+def print_plan(text: str, estimate: bool) -> None:
+    """Print a plan, after an estimate of its time where that is asked for."""
     import tomllib
 
     from fedbench.cli.sweep import expectation
-    from fedbench.leaderboard.rules import newest
-    from fedbench.leaderboard.submission import plan
     from fedbench.sweep.local import Options
     from fedbench.sweep.plan import Plan, runs
 
-    text = plan(newest(board), track, opt.typed(context))
     if estimate:
         sweep = Plan.of(tomllib.loads(text), "plan")
         missing = runs(sweep.cells()[0], sweep.seeds)
         options = Options()
         print(f"# {expectation(missing, options, options.processes(len(missing)))}")
     print(text, end="")
+
+
+@app.command("plan-ranking")
+@opt.explained
+def plan_ranking(entry: Path, estimate: bool = False) -> None:
+    """Print the sweep of an entry's ranking stage: its worst attacks, on seeds that were drawn.
+
+    Positional:
+        entry: JSON file of an entry that is frozen in a season with a value.
+
+    Options:
+        estimate: Say first how long it may take here, by playing two rounds of some cells.
+    """
+    from fedbench.leaderboard.submission import ranking_plan
+
+    print_plan(ranking_plan(entry), estimate)
 
 
 @app.command()
@@ -155,11 +177,73 @@ def check(target: Path = BOARD, format: opt.Format = "table", own_rules: bool = 
 
 @app.command()
 @opt.explained
+def complete(entry: Path, records: list[Path], dry_run: bool = False) -> int:
+    """Add the ranking stage to an entry, or say every rule that its records break (exit code 2).
+
+    Positional:
+        entry: JSON file of an entry on a board.
+        records: Files, folders or archives with the runs of plan-ranking.
+
+    Options:
+        dry_run: Say what would be written, and write nothing.
+    """
+    from fedbench.leaderboard.submission import complete
+    from fedbench.results.gather import gather
+
+    played = gather(records, lambda reason: warn(f"skipped {reason}"))
+    return tell(complete(entry, played), dry_run)
+
+
+@app.command()
+@opt.explained
+def freeze(name: str, source: str, board: BoardOption = BOARD) -> None:
+    """Begin a season: fix the systems of all entries, before their ranking seeds are known.
+
+    Positional:
+        name: Name of the season, e.g. 2026-12.
+
+    Options:
+        source: Public value that is to draw the seeds, named before it is known, e.g. "drand
+            quicknet round 12345678".
+    """
+    from fedbench.leaderboard.board import races
+    from fedbench.leaderboard.seasons import freeze
+
+    entries = [entry.id for group in races(board).values() for entry in group]
+    season = freeze(board, name, source, entries)
+    print(
+        f"season {name}: {counted(len(season.frozen), 'entry')} frozen; commit it before "
+        f"{source} is known, then say fedbench leaderboard draw {name} --value"
+    )
+
+
+@app.command()
+@opt.explained
+def draw(name: str, value: str, signature: str = "", board: BoardOption = BOARD) -> None:
+    """Write the public value of a season, which draws the seeds of the ranking stage.
+
+    Positional:
+        name: Name of the season.
+
+    Options:
+        value: The value, 64 hexadecimal digits.
+        signature: Signature of the beacon's round, of which a drand value is the SHA-256.
+    """
+    from fedbench.leaderboard.seasons import draw
+
+    season = draw(board, name, value, signature)
+    print(
+        f"season {name} is drawn; next for each of {counted(len(season.frozen), 'entry')}: "
+        "fedbench leaderboard plan-ranking ENTRY"
+    )
+
+
+@app.command()
+@opt.explained
 def reproduce(
     entry: Path,
-    cells: int = 2,
+    by: str,
     every: Annotated[bool, typer.Option("--all", help="Play all cells again.")] = False,
-    seeds: str | None = None,
     device: opt.Device = "auto",
     executor: opt.Executor = "auto",
     workers: opt.Workers = 0,
@@ -167,40 +251,41 @@ def reproduce(
     run_timeout: opt.RunTimeout = 21600.0,
     out: Path | None = None,
 ) -> int:
-    """Play cells of an entry again: it is reproduced (exit code 0) or contested (1).
+    """Play cells of an entry again and keep their records: it is replayed (0) or contested (1).
+
+    Those are the clean run, the worst attack and two cells that the season drew, with all seeds.
 
     Positional:
         entry: JSON file of an entry on a board.
 
     Options:
-        cells: Number of cells; the worst and the clean one first.
-        seeds: Some of the entry's seeds, e.g. 0,1; by default all.
+        by: Name of who plays it again.
 
     Running:
         out: Folder that keeps the records, and where it goes on; by default they are dropped.
     """
     from fedbench.cli.leaderboard_table import repetition
-    from fedbench.leaderboard.reproduce import again, cell, claim, keep, order
+    from fedbench.leaderboard.check import claim
+    from fedbench.leaderboard.replays import again, cell, keep, parts, required
     from fedbench.sweep.local import Options
 
-    require("--cells", cells, cells >= 1, ">= 1")
     options = Options(device, executor, workers=workers, threads=threads, run_timeout=run_timeout)
     claimed = claim(entry)
-    chosen = claimed.entry.seeds if seeds is None else list(opt.parse_seeds(seeds))
-    listed = ", ".join(map(str, claimed.entry.seeds))
-    require("--seeds", seeds, set(chosen) <= set(claimed.entry.seeds), f"some of {listed}")
-    attacks = order(claimed.entry)[: None if every else cells]
+    chosen = parts(claimed.entry) if every else required(claimed.entry, claimed.season)
     console = Console()
-    played = [cell(claimed.entry, attack) for attack in attacks]
-    with watcher(console, played, chosen, table=False) as watch:
-        comparisons = again(claimed, attacks, chosen, options, watch, out)
-    if any(len(each.again) < len(chosen) for each in comparisons):
+    comparisons = []
+    for stage in dict.fromkeys(part.stage for part in chosen):
+        cells = {part: cell(claimed.entry, part.attack) for part in chosen if part.stage == stage}
+        seeds = [record.scenario.seed for record in claimed.of(next(iter(cells)))]
+        with watcher(console, list(cells.values()), seeds, table=False) as watch:
+            comparisons += again(claimed, cells, seeds, options, watch, out)
+    if len(comparisons) < len(chosen):
         print("fedbench: stopped, the entry is as it was", file=sys.stderr)
         return 130
-    apart = {each.attack: each.apart(claimed.rules.tolerance) for each in comparisons}
-    console.print(repetition(claimed.entry, comparisons, apart, console.options))
-    now = keep(claimed, comparisons)
-    print(f"{entry} is {now.status}: {now.coverage()} played again")
+    apart = {each.part: each.apart(claimed.rules) for each in comparisons}
+    console.print(repetition(claimed, comparisons, apart, console.options))
+    now = keep(claimed, comparisons, by)
+    print(f"{entry} is {now.status}: {now.coverage()}")
     return int(any(apart.values()))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedbench.leaderboard.entry_rules import RuleFinding
     from fedbench.leaderboard.held_out import HeldOutResult
     from fedbench.leaderboard.rank import Ranking, Standing
-    from fedbench.leaderboard.reproduce import Comparison
+    from fedbench.leaderboard.replays import Claim, Comparison, Part
 
 FRONT = "◆"
 GAP = "gap"
@@ -269,14 +269,14 @@ def checked_json(checked: Sequence[CheckedFile]) -> str:
 
 
 def repetition(
-    entry: Entry,
+    claim: Claim,
     comparisons: Sequence[Comparison],
-    apart: Mapping[str, Sequence[str]],
+    apart: Mapping[Part, Sequence[str]],
     options: ConsoleOptions,
 ) -> RichTable:
     """Set cells as they are claimed beside the same cells played again, for a terminal.
 
-    ``apart`` holds the numbers that differ by more than the rules allow, by attack.
+    ``apart`` holds the numbers that differ by more than the rules allow, by cell.
     """
     columns = [
         Column(heading, "right" if heading in ("claimed", "again") else "left", wraps=True)
@@ -284,11 +284,12 @@ def repetition(
     ]
     lines = []
     for comparison in comparisons:
-        name = short(entry, comparison.attack)
-        for what, claimed, again in comparison.pairs():
+        part = comparison.part
+        name = f"{short(claim.entry, part.attack)}, {part.stage}"
+        for what, claimed, again in comparison.pairs(claim.rules.looks):
             if claimed is None and again is None:
                 continue
-            far = what in apart[comparison.attack]
+            far = what in apart[part]
             difference = NONE if claimed is None or again is None else f"{again - claimed:+.6g}"
             values = (or_none(x, "{:.6g}".format) for x in (claimed, again))
             texts = [name, what.replace("_", " "), *values, difference, "too far" if far else ""]

@@ -17,6 +17,7 @@ from fedbench.results.aggregate import pareto
 
 View = Literal["equal-rounds", "equal-bits"]
 VIEWS: tuple[View, ...] = ("equal-rounds", "equal-bits")
+TRUSTED = ("replayed", "replicated")  # status of an entry that has a rank
 FEWEST = 3  # seeds that two entries must share to be compared
 
 
@@ -24,7 +25,8 @@ FEWEST = 3  # seeds that two entries must share to be compared
 class Standing:
     """An entry among those of its track, by its score at the end or within the budget.
 
-    Its rank is one more than there are entries that are surely better: with a higher mean, at a
+    Only entries that somebody has played again have a rank, and none on a track that is not ranked.
+    It is one more than there are entries that are surely better: with a higher mean, at a
     paired difference over the seeds that both have which stays significant after Holm's correction
     for all pairs. It is on the Pareto front if no other entry of the front's `Limits` is as good in
     accuracy and bits, and better in one of them; private systems also compare by epsilon. Bits and
@@ -33,7 +35,7 @@ class Standing:
 
     entry: Entry
     score: Score | None  # None if no look at the test data fits into the budget
-    rank: int | None  # None without a score, and if contested, which makes it nobody's rival
+    rank: int | None  # None without a score, a replay, or ranks; such an entry is nobody's rival
     best: float | None  # probability that it is the best of those with a rank
     pareto: bool
 
@@ -78,16 +80,16 @@ def ranking(
     if view == "equal-rounds":
         bits = None
     elif bits is None:
-        bits = min((total(e) for e in entries if e.status != "contested"), default=0.0)
+        bits = min((total(e) for e in entries if e.status in TRUSTED), default=0.0)
     scores = [entry.score if bits is None else within(entry, bits) for entry in entries]
     rivals = {
         i: own
         for i, own in enumerate(scores)
-        if own is not None and entries[i].status != "contested"
+        if own is not None and limits.ranked and entries[i].status in TRUSTED
     }
-    values = {
-        i: dict(zip(entries[i].seeds, own.worst.values, strict=True)) for i, own in rivals.items()
-    }
+    values = {}
+    for i, own in rivals.items():
+        values[i] = dict(zip(entries[i].scored_seeds, own.worst.values, strict=True))
     better = surely_better(values, 1 - limits.confidence)
     best = _best({i: _table(entries[i], bits) for i in rivals})
     front = _front(entries, rivals, limits)
@@ -158,9 +160,9 @@ def _best(tables: Mapping[int, Mapping[int, Sequence[float]]]) -> dict[int, floa
 
 def _table(entry: Entry, bits: float | None) -> dict[int, list[float]]:
     """Return the accuracies of an entry under every attack, by seed."""
-    read = [affordable(cell, bits) for cell in entry.cells[1:]]
+    read = [affordable(cell, bits) for cell in entry.scored[1:]]
     columns = [interval.values for interval in read if interval is not None]
-    return dict(zip(entry.seeds, map(list, zip(*columns, strict=True)), strict=True))
+    return dict(zip(entry.scored_seeds, map(list, zip(*columns, strict=True)), strict=True))
 
 
 def _front(entries: Sequence[Entry], rivals: Mapping[int, Score], limits: Limits) -> set[int]:
@@ -178,7 +180,7 @@ def _order(standing: Standing) -> tuple[float, float, str]:
 
 def total(entry: Entry) -> float:
     """Return the bits per parameter until the last look, in the cell that needs most."""
-    return max(cell.curve[-1].bits for cell in entry.cells)
+    return max(cell.curve[-1].bits for cell in entry.scored)
 
 
 def affordable(cell: AttackedCell, bits: float | None) -> Interval | None:
@@ -190,7 +192,7 @@ def affordable(cell: AttackedCell, bits: float | None) -> Interval | None:
 
 def within(entry: Entry, bits: float) -> Score | None:
     """Return the score of the last look of each cell within so many bits; None without one."""
-    return score(entry.cells, entry.score.epsilon, lambda cell: affordable(cell, bits))
+    return score(entry.scored, entry.score.epsilon, lambda cell: affordable(cell, bits))
 
 
 def _goods(own: Score) -> tuple[float, float, float]:

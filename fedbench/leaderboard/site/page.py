@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from fedbench.core.files import write_atomically
-from fedbench.leaderboard.board import STEM, archive, held_out, place, races
+from fedbench.leaderboard.board import STEM, archive, held_out, place, races, ranking, replay
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.held_out import HeldOutResult, gaps
 from fedbench.leaderboard.rules import Rules, newest
@@ -116,6 +116,11 @@ def links(board: Path, entry: Entry, folder: Path) -> list[tuple[str, str]]:
     files = {
         "entry (json)": path,
         "records (jsonl.gz)": archive(path),
+        "records of the ranking stage (jsonl.gz)": ranking(path),
+        **{
+            f"records of {one.by} (jsonl.gz)": replay(path, number)
+            for number, one in enumerate(entry.replays, 1)
+        },
         "records of held-out attacks (jsonl.gz)": held_out(path),
         f"rules {entry.rules} (toml)": board / "rules" / f"{entry.rules}.toml",
     }

@@ -636,7 +636,13 @@ def saying(reseal: bool = False, **fields: Any) -> Callable[[Path], Any]:
 BACK = b'"accuracy":0.7', b'"accuracy":0.9'
 POINT = {"mean": 0.2, "low": 0.2, "high": 0.2, "values": [0.2] * 3}
 TWICE = '"tried": 3', '"tried": 3, "tried": 3'
-TYPED: dict[str, Any] = {"by": "CI", "code": "1", "platform": "p", "processor": "q", "device": "cpu"}
+TYPED: dict[str, Any] = {
+    "by": "CI",
+    "code": "1",
+    "platform": "p",
+    "processor": "q",
+    "device": "cpu",
+}
 TYPED |= {"torch": "2", "digests": ["0" * 64] * 4}
 OTHERS = [record.to_json(None).encode() for record in runs(up=2)]
 

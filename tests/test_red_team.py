@@ -36,6 +36,7 @@ from fedbench.leaderboard.entry_rules import errors
 from fedbench.leaderboard.rank import ranking
 from fedbench.leaderboard.replays import Comparison, keep, parts, required
 from fedbench.leaderboard.seasons import draw, freeze, read, seasons
+from fedbench.leaderboard.site.page import render
 from fedbench.leaderboard.submission import complete, ranking_plan, submit
 from fedbench.sweep.plan import Plan
 
@@ -331,6 +332,18 @@ def test_names_lead_nowhere_and_run_nothing(board: Path) -> None:
         read(board / "seasons" / "other.toml")
     with pytest.raises(ConfigError):
         seasons(board)
+
+
+def test_a_page_that_was_edited_is_refused(board: Path) -> None:
+    ranked(board)
+    render(board, board)
+    assert found(board) == set()
+    index = board / "index.html"
+    index.write_text(index.read_text().replace("</body>", "<script>alert(1)</script></body>"))
+    assert found(board) == {"pages"}
+    render(board, board)
+    (board / "entries" / "fsl-000000000000.html").write_text(index.read_text())  # of no entry
+    assert found(board) == {"pages"}
 
 
 def test_the_value_and_nothing_in_an_entry_chooses_what_is_replayed(board: Path) -> None:

@@ -19,6 +19,7 @@ from fedbench.leaderboard.held_out import HeldOutAttack
 from fedbench.leaderboard.replays import Claim, compared, status
 from fedbench.leaderboard.rules import Rules, changed, growth, numbered, read_rules, versions
 from fedbench.leaderboard.seasons import Season
+from fedbench.leaderboard.site.page import edited
 
 SHOWN = 5  # differences that are listed
 
@@ -65,7 +66,16 @@ def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
         found += _broken("duplicate", _twice(board, path, content, entries))
         found += checked_entry(path, content, rules, attacks, seasons)
         checked.append(CheckedFile(below, content, found))
+    if whole == board and not any(errors(file.findings) for file in checked):
+        checked += _pages(board)
     return checked
+
+
+def _pages(board: Path) -> Iterator[CheckedFile]:
+    """Yield the pages that are not those of the entries; a broken board has none to compare."""
+    for name in edited(board):
+        text = "must be, byte for byte, what fedbench leaderboard render writes"
+        yield CheckedFile(Path(name), None, _broken("pages", [text]))
 
 
 def claim(path: Path) -> Claim:

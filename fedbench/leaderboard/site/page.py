@@ -52,6 +52,20 @@ def render(board: Path, out: Path) -> list[Path]:
 
     `ConfigError` if an entry or the rules cannot be read, or the folder cannot be written.
     """
+    out = out.resolve()
+    texts = rendered(board, out)
+    for name, text in texts.items():
+        write_atomically(out / name, text.encode())
+    for old in stale(out / ENTRIES, {Path(name).name for name in texts}):
+        old.unlink()
+    return [out / name for name in texts]
+
+
+def rendered(board: Path, out: Path) -> dict[str, str]:
+    """Return the pages of a board, as they would lie in the folder ``out``, by their name.
+
+    `ConfigError` if an entry or the rules cannot be read.
+    """
     board, out = board.resolve(), out.resolve()
     rules = newest(board)
     by_race = races(board)
@@ -60,12 +74,27 @@ def render(board: Path, out: Path) -> list[Path]:
     with warnings.catch_warnings():
         # A browser has letters that the font of matplotlib lacks.
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
-        texts = pages(shown, rules, board, out, met)
-    for name, text in texts.items():
-        write_atomically(out / name, text.encode())
-    for old in stale(out / ENTRIES, {Path(name).name for name in texts}):
-        old.unlink()
-    return [out / name for name in texts]
+        return pages(shown, rules, board, out, met)
+
+
+def edited(board: Path) -> list[str]:
+    """Return the pages of a board that are not, byte for byte, those that `render` writes.
+
+    None are, where none were written. `ConfigError` if an entry or the rules cannot be read.
+    """
+    if not (board / "index.html").exists():
+        return []
+    texts = rendered(board, board)
+    other = [
+        name
+        for name, text in texts.items()
+        if not (board / name).is_file() or (board / name).read_bytes() != text.encode()
+    ]
+    return other + [
+        f"{ENTRIES}/{old.name}"
+        for old in stale(board / ENTRIES, set(texts))
+        if f"{ENTRIES}/{old.name}" not in texts
+    ]
 
 
 def pages(

@@ -54,7 +54,7 @@ def meaning(kind: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What the ranking stage of an entry must have: attacks, and seeds that nobody chose."""
+    """Demands on the ranking stage of an entry: attacks, and seeds that nobody chose."""
 
     season: str
     seeds: tuple[int, ...]

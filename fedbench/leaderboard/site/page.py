@@ -90,11 +90,8 @@ def edited(board: Path) -> list[str]:
         for name, text in texts.items()
         if not (board / name).is_file() or (board / name).read_bytes() != text.encode()
     ]
-    return other + [
-        f"{ENTRIES}/{old.name}"
-        for old in stale(board / ENTRIES, set(texts))
-        if f"{ENTRIES}/{old.name}" not in texts
-    ]
+    left = stale(board / ENTRIES, {Path(name).name for name in texts})
+    return other + [f"{ENTRIES}/{path.name}" for path in left]
 
 
 def pages(

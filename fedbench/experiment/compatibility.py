@@ -149,7 +149,7 @@ class Plugins:
                 "use --server-checks finite, or --sees messages"
             )
         if not issubclass(self.protocol.sends, SUMMED):
-            legal = ", ".join(alphabet.__name__ for alphabet in SUMMED)
+            legal = " or ".join(alphabet.__name__ for alphabet in SUMMED)
             raise Incompatible(
                 f"protocol {scenario.protocol} must send {legal} under --sees {scenario.sees}, got "
                 f"{self.protocol.sends.__name__}; use fedpm, signsgd, skellam or pbm, or "

@@ -72,6 +72,7 @@ class Plugins:
         self._check_knowledge(scenario)
         self._check_rows(scenario.per_round)
         self._check_privacy(scenario)
+        self._check_sum(scenario)
         self._check_validation(scenario)
 
     def _check_alphabets(self, scenario: Scenario) -> None:
@@ -127,13 +128,13 @@ class Plugins:
                 f"attack {scenario.attack} must be shown {needed}, but --knowledge "
                 f"{allowed} is less"
             )
-        if scenario.sees in SUMS:
-            self._check_sum(scenario, needed)
 
-    def _check_sum(self, scenario: Scenario, needed: Knowledge) -> None:
-        """Raise unless a sum of small whole numbers is all that anybody needs of the messages."""
+    def _check_sum(self, scenario: Scenario) -> None:
+        """Raise unless a sum of whole numbers is all that anybody needs of hidden messages."""
+        if scenario.sees not in SUMS:
+            return
         hides = f"--sees {scenario.sees} hides them in their sum"
-        if needed.tier == "all":
+        if needs(self.attack).tier == "all":
             raise Incompatible(
                 f"attack {scenario.attack} reads the messages of all, but {hides}; "
                 "use --sees messages"

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.profiler import record_function as span
 
@@ -16,6 +17,7 @@ from fedbench.adversary.metrics import detection, effect
 from fedbench.api import Defense, ServerView, hooks
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
+from fedbench.core.choices import SUMS
 from fedbench.core.settings import note, restored_after
 from fedbench.core.tiling import finite_rows
 from fedbench.data.datasets import Data
@@ -31,7 +33,7 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.isolation.stand_ins import Isolation
-from fedbench.payload import Payload
+from fedbench.payload import Payload, masked_packets, sum_of_packets, summands
 from fedbench.payload.packets import Packet
 from fedbench.privacy.clients import compress, protect_payload, protect_updates
 
@@ -134,6 +136,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         received, accepted = honest.receive(
             packets, setup.scenario.server_checks, setup.shared.device
         )
+        sent = behind_masks(setup, packets, received, accepted, step)
         remember(setup, state, ids, received, accepted)
 
     # 6, 7  the defense estimates the honest mean, the protocol takes its step
@@ -166,7 +169,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         local_accuracy=statistics.fmean(own.values()) if own else None,
         **forged.fields,
         **achieved,
-        **traffic(setup, honest, packets, down, accepted, malicious),
+        **traffic(setup, sent, down, accepted, malicious),
     )
 
 
@@ -254,6 +257,24 @@ def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], trees: Sequence[
     pair = [*(ids or [0])] * 2
     key = setup.secret.key("audience")
     return len(hooks.broadcast(setup.plugins.protocol, setup.shared, server, pair, key)) == 1
+
+
+def behind_masks(
+    setup: Setup, packets: list[Packet], received: Payload, accepted: Tensor, step: int
+) -> list[Packet]:
+    """Return the packets that travel: masked residues where ``sees`` is a secure sum.
+
+    The server decodes and adds them up, which must give the sum of what it ``received``: a rule
+    that is allowed there reads no more of it. A message that was rejected is in no sum.
+    """
+    if setup.sees not in SUMS:
+        return packets
+    numbers = summands(received, len(packets))
+    masked = masked_packets(numbers, setup.secret.key("secure sum", step))
+    expected = numbers.x.sum(dim=0).cpu() % numbers.modulus
+    assert torch.equal(sum_of_packets(masked, numbers.spec), expected)
+    arrived = dict(zip(accepted.nonzero()[:, 0].tolist(), masked, strict=True))
+    return [arrived.get(row, packet) for row, packet in enumerate(packets)]
 
 
 def remember(

@@ -336,9 +336,7 @@ def test_calibrated_noise_hardly_exceeds_its_promise(plugin: Any, sees: Any, tar
     ("protocol", "mechanism", "bounds"),
     [
         ("fedpm", "mask-sampling:clip=0.5", {"secure-sum", "sampled-sum"}),
-        ("fedpm:reg=1", "mask-sampling:clip=0.5", set()),  # weighted by size
         ("signsgd", "randomized-response", {"secure-sum", "sampled-sum"}),
-        ("fedmrns", "randomized-response", set()),  # masks over noise of each client's own
         ("stochastic-sign", "randomized-response", {"secure-sum", "sampled-sum"}),
         ("stochastic-sign:beta=0.9", "randomized-response", {"secure-sum"}),
     ],

@@ -14,10 +14,11 @@ from fedbench.adversary.threat_model import needs
 from fedbench.api import Chain, Defense, DpEvent, Knowledge, Release, Traits
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask, shown
+from fedbench.core.choices import SUMS
 from fedbench.core.errors import ConfigError, Incompatible
 from fedbench.experiment.scenario import Scenario, code_version, fingerprint, foreign, sha256
 from fedbench.isolation.stand_ins import IsolatedDefense, StandIn
-from fedbench.payload import Payload
+from fedbench.payload import SUMMED, Payload
 
 WHY = (str, type(None))
 Load = Callable[[str, str], Any]  # kind and text to plug-in, as `registry.load`
@@ -71,6 +72,7 @@ class Plugins:
         self._check_knowledge(scenario)
         self._check_rows(scenario.per_round)
         self._check_privacy(scenario)
+        self._check_sum(scenario)
         self._check_validation(scenario)
 
     def _check_alphabets(self, scenario: Scenario) -> None:
@@ -126,17 +128,38 @@ class Plugins:
                 f"attack {scenario.attack} must be shown {needed}, but --knowledge "
                 f"{allowed} is less"
             )
-        if scenario.sees not in ("sum", "hidden-sum"):
+
+    def _check_sum(self, scenario: Scenario) -> None:
+        """Raise unless a sum of whole numbers is all that anybody needs of hidden messages."""
+        if scenario.sees not in SUMS:
             return
-        if needed.tier == "all":
+        hides = f"--sees {scenario.sees} hides them in their sum"
+        if needs(self.attack).tier == "all":
             raise Incompatible(
-                f"attack {scenario.attack} reads the messages of all, but --sees {scenario.sees} "
-                "hides them in their sum; use --sees messages"
+                f"attack {scenario.attack} reads the messages of all, but {hides}; "
+                "use --sees messages"
             )
         if not ask(self.defense, "traits", Traits).reads_sum:
             raise Incompatible(
-                f"defense {self.defense_name} reads single messages, but --sees {scenario.sees} "
-                "hides them in their sum; use --defense mean, or --sees messages"
+                f"defense {self.defense_name} reads single messages, but {hides}; "
+                "use --defense mean, or --sees messages"
+            )
+        if scenario.server_checks == "range":
+            raise Incompatible(
+                f"--server-checks range reads single messages, but {hides}; "
+                "use --server-checks finite, or --sees messages"
+            )
+        if not issubclass(self.protocol.sends, SUMMED):
+            legal = " or ".join(alphabet.__name__ for alphabet in SUMMED)
+            raise Incompatible(
+                f"protocol {scenario.protocol} must send {legal} under --sees {scenario.sees}, got "
+                f"{self.protocol.sends.__name__}; use fedpm, signsgd, skellam or pbm, or "
+                "--sees messages"
+            )
+        if self.protocol.weighted:
+            raise Incompatible(
+                f"protocol {scenario.protocol} weights clients by size, but {hides}, which counts "
+                "all the same; use --sees messages"
             )
 
     def _check_rows(self, per_round: int) -> None:

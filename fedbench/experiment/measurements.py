@@ -33,8 +33,8 @@ class Round:
         rejected_honest: Number of benign rows that did not.
         rejected_malicious: Number of malicious rows that did not.
         skipped: Whether too few rows were left for the rule, so that the state stayed as it was.
-        uplink_bits: Bits of all packets that clients sent. Of a secure sum (``--sees sum``) bits
-            that its participants must send, None where that is not known.
+        uplink_bits: Bits of all packets that clients sent, in a secure sum (``--sees sum``) of
+            masked residues; None in records of earlier code, which let floats into such sums.
         benign_uplink_bits: Bits of the packets of benign clients.
         downlink_bits: Bits that the server sent, over all clients of the round.
         entropy_bits: Empirical entropy of the benign messages' symbols, an estimate beside the

@@ -10,6 +10,7 @@ from fedbench.adversary.threat_model import malicious_clients
 from fedbench.api import Attack, Shared, Traits, hooks
 from fedbench.core import registry
 from fedbench.core.blame import ask
+from fedbench.core.choices import SUMS
 from fedbench.core.errors import ConfigError, Incompatible, Unavailable, require
 from fedbench.core.rng import Secret
 from fedbench.data.augmentation import CropFlip
@@ -55,6 +56,11 @@ def prepare(
     parts = (plugins.protocol, plugins.defense, shared)
     if (why := ask(plugins.mechanism, "misfit", WHY, *parts)) is not None:
         raise Incompatible(f"mechanism {registry.split(scenario.mechanism)[0]} {why}")
+    if scenario.sees in SUMS and shared.statistics.d:
+        raise Incompatible(
+            f"--sees {scenario.sees} must have a model without batch norm, whose statistics travel "
+            f"as floats, got --model {scenario.model}; use lenet5 or conv4"
+        )
     coins = plugins.mechanism.batches == "poisson"
     schedule = Schedule(scenario.epochs, scenario.batch_size, coins)
     together = crowd([len(train) for train in population.train], scenario.per_round, schedule)

@@ -24,7 +24,7 @@ from fedbench.experiment.record import Environment, Record, Source
 from fedbench.experiment.scenario import code_version, sha256
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.payload import Payload, summed_bits
+from fedbench.payload import Payload
 from fedbench.payload.packets import Packet
 
 
@@ -45,32 +45,24 @@ def evaluated(setup: Setup, state: RunState) -> dict[str, Any]:
 
 def traffic(
     setup: Setup,
-    honest: Payload,
     up: list[Packet],
     down: list[Packet],
     accepted: Tensor,
     malicious: Tensor,
 ) -> dict[str, Any]:
-    """Fields of a round that count rows and bits.
+    """Fields of a round that count rows and bits of the packets that were sent.
 
-    Uplink bits are those of the packets that were sent; where a secure aggregation shows the server
-    a sum only, those that it must carry for messages like the ``honest`` ones (`summed_bits`), None
-    where nobody knows. ``down`` is one packet for all clients, or one for each.
+    ``down`` is one packet for all clients, or one for each.
     """
     extra: int = hooks.ask(setup.plugins.mechanism, "message_bits", int)
     each = torch.tensor([packet.bits + extra for packet in up], dtype=torch.int64)
-    counted = True
-    if setup.sees in ("sum", "hidden-sum"):
-        masked = None if setup.plugins.protocol.weighted else summed_bits(honest)
-        counted = masked is not None
-        each.fill_((masked or 0) + extra)
     return {
         "malicious": int(malicious.sum()),
         "accepted": int(accepted.sum()),
         "rejected_honest": int((~accepted & ~malicious).sum()),
         "rejected_malicious": int((~accepted & malicious).sum()),
-        "uplink_bits": int(each.sum()) if counted else None,
-        "benign_uplink_bits": int(each[~malicious].sum()) if counted else None,
+        "uplink_bits": int(each.sum()),
+        "benign_uplink_bits": int(each[~malicious].sum()),
         "downlink_bits": sum(p.bits for p in down) * (len(up) // max(len(down), 1)),
     }
 

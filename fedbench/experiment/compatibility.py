@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from fedbench.api import Chain, Defense, DpEvent, Knowledge, Release, Traits
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask, shown
 from fedbench.core.errors import ConfigError, Incompatible
+from fedbench.experiment import cohorts
 from fedbench.experiment.scenario import Scenario, fingerprint
 from fedbench.isolation.stand_ins import IsolatedDefense, StandIn
 from fedbench.payload import Payload
@@ -189,9 +189,8 @@ def load_plugins(scenario: Scenario, load: Load = registry.load) -> Plugins:
     """
     protocol = registry.load("protocol", scenario.protocol)
     rule = protocol.default_defense if scenario.defense == "own" else scenario.defense
-    share = scenario.malicious if scenario.declared is None else scenario.declared
     typed = load("defense", rule)
-    defense = ask(typed, "declared", Defense, math.ceil(share * scenario.per_round - 1e-9))
+    defense = ask(typed, "declared", Defense, cohorts.declared(scenario))
     plugins = Plugins(
         protocol=protocol,
         attack=load("attack", scenario.attack),

@@ -3,14 +3,18 @@
 import itertools
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import Command
 
 import fedbench
+from fedbench.cli.cohorts import malicious_rows
 from fedbench.core.errors import ConfigError
 from fedbench.core.rng import Secret
+from fedbench.experiment.cells import Cell
 from fedbench.experiment.cohorts import (
     covering,
     declared,
@@ -171,3 +175,62 @@ def test_the_bound_on_the_cohort_by_hand_and_nothing_helps_where_half_are_malici
     for malicious in (0.5, 0.6):
         scenario = Scenario(clients=50, malicious=malicious)
         assert sufficient_cohort(scenario) is exact_cohort(scenario) is None
+
+
+# what is said
+
+
+def said(*rules: str, **fields: Any) -> list[str]:
+    scenarios = [Scenario.of(rounds=30, defense=rule, **fields) for rule in rules or ("mean",)]
+    return malicious_rows(map(Cell, scenarios))
+
+
+def test_a_plan_says_how_often_rows_exceed_what_its_rules_assume_and_what_would_help() -> None:
+    assert said("mean", "median", "trimmed-mean:f=3", "trimmed-mean") == [
+        "malicious clients: 10 of 50, rounds of 10, runs of 30 rounds: more than f = 2 in 31 % of "
+        "rounds and in > 99.9 % of runs; more than f = 3 in 9.7 % of rounds and in 95 % of runs",
+        "99 % of runs have at most 6 in every round, and less than half with at least 17 a round "
+        "(exactly; 36 by a bound with the relative entropy, as in Allouah et al., ICML 2024); "
+        "--cohorts stratified has 2 in every round",
+    ]
+    assert said(cohorts="stratified", malicious=0.14, declared=0.1) == [
+        "malicious clients: 7 of 50, stratified rounds of 10, runs of 30 rounds: 1 in 60 % of "
+        "rounds, 2 in 40 %; more than f = 1 in 40 % of rounds and in > 99.9 % of runs"
+    ]
+    (line,) = said(clients=10, cohorts="stratified")
+    assert line.endswith("2 in every round; never more than f = 2")
+    (line,) = said(clients=10)
+    assert line.endswith("runs of 30 rounds: never more than f = 2")
+    assert said(malicious=0.6)[1].endswith(", and no cohort has less than half in every round")
+    coins = said(sampling="poisson")
+    assert "rounds of about 10" in coins[0]
+    assert coins[1] == "99 % of runs have at most 7 in every round"
+    assert said(malicious=0.0) == []
+
+
+def test_a_plan_of_the_leaderboard_begins_with_its_malicious_rows(command: Command) -> None:
+    board = Path(__file__).parents[1] / "leaderboards"
+    code, out, _ = command(
+        "leaderboard", "plan", "--track", "digits", "-p", "fsl", "--board", board
+    )
+    assert code == 0
+    first, second, third, *_ = out.splitlines()
+    assert first.startswith("# malicious clients: 5 of 50, rounds of 10, runs of 30 rounds: more")
+    assert second.startswith("# 99 % of runs have at most 4 in every round")
+    assert "attacks, the clean run included, x 5 seeds" in third
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_attack_says_what_it_would_play_and_writes_nothing(
+    command: Command, tmp_path: Path
+) -> None:
+    grid = ["-p", "fedavg", "-a", "sign-flip", "--clients", "12", "--per-round", "4"]
+    grid += ["--seeds", "0,1", "--rounds", "2", "--model", "micro", "--malicious", "0.25"]
+    code, out, err = command("attack", *grid, "--dry-run", "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    text = " ".join(out.split())
+    assert "2 cells x seeds 0,1 = 4 runs" in text
+    assert "malicious clients: 3 of 12, rounds of 4, runs of 2 rounds: more than f = 1 in" in text
+    assert "0 runs have a record, 4 are missing" in text
+    assert "from two rounds of 2 of 2 cells" in text
+    assert list(tmp_path.iterdir()) == []

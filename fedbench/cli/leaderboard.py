@@ -45,6 +45,7 @@ def plan(
     """
     import tomllib
 
+    from fedbench.cli.cohorts import malicious_rows
     from fedbench.cli.sweep import expectation
     from fedbench.leaderboard.rules import newest
     from fedbench.leaderboard.submission import plan
@@ -52,9 +53,12 @@ def plan(
     from fedbench.sweep.plan import Plan, runs
 
     text = plan(newest(board), track, opt.typed(context))
+    sweep = Plan.of(tomllib.loads(text), "plan")
+    cells, _ = sweep.cells()
+    for line in malicious_rows(cells):
+        print(f"# {line}")
     if estimate:
-        sweep = Plan.of(tomllib.loads(text), "plan")
-        missing = runs(sweep.cells()[0], sweep.seeds)
+        missing = runs(cells, sweep.seeds)
         options = Options()
         print(f"# {expectation(missing, options, options.processes(len(missing)))}")
     print(text, end="")

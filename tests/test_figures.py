@@ -603,8 +603,6 @@ def test_a_line_of_an_attack_goes_over_the_realised_share_from_the_run_without_m
     shown = [" ".join(one.split()) for one in sketched("share", table, 80, "ascii")]
     line_of = re.compile(r"sign-flip \|? ?35.0 \|? ?#+\.+ \|? ?35.0")
     assert any(map(line_of.fullmatch, shown)), shown
-        shown
-    )
 
 
 def test_the_style_file_has_the_palette() -> None:

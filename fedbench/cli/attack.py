@@ -115,8 +115,7 @@ def play(plan: Plan, options: Options, out: Path, dry_run: bool = False) -> None
     console = Console(highlight=False)
     cells, skipped = plan.cells()
     require_playable(cells[0], plan.seeds[0], options)
-    if not dry_run:
-        writable(out)
+    writable(out)
     console.print(header(plan, cells, options))
     for line in skipped_lines(skipped):
         console.print(f"skipped: {line}", markup=False)

@@ -51,16 +51,20 @@ def plan(
 
 
 def print_plan(text: str, estimate: bool) -> None:
-    """Print a plan, after an estimate of its time where that is asked for."""
+    """Print a plan, after its malicious rows and, where that is asked for, an estimate of time."""
     import tomllib
 
+    from fedbench.cli.cohorts import malicious_rows
     from fedbench.cli.sweep import expectation
     from fedbench.sweep.local import Options
     from fedbench.sweep.plan import Plan, runs
 
+    sweep = Plan.of(tomllib.loads(text), "plan")
+    cells, _ = sweep.cells()
+    for line in malicious_rows(cells):
+        print(f"# {line}")
     if estimate:
-        sweep = Plan.of(tomllib.loads(text), "plan")
-        missing = runs(sweep.cells()[0], sweep.seeds)
+        missing = runs(cells, sweep.seeds)
         options = Options()
         print(f"# {expectation(missing, options, options.processes(len(missing)))}")
     print(text, end="")

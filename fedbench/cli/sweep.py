@@ -113,9 +113,12 @@ def announce(
 def foresee(
     console: Console, runs: list[Run], folder: Path, options: Options, workers: int
 ) -> None:
-    """Print what the store has, what is missing, and how long that may take."""
+    """Print how many rows are malicious, what the store has and lacks, how long that may take."""
+    from fedbench.cli.cohorts import malicious_rows
     from fedbench.results.store import Store
 
+    for line in malicious_rows(run.cell for run in runs):
+        console.print(line, markup=False)
     store = Store(folder)
     missing = [run for run in runs if not store.has(run)]
     failed = sum(store.failure(run) is not None for run in missing)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from fedbench.core import registry
 from fedbench.core.blame import Hook, ask, shown
 from fedbench.core.choices import SUMS
 from fedbench.core.errors import ConfigError, Incompatible
+from fedbench.experiment import cohorts
 from fedbench.experiment.scenario import Scenario, code_version, fingerprint, foreign, sha256
 from fedbench.isolation.stand_ins import IsolatedDefense, StandIn
 from fedbench.payload import SUMMED, Payload
@@ -212,9 +212,8 @@ def load_plugins(scenario: Scenario, load: Load = registry.load) -> Plugins:
     """
     protocol = registry.load("protocol", scenario.protocol)
     rule = protocol.default_defense if scenario.defense == "own" else scenario.defense
-    share = scenario.malicious if scenario.declared is None else scenario.declared
     typed = load("defense", rule)
-    defense = ask(typed, "declared", Defense, math.ceil(share * scenario.per_round - 1e-9))
+    defense = ask(typed, "declared", Defense, cohorts.declared(scenario))
     plugins = Plugins(
         protocol=protocol,
         attack=load("attack", scenario.attack),

@@ -53,7 +53,7 @@ def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None
         per_round=scenario.per_round,
         honest=0,
         sees=priced_as(setup),
-        sampling=scenario.sampling,
+        sampling="stratified" if scenario.cohorts == "stratified" else scenario.sampling,
         adjacency=scenario.adjacency,
         noncompliant=int(setup.noncompliant.sum()),
         slow=slow,

@@ -19,17 +19,26 @@ from pydantic import (
     model_validator,
 )
 
-from fedbench.core.choices import Adjacency, Augment, Checks, Precision, Sampling, Sees, Split
+from fedbench.core.choices import (
+    Adjacency,
+    Augment,
+    Checks,
+    Cohorts,
+    Precision,
+    Sampling,
+    Sees,
+    Split,
+)
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.files import parsed_toml
 
-REMARKED = ("split", "augment")  # what a line about the data names only where it is unusual
+REMARKED = ("split", "augment", "cohorts")  # what a line names only where it is unusual
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
 MOST = 2**31 - 1  # of clients, rounds and whatever else is counted
 COUNTED = ("clients", "per_round", "rounds", "epochs", "batch_size", "eval_every", "attack_every")
 LAST_SEED = 2**63 - 1  # what a record, and who reads it, can hold
 # Left out of JSON at their defaults.
-UNWRITTEN = (*ADVERSARY, "defense_draw", "precision", "split", "augment")
+UNWRITTEN = (*ADVERSARY, "defense_draw", "precision", "split", "augment", "cohorts")
 
 
 class Scenario(BaseModel):
@@ -64,6 +73,10 @@ class Scenario(BaseModel):
     """Share of all clients that the adversary owns."""
     declared: float | None = None
     """Share of malicious clients that the server is prepared for; by default the true share."""
+    cohorts: Cohorts = "random"
+    """Number of malicious clients in a round: random, as sampling has it; stratified, in every
+    round their share of n, rounded down or up by a coin such that its mean is that share. No
+    amplification by sampling is claimed then."""
     rounds: int = 40
     """Number of federated rounds."""
     epochs: int = 2
@@ -137,8 +150,7 @@ class Scenario(BaseModel):
             most, rule = (1 << 30, "<= 2**30") if name == "batch_size" else (MOST, "< 2**31")
             must(name, getattr(self, name) <= most, rule)
         must("malicious", 0 <= self.malicious < 1, "in [0, 1)")
-        benign = self.clients - round(self.malicious * self.clients)
-        must("malicious", benign >= 1, "a share that leaves a benign client")
+        must("malicious", self.owned < self.clients, "a share that leaves a benign client")
         must("declared", self.declared is None or 0 <= self.declared < 1, "in [0, 1)")
         must("per_round", self.per_round <= self.clients, f"<= --clients = {self.clients}")
         must("attack_from", self.attack_from >= 0, ">= 0")
@@ -146,6 +158,11 @@ class Scenario(BaseModel):
             must(name, (getattr(self, name) or 0) <= MOST, "< 2**31")
         until = self.attack_until is None or self.attack_until > self.attack_from
         must("attack_until", until, f"None or > --attack-from = {self.attack_from}")
+        if self.cohorts == "stratified" and self.sampling == "poisson":
+            raise ConfigError(
+                "--cohorts stratified must have rounds of exactly --per-round clients, got "
+                "--sampling poisson; use --sampling fixed"
+            )
         if self.split == "published" and self.local_models:
             raise ConfigError(
                 "--local-models must be off with --split published, where clients have no test "
@@ -158,6 +175,11 @@ class Scenario(BaseModel):
             value = getattr(self, name)
             must(name, value is None or 0 <= value <= LAST_SEED, "in 0 .. 2**63 - 1")
         return self
+
+    @property
+    def owned(self) -> int:
+        """Number of all clients that the adversary owns."""
+        return round(self.malicious * self.clients)
 
     @property
     def remarks(self) -> list[str]:

@@ -26,6 +26,7 @@ from fedbench.cli.leaderboard_table import RankingTable, as_csv
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.core.registry import split
+from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.measurements import Timing
 from fedbench.experiment.record import Privacy, Record
@@ -51,7 +52,7 @@ BOARD = ROOT / "leaderboards"
 D = 100  # parameters
 DATA = "d" * 64
 TRACK = {"dataset": "digits", "model": "micro", "clients": 10, "per_round": 5, "malicious": 0.2}
-TRACK |= {"rounds": 2, "eval_every": 1}
+TRACK |= {"rounds": 2, "eval_every": 1, "cohorts": "stratified"}
 TRACK_1: dict[str, Any] = {"name": "tiny", "seeds": [0, 1, 2], "data": DATA, "scenario": TRACK}
 TRACK_1 |= {"clean": {"low": 0.5, "high": 0.95}}
 RULES_1: dict[str, Any] = {
@@ -79,13 +80,14 @@ def played(
         sample_round(
             step,
             accuracy if step == scenario.rounds - 1 else accuracy / 2,
-            clients=[0, 1, 2, 3, 4],
+            clients=ids,
+            malicious=malicious,
             accepted=5,
             uplink_bits=5 * up * D,
             benign_uplink_bits=4 * up * D,
             downlink_bits=5 * 32 * D,
         )
-        for step in range(scenario.rounds)
+        for step, (ids, malicious) in enumerate(cohorts.rounds(scenario))
     ]
     return identified(
         sample_record(
@@ -322,7 +324,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "other data": ("data", lambda: every(data_digest="e" * 64)),
     "a track that is not there": ("track", runs, {"track": "huge"}),
     "the open division of another data set": ("track", runs, OPEN | {"track": "mnist"}),
-    "an attack by nobody": ("attacked", lambda: every(rounds=idle)),
+    "an attack by nobody": ({"attacked", "cohort"}, lambda: every(rounds=idle)),
     "an attack that never acts": ("attacked", lambda: runs(attack_from=2), OPEN),
     "another defense in one run": ("one system", lambda: instead(defense="median")),
     "another track's run among them": ("one system", lambda: instead(rounds=3)),
@@ -348,6 +350,10 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "a parameter that was edited": (
         "id",
         lambda: [r.model_copy(update={"scenario": near(r)}).sealed() for r in runs()],
+    ),
+    "a run of another seed": (
+        "cohort",
+        lambda: [of(r, seed=2 - r.scenario.seed, data_seed=2 - r.scenario.seed) for r in runs()],
     ),
     "one id for two runs": ("id", lambda: every(id="0" * 16)),
     "no name of a file": ("name", lambda: [of(r, protocol="../signs:x=1") for r in runs()]),

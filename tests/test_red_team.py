@@ -224,7 +224,7 @@ REFUSED: dict[str, tuple[str, Callable[[], list[Record]]]] = {
         ],
     ),
     "seeds swapped for better ones": (
-        "paired",
+        "cohort",
         lambda: swapped(stage([0, 1, 5])),
     ),
     "an attack that was dropped": ("ensemble", lambda: stage([0, 1, 2], ATTACKS[:-1])),

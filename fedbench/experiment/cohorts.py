@@ -7,13 +7,16 @@ nothing in a round with ``K > f``, and one such round in a run may be enough to 
 
 import math
 from bisect import bisect_left
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from fedbench.adversary.threat_model import malicious_clients
 from fedbench.core.rng import Secret
 from fedbench.experiment.scenario import Scenario
 
+PURPOSE = "run"  # of the secret that a run draws from; how data are dealt has one of its own
 RISK = 0.01  # share of runs in which what holds in every round of the others may fail
 
 
@@ -37,6 +40,18 @@ def draw(scenario: Scenario, malicious: Tensor, secret: Secret, step: int) -> li
     hostile = malicious[order]
     chosen = torch.cat([order[hostile][:count], order[~hostile][: scenario.per_round - count]])
     return chosen[secret.key("rows", step).permutation(len(chosen))].tolist()
+
+
+def rounds(scenario: Scenario) -> Iterator[tuple[list[int], int]]:
+    """Yield the clients of every round of a resolved run, and how many of them are malicious.
+
+    Both follow from the seed, so a record can be checked without playing it.
+    """
+    secret = Secret.of(scenario.seed, PURPOSE)
+    malicious = malicious_clients(scenario.clients, scenario.malicious, secret.key("malicious"))
+    for step in range(scenario.rounds):
+        ids = draw(scenario, malicious, secret, step)
+        yield ids, int(malicious[ids].sum())
 
 
 def share(scenario: Scenario) -> tuple[int, int]:

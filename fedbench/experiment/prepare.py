@@ -18,6 +18,7 @@ from fedbench.data.datasets import Data, data_folder
 from fedbench.data.splits import dealt_samples, split_client, take_root
 from fedbench.executors.factory import crowd, executor
 from fedbench.executors.training import Schedule
+from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import WHY, Load, Resolution, examine, resolve
 from fedbench.experiment.guarantee import require_theorem
 from fedbench.experiment.scenario import Scenario
@@ -46,7 +47,7 @@ def prepare(
     where = choose_device(device)
     engine = followed(engine, plugins.attack)
     data = (load_pool(scenario.dataset) if data is None else data).to(where)
-    secret = Secret.of(scenario.seed, "run")
+    secret = Secret.of(scenario.seed, cohorts.PURPOSE)
     public = secret.key("public").seed
     assert isinstance(public, int)
     share = scenario.per_round / scenario.clients

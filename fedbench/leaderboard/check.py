@@ -268,7 +268,8 @@ def _replayed(claim: Claim, number: int) -> Iterator[str]:
     records = claim.replayed[number - 1]
     yield from _members(list(replay.digests), records)
     case = Case(records, claim.rules, claim.entry.division, claim.entry.track, claim.entry.alphabet)
-    for name, rule in {**SOUND, "id": RULES["id"], "data": RULES["data"]}.items():
+    named = ("id", "cohort", "data")
+    for name, rule in {**SOUND, **{name: RULES[name] for name in named}}.items():
         yield from (f"{name}: {text}" for text in rule(case))
     yield from of_entry(claim.entry, records)
     for record in records:

@@ -16,6 +16,7 @@ from fedbench.core import registry
 from fedbench.core.blame import ask
 from fedbench.core.errors import ConfigError, FedbenchError, UnknownPluginError
 from fedbench.core.registry import split
+from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.evaluation import is_evaluated
 from fedbench.experiment.measurements import from_rounds
@@ -109,6 +110,19 @@ def identity(case: Case) -> Iterator[str]:
         yield f"every run must be there once, got {some(i for i in ids if ids.count(i) > 1)} twice"
     for attack in case.cells:
         yield from _playable(case, attack)
+
+
+def cohort(case: Case) -> Iterator[str]:
+    """Require the clients and the malicious ones of every round that follow from the seed."""
+    for run in case.records:
+        for r, (ids, malicious) in zip(run.rounds, cohorts.rounds(run.scenario), strict=False):
+            if (r.clients, r.malicious) != (ids, malicious):
+                yield (
+                    f"{run.file_name}: round {r.step} must have the clients that seed "
+                    f"{run.scenario.seed} draws, {malicious} of them malicious; was it played with "
+                    "another seed, or by code with other draws?"
+                )
+                break
 
 
 def _playable(case: Case, attack: str) -> Iterator[str]:
@@ -352,6 +366,7 @@ RULES: dict[str, Rule] = {
     "code": partial(one_environment, "fedbench"),
     "device": partial(one_environment, "device"),
     "id": identity,
+    "cohort": cohort,
     "name": name,
     "track": track,
     "data": data,

@@ -506,14 +506,13 @@ def test_version_3_has_of_each_family_one_attack_and_auto_at_two_budgets() -> No
     rules = versions(BOARD)[3]
     assert [split(attack)[0] for attack in rules.adaptive] == ["auto", "auto"]
     assert len({meaning("attack", attack) for attack in rules.adaptive}) == 2
-    before = versions(BOARD)[2].ensemble
     for alphabet, attacks in rules.ensemble.items():
         families = [
             [attack for attack in attacks if attack in family] for family in rules.families.values()
         ]
         assert all(len(found) == 1 for found in families[:-1]), alphabet
         assert len(families[-1]) <= 1
-        assert len(rules.attacks(alphabet)) < len(before.get(alphabet, before["SparseVectors"]))
+        assert len(rules.attacks(alphabet)) in (8, 9)
 
 
 @pytest.mark.parametrize(
@@ -883,15 +882,14 @@ def test_rules_that_are_loosened_together_are_noticed(tmp_path: Path) -> None:
     board = tmp_path / "board"
     shutil.copytree(BOARD / "rules", board / "rules")
     assert check(board) == []
-    for number in ("1", "2"):
-        path = board / "rules" / f"{number}.toml"
+    for path in numbered(board).values():
         text = path.read_text()
-        loose = re.sub(r"(?m)^seeds = 5$", "seeds = 2", text)
+        loose = re.sub(r"(?m)^seeds = 5\b", "seeds = 2", text)
         assert loose != text
         path.write_text(loose)
     assert check(board, own_rules=True) == []  # nothing else could tell
     findings = [(one.path.name, f.rule) for one in check(board) for f in one.findings]
-    assert findings == [("1.toml", "published"), ("2.toml", "published")]
+    assert findings == [(f"{number}.toml", "published") for number in sorted(PUBLISHED)]
     (board / "rules" / f"{max(PUBLISHED) + 1}.toml").write_text("")
     texts = [f.text for one in check(board) for f in one.findings]
     assert any("none that this fedbench knows" in text for text in texts)
@@ -1115,8 +1113,6 @@ def test_rules_name_attacks_that_fit_for_whatever_a_protocol_sends(version: int)
     for protocol in registry.names("protocol"):
         sends = registry.load("protocol", protocol).sends
         attacks = rules.attacks(sends.__name__)
-        if not attacks and version < max(PUBLISHED):  # an alphabet that is newer than these rules
-            continue
         assert attacks[0] == "none"
         assert any(a.startswith(("dyn-opt", "auto")) for a in attacks), "an adaptive one"
         for attack in attacks:
@@ -1126,12 +1122,12 @@ def test_rules_name_attacks_that_fit_for_whatever_a_protocol_sends(version: int)
 
 
 def test_a_plan_has_just_the_mandatory_cells() -> None:
-    text = plan(versions(BOARD)[1], "digits", {"protocol": "fsl", "server_checks": "range"})
+    text = plan(versions(BOARD)[3], "digits", {"protocol": "fsl", "server_checks": "range"})
     sweep = Plan.of(tomllib.loads(text), "plan")
     cells, skipped = sweep.cells()
     assert skipped == []
     assert sweep.seeds == (0, 1, 2, 3, 4)
-    assert [c.attack for c in cells] == list(versions(BOARD)[1].ensemble["Rankings"])
+    assert [c.attack for c in cells] == list(versions(BOARD)[3].attacks("Rankings"))
     assert {(c.scenario.server_checks, c.scenario.malicious) for c in cells} == {("range", 0.1)}
     count = len(cells)
     head = f"# {count} attacks, the clean run included, x 5 seeds = {5 * count} runs"
@@ -1144,7 +1140,7 @@ def test_a_plan_that_cannot_be_is_refused() -> None:
     for rules, track, system, message in (
         (RULES_OF, "cifar", {}, "--track must be one of tiny, got 'cifar'"),
         (RULES_OF, "tiny", {"protocol": "fls"}, "did you mean"),
-        (versions(BOARD)[1], "digits", bits, "needs a protocol that sends bits"),
+        (versions(BOARD)[3], "digits", bits, "needs a protocol that sends bits"),
         (misfit, "tiny", {"protocol": "signsgd"}, r"must fit, got .*rank-reversal"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -1275,7 +1271,7 @@ def test_check_exits_with_1_and_says_where_and_why(board: Path, leaderboard: Com
         (["check", "{board}/closed/gone.json"], "got nothing there"),
         (["check", "{board}", "--format", "xml"], "--format must be table or json"),
         (["rank", "nowhere"], "must be a board with rules"),
-        (["rank", "{board}"], "must have entries of that track, got none"),
+        (["rank", "{board}", "--track", "tiny"], "must have entries of that track, got none"),
         (["rank", "{board}", "--view", "bits"], "--view must be equal-rounds or equal-bits"),
         (["rank", "{board}", "--division", "half"], "--division must be closed or open"),
         (["plan", "--track", "tiny", "-p", "fslx", "--board", "{board}"], "did you mean"),

@@ -342,6 +342,16 @@ def test_a_page_that_was_edited_is_refused(board: Path) -> None:
     index.write_text(index.read_text().replace("</body>", "<script>alert(1)</script></body>"))
     assert found(board) == {"pages"}
     render(board, board)
+    curve = index.read_text().replace('<svg class="scatter', '<svg onload="x()" class="scatter')
+    index.write_text(curve)
+    assert found(board) == {"pages"}
+    (page,) = (board / "entries").glob("*.html")
+    render(board, board)
+    inside = page.read_text().replace('<svg class="curve"', '<svg class="curve"><script/', 1)
+    assert inside != page.read_text()
+    page.write_text(inside)
+    assert found(board) == {"pages"}
+    render(board, board)
     (board / "entries" / "fsl-000000000000.html").write_text(index.read_text())  # of no entry
     assert found(board) == {"pages"}
 

@@ -419,6 +419,9 @@ def rank(
     ]
     if pareto:
         places = [replace(place, ranking=place.ranking.front()) for place in places]
+    if not places and division is None and track is None:
+        print("There are no entries yet.")
+        return
     if not places:
         raise ConfigError(f"{board} must have entries of that track, got none; submit one first")
     texts = {"json": shown.as_json, "csv": shown.as_csv, "md": shown.as_markdown}

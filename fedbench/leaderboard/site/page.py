@@ -6,6 +6,7 @@ import base64
 import hashlib
 import inspect
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 GENERATOR: Final = "fedbench leaderboard render"
 TEMPLATES = Path(__file__).parent / "templates"
+
+DRAWING = re.compile(r'<svg class="(?:scatter|curve).*?</svg>', re.DOTALL)
+MARK = re.compile(r"</?(?:svg|g|a|title|path|circle|text)\b")  # what a drawing is made of
+ACTIVE = re.compile(r"\son\w+\s*=|javascript:|data:", re.IGNORECASE)
 
 # Columns of the table: key, head, unit, and the order of the first click.
 COLUMNS = (
@@ -78,20 +83,29 @@ def rendered(board: Path, out: Path) -> dict[str, str]:
 
 
 def edited(board: Path) -> list[str]:
-    """Return the pages of a board that are not, byte for byte, those that `render` writes.
+    """Return the pages of a board that are not those that `render` writes, byte for byte.
 
-    None are, where none were written. `ConfigError` if an entry or the rules cannot be read.
+    But for the drawings, which differ between versions of matplotlib: they must be made of marks
+    alone. A board without an index has no pages. `ConfigError` if an entry or the rules cannot be
+    read.
     """
     if not (board / "index.html").exists():
         return []
     texts = rendered(board, board)
-    other = [
-        name
-        for name, text in texts.items()
-        if not (board / name).is_file() or (board / name).read_bytes() != text.encode()
-    ]
+    other = [name for name, text in texts.items() if not _same(board / name, text)]
     left = stale(board / ENTRIES, {Path(name).name for name in texts})
     return other + [f"{ENTRIES}/{path.name}" for path in left]
+
+
+def _same(path: Path, text: str) -> bool:
+    """Tell if a file is a page: of the same bytes outside of drawings that are made of marks."""
+    if not path.is_file():
+        return False
+    there = path.read_bytes().decode("utf-8", errors="replace")
+    for drawing in DRAWING.findall(there):
+        if "<" in MARK.sub("", drawing) or ACTIVE.search(drawing):
+            return False
+    return DRAWING.sub("", there) == DRAWING.sub("", text)
 
 
 def pages(

@@ -47,6 +47,7 @@ def play(
     progress: Progress | None = None,
     data: Data | None = None,
     isolate: bool = False,
+    canonical: bool = False,
 ) -> Record:
     """Play a scenario from the first round to the last.
 
@@ -64,6 +65,8 @@ def play(
             record covers them unless they are that data set as `load_pool` gave it.
         isolate: Play attack and defense in processes of their own, which hold nothing but what
             they are shown (`fedbench.isolation`). The record is the same.
+        canonical: Have the same numbers on every processor: on the CPU, client after client, in a
+            process that was started for it (`fedbench.core.canonical`).
 
     Raises:
         ConfigError: the scenario names something that cannot be had or does not fit.
@@ -74,7 +77,7 @@ def play(
     restore = settings_restorer()
     with restored_after(restore), Isolation() if isolate else nullcontext() as isolation:
         load = registry.load if isolation is None else isolation.load
-        setup = prepare(scenario, device, executor, chunk, data, load)
+        setup = prepare(scenario, device, executor, chunk, data, load, canonical)
         state = begin(setup)
         rounds = []
         for step in range(setup.scenario.rounds):

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import end, watcher
+from fedbench.core.canonical import enter
 from fedbench.core.errors import PluginError
 from fedbench.core.files import writable, write_atomically
 from fedbench.tables.numbers import counted
@@ -53,6 +54,7 @@ def attack(
     threads: opt.Threads = 1,
     run_timeout: opt.RunTimeout = 21600.0,
     isolate: opt.Isolate = False,
+    canonical: opt.Canonical = False,
     out: Path = Path("results"),
 ) -> None:
     """Train protocols with malicious clients; print who survived, what it cost, how sure we are.
@@ -70,10 +72,19 @@ def attack(
         seeds: Seeds, comma-separated; by default those of the preset, else 0,1,2.
         out: Folder for records, table and chart.
     """
+    if canonical:
+        enter()
     from fedbench.sweep.local import Options
 
     options = Options(
-        device, executor, chunk, workers, threads, run_timeout=run_timeout, isolate=isolate
+        device=device,
+        executor=executor,
+        chunk=chunk,
+        workers=workers,
+        threads=threads,
+        run_timeout=run_timeout,
+        isolate=isolate,
+        canonical=canonical,
     )
     play(choose(preset, opt.typed(context), seeds, lr), options, out)
 

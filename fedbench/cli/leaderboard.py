@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import warn, watcher
+from fedbench.core.canonical import enter
 from fedbench.core.errors import ConfigError, one_line, require
 from fedbench.tables.numbers import counted
 from fedbench.tables.terminal import listed
@@ -165,6 +166,7 @@ def reproduce(
     workers: opt.Workers = 0,
     threads: opt.Threads = 1,
     run_timeout: opt.RunTimeout = 21600.0,
+    canonical: opt.Canonical = False,
     out: Path | None = None,
 ) -> int:
     """Play cells of an entry again: it is reproduced (exit code 0) or contested (1).
@@ -179,12 +181,21 @@ def reproduce(
     Running:
         out: Folder that keeps the records, and where it goes on; by default they are dropped.
     """
+    if canonical:
+        enter()
     from fedbench.cli.leaderboard_table import repetition
     from fedbench.leaderboard.reproduce import again, cell, claim, keep, order
     from fedbench.sweep.local import Options
 
     require("--cells", cells, cells >= 1, ">= 1")
-    options = Options(device, executor, workers=workers, threads=threads, run_timeout=run_timeout)
+    options = Options(
+        device=device,
+        executor=executor,
+        workers=workers,
+        threads=threads,
+        run_timeout=run_timeout,
+        canonical=canonical,
+    )
     claimed = claim(entry)
     chosen = claimed.entry.seeds if seeds is None else list(opt.parse_seeds(seeds))
     listed = ", ".join(map(str, claimed.entry.seeds))

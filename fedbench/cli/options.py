@@ -81,6 +81,8 @@ Threads = Annotated[int, option("Threads of torch in each process, on a CPU.")]
 RunTimeout = Annotated[float, option("Seconds after which a run is ended and counts as failed.")]
 APART = "Play attack and defense in processes of their own, which hold only what they are shown."
 Isolate = Annotated[bool, option(APART, "--isolate")]
+ONE = "Compute as every processor can, on one thread, so that records are equal on all of them."
+Canonical = Annotated[bool, option(ONE, "--canonical")]
 Format = Annotated[str, option("Form of the output: table or json.")]
 
 

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from fedbench.api import Adjacency, Sees
 from fedbench.core import seal
@@ -39,6 +46,8 @@ class Environment(Part):
         executor: ``loop``, ``stacked``, ``forked``, or ``together`` with other runs.
         threads: Threads of the process.
         chunk: Clients that were trained at once; None in a loop.
+        canonical: Whether it ran in canonical mode, whose numbers are those of every processor
+            (`fedbench.core.canonical`). Left out where it did not.
     """
 
     fedbench: str
@@ -50,6 +59,16 @@ class Environment(Part):
     executor: str
     threads: int
     chunk: int | None = None
+    canonical: bool = False
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        """Leave out ``canonical`` where it is false: records from before it stay as they are."""
+        # Without a return type, which would be the JSON Schema of every environment.
+        said: dict[str, Any] = write(self)
+        if not said.get("canonical"):
+            said.pop("canonical", None)
+        return said
 
 
 class Privacy(Part):

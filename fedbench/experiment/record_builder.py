@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedbench.adversary.metrics import NOT_FINITE
 from fedbench.api import hooks
+from fedbench.core.canonical import in_force
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import counts_votes
 from fedbench.experiment.evaluation import settled, validation_accuracy
@@ -165,6 +166,7 @@ def environment(setup: Setup) -> Environment:
         executor=type(setup.executor).__name__.lower(),
         threads=torch.get_num_threads(),
         chunk=setup.executor.chunk if isinstance(setup.executor, Stacked) else None,
+        canonical=setup.canonical and in_force(),
     )
 
 

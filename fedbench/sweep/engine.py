@@ -43,6 +43,7 @@ class Job:
     chunk: int  # clients that are trained at once
     number: int = 0  # name of the run in the worker's news
     isolate: bool = False  # attack and defense run in processes of their own
+    canonical: bool = False  # numbers are to be those of every processor
 
 
 class Engine(ABC):
@@ -87,6 +88,7 @@ def play_job(
         executor=job.executor,
         chunk=job.chunk,
         isolate=job.isolate,
+        canonical=job.canonical,
         progress=progress,
         data=data,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -12,6 +12,7 @@ from pydantic import (
     PrivateAttr,
     SerializerFunctionWrapHandler,
     ValidationError,
+    WrapSerializer,
     model_serializer,
 )
 
@@ -71,6 +72,15 @@ class Environment(Part):
         return said
 
 
+def _written_round(round: Round, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+    """Leave out the commitment where there is none: ordinary records have no such field."""
+    # Without a return type, as above.
+    said: dict[str, Any] = write(round)
+    if said.get("commitment") is None:
+        said.pop("commitment", None)
+    return said
+
+
 class Privacy(Part):
     """Privacy that the clients have spent, and the adversary against whom that was proved.
 
@@ -117,7 +127,7 @@ class Record(Part):
     mechanism: str
     environment: Environment
     privacy: Privacy | None = None
-    rounds: list[Round]
+    rounds: list[Annotated[Round, WrapSerializer(_written_round)]]
     result: Result
     flags: list[str]
     digest: str = ""

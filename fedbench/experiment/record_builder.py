@@ -180,6 +180,8 @@ def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
         if result.accuracy < 2 * chance:
             doubts.append(f"clean accuracy {result.accuracy:.3f} is near chance ({chance:.3f})")
     doubts += _of_server(setup, rounds, result)
+    if setup.canonical and any(r.commitment is None for r in rounds):
+        doubts.append("some rounds have no commitment: a plug-in's state has no bytes")
     if result.skipped_rounds:
         doubts.append(f"{result.skipped_rounds} of {len(rounds)} rounds were skipped")
     return doubts

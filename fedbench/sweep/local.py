@@ -14,6 +14,7 @@ from itertools import count
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Self
 
 from fedbench.core.errors import require
@@ -44,6 +45,7 @@ class Options:
     run_timeout: float = RUN_TIMEOUT  # seconds after which a run is ended and counts as failed
     isolate: bool = False  # attack and defense in processes of their own (`fedbench.isolation`)
     canonical: bool = False  # numbers of every processor (`fedbench.core.canonical`)
+    states: Path | None = None  # folder that keeps the states of canonical runs
 
     def __post_init__(self) -> None:
         for name, low in {"workers": 0, "threads": 1, "chunk": 1, "together": 1}.items():
@@ -53,6 +55,8 @@ class Options:
         require("--run-timeout", self.run_timeout, self.run_timeout > 0, "> 0 seconds")
         free = self.together == 1 or self.executor in ("auto", "stacked")
         require("--executor", self.executor, free, "auto or stacked with --together")
+        kept = self.states is None or self.canonical
+        require("--keep-states", self.states, kept, "left out without --canonical")
         if self.canonical:
             require("--device", self.device, self.device in ("auto", "cpu"), "cpu with --canonical")
             alone = self.executor in ("auto", "loop")
@@ -180,6 +184,7 @@ class LocalEngine(Engine):
             number=number,
             isolate=self.options.isolate,
             canonical=self.options.canonical,
+            states=self.options.states,
         )
         try:
             worker.pipe.send(job)

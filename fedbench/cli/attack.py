@@ -55,6 +55,7 @@ def attack(
     run_timeout: opt.RunTimeout = 21600.0,
     isolate: opt.Isolate = False,
     canonical: opt.Canonical = False,
+    keep_states: opt.KeepStates = None,
     out: Path = Path("results"),
 ) -> None:
     """Train protocols with malicious clients; print who survived, what it cost, how sure we are.
@@ -85,6 +86,7 @@ def attack(
         run_timeout=run_timeout,
         isolate=isolate,
         canonical=canonical,
+        states=keep_states,
     )
     play(choose(preset, opt.typed(context), seeds, lr), options, out)
 

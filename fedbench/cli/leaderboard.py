@@ -215,6 +215,38 @@ def reproduce(
     return int(any(apart.values()))
 
 
+@app.command("spot-check")
+@opt.explained
+def spot_check(entry: Path, states: Path, public_value: str, rounds: int = 5) -> int:
+    """Play a few rounds of canonical records again, each from the state that it committed to.
+
+    Exit code 0 if all agree, 1 if not. Nobody chooses the rounds: they are drawn by SHA-256 from a
+    public value that was not known when the entry was made, and from the entry's id.
+
+    Positional:
+        entry: JSON file of an entry on a board, or a folder of records.
+
+    Options:
+        states: Folder that --keep-states wrote; files that are not needed may be absent.
+        public_value: Value that nobody could know before, in hex digits, e.g. of a drand round.
+        rounds: Number of rounds.
+    """
+    enter()
+    from fedbench.cli.leaderboard_table import spot_checks
+    from fedbench.leaderboard import spot_check as spots
+
+    drawn = spots.draw(spots.evidence(entry), public_value, rounds)
+    spots.require_states(drawn, states)
+    with opt.torch_threads(1):
+        outcomes = spots.spot_check(drawn, states)
+    console = Console()
+    console.print(spot_checks(outcomes, console.options))
+    differ = sum(bool(outcome.wrong) for outcome in outcomes)
+    total = counted(len(outcomes), "round")
+    print(f"{differ} of {total} differ" if differ else f"{total} played again, all agree")
+    return int(differ > 0)
+
+
 @app.command()
 @opt.explained
 def commit(file: Path, out: Path | None = None) -> None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -83,6 +84,10 @@ APART = "Play attack and defense in processes of their own, which hold only what
 Isolate = Annotated[bool, option(APART, "--isolate")]
 ONE = "Compute as every processor can, on one thread, so that records are equal on all of them."
 Canonical = Annotated[bool, option(ONE, "--canonical")]
+KeepStates = Annotated[
+    Path | None,
+    option("Folder for the states before all rounds of canonical runs, for spot checks."),
+]
 Format = Annotated[str, option("Form of the output: table or json.")]
 
 

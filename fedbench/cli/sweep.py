@@ -39,6 +39,7 @@ def sweep(
     run_timeout: opt.RunTimeout = 21600.0,
     isolate: opt.Isolate = False,
     canonical: opt.Canonical = False,
+    keep_states: opt.KeepStates = None,
     address: str | None = None,
     gpus_per_run: float = 0.0,
 ) -> None:
@@ -87,6 +88,7 @@ def sweep(
         run_timeout=run_timeout,
         isolate=isolate,
         canonical=canonical,
+        states=keep_states,
     )
     if engine == "local":
         options.require_machine()

@@ -56,7 +56,7 @@ class Options:
         free = self.together == 1 or self.executor in ("auto", "stacked")
         require("--executor", self.executor, free, "auto or stacked with --together")
         kept = self.states is None or self.canonical
-        require("--keep-states", self.states, kept, "left out without --canonical")
+        require("--keep-states", str(self.states), kept, "left out without --canonical")
         if self.canonical:
             require("--device", self.device, self.device in ("auto", "cpu"), "cpu with --canonical")
             alone = self.executor in ("auto", "loop")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,10 +63,8 @@ def test_a_commitment_is_the_one_worked_by_hand() -> None:
         + "69 0100000000000000 07"
         + "62 0200000000000000 6162 62 0100000000000000 63"
     )
-    assert (
-        commitments.combined(7, b"ab", b"c")
-        == __import__("hashlib").sha256(bytes.fromhex(text)).hexdigest()
-    )
+    expected = sha256(bytes.fromhex(text)).hexdigest()
+    assert commitments.combined(7, b"ab", b"c") == expected
 
 
 def test_rounds_that_go_on_from_a_kept_state_are_the_same(
@@ -92,7 +92,12 @@ def test_numbers_do_not_depend_on_whether_a_run_commits(
 
 def changed(name: str, state: RunState) -> RunState:
     """Return the state with another value of a field."""
-    values = {"score": None, "learned": torch.zeros(1), "local_accuracies": {0: 0.5}}
+    values: dict[str, Any] = {
+        "score": None,
+        "learned": torch.zeros(1),
+        "local_accuracies": {0: 0.5},
+    }
+    values["memories"] = state.memories | {min(state.memories): {"other": torch.zeros(2)}}
     return dataclasses.replace(state, **{name: values.get(name, {"other": torch.zeros(2)})})
 
 

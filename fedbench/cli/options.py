@@ -86,7 +86,7 @@ ONE = "Compute as every processor can, on one thread, so that records are equal 
 Canonical = Annotated[bool, option(ONE, "--canonical")]
 KeepStates = Annotated[
     Path | None,
-    option("Folder for the states before all rounds of canonical runs, for spot checks."),
+    option("Folder that keeps the states of canonical runs, for spot checks; by default none."),
 ]
 Format = Annotated[str, option("Form of the output: table or json.")]
 

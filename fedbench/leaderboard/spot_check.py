@@ -60,7 +60,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a round that was drawn."""
+    """Outcome of a round that was drawn and played again."""
 
     drawn: Drawn
     wrong: str  # what differs; empty if all agrees

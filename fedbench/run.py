@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +19,13 @@ from fedbench.api import Defense, ServerView, hooks
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
 from fedbench.core.choices import SUMS
+from fedbench.core.errors import require
 from fedbench.core.settings import note, restored_after
 from fedbench.core.tiling import finite_rows
 from fedbench.data.datasets import Data
 from fedbench.executors.multi_run import now, settings_restorer
 from fedbench.executors.training import Client, Trained
+from fedbench.experiment.commitments import commit, keep
 from fedbench.experiment.evaluation import evaluate, is_evaluated, local_accuracies
 from fedbench.experiment.guarantee import spend
 from fedbench.experiment.measurements import Round
@@ -49,6 +52,8 @@ def play(
     progress: Progress | None = None,
     data: Data | None = None,
     isolate: bool = False,
+    canonical: bool = False,
+    states: Path | None = None,
 ) -> Record:
     """Play a scenario from the first round to the last.
 
@@ -66,22 +71,28 @@ def play(
             record covers them unless they are that data set as `load_pool` gave it.
         isolate: Play attack and defense in processes of their own, which hold nothing but what
             they are shown (`fedbench.isolation`). The record is the same.
+        canonical: Have the same numbers on every processor: on the CPU, client after client, in a
+            process that was started for it (`fedbench.core.canonical`).
+        states: Folder that keeps the state before each round of a canonical run, for spot checks.
 
     Raises:
         ConfigError: the scenario names something that cannot be had or does not fit.
         PluginError: a plug-in raised, or returned what it must not.
     """
+    require("states", states, states is None or canonical, "left out without canonical")
     start = now()
     choose_device(device)  # changes settings, too, which later runs on the device need
     restore = settings_restorer()
     with restored_after(restore), Isolation() if isolate else nullcontext() as isolation:
         load = registry.load if isolation is None else isolation.load
-        setup = prepare(scenario, device, executor, chunk, data, load)
+        setup = prepare(scenario, device, executor, chunk, data, load, canonical)
         state = begin(setup)
         rounds = []
         for step in range(setup.scenario.rounds):
             with hooks.in_round(step):
                 rounds.append(play_round(setup, state, step))
+            if states is not None and step + 1 < setup.scenario.rounds:
+                keep(states, setup, state, step + 1)
             if progress is not None:
                 progress(rounds[-1])
         return build_record(setup, state, rounds, now() - start, note(restore()))
@@ -161,12 +172,17 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
             achieved |= evaluated(setup, state)
         own = local_accuracies(setup, state.local_accuracies, ids, broadcast, honest)
         state.local_accuracies = own
+
+    # 9  a canonical run commits to what arrived and to what it goes on with
+    with span("commit"):
+        commitment = commit(setup, state, step, ids, packets, accepted)
     return Round(
         step=step,
         clients=ids,
         skipped=not ready,
         entropy_bits=entropy_bits(honest, ~malicious),
         local_accuracy=statistics.fmean(own.values()) if own else None,
+        commitment=commitment,
         **forged.fields,
         **achieved,
         **traffic(setup, sent, down, accepted, malicious),

@@ -14,6 +14,7 @@ from rich.console import Console
 from fedbench.cli import options as opt
 from fedbench.cli.sweep import foresee
 from fedbench.cli.terminal import end, watcher
+from fedbench.core.canonical import enter
 from fedbench.core.errors import PluginError
 from fedbench.core.files import writable, write_atomically
 from fedbench.tables.numbers import counted
@@ -54,6 +55,8 @@ def attack(
     threads: opt.Threads = 1,
     run_timeout: opt.RunTimeout = 21600.0,
     isolate: opt.Isolate = False,
+    canonical: opt.Canonical = False,
+    keep_states: opt.KeepStates = None,
     out: Path = Path("results"),
     dry_run: bool = False,
 ) -> None:
@@ -74,10 +77,20 @@ def attack(
         dry_run: Say what would be played, how many malicious clients its rounds have, and how long
             it may take.
     """
+    if canonical:
+        enter()
     from fedbench.sweep.local import Options
 
     options = Options(
-        device, executor, chunk, workers, threads, run_timeout=run_timeout, isolate=isolate
+        device=device,
+        executor=executor,
+        chunk=chunk,
+        workers=workers,
+        threads=threads,
+        run_timeout=run_timeout,
+        isolate=isolate,
+        canonical=canonical,
+        states=keep_states,
     )
     play(choose(preset, opt.typed(context), seeds, lr), options, out, dry_run)
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import warn, watcher
+from fedbench.core.canonical import enter
 from fedbench.core.errors import ConfigError, one_line, require
 from fedbench.tables.numbers import counted
 from fedbench.tables.terminal import listed
@@ -253,6 +254,7 @@ def reproduce(
     workers: opt.Workers = 0,
     threads: opt.Threads = 1,
     run_timeout: opt.RunTimeout = 21600.0,
+    canonical: opt.Canonical = False,
     out: Path | None = None,
 ) -> int:
     """Play cells of an entry again and keep their records: it is replayed (0) or contested (1).
@@ -268,12 +270,21 @@ def reproduce(
     Running:
         out: Folder that keeps the records, and where it goes on; by default they are dropped.
     """
+    if canonical:
+        enter()
     from fedbench.cli.leaderboard_table import repetition
     from fedbench.leaderboard.check import claim
     from fedbench.leaderboard.replays import again, cell, keep, parts, required
     from fedbench.sweep.local import Options
 
-    options = Options(device, executor, workers=workers, threads=threads, run_timeout=run_timeout)
+    options = Options(
+        device=device,
+        executor=executor,
+        workers=workers,
+        threads=threads,
+        run_timeout=run_timeout,
+        canonical=canonical,
+    )
     claimed = claim(entry)
     chosen = parts(claimed.entry) if every else required(claimed.entry, claimed.season)
     console = Console()
@@ -291,6 +302,38 @@ def reproduce(
     now = keep(claimed, comparisons, by)
     print(f"{entry} is {now.status}: {now.coverage()}")
     return int(any(apart.values()))
+
+
+@app.command("spot-check")
+@opt.explained
+def spot_check(entry: Path, states: Path, public_value: str, rounds: int = 5) -> int:
+    """Play a few rounds of canonical records again, each from the state that it committed to.
+
+    Exit code 0 if all agree, 1 if not. Nobody chooses the rounds: they are drawn by SHA-256 from a
+    public value that was not known when the entry was made, and from the entry's id.
+
+    Positional:
+        entry: JSON file of an entry on a board, or a folder of records.
+
+    Options:
+        states: Folder that --keep-states wrote; files that are not needed may be absent.
+        public_value: Value that nobody could know before, in hex digits, e.g. of a drand round.
+        rounds: Number of rounds.
+    """
+    enter()
+    from fedbench.cli.leaderboard_table import spot_checks
+    from fedbench.leaderboard import spot_check as spots
+
+    drawn = spots.draw(spots.evidence(entry), public_value, rounds)
+    spots.require_states(drawn, states)
+    with opt.torch_threads(1):
+        outcomes = spots.spot_check(drawn, states)
+    console = Console()
+    console.print(spot_checks(outcomes, console.options))
+    differ = sum(bool(outcome.wrong) for outcome in outcomes)
+    total = counted(len(outcomes), "round")
+    print(f"{differ} of {total} differ" if differ else f"{total} played again, all agree")
+    return int(differ > 0)
 
 
 @app.command()

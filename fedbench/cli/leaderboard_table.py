@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedbench.leaderboard.held_out import HeldOutResult
     from fedbench.leaderboard.rank import Ranking, Standing
     from fedbench.leaderboard.replays import Claim, Comparison, Part
+    from fedbench.leaderboard.spot_check import Outcome
 
 FRONT = "◆"
 GAP = "gap"
@@ -295,4 +296,20 @@ def repetition(
             texts = [name, what.replace("_", " "), *values, difference, "too far" if far else ""]
             lines.append(Line(texts, marked=far))
             name = ""
+    return grid(Table(columns, lines), options)
+
+
+def spot_checks(outcomes: Sequence[Outcome], options: ConsoleOptions) -> RichTable:
+    """Show the rounds that were played again and what differs, for a terminal."""
+    columns = [
+        Column("attack", "left", wraps=True),
+        Column("seed"),
+        Column("round"),
+        Column("", "left", wraps=True),
+    ]
+    lines = []
+    for outcome in outcomes:
+        scenario = outcome.drawn.record.scenario
+        texts = [brief(scenario).attack, str(scenario.seed), str(outcome.drawn.step)]
+        lines.append(Line([*texts, outcome.wrong or "agrees"], marked=bool(outcome.wrong)))
     return grid(Table(columns, lines), options)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -81,6 +82,12 @@ Threads = Annotated[int, option("Threads of torch in each process, on a CPU.")]
 RunTimeout = Annotated[float, option("Seconds after which a run is ended and counts as failed.")]
 APART = "Play attack and defense in processes of their own, which hold only what they are shown."
 Isolate = Annotated[bool, option(APART, "--isolate")]
+ONE = "Compute as every processor can, on one thread, so that records are equal on all of them."
+Canonical = Annotated[bool, option(ONE, "--canonical")]
+KeepStates = Annotated[
+    Path | None,
+    option("Folder that keeps the states of canonical runs, for spot checks; by default none."),
+]
 Format = Annotated[str, option("Form of the output: table or json.")]
 
 

@@ -61,6 +61,8 @@ class Round:
         false_positive_rate: The same share of the accepted benign rows.
         findings: Remarks that the rule reported; ``not_finite`` counts the numbers of its answer
             that are NaN or infinite.
+        commitment: SHA-256 of the received packets and of the state after the round, in hex
+            digits; left out where the run was not canonical (`fedbench.experiment.commitments`).
     """
 
     step: int
@@ -89,6 +91,7 @@ class Round:
     true_positive_rate: Number = None
     false_positive_rate: Number = None
     findings: dict[str, Note] = field(default_factory=dict)
+    commitment: str | None = None
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 

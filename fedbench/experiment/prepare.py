@@ -10,6 +10,7 @@ from fedbench.adversary.threat_model import malicious_clients
 from fedbench.api import Attack, Shared, Traits, hooks
 from fedbench.core import registry
 from fedbench.core.blame import ask
+from fedbench.core.canonical import require_canonical
 from fedbench.core.choices import SUMS
 from fedbench.core.errors import ConfigError, Incompatible, Unavailable, require
 from fedbench.core.rng import Secret
@@ -34,6 +35,7 @@ def prepare(
     chunk: int = 32,
     data: Data | None = None,
     load: Load = registry.load,
+    canonical: bool = False,
 ) -> Setup:
     """Load the data, unless they are given, and build what the scenario names.
 
@@ -41,6 +43,8 @@ def prepare(
     ``load`` makes an attack or a defense of its text, possibly in another process. `ConfigError` if
     something cannot be had or does not fit, `NoTheorem` if a guarantee is asked for without one.
     """
+    if canonical:
+        device, engine = canonical_choices(device, engine)
     resolution = resolve(scenario, load)
     scenario = resolution.scenario
     plugins = resolution.plugins
@@ -82,6 +86,7 @@ def prepare(
             augment=None if scenario.augment == "none" else CropFlip(data.black),
         ),
         secret=secret,
+        canonical=canonical,
     )
     require_theorem(setup)
     return setup
@@ -138,6 +143,17 @@ def populate(resolution: Resolution, data: Data, secret: Secret) -> Population:
         malicious=malicious_clients(scenario.clients, scenario.malicious, secret.key("malicious")),
         pseudonyms=secret.key("pseudonyms").permutation(scenario.clients),
     )
+
+
+def canonical_choices(device: str, engine: str) -> tuple[str, str]:
+    """Return the device and the executor of a canonical run, cpu and loop; `ConfigError` if others.
+
+    No other executor will do: ``auto`` asks a clock, and lock step sums in another order.
+    """
+    require("--device", device, device in ("auto", "cpu"), "auto or cpu with --canonical")
+    require("--executor", engine, engine in ("auto", "loop"), "auto or loop with --canonical")
+    require_canonical()
+    return "cpu", "loop"
 
 
 def followed(engine: str, attack: Attack) -> str:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    WrapSerializer,
+    model_serializer,
+)
 
 from fedbench.api import Adjacency, Sees
 from fedbench.core import seal
@@ -40,6 +49,8 @@ class Environment(Part):
         executor: ``loop``, ``stacked``, ``forked``, or ``together`` with other runs.
         threads: Threads of the process.
         chunk: Clients that were trained at once; None in a loop.
+        canonical: Whether it ran in canonical mode, whose numbers are those of every processor
+            (`fedbench.core.canonical`). Left out where it did not.
     """
 
     fedbench: str
@@ -52,6 +63,25 @@ class Environment(Part):
     executor: str
     threads: int
     chunk: int | None = None
+    canonical: bool = False
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        """Leave out ``canonical`` where it is false: records from before it stay as they are."""
+        # Without a return type, which would be the JSON Schema of every environment.
+        said: dict[str, Any] = write(self)
+        if not said.get("canonical"):
+            said.pop("canonical", None)
+        return said
+
+
+def _written_round(round: Round, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+    """Leave out the commitment where there is none: ordinary records have no such field."""
+    # Without a return type, as above.
+    said: dict[str, Any] = write(round)
+    if said.get("commitment") is None:
+        said.pop("commitment", None)
+    return said
 
 
 class Source(Part):
@@ -119,7 +149,7 @@ class Record(Part):
     environment: Environment
     sources: list[Source] = []
     privacy: Privacy | None = None
-    rounds: list[Round]
+    rounds: list[Annotated[Round, WrapSerializer(_written_round)]]
     result: Result
     flags: list[str]
     digest: str = ""

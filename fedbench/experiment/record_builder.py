@@ -14,6 +14,7 @@ from torch import Tensor
 from fedbench.adversary.metrics import NOT_FINITE
 from fedbench.api import hooks
 from fedbench.core import registry
+from fedbench.core.canonical import in_force
 from fedbench.executors.cached_answers import processor
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import counts_votes
@@ -165,6 +166,7 @@ def environment(setup: Setup) -> Environment:
         executor=type(setup.executor).__name__.lower(),
         threads=torch.get_num_threads(),
         chunk=setup.executor.chunk if isinstance(setup.executor, Stacked) else None,
+        canonical=setup.canonical and in_force(),
     )
 
 
@@ -178,6 +180,8 @@ def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
         if result.accuracy < 2 * chance:
             doubts.append(f"clean accuracy {result.accuracy:.3f} is near chance ({chance:.3f})")
     doubts += _of_server(setup, rounds, result)
+    if setup.canonical and any(r.commitment is None for r in rounds):
+        doubts.append("some rounds have no commitment: a plug-in's state has no bytes")
     if result.skipped_rounds:
         doubts.append(f"{result.skipped_rounds} of {len(rounds)} rounds were skipped")
     return doubts

@@ -60,6 +60,7 @@ class Setup:
     shared: Shared
     executor: Executor
     secret: Secret  # root of all draws of the run; no plug-in is handed it
+    canonical: bool  # whether it is to have the same numbers on every processor
 
     @property
     def noncompliant(self) -> Tensor:

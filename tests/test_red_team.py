@@ -44,6 +44,7 @@ VALUE = "5eed" * 16
 SEEDS = 12
 ATTACKS = ("none", "sign-flip", "alie", "ipm", "mimic")
 RULES = RULES_1 | {
+    "free": [*RULES_1["free"], "server_checks"],
     "worst": 1,
     "ranking_seeds": SEEDS,
     "ensemble": {"SignBits": list(ATTACKS)},
@@ -62,11 +63,16 @@ def stage(
     ]
 
 
+def with_rules(board: Path) -> Path:
+    """A board without entries."""
+    (board / "rules").mkdir(parents=True)
+    (board / "rules" / "1.toml").write_text(tomli_w.dumps(RULES))
+    return board
+
+
 @pytest.fixture
 def board(tmp_path: Path) -> Path:
-    (tmp_path / "board" / "rules").mkdir(parents=True)
-    (tmp_path / "board" / "rules" / "1.toml").write_text(tomli_w.dumps(RULES))
-    return tmp_path / "board"
+    return with_rules(tmp_path / "board")
 
 
 def entered(board: Path, better: float = 0.0) -> Path:
@@ -106,6 +112,19 @@ def replay(path: Path, by: str = "CI", processor: str = "x86_64 AMD EPYC", **wro
         ]
         comparisons.append(Comparison(part, before, again))
     return keep(mine, comparisons, by)
+
+
+def a_board(board: Path) -> None:
+    """A board with an entry that was replayed, and one that is only submitted."""
+    with_rules(board)
+    replay(ranked(board))
+    other = [
+        played(attack, seed, 0.55, server_checks="none") for attack in ATTACKS for seed in (0, 1, 2)
+    ]
+    said = SAID.model_dump() | {"name": "Unchecked"}
+    done = submit(other, said, board, "closed")
+    assert done.entry is not None, done.findings
+    done.write()
 
 
 def standing(board: Path) -> tuple[str, int | None]:

@@ -31,13 +31,18 @@ FRONT = "◆"
 GAP = "gap"
 BEST = "best %"
 HEADS = (
-    *("rank", BEST, "entry", "worst case %", "attack", "clean %"),
+    *("rank", BEST, "entry", "worst case %", "attack", "area %", "clean %"),
     *("up", "down", "ε", FRONT, "status"),
 )
 NARROW = ("rank", "entry", "worst case %", "up", "ε", FRONT)
 WIDE = 110  # characters from which on every column has room
 NAMES = 24  # characters that an entry has at least
 NUMBERS = ("rank", BEST, "up", "down", "ε")
+UNSEEN = (
+    "Nothing was played: numbers that were made up consistently, plug-ins that do something else "
+    "than they say, and a season whose value was known before the freeze cannot be seen here; see "
+    "fedbench leaderboard reproduce and the history of the files."
+)
 STYLES = {"error": "bold red", "warning": "yellow"}
 
 
@@ -105,9 +110,10 @@ class RankingTable:
         score = standing.score
         old = f", rules {entry.rules} of {self.newest}" if entry.rules < self.newest else ""
         weaker = ", outdated" if outdated(cell.attack for cell in entry.cells) else ""
-        numbers = [NONE] * 6
+        numbers = [NONE] * 7
         if score is not None:
-            numbers = [spread(score.worst), short(entry, score.attack), percent(score.clean.mean)]
+            numbers = [spread(score.worst), short(entry, score.attack), percent(score.area)]
+            numbers += [percent(score.clean.mean)]
             numbers += [bits(score.uplink_bits), bits(score.downlink_bits)]
             numbers += [or_none(score.epsilon, nats)]
         return [
@@ -154,6 +160,7 @@ def _numbers(score: Score | None) -> dict[str, Any]:
         "low": score and score.worst.low,
         "high": score and score.worst.high,
         "attack": score and score.attack,
+        "area": score and score.area,
         "clean": score and score.clean.mean,
         "uplink_bits": score and score.uplink_bits,
         "downlink_bits": score and score.downlink_bits,
@@ -199,6 +206,7 @@ LEGEND = {
     "worst case": "mean and 95 % interval over seeds, under the attack that hurts most",
     GAP: "worst case minus accuracy under the worst held-out attack, in points: above 0, the "
     "ensemble flatters the entry",
+    "area": "mean over all looks under that attack: the area under the curve",
     "up, down": "bits per parameter and message",
     "ε": "two compare only if unit, adversary, adjacency and δ agree (see --format json)",
     "outdated": "an attack has become stronger since: the entry waits to be played again",
@@ -236,7 +244,9 @@ def checks(checked: Sequence[CheckedFile], options: ConsoleOptions) -> Group:
         parts.append(cell(f"{verdict(file.findings)}  {file.path}", options, "bold"))
         parts += [findings(file.findings, options)] if file.findings else []
     wrong = sum(verdict(file.findings) == "refused" for file in checked)
-    return Group(*parts, cell(f"{len(checked)} checked, {wrong} refused", options))
+    parts.append(cell(f"{len(checked)} checked, {wrong} refused", options))
+    parts.append(cell(UNSEEN, options, "dim"))
+    return Group(*parts)
 
 
 def verdict(of: Iterable[RuleFinding]) -> str:

@@ -41,6 +41,7 @@ COLUMNS = (
     ("system", "System", "", "ascending"),
     ("worst", "Worst case", "%", "descending"),
     ("gap", "Gap", "points", "ascending"),
+    ("area", "Area", "%", "descending"),
     ("clean", "Clean", "%", "descending"),
     ("up", "Bits up", "", "ascending"),
     ("down", "Bits down", "", "ascending"),

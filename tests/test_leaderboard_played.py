@@ -29,6 +29,7 @@ SET |= {"rounds": 2, "epochs": 1, "eval_every": 1}
 TRACK = TRACK_1 | {"data": DIGITS, "clean": {"low": 0.0, "high": 1.0}, "scenario": SET}
 RULES = RULES_1 | {"ensemble": {"SignBits": ["none", "sign-flip"]}, "track": [TRACK]}
 RULES |= {"ranking_seeds": 3, "worst": 1}
+RULES |= {"tolerance": RULES_1["tolerance"] | {"level": 0.3}}  # three seeds prove no less than 1/4
 SAID = Statement(name="Tiny", authors="A. Uthor", tried=1).model_dump()
 
 
@@ -144,9 +145,8 @@ def test_an_entry_whose_records_were_made_up_is_contested(played: Path, tmp_path
         records.append(Record.model_validate(content).sealed())
     path = fresh(played, tmp_path, records)
     assert good(path)  # it looks right
-    rules = tmp_path / "rules" / "1.toml"
     done = fedbench("leaderboard", "reproduce", str(path), "--by", "CI")
-    assert done.returncode == 1, rules.read_text()
+    assert done.returncode == 1
     assert "too far" in done.stdout
     assert "is contested" in done.stdout
     assert good(path)  # a contested entry keeps the rules

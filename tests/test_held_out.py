@@ -158,7 +158,7 @@ def test_the_gap_is_the_worst_case_minus_the_held_out_accuracy_over_paired_seeds
     # resamples one is all 0.1 and one all 0.3, which are the ends.
     entry = build(case(runs()), SAID)
     records = under(ATTACK, (0.3, 0.5, 0.4)) + under(OTHER, (0.9, 0.9, 0.9))
-    worst, other = results(entry, records[::-1], 0.95)
+    worst, other = results(entry, records[::-1], RULES_OF)
     assert (worst.attack, other.attack) == (ATTACK.name, OTHER.name)
     assert worst.gap.mean == pytest.approx(0.2)
     assert [worst.gap.low, worst.gap.high] == pytest.approx([0.1, 0.3])
@@ -168,7 +168,7 @@ def test_the_gap_is_the_worst_case_minus_the_held_out_accuracy_over_paired_seeds
     with pytest.raises(
         ConfigError, match=r"\[0, 1, 2\], got \[0, 1\]; play them anew with fedbench"
     ):
-        results(entry, under(ATTACK, (0.3, 0.5)), 0.95)
+        results(entry, under(ATTACK, (0.3, 0.5)), RULES_OF)
 
 
 def test_rank_and_page_show_the_gap_where_there_is_one(

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import re
 import shutil
 import tomllib
@@ -40,9 +41,9 @@ from fedbench.leaderboard.entry import (
     Statement,
 )
 from fedbench.leaderboard.entry_rules import NOTICES, RULES, SOUND, errors, judge, outdated
-from fedbench.leaderboard.rank import apart, ranking, surely_better, total
+from fedbench.leaderboard.rank import apart, ranking, resolution, surely_better, total
 from fedbench.leaderboard.replays import Comparison, Part
-from fedbench.leaderboard.resampling import detectable
+from fedbench.leaderboard.resampling import detectable, surest
 from fedbench.leaderboard.rules import PUBLISHED, Limits, Rules, losses, numbered, versions
 from fedbench.leaderboard.submission import Submission, infer, plan, submit
 from fedbench.sweep.plan import Plan
@@ -652,9 +653,10 @@ TYPED |= {"torch": "2", "digests": ["0" * 64] * 4}
 OTHERS = [record.to_json(None).encode() for record in runs(up=2)]
 
 
-def staged(content: dict[str, Any]) -> None:
+def staged(content: dict[str, Any], seeds: Sequence[int] = (0, 1, 2)) -> None:
     """Say that there is a ranking stage with the cells of the first."""
-    content["ranking"] = {"season": "2026", "seeds": [0, 1, 2], "cells": content["cells"]}
+    stage = {"season": "2026", "seeds": list(seeds), "cells": content["cells"], "price": None}
+    content["ranking"] = stage
 
 
 # By what was done: the rules that are found broken.
@@ -713,6 +715,14 @@ TAMPERED: dict[str, tuple[set[str], Callable[[Path], Any]]] = {
     "a status without a replay": ({"status"}, saying(status="replayed")),
     "a replay without records": ({"records"}, saying(status="replayed", replays=[TYPED])),
     "a ranking stage without records": ({"records"}, lambda p: edit(p, staged)),
+    "a ranking stage of fewer seeds than its cells": (
+        {"schema"},
+        lambda p: edit(p, partial(staged, seeds=(0, 1))),
+    ),
+    "records of a replay that nobody speaks of": (
+        {"path"},
+        lambda p: boards.replay(p, 7).write_bytes(b"x"),
+    ),
     "rules that were loosened": ({"version"}, saying(True, rules_digest="f" * 64)),
     "a version of the rules that does not exist": ({"version"}, saying(True, rules=2)),
 }
@@ -966,7 +976,7 @@ def ranked(
     given = {"worst": worst, "uplink_bits": bits, "downlink_bits": 0.0, "epsilon": epsilon}
     name = hashlib.sha256(repr((mean, noise, bits, epsilon, also)).encode()).hexdigest()[:12]
     fields = {"id": name, "score": base.score.model_copy(update=given), "cells": [clean, hit]}
-    fields |= {"seeds": list(range(len(WAVE))), "status": "replayed"}
+    fields |= {"seeds": list(range(len(WAVE))), "status": "replayed", "division": "open"}
     return base.model_copy(update=fields | also)
 
 
@@ -1015,6 +1025,24 @@ def test_an_entry_that_nobody_has_played_again_has_no_rank_nor_has_one_of_a_trac
     assert (shown.rank, shown.best, shown.pareto) == (None, None, False)
 
 
+def test_what_shares_no_seeds_is_not_compared() -> None:
+    here, far = ranked(0.9), ranked(0.5, seeds=list(range(100, 112)))
+    found = ranking([here, far]).standings
+    assert [(s.rank, s.best) for s in found] == [(None, None), (None, None)]
+    assert [s.rank for s in ranking([far]).standings] == [1]
+
+
+def test_so_many_systems_that_nothing_is_sure_are_said_to_be() -> None:
+    few = {i: dict.fromkeys(range(10), 0.1 * i) for i in range(7)}
+    assert len(surely_better(few, 0.05)) == 21
+    many = {i: dict.fromkeys(range(10), 0.1 * i) for i in range(8)}
+    assert surely_better(many, 0.05) == set()  # 28 pairs: 28 / 2**9 = 0.0547
+    assert resolution(many, 0.05) == math.inf
+    assert resolution(few, 0.05) == pytest.approx(0.0)
+    rules = versions(BOARD)[3]
+    assert 45 * surest(rules.ranking_seeds) < 1 - rules.confidence, "ten systems can be told apart"
+
+
 def test_private_systems_are_ranked_apart() -> None:
     good, private = ranked(0.9), ranked(0.5, epsilon=2.0)
     assert [[e.id for e in group] for group in apart([private, good])] == [[good.id], [private.id]]
@@ -1041,8 +1069,9 @@ def test_no_front_holds_chance_or_an_epsilon_that_promises_nothing() -> None:
     open_ = {s.entry.id: s.pareto for s in ranking([guess, good], limits=limits).standings}
     assert open_ == {guess.id: False, good.id: True}
     huge, small = ranked(0.9, epsilon=174_000.0), ranked(0.8, epsilon=10.0)
-    private = {s.entry.id: s.pareto for s in ranking([huge, small], limits=limits).standings}
-    assert private == {huge.id: False, small.id: True}
+    standings = ranking([huge, small], limits=limits).standings
+    private = {s.entry.id: (s.rank, s.pareto) for s in standings}
+    assert private == {huge.id: (None, False), small.id: (1, True)}
 
 
 def test_two_entries_with_one_id_keep_their_own_scores() -> None:
@@ -1074,7 +1103,7 @@ def test_two_epsilons_compare_only_if_they_promise_the_same(
 
 def test_within_a_budget_an_entry_is_read_at_its_last_look() -> None:
     # signsgd: looks at 33 and 66 bits. Twice as many rounds would be 132.
-    trusted = {"status": "replayed"}
+    trusted = {"status": "replayed", "division": "open"}
     cheap, costly = (build(case(runs(up=up)), SAID).model_copy(update=trusted) for up in (1, 68))
     assert [total(cheap), total(costly)] == [66.0, 200.0]
     found = ranking([costly, cheap], "equal-bits")
@@ -1096,7 +1125,7 @@ def test_bits_of_a_score_are_a_mean_over_cells_and_a_budget_is_of_the_dearest_ce
     assert (dear().score.uplink_bits, dear().score.downlink_bits) == (2.5, 32)
     assert total(dear()) == 72.0
     contested = entry().model_copy(update={"status": "contested", "id": "0" * 12})
-    trusted = dear().model_copy(update={"status": "replayed"})
+    trusted = dear().model_copy(update={"status": "replayed", "division": "open"})
     assert ranking([contested, trusted], "equal-bits").bits == 72.0
 
     one = entry()

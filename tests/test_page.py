@@ -26,6 +26,7 @@ from fedbench.leaderboard.entry import (
     Member,
     Point,
     Price,
+    RankingStage,
     Replay,
     Score,
 )
@@ -109,6 +110,9 @@ def entry(number: int, **changes: Any) -> Entry:
         "sampler": "10 of 50 clients a round, 30 rounds, who takes part is hidden",
         "winner": "rdp",
     }
+    paid = None if epsilon is None else Price.model_validate(price)
+    where = {"code": "0.1.0+abc", "platform": "Linux", "processor": "x86_64 Q", "device": "cpu"}
+    again = Replay(by="CI", **where, torch="2.9", digests=["0" * 64] * 20)
     named = {"protocol": protocol, "mechanism": mechanism, "defense": defense}
     options = "".join(f" --{kind} {text}" for kind, text in named.items())
     attacks = "".join(f" --attack {attack}" for attack in ends)
@@ -129,10 +133,12 @@ def entry(number: int, **changes: Any) -> Entry:
         "seeds": [0, 1, 2, 3, 4],
         **{"data_digest": DATA, "code": "0.1.0+54cdf87a9208", "device": "cpu"},
         "cells": cells,
-        "price": None if epsilon is None else Price.model_validate(price),
+        "price": paid,
         "score": Score(worst=interval(worst, half), clean=interval(clean, half), **score),
         "command": f"fedbench attack{options}{attacks} --rounds 30 --seeds 0,1,2,3,4",
         "status": ("submitted", "replayed", "contested")[number % 3 if number else 1],
+        "ranking": RankingStage(season="2026", seeds=[0, 1, 2, 3, 4], cells=cells, price=paid),
+        "replays": [again],
         "rules_digest": "0" * 64,
         "sources": [],
     }
@@ -300,7 +306,10 @@ def test_whatever_a_name_holds_is_text(tmp_path: Path) -> None:
         scenario = one.scenario.model_copy(update=dict.fromkeys(kinds, bad))
         cells = [one.cells[0], one.cells[2].model_copy(update={"attack": bad, "flags": [bad]})]
         score = one.score.model_copy(update={"attack": bad})
-        texts = dict.fromkeys(("mechanism", "defense", "alphabet", "data_digest", "code"), bad)
+        texts: dict[str, Any] = dict.fromkeys(
+            ("mechanism", "defense", "alphabet", "data_digest", "code"), bad
+        )
+        texts["ranking"] = None
         entries.append(entry(0, scenario=scenario, cells=cells, score=score, **texts))
     plain = rendered(tmp_path / "plain", numbered(1))
     allowed = {tag for path in plain.rglob("*.html") for tag, _ in Page(path).elements} | {"wbr"}
@@ -389,7 +398,10 @@ def test_an_entry_that_was_never_looked_at_within_the_bits_has_no_numbers_there(
     tmp_path: Path,
 ) -> None:
     late = [cell.model_copy(update={"curve": cell.curve[-1:]}) for cell in entry(0).cells]
-    dear, cheap = entry(0, cells=late), entry(4)
+    stage = entry(0).ranking
+    assert stage is not None
+    dear = entry(0, cells=late, ranking=stage.model_copy(update={"cells": late}))
+    cheap = entry(4)
     index = rendered(tmp_path, [dear, cheap]) / "index.html"
     rows = dict(Page(index).rows("equal-bits"))
     assert rows[stem(dear)]["worst"] == rows[stem(dear)]["rank"] == ""

@@ -5,6 +5,7 @@ made up consistently falls when somebody plays it again.
 """
 
 import gzip
+import itertools
 import json
 import shutil
 import tomllib
@@ -27,6 +28,7 @@ from test_leaderboard import (
 )
 
 from fedbench.core.errors import ConfigError
+from fedbench.experiment.measurements import Timing
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.board import races
@@ -97,6 +99,14 @@ def ranked(board: Path, better: float = 0.0) -> Path:
     return done.write()
 
 
+SECONDS = itertools.count(1000)
+
+
+def timed() -> Timing:
+    """Times that no other record has."""
+    return Timing(seconds=next(SECONDS) + 0.5, peak_memory_mib=1.0)
+
+
 def replay(path: Path, by: str = "CI", processor: str = "x86_64 AMD EPYC", **wrong: Any) -> Entry:
     """Play the required cells again, as honest runs come out."""
     mine = claim(path)
@@ -107,7 +117,7 @@ def replay(path: Path, by: str = "CI", processor: str = "x86_64 AMD EPYC", **wro
         again = [played(name, r.scenario.seed, ACCURACIES[name]) for r in before]
         there = [r.environment.model_copy(update={"processor": processor}) for r in again]
         again = [
-            identified(r.model_copy(update={"environment": where}))
+            identified(r.model_copy(update={"environment": where, "timing": timed()}))
             for r, where in zip(again, there, strict=True)
         ]
         comparisons.append(Comparison(part, before, again))
@@ -193,6 +203,7 @@ def test_cells_that_nobody_chose_are_replayed_too(board: Path) -> None:
     assert mine.season is not None
     needed = required(mine.entry, mine.season)
     assert [part.stage for part in needed] == ["ranking", "ranking", "development", "development"]
+    assert {part.attack for part in needed[:2]} == {cell.attack for cell in mine.entry.scored}
     attacks = [cell.attack for cell in mine.entry.cells[1:]]
     assert [part.attack for part in needed[2:]] == mine.season.order(mine.entry.id, attacks)[:2]
     # Without one of them it is not replayed.
@@ -353,6 +364,60 @@ def test_names_lead_nowhere_and_run_nothing(board: Path) -> None:
         seasons(board)
 
 
+def test_an_attack_of_ones_own_pushes_no_mandatory_one_out_of_the_ranking_stage(
+    board: Path,
+) -> None:
+    # It ruins the development seeds, which everybody knows, and would do nothing later.
+    own = [played("noise", seed, 0.1) for seed in (0, 1, 2)]
+    done = submit([*stage([0, 1, 2]), *own], SAID.model_dump(), board, "closed")
+    path = done.write()
+    seeds = drawn(board, path)
+    ruined = complete(path, stage(seeds, ("none",)) + [played("noise", s, 0.79) for s in seeds])
+    assert "ensemble" in {f.rule for f in errors(ruined.findings)}
+    assert complete(path, stage(seeds, ("none", "sign-flip"))).entry is not None
+
+
+def test_the_second_stage_is_of_the_same_code_and_plug_ins(board: Path) -> None:
+    path = entered(board)
+    seeds = drawn(board, path)
+    later = stage(seeds, ("none", "sign-flip"))
+    newer = [changed(r, environment__fedbench="9.9+0123456789ab") for r in later]
+    assert "one system" in {f.rule for f in errors(complete(path, newer).findings)}
+    file = {"module": "mine", "package": "p", "version": "1", "url": "", "sha256": "a" * 64}
+    other = [changed(r, sources=[file]) for r in later]
+    assert "one system" in {f.rule for f in errors(complete(path, other).findings)}
+    first, *others = stage([0, 1, 2])
+    two = [changed(others[0], sources=[file | {"sha256": "b" * 64}]), *others[1:]]
+    both = submit([changed(first, sources=[file]), *two], SAID.model_dump(), board, "closed")
+    assert "one system" in {f.rule for f in errors(both.findings)}
+
+
+def test_an_entry_without_its_second_stage_has_no_rank_in_the_closed_division(board: Path) -> None:
+    path = entered(board)
+    drawn(board, path)
+    assert replay(path, of=parts(claim(path).entry)).status == "replayed"
+    assert standing(board) == ("replayed", None)
+
+
+def test_a_second_season_leaves_the_entries_of_the_first_alone(board: Path) -> None:
+    path = ranked(board)
+    entry = boards.read(path)
+    assert freeze(board, "2027", "another coin", [entry.id, "f" * 12]).frozen == ("f" * 12,)
+    assert found(board) == set()
+    twice = board / "seasons" / "2028.toml"
+    twice.write_text(tomli_w.dumps({"name": "2028", "source": "x", "frozen": [entry.id]}))
+    with pytest.raises(ConfigError, match="frozen in one season"):
+        seasons(board)
+
+
+def test_a_replay_made_of_the_entrys_own_records_is_refused(board: Path) -> None:
+    path = ranked(board)
+    mine = claim(path)
+    copies = [Comparison(p, mine.of(p), mine.of(p)) for p in required(mine.entry, mine.season)]
+    keep(mine, copies, "CI")
+    assert found(board) == {"replays"}
+
+
 def test_a_page_that_was_edited_is_refused(board: Path) -> None:
     ranked(board)
     render(board, board)
@@ -379,7 +444,7 @@ def test_the_value_and_nothing_in_an_entry_chooses_what_is_replayed(board: Path)
     path = entered(board)
     entry = boards.read(path)
     freeze(board, "a", "x", [entry.id])
-    freeze(board, "b", "x", [entry.id])
+    freeze(board, "b", "x", ["f" * 12])
     one, other = draw(board, "a", VALUE, ""), draw(board, "b", "0" * 64, "")
     attacks = [f"attack-{i}" for i in range(20)]
     assert one.order(entry.id, attacks) != other.order(entry.id, attacks)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_red_team import a_board
 
 from fedbench.core import canonical, seal
 from fedbench.core.errors import ConfigError
@@ -234,8 +235,8 @@ def test_all_states_that_are_missing_are_named(tmp_path: Path) -> None:
 
 
 def test_an_entry_that_was_edited_is_not_checked(tmp_path: Path) -> None:
-    board = Path(__file__).parents[1] / "leaderboards"
-    path = next((board / "closed" / "digits").glob("*.json"))
+    a_board(tmp_path / "board")
+    path = next((tmp_path / "board" / "closed" / "tiny").glob("*.json"))
     packed = path.with_name(path.name.removesuffix(".json") + ".jsonl.gz")
     assert evidence(path).id == json.loads(path.read_text())["id"]
     for file in (path, packed):

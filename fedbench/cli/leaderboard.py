@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -17,9 +17,6 @@ from fedbench.core.canonical import enter
 from fedbench.core.errors import ConfigError, require
 from fedbench.tables.numbers import counted
 from fedbench.tables.terminal import listed
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -148,7 +145,7 @@ def reproduce(
         by: Name of who plays it again.
 
     Running:
-        out: Folder that keeps the records, and where it goes on; by default they are dropped.
+        out: Folder of the runs, where a stopped command goes on; by default it starts anew.
     """
     if canonical:
         enter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table as RichTable
 
 from fedbench.leaderboard.entry_rules import outdated
-from fedbench.leaderboard.site.words import brief, system
+from fedbench.leaderboard.site.words import brief, resolution, system
 from fedbench.tables.export import as_csv as rows_as_csv
 from fedbench.tables.export import literal, markdown
 from fedbench.tables.numbers import NONE, bits, nats, or_none, percent, points
@@ -62,15 +63,13 @@ class RankingTable:
         budget = self.ranking.bits
         equal = "equal rounds" if budget is None else f"within {bits(budget)} bits per parameter"
         private = ", private systems" if self.ranking.private else ""
-        return f"{self.division} division, {self.track}{private}: {equal}"
+        season = f", season {self.ranking.season}" if self.ranking.season else ""
+        return f"{self.division} division, {self.track}{season}{private}: {equal}"
 
     @property
     def resolution(self) -> str:
         """Say which differences the seeds cannot show; empty for a single entry."""
-        told = self.ranking.told
-        if told is None:
-            return ""
-        return f"Differences of less than {points(told)} points are too small for these seeds."
+        return resolution(self.ranking)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield grid(self.table(HEADS if options.max_width >= WIDE else NARROW), options)
@@ -137,7 +136,8 @@ class RankingTable:
                 "private": self.ranking.private,
                 "rank": standing.rank,
                 "probability_best": standing.best,
-                "told_apart": self.ranking.told,
+                "season": self.ranking.season,
+                "told_apart": self.ranking.told if math.isfinite(self.ranking.told or 0) else None,
                 "pareto": standing.pareto,
                 "id": standing.entry.id,
                 "name": standing.entry.name,

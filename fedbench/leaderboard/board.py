@@ -189,7 +189,9 @@ def _doubtful(board: Path, path: Path, entry: Entry, ids: set[str]) -> str | Non
         return f"be at {place(board, entry)} by its content, got another place"
     if entry.id in ids:
         return f"have an id of its own, got {entry.id} twice"
-    if entry.score != score(entry.scored, entry.price.epsilon if entry.price else None):
+    if entry.status in ("replayed", "replicated") and not entry.replays:
+        return f"have replays to be {entry.status}, got none"
+    if entry.score != score(entry.scored, entry.epsilon):
         return "have the score that follows from its cells, got another one"
     return None
 

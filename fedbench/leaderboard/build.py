@@ -120,7 +120,7 @@ def build(case: Case, statement: Statement) -> Entry:
     seeds = [record.scenario.seed for record in case.clean]
     try:
         cells = cells_of(case)
-        spent = price([record for runs in case.cells.values() for record in runs])
+        spent = price(case.records)
         ranked = score(cells, spent.epsilon if spent else None)
         assert ranked is not None
         entry = Entry(
@@ -166,15 +166,20 @@ def completed(entry: Entry, case: Case) -> Entry:
     assert case.drawn is not None
     cells = cells_of(case)
     seeds = [record.scenario.seed for record in case.clean]
-    stage = RankingStage(season=case.drawn.season, seeds=seeds, cells=cells)
-    ranked = score(cells, entry.price.epsilon if entry.price else None)
-    return entry.model_copy(update={"ranking": stage, "score": ranked})
+    spent = price(case.records)
+    stage = RankingStage(season=case.drawn.season, seeds=seeds, cells=cells, price=spent)
+    done = entry.model_copy(update={"ranking": stage})
+    return done.model_copy(update={"score": score(cells, done.epsilon)})
 
 
 def worst(entry: Entry, count: int) -> tuple[str, ...]:
-    """Return the clean run and the attacks with the lowest accuracy, of two alike by name."""
+    """Return the clean run and the mandatory attacks that are worst, of two alike by name.
+
+    Attacks that an entry plays beside them are shown, and push none of these out.
+    """
     clean, *others = entry.cells
-    lowest = sorted(others, key=lambda cell: (cell.accuracy.mean, cell.attack))[:count]
+    mandatory = [cell for cell in others if cell.mandatory]
+    lowest = sorted(mandatory, key=lambda cell: (cell.accuracy.mean, cell.attack))[:count]
     return (clean.attack, *(cell.attack for cell in lowest))
 
 

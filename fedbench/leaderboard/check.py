@@ -58,11 +58,11 @@ def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
         if isinstance(content, RuleFinding):
             checked.append(CheckedFile(below, None, [content]))
             continue
-        place = boards.place(
-            board, content
-        )  # a name follows from its content: none leads elsewhere
+        # A name follows from its content, so none leads elsewhere.
+        place = boards.place(board, content)
         wrong = [] if path == place else [f"must be at {place.relative_to(board)} by its content"]
         found = _broken("path", wrong)
+        found += _broken("path", _unlisted(path, content))
         found += _broken("duplicate", _twice(board, path, content, entries))
         found += checked_entry(path, content, rules, attacks, seasons)
         checked.append(CheckedFile(below, content, found))
@@ -159,6 +159,16 @@ def _read(path: Path) -> Entry | RuleFinding | None:
     return RuleFinding("path", "error", text)
 
 
+def _unlisted(path: Path, entry: Entry) -> Iterator[str]:
+    """Yield the archives beside an entry that it does not speak of."""
+    listed = {boards.archive(path), boards.held_out(path)}
+    listed |= set() if entry.ranking is None else {boards.ranking(path)}
+    listed |= {boards.replay(path, number + 1) for number in range(len(entry.replays))}
+    for other in boards.beside(path):
+        if other not in listed:
+            yield f"{other.name} lies beside it, of which it says nothing"
+
+
 def _twice(board: Path, path: Path, entry: Entry, entries: dict[Path, Entry]) -> Iterator[str]:
     for other_path, other in entries.items():
         name = other_path.relative_to(board)
@@ -214,13 +224,15 @@ def _after(path: Path, entry: Entry, case: Case, seasons: dict[str, Season]) -> 
         if later is None or errors(found):
             return found
         found += [*_broken("one system", of_entry(entry, whole.ranking)), *judge(later)]
+        devices = {record.environment.device for record in whole.ranking} - {entry.device}
+        found += _broken("device", [f"must be {entry.device!r} in both stages"] if devices else [])
         if errors(found):
             return found
         built = completed(entry, later)
         assert built.ranking is not None
         expected = built.ranking.model_dump(mode="json")
         found += _broken("numbers", _listed("ranking", stage.model_dump(mode="json"), expected))
-    if entry.score != score(entry.scored, entry.price.epsilon if entry.price else None):
+    if entry.score != score(entry.scored, entry.epsilon):
         found += _broken("numbers", ["score must follow from its cells, got another one"])
     for number, replay in enumerate(entry.replays, 1):
         texts = list(_replayed(whole, number))
@@ -253,12 +265,20 @@ def drawn_case(
 
 
 def of_entry(entry: Entry, records: Sequence[Record]) -> Iterator[str]:
-    """Yield the first record that is not of the system of an entry."""
+    """Yield the first record that is not of the system of an entry, and why."""
     same = entry.scenario.model_copy(update={"seed": 0, "data_seed": 0})
+    fields = {"attack": same.attack, "seed": 0, "data_seed": 0}
+    sources = {(source.module, source.sha256) for source in entry.sources}
     for record in records:
-        fields = {"attack": same.attack, "seed": 0, "data_seed": 0}
-        if record.scenario.model_copy(update=fields) != same:
-            yield f"{record.file_name} must be of the entry's system, got another scenario"
+        own = {(source.module, source.sha256) for source in record.sources}
+        pairs = {
+            "scenario": record.scenario.model_copy(update=fields) == same,
+            "version of the code": record.environment.fedbench == entry.code,
+            "source of a plug-in": own <= sources,
+            "network": (record.vote, record.parameters) == (entry.votes, entry.parameters),
+        }
+        if other := [what for what, equal in pairs.items() if not equal]:
+            yield f"{record.file_name} must be of the entry's system, got another {other[0]}"
             return
 
 
@@ -278,6 +298,10 @@ def _replayed(claim: Claim, number: int) -> Iterator[str]:
         if told != (replay.code, replay.platform, replay.processor, replay.device, replay.torch):
             yield f"{record.file_name} was not played where the replay says"
             return
+    claimed = {r.timing for r in (*claim.records, *claim.ranking)}
+    others = [r.timing for i, each in enumerate(claim.replayed, 1) if i != number for r in each]
+    if any(record.timing in claimed or record.timing in others for record in records):
+        yield "must be runs of its own, got some with the times of other records"
     compared_runs = sum(len(each.again) for each in compared(claim, records))
     if compared_runs != len(records):
         yield (

@@ -111,6 +111,12 @@ class AttackedCell(_Model):
     records: list[Member]
 
 
+def intervals(cell: AttackedCell) -> list[Interval]:
+    """Return all intervals of a cell."""
+    impact = [] if cell.impact is None else [cell.impact]
+    return [cell.accuracy, *impact, *(point.accuracy for point in cell.curve)]
+
+
 class Price(_Model):
     """Privacy cost of the run with the largest epsilon, over all seeds, clean or attacked.
 
@@ -154,6 +160,7 @@ class RankingStage(_Model):
     season: OneLine
     seeds: list[Count]
     cells: list[AttackedCell] = Field(min_length=2)
+    price: Price | None = None
 
 
 class Replay(_Model):
@@ -217,15 +224,25 @@ class Entry(_Model):
     @model_validator(mode="after")
     def _cells(self) -> Self:
         """Check that the first cell, and no other, is clean, and that the worst is another one."""
-        for cells in (self.cells, self.scored):
+        for cells, seeds in ((self.cells, self.seeds), (self.scored, self.scored_seeds)):
             clean, *others = cells
+            for cell in cells:
+                if [member.seed for member in cell.records] != seeds:
+                    raise ValueError("every cell must have a record of each seed, in their order")
+                if any(len(x.values) != len(seeds) for x in intervals(cell)):
+                    raise ValueError("every interval of a cell must have a value for each seed")
             if clean.impact is not None or any(cell.impact is None for cell in others):
                 raise ValueError("the first of its cells, and no other, must be the clean one")
-            if any(len(cell.records) != len(clean.records) for cell in others):
-                raise ValueError("all cells must have as many records")
         if self.score.attack not in [cell.attack for cell in self.scored[1:]]:
             raise ValueError("the attack of its score must be that of an attacked cell")
         return self
+
+    @property
+    def epsilon(self) -> float | None:
+        """Largest epsilon of any run of both stages; None without a mechanism or a finite price."""
+        prices = [self.price] if self.ranking is None else [self.price, self.ranking.price]
+        known = [price.epsilon for price in prices if price and price.epsilon is not None]
+        return max(known) if len(known) == len(prices) else None
 
     @property
     def scored(self) -> list[AttackedCell]:

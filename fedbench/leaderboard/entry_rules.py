@@ -145,6 +145,12 @@ def one_system(case: Case) -> Iterator[str]:
     for rule in sorted({r.scenario.defense for r in case.records}):
         if knows_the_truth(rule):
             yield f"no server knows who is malicious, got --defense {rule}"
+    hashes: dict[str, set[str]] = {}
+    for source in (source for r in case.records for source in r.sources):
+        hashes.setdefault(source.module, set()).add(source.sha256)
+    for module, several in hashes.items():
+        if len(several) > 1:
+            yield f"all records must be of one file {module}, got {len(several)} versions of it"
     told = {n: [getattr(r.scenario, n) for r in case.records] for n in Scenario.model_fields}
     told |= {n: [getattr(r, n) for r in case.records] for n in ("vote", "parameters")}
     for name, values in told.items():

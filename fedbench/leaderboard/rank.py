@@ -13,7 +13,7 @@ from fedbench.leaderboard.build import score
 from fedbench.leaderboard.entry import AttackedCell, Entry, Interval, Score
 from fedbench.leaderboard.resampling import chances, detectable, holm, probability
 from fedbench.leaderboard.rules import Limits
-from fedbench.results.aggregate import pareto
+from fedbench.results.aggregate import grouped, pareto
 
 View = Literal["equal-rounds", "equal-bits"]
 VIEWS: tuple[View, ...] = ("equal-rounds", "equal-bits")
@@ -25,7 +25,8 @@ FEWEST = 3  # seeds that two entries must share to be compared
 class Standing:
     """An entry among those of its track, by its score at the end or within the budget.
 
-    Only entries that somebody has played again have a rank, and none on a track that is not ranked.
+    Only entries with both stages that somebody has played again have a rank, private ones up to the
+    largest epsilon of the front, and none on a track that is not ranked.
     It is one more than there are entries that are surely better: with a higher mean, at a
     paired difference over the seeds that both have which stays significant after Holm's correction
     for all pairs. It is on the Pareto front if no other entry of the front's `Limits` is as good in
@@ -47,6 +48,7 @@ class Ranking:
     view: View
     bits: float | None  # budget per parameter of a client in every round; None: rounds are equal
     private: bool  # of the systems with a finite epsilon; the others have a ranking of their own
+    season: str  # whose seeds they share; empty before the ranking stage
     standings: list[Standing]
     told: float | None  # least difference of accuracies that the seeds show, see `resolution`
 
@@ -60,10 +62,19 @@ def is_private(entry: Entry) -> bool:
     return entry.score.epsilon is not None
 
 
+def season(entry: Entry) -> str:
+    """Return the season whose seeds an entry was ranked on; empty before its ranking stage."""
+    return "" if entry.ranking is None else entry.ranking.season
+
+
 def apart(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Return the entries without a finite epsilon and those with one, as far as there are any."""
-    groups = [[e for e in entries if is_private(e) is private] for private in (False, True)]
-    return [group for group in groups if group]
+    """Return entries in groups that can be compared: of one season, private or not.
+
+    The latest season comes first, entries without a ranking stage last.
+    """
+    groups = grouped(entries, lambda entry: (season(entry), is_private(entry)))
+    by_privacy = sorted(groups, key=lambda key: key[1])
+    return [groups[key] for key in sorted(by_privacy, key=lambda key: key[0], reverse=True)]
 
 
 def ranking(
@@ -72,7 +83,7 @@ def ranking(
     bits: float | None = None,
     limits: Limits | None = None,
 ) -> Ranking:
-    """Rank entries of one track, all of them private or none.
+    """Rank entries of one track and season, all of them private or none.
 
     ``bits`` is the budget if bits are equal; by default all that the cheapest entry needs.
     """
@@ -80,16 +91,19 @@ def ranking(
     if view == "equal-rounds":
         bits = None
     elif bits is None:
-        bits = min((total(e) for e in entries if e.status in TRUSTED), default=0.0)
+        trusted = [entry for entry in entries if entry.status in TRUSTED]
+        bits = min(map(total, trusted or entries), default=0.0)
     scores = [entry.score if bits is None else within(entry, bits) for entry in entries]
     rivals = {
-        i: own
-        for i, own in enumerate(scores)
-        if own is not None and limits.ranked and entries[i].status in TRUSTED
+        i: own for i, own in enumerate(scores) if own is not None and _is_ranked(entries[i], limits)
     }
     values = {}
     for i, own in rivals.items():
         values[i] = dict(zip(entries[i].scored_seeds, own.worst.values, strict=True))
+    met = {i for pair in differences(values) for i in pair}
+    if len(rivals) > 1:  # without common seeds there is nothing to compare
+        rivals = {i: own for i, own in rivals.items() if i in met}
+        values = {i: by_seed for i, by_seed in values.items() if i in met}
     better = surely_better(values, 1 - limits.confidence)
     best = _best({i: _table(entries[i], bits) for i in rivals})
     front = _front(entries, rivals, limits)
@@ -105,7 +119,16 @@ def ranking(
     ]
     private = bool(entries) and is_private(entries[0])
     told = resolution(values, 1 - limits.confidence)
-    return Ranking(view, bits, private, sorted(standings, key=_order), told)
+    drawn = season(entries[0]) if entries else ""
+    return Ranking(view, bits, private, drawn, sorted(standings, key=_order), told)
+
+
+def _is_ranked(entry: Entry, limits: Limits) -> bool:
+    """Tell if an entry has a rank: replayed, with both stages, and of a small epsilon."""
+    whole = entry.division == "open" or entry.ranking is not None
+    epsilon = entry.score.epsilon
+    small = epsilon is None or epsilon <= limits.epsilon
+    return limits.ranked and whole and small and entry.status in TRUSTED
 
 
 def differences(
@@ -133,6 +156,8 @@ def surely_better(values: Mapping[int, Mapping[int, float]], level: float) -> se
 
 def resolution(values: Mapping[int, Mapping[int, float]], level: float) -> float | None:
     """Return the least difference that the seeds show in four of five cases; None for one entry.
+
+    It is infinite where there are so many pairs that no difference is sure.
 
     It is for a pair whose differences spread as those of the middle pair, at the first and hardest
     step of Holm's correction.

@@ -67,18 +67,15 @@ def parts(entry: Entry) -> list[Part]:
 def required(entry: Entry, season: Season | None) -> list[Part]:
     """Return the cells that a replay must have so that the entry is replayed.
 
-    They are the clean run and the worst attack of the ranking stage, and two attacks of the
-    development stage that are drawn from the value of the season. An entry without a ranking stage
-    must be replayed whole.
+    They are the ranking stage, and two attacks of the development stage that are drawn from the
+    value of the season. An entry without a ranking stage must be replayed whole.
     """
     if entry.ranking is None or season is None:
         return parts(entry)
     attacks = [cell.attack for cell in entry.cells if not is_clean(cell.attack)]
     drawn = season.order(entry.id, attacks)[:DRAWN]
-    clean = entry.ranking.cells[0].attack
     return [
-        Part("ranking", clean),
-        Part("ranking", entry.score.attack),
+        *(Part("ranking", cell.attack) for cell in entry.ranking.cells),
         *(Part("development", attack) for attack in drawn),
     ]
 
@@ -120,6 +117,12 @@ class Comparison:
             yield name, claimed, again
         yield "epsilon", spent(self.claimed), spent(self.again)
 
+    def is_exact(self) -> bool:
+        """Tell if the runs must be equal: all are canonical, with the same versions."""
+        sides = [run.environment for run in (*self.claimed, *self.again)]
+        versions = {(here.fedbench, here.python, here.torch, here.numpy) for here in sides}
+        return all(here.canonical for here in sides) and len(versions) == 1
+
     def apart(self, rules: Rules) -> list[str]:
         """Return the names of numbers that differ by more than the rules allow."""
         allowed = rules.tolerance
@@ -128,11 +131,18 @@ class Comparison:
         for name, claimed, again in self.pairs(rules.looks):
             if name != "accuracy" and _far(claimed, again, limits.get(name, allowed.bits)):
                 names.append(name)
+        if self.is_exact() and not all(map(same_rounds, self.claimed, self.again)):
+            return ["accuracy", *names]
         lost = self.differences(rules.looks)
         far = abs(statistics.fmean(lost)) > allowed.accuracy
         if far and probability(lost) <= allowed.level:
             names.insert(0, "accuracy")
         return names
+
+
+def same_rounds(before: Record, now: Record) -> bool:
+    """Tell if two runs measured the same in every round."""
+    return before.rounds == now.rounds
 
 
 def _far(claimed: float | None, again: float | None, limit: float) -> bool:

@@ -82,7 +82,13 @@ def probability(differences: Sequence[float]) -> float:
     bias, acceleration = _corrections(x, means)
     shifted = _NORMAL.inv_cdf(_share_below(means, 0.0)) - bias
     level = _NORMAL.cdf(shifted / (1 + acceleration * shifted) - bias)
-    return min(max(2 * min(level, 1 - level), 2.0 ** (1 - len(x))), 1.0)
+    least = max(surest(len(x)), 1 / (RESAMPLES + 1))
+    return min(max(2 * min(level, 1 - level), least), 1.0)
+
+
+def surest(n: int) -> float:
+    """Return the least p-value that ``n`` paired differences can have: all of one sign."""
+    return 2.0 ** (1 - n)
 
 
 def holm(probabilities: Mapping[Key, float]) -> dict[Key, float]:
@@ -121,8 +127,11 @@ def detectable(spread: float, n: int, level: float) -> float:
     """Return the least difference of means that ``n`` pairs show with a probability of `POWER`.
 
     ``spread`` is the standard deviation of paired differences, ``level`` that of a two-sided t
-    test.
+    test, whose power is close to that of `probability`. It is infinite where not even differences
+    of one sign are so sure.
     """
+    if surest(n) >= level:
+        return math.inf
     from scipy.optimize import brentq
     from scipy.stats import nct, t
 
@@ -131,4 +140,4 @@ def detectable(spread: float, n: int, level: float) -> float:
     def short(shift: float) -> float:
         return POWER - float(nct.sf(critical, n - 1, shift))
 
-    return spread * float(brentq(short, 0.0, critical + 10.0)) / math.sqrt(n)
+    return spread * float(brentq(short, 0.0, 4 * critical + 10.0)) / math.sqrt(n)

@@ -26,7 +26,9 @@ Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Season(BaseModel):
-    """A season of a board.
+    """Frozen entries, and the public value that draws the seeds of their ranking stage.
+
+    That a signature is the beacon's own is not verified here: whoever doubts it asks the beacon.
 
     Args:
         name: Name of its file.
@@ -47,11 +49,11 @@ class Season(BaseModel):
 
     @model_validator(mode="after")
     def _signed(self) -> Self:
-        if not self.source.isprintable():
-            raise ValueError("source must be one line")
+        if not self.source.isprintable() or not self.source.split():
+            raise ValueError("source must be one line that says something")
         if list(self.frozen) != sorted(set(self.frozen)):
             raise ValueError("frozen must have every id once, in order")
-        if self.value is None or self.source.split()[0] != DRAND:
+        if self.value is None or self.source.split()[0].lower() != DRAND:
             return self
         hashed = hashlib.sha256(bytes.fromhex(self.signature)).hexdigest()
         if hashed != self.value:
@@ -95,22 +97,33 @@ def read(file: Path) -> Season:
 
 
 def seasons(board: Path) -> dict[str, Season]:
-    """Return the seasons of a board by name; `ConfigError` if one is broken."""
+    """Return the seasons of a board by name.
+
+    `ConfigError` if one is broken, or if two share an entry.
+    """
     files = sorted((board / FOLDER).glob("*.toml"))
-    return {file.stem: read(file) for file in files}
+    by_name = {file.stem: read(file) for file in files}
+    every = [entry for season in by_name.values() for entry in season.frozen]
+    if twice := sorted({entry for entry in every if every.count(entry) > 1}):
+        raise ConfigError(f"an entry must be frozen in one season, got {twice[0]} in two")
+    return by_name
 
 
 def of(entry: str, known: Mapping[str, Season]) -> Season | None:
-    """Return the last season, by name, in which the entry with this id is frozen; None without."""
-    return next((s for _, s in sorted(known.items(), reverse=True) if entry in s.frozen), None)
+    """Find the season in which the entry with this id is frozen; None without one."""
+    return next((season for _, season in sorted(known.items()) if entry in season.frozen), None)
 
 
 def freeze(board: Path, name: str, source: str, entries: Iterable[str]) -> Season:
-    """Write a season without a value; `ConfigError` if there is one of that name."""
+    """Write a season of the entries that are in none; `ConfigError` if there is one of that name.
+
+    The season has no value yet.
+    """
     file = path(board, name)
     if file.exists():
         raise ConfigError(f"NAME must be that of a new season, got {name!r}")
-    frozen = tuple(sorted(entries))
+    earlier = {entry for season in seasons(board).values() for entry in season.frozen}
+    frozen = tuple(sorted(set(entries) - earlier))
     try:
         season = Season(name=name, source=source, frozen=frozen)
     except ValidationError as error:

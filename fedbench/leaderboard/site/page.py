@@ -31,6 +31,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 DRAWING = re.compile(r'<svg class="(?:scatter|curve).*?</svg>', re.DOTALL)
 MARK = re.compile(r"</?(?:svg|g|a|title|path|circle|text)\b")  # what a drawing is made of
+LINK = re.compile(r'href="[^"]*"')
 ACTIVE = re.compile(r"\son\w+\s*=|javascript:|data:", re.IGNORECASE)
 
 # Columns of the table: key, head, unit, and the order of the first click.
@@ -91,7 +92,7 @@ def edited(board: Path) -> list[str]:
     read.
     """
     if not (board / "index.html").exists():
-        return []
+        return [f"{ENTRIES}/{page.name}" for page in sorted((board / ENTRIES).glob("*.html"))]
     texts = rendered(board, board)
     other = [name for name, text in texts.items() if not _same(board / name, text)]
     left = stale(board / ENTRIES, {Path(name).name for name in texts})
@@ -105,6 +106,8 @@ def _same(path: Path, text: str) -> bool:
     there = path.read_bytes().decode("utf-8", errors="replace")
     for drawing in DRAWING.findall(there):
         if "<" in MARK.sub("", drawing) or ACTIVE.search(drawing):
+            return False
+        if not set(LINK.findall(drawing)) <= set(LINK.findall(text)):
             return False
     return DRAWING.sub("", there) == DRAWING.sub("", text)
 

@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from fedbench.leaderboard.board import Race
 from fedbench.leaderboard.entry import Entry, Interval, Score
-from fedbench.leaderboard.rank import VIEWS, Ranking, Standing, apart, is_private, ranking
+from fedbench.leaderboard.rank import VIEWS, Ranking, Standing, apart, is_private, ranking, season
 from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.site import words
 
@@ -75,18 +75,21 @@ class RaceSection:
     division: str
     track: str
     private: bool  # systems with a finite epsilon are ranked apart from those without
+    season: str  # whose seeds they share; empty before the ranking stage
     facts: str  # sentence about what all entries have in common
     views: list[RankedView]
 
     @property
     def anchor(self) -> str:
         """Fragment of its address."""
-        return f"{self.division}-{self.track}{'-private' if self.private else ''}"
+        season = f"-{self.season}" if self.season else ""
+        return f"{self.division}-{self.track}{season}{'-private' if self.private else ''}"
 
     @property
     def name(self) -> str:
-        """Name of the track, and that its systems are private."""
-        return f"{self.track}, private" if self.private else self.track
+        """Name of the track, its season, and that its systems are private."""
+        season = f", season {self.season}" if self.season else ""
+        return f"{self.track}{season}{', private' if self.private else ''}"
 
     @property
     def entries(self) -> list[Entry]:
@@ -109,6 +112,7 @@ def sections(race: Race, entries: Sequence[Entry], newest: Rules) -> list[RaceSe
             division,
             track,
             is_private(group[0]),
+            season(group[0]),
             facts,
             [RankedView(ranking(group, view, limits=limits)) for view in VIEWS],
         )

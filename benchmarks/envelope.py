@@ -1,6 +1,6 @@
 """Where the clean accuracy of a track's entries can lie: the envelopes of the rules.
 
-``python benchmarks/envelope.py leaderboards/rules/1.toml`` reads the harness's own splits, pools
+``python benchmarks/envelope.py leaderboards/rules/3.toml`` reads the harness's own splits, pools
 everybody's training parts, and judges classifiers on the pooled test parts of benign clients:
 
 * low: half of what the nearest class mean reaches, the mean over the track's seeds;

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.profiler import record_function as span
 
@@ -16,11 +18,14 @@ from fedbench.adversary.metrics import detection, effect
 from fedbench.api import Defense, ServerView, hooks
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask
+from fedbench.core.choices import SUMS
+from fedbench.core.errors import require
 from fedbench.core.settings import note, restored_after
 from fedbench.core.tiling import finite_rows
 from fedbench.data.datasets import Data
 from fedbench.executors.multi_run import now, settings_restorer
 from fedbench.executors.training import Client, Trained
+from fedbench.experiment.commitments import commit, keep
 from fedbench.experiment.evaluation import evaluate, is_evaluated, local_accuracies
 from fedbench.experiment.guarantee import spend
 from fedbench.experiment.measurements import Round
@@ -31,7 +36,7 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
 from fedbench.isolation.stand_ins import Isolation
-from fedbench.payload import Payload
+from fedbench.payload import Payload, masked_packets, sum_of_packets, summands
 from fedbench.payload.packets import Packet
 from fedbench.privacy.clients import compress, protect_payload, protect_updates
 
@@ -47,6 +52,8 @@ def play(
     progress: Progress | None = None,
     data: Data | None = None,
     isolate: bool = False,
+    canonical: bool = False,
+    states: Path | None = None,
 ) -> Record:
     """Play a scenario from the first round to the last.
 
@@ -64,22 +71,28 @@ def play(
             record covers them unless they are that data set as `load_pool` gave it.
         isolate: Play attack and defense in processes of their own, which hold nothing but what
             they are shown (`fedbench.isolation`). The record is the same.
+        canonical: Have the same numbers on every processor: on the CPU, client after client, in a
+            process that was started for it (`fedbench.core.canonical`).
+        states: Folder that keeps the state before each round of a canonical run, for spot checks.
 
     Raises:
         ConfigError: the scenario names something that cannot be had or does not fit.
         PluginError: a plug-in raised, or returned what it must not.
     """
+    require("states", states, states is None or canonical, "left out without canonical")
     start = now()
     choose_device(device)  # changes settings, too, which later runs on the device need
     restore = settings_restorer()
     with restored_after(restore), Isolation() if isolate else nullcontext() as isolation:
         load = registry.load if isolation is None else isolation.load
-        setup = prepare(scenario, device, executor, chunk, data, load)
+        setup = prepare(scenario, device, executor, chunk, data, load, canonical)
         state = begin(setup)
         rounds = []
         for step in range(setup.scenario.rounds):
             with hooks.in_round(step):
                 rounds.append(play_round(setup, state, step))
+            if states is not None and step + 1 < setup.scenario.rounds:
+                keep(states, setup, state, step + 1)
             if progress is not None:
                 progress(rounds[-1])
         return build_record(setup, state, rounds, now() - start, note(restore()))
@@ -134,6 +147,7 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
         received, accepted = honest.receive(
             packets, setup.scenario.server_checks, setup.shared.device
         )
+        sent = behind_masks(setup, packets, received, accepted, step)
         remember(setup, state, ids, received, accepted)
 
     # 6, 7  the defense estimates the honest mean, the protocol takes its step
@@ -158,15 +172,20 @@ def play_round(setup: Setup, state: RunState, step: int) -> Round:
             achieved |= evaluated(setup, state)
         own = local_accuracies(setup, state.local_accuracies, ids, broadcast, honest)
         state.local_accuracies = own
+
+    # 9  a canonical run commits to what arrived and to what it goes on with
+    with span("commit"):
+        commitment = commit(setup, state, step, ids, packets, accepted)
     return Round(
         step=step,
         clients=ids,
         skipped=not ready,
         entropy_bits=entropy_bits(honest, ~malicious),
         local_accuracy=statistics.fmean(own.values()) if own else None,
+        commitment=commitment,
         **forged.fields,
         **achieved,
-        **traffic(setup, honest, packets, down, accepted, malicious),
+        **traffic(setup, sent, down, accepted, malicious),
     )
 
 
@@ -254,6 +273,24 @@ def heard_by_all(setup: Setup, server: Any, ids: Sequence[int], trees: Sequence[
     pair = [*(ids or [0])] * 2
     key = setup.secret.key("audience")
     return len(hooks.broadcast(setup.plugins.protocol, setup.shared, server, pair, key)) == 1
+
+
+def behind_masks(
+    setup: Setup, packets: list[Packet], received: Payload, accepted: Tensor, step: int
+) -> list[Packet]:
+    """Return the packets that travel: masked residues where ``sees`` is a secure sum.
+
+    The server decodes and adds them up, which must give the sum of what it ``received``: a rule
+    that is allowed there reads no more of it. A message that was rejected is in no sum.
+    """
+    if setup.sees not in SUMS:
+        return packets
+    numbers = summands(received, len(packets))
+    masked = masked_packets(numbers, setup.secret.key("secure sum", step))
+    expected = numbers.x.sum(dim=0).cpu() % numbers.modulus
+    assert torch.equal(sum_of_packets(masked, numbers.spec), expected)
+    arrived = dict(zip(accepted.nonzero()[:, 0].tolist(), masked, strict=True))
+    return [arrived.get(row, packet) for row, packet in enumerate(packets)]
 
 
 def remember(

@@ -114,8 +114,9 @@ def test_who_sees_less_learns_no_more(event: DpEvent) -> None:
     alone = price(event, exposed(sees="sum", honest=1), 1e-5)
     assert alone.epsilon == pytest.approx(seen, rel=0.05)  # nobody else to hide behind
     assert "sampled-sum" not in price(event, exposed(sees="sum"), 1e-5).bounds
-    coins = exposed(sees="hidden-sum", sampling="poisson")
-    assert "sampled-sum" not in price(event, coins, 1e-5).bounds
+    for sampler in ("poisson", "stratified"):
+        unlike = exposed(sees="hidden-sum", sampling=sampler)
+        assert "sampled-sum" not in price(event, unlike, 1e-5).bounds
 
 
 def test_central_noise_is_priced_by_sampler_and_adjacency() -> None:
@@ -134,6 +135,11 @@ def test_central_noise_is_priced_by_sampler_and_adjacency() -> None:
     orders, rdp = sampling.fixed_size_rdp(0.55, 1 / 9)
     watched = cost(noncompliant=10).bounds["rdp"]
     assert watched == rdp_to_dp(orders, 200 * rdp, 1e-5)[0] > fixed.bounds["rdp"]
+    # where not all sets of clients are alike, every round counts
+    strata = cost(sampling="stratified")
+    assert strata.bounds == {"gaussian": fixed.bounds["gaussian"]}
+    assert strata.epsilon > fixed.epsilon
+    assert "stratified 10 of 100" in strata.sampler
     # noisy steps are counted over rounds and steps
     local = price(GaussianGradients(1.0, 0.1, 5), TWENTY, 1e-5)
     assert local.bounds == sampling.poisson_epsilons(1.0, 0.1, 100, 1e-5)
@@ -248,6 +254,18 @@ def test_a_record_says_what_its_epsilon_covers_and_that_malicious_clients_protec
     assert "no guarantee" in privacy.note
 
 
+def test_a_run_with_stratified_cohorts_claims_no_amplification() -> None:
+    central = {"mechanism": "dp-fedavg:clip=1.0,z=1.0"}
+    random, stratified = (
+        play(**central, cohorts=cohorts).privacy for cohorts in ("random", "stratified")
+    )
+    assert random is not None
+    assert stratified is not None
+    assert set(random.bounds) == {"rdp", "gaussian"}
+    assert stratified.bounds == {"gaussian": random.bounds["gaussian"]}
+    assert "stratified" in stratified.sampler
+
+
 def test_a_run_claims_nothing_without_a_mechanism_nor_without_a_theorem() -> None:
     record = play(rounds=1)
     assert record.privacy is None
@@ -336,9 +354,7 @@ def test_calibrated_noise_hardly_exceeds_its_promise(plugin: Any, sees: Any, tar
     ("protocol", "mechanism", "bounds"),
     [
         ("fedpm", "mask-sampling:clip=0.5", {"secure-sum", "sampled-sum"}),
-        ("fedpm:reg=1", "mask-sampling:clip=0.5", set()),  # weighted by size
         ("signsgd", "randomized-response", {"secure-sum", "sampled-sum"}),
-        ("fedmrns", "randomized-response", set()),  # masks over noise of each client's own
         ("stochastic-sign", "randomized-response", {"secure-sum", "sampled-sum"}),
         ("stochastic-sign:beta=0.9", "randomized-response", {"secure-sum"}),
     ],

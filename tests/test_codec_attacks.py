@@ -21,6 +21,7 @@ from fedbench.experiment.state import RunState
 from fedbench.models.network import Shared
 from fedbench.payload import (
     Payload,
+    Residues,
     ScaledSigns,
     SeededPatches,
     SparsePatches,
@@ -412,6 +413,9 @@ def test_what_is_sent_is_what_its_name_says_or_the_nearest_that_the_alphabet_has
     assert meant("permutation", BY_NAME["SparseVectors"]) == "duplicate"
     assert meant("permutation", BY_NAME["TopRankings"]) == "permutation"
     for payload in example_payloads():
+        if isinstance(payload, Residues):  # packed bytes, or words of a range coder
+            missing = len(encoded(payload.take([0]))) - len(packets_of(payload, "length")[0].data)
+            assert missing == (1 if payload.modulus == 2**12 else 4)
         if isinstance(payload, SparseVectors) and not payload.coded:
             assert len(packets_of(payload, "duplicate")[0].data) == len(encoded(payload.take([0])))
 

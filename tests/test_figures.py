@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import struct
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.experiment.cells import Cell
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
-from fedbench.figures import bars, bits, epsilon, heatmap, layout, rounds, style, systems
+from fedbench.figures import bars, bits, epsilon, heatmap, layout, rounds, share, style, systems
 from fedbench.figures.kinds import KINDS, Sketch, bar, scale, spark
 from fedbench.figures.labels import place_labels
 from fedbench.results import summary
@@ -551,6 +553,56 @@ def test_what_has_no_finite_epsilon_is_in_a_strip_of_its_own() -> None:
 
 
 # the page
+
+
+def over_shares(**fields: Any) -> list[summary.Row]:
+    """One system under one attack, at three shares of malicious clients; two seeds, two rounds."""
+    found: Results = {}
+    for owned, accuracy in ((0.0, 0.9), (0.1, 0.8), (0.3, 0.4)):
+        for attack in ("none", "sign-flip") if owned else ("none",):
+            scenario = Scenario(attack=attack, defense="median", malicious=owned, **fields)
+            of = Cell(scenario, ("malicious", *(["declared"] if "declared" in fields else [])))
+            last = accuracy if attack != "none" else 0.9
+            # in a cohort of ten: as many as there should be, and one more in the last round
+            counts = [round(10 * owned), round(10 * owned) + (owned > 0)]
+            found[of] = [
+                sample_record(
+                    scenario.model_copy(update={"seed": seed}),
+                    [
+                        sample_round(step, last - 0.1 * seed, clients=list(range(10)), malicious=n)
+                        for step, n in enumerate(counts)
+                    ],
+                    {},
+                )
+                for seed in (0, 1)
+            ]
+    return rows(found)
+
+
+def test_a_line_of_an_attack_goes_over_the_realised_share_from_the_run_without_malice() -> None:
+    table = over_shares()
+    clean, attacked = share.lines(table)
+    assert (clean.system, attacked.system) == ("fedavg + median", "fedavg + median")
+    assert (clean.attack, attacked.attack) == ("none", "sign-flip")
+    # the mean of 1 and 2, and of 3 and 4, of ten rows
+    assert [x for x, _ in attacked.points] == pytest.approx([0, 0.15, 0.35])
+    assert [row.accuracy for _, row in attacked.points] == pytest.approx([0.85, 0.75, 0.35])
+    assert [row.cell.attack for _, row in attacked.points] == ["none", "sign-flip", "sign-flip"]
+    assert [x for x, _ in clean.points] == pytest.approx([0, 0.15, 0.35])
+    # a declared share that stays is no other system
+    assert [line.system for line in share.lines(over_shares(declared=0.3))] == [clean.system] * 2
+    assert share.shows(table)
+    assert not share.shows(noisy())  # at one share only
+    figure = share.compose(table)
+    legible(figure)
+    (axes,) = (axes for axes in figure.axes if axes.get_visible())
+    assert "malicious rows, %" in words(figure)
+    line = next(line for line in axes.lines if np.size(line.get_xdata()) == 3)
+    assert list(line.get_ydata()) == pytest.approx([85, 85, 85])  # type: ignore[arg-type]
+    assert len(axes.collections) == 5  # an interval for each cell, none twice
+    shown = [" ".join(one.split()) for one in sketched("share", table, 80, "ascii")]
+    line_of = re.compile(r"sign-flip \|? ?35.0 \|? ?#+\.+ \|? ?35.0")
+    assert any(map(line_of.fullmatch, shown)), shown
 
 
 def test_the_style_file_has_the_palette() -> None:

@@ -23,6 +23,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from test_red_team import a_board
 
 from fedbench import Scenario, play
 from fedbench.cli import main
@@ -71,7 +72,7 @@ COUNTED = (
     *("delta", "unit", "sees", "adjacency", "sampler", "executor", "device", "threads", "chunk"),
 )
 # They change with every change of the code, or with the machine that plays.
-ELSEWHERE = ("id", "digest", "fedbench", "python", "torch", "numpy", "platform")
+ELSEWHERE = ("id", "digest", "fedbench", "python", "torch", "numpy", "platform", "processor")
 
 FILES = sorted(path.stem for path in FROZEN.glob("*.txt"))
 SLOW = ("attack", "check-board")  # files of commands that take more than two seconds
@@ -138,7 +139,9 @@ def elsewhere() -> Iterator[dict[str, str]]:
     terminal = {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb", "FEDBENCH_PROBE": "off"}
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as name, mock.patch.dict(os.environ, terminal):
-        places = {key: Path(name).resolve() / key for key in ("empty", "binary", "good", "out")}
+        places = {
+            key: Path(name).resolve() / key for key in ("empty", "binary", "good", "out", "played")
+        }
         places["empty"].mkdir()
         places["binary"].write_bytes(bytes(range(256)))
         places["good"].write_text("seeds = [0]\n[scenario]\nclients = 4\nper_round = 2\n")
@@ -154,6 +157,8 @@ def replayed(path: Path) -> str:
     """Run the commands of a frozen file; return what they print and write."""
     lines = [line[2:] for line in path.read_text().splitlines() if line.startswith("$ ")]
     with elsewhere() as places:
+        if any("{played}" in line for line in lines):
+            a_board(Path(places["played"]))
         text = "".join(typed(line, places) for line in lines)
         written = Path(places["out"])
         pages = sorted(f"\n{page(path)}" for path in written.rglob("*.html"))

@@ -23,7 +23,7 @@ from fedbench.experiment.scenario import Scenario
 from fedbench.isolation.host import Child, Kept, environment
 from fedbench.isolation.plain import NotPlainError, read, write
 from fedbench.isolation.stand_ins import Isolation
-from fedbench.leaderboard.reproduce import guarded
+from fedbench.leaderboard.replays import guarded
 from fedbench.payload import FloatVectors, SignBits, identical
 from fedbench.run import play
 from fedbench.sweep.local import Options

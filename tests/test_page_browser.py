@@ -202,14 +202,14 @@ def test_a_filter_shows_what_matches_says_how_many_and_can_be_linked(
     count = index.locator("#count")
     assert count.text_content() == "12 entries"
     assert count.get_attribute("aria-live") == "polite"
-    index.get_by_label("Status").select_option("claimed")
-    claimed = column(index, "status")
-    assert claimed
-    assert set(claimed) == {"claimed"}
-    assert count.text_content() == f"{len(claimed)} of 12 entries"
+    index.get_by_label("Status").select_option("submitted")
+    submitted = column(index, "status")
+    assert submitted
+    assert set(submitted) == {"submitted"}
+    assert count.text_content() == f"{len(submitted)} of 12 entries"
     index.get_by_label("Search").fill("  MEDIAN ")
     names = column(index, "name")
-    assert 0 < len(names) < len(claimed)
+    assert 0 < len(names) < len(submitted)
     dim = index.locator("section.view:visible .at-desk .point.out").count()
     assert dim == 12 - len(names)
     linked = visit(site / "index.html", index.evaluate("location.hash"))

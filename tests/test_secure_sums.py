@@ -3,7 +3,6 @@
 import math
 from pathlib import Path
 
-import constriction
 import numpy as np
 import pytest
 import torch
@@ -14,14 +13,25 @@ from torch import Tensor
 
 import fedbench
 from fedbench.api import Release, Shared
-from fedbench.core.errors import IllegalPayloadError
+from fedbench.core.errors import IllegalPayloadError, Incompatible
 from fedbench.core.rng import Key
 from fedbench.experiment.cells import Cell
+from fedbench.experiment.compatibility import load_plugins
+from fedbench.experiment.prepare import prepare
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.models.network import ConvNet
-from fedbench.payload import BinaryMasks, FloatVectors, Residues, SignBits, same, summed_bits
-from fedbench.payload.packets import Packet, code_residues
+from fedbench.payload import (
+    SUMMED,
+    BinaryMasks,
+    Residues,
+    SignBits,
+    masked_packets,
+    same,
+    sum_of_packets,
+    summands,
+)
+from fedbench.payload.packets import Packet, code_residues, decode_residues
 from fedbench.payload.residues import total, wrapped
 from fedbench.privacy.events import BinomialCounts, SkellamShare
 from fedbench.protocols.secure_sums import (
@@ -35,7 +45,7 @@ from fedbench.protocols.secure_sums import (
     unflattened,
 )
 from fedbench.results.summary import Row
-from fedbench.tables.columns import UP, captions
+from fedbench.tables.columns import captions
 from fedbench.testing import check_payload, example_payloads
 from fedbench_defenses.mean import exact_mean
 
@@ -223,8 +233,10 @@ def test_counts_are_clipped_and_cost_the_bits_of_the_largest_sum() -> None:
     assert shares.tolist() == pytest.approx([0.9, 0.1, 0.9, 0.5], abs=0.03)
     payload = sent(PBM(), torch.zeros(1, 100))
     assert (payload.modulus, payload.coins) == (61, 6)
-    assert payload.encode()[0].bits == 600
-    assert sent(PBM(m=1), torch.zeros(1, 100)).encode()[0].bits == 400  # 11 residues
+    wide = sent(PBM(), torch.zeros(1, 10_000)).encode()[0].bits
+    assert 5.9307 * 10_000 < wide < 5.9307 * 10_000 + 64  # log2(61), where whole bits are 6
+    few = sent(PBM(m=1), torch.zeros(1, 10_000)).encode()[0].bits
+    assert 3.4594 * 10_000 < few < 3.4595 * 10_000 + 64  # log2(11)
 
 
 # residues
@@ -234,18 +246,28 @@ def residues(x: list[int], modulus: int, coins: int) -> Residues:
     return Residues(torch.tensor([x], dtype=torch.int32), modulus, coins)
 
 
-def test_a_residue_costs_the_bits_of_a_field_element_and_there_is_no_header() -> None:
-    payload = residues([10, 0, 3], 11, 0)
+def test_a_residue_costs_the_bits_of_its_modulus_and_there_is_no_header() -> None:
+    payload = residues([3, 1, 2], 4, 0)
     (packet,) = payload.encode()
-    assert (packet.data.hex(), packet.bits) == ("a030", 12)  # 1010 0000 0011, and padding
+    assert (packet.data.hex(), packet.bits) == ("d8", 6)  # 11 01 10, and padding
     assert residues([1, 0, 3], 8, 0).encode()[0].bits == 9
-    assert residues([1, 0, 3], 9, 0).encode()[0].bits == 12
-    wrong = ("b030", "a031", "a0", "a03000")  # 11 is none, padding, too short, too long
+    wrong = ("d9", "", "d800")  # padding, too short, too long
     packets = [Packet.raw(bytes.fromhex(data)) for data in wrong]
     assert not Residues.decode(packets, payload.spec)[1].any()
     largest = residues([2**24 - 1, 0], 2**24, 0)
     check_payload(largest)
     assert largest.encode()[0].bits == 48
+
+
+def test_only_the_code_of_residues_is_their_packet() -> None:
+    payload = residues([10, 0, 3] * 20, 11, 0)
+    (packet,) = payload.encode()
+    assert packet.bits == 8 * len(packet.data) == 224  # 60 log2(11) = 207.6, in words of 32
+    changed = bytes([packet.data[0] ^ 1]) + packet.data[1:]
+    wrong = (packet.data[:-4], packet.data[:-1], packet.data + b"\0" * 4, b"")
+    assert not Residues.decode([Packet.raw(data) for data in wrong], payload.spec)[1].any()
+    other, accepted = Residues.decode([Packet.raw(changed)], payload.spec)
+    assert other is None or (bool(accepted.all()) and not same(other, payload))
 
 
 def test_values_are_the_least_whole_numbers_around_the_middle_and_end_with_the_field() -> None:
@@ -297,81 +319,142 @@ def test_a_count_above_the_coins_is_legal_but_not_honest_and_no_residue_is_refus
             wrong.check()
 
 
-# bits: those of masked residues modulo n + 1, or none that are known
-
-
-def decode_residues(data: np.ndarray, count: int, modulus: int) -> np.ndarray:
-    """Return the ``count`` residues that `code_residues` wrote."""
-    if modulus == 1:
-        return np.zeros(count, dtype=np.int32)
-    decoder = constriction.stream.queue.RangeDecoder(data.view("<u4").astype(np.uint32))
-    symbols: np.ndarray = decoder.decode(constriction.stream.model.Uniform(modulus), count)
-    return symbols
+# what travels in a secure sum: masked residues modulo n + 1
 
 
 @given(st.lists(st.integers(0, 2**24 - 2), max_size=60), st.integers(1, 2**24 - 1))
 def test_residues_come_back_from_their_code(numbers: list[int], modulus: int) -> None:
     residues = np.array([number % modulus for number in numbers], dtype=np.int32)
     data, bits = code_residues(residues, modulus)
-    assert bits == 8 * len(data)
-    assert np.array_equal(decode_residues(data, len(residues), modulus), residues)
+    packet = Packet(data.tobytes(), bits)
+    assert np.array_equal(decode_residues(packet, len(residues), modulus), residues)
     assert bits <= len(numbers) * math.log2(modulus) + 96  # the coder's last words
 
 
-def test_a_masked_sum_of_bits_is_the_sum_and_costs_log2_of_n_plus_one() -> None:
-    # Five clients, mod 6: each adds a mask, the masks cancel, every message crosses the wire.
-    n, d = 5, 6000
-    bits = (torch.arange(d) % 4 == 0).expand(n, d)
-    masks = [Key(i).bits(d).numpy() % (n + 1) for i in range(n - 1)]
-    masks.append(-np.sum(masks, axis=0) % (n + 1))
-    masked = ((bits.numpy() + np.stack(masks)) % (n + 1)).astype(np.int32)
-    coded = [code_residues(row, n + 1) for row in masked]
-    arrived = np.sum([decode_residues(data, d, n + 1) for data, _ in coded], axis=0)
-    assert np.array_equal(arrived % (n + 1), bits.sum(dim=0).numpy())
-    counted = summed_bits(BinaryMasks(bits, torch.zeros(n, 0)))
-    assert counted is not None
-    assert max(abs(cost - counted) for _, cost in coded) <= 64  # a word or two of the coder
-    assert counted / d == pytest.approx(math.log2(6), abs=64 / d)
-    # A quarter of ones costs .81 plain bits each; masked it costs as much as any other mask.
-    assert counted == summed_bits(SignBits(bits)) == summed_bits(SignBits(~bits))
+def test_three_masked_bits_by_hand() -> None:
+    # Modulo 4, two bits each: whatever the masks are, two clients say nothing and three say 3.
+    numbers = summands(SignBits(torch.tensor([[True], [True], [True]])), 3)
+    assert (numbers.modulus, numbers.coins, numbers.x.tolist()) == (4, 1, [[1], [1], [1]])
+    first, second = (int(Key(5).fold(i).integers(4, 1)) for i in range(2))
+    packets = masked_packets(numbers, Key(5))
+    assert [packet.bits for packet in packets] == [2, 2, 2]
+    sent = [(1 + mask) % 4 for mask in (first, second, -first - second)]
+    assert [packet.data[0] >> 6 for packet in packets] == sent
+    assert sum_of_packets(packets, numbers.spec).tolist() == [3]
 
 
-def test_what_is_no_bit_has_no_known_cost_in_a_sum_and_residues_have_their_own() -> None:
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 40])
+def test_a_masked_sum_of_bits_is_the_sum_and_costs_log2_of_n_plus_one(n: int) -> None:
+    d = 6000
+    bits = (torch.arange(d) % 4 < 1 + torch.arange(n)[:, None] % 4) | (torch.arange(d) < 9)
+    for payload in (BinaryMasks(bits, torch.zeros(n, 0)), SignBits(bits)):
+        numbers = summands(payload, n)
+        packets = masked_packets(numbers, Key(3))
+        total = sum_of_packets(packets, numbers.spec)
+        assert torch.equal(total, bits.sum(dim=0))  # all n ones of nine coordinates among them
+        for packet in packets:
+            assert 0 <= packet.bits - d * math.log2(n + 1) < 64  # 40 clients: log2(41) = 5.3576
+    silent = masked_packets(summands(SignBits(torch.zeros(n, d, dtype=torch.bool)), n), Key(3))
+    for packet in silent if n > 1 else []:  # no bit is set, and every number is as likely
+        counts = np.bincount(decode_residues(packet, d, n + 1), minlength=n + 1)
+        assert np.abs(counts - d / (n + 1)).max() < 5 * math.sqrt(d / (n + 1))
+
+
+def test_a_round_without_all_of_its_messages_has_the_modulus_of_all() -> None:
+    arrived = SignBits(torch.tensor([[True, True]] * 3))
+    assert summands(arrived, 7).modulus == 8
+    nobody = summands(arrived.take([]), 0)
+    assert masked_packets(nobody, Key(0)) == []
+    assert sum_of_packets([], nobody.spec).tolist() == [0, 0]
+
+
+def test_residues_are_summed_modulo_their_own_modulus() -> None:
+    pair = Residues(torch.tensor([[9, 10], [9, 10]], dtype=torch.int32), 11, 5)
+    assert summands(pair, 2) is pair
+    assert sum_of_packets(masked_packets(pair, Key(0)), pair.spec).tolist() == [7, 9]  # 18, 20
+
+
+def test_what_is_no_bit_has_no_secure_sum() -> None:
     for payload in example_payloads(9):
-        bits = summed_bits(payload)
-        whole = isinstance(payload, BinaryMasks) and payload.rest.shape[1] == 0
-        whole |= isinstance(payload, SignBits | Residues)
-        assert (bits is not None) == whole, type(payload)
-        assert not isinstance(payload, Residues) or bits == payload.encode()[0].bits
-    assert summed_bits(FloatVectors(torch.zeros(3, 4))) is None
-    assert summed_bits(SignBits(torch.ones(0, 8).bool())) == 0
+        fits = isinstance(payload, SUMMED)
+        if fits and not (isinstance(payload, BinaryMasks) and payload.rest.shape[1]):
+            assert len(masked_packets(summands(payload, 9), Key(0))) == 9
+            continue
+        with pytest.raises(IllegalPayloadError, match="must be masks, signs or residues alone"):
+            summands(payload, 9)
 
 
 def played(**fields: object) -> Record:
     return fedbench.play(SMALL.model_copy(update=fields), device="cpu", executor="loop")
 
 
-def test_a_mask_bit_among_40_clients_costs_log2_41() -> None:
-    summed, plain = (played(protocol="fedpm", sees=sees) for sees in ("sum", "messages"))
+@pytest.mark.parametrize("sees", ["sum", "hidden-sum"])
+def test_a_mask_bit_among_40_clients_costs_log2_41(sees: str) -> None:
+    summed, plain = (played(protocol="fedpm", sees=view) for view in (sees, "messages"))
     bits, plain_bits = (record.rounds[0].uplink_bits or 0 for record in (summed, plain))
     assert summed.rounds[0].benign_uplink_bits == bits
-    assert bits % 40 == 0  # all messages are equally long
-    assert bits / plain_bits == pytest.approx(math.log2(41), rel=0.02)  # 5.36, not 1.0065
-    assert summed.result.uplink_bits_per_parameter == bits / 40 / summed.parameters
+    each = bits / 40 / summed.parameters
+    assert each == pytest.approx(5.3576, abs=0.007)  # log2(41), and a word or two of the coder
+    assert plain_bits / 40 / plain.parameters == pytest.approx(1.0065, abs=0.001)
+    assert summed.result.uplink_bits_per_parameter == each
+    assert summed.result.accuracy == plain.result.accuracy  # what the server adds up is the same
     for record, known in ((summed, True), (plain, False)):
         caption = captions([Row(Cell(record.scenario), (record,))])["bits"]
         assert ("log2(n + 1)" in caption) == known
 
 
-def test_floats_and_weighted_masks_in_a_sum_are_not_counted_and_say_so(
-    tmp_path: Path, command: Command
+def test_signs_and_residues_are_counted_behind_masks_and_skellam_costs_the_same() -> None:
+    few = {"clients": 6, "per_round": 6, "sees": "sum"}
+    for protocol, exact in (("signsgd", math.log2(7)), ("skellam", 12.0), ("pbm", math.log2(61))):
+        record = played(protocol=protocol, **few)
+        bits = record.result.uplink_bits_per_parameter
+        assert bits == pytest.approx(exact, abs=0.007), protocol
+
+
+def test_a_message_that_is_rejected_is_in_no_sum() -> None:
+    fields = {"clients": 4, "per_round": 4, "malicious": 0.25, "attack": "malformed"}
+    record = played(protocol="signsgd", sees="sum", **fields)
+    (played_round,) = record.rounds
+    d = record.parameters
+    assert (played_round.accepted, played_round.rejected_malicious) == (3, 1)
+    assert played_round.benign_uplink_bits == pytest.approx(3 * d * math.log2(5), abs=3 * 64)
+    forged = (played_round.uplink_bits or 0) - (played_round.benign_uplink_bits or 0)
+    assert forged == 8 * (-(-d // 8) - 1)  # its own bytes, of which the last is missing
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"protocol": "fedavg"}, "fedavg must send .* under --sees sum, got FloatVectors; use"),
+        ({"protocol": "drive"}, "drive must send .*, got RotatedLevels; use fedpm"),
+        ({"protocol": "fedmrn"}, "fedmrn must send .*, got NoiseMasks; use fedpm"),
+        ({"protocol": "fedpm:reg=1.0"}, "reg=1.0 weights clients by size, but --sees sum hides"),
+        ({"protocol": "fedpm", "defense": "median"}, "median reads single messages"),
+        ({"protocol": "signsgd", "defense": "multi-krum"}, "multi-krum reads single messages"),
+        ({"protocol": "signsgd", "defense": "nnm+mean"}, "reads single messages"),
+        ({"protocol": "pbm", "defense": "trimmed-mean"}, "trimmed-mean reads single messages"),
+        ({"protocol": "pbm", "server_checks": "range"}, "range reads single messages"),
+    ],
+)
+@pytest.mark.parametrize("sees", ["sum", "hidden-sum"])
+def test_what_needs_more_than_a_sum_of_whole_numbers_is_refused(
+    fields: dict[str, object], why: str, sees: str
 ) -> None:
-    for protocol in ("fedavg", "fedpm:reg=1.0"):
-        record = played(protocol=protocol, sees="hidden-sum", clients=4, per_round=4)
-        assert record.rounds[0].uplink_bits is None
-        assert record.result.uplink_bits_per_parameter is None
-        assert UP.text(Row(Cell(record.scenario), (record,))) == "n/a"
-        (tmp_path / f"{record.id}.json").write_text(record.model_dump_json())
-        assert Record.model_validate_json(record.model_dump_json()) == record
+    scenario = SMALL.model_copy(update={**fields, "sees": sees})
+    with pytest.raises(Incompatible, match=why.replace("--sees sum", f"--sees {sees}")) as caught:
+        load_plugins(scenario)
+    assert "--sees messages" in str(caught.value)
+    load_plugins(scenario.model_copy(update={"sees": "messages"}))
+
+
+def test_statistics_that_travel_as_floats_are_refused_in_a_sum() -> None:
+    fields = {"protocol": "fedpm", "sees": "sum", "model": "cnn4"}
+    with pytest.raises(Incompatible, match=r"without batch norm, .* got --model cnn4"):
+        prepare(SMALL.model_copy(update=fields), "cpu")
+
+
+def test_a_table_of_sums_says_what_their_bits_are(tmp_path: Path, command: Command) -> None:
+    record = played(protocol="fedpm", sees="hidden-sum", clients=4, per_round=4)
+    (tmp_path / f"{record.id}.json").write_text(record.model_dump_json())
     _, shown, _ = command("results", tmp_path)
-    assert "bits up: of a secure sum of n, log2(n + 1) for each bit" in shown
+    assert "bits up: of a secure sum of n, masked residues: log2(n + 1) for each bit" in shown

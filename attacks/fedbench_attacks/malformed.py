@@ -10,6 +10,7 @@ from fedbench.api import Attack, AttackView, Choices
 from fedbench.core.rng import Key
 from fedbench.payload import GatedVectors, Payload, Residues, SignBits, SparseVectors
 from fedbench.payload.floats import HalfVectors
+from fedbench.payload.packets import is_power_of_two
 from fedbench.payload.rankings import Rankings, TopRankings
 
 Broken = Literal["truncate", "trailing", "empty", "length", "random"]
@@ -26,7 +27,8 @@ class Malformed(Attack):
       alphabet without indices sends the whole message twice in one.
     - ``permutation``: every symbol of a ranking is edge 0; other alphabets have ``duplicate``.
     - ``length``: without the last four bytes, a float or a word of a code (of half floats two, of
-      signs, edges and residues one; of gated vectors the first four, since the last are gates).
+      signs, edges and packed residues one; of gated vectors the first four, since the last are
+      gates).
     - ``random``: as many uniform bytes. Some alphabets have a legal message for most of them.
 
     NaN and infinity are legal on most wires: a server without checks takes them.
@@ -86,7 +88,8 @@ def broken(own: Payload, kind: Kind, key: Key) -> bytes:
     if kind == "length":
         if isinstance(own, GatedVectors):
             return data[4:]
-        short = isinstance(own, Rankings | TopRankings | SignBits | Residues)
+        short = isinstance(own, Rankings | TopRankings | SignBits)
+        short |= isinstance(own, Residues) and is_power_of_two(own.modulus)
         return data[: -(1 if short else 2 if isinstance(own, HalfVectors) else 4)]
     if kind == "random":
         words = key.bits(-(-len(data) // 8)).numpy().astype("<i8", copy=False)

@@ -36,7 +36,7 @@ from fedbench.run import begin, play_round
 TARGET = 0.8  # share of training
 SMALL = ("lenet", "micro")  # models of 28 x 28 grey pixels; the others have 32 x 32 colours
 BEFORE = ("broadcast", "compress", "attack", "wire")
-PHASES = ("train", *BEFORE, "defend", "server step", "evaluate", "rest")
+PHASES = ("train", *BEFORE, "defend", "server step", "evaluate", "commit", "rest")
 HEAD = ("protocol", "ms", *PHASES, "each")
 Span = tuple[str, int, int]  # name, start and end in nanoseconds
 

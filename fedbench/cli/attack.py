@@ -12,7 +12,9 @@ import typer
 from rich.console import Console
 
 from fedbench.cli import options as opt
+from fedbench.cli.sweep import foresee
 from fedbench.cli.terminal import end, watcher
+from fedbench.core.canonical import enter
 from fedbench.core.errors import PluginError
 from fedbench.core.files import writable, write_atomically
 from fedbench.tables.numbers import counted
@@ -53,7 +55,10 @@ def attack(
     threads: opt.Threads = 1,
     run_timeout: opt.RunTimeout = 21600.0,
     isolate: opt.Isolate = False,
+    canonical: opt.Canonical = False,
+    keep_states: opt.KeepStates = None,
     out: Path = Path("results"),
+    dry_run: bool = False,
 ) -> None:
     """Train protocols with malicious clients; print who survived, what it cost, how sure we are.
 
@@ -69,13 +74,25 @@ def attack(
     Running:
         seeds: Seeds, comma-separated; by default those of the preset, else 0,1,2.
         out: Folder for records, table and chart.
+        dry_run: Say what would be played, how many malicious clients its rounds have, and how long
+            it may take.
     """
+    if canonical:
+        enter()
     from fedbench.sweep.local import Options
 
     options = Options(
-        device, executor, chunk, workers, threads, run_timeout=run_timeout, isolate=isolate
+        device=device,
+        executor=executor,
+        chunk=chunk,
+        workers=workers,
+        threads=threads,
+        run_timeout=run_timeout,
+        isolate=isolate,
+        canonical=canonical,
+        states=keep_states,
     )
-    play(choose(preset, opt.typed(context), seeds, lr), options, out)
+    play(choose(preset, opt.typed(context), seeds, lr), options, out, dry_run)
 
 
 def choose(
@@ -96,8 +113,11 @@ def choose(
     return plan if lr is None else plan.with_lr(lr)
 
 
-def play(plan: Plan, options: Options, out: Path) -> None:
-    """Play the plan, show it, write it; exit with 1 if a run failed, with 130 if it was stopped."""
+def play(plan: Plan, options: Options, out: Path, dry_run: bool = False) -> None:
+    """Play the plan, show it, write it; exit with 1 if a run failed, with 130 if it was stopped.
+
+    A dry run only says what would be played.
+    """
     from fedbench.results.aggregate import grouped
     from fedbench.results.store import Store
     from fedbench.results.summary import rows
@@ -112,8 +132,11 @@ def play(plan: Plan, options: Options, out: Path) -> None:
     console.print(header(plan, cells, options))
     for line in skipped_lines(skipped):
         console.print(f"skipped: {line}", markup=False)
-    store = Store(out)
     planned = runs(cells, plan.seeds)
+    if dry_run:
+        foresee(console, planned, out, options, options.processes(len(planned)))
+        return
+    store = Store(out)
     if existing := sum(map(store.has, planned)):
         console.print(f"{existing} of {len(planned)} runs have a record in {out} already")
     with watcher(console, cells, plan.seeds) as watch:

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from fedbench.cli import leaderboard_stages
 from fedbench.cli import options as opt
+from fedbench.cli.leaderboard_stages import BOARD, BoardOption, print_plan, tell
 from fedbench.cli.terminal import warn, watcher
-from fedbench.core.errors import ConfigError, one_line, require
+from fedbench.core.canonical import enter
+from fedbench.core.errors import ConfigError, require
 from fedbench.tables.numbers import counted
 from fedbench.tables.terminal import listed
 
-if TYPE_CHECKING:
-    from fedbench.leaderboard.submission import Submission
-
 app = typer.Typer(
     no_args_is_help=True,
-    help="Make entries that others can trust: plan, sweep, submit, check, reproduce, rank, reveal.",
+    help="Make entries that others can trust: plan, sweep, submit, check, freeze, draw, complete, "
+    "reproduce, rank.",
 )
-WHERE = "Where it goes"
-BOARD = Path("leaderboards")
-Board = Annotated[Path, typer.Argument(help="Folder with rules/1.toml.")]
-BoardOption = Annotated[Path, opt.option("Folder with rules/1.toml.", panel=WHERE)]
+Board = Annotated[Path, typer.Argument(help="Folder of a board, with its rules.")]
 
 
 @app.command(
@@ -43,21 +41,10 @@ def plan(
         track: Track of the closed division, e.g. digits.
         estimate: Say first how long it may take here, by playing two rounds of some cells.
     """
-    import tomllib
-
-    from fedbench.cli.sweep import expectation
     from fedbench.leaderboard.rules import newest
     from fedbench.leaderboard.submission import plan
-    from fedbench.sweep.local import Options
-    from fedbench.sweep.plan import Plan, runs
 
-    text = plan(newest(board), track, opt.typed(context))
-    if estimate:
-        sweep = Plan.of(tomllib.loads(text), "plan")
-        missing = runs(sweep.cells()[0], sweep.seeds)
-        options = Options()
-        print(f"# {expectation(missing, options, options.processes(len(missing)))}")
-    print(text, end="")
+    print_plan(plan(newest(board), track, opt.typed(context)), estimate)
 
 
 @app.command()
@@ -103,32 +90,6 @@ def submit(
     return tell(submit(played, statement, board, where, track, replace), dry_run)
 
 
-def tell(done: Submission, dry_run: bool) -> int:
-    """Print the outcome of a submission and what to do next, and return the exit code."""
-    from fedbench.cli.leaderboard_table import findings, short, spread
-    from fedbench.leaderboard.board import place
-    from fedbench.leaderboard.entry_rules import errors
-
-    entry = done.entry
-    broken = errors(done.findings)
-    if entry is None:
-        names = {finding.rule for finding in broken}
-        many = "a rule is" if len(names) == 1 else f"{len(names)} rules are"
-        print(f"fedbench: {many} broken, nothing is written", file=sys.stderr)
-        for finding in broken:
-            print(f"  {one_line(f'{finding.rule}: {finding.text}', 1000)}", file=sys.stderr)
-        return 2
-    console = Console(soft_wrap=True)
-    if done.findings:
-        console.print(findings(done.findings, console.options))
-    path = place(done.board, entry) if dry_run else done.write()
-    print(f"{'would be' if dry_run else 'wrote'} {path}, its records beside it")
-    print(f"worst case {spread(entry.score.worst)} %, under {short(entry, entry.score.attack)}")
-    if not dry_run:
-        print(f"next: fedbench leaderboard check {path}; then open a pull request")
-    return 0
-
-
 @app.command()
 @opt.explained
 def check(target: Path = BOARD, format: opt.Format = "table", own_rules: bool = False) -> int:
@@ -153,55 +114,103 @@ def check(target: Path = BOARD, format: opt.Format = "table", own_rules: bool = 
     return int(any(shown.verdict(file.findings) == "refused" for file in checked))
 
 
+app.command()(leaderboard_stages.freeze)
+app.command()(leaderboard_stages.draw)
+app.command("plan-ranking")(leaderboard_stages.plan_ranking)
+app.command()(leaderboard_stages.complete)
+
+
 @app.command()
 @opt.explained
 def reproduce(
     entry: Path,
-    cells: int = 2,
+    by: str,
     every: Annotated[bool, typer.Option("--all", help="Play all cells again.")] = False,
-    seeds: str | None = None,
     device: opt.Device = "auto",
     executor: opt.Executor = "auto",
     workers: opt.Workers = 0,
     threads: opt.Threads = 1,
     run_timeout: opt.RunTimeout = 21600.0,
+    canonical: opt.Canonical = False,
     out: Path | None = None,
 ) -> int:
-    """Play cells of an entry again: it is reproduced (exit code 0) or contested (1).
+    """Play cells of an entry again and keep their records: it is replayed (0) or contested (1).
+
+    Those are the clean run, the worst attack and two cells that the season drew, with all seeds.
 
     Positional:
         entry: JSON file of an entry on a board.
 
     Options:
-        cells: Number of cells; the worst and the clean one first.
-        seeds: Some of the entry's seeds, e.g. 0,1; by default all.
+        by: Name of who plays it again.
 
     Running:
-        out: Folder that keeps the records, and where it goes on; by default they are dropped.
+        out: Folder of the runs, where a stopped command goes on; by default it starts anew.
     """
+    if canonical:
+        enter()
     from fedbench.cli.leaderboard_table import repetition
-    from fedbench.leaderboard.reproduce import again, cell, claim, keep, order
+    from fedbench.leaderboard.check import claim
+    from fedbench.leaderboard.replays import again, cell, keep, parts, required
     from fedbench.sweep.local import Options
 
-    require("--cells", cells, cells >= 1, ">= 1")
-    options = Options(device, executor, workers=workers, threads=threads, run_timeout=run_timeout)
+    options = Options(
+        device=device,
+        executor=executor,
+        workers=workers,
+        threads=threads,
+        run_timeout=run_timeout,
+        canonical=canonical,
+    )
     claimed = claim(entry)
-    chosen = claimed.entry.seeds if seeds is None else list(opt.parse_seeds(seeds))
-    listed = ", ".join(map(str, claimed.entry.seeds))
-    require("--seeds", seeds, set(chosen) <= set(claimed.entry.seeds), f"some of {listed}")
-    attacks = order(claimed.entry)[: None if every else cells]
+    chosen = parts(claimed.entry) if every else required(claimed.entry, claimed.season)
     console = Console()
-    played = [cell(claimed.entry, attack) for attack in attacks]
-    with watcher(console, played, chosen, table=False) as watch:
-        comparisons = again(claimed, attacks, chosen, options, watch, out)
-    if any(len(each.again) < len(chosen) for each in comparisons):
+    comparisons = []
+    for stage in dict.fromkeys(part.stage for part in chosen):
+        cells = {part: cell(claimed.entry, part.attack) for part in chosen if part.stage == stage}
+        seeds = [record.scenario.seed for record in claimed.of(next(iter(cells)))]
+        with watcher(console, list(cells.values()), seeds, table=False) as watch:
+            comparisons += again(claimed, cells, seeds, options, watch, out)
+    if len(comparisons) < len(chosen):
         print("fedbench: stopped, the entry is as it was", file=sys.stderr)
         return 130
-    apart = {each.attack: each.apart(claimed.rules.tolerance) for each in comparisons}
-    console.print(repetition(claimed.entry, comparisons, apart, console.options))
-    now = keep(claimed, comparisons)
-    print(f"{entry} is {now.status}: {now.coverage()} played again")
+    apart = {each.part: each.apart(claimed.rules) for each in comparisons}
+    console.print(repetition(claimed, comparisons, apart, console.options))
+    now = keep(claimed, comparisons, by)
+    print(f"{entry} is {now.status}: {now.coverage()}")
     return int(any(apart.values()))
+
+
+@app.command("spot-check")
+@opt.explained
+def spot_check(entry: Path, states: Path, public_value: str, rounds: int = 5) -> int:
+    """Play a few rounds of canonical records again, each from the state that it committed to.
+
+    Exit code 0 if all agree, 1 if not. Nobody chooses the rounds: they are drawn by SHA-256 from a
+    public value that was not known when the entry was made, and from the entry's id.
+
+    Positional:
+        entry: JSON file of an entry on a board, or a folder of records.
+
+    Options:
+        states: Folder that --keep-states wrote; files that are not needed may be absent.
+        public_value: Value that nobody could know before, in hex digits, e.g. of a drand round.
+        rounds: Number of rounds.
+    """
+    enter()
+    from fedbench.cli.leaderboard_table import spot_checks
+    from fedbench.leaderboard import spot_check as spots
+
+    drawn = spots.draw(spots.evidence(entry), public_value, rounds)
+    spots.require_states(drawn, states)
+    with opt.torch_threads(1):
+        outcomes = spots.spot_check(drawn, states)
+    console = Console()
+    console.print(spot_checks(outcomes, console.options))
+    differ = sum(bool(outcome.wrong) for outcome in outcomes)
+    total = counted(len(outcomes), "round")
+    print(f"{differ} of {total} differ" if differ else f"{total} played again, all agree")
+    return int(differ > 0)
 
 
 @app.command()
@@ -307,22 +316,32 @@ def rank(
     from fedbench.cli import leaderboard_table as shown
     from fedbench.leaderboard.board import races
     from fedbench.leaderboard.held_out import gaps
-    from fedbench.leaderboard.rank import VIEWS, ranking
-    from fedbench.leaderboard.rules import DIVISIONS, numbered
+    from fedbench.leaderboard.rank import VIEWS, apart, ranking
+    from fedbench.leaderboard.rules import DIVISIONS
+    from fedbench.leaderboard.rules import newest as newest_rules
 
     require("--division", division, division in (None, *DIVISIONS), "closed or open")
     chosen = opt.chosen("--view", view, VIEWS)
     opt.chosen("--format", format, ("table", "json", "csv", "md"))
     require("--bits", bits, bits is None or bits > 0, "> 0")
     require("--bits", bits, bits is None or view == "equal-bits", "left out without equal-bits")
-    newest = max(numbered(board))
+    rules = newest_rules(board)
     places = [
-        shown.RankingTable(*race, ranking(entries, chosen, bits), newest, gaps(board, entries))
+        shown.RankingTable(
+            *race,
+            ranking(group, chosen, bits, rules.limits(race[1])),
+            rules.version,
+            gaps(board, group),
+        )
         for race, entries in races(board).items()
         if division in (None, race[0]) and track in (None, race[1])
+        for group in apart(entries)
     ]
     if pareto:
         places = [replace(place, ranking=place.ranking.front()) for place in places]
+    if not places and division is None and track is None:
+        print("There are no entries yet.")
+        return
     if not places:
         raise ConfigError(f"{board} must have entries of that track, got none; submit one first")
     texts = {"json": shown.as_json, "csv": shown.as_csv, "md": shown.as_markdown}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table as RichTable
 
 from fedbench.leaderboard.entry_rules import outdated
-from fedbench.leaderboard.site.words import brief, system
+from fedbench.leaderboard.site.words import brief, resolution, system
 from fedbench.tables.export import as_csv as rows_as_csv
 from fedbench.tables.export import literal, markdown
 from fedbench.tables.numbers import NONE, bits, nats, or_none, percent, points
@@ -24,15 +25,25 @@ if TYPE_CHECKING:
     from fedbench.leaderboard.entry_rules import RuleFinding
     from fedbench.leaderboard.held_out import HeldOutResult
     from fedbench.leaderboard.rank import Ranking, Standing
-    from fedbench.leaderboard.reproduce import Comparison
+    from fedbench.leaderboard.replays import Claim, Comparison, Part
+    from fedbench.leaderboard.spot_check import Outcome
 
 FRONT = "◆"
 GAP = "gap"
-HEADS = ("rank", "entry", "worst case %", "attack", "clean %", "up", "down", "ε", FRONT, "status")
+BEST = "best %"
+HEADS = (
+    *("rank", BEST, "entry", "worst case %", "attack", "area %", "clean %"),
+    *("up", "down", "ε", FRONT, "status"),
+)
 NARROW = ("rank", "entry", "worst case %", "up", "ε", FRONT)
 WIDE = 110  # characters from which on every column has room
 NAMES = 24  # characters that an entry has at least
-NUMBERS = ("rank", "up", "down", "ε")
+NUMBERS = ("rank", BEST, "up", "down", "ε")
+UNSEEN = (
+    "Nothing was played: numbers that were made up consistently, plug-ins that do something else "
+    "than they say, and a season whose value was known before the freeze cannot be seen here; see "
+    "fedbench leaderboard reproduce and the history of the files."
+)
 STYLES = {"error": "bold red", "warning": "yellow"}
 
 
@@ -48,13 +59,22 @@ class RankingTable:
 
     @property
     def title(self) -> str:
-        """Division, track, and what is equal for all entries."""
+        """Division, track, whether the systems are private, and what is equal for all entries."""
         budget = self.ranking.bits
         equal = "equal rounds" if budget is None else f"within {bits(budget)} bits per parameter"
-        return f"{self.division} division, {self.track}: {equal}"
+        private = ", private systems" if self.ranking.private else ""
+        season = f", season {self.ranking.season}" if self.ranking.season else ""
+        return f"{self.division} division, {self.track}{season}{private}: {equal}"
+
+    @property
+    def resolution(self) -> str:
+        """Say which differences the seeds cannot show; empty for a single entry."""
+        return resolution(self.ranking)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield grid(self.table(HEADS if options.max_width >= WIDE else NARROW), options)
+        if self.resolution:
+            yield cell(self.resolution, options)
 
     def table(self, headings: Sequence[str] = HEADS) -> Table:
         """Make the table with these columns; what has none of its own stands below the name.
@@ -63,7 +83,8 @@ class RankingTable:
         """
         narrow = headings is NARROW
         if any(standing.entry.id in self.held_out for standing in self.ranking.standings):
-            headings = [*headings[:3], GAP, *headings[3:]]
+            after = headings.index("worst case %") + 1
+            headings = [*headings[:after], GAP, *headings[after:]]
         columns = [
             Column(
                 heading,
@@ -88,13 +109,15 @@ class RankingTable:
         score = standing.score
         old = f", rules {entry.rules} of {self.newest}" if entry.rules < self.newest else ""
         weaker = ", outdated" if outdated(cell.attack for cell in entry.cells) else ""
-        numbers = [NONE] * 6
+        numbers = [NONE] * 7
         if score is not None:
-            numbers = [spread(score.worst), short(entry, score.attack), percent(score.clean.mean)]
+            numbers = [spread(score.worst), short(entry, score.attack), percent(score.area)]
+            numbers += [percent(score.clean.mean)]
             numbers += [bits(score.uplink_bits), bits(score.downlink_bits)]
             numbers += [or_none(score.epsilon, nats)]
         return [
             or_none(standing.rank, str),
+            or_none(standing.best, lambda share: f"{100 * share:.0f}"),
             f"{entry.name} ({system(entry)})",
             *numbers,
             FRONT if standing.pareto else "",
@@ -110,7 +133,11 @@ class RankingTable:
                 "track": self.track,
                 "view": self.ranking.view,
                 "bits": self.ranking.bits,
+                "private": self.ranking.private,
                 "rank": standing.rank,
+                "probability_best": standing.best,
+                "season": self.ranking.season,
+                "told_apart": self.ranking.told if math.isfinite(self.ranking.told or 0) else None,
                 "pareto": standing.pareto,
                 "id": standing.entry.id,
                 "name": standing.entry.name,
@@ -133,6 +160,7 @@ def _numbers(score: Score | None) -> dict[str, Any]:
         "low": score and score.worst.low,
         "high": score and score.worst.high,
         "attack": score and score.attack,
+        "area": score and score.area,
         "clean": score and score.clean.mean,
         "uplink_bits": score and score.uplink_bits,
         "downlink_bits": score and score.downlink_bits,
@@ -173,14 +201,17 @@ def short(entry: Entry, attack: str) -> str:
 
 
 LEGEND = {
-    "rank": "1 + how many entries are surely better: their interval lies wholly above",
+    "rank": "1 + how many entries are surely better, by paired differences over the seeds",
+    BEST: "probability of being the best of its table",
     "worst case": "mean and 95 % interval over seeds, under the attack that hurts most",
     GAP: "worst case minus accuracy under the worst held-out attack, in points: above 0, the "
     "ensemble flatters the entry",
+    "area": "mean over all looks under that attack: the area under the curve",
     "up, down": "bits per parameter and message",
     "ε": "two compare only if unit, adversary, adjacency and δ agree (see --format json)",
     "outdated": "an attack has become stronger since: the entry waits to be played again",
-    FRONT: "no other entry is as good in worst case, bits and ε, and better in one",
+    FRONT: "no other entry is as good in worst case, bits and ε, and better in one; surely above "
+    "chance, and of the private ones ε ≤ 10",
     "equal bits": "worst case and clean are within the budget; up, down and ε, also for "
     f"{FRONT}, are of the whole run",
 }
@@ -198,7 +229,12 @@ def as_csv(places: Sequence[RankingTable]) -> str:
 
 def as_markdown(places: Sequence[RankingTable]) -> str:
     """Write a table for each track."""
-    return "\n".join(f"### {place.title}\n\n{markdown(place.table(), literal)}" for place in places)
+    texts = []
+    for place in places:
+        texts.append(f"### {place.title}\n\n{markdown(place.table(), literal)}")
+        if place.resolution:
+            texts.append(f"{place.resolution}\n")
+    return "\n".join(texts)
 
 
 def checks(checked: Sequence[CheckedFile], options: ConsoleOptions) -> Group:
@@ -208,7 +244,9 @@ def checks(checked: Sequence[CheckedFile], options: ConsoleOptions) -> Group:
         parts.append(cell(f"{verdict(file.findings)}  {file.path}", options, "bold"))
         parts += [findings(file.findings, options)] if file.findings else []
     wrong = sum(verdict(file.findings) == "refused" for file in checked)
-    return Group(*parts, cell(f"{len(checked)} checked, {wrong} refused", options))
+    parts.append(cell(f"{len(checked)} checked, {wrong} refused", options))
+    parts.append(cell(UNSEEN, options, "dim"))
+    return Group(*parts)
 
 
 def verdict(of: Iterable[RuleFinding]) -> str:
@@ -242,14 +280,14 @@ def checked_json(checked: Sequence[CheckedFile]) -> str:
 
 
 def repetition(
-    entry: Entry,
+    claim: Claim,
     comparisons: Sequence[Comparison],
-    apart: Mapping[str, Sequence[str]],
+    apart: Mapping[Part, Sequence[str]],
     options: ConsoleOptions,
 ) -> RichTable:
     """Set cells as they are claimed beside the same cells played again, for a terminal.
 
-    ``apart`` holds the numbers that differ by more than the rules allow, by attack.
+    ``apart`` holds the numbers that differ by more than the rules allow, by cell.
     """
     columns = [
         Column(heading, "right" if heading in ("claimed", "again") else "left", wraps=True)
@@ -257,14 +295,31 @@ def repetition(
     ]
     lines = []
     for comparison in comparisons:
-        name = short(entry, comparison.attack)
-        for what, claimed, again in comparison.pairs():
+        part = comparison.part
+        name = f"{short(claim.entry, part.attack)}, {part.stage}"
+        for what, claimed, again in comparison.pairs(claim.rules.looks):
             if claimed is None and again is None:
                 continue
-            far = what in apart[comparison.attack]
+            far = what in apart[part]
             difference = NONE if claimed is None or again is None else f"{again - claimed:+.6g}"
             values = (or_none(x, "{:.6g}".format) for x in (claimed, again))
             texts = [name, what.replace("_", " "), *values, difference, "too far" if far else ""]
             lines.append(Line(texts, marked=far))
             name = ""
+    return grid(Table(columns, lines), options)
+
+
+def spot_checks(outcomes: Sequence[Outcome], options: ConsoleOptions) -> RichTable:
+    """Show the rounds that were played again and what differs, for a terminal."""
+    columns = [
+        Column("attack", "left", wraps=True),
+        Column("seed"),
+        Column("round"),
+        Column("", "left", wraps=True),
+    ]
+    lines = []
+    for outcome in outcomes:
+        scenario = outcome.drawn.record.scenario
+        texts = [brief(scenario).attack, str(scenario.seed), str(outcome.drawn.step)]
+        lines.append(Line([*texts, outcome.wrong or "agrees"], marked=bool(outcome.wrong)))
     return grid(Table(columns, lines), options)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -24,7 +25,7 @@ PANELS = {  # where `--help` shows a field of a scenario
     "Data and model": ("dataset", "model", "partition", "split", "data_seed"),
     CLIENTS: (
         *("clients", "per_round", "rounds", "epochs", "batch_size", "augment", "precision"),
-        *("malicious", "declared", "server_checks", "defense_draw"),
+        *("malicious", "cohorts", "declared", "server_checks", "defense_draw"),
     ),
     "What the adversary may do": ("knowledge", "attack_from", "attack_until", "attack_every"),
     PRIVACY: ("delta", "adjacency", "sampling", "sees"),
@@ -81,6 +82,12 @@ Threads = Annotated[int, option("Threads of torch in each process, on a CPU.")]
 RunTimeout = Annotated[float, option("Seconds after which a run is ended and counts as failed.")]
 APART = "Play attack and defense in processes of their own, which hold only what they are shown."
 Isolate = Annotated[bool, option(APART, "--isolate")]
+ONE = "Compute as every processor can, on one thread, so that records are equal on all of them."
+Canonical = Annotated[bool, option(ONE, "--canonical")]
+KeepStates = Annotated[
+    Path | None,
+    option("Folder that keeps the states of canonical runs, for spot checks; by default none."),
+]
 Format = Annotated[str, option("Form of the output: table or json.")]
 
 

@@ -26,13 +26,13 @@ def plot(
     format: list[str] | None = None,
     terminal: bool = False,
 ) -> None:
-    """Draw pictures of records: accuracy over rounds, against bits, under attacks, against epsilon.
+    """Draw pictures of records: accuracy over rounds or malicious rows, against bits or epsilon.
 
     A folder means its *.json; of these, what is no record is skipped.
 
     Options:
-        kind: Kind of picture: rounds, bits, heatmap, impact or epsilon. Repeat for more; by default
-            all that these records can show.
+        kind: Kind of picture: rounds, bits, heatmap, impact, share or epsilon. Repeat for more; by
+            default all that these records can show.
         out: Folder for the pictures.
         format: Format of the files: png or svg; by default both.
         terminal: Draw sketches in characters, and write no files.

@@ -11,6 +11,7 @@ from rich.console import Console
 from fedbench.cli import options as opt
 from fedbench.cli.comparison import comparison_table, explanations
 from fedbench.cli.terminal import watcher
+from fedbench.core.canonical import enter
 from fedbench.core.errors import ConfigError
 from fedbench.tables.numbers import counted
 from fedbench.tables.table import Column, Line, Table
@@ -40,6 +41,7 @@ def reproduce(
     workers: opt.Workers = 0,
     threads: opt.Threads = 1,
     run_timeout: opt.RunTimeout = 21600.0,
+    canonical: opt.Canonical = False,
 ) -> None:
     """Play a table or figure of a paper and print ours beside the paper's number for every cell.
 
@@ -61,6 +63,8 @@ def reproduce(
         seeds: Seeds, comma-separated; by default those of the scale.
         dry_run: Say what would be played, and its size beside the paper's.
     """
+    if canonical:
+        enter()
     from fedbench.reproduce.exhibits import SCALES
     from fedbench.reproduce.exhibits import exhibit as named
 
@@ -93,7 +97,15 @@ def reproduce(
         return
     from fedbench.sweep.local import Options
 
-    options = Options(device, executor, chunk, workers, threads, 1, run_timeout, False)
+    options = Options(
+        device=device,
+        executor=executor,
+        chunk=chunk,
+        workers=workers,
+        threads=threads,
+        run_timeout=run_timeout,
+        canonical=canonical,
+    )
     folder = out or Path("results") / "reproduce"
     outcome, failed = play(console, asked, scale, chosen, options, folder)
     print_comparison(console, asked, outcome, scale)

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from fedbench.cli import options as opt
 from fedbench.cli.terminal import duration, end, watcher
-from fedbench.core.errors import require
+from fedbench.core.canonical import enter
+from fedbench.core.errors import ConfigError, require
 from fedbench.tables.numbers import counted
 from fedbench.tables.report import skipped_lines
 
@@ -37,6 +38,8 @@ def sweep(
     together: int = 1,
     run_timeout: opt.RunTimeout = 21600.0,
     isolate: opt.Isolate = False,
+    canonical: opt.Canonical = False,
+    keep_states: opt.KeepStates = None,
     address: str | None = None,
     gpus_per_run: float = 0.0,
 ) -> None:
@@ -63,6 +66,8 @@ def sweep(
         address: Address of the cluster: auto, HOST:PORT or ray://…; by default one of its own.
         gpus_per_run: GPUs of a run; a fraction lets runs share one.
     """
+    if canonical:
+        enter()
     from fedbench.executors.factory import require_known
     from fedbench.results.store import Store
     from fedbench.sweep.drive import Sweep
@@ -73,7 +78,18 @@ def sweep(
     opt.chosen("--device", device, ("auto", "cpu", "cuda"))
     require_known(executor)
     require("--gpus-per-run", gpus_per_run, gpus_per_run >= 0, ">= 0")
-    options = Options(device, executor, chunk, workers, threads, together, run_timeout, isolate)
+    options = Options(
+        device=device,
+        executor=executor,
+        chunk=chunk,
+        workers=workers,
+        threads=threads,
+        together=together,
+        run_timeout=run_timeout,
+        isolate=isolate,
+        canonical=canonical,
+        states=keep_states,
+    )
     if engine == "local":
         options.require_machine()
     plan = Plan.read(file)
@@ -92,7 +108,14 @@ def sweep(
         Store(folder) as store,
         watcher(console, cells, plan.seeds, table=False) as watch,
     ):
-        tally = Sweep(players, store, watch, chunk, retry_failed).play(everything)
+        tally = Sweep(
+            engine=players,
+            store=store,
+            watcher=watch,
+            chunk=chunk,
+            retry_failed=retry_failed,
+            canonical=canonical,
+        ).play(everything)
     summarise(tally, folder, len(everything), time.monotonic() - start)
 
 
@@ -113,9 +136,12 @@ def announce(
 def foresee(
     console: Console, runs: list[Run], folder: Path, options: Options, workers: int
 ) -> None:
-    """Print what the store has, what is missing, and how long that may take."""
+    """Print how many rows are malicious, what the store has and lacks, how long that may take."""
+    from fedbench.cli.cohorts import malicious_rows
     from fedbench.results.store import Store
 
+    for line in malicious_rows(run.cell for run in runs):
+        console.print(line, markup=False)
     store = Store(folder)
     missing = [run for run in runs if not store.has(run)]
     failed = sum(store.failure(run) is not None for run in missing)
@@ -164,6 +190,8 @@ def make_engine(
         from fedbench.sweep.on_ray import OnRay
 
         require("--together", options.together, options.together == 1, "1 with --engine ray")
+        if options.canonical:  # workers of a cluster have an environment of their own
+            raise ConfigError("--engine must be local with --canonical, got 'ray'")
         return OnRay(options, address, gpus_per_run)
     from fedbench.sweep.local import LocalEngine
 

@@ -5,7 +5,9 @@ from typing import Literal
 Split = Literal["per-client", "per-client-80-20", "published"]
 Augment = Literal["none", "crop-flip"]
 Sampling = Literal["fixed", "poisson"]
+Cohorts = Literal["random", "stratified"]
 Sees = Literal["messages", "sum", "hidden-sum", "model"]
+SUMS = ("sum", "hidden-sum")  # observations behind a secure aggregation
 Adjacency = Literal["replace-one", "zero-out", "add-remove"]
 Precision = Literal["fp32", "bf16"]
 Checks = Literal["none", "finite", "range"]

@@ -116,6 +116,30 @@ def is_foreign(kind: str, text: str) -> bool:
     return any(owner != {OURS} for owner in owners)
 
 
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where a source file comes from; a file of no installed plug-in has only a module."""
+
+    module: str
+    package: str = ""
+    version: str = ""
+    url: str = ""
+
+
+def origin(path: str) -> Origin:
+    """Return the module and the package of a source file of a plug-in, without importing it."""
+    stem = path.replace("\\", "/").removesuffix(".py").removesuffix("/__init__")
+    for kind in KINDS:
+        for point in (point for points in _points(kind).values() for point in points):
+            if point.dist is not None and f"/{stem}".endswith("/" + point.module.replace(".", "/")):
+                about = point.dist.metadata
+                named = about.get_all("Project-URL") or []  # "label, address"
+                urls = [*(about.get_all("Home-page") or []), *(x.partition(", ")[2] for x in named)]
+                url = urls[0] if urls else ""
+                return Origin(point.module, point.dist.name, point.dist.version, url)
+    return Origin(stem.rpartition("/")[2])
+
+
 def links(text: str) -> list[str]:
     """Split a chain into its prefilters and its rule, in the order in which rows go through them.
 

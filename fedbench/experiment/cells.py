@@ -11,7 +11,7 @@ from fedbench.api import Attack
 from fedbench.core import registry
 from fedbench.experiment.compatibility import counts_votes, load_plugins, resolve
 from fedbench.experiment.record import file_name
-from fedbench.experiment.scenario import ADVERSARY, Scenario, fingerprint
+from fedbench.experiment.scenario import ADVERSARY, Scenario, code_version, fingerprint, sha256
 
 AXES = ("protocol", "mechanism", "defense", "attack")  # kinds of plug-ins that are tried
 
@@ -68,7 +68,7 @@ class Cell:
 
     @cached_property
     def modules(self) -> tuple[str, ...]:
-        """Source files of its plug-ins."""
+        """Source files of its plug-ins of other packages."""
         return tuple(load_plugins(self.scenario).modules())
 
     @property
@@ -119,7 +119,8 @@ class Run:
     @cached_property
     def id(self) -> str:
         """Id of the record that the run makes."""
-        return fingerprint(self.resolved.model_dump_json(), self.cell.modules)
+        sources = map(sha256, self.cell.modules)
+        return fingerprint(self.resolved.model_dump_json(), code_version(), sources)
 
     @cached_property
     def file_name(self) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +13,12 @@ from fedbench.adversary.threat_model import needs
 from fedbench.api import Chain, Defense, DpEvent, Knowledge, Release, Traits
 from fedbench.core import registry
 from fedbench.core.blame import Hook, ask, shown
+from fedbench.core.choices import SUMS
 from fedbench.core.errors import ConfigError, Incompatible
-from fedbench.experiment.scenario import Scenario, fingerprint
+from fedbench.experiment import cohorts
+from fedbench.experiment.scenario import Scenario, code_version, fingerprint, foreign, sha256
 from fedbench.isolation.stand_ins import IsolatedDefense, StandIn
-from fedbench.payload import Payload
+from fedbench.payload import SUMMED, Payload
 
 WHY = (str, type(None))
 Load = Callable[[str, str], Any]  # kind and text to plug-in, as `registry.load`
@@ -35,12 +36,12 @@ class Plugins:
     declares: bool  # whether the defense takes its ``f`` from the declared share
 
     def modules(self) -> list[str]:
-        """Source files of the plug-ins, other people's among them."""
+        """Source files of the plug-ins of other packages; `code_version` covers ours."""
         parts = (self.protocol, self.attack, self.mechanism, *self.links())
         apart = (StandIn, SimpleNamespace)  # in another process, which says its files
         copied = [] if isinstance(self.attack, apart) else self.attack.copies()
         files = [p.file if isinstance(p, apart) else inspect.getfile(type(p)) for p in parts]
-        return [*files, *map(inspect.getfile, copied)]
+        return foreign([*files, *map(inspect.getfile, copied)])
 
     def described(self, kind: str, text: str) -> str:
         """The text of a part of this kind with every parameter written out."""
@@ -71,6 +72,7 @@ class Plugins:
         self._check_knowledge(scenario)
         self._check_rows(scenario.per_round)
         self._check_privacy(scenario)
+        self._check_sum(scenario)
         self._check_validation(scenario)
 
     def _check_alphabets(self, scenario: Scenario) -> None:
@@ -126,17 +128,38 @@ class Plugins:
                 f"attack {scenario.attack} must be shown {needed}, but --knowledge "
                 f"{allowed} is less"
             )
-        if scenario.sees not in ("sum", "hidden-sum"):
+
+    def _check_sum(self, scenario: Scenario) -> None:
+        """Raise unless a sum of whole numbers is all that anybody needs of hidden messages."""
+        if scenario.sees not in SUMS:
             return
-        if needed.tier == "all":
+        hides = f"--sees {scenario.sees} hides them in their sum"
+        if needs(self.attack).tier == "all":
             raise Incompatible(
-                f"attack {scenario.attack} reads the messages of all, but --sees {scenario.sees} "
-                "hides them in their sum; use --sees messages"
+                f"attack {scenario.attack} reads the messages of all, but {hides}; "
+                "use --sees messages"
             )
         if not ask(self.defense, "traits", Traits).reads_sum:
             raise Incompatible(
-                f"defense {self.defense_name} reads single messages, but --sees {scenario.sees} "
-                "hides them in their sum; use --defense mean, or --sees messages"
+                f"defense {self.defense_name} reads single messages, but {hides}; "
+                "use --defense mean, or --sees messages"
+            )
+        if scenario.server_checks == "range":
+            raise Incompatible(
+                f"--server-checks range reads single messages, but {hides}; "
+                "use --server-checks finite, or --sees messages"
+            )
+        if not issubclass(self.protocol.sends, SUMMED):
+            legal = " or ".join(alphabet.__name__ for alphabet in SUMMED)
+            raise Incompatible(
+                f"protocol {scenario.protocol} must send {legal} under --sees {scenario.sees}, got "
+                f"{self.protocol.sends.__name__}; use fedpm, signsgd, skellam or pbm, or "
+                "--sees messages"
+            )
+        if self.protocol.weighted:
+            raise Incompatible(
+                f"protocol {scenario.protocol} weights clients by size, but {hides}, which counts "
+                "all the same; use --sees messages"
             )
 
     def _check_rows(self, per_round: int) -> None:
@@ -189,9 +212,8 @@ def load_plugins(scenario: Scenario, load: Load = registry.load) -> Plugins:
     """
     protocol = registry.load("protocol", scenario.protocol)
     rule = protocol.default_defense if scenario.defense == "own" else scenario.defense
-    share = scenario.malicious if scenario.declared is None else scenario.declared
     typed = load("defense", rule)
-    defense = ask(typed, "declared", Defense, math.ceil(share * scenario.per_round - 1e-9))
+    defense = ask(typed, "declared", Defense, cohorts.declared(scenario))
     plugins = Plugins(
         protocol=protocol,
         attack=load("attack", scenario.attack),
@@ -216,7 +238,8 @@ class Resolution:
 
     def id(self, own_data: str = "") -> str:
         """Return the run's sixteen hex digits; ``own_data`` as in `fingerprint`."""
-        return fingerprint(self.scenario.model_dump_json(), self.plugins.modules(), own_data)
+        sources = map(sha256, self.plugins.modules())
+        return fingerprint(self.scenario.model_dump_json(), code_version(), sources, own_data)
 
 
 def resolve(scenario: Scenario, load: Load = registry.load) -> Resolution:

@@ -9,10 +9,8 @@ from torch import Tensor
 from fedbench.api import DpEvent, Release, Sees, hooks
 from fedbench.experiment.record import Privacy
 from fedbench.experiment.setup import Setup
-from fedbench.payload import BinaryMasks, Residues, SignBits
 from fedbench.privacy.accountants import Ledger, Participation
 
-SUMMED = (BinaryMasks, SignBits, Residues)
 SKIPPED = "malicious clients add no noise: their own data has no guarantee, that of others has"
 
 
@@ -55,7 +53,7 @@ def guarantee(setup: Setup, ledger: Ledger, slow: bool = True) -> Privacy | None
         per_round=scenario.per_round,
         honest=0,
         sees=priced_as(setup),
-        sampling=scenario.sampling,
+        sampling="stratified" if scenario.cohorts == "stratified" else scenario.sampling,
         adjacency=scenario.adjacency,
         noncompliant=int(setup.noncompliant.sum()),
         slow=slow,
@@ -85,18 +83,16 @@ def _finite(x: float | None) -> float | None:
 def priced_as(setup: Setup) -> Sees:
     """Return what the adversary observes, as far as a theorem covers it.
 
-    Accountants of sums assume a sum of symbols: not weighted, nor of masks over each client's own
-    noise. Those of hidden rounds assume that a round depends on the data and on earlier models
-    alone, not on what clients remember. Otherwise the observation is priced as the larger one of
-    which it is a post-processing.
+    Accountants of hidden rounds assume that a round depends on the data and on earlier models
+    alone, not on what clients remember. Otherwise, and for models without central noise, the
+    observation is priced as the larger one of which it is a post-processing.
     """
-    protocol = setup.plugins.protocol
     if setup.plugins.mechanism.central:
         return setup.sees
-    if setup.sees == "model" or not issubclass(protocol.sends, SUMMED) or protocol.weighted:
+    if setup.sees == "model":
         return "messages"
     hidden = setup.sees == "hidden-sum"
-    return "sum" if hidden and protocol.memory(setup.shared) else setup.sees
+    return "sum" if hidden and setup.plugins.protocol.memory(setup.shared) else setup.sees
 
 
 def require_theorem(setup: Setup) -> None:

@@ -33,8 +33,8 @@ class Round:
         rejected_honest: Number of benign rows that did not.
         rejected_malicious: Number of malicious rows that did not.
         skipped: Whether too few rows were left for the rule, so that the state stayed as it was.
-        uplink_bits: Bits of all packets that clients sent. Of a secure sum (``--sees sum``) bits
-            that its participants must send, None where that is not known.
+        uplink_bits: Bits of all packets that clients sent, in a secure sum (``--sees sum``) of
+            masked residues; None in records of earlier code, which let floats into such sums.
         benign_uplink_bits: Bits of the packets of benign clients.
         downlink_bits: Bits that the server sent, over all clients of the round.
         entropy_bits: Empirical entropy of the benign messages' symbols, an estimate beside the
@@ -61,6 +61,8 @@ class Round:
         false_positive_rate: The same share of the accepted benign rows.
         findings: Remarks that the rule reported; ``not_finite`` counts the numbers of its answer
             that are NaN or infinite.
+        commitment: SHA-256 of the received packets and of the state after the round, in hex
+            digits; left out where the run was not canonical (`fedbench.experiment.commitments`).
     """
 
     step: int
@@ -89,6 +91,7 @@ class Round:
     true_positive_rate: Number = None
     false_positive_rate: Number = None
     findings: dict[str, Note] = field(default_factory=dict)
+    commitment: str | None = None
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 

@@ -10,6 +10,8 @@ from fedbench.adversary.threat_model import malicious_clients
 from fedbench.api import Attack, Shared, Traits, hooks
 from fedbench.core import registry
 from fedbench.core.blame import ask
+from fedbench.core.canonical import require_canonical
+from fedbench.core.choices import SUMS
 from fedbench.core.errors import ConfigError, Incompatible, Unavailable, require
 from fedbench.core.rng import Secret
 from fedbench.data.augmentation import CropFlip
@@ -17,6 +19,7 @@ from fedbench.data.datasets import Data, data_folder
 from fedbench.data.splits import dealt_samples, split_client, take_root
 from fedbench.executors.factory import crowd, executor
 from fedbench.executors.training import Schedule
+from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import WHY, Load, Resolution, examine, resolve
 from fedbench.experiment.guarantee import require_theorem
 from fedbench.experiment.scenario import Scenario
@@ -32,6 +35,7 @@ def prepare(
     chunk: int = 32,
     data: Data | None = None,
     load: Load = registry.load,
+    canonical: bool = False,
 ) -> Setup:
     """Load the data, unless they are given, and build what the scenario names.
 
@@ -39,13 +43,15 @@ def prepare(
     ``load`` makes an attack or a defense of its text, possibly in another process. `ConfigError` if
     something cannot be had or does not fit, `NoTheorem` if a guarantee is asked for without one.
     """
+    if canonical:
+        device, engine = canonical_choices(device, engine)
     resolution = resolve(scenario, load)
     scenario = resolution.scenario
     plugins = resolution.plugins
     where = choose_device(device)
     engine = followed(engine, plugins.attack)
     data = (load_pool(scenario.dataset) if data is None else data).to(where)
-    secret = Secret.of(scenario.seed, "run")
+    secret = Secret.of(scenario.seed, cohorts.PURPOSE)
     public = secret.key("public").seed
     assert isinstance(public, int)
     share = scenario.per_round / scenario.clients
@@ -55,6 +61,11 @@ def prepare(
     parts = (plugins.protocol, plugins.defense, shared)
     if (why := ask(plugins.mechanism, "misfit", WHY, *parts)) is not None:
         raise Incompatible(f"mechanism {registry.split(scenario.mechanism)[0]} {why}")
+    if scenario.sees in SUMS and shared.statistics.d:
+        raise Incompatible(
+            f"--sees {scenario.sees} must have a model without batch norm, whose statistics travel "
+            f"as floats, got --model {scenario.model}; use lenet5 or conv4"
+        )
     coins = plugins.mechanism.batches == "poisson"
     schedule = Schedule(scenario.epochs, scenario.batch_size, coins)
     together = crowd([len(train) for train in population.train], scenario.per_round, schedule)
@@ -75,6 +86,7 @@ def prepare(
             augment=None if scenario.augment == "none" else CropFlip(data.black),
         ),
         secret=secret,
+        canonical=canonical,
     )
     require_theorem(setup)
     return setup
@@ -131,6 +143,17 @@ def populate(resolution: Resolution, data: Data, secret: Secret) -> Population:
         malicious=malicious_clients(scenario.clients, scenario.malicious, secret.key("malicious")),
         pseudonyms=secret.key("pseudonyms").permutation(scenario.clients),
     )
+
+
+def canonical_choices(device: str, engine: str) -> tuple[str, str]:
+    """Return the device and the executor of a canonical run, cpu and loop; `ConfigError` if others.
+
+    No other executor will do: ``auto`` asks a clock, and lock step sums in another order.
+    """
+    require("--device", device, device in ("auto", "cpu"), "auto or cpu with --canonical")
+    require("--executor", engine, engine in ("auto", "loop"), "auto or loop with --canonical")
+    require_canonical()
+    return "cpu", "loop"
 
 
 def followed(engine: str, attack: Attack) -> str:

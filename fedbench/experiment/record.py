@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    WrapSerializer,
+    model_serializer,
+)
 
 from fedbench.api import Adjacency, Sees
 from fedbench.core import seal
@@ -14,7 +23,7 @@ from fedbench.core.errors import ConfigError
 from fedbench.core.files import read_limited, write_atomically
 from fedbench.core.registry import split
 from fedbench.experiment.measurements import SCHEMA, Number, Result, Round, Timing
-from fedbench.experiment.scenario import Scenario
+from fedbench.experiment.scenario import Scenario, fingerprint
 
 LARGEST = 256 << 20  # bytes of a file
 
@@ -34,11 +43,14 @@ class Environment(Part):
         python: Version of Python.
         torch: Version of torch.
         numpy: Version of NumPy.
-        platform: Operating system and processor.
+        platform: Operating system and architecture.
+        processor: Architecture and name of the processor; empty in older records.
         device: ``cpu``, or the name of the accelerator.
         executor: ``loop``, ``stacked``, ``forked``, or ``together`` with other runs.
         threads: Threads of the process.
         chunk: Clients that were trained at once; None in a loop.
+        canonical: Whether it ran in canonical mode, whose numbers are those of every processor
+            (`fedbench.core.canonical`). Left out where it did not.
     """
 
     fedbench: str
@@ -46,10 +58,48 @@ class Environment(Part):
     torch: str
     numpy: str
     platform: str
+    processor: str = ""
     device: str
     executor: str
     threads: int
     chunk: int | None = None
+    canonical: bool = False
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        """Leave out ``canonical`` where it is false: records from before it stay as they are."""
+        # Without a return type, which would be the JSON Schema of every environment.
+        said: dict[str, Any] = write(self)
+        if not said.get("canonical"):
+            said.pop("canonical", None)
+        return said
+
+
+def _written_round(round: Round, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+    """Leave out the commitment where there is none: ordinary records have no such field."""
+    # Without a return type, as above.
+    said: dict[str, Any] = write(round)
+    if said.get("commitment") is None:
+        said.pop("commitment", None)
+    return said
+
+
+class Source(Part):
+    """Source file of a plug-in of another package, as it was when it was played.
+
+    Args:
+        module: Name of the module.
+        package: Name of the package that installed it; empty if none did.
+        version: Version of that package.
+        url: Address that the package gives; empty if it gives none.
+        sha256: SHA-256 of the file.
+    """
+
+    module: str
+    package: str
+    version: str
+    url: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class Privacy(Part):
@@ -97,8 +147,9 @@ class Record(Part):
     vote: bool
     mechanism: str
     environment: Environment
+    sources: list[Source] = []
     privacy: Privacy | None = None
-    rounds: list[Round]
+    rounds: list[Annotated[Round, WrapSerializer(_written_round)]]
     result: Result
     flags: list[str]
     digest: str = ""
@@ -120,6 +171,11 @@ class Record(Part):
 
     def _written(self) -> str:
         return self.model_dump_json(indent=1) + "\n"
+
+    def identified(self) -> str:
+        """Return the id that follows from scenario, code and sources, on data of its own name."""
+        sources = [source.sha256 for source in self.sources]
+        return fingerprint(self.scenario.model_dump_json(), self.environment.fedbench, sources)
 
     def measured(self) -> dict[str, Any]:
         """Everything but the times: equal for equal scenario, device and executor."""

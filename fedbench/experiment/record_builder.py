@@ -4,6 +4,7 @@ import platform
 import resource
 import statistics
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,19 @@ from torch import Tensor
 
 from fedbench.adversary.metrics import NOT_FINITE
 from fedbench.api import hooks
+from fedbench.core import registry
+from fedbench.core.canonical import in_force
+from fedbench.executors.cached_answers import processor
 from fedbench.executors.vmap import Stacked
 from fedbench.experiment.compatibility import counts_votes
 from fedbench.experiment.evaluation import settled, validation_accuracy
 from fedbench.experiment.guarantee import guarantee
 from fedbench.experiment.measurements import Result, Round, Spread, Timing, from_rounds
-from fedbench.experiment.record import Environment, Record
-from fedbench.experiment.scenario import code_version
+from fedbench.experiment.record import Environment, Record, Source
+from fedbench.experiment.scenario import code_version, sha256
 from fedbench.experiment.setup import Setup
 from fedbench.experiment.state import RunState
-from fedbench.payload import Payload, summed_bits
+from fedbench.payload import Payload
 from fedbench.payload.packets import Packet
 
 
@@ -42,32 +46,24 @@ def evaluated(setup: Setup, state: RunState) -> dict[str, Any]:
 
 def traffic(
     setup: Setup,
-    honest: Payload,
     up: list[Packet],
     down: list[Packet],
     accepted: Tensor,
     malicious: Tensor,
 ) -> dict[str, Any]:
-    """Fields of a round that count rows and bits.
+    """Fields of a round that count rows and bits of the packets that were sent.
 
-    Uplink bits are those of the packets that were sent; where a secure aggregation shows the server
-    a sum only, those that it must carry for messages like the ``honest`` ones (`summed_bits`), None
-    where nobody knows. ``down`` is one packet for all clients, or one for each.
+    ``down`` is one packet for all clients, or one for each.
     """
     extra: int = hooks.ask(setup.plugins.mechanism, "message_bits", int)
     each = torch.tensor([packet.bits + extra for packet in up], dtype=torch.int64)
-    counted = True
-    if setup.sees in ("sum", "hidden-sum"):
-        masked = None if setup.plugins.protocol.weighted else summed_bits(honest)
-        counted = masked is not None
-        each.fill_((masked or 0) + extra)
     return {
         "malicious": int(malicious.sum()),
         "accepted": int(accepted.sum()),
         "rejected_honest": int((~accepted & ~malicious).sum()),
         "rejected_malicious": int((~accepted & malicious).sum()),
-        "uplink_bits": int(each.sum()) if counted else None,
-        "benign_uplink_bits": int(each[~malicious].sum()) if counted else None,
+        "uplink_bits": int(each.sum()),
+        "benign_uplink_bits": int(each[~malicious].sum()),
         "downlink_bits": sum(p.bits for p in down) * (len(up) // max(len(down), 1)),
     }
 
@@ -99,6 +95,10 @@ def build_record(
         vote=counts_votes(scenario),
         mechanism=scenario.mechanism,
         environment=environment(setup),
+        sources=[
+            Source(**asdict(registry.origin(path)), sha256=sha256(path))
+            for path in setup.plugins.modules()
+        ],
         privacy=privacy,
         rounds=rounds,
         result=result,
@@ -161,10 +161,12 @@ def environment(setup: Setup) -> Environment:
         torch=torch.__version__,
         numpy=np.__version__,
         platform=platform.platform(),
+        processor=f"{platform.machine()} {processor()}",
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         executor=type(setup.executor).__name__.lower(),
         threads=torch.get_num_threads(),
         chunk=setup.executor.chunk if isinstance(setup.executor, Stacked) else None,
+        canonical=setup.canonical and in_force(),
     )
 
 
@@ -178,6 +180,8 @@ def flags(setup: Setup, rounds: list[Round], result: Result) -> list[str]:
         if result.accuracy < 2 * chance:
             doubts.append(f"clean accuracy {result.accuracy:.3f} is near chance ({chance:.3f})")
     doubts += _of_server(setup, rounds, result)
+    if setup.canonical and any(r.commitment is None for r in rounds):
+        doubts.append("some rounds have no commitment: a plug-in's state has no bytes")
     if result.skipped_rounds:
         doubts.append(f"{result.skipped_rounds} of {len(rounds)} rounds were skipped")
     return doubts

@@ -19,17 +19,26 @@ from pydantic import (
     model_validator,
 )
 
-from fedbench.core.choices import Adjacency, Augment, Checks, Precision, Sampling, Sees, Split
+from fedbench.core.choices import (
+    Adjacency,
+    Augment,
+    Checks,
+    Cohorts,
+    Precision,
+    Sampling,
+    Sees,
+    Split,
+)
 from fedbench.core.errors import ConfigError, require
 from fedbench.core.files import parsed_toml
 
-REMARKED = ("split", "augment")  # what a line about the data names only where it is unusual
+REMARKED = ("split", "augment", "cohorts")  # what a line names only where it is unusual
 ADVERSARY = ("knowledge", "attack_from", "attack_until", "attack_every")
 MOST = 2**31 - 1  # of clients, rounds and whatever else is counted
 COUNTED = ("clients", "per_round", "rounds", "epochs", "batch_size", "eval_every", "attack_every")
 LAST_SEED = 2**63 - 1  # what a record, and who reads it, can hold
 # Left out of JSON at their defaults.
-UNWRITTEN = (*ADVERSARY, "defense_draw", "precision", "split", "augment")
+UNWRITTEN = (*ADVERSARY, "defense_draw", "precision", "split", "augment", "cohorts")
 
 
 class Scenario(BaseModel):
@@ -64,6 +73,10 @@ class Scenario(BaseModel):
     """Share of all clients that the adversary owns."""
     declared: float | None = None
     """Share of malicious clients that the server is prepared for; by default the true share."""
+    cohorts: Cohorts = "random"
+    """Number of malicious clients in a round: random, as sampling has it; stratified, in every
+    round their share of n, rounded down or up by a coin such that its mean is that share. No
+    amplification by sampling is claimed then."""
     rounds: int = 40
     """Number of federated rounds."""
     epochs: int = 2
@@ -137,8 +150,7 @@ class Scenario(BaseModel):
             most, rule = (1 << 30, "<= 2**30") if name == "batch_size" else (MOST, "< 2**31")
             must(name, getattr(self, name) <= most, rule)
         must("malicious", 0 <= self.malicious < 1, "in [0, 1)")
-        benign = self.clients - round(self.malicious * self.clients)
-        must("malicious", benign >= 1, "a share that leaves a benign client")
+        must("malicious", self.owned < self.clients, "a share that leaves a benign client")
         must("declared", self.declared is None or 0 <= self.declared < 1, "in [0, 1)")
         must("per_round", self.per_round <= self.clients, f"<= --clients = {self.clients}")
         must("attack_from", self.attack_from >= 0, ">= 0")
@@ -146,6 +158,11 @@ class Scenario(BaseModel):
             must(name, (getattr(self, name) or 0) <= MOST, "< 2**31")
         until = self.attack_until is None or self.attack_until > self.attack_from
         must("attack_until", until, f"None or > --attack-from = {self.attack_from}")
+        if self.cohorts == "stratified" and self.sampling == "poisson":
+            raise ConfigError(
+                "--cohorts stratified must have rounds of exactly --per-round clients, got "
+                "--sampling poisson; use --sampling fixed"
+            )
         if self.split == "published" and self.local_models:
             raise ConfigError(
                 "--local-models must be off with --split published, where clients have no test "
@@ -158,6 +175,11 @@ class Scenario(BaseModel):
             value = getattr(self, name)
             must(name, value is None or 0 <= value <= LAST_SEED, "in 0 .. 2**63 - 1")
         return self
+
+    @property
+    def owned(self) -> int:
+        """Number of all clients that the adversary owns."""
+        return round(self.malicious * self.clients)
 
     @property
     def remarks(self) -> list[str]:
@@ -188,17 +210,27 @@ class Scenario(BaseModel):
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
-def fingerprint(resolved: str, modules: Iterable[str], own_data: str = "") -> str:
+def fingerprint(resolved: str, code: str, sources: Iterable[str], own_data: str = "") -> str:
     """Return the sixteen hex digits that identify a run.
 
-    ``resolved`` is the JSON of the scenario with every default written out, ``modules`` are the
-    source files of its plug-ins, ``own_data`` is `Data.identity` of other samples than its own.
+    ``resolved`` is the JSON of the scenario with every default written out, ``code`` is
+    `code_version`, ``sources`` are the SHA-256 of the files of plug-ins that it does not cover, and
+    ``own_data`` is `Data.identity` of other samples than its own.
     """
-    digest = hashlib.sha256(resolved.encode() + own_data.encode())
-    digest.update(code_version().encode())
-    for module in modules:
-        digest.update(Path(module).read_bytes())
-    return digest.hexdigest()[:16]
+    parts = [resolved, own_data, code, *sources]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
+
+
+def foreign(modules: Iterable[str]) -> list[str]:
+    """Return the source files that `code_version` does not cover, in their order, each once."""
+    paths = dict.fromkeys(modules)
+    return [path for path in paths if not any(map(Path(path).is_relative_to, _folders()))]
+
+
+@cache
+def sha256(path: str) -> str:
+    """Return the SHA-256 of a source file, which does not change while it is loaded."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 # Packages that start runs or read records.
@@ -209,6 +241,17 @@ READERS = (
 
 
 @cache
+def _folders() -> tuple[Path, ...]:
+    """Return the folders of the packages that make up fedbench."""
+    from importlib.util import find_spec
+
+    specs = map(find_spec, ("fedbench", "fedbench_attacks", "fedbench_defenses"))
+    return tuple(
+        Path(folder) for spec in specs if spec for folder in spec.submodule_search_locations or []
+    )
+
+
+@cache
 def code_version() -> str:
     """Return the version, and a hash of the source of fedbench and of its attacks and defenses.
 
@@ -216,14 +259,11 @@ def code_version() -> str:
     checks, so a new command leaves the ids of a sweep's records as they are.
     """
     from importlib.metadata import version
-    from importlib.util import find_spec
 
     digest = hashlib.sha256()
-    for package in ("fedbench", "fedbench_attacks", "fedbench_defenses"):
-        spec = find_spec(package)
-        for folder in (spec.submodule_search_locations or []) if spec else []:
-            for path in sorted(Path(folder).rglob("*.py")):
-                name = path.relative_to(folder)
-                if name.parts[0] not in READERS:
-                    digest.update(name.as_posix().encode() + path.read_bytes())
+    for folder in _folders():
+        for path in sorted(folder.rglob("*.py")):
+            name = path.relative_to(folder)
+            if name.parts[0] not in READERS:
+                digest.update(name.as_posix().encode() + path.read_bytes())
     return f"{version('fedbench-toolkit')}+{digest.hexdigest()[:12]}"

@@ -16,6 +16,7 @@ from fedbench.core.rng import Secret
 from fedbench.core.trees import Layout, Tree
 from fedbench.data.datasets import Data
 from fedbench.executors.training import Client, Executor, untouched
+from fedbench.experiment import cohorts
 from fedbench.experiment.compatibility import Plugins
 from fedbench.experiment.scenario import Scenario
 from fedbench.payload import Payload
@@ -59,6 +60,7 @@ class Setup:
     shared: Shared
     executor: Executor
     secret: Secret  # root of all draws of the run; no plug-in is handed it
+    canonical: bool  # whether it is to have the same numbers on every processor
 
     @property
     def noncompliant(self) -> Tensor:
@@ -120,12 +122,7 @@ class Setup:
 
     def sample(self, step: int) -> list[int]:
         """Draw the clients of a round."""
-        key = self.secret.key("sample", step)
-        clients = self.scenario.clients
-        if self.scenario.sampling == "poisson":
-            drawn = key.uniform(clients) < self.scenario.per_round / clients
-            return drawn.nonzero()[:, 0].tolist()
-        return key.permutation(clients)[: self.scenario.per_round].tolist()
+        return cohorts.draw(self.scenario, self.population.malicious, self.secret, step)
 
     def client(self, i: int, tree: Tree, memory: Memory | None, step: int) -> Client:
         """Client ``i`` of a round, with the tree that it received and what it remembers."""

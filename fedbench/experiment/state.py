@@ -27,3 +27,5 @@ class RunState:
     local_accuracies: dict[int, float] = field(default_factory=dict)  # of benign clients' models
     last_broadcast: Tree | None = None  # what all clients received; None where each got its own
     attack_seconds: float = 0.0
+    digests: dict[int, bytes] = field(default_factory=dict)  # of memories, in canonical runs
+    arrived: bytes | None = None  # digest of the last round's packets; None without a commitment

@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedbench.figures import bars, bits, epsilon, heatmap, rounds
+from fedbench.figures import bars, bits, epsilon, heatmap, rounds, share
 from fedbench.figures.heatmap import WORST_CASE
 from fedbench.figures.systems import SystemRows, attacks, setting, systems
 from fedbench.tables import columns, numbers
@@ -149,6 +149,19 @@ def _epsilon(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[Renderabl
     yield _grouped(groups, heads, options)
 
 
+def _shares(rows: Sequence[Row], options: ConsoleOptions) -> Iterator[RenderableType]:
+    width = _room(options, 18)
+    groups: dict[str, list[Line]] = {}
+    for line in share.lines(rows):
+        for x, row in line.points:
+            drawn = bar(row.accuracy, width, options.ascii_only)
+            label = "none (clean)" if line.clean else line.attack
+            texts = [label, percent(x), drawn, percent(row.accuracy)]
+            groups.setdefault(line.system, []).append(Line(texts))
+    heads = ("system\n  attack", "rows\n%", f"\n{scale(width)}", "last\n%")
+    yield _grouped(groups, heads, options)
+
+
 def _pieces(attack: str) -> list[str]:
     """Split the name of an attack where a line may end."""
     return re.findall(r"[^\s,:]+[,:]?", heatmap.spelled(attack))
@@ -206,12 +219,14 @@ _ROUNDS = (rounds.shows, rounds.compose, _rounds)
 _BITS = (bits.shows, bits.compose, _bits)
 _HEATMAP = (heatmap.shows, heatmap.compose, _heatmap)
 _IMPACT = (bars.shows, bars.compose, _impact)
+_SHARE = (share.shows, share.compose, _shares)
 _EPSILON = (epsilon.shows, epsilon.compose, _epsilon)
 KINDS = {
     "rounds": Kind("Accuracy over the rounds", "two looks at the test data", *_ROUNDS),
     "bits": Kind("Accuracy against bits", "rows, all of whose bits are counted", *_BITS),
     "heatmap": Kind("Accuracy of defenses under attacks", "an attack", *_HEATMAP),
     "impact": Kind("Attack impact", "a seed with and without attack", *_IMPACT),
+    "share": Kind(share.TITLE, "two shares of malicious rows", *_SHARE),
     "epsilon": Kind("Accuracy against ε", "a finite epsilon", *_EPSILON),
 }
 

@@ -1,7 +1,9 @@
 """A board on disk: where its files lie, and entries that are read without trusting them.
 
-``<division>/<track>/<protocol>-<id>.json`` is an entry, the ``.jsonl.gz`` beside it its records,
-``.held-out.jsonl.gz`` those of attacks that were revealed later.
+``<division>/<track>/<protocol>-<id>.json`` is an entry, the ``.jsonl.gz`` beside it the records of
+its development stage, ``.ranking.jsonl.gz`` those of its ranking stage, ``.replay-1.jsonl.gz`` and
+so on those of others who played it again, ``.held-out.jsonl.gz`` those of attacks that were
+revealed later.
 """
 
 import gzip
@@ -20,11 +22,13 @@ from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import UNWRITTEN
 from fedbench.leaderboard.build import score
 from fedbench.leaderboard.entry import Entry
-from fedbench.leaderboard.rules import DIVISIONS, LARGEST, Division, Rules, first_wrong
+from fedbench.leaderboard.rules import DIVISIONS, LARGEST, NUMBER, Division, Rules, first_wrong
 from fedbench.results.gather import ARCHIVE, gather, unpacked
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
+RANKING = f".ranking{ARCHIVE}"
 HELD_OUT = f".held-out{ARCHIVE}"
+BESIDE = re.compile(r"(\.ranking|\.held-out|\.replay-[1-9][0-9]?)?\.jsonl\.gz$")
 PACKED = 4 << 20  # bytes of the records of an entry
 LINES = 2000  # records
 TEMPORARY = re.compile(r"\..+\.(json|jsonl\.gz)\.[a-z0-9_]{8}")  # files of `write_atomically`
@@ -37,11 +41,9 @@ def find(path: Path) -> Path:
     """Return the board that a path belongs to, or raise a `ConfigError` if it is in none."""
     whole = Path(os.path.normpath(path.absolute()))
     for folder in (whole, *whole.parents):
-        if (folder / "rules" / "1.toml").is_file():
+        if any(NUMBER.fullmatch(rules.stem) for rules in (folder / "rules").glob("*.toml")):
             return folder
-    raise ConfigError(
-        f"{path} must belong to a board, a folder with rules/1.toml, got none; use --board"
-    )
+    raise ConfigError(f"{path} must belong to a board, a folder with rules, got none; use --board")
 
 
 def files(board: Path) -> Iterator[Path]:
@@ -70,6 +72,21 @@ def archive(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(".json") + ARCHIVE)
 
 
+def ranking(path: Path) -> Path:
+    """Return the path of the records of the ranking stage of the entry at ``path``."""
+    return path.with_name(path.name.removesuffix(".json") + RANKING)
+
+
+def replay(path: Path, number: int) -> Path:
+    """Return the path of the records of a replay, counted from 1, of the entry at ``path``."""
+    return path.with_name(path.name.removesuffix(".json") + f".replay-{number}{ARCHIVE}")
+
+
+def beside(path: Path) -> list[Path]:
+    """Return all archives that lie beside the entry at ``path``."""
+    return [other for other in sorted(path.parent.glob(f"*{ARCHIVE}")) if owner(other) == path]
+
+
 def held_out(path: Path) -> Path:
     """Return the path of the records of held-out attacks on the entry at ``path``."""
     return path.with_name(path.name.removesuffix(".json") + HELD_OUT)
@@ -77,7 +94,7 @@ def held_out(path: Path) -> Path:
 
 def owner(path: Path) -> Path | None:
     """Return the entry whose records a file is named to be; None for another name."""
-    stem = path.name.removesuffix(HELD_OUT).removesuffix(ARCHIVE)
+    stem = BESIDE.sub("", path.name)
     return path.with_name(f"{stem}.json") if stem != path.name else None
 
 
@@ -113,6 +130,16 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def records(path: Path) -> list[Record]:
     """Return the records of the entry at ``path``; `ConfigError` if they are not whole."""
     return _unpacked(archive(path), path)
+
+
+def ranking_records(path: Path) -> list[Record]:
+    """Return the records of the ranking stage of an entry; `ConfigError` if they are not whole."""
+    return _unpacked(ranking(path), path)
+
+
+def replay_records(path: Path, number: int) -> list[Record]:
+    """Return the records of a replay of an entry; `ConfigError` if they are not whole."""
+    return _unpacked(replay(path, number), path)
 
 
 def held_out_records(path: Path) -> list[Record]:
@@ -162,7 +189,9 @@ def _doubtful(board: Path, path: Path, entry: Entry, ids: set[str]) -> str | Non
         return f"be at {place(board, entry)} by its content, got another place"
     if entry.id in ids:
         return f"have an id of its own, got {entry.id} twice"
-    if entry.score != score(entry.cells, entry.price.epsilon if entry.price else None):
+    if entry.status in ("replayed", "replicated") and not entry.replays:
+        return f"have replays to be {entry.status}, got none"
+    if entry.score != score(entry.scored, entry.epsilon):
         return "have the score that follows from its cells, got another one"
     return None
 
@@ -173,14 +202,22 @@ def place(board: Path, entry: Entry) -> Path:
 
 
 def write(board: Path, entry: Entry, played: Iterable[Record]) -> Path:
-    """Write an entry, and its records in the order of its cells: equal records make equal files."""
+    """Write an entry, and its records in the order of its cells: equal records make equal files.
+
+    They are those of its ranking stage, once there is one: the others lie there already.
+    """
     path = place(board, entry)
     by_digest = {record.digest: record for record in played}
-    ordered = [by_digest[member.digest] for cell in entry.cells for member in cell.records]
-    text = "".join(record.to_json(None) for record in ordered)
-    write_atomically(archive(path), gzip.compress(text.encode(), mtime=0))
+    ordered = [by_digest[member.digest] for cell in entry.scored for member in cell.records]
+    pack(archive(path) if entry.ranking is None else ranking(path), ordered)
     write_atomically(path, entry.to_json().encode())
     return path
+
+
+def pack(path: Path, records: Iterable[Record]) -> None:
+    """Write an archive of records, a line each."""
+    text = "".join(record.to_json(None) for record in records)
+    write_atomically(path, gzip.compress(text.encode(), mtime=0))
 
 
 def schemas() -> dict[str, str]:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
-from fedbench.experiment.record import Record
+from fedbench.experiment.record import Record, Source
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard.entry import (
     AttackedCell,
@@ -20,11 +20,12 @@ from fedbench.leaderboard.entry import (
     Member,
     Point,
     Price,
+    RankingStage,
     Score,
     Statement,
 )
+from fedbench.leaderboard.resampling import bca
 from fedbench.leaderboard.rules import Division, Rules, Track, first_wrong
-from fedbench.results.aggregate import interval
 
 DIGITS = 9  # a quantile's last ones depend on the library, and numbers are compared exactly
 UNHASHED = "0" * 12  # id of an entry whose content is not hashed yet
@@ -51,6 +52,15 @@ def meaning(kind: str, text: str) -> str:
         return text
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Demands on the ranking stage of an entry: attacks, and seeds that nobody chose."""
+
+    season: str
+    seeds: tuple[int, ...]
+    attacks: tuple[str, ...]  # as the records of the first stage write them, the clean run first
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """Records of one system, and the rules that they are judged by."""
@@ -60,6 +70,7 @@ class Case:
     division: Division
     track: str
     alphabet: str  # name of the payload that clients of the protocol send
+    drawn: Drawn | None = None  # of the ranking stage; None: of the development stage
 
     @property
     def race(self) -> Track | None:
@@ -69,7 +80,7 @@ class Case:
     @cached_property
     def ensemble(self) -> dict[str, str]:
         """Mandatory attacks as typed, by what they mean."""
-        typed = self.rules.attacks(self.alphabet)
+        typed = self.rules.attacks(self.alphabet) if self.drawn is None else self.drawn.attacks
         return {meaning("attack", attack): attack for attack in typed}
 
     @cached_property
@@ -91,6 +102,13 @@ class Case:
         return self.ensemble.get(meaning("attack", attack), attack)
 
     @property
+    def demanded(self) -> tuple[int, ...] | None:
+        """Seeds that the stage must have; None in the open division, where authors choose them."""
+        if self.drawn is not None:
+            return self.drawn.seeds
+        return None if self.race is None else self.race.seeds
+
+    @property
     def clean(self) -> list[Record]:
         """Runs without attack; empty if they are missing."""
         return next((runs for attack, runs in self.cells.items() if is_clean(attack)), [])
@@ -98,15 +116,11 @@ class Case:
 
 def build(case: Case, statement: Statement) -> Entry:
     """Return the entry of records that keep the rules; `ConfigError` if no entry can hold them."""
-    clean = case.clean
-    first = clean[0]
-    seeds = [record.scenario.seed for record in clean]
+    first = case.clean[0]
+    seeds = [record.scenario.seed for record in case.clean]
     try:
-        cells = [
-            attacked(runs, clean, meaning("attack", attack) in case.ensemble, case.rules.confidence)
-            for attack, runs in case.cells.items()
-        ]
-        spent = price([record for runs in case.cells.values() for record in runs])
+        cells = cells_of(case)
+        spent = price(case.records)
         ranked = score(cells, spent.epsilon if spent else None)
         assert ranked is not None
         entry = Entry(
@@ -114,6 +128,7 @@ def build(case: Case, statement: Statement) -> Entry:
             division=case.division,
             track=case.track,
             rules=case.rules.version,
+            rules_digest=case.rules.digest,
             **dict(statement),
             **{kind: getattr(first.scenario, kind) for kind in TYPED},
             votes=first.vote,
@@ -124,10 +139,11 @@ def build(case: Case, statement: Statement) -> Entry:
             data_digest=first.data_digest,
             code=first.environment.fedbench,
             device=first.environment.device,
+            sources=sources(case.records),
             cells=cells,
             price=spent,
-            score=ranked,
             command=command(first.scenario, list(case.cells), seeds),
+            score=ranked,
         )
     except ValidationError as error:
         wrong = first_wrong(error)
@@ -135,6 +151,42 @@ def build(case: Case, statement: Statement) -> Entry:
             f"records must be such that an entry can hold them, got {wrong}"
         ) from error
     return entry.model_copy(update={"id": entry.content_id()})
+
+
+def cells_of(case: Case) -> list[AttackedCell]:
+    """Return the cells of a case, the clean one first."""
+    return [
+        attacked(runs, case.clean, meaning("attack", attack) in case.ensemble, case.rules)
+        for attack, runs in case.cells.items()
+    ]
+
+
+def completed(entry: Entry, case: Case) -> Entry:
+    """Return the entry with its ranking stage, of records that keep the rules."""
+    assert case.drawn is not None
+    cells = cells_of(case)
+    seeds = [record.scenario.seed for record in case.clean]
+    spent = price(case.records)
+    stage = RankingStage(season=case.drawn.season, seeds=seeds, cells=cells, price=spent)
+    done = entry.model_copy(update={"ranking": stage})
+    return done.model_copy(update={"score": score(cells, done.epsilon)})
+
+
+def worst(entry: Entry, count: int) -> tuple[str, ...]:
+    """Return the clean run and the mandatory attacks that are worst, of two alike by name.
+
+    Attacks that an entry plays beside them are shown, and push none of these out.
+    """
+    clean, *others = entry.cells
+    mandatory = [cell for cell in others if cell.mandatory]
+    lowest = sorted(mandatory, key=lambda cell: (cell.accuracy.mean, cell.attack))[:count]
+    return (clean.attack, *(cell.attack for cell in lowest))
+
+
+def sources(records: Sequence[Record]) -> list[Source]:
+    """Return the source files of other packages that the records name, each once."""
+    unique = {source.sha256 + source.module: source for r in records for source in r.sources}
+    return [unique[key] for key in sorted(unique)]
 
 
 def command(scenario: Scenario, attacks: Sequence[str], seeds: Sequence[int]) -> str:
@@ -155,38 +207,47 @@ def command(scenario: Scenario, attacks: Sequence[str], seeds: Sequence[int]) ->
     return shlex.join([*words, "--seeds", ",".join(map(str, seeds))])
 
 
-def mean(records: Sequence[Record]) -> float:
-    """Return the mean accuracy at the last round over the seeds."""
-    return statistics.fmean(r.result.accuracy for r in records)
+def final(record: Record, looks: int) -> float:
+    """Return the mean accuracy of the last looks at the test data; of all, if there are fewer."""
+    return statistics.fmean(seen(record)[-looks:])
+
+
+def seen(record: Record) -> list[float]:
+    """Return the accuracies of a record, in the order of its looks."""
+    return [r.accuracy for r in record.rounds if r.accuracy is not None]
+
+
+def mean(records: Sequence[Record], looks: int) -> float:
+    """Return the mean of `final` over the seeds."""
+    return statistics.fmean(final(record, looks) for record in records)
 
 
 def over(values: Sequence[float], confidence: float) -> Interval:
-    """Return mean and interval over two seeds or more."""
-    ends = interval(values, confidence)
-    assert ends is not None, "the rules ask for more than one seed"
-    low, high = (round(end, DIGITS) for end in ends)
-    return Interval(mean=statistics.fmean(values), low=low, high=high)
+    """Return mean and interval over the seeds."""
+    low, high = (round(end, DIGITS) for end in bca(values, confidence))
+    return Interval(mean=statistics.fmean(values), low=low, high=high, values=list(values))
 
 
 def attacked(
-    records: Sequence[Record], clean: Sequence[Record], mandatory: bool, confidence: float
+    records: Sequence[Record], clean: Sequence[Record], mandatory: bool, rules: Rules
 ) -> AttackedCell:
     """Return a cell over its seeds; ``clean`` are the runs without attack, in the same order."""
     attack = records[0].scenario.attack
-    accuracies = [r.result.accuracy for r in records]
-    lost = [c.result.accuracy - a for c, a in zip(clean, accuracies, strict=True)]
+    accuracies = [final(record, rules.looks) for record in records]
+    lost = [final(c, rules.looks) - a for c, a in zip(clean, accuracies, strict=True)]
     return AttackedCell(
         attack=attack,
         mandatory=mandatory,
-        accuracy=over(accuracies, confidence),
-        impact=None if is_clean(attack) else over(lost, confidence),
+        accuracy=over(accuracies, rules.confidence),
+        area=statistics.fmean(statistics.fmean(seen(record)) for record in records),
+        impact=None if is_clean(attack) else over(lost, rules.confidence),
         uplink_bits=statistics.fmean(counted(r) for r in records),
         downlink_bits=statistics.fmean(r.result.downlink_bits_per_parameter for r in records),
-        curve=curve(records, confidence),
+        curve=curve(records, rules.confidence),
         flags=list(dict.fromkeys(flag for r in records for flag in r.flags)),
         records=[
-            Member(seed=r.scenario.seed, id=r.id, digest=r.digest, accuracy=r.result.accuracy)
-            for r in records
+            Member(seed=r.scenario.seed, id=r.id, digest=r.digest, accuracy=accuracy)
+            for r, accuracy in zip(records, accuracies, strict=True)
         ],
     )
 
@@ -251,13 +312,14 @@ def score(
     The clean run, the first of the cells, is no attack, even where it is the worst. ``read``
     returns the accuracy that counts; if it returns None for any cell, there is no score.
     """
-    values = [(value, cell.attack) for cell in cells if (value := read(cell)) is not None]
+    values = [(value, cell) for cell in cells if (value := read(cell)) is not None]
     if len(values) < len(cells):
         return None
-    worst, attack = min(values[1:], key=lambda pair: (pair[0].mean, pair[1]))
+    lowest, cell = min(values[1:], key=lambda pair: (pair[0].mean, pair[1].attack))
     return Score(
-        worst=worst,
-        attack=attack,
+        worst=lowest,
+        attack=cell.attack,
+        area=cell.area,
         clean=values[0][0],
         uplink_bits=statistics.fmean(cell.uplink_bits for cell in cells),
         downlink_bits=statistics.fmean(cell.downlink_bits for cell in cells),

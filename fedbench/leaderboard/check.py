@@ -1,7 +1,6 @@
 """Check the files of a board against its rules, without playing anything."""
 
 import os
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +11,15 @@ from fedbench.core.registry import split
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard import held_out
-from fedbench.leaderboard.build import Case, alphabet, build
-from fedbench.leaderboard.entry import Entry, Statement, status
-from fedbench.leaderboard.entry_rules import RuleFinding, errors, judge
+from fedbench.leaderboard import seasons as named_seasons
+from fedbench.leaderboard.build import Case, Drawn, alphabet, build, completed, score, worst
+from fedbench.leaderboard.entry import Entry, Statement
+from fedbench.leaderboard.entry_rules import RULES, SOUND, RuleFinding, errors, judge
 from fedbench.leaderboard.held_out import HeldOutAttack
-from fedbench.leaderboard.rules import Rules, changed, growth, versions
+from fedbench.leaderboard.replays import Claim, compared, status
+from fedbench.leaderboard.rules import Rules, changed, growth, numbered, read_rules, versions
+from fedbench.leaderboard.seasons import Season
+from fedbench.leaderboard.site.page import edited
 
 SHOWN = 5  # differences that are listed
 
@@ -45,7 +48,9 @@ def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
     contents = {path: _read(path) for path in boards.files(board)}
     entries = {path: entry for path, entry in contents.items() if isinstance(entry, Entry)}
     attacks, wrong = held_out.revealed(board, rules)
+    seasons, drawn_wrong = _seasons(board)
     checked = [*_rules(board, rules, broken, own_rules), *_held_out(rules, attacks, wrong)]
+    checked += drawn_wrong
     for path, content in contents.items():
         if content is None or not path.is_relative_to(whole):
             continue
@@ -53,15 +58,63 @@ def check(target: Path, own_rules: bool = False) -> list[CheckedFile]:
         if isinstance(content, RuleFinding):
             checked.append(CheckedFile(below, None, [content]))
             continue
-        place = boards.place(
-            board, content
-        )  # a name follows from its content: none leads elsewhere
+        # A name follows from its content, so none leads elsewhere.
+        place = boards.place(board, content)
         wrong = [] if path == place else [f"must be at {place.relative_to(board)} by its content"]
-        findings = _broken("path", wrong)
-        findings += _broken("duplicate", _twice(board, path, content, entries))
-        findings += checked_entry(path, content, rules, attacks)
-        checked.append(CheckedFile(below, content, findings))
+        found = _broken("path", wrong)
+        found += _broken("path", _unlisted(path, content))
+        found += _broken("duplicate", _twice(board, path, content, entries))
+        found += checked_entry(path, content, rules, attacks, seasons)
+        checked.append(CheckedFile(below, content, found))
+    if whole == board and not any(errors(file.findings) for file in checked):
+        checked += _pages(board)
     return checked
+
+
+def _pages(board: Path) -> Iterator[CheckedFile]:
+    """Yield the pages that are not those of the entries; a broken board has none to compare."""
+    for name in edited(board):
+        text = "must be, byte for byte, what fedbench leaderboard render writes"
+        yield CheckedFile(Path(name), None, _broken("pages", [text]))
+
+
+def claim(path: Path) -> Claim:
+    """Read an entry of a board with all that lies beside it; `ConfigError` if it breaks a rule."""
+    checked = [file for file in check(path, own_rules=True) if file.entry is not None]
+    if len(checked) != 1 or not path.is_file():
+        raise ConfigError(f"{path} must be one entry of a board, got {len(checked)}")
+    broken = errors(checked[0].findings)
+    entry = checked[0].entry
+    if broken or entry is None:
+        raise ConfigError(
+            f"{path} breaks the rule {broken[0].rule!r}: {broken[0].text}; "
+            "see fedbench leaderboard check"
+        )
+    board = boards.find(path)
+    rules = read_rules(numbered(board)[entry.rules])
+    return _claim(path, entry, boards.records(path), rules, named_seasons.seasons(board))
+
+
+def _claim(
+    path: Path, entry: Entry, records: list[Record], rules: Rules, seasons: dict[str, Season]
+) -> Claim:
+    later = boards.ranking_records(path) if entry.ranking is not None else []
+    replayed = [boards.replay_records(path, i + 1) for i in range(len(entry.replays))]
+    season = named_seasons.of(entry.id, seasons)
+    return Claim(path, entry, records, later, replayed, rules, season)
+
+
+def _seasons(board: Path) -> tuple[dict[str, Season], list[CheckedFile]]:
+    """Return the seasons of a board that can be read, and what is wrong with the others."""
+    seasons: dict[str, Season] = {}
+    wrong = []
+    for file in sorted((board / named_seasons.FOLDER).glob("*.toml")):
+        try:
+            seasons[file.stem] = named_seasons.read(file)
+        except ConfigError as error:
+            broken = _broken("season", [str(error)])
+            wrong.append(CheckedFile(file.relative_to(board), None, broken))
+    return seasons, wrong
 
 
 def _rules(
@@ -106,6 +159,16 @@ def _read(path: Path) -> Entry | RuleFinding | None:
     return RuleFinding("path", "error", text)
 
 
+def _unlisted(path: Path, entry: Entry) -> Iterator[str]:
+    """Yield the archives beside an entry that it does not speak of."""
+    listed = {boards.archive(path), boards.held_out(path)}
+    listed |= set() if entry.ranking is None else {boards.ranking(path)}
+    listed |= {boards.replay(path, number + 1) for number in range(len(entry.replays))}
+    for other in boards.beside(path):
+        if other not in listed:
+            yield f"{other.name} lies beside it, of which it says nothing"
+
+
 def _twice(board: Path, path: Path, entry: Entry, entries: dict[Path, Entry]) -> Iterator[str]:
     for other_path, other in entries.items():
         name = other_path.relative_to(board)
@@ -116,28 +179,135 @@ def _twice(board: Path, path: Path, entry: Entry, entries: dict[Path, Entry]) ->
 
 
 def checked_entry(
-    path: Path, entry: Entry, rules: dict[int, Rules], attacks: Sequence[HeldOutAttack] = ()
+    path: Path,
+    entry: Entry,
+    rules: dict[int, Rules],
+    attacks: Sequence[HeldOutAttack] = (),
+    seasons: dict[str, Season] | None = None,
 ) -> list[RuleFinding]:
     """Check an entry and the records beside it against the rules it was scored under.
 
-    ``attacks`` are the held-out ones that were revealed.
+    ``attacks`` are the held-out ones that were revealed, ``seasons`` those of the board.
     """
-    findings = list(_version(entry, rules))
+    found = list(_version(entry, rules))
     if entry.id != entry.content_id():
         text = f"its content has the id {entry.content_id()}, got {entry.id}: it was edited"
-        findings += _broken("digest", [text])
+        found += _broken("digest", [text])
     try:
         records = boards.records(path)
     except ConfigError as error:
-        return [*findings, RuleFinding("records", "error", str(error))]
+        return [*found, RuleFinding("records", "error", str(error))]
     if entry.rules not in rules:
-        return findings
+        return found
     case, doubts = _case(entry, records, rules[entry.rules])
-    findings += [*doubts, *_broken("digest", _members(entry, records)), *judge(case)]
-    if not errors(findings):
-        findings += _broken("numbers", _edited(entry, case))
-        findings += _broken("status", reproduced(entry, rules[entry.rules]))
-    return findings + _later(path, case, attacks)
+    listed = [member.digest for cell in entry.cells for member in cell.records]
+    found += [*doubts, *_broken("digest", _members(listed, records)), *judge(case)]
+    if not errors(found):
+        found += _broken("numbers", _edited(entry, case))
+        found += _after(path, entry, case, seasons or {})
+    return found + _later(path, case, attacks)
+
+
+def _after(path: Path, entry: Entry, case: Case, seasons: dict[str, Season]) -> list[RuleFinding]:
+    """Check what came after the entry was frozen: its ranking stage, and the replays of others."""
+    found: list[RuleFinding] = []
+    try:
+        whole = _claim(path, entry, list(case.records), case.rules, seasons)
+    except ConfigError as error:
+        return [RuleFinding("records", "error", str(error))]
+    stage = entry.ranking
+    if stage is not None:
+        later, wrong = drawn_case(entry, case, whole.ranking, seasons)
+        found += _broken("season", wrong)
+        listed = [member.digest for cell in stage.cells for member in cell.records]
+        found += _broken("digest", _members(listed, whole.ranking))
+        if later is None or errors(found):
+            return found
+        found += [*_broken("one system", of_entry(entry, whole.ranking)), *judge(later)]
+        devices = {record.environment.device for record in whole.ranking} - {entry.device}
+        found += _broken("device", [f"must be {entry.device!r} in both stages"] if devices else [])
+        if errors(found):
+            return found
+        built = completed(entry, later)
+        assert built.ranking is not None
+        expected = built.ranking.model_dump(mode="json")
+        found += _broken("numbers", _listed("ranking", stage.model_dump(mode="json"), expected))
+    if entry.score != score(entry.scored, entry.epsilon):
+        found += _broken("numbers", ["score must follow from its cells, got another one"])
+    for number, replay in enumerate(entry.replays, 1):
+        texts = list(_replayed(whole, number))
+        found += _broken("replays", [f"replay {number} by {replay.by}: {x}" for x in texts])
+    if not errors(found) and entry.status != (expected_status := status(whole)):
+        text = f"must be {expected_status} by its replays, got {entry.status}"
+        found += _broken("status", [text])
+    return found
+
+
+def drawn_case(
+    entry: Entry, case: Case, records: Sequence[Record], seasons: dict[str, Season]
+) -> tuple[Case | None, list[str]]:
+    """Return what the records of a ranking stage are judged by, and why there can be none.
+
+    ``case`` is that of the development stage.
+    """
+    season = named_seasons.of(entry.id, seasons)
+    if case.race is None:
+        return None, ["an entry of the open division has no ranking stage"]
+    if season is None:
+        return None, ["an entry must be frozen in a season before its ranking stage is played"]
+    if entry.ranking is not None and entry.ranking.season != season.name:
+        return None, [f"must be of the season {season.name}, got {entry.ranking.season}"]
+    if season.value is None:
+        return None, [f"season {season.name} has no value yet, so nothing was drawn"]
+    attacks = worst(entry, case.rules.worst)
+    drawn = Drawn(season.name, tuple(season.seeds(entry.track, case.rules.ranking_seeds)), attacks)
+    return Case(records, case.rules, case.division, case.track, case.alphabet, drawn), []
+
+
+def of_entry(entry: Entry, records: Sequence[Record]) -> Iterator[str]:
+    """Yield the first record that is not of the system of an entry, and why."""
+    same = entry.scenario.model_copy(update={"seed": 0, "data_seed": 0})
+    fields = {"attack": same.attack, "seed": 0, "data_seed": 0}
+    sources = {(source.module, source.sha256) for source in entry.sources}
+    for record in records:
+        own = {(source.module, source.sha256) for source in record.sources}
+        pairs = {
+            "scenario": record.scenario.model_copy(update=fields) == same,
+            "version of the code": record.environment.fedbench == entry.code,
+            "source of a plug-in": own <= sources,
+            "network": (record.vote, record.parameters) == (entry.votes, entry.parameters),
+        }
+        if other := [what for what, equal in pairs.items() if not equal]:
+            yield f"{record.file_name} must be of the entry's system, got another {other[0]}"
+            return
+
+
+def _replayed(claim: Claim, number: int) -> Iterator[str]:
+    """Yield what is wrong with a replay, which is made of records and of nothing else."""
+    replay = claim.entry.replays[number - 1]
+    records = claim.replayed[number - 1]
+    yield from _members(list(replay.digests), records)
+    case = Case(records, claim.rules, claim.entry.division, claim.entry.track, claim.entry.alphabet)
+    named = ("id", "cohort", "data")
+    for name, rule in {**SOUND, **{name: RULES[name] for name in named}}.items():
+        yield from (f"{name}: {text}" for text in rule(case))
+    yield from of_entry(claim.entry, records)
+    for record in records:
+        about = record.environment
+        told = (about.fedbench, about.platform, about.processor, about.device, about.torch)
+        if told != (replay.code, replay.platform, replay.processor, replay.device, replay.torch):
+            yield f"{record.file_name} was not played where the replay says"
+            return
+    claimed = {r.timing for r in (*claim.records, *claim.ranking)}
+    others = [r.timing for i, each in enumerate(claim.replayed, 1) if i != number for r in each]
+    if any(record.timing in claimed or record.timing in others for record in records):
+        yield "must be runs of its own, got some with the times of other records"
+    compared_runs = sum(len(each.again) for each in compared(claim, records))
+    if compared_runs != len(records):
+        yield (
+            f"must have cells of the entry with all of their seeds, got {len(records)} runs of "
+            f"which {compared_runs} are of whole cells"
+        )
 
 
 def _later(path: Path, case: Case, attacks: Sequence[HeldOutAttack]) -> list[RuleFinding]:
@@ -173,15 +343,17 @@ def _case(entry: Entry, records: list[Record], rules: Rules) -> tuple[Case, list
 def _version(entry: Entry, rules: dict[int, Rules]) -> Iterator[RuleFinding]:
     if entry.rules not in rules:
         yield from _broken("version", [f"must be one of {sorted(rules)}, got {entry.rules}"])
+    elif entry.rules_digest != rules[entry.rules].digest:
+        text = f"must be judged by rules with the SHA-256 {rules[entry.rules].digest[:12]}..."
+        yield from _broken("version", [f"{text}, got {entry.rules_digest[:12]}..."])
     elif entry.rules < max(rules):
         text = f"scored under version {entry.rules}, but {max(rules)} is the newest: run it again"
         yield RuleFinding("version", "warning", text)
 
 
-def _members(entry: Entry, records: Sequence[Record]) -> Iterator[str]:
-    listed = sorted(member.digest for cell in entry.cells for member in cell.records)
-    packed = sorted(record.digest for record in records)
-    if listed != packed:
+def _members(listed: Sequence[str], records: Sequence[Record]) -> Iterator[str]:
+    packed = [record.digest for record in records]
+    if sorted(listed) != sorted(packed):
         missing = len(set(listed) - set(packed))
         extra = len(set(packed) - set(listed))
         yield f"{missing} listed records are not in the archive, {extra} there are not listed"
@@ -195,7 +367,11 @@ def _edited(entry: Entry, case: Case) -> Iterator[str]:
     except ConfigError as error:
         yield str(error)
         return
-    different = list(_differences("", entry.content(), built))
+    yield from _listed("", entry.content(), built)
+
+
+def _listed(where: str, claimed: Any, built: Any) -> Iterator[str]:
+    different = list(_differences(f".{where}" if where else "", claimed, built))
     yield from different[:SHOWN]
     if len(different) > SHOWN:
         yield f"and {len(different) - SHOWN} more"
@@ -215,26 +391,3 @@ def _differences(where: str, claimed: Any, built: Any) -> Iterator[str]:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def reproduced(entry: Entry, rules: Rules) -> Iterator[str]:
-    """Yield the claims of an entry's reproductions that cannot be true."""
-    expected = status(entry.reproductions, entry.seeds)
-    if entry.status != expected:
-        yield f"must be {expected} by its reproductions, got {entry.status}"
-    claimed = {cell.attack: {m.seed: m.accuracy for m in cell.records} for cell in entry.cells}
-    for each in entry.reproductions:
-        distinct = set(each.seeds)
-        if not each.seeds or len(distinct) < len(each.seeds) or not distinct <= set(entry.seeds):
-            yield f"a reproduction must have seeds of the entry, each once, got {each.seeds}"
-            continue
-        for again in each.cells:
-            if again.attack not in claimed:
-                yield f"a reproduction must be of cells of the entry, got {again.attack!r}"
-                continue
-            before = statistics.fmean(claimed[again.attack][seed] for seed in each.seeds)
-            if again.difference != again.accuracy - before:
-                got = f"{again.difference} of {again.accuracy}"
-                yield f"{again.attack} was claimed with {before}, got a difference {got}"
-            if again.agrees and abs(again.difference) > rules.tolerance.accuracy:
-                yield f"{again.attack} cannot agree at a difference of {again.difference:.3f}"

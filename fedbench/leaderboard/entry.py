@@ -2,17 +2,19 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from fedbench.api import Adjacency, Sees
+from fedbench.experiment.record import Source
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard.rules import Division
+from fedbench.tables.numbers import counted
 
-SCHEMA: Final = 1
-Status = Literal["claimed", "reproduced", "contested"]
+SCHEMA: Final = 2
+Status = Literal["submitted", "replayed", "replicated", "contested"]
+LATER = ("id", "status", "score", "ranking", "replays")  # what an id does not cover
 
 
 def _printable(text: str) -> str:
@@ -56,15 +58,19 @@ class Statement(_Model):
 
 
 class Interval(_Model):
-    """A mean over seeds and its 95 % Student t interval."""
+    """A mean over seeds and its 95 % interval, with the ``values`` in the order of the seeds."""
 
     mean: float
     low: float
     high: float
+    values: list[float]
 
 
 class Member(_Model):
-    """A record that an entry is made of; its digest is of its content."""
+    """A record that an entry is made of; its digest is of its content.
+
+    The accuracy is the mean of as many last looks as the rules say, in [0, 1].
+    """
 
     seed: Count
     id: str = Field(pattern=r"^[0-9a-f]{16}$")
@@ -86,8 +92,9 @@ class Point(_Model):
 class AttackedCell(_Model):
     """The system under one attack, over all seeds; attack ``none`` is the clean run.
 
-    Accuracy is on the benign clients' pooled test data at the last round, in [0, 1]; ``impact`` is
-    clean minus attacked accuracy over paired seeds, None in the clean cell. Bits are means over
+    Accuracy is on the benign clients' pooled test data, in [0, 1], over the last looks that the
+    rules count; ``area`` is its mean over all looks. ``impact`` is clean minus attacked accuracy
+    over paired seeds, None in the clean cell. Bits are means over
     seeds, per parameter: of a benign message up, of one client and round down. ``mandatory`` cells
     are part of the ensemble of the rules, ``flags`` the doubts that any run raised, each once.
     """
@@ -95,12 +102,19 @@ class AttackedCell(_Model):
     attack: OneLine
     mandatory: bool
     accuracy: Interval
+    area: float
     impact: Interval | None = None
     uplink_bits: float
     downlink_bits: float
     curve: list[Point] = Field(min_length=1)
     flags: list[OneLine]
     records: list[Member]
+
+
+def intervals(cell: AttackedCell) -> list[Interval]:
+    """Return all intervals of a cell."""
+    impact = [] if cell.impact is None else [cell.impact]
+    return [cell.accuracy, *impact, *(point.accuracy for point in cell.curve)]
 
 
 class Price(_Model):
@@ -122,55 +136,66 @@ class Price(_Model):
 class Score(_Model):
     """Numbers that an entry is ranked by: ``worst`` is under the attack that hurts most.
 
-    Bits are means over the cells; ``epsilon`` is None without a mechanism or a finite price.
+    ``area`` is that attack's mean accuracy over all looks. Bits are means over the cells;
+    ``epsilon`` is None without a mechanism or a finite price.
     """
 
     worst: Interval
     attack: OneLine
+    area: float
     clean: Interval
     uplink_bits: float
     downlink_bits: float
     epsilon: float | None
 
 
-class Repeated(_Model):
-    """A cell that was played again: its mean accuracy, and the difference from the claimed one.
+class RankingStage(_Model):
+    """The second stage of an entry: the attacks that hurt most, on seeds that nobody chose.
 
-    It ``agrees`` if accuracy, bits and epsilon are within the tolerance of the rules.
+    The first cell is the clean run; the others are the attacks with the lowest accuracy over the
+    development seeds. The ``seeds`` were drawn from the value of the ``season``, after the entry
+    was frozen.
     """
 
-    attack: OneLine
-    accuracy: float
-    difference: float
-    agrees: bool
+    season: OneLine
+    seeds: list[Count]
+    cells: list[AttackedCell] = Field(min_length=2)
+    price: Price | None = None
 
 
-class Reproduction(_Model):
-    """Result of playing some cells again, with some of the seeds."""
+class Replay(_Model):
+    """Cells that somebody played again with all of their seeds: the records lie beside the entry.
 
+    ``digests`` are those of the records, in the order of their archive.
+    """
+
+    by: Title
     code: OneLine
     platform: OneLine
+    processor: OneLine
     device: OneLine
     torch: OneLine
-    seeds: list[Count]
-    cells: list[Repeated] = Field(min_length=1)
+    digests: list[str] = Field(min_length=1)
 
 
 class Entry(_Model):
     """A system, under every attack of the ensemble, over paired seeds; the clean cell is first.
 
-    ``id`` is the SHA-256 of everything but itself, ``status`` and ``reproductions``, which come
-    later. In the open division ``track`` is the data set. ``rules`` is
-    the version that it was scored under. Plug-ins are as the records resolve them; ``votes`` says
-    whether the protocol's own rule is a vote. ``scenario`` is that of the clean run with the first
-    seed, and ``command`` plays all of it again.
+    ``id`` is the SHA-256 of everything but itself and what comes later: ``ranking``, the stage on
+    seeds that nobody chose, ``replays`` by others, the ``status`` that follows from these, and
+    ``score``, which is of the ranking stage once there is one. In the open division ``track`` is
+    the data set. ``rules`` is the version that it was scored under, ``rules_digest`` the SHA-256 of
+    its file, and ``sources`` are the plug-ins of other packages. Plug-ins are as the records
+    resolve them; ``votes`` says whether the protocol's own rule is a vote. ``scenario`` is that of
+    the clean run with the first seed, and ``command`` plays all of it again.
     """
 
-    schema_version: Literal[1] = SCHEMA
+    schema_version: Literal[2] = SCHEMA
     id: str = Field(pattern=r"^[0-9a-f]{12}$")
     division: Division
     track: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     rules: int = Field(ge=1, lt=10_000)
+    rules_digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     name: Title
     authors: Authors
     link: Link = ""
@@ -187,26 +212,51 @@ class Entry(_Model):
     data_digest: OneLine
     code: OneLine
     device: OneLine
+    sources: list[Source]
     cells: list[AttackedCell] = Field(min_length=1)
     price: Price | None = None
-    score: Score
     command: OneLine
-    status: Status = "claimed"
-    reproductions: list[Reproduction] = []
+    score: Score
+    ranking: RankingStage | None = None
+    replays: list[Replay] = []
+    status: Status = "submitted"
 
     @model_validator(mode="after")
     def _cells(self) -> Self:
         """Check that the first cell, and no other, is clean, and that the worst is another one."""
-        clean, *others = self.cells
-        if clean.impact is not None or any(cell.impact is None for cell in others):
-            raise ValueError("the first of its cells, and no other, must be the clean one")
-        if self.score.attack not in [cell.attack for cell in others]:
+        for cells, seeds in ((self.cells, self.seeds), (self.scored, self.scored_seeds)):
+            clean, *others = cells
+            for cell in cells:
+                if [member.seed for member in cell.records] != seeds:
+                    raise ValueError("every cell must have a record of each seed, in their order")
+                if any(len(x.values) != len(seeds) for x in intervals(cell)):
+                    raise ValueError("every interval of a cell must have a value for each seed")
+            if clean.impact is not None or any(cell.impact is None for cell in others):
+                raise ValueError("the first of its cells, and no other, must be the clean one")
+        if self.score.attack not in [cell.attack for cell in self.scored[1:]]:
             raise ValueError("the attack of its score must be that of an attacked cell")
         return self
 
+    @property
+    def epsilon(self) -> float | None:
+        """Largest epsilon of any run of both stages; None without a mechanism or a finite price."""
+        prices = [self.price] if self.ranking is None else [self.price, self.ranking.price]
+        known = [price.epsilon for price in prices if price and price.epsilon is not None]
+        return max(known) if len(known) == len(prices) else None
+
+    @property
+    def scored(self) -> list[AttackedCell]:
+        """Cells that the score is of: those of the ranking stage, once there is one."""
+        return self.cells if self.ranking is None else self.ranking.cells
+
+    @property
+    def scored_seeds(self) -> list[int]:
+        """Seeds of the cells that the score is of."""
+        return self.seeds if self.ranking is None else self.ranking.seeds
+
     def content(self) -> dict[str, Any]:
         """Return everything but the id, and what comes after the entry was made."""
-        return self.model_dump(mode="json", exclude={"id", "status", "reproductions"})
+        return self.model_dump(mode="json", exclude=set(LATER))
 
     def content_id(self) -> str:
         """Return the id that follows from the content."""
@@ -223,30 +273,10 @@ class Entry(_Model):
         return self.division, self.track, self.code, scenario
 
     def coverage(self) -> str:
-        """Say how much was played again: cells, and seeds that each of them had."""
-        counts = [(len(r.seeds), again.attack) for r in self.reproductions for again in r.cells]
-        most = {attack: count for count, attack in sorted(counts)}
-        seeds = f"{min(most.values(), default=0)} of {len(self.seeds)} seeds"
-        return f"{len(most)} of {len(self.cells)} cells, {seeds}"
+        """Say how much was played again, and by whom."""
+        return "; ".join(f"{counted(len(r.digests), 'run')} by {r.by}" for r in self.replays)
 
     @property
     def file_name(self) -> str:
         """Name of the file, ``<protocol>-<id>.json``; a ``.jsonl.gz`` beside it has the records."""
         return f"{self.protocol.partition(':')[0]}-{self.id}.json"
-
-
-def status(reproductions: Sequence[Reproduction], seeds: Sequence[int] = ()) -> Status:
-    """Return ``contested`` while any reproduction that counts disagrees, else how far it came.
-
-    An entry is ``reproduced`` once a cell was played again with all ``seeds``. A later reproduction
-    of a cell replaces an earlier one if it has all its seeds.
-    """
-    words: list[tuple[str, set[int], bool]] = []
-    for each in reproductions:
-        played = set(each.seeds)
-        for again in each.cells:
-            words = [word for word in words if word[0] != again.attack or not word[1] <= played]
-            words.append((again.attack, played, again.agrees))
-    if not all(agrees for _, _, agrees in words):
-        return "contested"
-    return "reproduced" if any(set(seeds) <= played for _, played, _ in words) else "claimed"

@@ -4,30 +4,35 @@ Last come the rules that keep no entry out: reasons to doubt one, which stand be
 """
 
 import re
+import statistics
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from fedbench.core.errors import ConfigError, UnknownPluginError
+from fedbench.api import Traits
+from fedbench.core import registry
+from fedbench.core.blame import ask
+from fedbench.core.errors import ConfigError, FedbenchError, UnknownPluginError
 from fedbench.core.registry import split
-from fedbench.experiment.cells import Cell, Run
-from fedbench.experiment.compatibility import load_plugins
+from fedbench.experiment import cohorts
+from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.evaluation import is_evaluated
 from fedbench.experiment.measurements import from_rounds
 from fedbench.experiment.record import Record
 from fedbench.experiment.scenario import Scenario, code_version
-from fedbench.leaderboard.build import Case, is_clean, mean, meaning
+from fedbench.leaderboard.build import Case, is_clean, mean, meaning, seen
 
 Severity = Literal["error", "warning"]
 
 FILE = re.compile(r"[a-z0-9][a-z0-9-]*")  # name of a file or a folder
-OURS = {"fedbench", "fedbench_attacks", "fedbench_defenses"}
 DEALT = ("attack", "seed", "data_seed")  # fields in which the runs of a system differ
 WRITTEN = ("dataset", "model", "partition")  # plug-ins that a track fixes
 ALWAYS = {"attack_from": 0, "attack_until": None, "attack_every": 1}
 MOST = 1 << 62  # largest count
 EASY = 0.95  # clean accuracy above which a data set hardly tells systems apart
+CLIMB = 0.01  # clean accuracy that a system which has learned may still gain in a third of a run
 WEAKER = (
     "played before the searches of dyn-opt, stat-opt and opt-ipm were mended: at the size of real "
     "updates they stopped early, so the worst case may be lower"
@@ -66,7 +71,7 @@ def record(case: Case) -> Iterator[str]:
 def _written(run: Record) -> Iterator[str]:
     """Yield every text that an entry shows."""
     yield from run.flags
-    for part in (run.environment, run.privacy or run.environment):
+    for part in (run.environment, run.privacy or run.environment, *run.sources):
         yield from (value for _, value in part if isinstance(value, str))
 
 
@@ -96,38 +101,56 @@ def _told_twice(run: Record) -> Iterator[tuple[str, Any, Any]]:
 
 
 def identity(case: Case) -> Iterator[str]:
-    """Require ids that follow from the scenario, if this code played it with its own plug-ins."""
-    for runs in case.cells.values():
-        current = [r for r in runs if r.environment.fedbench == code_version()]
-        try:
-            for run, expected in zip(current, _ids(current), strict=False):
-                if run.id != expected:
-                    yield f"{run.file_name}: must be {expected} by its scenario, got {run.id}"
-        except UnknownPluginError:
-            continue
-        except ConfigError as error:
-            yield f"{current[0].file_name}: its scenario cannot be played: {error}"
+    """Require ids that follow from scenario, code and the plug-ins' sources, whoever played it."""
+    for run in case.records:
+        if run.id != run.identified():
+            yield f"{run.file_name}: must be {run.identified()} by its content, got {run.id}"
     ids = [r.id for r in case.records]
     if len(set(ids)) < len(ids):
         yield f"every run must be there once, got {some(i for i in ids if ids.count(i) > 1)} twice"
+    for attack in case.cells:
+        yield from _playable(case, attack)
 
 
-def _ids(runs: list[Record]) -> list[str]:
-    """Return the ids of runs of one cell; none if a plug-in is another package's."""
-    if not runs:
-        return []
-    cell = Cell(runs[0].scenario.model_copy(update={"data_seed": None}))
-    plugins = load_plugins(cell.scenario)
-    parts = (plugins.protocol, plugins.attack, plugins.mechanism, *plugins.links())
-    ours = {type(part).__module__.partition(".")[0] for part in parts} <= OURS
-    return [Run(cell, run.scenario.seed).id for run in runs] if ours else []
+def cohort(case: Case) -> Iterator[str]:
+    """Require the clients and the malicious ones of every round that follow from the seed."""
+    for run in case.records:
+        for r, (ids, malicious) in zip(run.rounds, cohorts.rounds(run.scenario), strict=False):
+            if (r.clients, r.malicious) != (ids, malicious):
+                yield (
+                    f"{run.file_name}: round {r.step} must have the clients that seed "
+                    f"{run.scenario.seed} draws, {malicious} of them malicious; was it played with "
+                    "another seed, or by code with other draws?"
+                )
+                break
+
+
+def _playable(case: Case, attack: str) -> Iterator[str]:
+    """Require a scenario that can be played and is written out, if its plug-ins are installed."""
+    scenario = case.cells[attack][0].scenario
+    try:
+        written = resolve(scenario).scenario
+    except UnknownPluginError:
+        return
+    except ConfigError as error:
+        yield f"{case.called(attack)}: its scenario cannot be played: {error}"
+        return
+    current = case.cells[attack][0].environment.fedbench == code_version()
+    if current and written != scenario:
+        yield f"{case.called(attack)}: its scenario must have every default written out"
 
 
 def one_system(case: Case) -> Iterator[str]:
     """Require runs that differ in attack and seed only, and a server without an oracle."""
-    rules = {r.scenario.defense for r in case.records}
-    if oracles := sorted(rule for rule in rules if "oracle" in split(rule)[0].split("+")):
-        yield f"no server knows who is malicious, got --defense {oracles[0]}"
+    for rule in sorted({r.scenario.defense for r in case.records}):
+        if knows_the_truth(rule):
+            yield f"no server knows who is malicious, got --defense {rule}"
+    hashes: dict[str, set[str]] = {}
+    for source in (source for r in case.records for source in r.sources):
+        hashes.setdefault(source.module, set()).add(source.sha256)
+    for module, several in hashes.items():
+        if len(several) > 1:
+            yield f"all records must be of one file {module}, got {len(several)} versions of it"
     told = {n: [getattr(r.scenario, n) for r in case.records] for n in Scenario.model_fields}
     told |= {n: [getattr(r, n) for r in case.records] for n in ("vote", "parameters")}
     for name, values in told.items():
@@ -135,6 +158,15 @@ def one_system(case: Case) -> Iterator[str]:
             yield f"all records must be of one {name}, got {some(sorted(values, key=str))}"
     if len({r.privacy is None for r in case.records}) > 1:
         yield "all records must have a price, or none of them"
+
+
+def knows_the_truth(rule: str) -> bool:
+    """Tell if a rule is an oracle: by its name, or by what it declares where it is installed."""
+    if "oracle" in split(rule)[0].split("+"):
+        return True
+    with suppress(FedbenchError):
+        return bool(ask(registry.load("defense", rule), "traits", Traits).oracle)
+    return False
 
 
 def one_environment(name: str, case: Case) -> Iterator[str]:
@@ -162,8 +194,8 @@ def seeds(case: Case) -> Iterator[str]:
     listed = ", ".join(map(str, played))
     if len(played) < case.rules.seeds:
         yield f"must be at least {case.rules.seeds} seeds, got {listed}"
-    if case.race is not None and played != sorted(case.race.seeds):
-        wanted = ", ".join(map(str, case.race.seeds))
+    if case.demanded is not None and played != sorted(case.demanded):
+        wanted = ", ".join(map(str, case.demanded))
         yield f"must be {wanted} in track {case.track}, got {listed}"
     if dealt := [s.data_seed for s in scenarios if s.data_seed not in (None, s.seed)]:
         got = some(dealt)
@@ -190,6 +222,8 @@ def ensemble(case: Case) -> Iterator[str]:
             f"version {case.rules.version} asks for {', '.join(case.ensemble.values())} on "
             f"{case.alphabet}, got no record of {', '.join(missing)}"
         )
+    if case.drawn is not None and (more := sorted(played - set(case.ensemble))):
+        yield f"the ranking stage has the attacks that were worst, got {some(more)} as well"
     if sum(is_clean(attack) for attack in case.cells) != 1:
         yield f"must have one clean cell, got the attacks {some(case.cells)}"
 
@@ -247,7 +281,7 @@ def envelope(case: Case) -> Iterator[str]:
     if case.race is None or not case.clean:
         return
     low, high = case.race.clean.low, case.race.clean.high
-    got = mean(case.clean)
+    got = mean(case.clean, case.rules.looks)
     if not low <= got <= high:
         why = "a broken baseline" if got < low else "a leak, or a bug"
         yield f"clean accuracy must be in [{low:g}, {high:g}], got {got:.3f}: {why}"
@@ -286,15 +320,28 @@ def weaker_attacks(case: Case) -> Iterator[str]:
 
 def harmless(case: Case) -> Iterator[str]:
     """Warn if no attack lowers the clean accuracy, since the ensemble then says little."""
-    attacks = [mean(runs) for attack, runs in case.cells.items() if not is_clean(attack)]
-    if case.clean and attacks and min(attacks) >= mean(case.clean):
-        yield f"no attack lowers the clean accuracy of {mean(case.clean):.3f}"
+    looks = case.rules.looks
+    attacks = [mean(runs, looks) for attack, runs in case.cells.items() if not is_clean(attack)]
+    if case.clean and attacks and min(attacks) >= mean(case.clean, looks):
+        yield f"no attack lowers the clean accuracy of {mean(case.clean, looks):.3f}"
 
 
 def easy(case: Case) -> Iterator[str]:
     """Warn of a task that everybody solves (many papers have only MNIST)."""
-    if case.clean and mean(case.clean) > EASY:
+    if case.clean and mean(case.clean, case.rules.looks) > EASY:
         yield f"clean accuracy above {EASY:g}: an easy task hides differences; add a harder one"
+
+
+def climbing(case: Case) -> Iterator[str]:
+    """Warn if the clean accuracy still rises: the entry then says how fast it learns."""
+    gains = []
+    for record in case.clean:
+        looks = seen(record)
+        if len(looks) > 2:
+            gains.append(looks[-1] - looks[-1 - len(looks) // 3])
+    if gains and statistics.fmean(gains) > CLIMB:
+        gain = 100 * statistics.fmean(gains)
+        yield f"clean accuracy gained {gain:.1f} points over the last third of the looks"
 
 
 def participation(case: Case) -> Iterator[str]:
@@ -325,6 +372,7 @@ RULES: dict[str, Rule] = {
     "code": partial(one_environment, "fedbench"),
     "device": partial(one_environment, "device"),
     "id": identity,
+    "cohort": cohort,
     "name": name,
     "track": track,
     "data": data,
@@ -340,6 +388,7 @@ NOTICES: dict[str, Rule] = {
     "outdated": weaker_attacks,
     "harmless": harmless,
     "easy": easy,
+    "climbing": climbing,
     "participation": participation,
     "unpriced": unpriced,
 }
@@ -347,12 +396,13 @@ NOTICES: dict[str, Rule] = {
 
 def judge(case: Case) -> list[RuleFinding]:
     """Return the findings of all rules in their order; if records are not sound, only those."""
-    if unsound := _findings(SOUND, "error", case):
+    if unsound := findings(SOUND, "error", case):
         return unsound
-    return _findings(RULES, "error", case) + _findings(NOTICES, "warning", case)
+    return findings(RULES, "error", case) + findings(NOTICES, "warning", case)
 
 
-def _findings(rules: dict[str, Rule], severity: Severity, case: Case) -> list[RuleFinding]:
+def findings(rules: dict[str, Rule], severity: Severity, case: Case) -> list[RuleFinding]:
+    """Return what some rules find."""
     return [RuleFinding(name, severity, text) for name in rules for text in rules[name](case)]
 
 

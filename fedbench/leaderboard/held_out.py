@@ -20,7 +20,7 @@ from fedbench.core.files import read_limited, write_atomically
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard import entry_rules
-from fedbench.leaderboard.build import Case, over
+from fedbench.leaderboard.build import Case, final, over
 from fedbench.leaderboard.entry import Entry, Interval
 from fedbench.leaderboard.rules import LARGEST, Rules, versions
 
@@ -138,10 +138,11 @@ class HeldOutResult:
     code: str  # version that played it
 
 
-def results(entry: Entry, records: Sequence[Record], confidence: float) -> list[HeldOutResult]:
+def results(entry: Entry, records: Sequence[Record], rules: Rules) -> list[HeldOutResult]:
     """Return what held-out attacks did to an entry, the worst one first.
 
-    `ConfigError` if they were not played with just the seeds of the entry.
+    They are compared with the development stage, whose seeds they share. `ConfigError` if they were
+    not played with just these seeds.
     """
     (worst,) = (cell for cell in entry.cells if cell.attack == entry.score.attack)
     claimed = {member.seed: member.accuracy for member in worst.records}
@@ -157,13 +158,13 @@ def results(entry: Entry, records: Sequence[Record], confidence: float) -> list[
                 f"{sorted(claimed)}, got {sorted(runs)}; play them anew with fedbench leaderboard "
                 "reveal"
             )
-        accuracies = {seed: runs[seed].result.accuracy for seed in claimed}
+        accuracies = {seed: final(runs[seed], rules.looks) for seed in claimed}
         lost = [claimed[seed] - accuracy for seed, accuracy in accuracies.items()]
         measured.append(
             HeldOutResult(
                 attack=name,
-                accuracy=over([*accuracies.values()], confidence),
-                gap=over(lost, confidence),
+                accuracy=over([*accuracies.values()], rules.confidence),
+                gap=over(lost, rules.confidence),
                 code=runs[entry.seeds[0]].environment.fedbench,
             )
         )
@@ -173,11 +174,11 @@ def results(entry: Entry, records: Sequence[Record], confidence: float) -> list[
 def gaps(board: Path, entries: Sequence[Entry]) -> dict[str, list[HeldOutResult]]:
     """Return what held-out attacks did to the entries that met any, by the entry's id."""
     results_by_id = {}
-    confidence = {n: rules.confidence for n, rules in versions(board, {}).items()}
+    every = versions(board, {})
     for entry in entries:
         records = boards.held_out_records(boards.place(board, entry))
-        if records and entry.rules in confidence:
-            results_by_id[entry.id] = results(entry, records, confidence[entry.rules])
+        if records and entry.rules in every:
+            results_by_id[entry.id] = results(entry, records, every[entry.rules])
     return results_by_id
 
 

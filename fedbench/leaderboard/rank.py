@@ -1,32 +1,43 @@
-"""Ranks of the entries of a track, and their Pareto front."""
+"""Ranks of the entries of a track, how sure they are, and the Pareto front."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Literal
 
 from fedbench.leaderboard.build import score
 from fedbench.leaderboard.entry import AttackedCell, Entry, Interval, Score
-from fedbench.results.aggregate import pareto
+from fedbench.leaderboard.resampling import chances, detectable, holm, probability
+from fedbench.leaderboard.rules import Limits
+from fedbench.results.aggregate import grouped, pareto
 
 View = Literal["equal-rounds", "equal-bits"]
 VIEWS: tuple[View, ...] = ("equal-rounds", "equal-bits")
+TRUSTED = ("replayed", "replicated")  # status of an entry that has a rank
+FEWEST = 3  # seeds that two entries must share to be compared
 
 
 @dataclass(frozen=True)
 class Standing:
     """An entry among those of its track, by its score at the end or within the budget.
 
-    Its rank is one more than there are entries whose interval lies wholly above its own. It is on
-    the Pareto front if no other entry is as good in accuracy, bits and epsilon, and better in one
-    of them; bits and epsilon are of the whole run, also within a budget.
+    Only entries with both stages that somebody has played again have a rank, private ones up to the
+    largest epsilon of the front, and none on a track that is not ranked.
+    It is one more than there are entries that are surely better: with a higher mean, at a
+    paired difference over the seeds that both have which stays significant after Holm's correction
+    for all pairs. It is on the Pareto front if no other entry of the front's `Limits` is as good in
+    accuracy and bits, and better in one of them; private systems also compare by epsilon. Bits and
+    epsilon are of the whole run, also within a budget.
     """
 
     entry: Entry
     score: Score | None  # None if no look at the test data fits into the budget
-    rank: int | None  # None without a score, and if contested, which makes it nobody's rival
+    rank: int | None  # None without a score, a replay, or ranks; such an entry is nobody's rival
+    best: float | None  # probability that it is the best of those with a rank
     pareto: bool
 
 
@@ -36,41 +47,155 @@ class Ranking:
 
     view: View
     bits: float | None  # budget per parameter of a client in every round; None: rounds are equal
+    private: bool  # of the systems with a finite epsilon; the others have a ranking of their own
+    season: str  # whose seeds they share; empty before the ranking stage
     standings: list[Standing]
+    told: float | None  # least difference of accuracies that the seeds show, see `resolution`
 
     def front(self) -> Ranking:
         """Return the ranking without the entries that another one dominates."""
         return replace(self, standings=[each for each in self.standings if each.pareto])
 
 
+def is_private(entry: Entry) -> bool:
+    """Return True for an entry with a finite epsilon."""
+    return entry.score.epsilon is not None
+
+
+def season(entry: Entry) -> str:
+    """Return the season whose seeds an entry was ranked on; empty before its ranking stage."""
+    return "" if entry.ranking is None else entry.ranking.season
+
+
+def apart(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Return entries in groups that can be compared: of one season, private or not.
+
+    The latest season comes first, entries without a ranking stage last.
+    """
+    groups = grouped(entries, lambda entry: (season(entry), is_private(entry)))
+    by_privacy = sorted(groups, key=lambda key: key[1])
+    return [groups[key] for key in sorted(by_privacy, key=lambda key: key[0], reverse=True)]
+
+
 def ranking(
-    entries: Sequence[Entry], view: View = "equal-rounds", bits: float | None = None
+    entries: Sequence[Entry],
+    view: View = "equal-rounds",
+    bits: float | None = None,
+    limits: Limits | None = None,
 ) -> Ranking:
-    """Rank the entries of one track.
+    """Rank entries of one track and season, all of them private or none.
 
     ``bits`` is the budget if bits are equal; by default all that the cheapest entry needs.
     """
+    limits = limits or Limits()
     if view == "equal-rounds":
         bits = None
     elif bits is None:
-        bits = min((total(e) for e in entries if e.status != "contested"), default=0.0)
+        trusted = [entry for entry in entries if entry.status in TRUSTED]
+        bits = min(map(total, trusted or entries), default=0.0)
     scores = [entry.score if bits is None else within(entry, bits) for entry in entries]
     rivals = {
-        i: own
-        for i, own in enumerate(scores)
-        if own is not None and entries[i].status != "contested"
+        i: own for i, own in enumerate(scores) if own is not None and _is_ranked(entries[i], limits)
     }
-    places = list(rivals)
-    goods = [_goods(own) for own in rivals.values()]
-    best = pareto(goods, lambda i, j: _compare(entries[places[i]], entries[places[j]]))
-    front = {places[i] for i in best}
-    standings = []
-    for i, (entry, own) in enumerate(zip(entries, scores, strict=True)):
-        rank = None
-        if i in rivals:
-            rank = 1 + sum(other.worst.low > rivals[i].worst.high for other in rivals.values())
-        standings.append(Standing(entry, own, rank, i in front))
-    return Ranking(view, bits, sorted(standings, key=_order))
+    values = {}
+    for i, own in rivals.items():
+        values[i] = dict(zip(entries[i].scored_seeds, own.worst.values, strict=True))
+    met = {i for pair in differences(values) for i in pair}
+    if len(rivals) > 1:  # without common seeds there is nothing to compare
+        rivals = {i: own for i, own in rivals.items() if i in met}
+        values = {i: by_seed for i, by_seed in values.items() if i in met}
+    better = surely_better(values, 1 - limits.confidence)
+    best = _best({i: _table(entries[i], bits) for i in rivals})
+    front = _front(entries, rivals, limits)
+    standings = [
+        Standing(
+            entry=entry,
+            score=scores[i],
+            rank=1 + sum(pair[1] == i for pair in better) if i in rivals else None,
+            best=best.get(i),
+            pareto=i in front,
+        )
+        for i, entry in enumerate(entries)
+    ]
+    private = bool(entries) and is_private(entries[0])
+    told = resolution(values, 1 - limits.confidence)
+    drawn = season(entries[0]) if entries else ""
+    return Ranking(view, bits, private, drawn, sorted(standings, key=_order), told)
+
+
+def _is_ranked(entry: Entry, limits: Limits) -> bool:
+    """Tell if an entry has a rank: replayed, with both stages, and of a small epsilon."""
+    whole = entry.division == "open" or entry.ranking is not None
+    epsilon = entry.score.epsilon
+    small = epsilon is None or epsilon <= limits.epsilon
+    return limits.ranked and whole and small and entry.status in TRUSTED
+
+
+def differences(
+    values: Mapping[int, Mapping[int, float]],
+) -> dict[tuple[int, int], list[float]]:
+    """Return the paired differences of every two entries that share enough seeds.
+
+    ``values`` holds the accuracy of every entry by seed.
+    """
+    pairs = {}
+    for i, j in combinations(values, 2):
+        shared = [seed for seed in values[i] if seed in values[j]]
+        if len(shared) >= FEWEST:
+            pairs[i, j] = [values[i][seed] - values[j][seed] for seed in shared]
+    return pairs
+
+
+def surely_better(values: Mapping[int, Mapping[int, float]], level: float) -> set[tuple[int, int]]:
+    """Return the pairs of which the first is better than the second, all true at the ``level``."""
+    pairs = differences(values)
+    adjusted = holm({pair: probability(lost) for pair, lost in pairs.items()})
+    sure = [pair for pair, p in adjusted.items() if p < level]
+    return {pair if statistics.fmean(pairs[pair]) > 0 else pair[::-1] for pair in sure}
+
+
+def resolution(values: Mapping[int, Mapping[int, float]], level: float) -> float | None:
+    """Return the least difference that the seeds show in four of five cases; None for one entry.
+
+    It is infinite where there are so many pairs that no difference is sure.
+
+    It is for a pair whose differences spread as those of the middle pair, at the first and hardest
+    step of Holm's correction.
+    """
+    pairs = list(differences(values).values())
+    if not pairs:
+        return None
+    spread = statistics.median(statistics.stdev(lost) for lost in pairs)
+    n = min(len(lost) for lost in pairs)
+    return detectable(spread, n, level / len(pairs))
+
+
+def _best(tables: Mapping[int, Mapping[int, Sequence[float]]]) -> dict[int, float]:
+    """Return the probability of being best by entry; none if the seeds are not the same for all."""
+    seeds = {frozenset(table) for table in tables.values()}
+    if len(seeds) != 1 or len(next(iter(seeds))) < FEWEST:
+        return {}
+    order = sorted(next(iter(seeds)))
+    rows = [
+        [list(row) for row in zip(*(t[seed] for seed in order), strict=True)]
+        for t in tables.values()
+    ]
+    return dict(zip(tables, chances(rows), strict=True))
+
+
+def _table(entry: Entry, bits: float | None) -> dict[int, list[float]]:
+    """Return the accuracies of an entry under every attack, by seed."""
+    read = [affordable(cell, bits) for cell in entry.scored[1:]]
+    columns = [interval.values for interval in read if interval is not None]
+    return dict(zip(entry.scored_seeds, map(list, zip(*columns, strict=True)), strict=True))
+
+
+def _front(entries: Sequence[Entry], rivals: Mapping[int, Score], limits: Limits) -> set[int]:
+    """Return the entries on the front: of those clearly above chance, and of a small epsilon."""
+    eligible = [i for i, own in rivals.items() if limits.admit(own.worst.low, own.epsilon)]
+    goods = [_goods(rivals[i]) for i in eligible]
+    best = pareto(goods, lambda i, j: _compare(entries[eligible[i]], entries[eligible[j]]))
+    return {eligible[i] for i in best}
 
 
 def _order(standing: Standing) -> tuple[float, float, str]:
@@ -80,28 +205,30 @@ def _order(standing: Standing) -> tuple[float, float, str]:
 
 def total(entry: Entry) -> float:
     """Return the bits per parameter until the last look, in the cell that needs most."""
-    return max(cell.curve[-1].bits for cell in entry.cells)
+    return max(cell.curve[-1].bits for cell in entry.scored)
+
+
+def affordable(cell: AttackedCell, bits: float | None) -> Interval | None:
+    """Return the accuracy of the last look within so many bits; None without one."""
+    if bits is None:
+        return cell.accuracy
+    return next((p.accuracy for p in reversed(cell.curve) if p.bits <= bits), None)
 
 
 def within(entry: Entry, bits: float) -> Score | None:
     """Return the score of the last look of each cell within so many bits; None without one."""
-
-    def affordable(cell: AttackedCell) -> Interval | None:
-        return next((p.accuracy for p in reversed(cell.curve) if p.bits <= bits), None)
-
-    return score(entry.cells, entry.score.epsilon, affordable)
+    return score(entry.scored, entry.score.epsilon, lambda cell: affordable(cell, bits))
 
 
 def _goods(own: Score) -> tuple[float, float, float]:
-    """Return what a front compares; more is better, and no finite epsilon promises nothing."""
-    epsilon = math.inf if own.epsilon is None else own.epsilon
-    return own.worst.mean, -(own.uplink_bits + own.downlink_bits), -epsilon
+    """Return what a front compares; more is better, and without an epsilon it is equal for all."""
+    return own.worst.mean, -(own.uplink_bits + own.downlink_bits), -(own.epsilon or 0.0)
 
 
 def _compare(left: Entry, right: Entry) -> bool:
     """Tell whether two entries compare: finite epsilons must promise the same."""
-    promises = {
+    promises: Iterable[object] = {
         price and (price.unit, price.sees, price.adjacency, price.delta)
         for price in (left.price, right.price)
     }
-    return None in (left.score.epsilon, right.score.epsilon) or len(promises) == 1
+    return None in (left.score.epsilon, right.score.epsilon) or len(set(promises)) == 1

@@ -12,9 +12,10 @@ from fedbench.experiment.cells import Cell
 from fedbench.experiment.compatibility import resolve
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
+from fedbench.leaderboard.check import claim
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.held_out import FOLDER, HeldOutAttack
-from fedbench.leaderboard.reproduce import cell, claim
+from fedbench.leaderboard.replays import cell
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -23,9 +24,7 @@ NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 # SHA-256 of the file of every version. A version that was published is never changed; who writes a
 # new one adds its digest here.
 PUBLISHED = {
-    1: "e949cd00df0ffa3a03a74d7994d41f33a5354f3233f412390096b750fb3d2c9c",
-    2: "475227a8e973d7ceca29d30e2414b89273021db12529213a8d16ed4d387132e6",
-    3: "7e0c1cb43bb7ff701b65125fe7af9de4e8acd4177c358a11109922fa23db29ea",
+    3: "09e001ebeda1c605e89311b7e318204395fb3b77b8b32e85f077c6302d03fd54",
 }
 
 
@@ -56,7 +55,9 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 class Track(_Model):
     """A race of the closed division: what all its entries have in common.
 
-    That is the fields in ``scenario``, the seeds of every cell and the digest of the ``data``.
+    That is the fields in ``scenario``, the seeds of every cell and the digest of the ``data``, of
+    whose samples the largest class has the share ``chance``: so good is a constant answer.
+    Entries of a track that is not ``ranked`` are shown without a rank.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
@@ -64,17 +65,42 @@ class Track(_Model):
     seeds: tuple[int, ...]
     data: Digest
     clean: Envelope
+    chance: float = Field(default=0.0, ge=0, lt=1)
+    ranked: bool = True
+
+
+class Front(_Model):
+    """Entries that the Pareto front may hold: of private ones those up to an ``epsilon``."""
+
+    epsilon: float = Field(default=10.0, gt=0)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Numbers of the rules that a ranking needs, for one track."""
+
+    confidence: float = 0.95
+    ranked: bool = True
+    chance: float = 0.0  # accuracy of a constant answer
+    epsilon: float = Front().epsilon
+
+    def admit(self, low: float, epsilon: float | None) -> bool:
+        """Tell if an entry may be on the front: whose interval begins at ``low``, in [0, 1]."""
+        return low > self.chance and (epsilon is None or epsilon <= self.epsilon)
 
 
 class Tolerance(_Model):
-    """How far a run may be from the one that is reproduced.
+    """How far a cell may be from the same cell played again.
 
-    The difference of the mean accuracies is in [0, 1], those of bits and epsilon are relative.
+    The difference of the mean accuracies is in [0, 1], those of bits and epsilon are relative. A
+    larger difference of accuracies contests an entry if it is sure at the ``level``, by pairs of
+    seeds: on another processor runs end elsewhere, but not all of them lower.
     """
 
     accuracy: float = Field(ge=0)
     bits: float = Field(ge=0)
     epsilon: float = Field(ge=0)
+    level: float = Field(default=0.1, gt=0, lt=1)
 
 
 class HeldOut(_Model):
@@ -92,6 +118,9 @@ class HeldOut(_Model):
 class Rules(_Model):
     """One version of the rules, from 1 on; ``seeds`` is the least number of paired seeds.
 
+    A run's accuracy is the mean of its last ``looks``. The ``worst`` attacks of the development
+    stage and the clean run are played again on so many ``ranking_seeds``.
+
     Entries of the closed division choose the ``free`` fields of a scenario; those that neither
     ``free`` nor a track names must be the default. ``ensemble`` has the attacks on each alphabet
     that an entry must have withstood, as typed, and ``adaptive`` those on all alphabets.
@@ -101,13 +130,18 @@ class Rules(_Model):
     version: int = Field(ge=1)
     seeds: int = Field(ge=2)
     confidence: float = Field(gt=0, lt=1)
+    looks: int = Field(default=1, ge=1)
+    worst: int = Field(default=3, ge=1)
+    ranking_seeds: int = Field(default=20, ge=3)
     free: tuple[str, ...]
     ensemble: dict[str, tuple[str, ...]]
     adaptive: tuple[str, ...] = ()
     families: dict[str, tuple[str, ...]] = {}
     held_out: HeldOut = HeldOut()
     tolerance: Tolerance
+    front: Front = Front()
     track: tuple[Track, ...]
+    digest: Digest = Field(default="0" * 64, exclude=True)  # of the file that they were read from
 
     @model_validator(mode="after")
     def _grouped(self) -> Self:
@@ -131,6 +165,13 @@ class Rules(_Model):
         """Return the track of that name; None if there is none."""
         return next((track for track in self.track if track.name == name), None)
 
+    def limits(self, track: str) -> Limits:
+        """Return what a ranking of the track needs; of an open one nobody knows the chance."""
+        fixed = self.named(track)
+        if fixed is None:
+            return Limits(self.confidence, epsilon=self.front.epsilon)
+        return Limits(self.confidence, fixed.ranked, fixed.chance, self.front.epsilon)
+
     def scenario(self, track: Track) -> Scenario:
         """Return the scenario that a track fixes, with defaults for all other fields."""
         return Scenario.of(**track.scenario)
@@ -146,7 +187,10 @@ def read_rules(path: Path) -> Rules:
     """Read a version of the rules; `ConfigError` for a link, a wrong name or a wrong field."""
     require(str(path), "a link", not path.is_symlink(), "a file of the board")
     try:
-        rules = Rules.model_validate(read_toml(path, LARGEST))
+        fields = read_toml(path, LARGEST)
+        require(str(path), "a digest", "digest" not in fields, "without the digest of itself")
+        digest = hashlib.sha256(read_limited(path, LARGEST)).hexdigest()
+        rules = Rules.model_validate(fields | {"digest": digest})
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_wrong(error)}") from error
     for track in rules.track:
@@ -161,7 +205,7 @@ def numbered(board: Path) -> dict[int, Path]:
     listed = (board / "rules").glob("*.toml")
     paths = {int(path.stem): path for path in listed if NUMBER.fullmatch(path.stem)}
     if not paths:
-        raise ConfigError(f"{board} must be a board with rules/1.toml, got none; use --board")
+        raise ConfigError(f"{board} must be a board with rules, got none; use --board")
     return dict(sorted(paths.items()))
 
 
@@ -222,13 +266,21 @@ def losses(old: Rules, new: Rules) -> Iterator[str]:
         yield f"version must be {old.version + 1}, got {new.version}"
     if new.seeds < old.seeds:
         yield f"seeds must be at least {old.seeds} {before}, got {new.seeds}"
+    for name in ("looks", "worst", "ranking_seeds"):
+        if getattr(new, name) < getattr(old, name):
+            yield f"{name} must be at least {getattr(old, name)} {before}, got {getattr(new, name)}"
     if new.confidence != old.confidence:
         yield f"confidence must be {old.confidence} {before}, got {new.confidence}"
     if freed := set(new.free) - set(old.free):
         yield f"free must not have {', '.join(sorted(freed))}, {before}"
     for name, limit in old.tolerance:
-        if (got := getattr(new.tolerance, name)) > limit:
+        got = getattr(new.tolerance, name)
+        if name == "level" and got < limit:
+            yield f"tolerance.level must be at least {limit} {before}, got {got}"
+        elif name != "level" and got > limit:
             yield f"tolerance.{name} must be at most {limit} {before}, got {got}"
+    if new.front.epsilon > old.front.epsilon:
+        yield f"front.epsilon must be at most {old.front.epsilon} {before}, got {new.front.epsilon}"
     for alphabet in old.ensemble:
         newer = new.attacks(alphabet)
         dropped = [attack for attack in old.attacks(alphabet) if attack not in newer]
@@ -247,5 +299,7 @@ def losses(old: Rules, new: Rules) -> Iterator[str]:
         for name in ("scenario", "seeds", "data"):
             if getattr(now, name) != getattr(track, name):
                 yield f"track {track.name} must have the {name} that it has in {old.version}"
+        if now.chance < track.chance:
+            yield f"track {track.name} must have a chance of at least {track.chance} {before}"
         if now.clean.low < track.clean.low or now.clean.high > track.clean.high:
             yield f"track {track.name} must have an envelope within that of {old.version}"

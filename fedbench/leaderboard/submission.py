@@ -1,5 +1,6 @@
 """The way onto a board: the sweep that a system must play, and the submission of its records."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,11 +13,13 @@ from pydantic import ValidationError
 from fedbench.core.errors import ConfigError
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
-from fedbench.leaderboard.build import Case, alphabet, build, meaning
+from fedbench.leaderboard.build import TYPED, Case, alphabet, build, completed, meaning
+from fedbench.leaderboard.check import claim, drawn_case, of_entry
 from fedbench.leaderboard.entry import Entry, Statement
-from fedbench.leaderboard.entry_rules import RuleFinding, errors, judge
+from fedbench.leaderboard.entry_rules import RULES, RuleFinding, errors, judge
+from fedbench.leaderboard.replays import Claim
 from fedbench.leaderboard.rules import Division, Rules, newest
-from fedbench.results.gather import ARCHIVE
+from fedbench.results.gather import ARCHIVE, shortened
 from fedbench.sweep.plan import Plan
 
 
@@ -43,12 +46,55 @@ def plan(rules: Rules, track: str, system: Mapping[str, Any]) -> str:
         "scenario": dict(race.scenario),
         "grid": [{**system, "attack": list(attacks)}],
     }
+    return _counted(table)
+
+
+def ranking_plan(path: Path) -> str:
+    """Return a file for `fedbench sweep` with the ranking stage of an entry and nothing else.
+
+    `ConfigError` if the entry breaks a rule, or if nothing was drawn for it yet.
+    """
+    claimed = claim(path)
+    case = _later(claimed, [])
+    drawn = case.drawn
+    assert drawn is not None
+    scenario = shortened(claimed.entry.scenario)
+    fields = scenario.model_dump(mode="json", exclude_defaults=True)
+    system = {name: fields.pop(name) for name in TYPED if name in fields}
+    for name in ("attack", "seed", "data_seed"):
+        fields.pop(name, None)
+    attacks = [shortened(scenario.model_copy(update={"attack": a})).attack for a in drawn.attacks]
+    table = {
+        "title": f"Leaderboard, ranking stage of {claimed.entry.id}, season {drawn.season}",
+        "seeds": list(drawn.seeds),
+        "scenario": fields,
+        "grid": [{"protocol": scenario.protocol, **system, "attack": attacks}],
+    }
+    return _counted(table)
+
+
+def _later(claimed: Claim, records: Sequence[Record]) -> Case:
+    """Return what the records of a ranking stage are judged by; `ConfigError` if there is none."""
+    entry = claimed.entry
+    if entry.ranking is not None:
+        season = entry.ranking.season
+        raise ConfigError(f"{claimed.path} must be without a ranking stage, got that of {season}")
+    case = Case(claimed.records, claimed.rules, entry.division, entry.track, entry.alphabet)
+    seasons = {} if claimed.season is None else {claimed.season.name: claimed.season}
+    later, wrong = drawn_case(entry, case, records, seasons)
+    if later is None:
+        raise ConfigError(f"{claimed.path} has no ranking stage yet: {wrong[0]}")
+    return later
+
+
+def _counted(table: dict[str, Any]) -> str:
+    """Write a plan, with the number of its runs in the first line."""
     cells, skipped = Plan.of(table, "plan").cells()
     if skipped:
         raise ConfigError(f"every mandatory attack must fit, got {skipped[0].reason}")
-    runs = f"{len(cells)} attacks, the clean run included, x {len(race.seeds)} seeds"
-    head = f"# {runs} = {len(cells) * len(race.seeds)} runs"
-    return f"{head}\n{tomli_w.dumps(table)}"
+    seeds = len(table["seeds"])
+    runs = f"{len(cells)} attacks, the clean run included, x {seeds} seeds"
+    return f"# {runs} = {len(cells) * seeds} runs\n{tomli_w.dumps(table)}"
 
 
 @dataclass(frozen=True)
@@ -69,8 +115,8 @@ class Submission:
             orphan.unlink()
         for old in self.older:
             if old != path:
-                boards.archive(old).unlink(missing_ok=True)
-                boards.held_out(old).unlink(missing_ok=True)
+                for packed in boards.beside(old):
+                    packed.unlink()
                 old.unlink()
         return path
 
@@ -106,6 +152,23 @@ def submit(
         text = f"{where} is the same system, played by the same code; --replace takes its place"
         findings.append(RuleFinding("duplicate", "error", text))
     return Submission(board, records, findings, None if errors(findings) else entry, older)
+
+
+def complete(path: Path, records: Sequence[Record]) -> Submission:
+    """Judge the records of an entry's ranking stage; nothing is written.
+
+    `ConfigError` if the entry breaks a rule itself, or if nothing was drawn for it yet.
+    """
+    claimed = claim(path)
+    case = _later(claimed, records)
+    other = of_entry(claimed.entry, records)
+    found = [RuleFinding("one system", "error", text) for text in other]
+    found += judge(case)
+    for rule in ("code", "device"):
+        both = dataclasses.replace(case, records=[*claimed.records, *records])
+        found += [RuleFinding(rule, "error", text) for text in RULES[rule](both)]
+    done = None if errors(found) else completed(claimed.entry, case)
+    return Submission(boards.find(path), records, found, done, [])
 
 
 def _orphans(beside: Path, digests: set[str]) -> Iterator[Path]:

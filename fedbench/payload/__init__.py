@@ -8,7 +8,7 @@ from fedbench.payload.floats import FloatVectors, HalfVectors, MixtureVectors
 from fedbench.payload.levels import Levels
 from fedbench.payload.patches import CoordinatedPatches, Patch, SeededPatches, SparsePatches
 from fedbench.payload.rankings import Rankings, TopRankings, ranking, reputation
-from fedbench.payload.residues import Residues, summed_bits
+from fedbench.payload.residues import SUMMED, Residues, masked_packets, sum_of_packets, summands
 from fedbench.payload.rotated_levels import RotatedLevels
 from fedbench.payload.sparse import GatedVectors, PrunedVectors, SeededSparse, SparseVectors
 
@@ -17,4 +17,4 @@ __all__ += ["GatedVectors", "HalfVectors", "Levels", "MixtureVectors", "NoiseMas
 __all__ += ["Payload", "PrunedVectors", "Rankings", "Residues", "RotatedLevels", "ScaledSigns"]
 __all__ += ["SeededPatches", "SeededSparse", "SignBits", "SparsePatches", "SparseVectors", "Spec"]
 __all__ += ["TopRankings", "identical", "ranking", "reputation", "require_same_form", "same"]
-__all__ += ["summed_bits"]
+__all__ += ["SUMMED", "masked_packets", "sum_of_packets", "summands"]

@@ -206,19 +206,47 @@ def decode_bits(data: Bytes, count: int) -> npt.NDArray[np.bool_]:
 
 
 def code_residues(residues: npt.NDArray[np.int32], modulus: int) -> Part:
-    """Return range-coded numbers in ``[0, modulus)``, each as likely: log2(modulus) bits.
+    """Return the code of numbers in ``[0, modulus)``, each as likely: log2(modulus) bits.
 
-    The modulus is at most 2**24.
+    Whole bits if the modulus is a power of two, otherwise a range coder's 32-bit words. The modulus
+    is at most 2**24.
 
+    >>> code_residues(np.arange(4_000, dtype=np.int32) % 8, 8)[1] / 4_000
+    3.0
     >>> code_residues(np.arange(4_000, dtype=np.int32) % 5, 5)[1] / 4_000  # log2(5) = 2.3219
     2.328
     """
     import constriction
 
-    if modulus == 1:
-        return np.zeros(0, dtype=np.uint8), 0
+    if is_power_of_two(modulus):
+        return pack(residues, index_width(modulus))
     words = range_coded(residues, constriction.stream.model.Uniform(modulus))
     return words, 8 * len(words)
+
+
+def decode_residues(packet: Packet, count: int, modulus: int) -> npt.NDArray[np.int32]:
+    """Return the ``count`` residues that `code_residues` wrote, or raise `IllegalPayloadError`.
+
+    Many streams decode to something, so the residues must give the same bytes when coded again.
+    """
+    import constriction
+
+    if is_power_of_two(modulus):
+        width = index_width(modulus)
+        (data,) = split(packet, [count * width])
+        return unpack(data, count, width)
+    data = np.frombuffer(packet.data, dtype=np.uint8)
+    if len(data) % 4:
+        raise IllegalPayloadError(f"coded residues must fill 32-bit words, got {len(data)} bytes")
+    residues = range_decoded(data, constriction.stream.model.Uniform(modulus), count)
+    if not np.array_equal(code_residues(residues, modulus)[0], data):
+        raise IllegalPayloadError("coded residues must be the code of what they decode to")
+    return residues
+
+
+def is_power_of_two(modulus: int) -> bool:
+    """Return whether residues of this modulus fill whole bits."""
+    return modulus & (modulus - 1) == 0
 
 
 def range_coded(symbols: npt.NDArray[np.int32], model: Any) -> Bytes:

@@ -1,11 +1,10 @@
-"""Whole numbers modulo M, as a secure aggregation adds them up, and the cost of a masked sum."""
+"""Whole numbers modulo M, and the masked packets in which a secure aggregation adds them up."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from fedbench.core.errors import IllegalPayloadError
 from fedbench.core.rng import Key
 from fedbench.payload.base import Payload, Spec, require_form
 from fedbench.payload.bits import BinaryMasks, SignBits
-from fedbench.payload.packets import Packet, Part, code_residues, index_width, pack, split, unpack
+from fedbench.payload.packets import Packet, Part, code_residues, decode_residues
 
 LARGEST = 2**24  # modulus for which float32 still holds all `values`
 
@@ -22,8 +21,8 @@ LARGEST = 2**24  # modulus for which float32 still holds all `values`
 class Residues(Payload):
     """``x (n, d)`` int32 in ``[0, M)``, of which a server should learn no more than the sum mod M.
 
-    On the wire ``ceil(log2 M)`` bits of each, and no header. No code is shorter: masked elements
-    are uniform. What agreeing on the masks costs is not counted; masks are not played.
+    On the wire ``log2 M`` bits of each as `code_residues` codes them, and no header. No code is
+    shorter: behind a mask they are uniform. What agreeing on the masks costs is not counted.
 
     `values` are whole numbers, ``2 x - c`` taken modulo ``2 M`` into ``[-M, M)``: 0 is the middle
     of what an honest client sends. They count halves, so that the middle of an odd number of coins
@@ -64,16 +63,12 @@ class Residues(Payload):
         return (self.x <= (self.coins or self.modulus)).all(dim=1)
 
     def parts(self) -> list[list[Part]]:
-        return [[pack(row, index_width(self.modulus)) for row in self.x.cpu().numpy()]]
+        return [[code_residues(row, self.modulus) for row in self.x.cpu().numpy()]]
 
     @classmethod
     def decode_row(cls, packet: Packet, spec: Spec) -> Self:
         (d,), modulus = spec["x"], spec["modulus"]
-        width = index_width(modulus)
-        (data,) = split(packet, [d * width])
-        x = unpack(data, d, width)
-        if bool(np.any(x >= modulus)):
-            raise IllegalPayloadError(f"residues must be below {modulus}, got {x.max()}")
+        x = decode_residues(packet, d, modulus)
         return cls(torch.from_numpy(x)[None], modulus, spec["coins"])
 
 
@@ -98,29 +93,63 @@ def total(mean: Tensor, n: int, modulus: int, coins: int) -> Tensor:
     return wrapped(doubled - n * coins, modulus)
 
 
-def summed_bits(payload: Payload) -> int | None:
-    """Return the bits of each of the ``n`` messages, if the server gets no more than their sum.
+# Alphabets of which a server may need no more than a sum of small whole numbers.
+SUMMED = (BinaryMasks, SignBits, Residues)
 
-    A sum of ``n`` bits is a whole number up to ``n``, so its masks are uniform modulo ``n + 1`` and
-    cost ``log2(n + 1)`` bits a coordinate, however sparse the bits are: masked numbers cannot be
-    compressed. `Residues` have a modulus of their own. For other alphabets, floats for instance,
-    the cost is not known: None. Agreeing on the masks is not counted.
+
+def summands(payload: Payload, n: int) -> Residues:
+    """Return messages of a round of ``n`` as the whole numbers of which the server needs the sum.
+
+    A bit of a mask or a sign is a coin, 0 or 1 modulo ``n + 1``, which no sum of ``n`` reaches.
+    `Residues` are such numbers already, with a modulus of their own. `IllegalPayloadError` for
+    floats, and for symbols that each client scales or draws by itself: they have no such sum.
+    """
+    if isinstance(payload, Residues):
+        return payload
+    if isinstance(payload, SignBits):
+        bits = payload.positive
+    elif isinstance(payload, BinaryMasks) and payload.rest.shape[1] == 0:
+        bits = payload.mask
+    else:
+        floats = " with floats beside" if isinstance(payload, BinaryMasks) else ""
+        raise IllegalPayloadError(
+            "messages in a secure sum must be masks, signs or residues alone, "
+            f"got {type(payload).__name__}{floats}; use --sees messages"
+        )
+    return Residues(bits.to(torch.int32), max(n, 1) + 1, 1)
+
+
+def masked_packets(numbers: Residues, key: Key) -> list[Packet]:
+    """Return a packet of each row plus a mask; the masks cancel in the sum.
+
+    All masks but the last are drawn, uniform modulo M, and the last is minus their sum: the law of
+    the pairwise masks of the paper, at ``n`` draws instead of ``n (n - 1) / 2``.
 
     References:
         Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning",
         CCS 2017, https://doi.org/10.1145/3133956.3133982, section 4.
     """
-    if isinstance(payload, Residues):
-        return payload.take([0]).encode()[0].bits if len(payload) else 0
-    if isinstance(payload, SignBits):
-        return masked_bits(payload.positive.shape[1], len(payload) + 1)
-    if isinstance(payload, BinaryMasks) and payload.rest.shape[1] == 0:
-        return masked_bits(payload.mask.shape[1], len(payload) + 1)
-    return None
+    n, d = numbers.x.shape
+    modulus = numbers.modulus
+    masks_so_far = torch.zeros(d, dtype=torch.int64)
+    packets = []
+    for i, row in enumerate(numbers.x.cpu()):
+        mask = -masks_so_far if i == n - 1 else key.fold(i).integers(modulus, d)
+        masks_so_far += mask
+        x = (row + mask).remainder_(modulus).to(torch.int32)
+        packets += dataclasses.replace(numbers, x=x[None]).encode()
+    return packets
 
 
-@lru_cache(maxsize=64)
-def masked_bits(count: int, modulus: int) -> int:
-    """Return the bits of ``count`` masked residues, as they are really coded."""
-    drawn = Key(0).fold("masked", count, modulus).bits(count).numpy().view(np.uint64)
-    return code_residues((drawn % np.uint64(modulus)).astype(np.int32), modulus)[1]
+def sum_of_packets(packets: Sequence[Packet], spec: Spec) -> Tensor:
+    """Return the sum mod M ``(d,)`` int64 of residues of this form: all that a server computes.
+
+    >>> secret = Residues(torch.tensor([[1, 0], [1, 1], [1, 0]], dtype=torch.int32), 4, 1)
+    >>> sum_of_packets(masked_packets(secret, Key(0)), secret.spec).tolist()
+    [3, 1]
+    """
+    (d,) = spec["x"]
+    added = torch.zeros(d, dtype=torch.int64)
+    for packet in packets:
+        added += Residues.decode_row(packet, spec).x[0]
+    return added.remainder_(spec["modulus"])

@@ -33,7 +33,8 @@ class Participation:
     per_round: int  # clients sampled in a round, on average under Poisson sampling
     honest: int  # fewest clients of any round so far that complied with the mechanism
     sees: Sees = "messages"
-    sampling: Literal["fixed", "poisson"] = "fixed"
+    # stratified: a fixed size, but not all sets alike; nothing is amplified
+    sampling: Literal["fixed", "poisson", "stratified"] = "fixed"
     adjacency: Adjacency | None = None  # None: the first of the event that has a theorem
     noncompliant: int = 0  # clients that never comply; the adversary knows when they are drawn
     slow: bool = True  # use also the accountants that take a second
@@ -45,6 +46,8 @@ class Participation:
         Given ``k`` noncompliant clients in a round of fixed size ``n``, the others are ``n - k`` of
         the ``N - m`` honest clients: the rate is at most ``n / (N - m)``.
         """
+        if self.sampling == "stratified":
+            return 1.0
         if self.sampling == "poisson":
             return self.per_round / self.clients
         return min(1.0, self.per_round / max(1, self.clients - self.noncompliant))
@@ -205,7 +208,7 @@ def _(event: events.GaussianSum, participation: Participation, delta: float) -> 
             f"--sees {participation.sees}: the server's noise comes after what is seen there; "
             "use --sees model"
         )
-    fixed = participation.sampling == "fixed"
+    fixed = participation.sampling != "poisson"
     size = "a fixed number of clients comes from those that are there; use --sampling poisson"
     bit = "a client that learned nothing still sends its bit, which add-remove does not count"
     adjacency = participation.among(
@@ -221,9 +224,10 @@ def _(event: events.GaussianSum, participation: Participation, delta: float) -> 
     sampler = f"by a trusted server; hidden, {participation.sampling} {participation.per_round} of "
     sampler += f"{participation.clients}, {rounds} rounds"
     if fixed:  # zero-out is a replacement: by a client that learned nothing
-        orders, rdp = sampling.fixed_size_rdp(event.z / 2, rate)
-        bounds = {"rdp": rdp_to_dp(orders, rounds * rdp, delta)[0]}
-        bounds["gaussian"] = gdp_epsilon(gdp_rounds(2 / event.z, rounds), delta)
+        bounds = {"gaussian": gdp_epsilon(gdp_rounds(2 / event.z, rounds), delta)}
+        if participation.sampling == "fixed":
+            orders, rdp = sampling.fixed_size_rdp(event.z / 2, rate)
+            bounds = {"rdp": rdp_to_dp(orders, rounds * rdp, delta)[0]} | bounds
     else:
         bounds = sampling.poisson_epsilons(event.z, rate, rounds, delta, participation.slow)
     return least(bounds, adjacency, sampler)

@@ -13,6 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedbench.core import registry
+from fedbench.experiment.cohorts import exceeds, in_a_run
 from fedbench.experiment.scenario import Scenario
 from fedbench.models.network import Network
 
@@ -78,24 +79,14 @@ def size(scenario: Scenario) -> Size | None:
         steps=steps,
         total_steps=steps * scenario.rounds,
         half_malicious=chance,
-        half_malicious_run=-math.expm1(scenario.rounds * math.log1p(-chance)) if chance < 1 else 1,
+        half_malicious_run=in_a_run(chance, scenario.rounds),
         operations=BACKWARD * passes * forward_operations(scenario.model, image, classes),
     )
 
 
 def half_malicious(scenario: Scenario) -> float:
-    """Chance that at least half of a round's clients are malicious.
-
-    Clients are drawn without replacement, so their number is hypergeometric.
-    """
-    from scipy.stats import hypergeom
-
-    malicious = round(scenario.malicious * scenario.clients)
-    if malicious == 0:
-        return 0.0
-    least = math.ceil(scenario.per_round / 2)
-    law = hypergeom(scenario.clients, malicious, scenario.per_round)
-    return float(law.sf(least - 1))
+    """Chance that at least half of a round's clients are malicious."""
+    return exceeds(scenario, math.ceil(scenario.per_round / 2) - 1)
 
 
 def forward_operations(model: str, image: tuple[int, int, int], classes: int) -> float:

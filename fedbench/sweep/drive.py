@@ -39,6 +39,7 @@ class Sweep:
     chunk: int = 32  # clients that are trained at once; fewer where memory runs out
     retry_failed: bool = False  # also play what has failed before
     strict: bool = False  # end at the first failure
+    canonical: bool = False  # take no record that is there unless its run was canonical
 
     def __post_init__(self) -> None:
         self.tally = Tally()
@@ -87,6 +88,8 @@ class Sweep:
 
     def _is_over(self, run: Run) -> bool:
         if self.store.has(run):
+            if self.canonical:
+                self._require_canonical(run)
             self.tally.found.append(run)
             self.watcher.found(run.cell, run.seed)
             return True
@@ -99,6 +102,17 @@ class Sweep:
         self.tally.failed[run] = failure
         self.watcher.failed(run.cell, run.seed, f"{failure} (earlier; --retry-failed plays it)")
         return True
+
+    def _require_canonical(self, run: Run) -> None:
+        """Raise `ConfigError` if the record that is there is that of an ordinary run.
+
+        The id says what was run, and not in which mode.
+        """
+        if not self.store.record(run).environment.canonical:
+            raise ConfigError(
+                f"--out must be a store of canonical records, got {self.store.path(run)}; "
+                "choose another folder"
+            )
 
     def _hear(self, run: Run, what: Round | Record | Crash | None) -> None:
         if what is None:
@@ -166,7 +180,15 @@ def play_each(
     workers = options.processes(len(runs))
     with TemporaryDirectory() as nowhere:
         with LocalEngine(options, workers) as engine, Store(out or Path(nowhere)) as store:
-            sweep = Sweep(engine, store, watcher, options.chunk, retry_failed=True, strict=strict)
+            sweep = Sweep(
+                engine=engine,
+                store=store,
+                watcher=watcher,
+                chunk=options.chunk,
+                retry_failed=True,
+                strict=strict,
+                canonical=options.canonical,
+            )
             tally = sweep.play(runs)
         records: dict[Cell, list[Record]] = {}
         ended = {*tally.found, *tally.played}

@@ -4,6 +4,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Self
 
 from fedbench.core.blame import line, message_of
@@ -43,6 +44,8 @@ class Job:
     chunk: int  # clients that are trained at once
     number: int = 0  # name of the run in the worker's news
     isolate: bool = False  # attack and defense run in processes of their own
+    canonical: bool = False  # numbers are to be those of every processor
+    states: Path | None = None  # folder that keeps the states of a canonical run
 
 
 class Engine(ABC):
@@ -87,6 +90,8 @@ def play_job(
         executor=job.executor,
         chunk=job.chunk,
         isolate=job.isolate,
+        canonical=job.canonical,
+        states=job.states,
         progress=progress,
         data=data,
     )

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from fedbench.core import registry
+from fedbench.core.choices import SUMS
 from fedbench.core.errors import ConfigError, Incompatible, PluginError, UnknownPluginError
 from fedbench.experiment.cells import AXES, Cell, Skipped, differing
 from fedbench.experiment.compatibility import Plugins, load_plugins
@@ -109,7 +110,7 @@ _DEFAULTS = {"protocol": "fedavg", "mechanism": "none", "defense": "own", "attac
 def _cap(fields: Mapping[str, Any]) -> str | None:
     """Most that an attack may be shown: secure aggregation hides the benign messages."""
     cap: str | None = fields.get("knowledge")
-    if fields.get("sees") in ("sum", "hidden-sum") and (cap is None or cap.startswith("all")):
+    if fields.get("sees") in SUMS and (cap is None or cap.startswith("all")):
         return "colluders" + (cap or "all+defense+state").removeprefix("all")
     return cap
 

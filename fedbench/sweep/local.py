@@ -14,6 +14,7 @@ from itertools import count
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Self
 
 from fedbench.core.errors import require
@@ -43,6 +44,8 @@ class Options:
     together: int = 1  # runs of a worker, whose clients train in the same launches
     run_timeout: float = RUN_TIMEOUT  # seconds after which a run is ended and counts as failed
     isolate: bool = False  # attack and defense in processes of their own (`fedbench.isolation`)
+    canonical: bool = False  # numbers of every processor (`fedbench.core.canonical`)
+    states: Path | None = None  # folder that keeps the states of canonical runs
 
     def __post_init__(self) -> None:
         for name, low in {"workers": 0, "threads": 1, "chunk": 1, "together": 1}.items():
@@ -52,6 +55,14 @@ class Options:
         require("--run-timeout", self.run_timeout, self.run_timeout > 0, "> 0 seconds")
         free = self.together == 1 or self.executor in ("auto", "stacked")
         require("--executor", self.executor, free, "auto or stacked with --together")
+        kept = self.states is None or self.canonical
+        require("--keep-states", str(self.states), kept, "left out without --canonical")
+        if self.canonical:
+            require("--device", self.device, self.device in ("auto", "cpu"), "cpu with --canonical")
+            alone = self.executor in ("auto", "loop")
+            require("--executor", self.executor, alone, "auto or loop with --canonical")
+            require("--threads", self.threads, self.threads == 1, "1 with --canonical")
+            require("--together", self.together, self.together == 1, "1 with --canonical")
 
     def require_machine(self) -> None:
         """Raise `Unavailable` if this machine has no such device, before anything is recorded."""
@@ -66,7 +77,7 @@ class Options:
 
     def accelerators(self) -> int:
         """Number of accelerators that may be used."""
-        if self.device == "cpu":
+        if self.device == "cpu" or self.canonical:
             return 0
         import torch
 
@@ -165,7 +176,16 @@ class LocalEngine(Engine):
     def _send(self, worker: _Worker, run: Run, chunk: int) -> None:
         executor = self.options.executor if self.options.together == 1 else "together"
         number = next(self._numbers)
-        job = Job(run.scenario, self.options.device, executor, chunk, number, self.options.isolate)
+        job = Job(
+            scenario=run.scenario,
+            device=self.options.device,
+            executor=executor,
+            chunk=chunk,
+            number=number,
+            isolate=self.options.isolate,
+            canonical=self.options.canonical,
+            states=self.options.states,
+        )
         try:
             worker.pipe.send(job)
         except OSError:

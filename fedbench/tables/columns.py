@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fedbench.core.choices import SUMS
 from fedbench.experiment.measurements import BY_NAME, Measurement
 from fedbench.results.aggregate import grouped
 from fedbench.tables.numbers import NONE, bits, counted, nats, or_none, percent
@@ -21,8 +22,7 @@ BY_SEED = (
     "its attack for every run"
 )
 SAME = "sent the messages of that attack: the server measured the same numbers in every round"
-SUMS = ("sum", "hidden-sum")
-MASKED = f"of a secure sum of n, log2(n + 1) for each bit, and {NONE} for what is no bit"
+MASKED = "of a secure sum of n, masked residues: log2(n + 1) for each bit of a mask or sign"
 SEEN = {
     "messages": "messages",
     "sum": "sum of a round, and who took part",

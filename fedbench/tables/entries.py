@@ -10,9 +10,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from fedbench.core import registry
+from fedbench.core.choices import SUMS
 from fedbench.experiment.measurements import BY_NAME
 from fedbench.results.fields import plugin_parts
-from fedbench.tables.columns import MASKED, SUMS, WORST, heading, tested, text_of
+from fedbench.tables.columns import MASKED, WORST, heading, tested, text_of
 from fedbench.tables.export import bullets, escaped, markdown
 from fedbench.tables.numbers import NONE, percent
 from fedbench.tables.table import Column, Line, Table

@@ -52,13 +52,11 @@ def scatter(view: RankedView, size: str) -> Markup:
     log_bits(axes)
     axes.grid(False, axis="x")
     obstacles = []
-    for private, dash in ((False, "-"), (True, "--")):
-        best = [row for row in drawn if row.standing.pareto and (row.private or not private)]
-        spots = [(row.bits, 100 * row.worst.mean) for row in best]
-        if spots:
-            corners = [spots[i] for i in front(spots)]
-            draw_front(axes, corners, linestyle=dash, linewidth=1.5)
-            obstacles += steps(corners, axes.get_xlim()[1])
+    spots = [(row.bits, 100 * row.worst.mean) for row in drawn if row.standing.pareto]
+    if spots:
+        corners = [spots[i] for i in front(spots)]
+        draw_front(axes, corners, linestyle="-", linewidth=1.5)
+        obstacles += steps(corners, axes.get_xlim()[1])
     for i, row in enumerate(drawn):
         low, high = (100 * min(max(x, 0.0), 1.0) for x in (row.worst.low, row.worst.high))
         obstacles.append(((row.bits, low), (row.bits, high)))

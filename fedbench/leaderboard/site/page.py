@@ -6,6 +6,7 @@ import base64
 import hashlib
 import inspect
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from fedbench.core.files import write_atomically
-from fedbench.leaderboard.board import STEM, archive, held_out, place, races
+from fedbench.leaderboard.board import STEM, archive, held_out, place, races, ranking, replay
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.held_out import HeldOutResult, gaps
 from fedbench.leaderboard.rules import Rules, newest
 from fedbench.leaderboard.site import words
 from fedbench.leaderboard.site.drawings import curves, scatter
-from fedbench.leaderboard.site.views import ENTRIES, RaceSection, section
+from fedbench.leaderboard.site.views import ENTRIES, RaceSection, sections
 from fedbench.tables import numbers
 
 if TYPE_CHECKING:
@@ -28,13 +29,20 @@ if TYPE_CHECKING:
 GENERATOR: Final = "fedbench leaderboard render"
 TEMPLATES = Path(__file__).parent / "templates"
 
+DRAWING = re.compile(r'<svg class="(?:scatter|curve).*?</svg>', re.DOTALL)
+MARK = re.compile(r"</?(?:svg|g|a|title|path|circle|text)\b")  # what a drawing is made of
+LINK = re.compile(r'href="[^"]*"')
+ACTIVE = re.compile(r"\son\w+\s*=|javascript:|data:", re.IGNORECASE)
+
 # Columns of the table: key, head, unit, and the order of the first click.
 COLUMNS = (
     ("rank", "Rank", "", "ascending"),
+    ("best", "Best", "%", "descending"),
     ("name", "Name", "", "ascending"),
     ("system", "System", "", "ascending"),
     ("worst", "Worst case", "%", "descending"),
     ("gap", "Gap", "points", "ascending"),
+    ("area", "Area", "%", "descending"),
     ("clean", "Clean", "%", "descending"),
     ("up", "Bits up", "", "ascending"),
     ("down", "Bits down", "", "ascending"),
@@ -51,15 +59,8 @@ def render(board: Path, out: Path) -> list[Path]:
 
     `ConfigError` if an entry or the rules cannot be read, or the folder cannot be written.
     """
-    board, out = board.resolve(), out.resolve()
-    rules = newest(board)
-    by_race = races(board)
-    sections = [section(race, entries, rules) for race, entries in by_race.items()]
-    met = gaps(board, [entry for entries in by_race.values() for entry in entries])
-    with warnings.catch_warnings():
-        # A browser has letters that the font of matplotlib lacks.
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
-        texts = pages(sections, rules, board, out, met)
+    out = out.resolve()
+    texts = rendered(board, out)
     for name, text in texts.items():
         write_atomically(out / name, text.encode())
     for old in stale(out / ENTRIES, {Path(name).name for name in texts}):
@@ -67,8 +68,52 @@ def render(board: Path, out: Path) -> list[Path]:
     return [out / name for name in texts]
 
 
+def rendered(board: Path, out: Path) -> dict[str, str]:
+    """Return the pages of a board, as they would lie in the folder ``out``, by their name.
+
+    `ConfigError` if an entry or the rules cannot be read.
+    """
+    board, out = board.resolve(), out.resolve()
+    rules = newest(board)
+    by_race = races(board)
+    shown = [part for race, group in by_race.items() for part in sections(race, group, rules)]
+    met = gaps(board, [entry for entries in by_race.values() for entry in entries])
+    with warnings.catch_warnings():
+        # A browser has letters that the font of matplotlib lacks.
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        return pages(shown, rules, board, out, met)
+
+
+def edited(board: Path) -> list[str]:
+    """Return the pages of a board that are not those that `render` writes, byte for byte.
+
+    But for the drawings, which differ between versions of matplotlib: they must be made of marks
+    alone. A board without an index has no pages. `ConfigError` if an entry or the rules cannot be
+    read.
+    """
+    if not (board / "index.html").exists():
+        return [f"{ENTRIES}/{page.name}" for page in sorted((board / ENTRIES).glob("*.html"))]
+    texts = rendered(board, board)
+    other = [name for name, text in texts.items() if not _same(board / name, text)]
+    left = stale(board / ENTRIES, {Path(name).name for name in texts})
+    return other + [f"{ENTRIES}/{path.name}" for path in left]
+
+
+def _same(path: Path, text: str) -> bool:
+    """Tell if a file is a page: of the same bytes outside of drawings that are made of marks."""
+    if not path.is_file():
+        return False
+    there = path.read_bytes().decode("utf-8", errors="replace")
+    for drawing in DRAWING.findall(there):
+        if "<" in MARK.sub("", drawing) or ACTIVE.search(drawing):
+            return False
+        if not set(LINK.findall(drawing)) <= set(LINK.findall(text)):
+            return False
+    return DRAWING.sub("", there) == DRAWING.sub("", text)
+
+
 def pages(
-    sections: Sequence[RaceSection],
+    races: Sequence[RaceSection],
     newest: Rules,
     board: Path,
     out: Path,
@@ -82,7 +127,7 @@ def pages(
     page = templates.get_template("entry.html")
     index = templates.get_template("index.html")
     texts = {}
-    for race in sections:
+    for race in races:
         for row in race.views[0].rows:
             files = links(board, row.entry, out / ENTRIES)
             texts[row.href] = page.render(
@@ -92,14 +137,14 @@ def pages(
                 files=files,
                 held_out=met.get(row.entry.id, []),
             )
-    entries = [entry for race in sections for entry in race.entries]
+    entries = [entry for race in races for entry in race.entries]
     choices = {
         "alphabet": sorted({entry.alphabet for entry in entries}),
         "defense": sorted({words.family(words.rule(entry)) for entry in entries}),
         "status": sorted({entry.status for entry in entries}),
     }
     given = {
-        "races": sections,
+        "races": races,
         "newest": newest.version,
         "columns": [column for column in COLUMNS if met or column[0] != "gap"],
         "choices": choices,
@@ -115,6 +160,11 @@ def links(board: Path, entry: Entry, folder: Path) -> list[tuple[str, str]]:
     files = {
         "entry (json)": path,
         "records (jsonl.gz)": archive(path),
+        "records of the ranking stage (jsonl.gz)": ranking(path),
+        **{
+            f"records of {one.by} (jsonl.gz)": replay(path, number)
+            for number, one in enumerate(entry.replays, 1)
+        },
         "records of held-out attacks (jsonl.gz)": held_out(path),
         f"rules {entry.rules} (toml)": board / "rules" / f"{entry.rules}.toml",
     }

@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from fedbench.leaderboard.board import Race
 from fedbench.leaderboard.entry import Entry, Interval, Score
-from fedbench.leaderboard.rank import VIEWS, Ranking, Standing, ranking
+from fedbench.leaderboard.rank import VIEWS, Ranking, Standing, apart, is_private, ranking, season
 from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.site import words
 
@@ -33,7 +33,7 @@ class BoardRow:
         key = entry.file_name.removesuffix(".json")
         rank = words.DASH if standing.rank is None else f"{'=' if shared else ''}{standing.rank}"
         name = str(words.plain(words.named(entry)))
-        private = entry.score.epsilon is not None
+        private = is_private(entry)
         href = f"{ENTRIES}/{key}.html"
         return cls(standing, entry, standing.score, key, href, rank, name, private)
 
@@ -67,11 +67,6 @@ class RankedView:
         ranks = [standing.rank for standing in self.ranking.standings]
         return [BoardRow.of(each, ranks.count(each.rank) > 1) for each in self.ranking.standings]
 
-    @property
-    def has_private_front(self) -> bool:
-        """Whether any entry with a finite epsilon is on the front."""
-        return any(row.standing.pareto and row.private for row in self.rows)
-
 
 @dataclass(frozen=True)
 class RaceSection:
@@ -79,13 +74,22 @@ class RaceSection:
 
     division: str
     track: str
+    private: bool  # systems with a finite epsilon are ranked apart from those without
+    season: str  # whose seeds they share; empty before the ranking stage
     facts: str  # sentence about what all entries have in common
     views: list[RankedView]
 
     @property
     def anchor(self) -> str:
         """Fragment of its address."""
-        return f"{self.division}-{self.track}"
+        season = f"-{self.season}" if self.season else ""
+        return f"{self.division}-{self.track}{season}{'-private' if self.private else ''}"
+
+    @property
+    def name(self) -> str:
+        """Name of the track, its season, and that its systems are private."""
+        season = f", season {self.season}" if self.season else ""
+        return f"{self.track}{season}{', private' if self.private else ''}"
 
     @property
     def entries(self) -> list[Entry]:
@@ -97,9 +101,20 @@ class RaceSection:
         return [(view, row) for view in self.views for row in view.rows if row.entry is entry]
 
 
-def section(race: Race, entries: Sequence[Entry], newest: Rules) -> RaceSection:
-    """Return a race with all its views."""
+def sections(race: Race, entries: Sequence[Entry], newest: Rules) -> list[RaceSection]:
+    """Return a race with all its views: first the systems without a finite epsilon, then others."""
     division, track = race
     fixed = newest.named(track) if division == "closed" else None
     facts = words.ANYTHING if fixed is None else words.task(newest.scenario(fixed))
-    return RaceSection(division, track, facts, [RankedView(ranking(entries, v)) for v in VIEWS])
+    limits = newest.limits(track)
+    return [
+        RaceSection(
+            division,
+            track,
+            is_private(group[0]),
+            season(group[0]),
+            facts,
+            [RankedView(ranking(group, view, limits=limits)) for view in VIEWS],
+        )
+        for group in apart(entries)
+    ]

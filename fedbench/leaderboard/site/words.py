@@ -1,5 +1,6 @@
 """Texts of the pages: names, numbers and sentences about an entry."""
 
+import math
 import re
 import unicodedata
 from functools import cache
@@ -14,7 +15,7 @@ from fedbench.leaderboard.entry_rules import outdated
 from fedbench.leaderboard.rank import Ranking
 from fedbench.leaderboard.rules import Rules
 from fedbench.results.gather import Played, shortened
-from fedbench.tables.numbers import NONE, bits, counted, nats, percent
+from fedbench.tables.numbers import NONE, bits, counted, nats, percent, points
 
 # Control characters and marks that turn letters around, with which a name could pass for another.
 _DECEITFUL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
@@ -57,15 +58,16 @@ def named(entry: Entry) -> str:
 def interval(x: Interval) -> str:
     """Format both ends of an interval, in percent.
 
-    >>> interval(Interval(mean=0.5, low=-0.01, high=0.615))
-    '[-1.0, 61.5]'
+    >>> interval(Interval(mean=0.5, low=0.01, high=0.615, values=[]))
+    '[1.0, 61.5]'
     """
     return f"[{percent(x.low)}, {percent(x.high)}]"
 
 
 def bar(x: Interval) -> Interval:
-    """Return an interval in percent, cut where an axis from 0 to 100 ends."""
-    return Interval(**{name: round(100 * min(max(value, 0.0), 1.0), 2) for name, value in x})
+    """Return the ends and the mean of an interval in percent, as numbers of a drawing."""
+    ends = {name: round(100 * getattr(x, name), 2) for name in ("mean", "low", "high")}
+    return Interval(**ends, values=[])
 
 
 def spread(x: Interval) -> str:
@@ -82,6 +84,16 @@ def budget(ranking: Ranking) -> str:
         "down, of a client that is in every round: all that the cheapest entry needs. Bits and ε "
         "below, also for the Pareto front, are of the whole run."
     )
+
+
+def resolution(ranking: Ranking) -> str:
+    """Say which differences the seeds of a ranking cannot show; empty for a single entry."""
+    if ranking.told is None:
+        return ""
+    if math.isinf(ranking.told):
+        return "There are too many systems for so few seeds: no difference is sure."
+    least = points(ranking.told)
+    return f"Differences of less than {least} points are too small for these seeds."
 
 
 def epsilon(entry: Entry) -> str:

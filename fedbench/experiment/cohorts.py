@@ -1,0 +1,163 @@
+"""Cohorts: the clients that a round samples, and the number of malicious ones among them.
+
+The number of malicious rows ``K`` of a round of ``n`` clients, of which ``m`` of ``N`` are
+malicious, is hypergeometric under random cohorts. A rule that is prepared for ``f`` rows promises
+nothing in a round with ``K > f``, and one such round in a run may be enough to lose it.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from fedbench.adversary.threat_model import malicious_clients
+from fedbench.core.rng import Secret
+from fedbench.experiment.scenario import Scenario
+
+PURPOSE = "run"  # of the secret that a run draws from; how data are dealt has one of its own
+RISK = 0.01  # share of runs in which what holds in every round of the others may fail
+
+
+def draw(scenario: Scenario, malicious: Tensor, secret: Secret, step: int) -> list[int]:
+    """Return the clients of a round, in an order that says nothing about them.
+
+    ``malicious`` is ``(N,)`` bool. Stratified cohorts are drawn without replacement from the
+    malicious clients, `share` of them, and from the benign ones.
+    """
+    key = secret.key("sample", step)
+    clients = scenario.clients
+    if scenario.sampling == "poisson":
+        drawn = key.uniform(clients) < scenario.per_round / clients
+        return drawn.nonzero()[:, 0].tolist()
+    order = key.permutation(clients)
+    if scenario.cohorts == "random":
+        return order[: scenario.per_round].tolist()
+    least, rest = share(scenario)
+    coin = secret.key("cohort", step).integers(clients, 1)
+    count = least + int(coin < rest)
+    hostile = malicious[order]
+    chosen = torch.cat([order[hostile][:count], order[~hostile][: scenario.per_round - count]])
+    return chosen[secret.key("rows", step).permutation(len(chosen))].tolist()
+
+
+def rounds(scenario: Scenario) -> Iterator[tuple[list[int], int]]:
+    """Yield the clients of every round of a resolved run, and how many of them are malicious.
+
+    Both follow from the seed, so a record can be checked without playing it.
+    """
+    secret = Secret.of(scenario.seed, PURPOSE)
+    malicious = malicious_clients(scenario.clients, scenario.malicious, secret.key("malicious"))
+    for step in range(scenario.rounds):
+        ids = draw(scenario, malicious, secret, step)
+        yield ids, int(malicious[ids].sum())
+
+
+def share(scenario: Scenario) -> tuple[int, int]:
+    """Return the whole part of ``n m / N``, and the rest as a number of ``N``-ths.
+
+    It is the mean number of malicious rows in a round.
+
+    >>> share(Scenario(clients=50, per_round=10, malicious=0.1))
+    (1, 0)
+    >>> share(Scenario(clients=50, per_round=10, malicious=0.14))
+    (1, 20)
+    """
+    return divmod(scenario.per_round * scenario.owned, scenario.clients)
+
+
+def declared(scenario: Scenario) -> int:
+    """Return the number ``f`` of malicious rows in a round that the declared share means.
+
+    >>> declared(Scenario(per_round=10, malicious=0.1, declared=0.25))
+    3
+    """
+    known = scenario.malicious if scenario.declared is None else scenario.declared
+    return math.ceil(known * scenario.per_round - 1e-9)
+
+
+def exceeds(scenario: Scenario, f: int) -> float:
+    """Chance that a round has more than ``f`` malicious rows, exactly.
+
+    Their number is hypergeometric, under Poisson sampling binomial; stratified it is `share`,
+    rounded down or up.
+    """
+    from scipy.stats import binom, hypergeom
+
+    if scenario.cohorts == "stratified":
+        least, rest = share(scenario)
+        return rest / scenario.clients if least == f else float(least > f)
+    if scenario.sampling == "poisson":
+        return float(binom.sf(f, scenario.owned, scenario.per_round / scenario.clients))
+    return float(hypergeom.sf(f, scenario.clients, scenario.owned, scenario.per_round))
+
+
+def in_a_run(chance: float, rounds: int) -> float:
+    """Chance of at least one round of a kind in a run: ``1 - (1 - chance)^rounds``.
+
+    >>> in_a_run(0.5, 2)
+    0.75
+    """
+    return -math.expm1(rounds * math.log1p(-chance)) if chance < 1 else 1.0
+
+
+def covering(scenario: Scenario, risk: float = RISK) -> int:
+    """Least ``f`` that no round of a run exceeds, in all but a share ``risk`` of runs."""
+
+    def covers(f: int) -> bool:
+        return in_a_run(exceeds(scenario, f), scenario.rounds) <= risk
+
+    return bisect_left(range(scenario.owned), True, key=covers)
+
+
+def divergence(a: float, b: float) -> float:
+    """``D(a, b) = a ln(a/b) + (1-a) ln((1-a)/(1-b))`` of two coins, in nats, for 0 < a, b < 1."""
+    return a * math.log(a / b) + (1 - a) * math.log((1 - a) / (1 - b))
+
+
+def sufficient_cohort(scenario: Scenario, risk: float = RISK) -> int | None:
+    """Cohort from which on a bound keeps malicious rows below half, or None if nothing does.
+
+    Below half in every round of all but a share ``risk`` of runs of ``T`` rounds: it is the least
+    ``n >= ln(T / risk) / D(1/2, m/N)``, and at most ``N``. *Proof.* Chernoff's bound of a binomial
+    tail holds of the hypergeometric one, ``P(K >= n/2) <= exp(-n D(1/2, m/N))`` (Hoeffding), and
+    rounds add up. ∎
+
+    Allouah et al. state a sufficient condition with this divergence. Their constants could not be
+    compared, so this is not called theirs; `exact_cohort` is smaller than either.
+
+    References:
+        Hoeffding, "Probability inequalities for sums of bounded random variables", JASA 1963,
+        https://doi.org/10.1080/01621459.1963.10500830, Theorem 1 and section 6;
+        Allouah et al., "Byzantine-Robust Federated Learning: Impact of Client Subsampling and Local
+        Updates", ICML 2024, https://arxiv.org/abs/2402.12780.
+    """
+    clients = scenario.clients
+    if 2 * scenario.owned >= clients:
+        return None
+    if scenario.owned == 0:
+        return 1
+    least = math.log(scenario.rounds / risk) / divergence(0.5, scenario.owned / clients)
+    return min(clients, math.ceil(least))
+
+
+def exact_cohort(scenario: Scenario, risk: float = RISK) -> int | None:
+    """Cohort from which on malicious rows are below half, by their exact law; None if nothing is.
+
+    Below half in every round of all but a share ``risk`` of runs, for this cohort and all larger
+    ones. An even cohort is the harder one: half of it is as many rows as more than half of one
+    client fewer.
+    """
+    clients = scenario.clients
+    if 2 * scenario.owned >= clients:
+        return None
+
+    def below(half: int) -> bool:
+        cohort = {"per_round": 2 * half, "cohorts": "random", "sampling": "fixed"}
+        chance = exceeds(scenario.model_copy(update=cohort), half - 1)
+        return in_a_run(chance, scenario.rounds) <= risk
+
+    halves = range(1, clients // 2 + 1)
+    first = bisect_left(halves, True, key=below)
+    return 2 * halves[first] - 1 if first < len(halves) else clients

@@ -1,0 +1,259 @@
+"""Replays: cells of an entry that somebody played again, and what their records prove."""
+
+import dataclasses
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fedbench.core import registry
+from fedbench.core.errors import ConfigError
+from fedbench.core.files import write_atomically
+from fedbench.experiment.cells import Cell
+from fedbench.experiment.record import Record
+from fedbench.experiment.scenario import Scenario
+from fedbench.leaderboard import board as boards
+from fedbench.leaderboard.build import final, is_clean
+from fedbench.leaderboard.entry import AttackedCell, Entry, Replay, Status
+from fedbench.leaderboard.resampling import probability
+from fedbench.leaderboard.rules import Rules
+from fedbench.leaderboard.seasons import Season
+from fedbench.results.gather import shortened
+from fedbench.sweep.drive import play_each
+from fedbench.sweep.local import Options
+from fedbench.sweep.watch import Watcher
+
+Stage = Literal["development", "ranking"]
+DRAWN = 2  # cells of the development stage that the value of the season draws
+
+
+@dataclass(frozen=True)
+class Part:
+    """A cell of an entry: its stage and its attack as records write it."""
+
+    stage: Stage
+    attack: str
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """An entry that keeps the rules that it was scored under, with all that lies beside it."""
+
+    path: Path
+    entry: Entry
+    records: Sequence[Record]  # of the development stage
+    ranking: Sequence[Record]  # of the ranking stage; empty without one
+    replayed: Sequence[Sequence[Record]]  # of every replay
+    rules: Rules
+    season: Season | None  # in which the entry is frozen
+
+    def of(self, part: Part) -> list[Record]:
+        """Return the records of a cell, in the order of the seeds."""
+        records = self.records if part.stage == "development" else self.ranking
+        played = [r for r in records if r.scenario.attack == part.attack]
+        return sorted(played, key=lambda record: record.scenario.seed)
+
+
+def parts(entry: Entry) -> list[Part]:
+    """Return all cells of an entry."""
+    later = () if entry.ranking is None else entry.ranking.cells
+    return [
+        *(Part("development", cell.attack) for cell in entry.cells),
+        *(Part("ranking", cell.attack) for cell in later),
+    ]
+
+
+def required(entry: Entry, season: Season | None) -> list[Part]:
+    """Return the cells that a replay must have so that the entry is replayed.
+
+    They are the ranking stage, and two attacks of the development stage that are drawn from the
+    value of the season. An entry without a ranking stage must be replayed whole.
+    """
+    if entry.ranking is None or season is None:
+        return parts(entry)
+    attacks = [cell.attack for cell in entry.cells if not is_clean(cell.attack)]
+    drawn = season.order(entry.id, attacks)[:DRAWN]
+    return [
+        *(Part("ranking", cell.attack) for cell in entry.ranking.cells),
+        *(Part("development", attack) for attack in drawn),
+    ]
+
+
+def claimed_cell(entry: Entry, part: Part) -> AttackedCell:
+    """Return the cell of an entry that a part names."""
+    later = [] if entry.ranking is None else entry.ranking.cells
+    cells = entry.cells if part.stage == "development" else later
+    return next(cell for cell in cells if cell.attack == part.attack)
+
+
+def cell(entry: Entry, attack: str) -> Cell:
+    """Return the cell that is played: as described, with data dealt anew for every seed."""
+    return Cell(shortened(entry.scenario.model_copy(update={"attack": attack, "data_seed": None})))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A cell as it is claimed and as it was played again, with the same seeds in the same order."""
+
+    part: Part
+    claimed: Sequence[Record]
+    again: Sequence[Record]
+
+    def differences(self, looks: int) -> list[float]:
+        """Return the claimed accuracy of each seed less the one that came out."""
+        pairs = zip(self.claimed, self.again, strict=True)
+        return [final(before, looks) - final(now, looks) for before, now in pairs]
+
+    def pairs(self, looks: int) -> Iterator[tuple[str, float | None, float | None]]:
+        """Yield the numbers that are compared: name, claimed value, value of the run again."""
+        sides = (self.claimed, self.again)
+        means = [statistics.fmean(final(r, looks) for r in side) for side in sides]
+        yield "accuracy", means[0], means[1]
+        for name in ("uplink_bits_per_parameter", "downlink_bits_per_parameter"):
+            claimed, again = (
+                statistics.fmean(getattr(r.result, name) or 0.0 for r in side) for side in sides
+            )
+            yield name, claimed, again
+        yield "epsilon", spent(self.claimed), spent(self.again)
+
+    def is_exact(self) -> bool:
+        """Tell if the runs must be equal: all are canonical, with the same versions."""
+        sides = [run.environment for run in (*self.claimed, *self.again)]
+        versions = {(here.fedbench, here.python, here.torch, here.numpy) for here in sides}
+        return all(here.canonical for here in sides) and len(versions) == 1
+
+    def apart(self, rules: Rules) -> list[str]:
+        """Return the names of numbers that differ by more than the rules allow."""
+        allowed = rules.tolerance
+        limits = {"epsilon": allowed.epsilon}
+        names = []
+        for name, claimed, again in self.pairs(rules.looks):
+            if name != "accuracy" and _far(claimed, again, limits.get(name, allowed.bits)):
+                names.append(name)
+        if self.is_exact() and not all(map(same_rounds, self.claimed, self.again)):
+            return ["accuracy", *names]
+        lost = self.differences(rules.looks)
+        far = abs(statistics.fmean(lost)) > allowed.accuracy
+        if far and probability(lost) <= allowed.level:
+            names.insert(0, "accuracy")
+        return names
+
+
+def same_rounds(before: Record, now: Record) -> bool:
+    """Tell if two runs measured the same in every round."""
+    return before.rounds == now.rounds
+
+
+def _far(claimed: float | None, again: float | None, limit: float) -> bool:
+    if claimed is None or again is None:
+        return claimed is not again
+    return abs(claimed - again) > limit * abs(claimed)
+
+
+def spent(records: Sequence[Record]) -> float | None:
+    """Return the largest epsilon; None if any is not finite, or without a mechanism."""
+    finite = [r.result.epsilon for r in records if r.result.epsilon is not None]
+    return max(finite) if len(finite) == len(records) else None
+
+
+def compared(claim: Claim, records: Sequence[Record]) -> list[Comparison]:
+    """Compare the records of a replay with the claimed ones: of every cell that it has."""
+    by_run = {(r.scenario.attack, r.scenario.seed): r for r in records}
+    comparisons = []
+    for part in parts(claim.entry):
+        before = claim.of(part)
+        now = [by_run.get((part.attack, r.scenario.seed)) for r in before]
+        whole = [record for record in now if record is not None]
+        if before and len(whole) == len(before):
+            comparisons.append(Comparison(part, before, whole))
+    return comparisons
+
+
+def status(claim: Claim) -> Status:
+    """Return what the replays of an entry prove.
+
+    It is contested if a cell of any replay differs surely; replayed if one replay has all cells
+    that are `required`; replicated if another party has played these, too, on another family of
+    processors than the first.
+    """
+    needed = set(required(claim.entry, claim.season))
+    complete: list[tuple[str, str]] = []
+    for replay, records in zip(claim.entry.replays, claim.replayed, strict=True):
+        comparisons = compared(claim, records)
+        if any(each.apart(claim.rules) for each in comparisons):
+            return "contested"
+        if needed <= {each.part for each in comparisons}:
+            complete.append((replay.by, family(replay.processor)))
+    first = complete[0] if complete else None
+    if first is None:
+        return "submitted"
+    again = any(by != first[0] and other != first[1] for by, other in complete)
+    return "replicated" if again else "replayed"
+
+
+def family(processor: str) -> str:
+    """Return the architecture and the maker of a processor.
+
+    >>> family("x86_64 AMD EPYC 7B13")
+    'x86_64 AMD'
+    """
+    return " ".join(processor.split()[:2])
+
+
+def again(
+    claim: Claim,
+    cells: Mapping[Part, Cell],
+    seeds: Sequence[int],
+    options: Options,
+    watcher: Watcher,
+    out: Path | None,
+) -> list[Comparison]:
+    """Play cells of one stage again, with all of its seeds, with the code that is installed.
+
+    Fewer come back on Ctrl-C. Where an attack or the rule is another package's, they are isolated:
+    they come from whoever submitted the entry. `ConfigError` if a run cannot be played here, or if
+    ``out`` has the very records of the claim.
+    """
+    guard = guarded(options, [each.scenario for each in cells.values()])
+    played, _ = play_each(list(cells.values()), seeds, guard, watcher, out, strict=True)
+    comparisons = []
+    for part, planned in cells.items():
+        records = sorted(played.get(planned, []), key=lambda record: record.scenario.seed)
+        if len(records) == len(seeds):
+            comparisons.append(Comparison(part, claim.of(part), records))
+    for each in comparisons:
+        pairs = zip(each.claimed, each.again, strict=True)
+        if any(before.timing == now.timing for before, now in pairs):
+            raise ConfigError(
+                f"--out must be a store without the records of the entry, got {out}; "
+                "they would be compared with themselves"
+            )
+    return comparisons
+
+
+def guarded(options: Options, scenarios: Sequence[Scenario]) -> Options:
+    """Return options that isolate attacks and defenses of other packages."""
+    texts = [(kind, getattr(s, kind)) for s in scenarios for kind in ("attack", "defense")]
+    foreign = any(registry.is_foreign(kind, text) for kind, text in texts if text != "own")
+    return dataclasses.replace(options, isolate=options.isolate or foreign)
+
+
+def keep(claim: Claim, comparisons: Sequence[Comparison], by: str) -> Entry:
+    """Write the records of a replay beside the entry, and what they prove into its file."""
+    records = [record for each in comparisons for record in each.again]
+    first = records[0].environment
+    names = ("platform", "processor", "device", "torch")
+    replay = Replay(
+        by=by,
+        code=first.fedbench,
+        **{name: getattr(first, name) for name in names},
+        digests=[record.digest for record in records],
+    )
+    every = [*claim.entry.replays, replay]
+    boards.pack(boards.replay(claim.path, len(every)), records)
+    entry = claim.entry.model_copy(update={"replays": every})
+    after = dataclasses.replace(claim, entry=entry, replayed=[*claim.replayed, records])
+    entry = entry.model_copy(update={"status": status(after)})
+    write_atomically(claim.path, entry.to_json().encode())
+    return entry

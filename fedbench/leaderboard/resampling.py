@@ -1,0 +1,143 @@
+"""Conclusions from seeds that systems share: intervals, differences, who is best.
+
+All of them resample seeds (the bootstrap). The resamples follow from the number of seeds alone, so
+whoever checks an entry gets its numbers to the last digit.
+"""
+
+import hashlib
+import math
+import statistics
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+RESAMPLES = 9_999
+POWER = 0.8
+Key = TypeVar("Key", bound=Hashable)
+_NORMAL = statistics.NormalDist()
+
+
+@cache
+def resamples(n: int) -> NDArray[np.int64]:
+    """Return ``(RESAMPLES, n)`` indices in ``0 .. n - 1``: seeds drawn with replacement.
+
+    They are made of a hash of ``n``, so they are the same everywhere.
+    """
+    stream = hashlib.shake_128(f"resamples of {n}".encode()).digest(8 * RESAMPLES * n)
+    words = np.frombuffer(stream, dtype="<u8").reshape(RESAMPLES, n)
+    return (words % np.uint64(n)).astype(np.int64)
+
+
+def bca(values: Sequence[float], confidence: float) -> tuple[float, float]:
+    """Return the bias-corrected and accelerated bootstrap interval of the mean.
+
+    Its ends are means of resamples, so it never leaves the range of the values: an accuracy's stays
+    in [0, 1].
+
+    References:
+        Efron, "Better Bootstrap Confidence Intervals", Journal of the American Statistical
+        Association 82, 1987, equation 3.9.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    means = np.sort(x[resamples(len(x))].mean(axis=1))
+    bias, acceleration = _corrections(x, means)
+    ends = []
+    for share in ((1 - confidence) / 2, (1 + confidence) / 2):
+        shifted = bias + _NORMAL.inv_cdf(share)
+        level = _NORMAL.cdf(bias + shifted / (1 - acceleration * shifted))
+        place = min(max(math.ceil(level * (len(means) + 1)) - 1, 0), len(means) - 1)
+        ends.append(float(means[place]))
+    return ends[0], ends[1]
+
+
+def _corrections(x: NDArray[np.float64], means: NDArray[np.float64]) -> tuple[float, float]:
+    """Return bias and acceleration of the mean of ``x``, whose resampled means are sorted."""
+    bias = _NORMAL.inv_cdf(_share_below(means, float(x.mean())))
+    apart = x - x.mean()
+    square = float((apart**2).sum())
+    cube = float((apart**3).sum())
+    return bias, cube / (6 * square**1.5) if square > 0 else 0.0
+
+
+def _share_below(means: NDArray[np.float64], value: float) -> float:
+    """Return the share of the means below a value, ties by half, and never 0 or 1."""
+    close = 1e-12 * max(1.0, abs(value))
+    below = np.searchsorted(means, value - close)
+    tied = np.searchsorted(means, value + close) - below
+    return float((below + tied / 2 + 0.5) / (len(means) + 1))
+
+
+def probability(differences: Sequence[float]) -> float:
+    """Return the two-sided p-value of paired differences whose mean would be 0.
+
+    It is the level at which an end of the `bca` interval reaches 0. ``n`` differences of one sign
+    have a chance of ``2 ** (1 - n)`` where the signs are coins, so it is never less than that, nor
+    than 1e-4, which is what the resamples can tell from 0.
+    """
+    x = np.asarray(differences, dtype=np.float64)
+    means = np.sort(x[resamples(len(x))].mean(axis=1))
+    bias, acceleration = _corrections(x, means)
+    shifted = _NORMAL.inv_cdf(_share_below(means, 0.0)) - bias
+    level = _NORMAL.cdf(shifted / (1 + acceleration * shifted) - bias)
+    least = max(surest(len(x)), 1 / (RESAMPLES + 1))
+    return min(max(2 * min(level, 1 - level), least), 1.0)
+
+
+def surest(n: int) -> float:
+    """Return the least p-value that ``n`` paired differences can have: all of one sign."""
+    return 2.0 ** (1 - n)
+
+
+def holm(probabilities: Mapping[Key, float]) -> dict[Key, float]:
+    """Return p-values adjusted for the number of tests: below a level, all are true at it.
+
+    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    {'a': 0.03, 'c': 0.06, 'b': 0.06}
+
+    References:
+        Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of
+        Statistics 6, 1979.
+    """
+    adjusted: dict[Key, float] = {}
+    least = 0.0
+    ascending = sorted(probabilities.items(), key=lambda pair: pair[1])
+    for done, (key, p) in enumerate(ascending):
+        least = max(least, min((len(ascending) - done) * p, 1.0))
+        adjusted[key] = least
+    return adjusted
+
+
+def chances(systems: Sequence[Sequence[Sequence[float]]]) -> list[float]:
+    """Return how likely each system is the best: the share of resamples in which it is.
+
+    Each system has a row for every attack with the accuracy of every seed; the seeds are the same
+    for all. In a resample its worst attack is chosen anew. Ties share.
+    """
+    tables = [np.asarray(table, dtype=np.float64) for table in systems]
+    drawn = resamples(tables[0].shape[1])
+    worst = np.stack([table[:, drawn].mean(axis=2).min(axis=0) for table in tables])
+    first = worst >= worst.max(axis=0) - 1e-12
+    return [float(share) for share in (first / first.sum(axis=0)).mean(axis=1)]
+
+
+def detectable(spread: float, n: int, level: float) -> float:
+    """Return the least difference of means that ``n`` pairs show with a probability of `POWER`.
+
+    ``spread`` is the standard deviation of paired differences, ``level`` that of a two-sided t
+    test, whose power is close to that of `probability`. It is infinite where not even differences
+    of one sign are so sure.
+    """
+    if surest(n) >= level:
+        return math.inf
+    from scipy.optimize import brentq
+    from scipy.stats import nct, t
+
+    critical = float(t.ppf(1 - level / 2, n - 1))
+
+    def short(shift: float) -> float:
+        return POWER - float(nct.sf(critical, n - 1, shift))
+
+    return spread * float(brentq(short, 0.0, 4 * critical + 10.0)) / math.sqrt(n)

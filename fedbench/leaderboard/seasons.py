@@ -1,0 +1,155 @@
+"""Seasons: entries are frozen, then a public value draws the seeds that they are ranked on.
+
+Nobody can choose a system for its seeds, since they are drawn after every system of the season was
+fixed; and all systems of a season have the same ones, so that they can be compared by pairs.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedbench.core.errors import ConfigError
+from fedbench.core.files import read_toml, write_atomically
+from fedbench.experiment.scenario import LAST_SEED
+from fedbench.leaderboard.rules import LARGEST, first_wrong
+
+FOLDER = "seasons"
+NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+DRAND = "drand"  # first word of a source whose values are hashes of signatures
+
+Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Season(BaseModel):
+    """Frozen entries, and the public value that draws the seeds of their ranking stage.
+
+    That a signature is the beacon's own is not verified here: whoever doubts it asks the beacon.
+
+    Args:
+        name: Name of its file.
+        source: Where the value comes from, said before it is known: a round of a public beacon. If
+            it begins with ``drand``, the value must be the SHA-256 of the signature.
+        frozen: Ids of the entries whose systems were fixed before the value was known.
+        value: The public value, 32 bytes; empty until it is published.
+        signature: Signature of the beacon's round, in hexadecimal digits.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=rf"^{NAME.pattern}$")
+    source: str = Field(min_length=1, max_length=200)
+    frozen: tuple[str, ...]
+    value: Hex | None = None
+    signature: str = Field(default="", pattern=r"^([0-9a-f]{2})*$")
+
+    @model_validator(mode="after")
+    def _signed(self) -> Self:
+        if not self.source.isprintable() or not self.source.split():
+            raise ValueError("source must be one line that says something")
+        if list(self.frozen) != sorted(set(self.frozen)):
+            raise ValueError("frozen must have every id once, in order")
+        if self.value is None or self.source.split()[0].lower() != DRAND:
+            return self
+        hashed = hashlib.sha256(bytes.fromhex(self.signature)).hexdigest()
+        if hashed != self.value:
+            raise ValueError(f"value must be the hash of the signature (SHA-256), {hashed}")
+        return self
+
+    def seeds(self, track: str, count: int) -> list[int]:
+        """Return the seeds of a track: 63 bits each, drawn from the value."""
+        digests = (self._hash("seed", track, str(i)) for i in range(count))
+        return [int.from_bytes(digest[:8], "big") & LAST_SEED for digest in digests]
+
+    def order(self, entry: str, attacks: Iterable[str]) -> list[str]:
+        """Return the attacks of an entry in an order that is drawn from the value."""
+        return sorted(attacks, key=lambda attack: self._hash("cell", entry, attack))
+
+    def _hash(self, *words: str) -> bytes:
+        if self.value is None:
+            raise ConfigError(
+                f"season {self.name} must have its value before anything is drawn, got none; say "
+                f"fedbench leaderboard draw {self.name} --value once {self.source} is published"
+            )
+        return hashlib.sha256(" ".join([self.value, *words]).encode()).digest()
+
+
+def path(board: Path, name: str) -> Path:
+    """Return the file of a season."""
+    return board / FOLDER / f"{name}.toml"
+
+
+def read(file: Path) -> Season:
+    """Read a season; `ConfigError` for a link, a wrong name or a wrong field."""
+    if file.is_symlink():
+        raise ConfigError(f"{file} must be a file of the board, got a link")
+    try:
+        season = Season.model_validate(read_toml(file, LARGEST))
+    except ValidationError as error:
+        raise ConfigError(f"{file}: {first_wrong(error)}") from error
+    if season.name != file.stem:
+        raise ConfigError(f"{file} must be named by its season, got {season.name!r}")
+    return season
+
+
+def seasons(board: Path) -> dict[str, Season]:
+    """Return the seasons of a board by name.
+
+    `ConfigError` if one is broken, or if two share an entry.
+    """
+    files = sorted((board / FOLDER).glob("*.toml"))
+    by_name = {file.stem: read(file) for file in files}
+    every = [entry for season in by_name.values() for entry in season.frozen]
+    if twice := sorted({entry for entry in every if every.count(entry) > 1}):
+        raise ConfigError(f"an entry must be frozen in one season, got {twice[0]} in two")
+    return by_name
+
+
+def of(entry: str, known: Mapping[str, Season]) -> Season | None:
+    """Find the season in which the entry with this id is frozen; None without one."""
+    return next((season for _, season in sorted(known.items()) if entry in season.frozen), None)
+
+
+def freeze(board: Path, name: str, source: str, entries: Iterable[str]) -> Season:
+    """Write a season of the entries that are in none; `ConfigError` if there is one of that name.
+
+    The season has no value yet.
+    """
+    file = path(board, name)
+    if file.exists():
+        raise ConfigError(f"NAME must be that of a new season, got {name!r}")
+    earlier = {entry for season in seasons(board).values() for entry in season.frozen}
+    frozen = tuple(sorted(set(entries) - earlier))
+    try:
+        season = Season(name=name, source=source, frozen=frozen)
+    except ValidationError as error:
+        raise ConfigError(f"season {first_wrong(error)}, got {name!r} and {source!r}") from error
+    file.parent.mkdir(exist_ok=True)
+    _write(file, season)
+    return season
+
+
+def draw(board: Path, name: str, value: str, signature: str) -> Season:
+    """Write the value of a season; `ConfigError` if it has one, or if it is not of its source."""
+    file = path(board, name)
+    if not file.exists():
+        raise ConfigError(f"NAME must be that of a season, got {name!r}; freeze one first")
+    season = read(file)
+    if season.value is not None:
+        raise ConfigError(f"season {name} must be drawn once, got a second value")
+    fields = season.model_dump() | {"value": value, "signature": signature}
+    try:
+        drawn = Season.model_validate(fields)
+    except ValidationError as error:
+        raise ConfigError(f"--value or --signature: {first_wrong(error)}, got {value!r}") from error
+    _write(file, drawn)
+    return drawn
+
+
+def _write(file: Path, season: Season) -> None:
+    fields = season.model_dump(exclude_none=True, exclude_defaults=True)
+    write_atomically(file, tomli_w.dumps(fields | {"frozen": list(season.frozen)}).encode())

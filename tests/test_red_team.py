@@ -1,0 +1,451 @@
+"""Forged and tuned submissions: each class of them is refused, unranked or contested.
+
+A board is only worth what a cheater cannot do to it. `check` sees what contradicts itself; what is
+made up consistently falls when somebody plays it again.
+"""
+
+import gzip
+import itertools
+import json
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from test_leaderboard import (
+    RULES_1,
+    SAID,
+    TRACK_1,
+    changed,
+    edit,
+    found,
+    identified,
+    played,
+    put,
+)
+
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.measurements import Timing
+from fedbench.experiment.record import Record
+from fedbench.leaderboard import board as boards
+from fedbench.leaderboard.board import races
+from fedbench.leaderboard.check import check, claim
+from fedbench.leaderboard.entry import Entry
+from fedbench.leaderboard.entry_rules import errors
+from fedbench.leaderboard.rank import ranking
+from fedbench.leaderboard.replays import Comparison, keep, parts, required
+from fedbench.leaderboard.seasons import draw, freeze, read, seasons
+from fedbench.leaderboard.site.page import render
+from fedbench.leaderboard.submission import complete, ranking_plan, submit
+from fedbench.sweep.plan import Plan
+
+VALUE = "5eed" * 16
+SEEDS = 12
+ATTACKS = ("none", "sign-flip", "alie", "ipm", "mimic")
+RULES = RULES_1 | {
+    "free": [*RULES_1["free"], "server_checks"],
+    "worst": 1,
+    "ranking_seeds": SEEDS,
+    "ensemble": {"SignBits": list(ATTACKS)},
+}
+ACCURACIES = {"none": 0.8, "sign-flip": 0.6, "alie": 0.7, "ipm": 0.7, "mimic": 0.7}
+
+
+def stage(
+    seeds: list[int], attacks: tuple[str, ...] = ATTACKS, better: float = 0.0
+) -> list[Record]:
+    """Records of these attacks; those under attack may be better than the system is."""
+    return [
+        played(attack, seed, ACCURACIES[attack] + (better if attack != "none" else 0.0))
+        for attack in attacks
+        for seed in seeds
+    ]
+
+
+def with_rules(board: Path) -> Path:
+    """A board without entries."""
+    (board / "rules").mkdir(parents=True)
+    (board / "rules" / "1.toml").write_text(tomli_w.dumps(RULES))
+    return board
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Path:
+    return with_rules(tmp_path / "board")
+
+
+def entered(board: Path, better: float = 0.0) -> Path:
+    """An entry with its development stage."""
+    done = submit(stage([0, 1, 2], better=better), SAID.model_dump(), board, "closed")
+    assert done.entry is not None, done.findings
+    return done.write()
+
+
+def drawn(board: Path, path: Path) -> list[int]:
+    """The seeds of the ranking stage, after the entry was frozen."""
+    freeze(board, "2026", "what CI drew", [boards.read(path).id])
+    return draw(board, "2026", VALUE, "").seeds("tiny", SEEDS)
+
+
+def ranked(board: Path, better: float = 0.0) -> Path:
+    """An entry with both stages."""
+    path = entered(board, better)
+    seeds = drawn(board, path)
+    done = complete(path, stage(seeds, ("none", "sign-flip"), better))
+    assert done.entry is not None, done.findings
+    return done.write()
+
+
+SECONDS = itertools.count(1000)
+
+
+def timed() -> Timing:
+    """Times that no other record has."""
+    return Timing(seconds=next(SECONDS) + 0.5, peak_memory_mib=1.0)
+
+
+def replay(path: Path, by: str = "CI", processor: str = "x86_64 AMD EPYC", **wrong: Any) -> Entry:
+    """Play the required cells again, as honest runs come out."""
+    mine = claim(path)
+    comparisons = []
+    for part in wrong.get("of", required(mine.entry, mine.season)):
+        name = part.attack.partition(":")[0]
+        before = mine.of(part)
+        again = [played(name, r.scenario.seed, ACCURACIES[name]) for r in before]
+        there = [r.environment.model_copy(update={"processor": processor}) for r in again]
+        again = [
+            identified(r.model_copy(update={"environment": where, "timing": timed()}))
+            for r, where in zip(again, there, strict=True)
+        ]
+        comparisons.append(Comparison(part, before, again))
+    return keep(mine, comparisons, by)
+
+
+def a_board(board: Path) -> None:
+    """A board with an entry that was replayed, and one that is only submitted."""
+    with_rules(board)
+    replay(ranked(board))
+    other = [
+        played(attack, seed, 0.55, server_checks="none") for attack in ATTACKS for seed in (0, 1, 2)
+    ]
+    said = SAID.model_dump() | {"name": "Unchecked"}
+    done = submit(other, said, board, "closed")
+    assert done.entry is not None, done.findings
+    done.write()
+
+
+def standing(board: Path) -> tuple[str, int | None]:
+    """Status and rank of the only entry of a board."""
+    (group,) = races(board).values()
+    (one,) = ranking(group).standings
+    return one.entry.status, one.rank
+
+
+def test_an_honest_entry_is_submitted_then_replayed_then_replicated(board: Path) -> None:
+    path = ranked(board)
+    assert standing(board) == ("submitted", None)
+    replay(path)
+    assert (found(board), standing(board)) == (set(), ("replayed", 1))
+    replay(path, "Another lab")  # on the same family of processors
+    assert standing(board) == ("replayed", 1)
+    replay(path, "CI", "aarch64 Neoverse-N1")  # by the same party
+    assert standing(board) == ("replayed", 1)
+    replay(path, "Another lab", "aarch64 Neoverse-N1")
+    assert (found(board), standing(board)) == (set(), ("replicated", 1))
+    entry = boards.read(path)
+    assert entry.score.worst.values == pytest.approx([0.6] * SEEDS)
+    assert entry.content_id() == entry.id
+
+
+def test_a_ranking_stage_is_planned_from_the_seeds_that_were_drawn(board: Path) -> None:
+    path = entered(board)
+    with pytest.raises(ConfigError, match="frozen in a season"):
+        ranking_plan(path)
+    freeze(board, "2026", "drand quicknet round 7", [boards.read(path).id])
+    with pytest.raises(ConfigError, match="has no value yet"):
+        ranking_plan(path)
+    with pytest.raises(ConfigError, match="hash of the signature"):
+        draw(board, "2026", VALUE, "00")
+    # of the signature 0xab
+    value = "087d80f7f182dd44f184aa86ca34488853ebcc04f0c60d5294919a466b463831"
+    season = draw(board, "2026", value, "ab")
+    with pytest.raises(ConfigError, match="drawn once"):
+        draw(board, "2026", value, "ab")
+    plan = Plan.of(tomllib.loads(ranking_plan(path)), "plan")
+    assert list(plan.seeds) == season.seeds("tiny", SEEDS)
+    assert [cell.attack for cell in plan.cells()[0]] == ["none", "sign-flip"]
+    other = season.seeds("large", SEEDS)
+    assert set(other).isdisjoint(plan.seeds)
+
+
+# Ten classes of cheats. Each gets a board and ends with what becomes of the entry.
+
+
+def resealed(board: Path) -> Path:
+    """Better numbers in every record under attack, sealed again, with the ids of their content."""
+    return ranked(board, better=0.15)
+
+
+def test_records_that_were_made_up_are_unranked_and_contested_when_replayed(board: Path) -> None:
+    path = resealed(board)
+    assert found(board) == set()  # nothing contradicts itself
+    assert standing(board) == ("submitted", None)
+    assert replay(path).status == "contested"
+    assert (found(board), standing(board)) == (set(), ("contested", None))
+
+
+def test_cells_that_nobody_chose_are_replayed_too(board: Path) -> None:
+    path = ranked(board)
+    mine = claim(path)
+    assert mine.season is not None
+    needed = required(mine.entry, mine.season)
+    assert [part.stage for part in needed] == ["ranking", "ranking", "development", "development"]
+    assert {part.attack for part in needed[:2]} == {cell.attack for cell in mine.entry.scored}
+    attacks = [cell.attack for cell in mine.entry.cells[1:]]
+    assert [part.attack for part in needed[2:]] == mine.season.order(mine.entry.id, attacks)[:2]
+    # Without one of them it is not replayed.
+    assert replay(path, of=needed[:-1]).status == "submitted"
+    assert replay(path, of=parts(mine.entry)).status == "replayed"
+
+
+def test_a_development_stage_that_was_inflated_to_hide_the_worst_attack_is_contested(
+    board: Path,
+) -> None:
+    records = [r for r in stage([0, 1, 2, 3, 4]) if "sign-flip" not in r.scenario.attack]
+    records += [played("sign-flip", seed, 0.79) for seed in range(5)]
+    rules = RULES | {"track": [TRACK_1 | {"seeds": [0, 1, 2, 3, 4]}]}
+    (board / "rules" / "1.toml").write_text(tomli_w.dumps(rules))
+    done = submit(records, SAID.model_dump(), board, "closed")
+    path = done.write()
+    worst = boards.read(path).score.attack.partition(":")[0]
+    assert worst != "sign-flip"
+    path = complete(path, stage(drawn(board, path), ("none", worst))).write()
+    mine = claim(path)
+    flipped = next(p for p in parts(mine.entry) if p.attack.startswith("sign-flip"))
+    drawn_too = {*required(mine.entry, mine.season), flipped}
+    assert replay(path, of=sorted(drawn_too, key=str)).status == "contested"
+
+
+def swapped(records: list[Record]) -> list[Record]:
+    """The best of six seeds stand for the three that the track names."""
+    return [
+        changed(r, scenario__seed=r.scenario.seed % 3, scenario__data_seed=r.scenario.seed % 3)
+        if r.scenario.seed > 2
+        else r
+        for r in records
+    ]
+
+
+REFUSED: dict[str, tuple[str, Callable[[], list[Record]]]] = {
+    "edited records, whose ids are of other content": (
+        "id",
+        lambda: [
+            r.model_copy(
+                update={
+                    "scenario": r.scenario.model_copy(
+                        update={"protocol": r.scenario.protocol.replace("lr=0.01", "lr=0.02")}
+                    )
+                }
+            ).sealed()
+            for r in stage([0, 1, 2])
+        ],
+    ),
+    "seeds swapped for better ones": (
+        "cohort",
+        lambda: swapped(stage([0, 1, 5])),
+    ),
+    "an attack that was dropped": ("ensemble", lambda: stage([0, 1, 2], ATTACKS[:-1])),
+    "records of another system": (
+        "one system",
+        lambda: [
+            *stage([0, 1, 2], ATTACKS[:-1]),
+            *(played("mimic", s, up=1, epochs=3) for s in range(3)),
+        ],
+    ),
+    "seeds that were picked": ("seeds", lambda: stage([0, 1, 4])),
+    "an oracle under its own name": (
+        "one system",
+        lambda: [changed(r, scenario__defense="oracle+median") for r in stage([0, 1, 2])],
+    ),
+}
+
+
+@pytest.mark.parametrize("cheat", REFUSED)
+def test_a_cheat_that_contradicts_the_rules_is_refused(cheat: str, board: Path) -> None:
+    rule, records = REFUSED[cheat]
+    done = submit(records(), SAID.model_dump(), board, "closed")
+    assert done.entry is None
+    assert rule in {finding.rule for finding in errors(done.findings)}
+
+
+def test_a_ranking_stage_on_seeds_of_ones_own_choice_is_refused(board: Path) -> None:
+    path = entered(board)
+    seeds = drawn(board, path)
+    picked = [*seeds[:-1], 17]
+    done = complete(path, stage(picked, ("none", "sign-flip")))
+    assert done.entry is None
+    assert {f.rule for f in errors(done.findings)} == {"seeds"}
+    # another attack than the worst one
+    done = complete(path, stage(seeds, ("none", "mimic")))
+    assert "ensemble" in {f.rule for f in errors(done.findings)}
+    # one more, under which nothing is lost
+    done = complete(path, stage(seeds, ("none", "sign-flip", "mimic")))
+    assert "ensemble" in {f.rule for f in errors(done.findings)}
+    # of another system
+    other = [played(a, s, epochs=3) for a in ("none", "sign-flip") for s in seeds]
+    assert "one system" in {f.rule for f in errors(complete(path, other).findings)}
+
+
+def test_an_entry_that_was_changed_after_the_freeze_is_of_no_season(board: Path) -> None:
+    path = ranked(board)
+    new = edit(path, lambda content: put(content, {"name": "Tuned"}), reseal=True)
+    shutil.move(boards.ranking(path), boards.ranking(new))
+    assert found(board) == {"season"}
+
+
+def test_a_replay_that_was_typed_is_refused(board: Path) -> None:
+    path = ranked(board)
+    replay(path)
+    content = json.loads(path.read_text())
+    assert content["status"] == "replayed"
+    boards.replay(path, 1).unlink()
+    assert found(board) == {"records"}
+
+
+def test_a_replay_of_one_seed_proves_nothing_and_contests_nothing(board: Path) -> None:
+    path = ranked(board)
+    mine = claim(path)
+    part = required(mine.entry, mine.season)[1]
+    before = mine.of(part)
+    far = [played("sign-flip", r.scenario.seed, 0.3) for r in before[:1]]
+    with pytest.raises(ValueError, match="zip"):
+        Comparison(part, before, far).apart(mine.rules)
+    one = [Comparison(part, before[:1], far)]
+    keep(mine, one, "CI")
+    assert found(board) == {"replays"}
+    assert any(
+        "all of their seeds" in f.text
+        for file in check(board, own_rules=True)
+        for f in file.findings
+    )
+
+
+def test_a_replay_is_of_the_entrys_system_and_of_where_it_says(board: Path) -> None:
+    path = ranked(board)
+    replay(path)
+    put_ = {"replays__0__processor": "aarch64 Neoverse-N1"}
+    edit(path, lambda content: put(content, put_))
+    assert found(board) == {"replays"}
+
+
+def test_a_record_of_a_later_schema_is_refused(board: Path) -> None:
+    path = entered(board)
+    packed = boards.archive(path)
+    text = gzip.decompress(packed.read_bytes()).replace(
+        b'"schema_version":4', b'"schema_version":9'
+    )
+    packed.write_bytes(gzip.compress(text))
+    assert found(board) == {"records"}
+
+
+def test_names_lead_nowhere_and_run_nothing(board: Path) -> None:
+    said = SAID.model_dump() | {"name": "<script>alert(1)</script>", "link": "https://x/'>"}
+    assert submit(stage([0, 1, 2]), said, board, "closed").entry is None  # the link
+    with pytest.raises(ConfigError):
+        freeze(board, "../../etc", "x", [])
+    freeze(board, "2026", "x", ["a" * 12])
+    (board / "seasons" / "2026.toml").rename(board / "seasons" / "other.toml")
+    with pytest.raises(ConfigError, match="named by its season"):
+        read(board / "seasons" / "other.toml")
+    with pytest.raises(ConfigError):
+        seasons(board)
+
+
+def test_an_attack_of_ones_own_pushes_no_mandatory_one_out_of_the_ranking_stage(
+    board: Path,
+) -> None:
+    # It ruins the development seeds, which everybody knows, and would do nothing later.
+    own = [played("noise", seed, 0.1) for seed in (0, 1, 2)]
+    done = submit([*stage([0, 1, 2]), *own], SAID.model_dump(), board, "closed")
+    path = done.write()
+    seeds = drawn(board, path)
+    ruined = complete(path, stage(seeds, ("none",)) + [played("noise", s, 0.79) for s in seeds])
+    assert "ensemble" in {f.rule for f in errors(ruined.findings)}
+    assert complete(path, stage(seeds, ("none", "sign-flip"))).entry is not None
+
+
+def test_the_second_stage_is_of_the_same_code_and_plug_ins(board: Path) -> None:
+    path = entered(board)
+    seeds = drawn(board, path)
+    later = stage(seeds, ("none", "sign-flip"))
+    newer = [changed(r, environment__fedbench="9.9+0123456789ab") for r in later]
+    assert "one system" in {f.rule for f in errors(complete(path, newer).findings)}
+    file = {"module": "mine", "package": "p", "version": "1", "url": "", "sha256": "a" * 64}
+    other = [changed(r, sources=[file]) for r in later]
+    assert "one system" in {f.rule for f in errors(complete(path, other).findings)}
+    first, *others = stage([0, 1, 2])
+    two = [changed(others[0], sources=[file | {"sha256": "b" * 64}]), *others[1:]]
+    both = submit([changed(first, sources=[file]), *two], SAID.model_dump(), board, "closed")
+    assert "one system" in {f.rule for f in errors(both.findings)}
+
+
+def test_an_entry_without_its_second_stage_has_no_rank_in_the_closed_division(board: Path) -> None:
+    path = entered(board)
+    drawn(board, path)
+    assert replay(path, of=parts(claim(path).entry)).status == "replayed"
+    assert standing(board) == ("replayed", None)
+
+
+def test_a_second_season_leaves_the_entries_of_the_first_alone(board: Path) -> None:
+    path = ranked(board)
+    entry = boards.read(path)
+    assert freeze(board, "2027", "another coin", [entry.id, "f" * 12]).frozen == ("f" * 12,)
+    assert found(board) == set()
+    twice = board / "seasons" / "2028.toml"
+    twice.write_text(tomli_w.dumps({"name": "2028", "source": "x", "frozen": [entry.id]}))
+    with pytest.raises(ConfigError, match="frozen in one season"):
+        seasons(board)
+
+
+def test_a_replay_made_of_the_entrys_own_records_is_refused(board: Path) -> None:
+    path = ranked(board)
+    mine = claim(path)
+    copies = [Comparison(p, mine.of(p), mine.of(p)) for p in required(mine.entry, mine.season)]
+    keep(mine, copies, "CI")
+    assert found(board) == {"replays"}
+
+
+def test_a_page_that_was_edited_is_refused(board: Path) -> None:
+    ranked(board)
+    render(board, board)
+    assert found(board) == set()
+    index = board / "index.html"
+    index.write_text(index.read_text().replace("</body>", "<script>alert(1)</script></body>"))
+    assert found(board) == {"pages"}
+    render(board, board)
+    curve = index.read_text().replace('<svg class="scatter', '<svg onload="x()" class="scatter')
+    index.write_text(curve)
+    assert found(board) == {"pages"}
+    (page,) = (board / "entries").glob("*.html")
+    render(board, board)
+    inside = page.read_text().replace('<svg class="curve"', '<svg class="curve"><script/', 1)
+    assert inside != page.read_text()
+    page.write_text(inside)
+    assert found(board) == {"pages"}
+    render(board, board)
+    (board / "entries" / "fsl-000000000000.html").write_text(index.read_text())  # of no entry
+    assert found(board) == {"pages"}
+
+
+def test_the_value_and_nothing_in_an_entry_chooses_what_is_replayed(board: Path) -> None:
+    path = entered(board)
+    entry = boards.read(path)
+    freeze(board, "a", "x", [entry.id])
+    freeze(board, "b", "x", ["f" * 12])
+    one, other = draw(board, "a", VALUE, ""), draw(board, "b", "0" * 64, "")
+    attacks = [f"attack-{i}" for i in range(20)]
+    assert one.order(entry.id, attacks) != other.order(entry.id, attacks)
+    assert one.order(entry.id, attacks) == one.order(entry.id, attacks[::-1])

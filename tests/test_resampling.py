@@ -1,0 +1,108 @@
+"""Statistics of the board: intervals and tests by resampled seeds, against SciPy and by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import bootstrap, ttest_1samp
+
+from fedbench.leaderboard.resampling import (
+    RESAMPLES,
+    bca,
+    chances,
+    detectable,
+    holm,
+    probability,
+    resamples,
+)
+
+SKEWED = [0.93, 0.95, 0.91, 0.94, 0.35, 0.92, 0.96, 0.9, 0.94, 0.88, 0.93, 0.61]
+
+
+def test_resamples_are_uniform_and_the_same_everywhere() -> None:
+    drawn = resamples(7)
+    assert drawn.shape == (RESAMPLES, 7)
+    # each of 7 indices in a seventh of 69,993 draws: 5 sigma are 463
+    assert np.abs(np.bincount(drawn.ravel(), minlength=7) - RESAMPLES).max() < 463
+    assert drawn[0].tolist() == [0, 4, 0, 6, 2, 2, 5]
+
+
+def test_an_interval_of_two_values_by_hand() -> None:
+    # Means of resamples are 0, 1/2, 1 in 1, 2, 1 of 4; nothing is biased or skewed.
+    assert bca([0.0, 1.0], 0.95) == (0.0, 1.0)
+    assert bca([0.0, 1.0], 0.4) == (0.5, 0.5)  # from the 30 % to the 70 % quantile
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.95])
+def test_the_interval_is_scipys(confidence: float) -> None:
+    rng = np.random.default_rng(0)
+    theirs = bootstrap(
+        (SKEWED,), np.mean, n_resamples=99_999, confidence_level=confidence, rng=rng
+    ).confidence_interval
+    # The ends are quantiles of a mean that spreads by 0.05; of 9,999 draws they are good to 0.003.
+    ends = (float(theirs.low), float(theirs.high))
+    assert bca(SKEWED, confidence) == pytest.approx(ends, abs=0.004)
+    # Student's interval is symmetric, this one is not: the tail is below.
+    low, high = bca(SKEWED, 0.95)
+    mean = sum(SKEWED) / len(SKEWED)
+    assert mean - low > 1.3 * (high - mean)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=20))
+def test_an_interval_lies_within_the_values_and_holds_their_mean(values: list[float]) -> None:
+    low, high = bca(values, 0.95)
+    assert min(values) - 1e-9 <= low <= high <= max(values) + 1e-9
+    assert low <= sum(values) / len(values) + 1e-9
+    assert high >= sum(values) / len(values) - 1e-9
+
+
+def test_equal_values_have_no_width_and_no_difference_is_sure() -> None:
+    assert bca([0.5] * 5, 0.95) == (0.5, 0.5)
+    assert probability([0.0] * 5) == 1.0
+
+
+@pytest.mark.parametrize("shift", [0.75, 0.8, 0.93])
+def test_a_difference_is_as_likely_as_the_interval_that_it_ends(shift: float) -> None:
+    p = probability([value - shift for value in SKEWED])
+    if p > 0.001:
+        low, high = bca(SKEWED, 1 - p)
+        # Where p is the level at which an end is 0, that end of the interval is the shift.
+        assert min(abs(low - shift), abs(high - shift)) < 0.004
+    else:
+        assert shift < min(bca(SKEWED, 0.99))
+
+
+def test_a_difference_is_about_as_likely_as_by_the_t_test_where_nothing_is_skewed() -> None:
+    values = np.random.default_rng(3).normal(0.4, 1.0, 40).tolist()
+    assert probability(values) == pytest.approx(ttest_1samp(values, 0).pvalue, rel=0.5)
+
+
+def test_no_difference_is_surer_than_its_signs() -> None:
+    assert probability([1.0] * 5) == 2**-4
+    assert probability([1.0] * 20) == pytest.approx(1 / (RESAMPLES + 1))  # what they resolve
+
+
+def test_holm_steps_down_and_never_back() -> None:
+    assert holm({1: 0.04, 2: 0.01, 3: 0.02}) == {2: 0.03, 3: 0.04, 1: 0.04}
+    assert holm({1: 0.9, 2: 0.8}) == {2: 1.0, 1: 1.0}
+
+
+def test_who_is_best_is_decided_by_the_attack_that_is_worst_in_each_resample() -> None:
+    # The first is at 0.5 under one attack and at 1 under another; the second always at 0.6.
+    steady = [[0.6, 0.6]]
+    assert chances([[[0.5, 0.5], [1.0, 1.0]], steady]) == [0.0, 1.0]
+    # Seeds 0 and 1 at 0 and 1: means 0, 1/2, 1 in 1, 2, 1 of 4 resamples, against 0.6.
+    share, other = chances([[[0.0, 1.0]], steady])
+    assert share == pytest.approx(0.25, abs=0.02)
+    assert share + other == pytest.approx(1.0)
+    assert chances([steady, steady]) == [0.5, 0.5]
+
+
+def test_a_detectable_difference_is_seen_in_four_of_five_trials() -> None:
+    least = detectable(0.1, 20, 0.05)
+    drawn = np.random.default_rng(0).normal(least, 0.1, (20_000, 20))
+    seen = np.mean(np.asarray(ttest_1samp(drawn, 0, axis=1).pvalue) < 0.05)
+    assert seen == pytest.approx(0.8, abs=5 * math.sqrt(0.16 / 20_000))
+    assert detectable(0.1, 5, 0.05) > 2 * least

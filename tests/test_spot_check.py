@@ -1,0 +1,247 @@
+"""Canonical mode and spot checks, really played: in processes that began without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_red_team import a_board
+
+from fedbench.core import canonical, seal
+from fedbench.core.errors import ConfigError
+from fedbench.experiment.record import Record, parse, read
+from fedbench.leaderboard.spot_check import Drawn, Evidence, draw, evidence, require_states
+from fedbench.results.gather import gather
+
+PLAN = """
+seeds = [0]
+[scenario]
+model = "micro"
+clients = 8
+per_round = 5
+malicious = 0.25
+rounds = 3
+epochs = 1
+eval_every = 1
+[[grid]]
+protocol = "topk"
+defense = "median"
+attack = ["none", "sign-flip"]
+"""
+# The command line, several times in one process: each start would import torch again.
+SEVERAL = """
+import contextlib, io, json, sys
+from fedbench.cli import main
+answers = []
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(words)
+        except SystemExit as end:
+            code = end.code
+    answers.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(answers))
+"""
+PUBLIC = "0123456789abcdef"
+ALL = ("--public-value", PUBLIC, "--rounds", "6")
+
+
+def environment(**ambient: str) -> dict[str, str]:
+    own = {name: text for name, text in os.environ.items() if name not in canonical.VARIABLES}
+    return own | {"COLUMNS": "200", "NO_COLOR": "1"} | ambient
+
+
+def commands(*lines: list[str], **ambient: str) -> list[tuple[int, str, str]]:
+    """Run command lines in a new process; return the code, stdout and stderr of each."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SEVERAL, json.dumps(lines)],
+        capture_output=True,
+        text=True,
+        env=environment(**ambient),
+    )
+    assert done.returncode == 0, done.stderr
+    return [(code, out, err) for code, out, err in json.loads(done.stdout.splitlines()[-1])]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store of two canonical records and the states that they committed to."""
+    folder = tmp_path_factory.mktemp("spots")
+    (folder / "plan.toml").write_text(PLAN)
+    options = ["--canonical", "--keep-states", str(folder / "states"), "--workers", "1"]
+    line = ["sweep", str(folder / "plan.toml"), "--out", str(folder / "store"), *options]
+    ((code, _, err),) = commands(line)
+    assert code == 0, err
+    return folder
+
+
+def rewritten(record: Record, folder: Path, step: int, **changes: object) -> Record:
+    """Return a record with one round edited and sealed again, as a forger would, in a store."""
+    fields = json.loads(record.to_json())
+    fields["rounds"][step] |= changes
+    text = seal.laid_out(json.dumps(fields))
+    forged = parse(text.replace(fields["digest"], seal.digest(text)).encode(), "forged")
+    forged.write(folder)
+    return forged
+
+
+@pytest.mark.slow
+def test_canonical_records_are_equal_whatever_the_process_was_started_with(
+    played: Path, tmp_path: Path
+) -> None:
+    scenario = 'Scenario(model="micro", clients=6, per_round=4, rounds=3, epochs=1, eval_every=1)'
+    ordinary = f"import fedbench.core.canonical as c; from fedbench import *; r=play({scenario}, "
+    ordinary += "device='cpu', executor='loop'); r.write(__import__('pathlib').Path({0!r}))"
+    texts: dict[str, set[str]] = {"canonical": set(), "ordinary": set()}
+    for i, ambient in enumerate((
+        {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2"},
+        {"ONEDNN_MAX_CPU_ISA": "AVX", "OMP_NUM_THREADS": "2"},
+    )):  # fmt: skip
+        out = tmp_path / f"canonical-{i}"
+        line = ["sweep", str(played / "plan.toml"), "--out", str(out), "--workers", "1"]
+        ((code, _, err),) = commands([*line, "--canonical"], **ambient)
+        assert code == 0, err
+        texts["canonical"].add(all_measured(out))
+        usual = tmp_path / f"ordinary-{i}"
+        code_text = ordinary.format(str(usual))
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code_text],
+            env=environment(FEDBENCH_PROBE="off", **ambient),
+            check=True,
+        )
+        texts["ordinary"].add(json.dumps(read(next(usual.glob("*.json"))).measured()["rounds"]))
+    assert texts["canonical"] == {all_measured(played / "store")}
+    assert len(texts["ordinary"]) == 2  # otherwise these environments show nothing
+    assert all(record.environment.canonical for record in gather([played / "store"]))
+
+
+def all_measured(store: Path) -> str:
+    """Return the text of all records of a store up to their times."""
+    texts = [path.read_text() for path in sorted(store.glob("*.json"))]
+    assert len(texts) == 2
+    return "".join(text[: text.index(' "timing":')] for text in texts)
+
+
+@pytest.mark.slow
+def test_rounds_that_were_played_agree_and_forged_ones_differ(played: Path, tmp_path: Path) -> None:
+    records = sorted(gather([played / "store"]), key=lambda record: record.scenario.attack)
+    attacked = records[1]
+    stores = {name: tmp_path / name for name in ("accuracy", "commitment", "state")}
+    for store in stores.values():
+        shutil.copytree(played / "store", store)
+    rewritten(attacked, stores["accuracy"], 1, accuracy=0.99)
+    rewritten(attacked, stores["commitment"], 1, commitment="0" * 64)
+    states = tmp_path / "states"
+    shutil.copytree(played / "states", states)
+    ours, theirs = (states / attacked.id / f"{step}.state" for step in (1, 2))
+    shutil.copyfile(theirs, ours)
+    spot = ["leaderboard", "spot-check"]
+    kept = str(played / "states")
+    answers = commands(
+        [*spot, str(played / "store"), "--states", kept, *ALL],
+        [*spot, str(stores["accuracy"]), "--states", kept, *ALL],
+        [*spot, str(stores["commitment"]), "--states", kept, *ALL],
+        [*spot, str(stores["state"]), "--states", str(states), *ALL],
+        [*spot, str(stores["state"]), "--states", str(tmp_path / "none"), *ALL],
+    )
+    (code, out, err), accuracy, commitment, state, absent = answers
+    assert (code, err) == (0, ""), out
+    assert "6 rounds played again, all agree" in out
+    assert accuracy[0] == 1
+    assert "accuracy 0.99, here 0." in accuracy[1]
+    assert "1 of 6 rounds differ" in accuracy[1]
+    # Its own round has another one, and the state after it is not the one that it names.
+    assert commitment[0] == 1
+    assert "2 of 6 rounds differ" in commitment[1]
+    assert "must be the state that round 1 committed to" in " ".join(commitment[1].split())
+    assert state[0] == 1
+    assert "must be the state that round 0 committed to" in " ".join(state[1].split())
+    assert absent[0] == 2
+    assert f"{attacked.id}/1.state" in absent[2]
+
+
+@pytest.mark.slow
+def test_an_ordinary_record_is_no_canonical_one_and_binds_nobody(
+    played: Path, tmp_path: Path
+) -> None:
+    store = str(tmp_path / "store")
+    line = ["sweep", str(played / "plan.toml"), "--out", store, "--workers", "1"]
+    usual, again, checked = commands(
+        line,
+        [*line, "--canonical"],
+        ["leaderboard", "spot-check", store, "--states", store, *ALL],
+    )
+    assert usual[0] == 0, usual
+    # This process has imported torch for the first line.
+    for refused in (again, checked):
+        assert refused[0] == 2
+        assert "--canonical must be chosen before torch is imported" in refused[2]
+    ((code, _, err),) = commands([*line, "--canonical"])
+    assert code == 2
+    assert "--out must be a store of canonical records" in err
+    with pytest.raises(ConfigError, match="every round must have a commitment"):
+        draw(evidence(Path(store)), PUBLIC, 5)
+
+
+def some(records: int, rounds: int) -> Evidence:
+    """Evidence whose rounds say that they committed to something."""
+    path = next((Path(__file__).parent / "frozen" / "store").glob("*.json"))
+    record = read(path)
+    first = record.rounds[0]
+    every = [dataclasses.replace(first, step=step, commitment="0" * 64) for step in range(rounds)]
+    made = [record.model_copy(update={"rounds": every, "id": f"{i:016x}"}) for i in range(records)]
+    return Evidence("0123456789ab", made)
+
+
+GOLDEN = [(2, 2), (0, 2), (0, 4)]
+
+
+def numbers(drawn: list[Drawn]) -> list[tuple[int, int]]:
+    return [(int(each.record.id, 16), each.step) for each in drawn]
+
+
+def test_rounds_are_drawn_by_the_public_value_and_the_id() -> None:
+    of = some(3, 7)
+    # int(SHA-256("0123456789abcdef 0123456789ab 0"), 16) % 21 and so on, by sha256sum and bc
+    assert numbers(draw(of, PUBLIC, 3)) == GOLDEN
+    assert numbers(draw(of, PUBLIC, 2)) == GOLDEN[:2]
+    assert numbers(draw(of, "f" * 16, 3)) != GOLDEN
+    assert numbers(draw(Evidence("a" * 12, of.records), PUBLIC, 3)) != GOLDEN
+    everything = numbers(draw(of, PUBLIC, 100))
+    assert sorted(everything) == [(i, step) for i in range(3) for step in range(7)]
+
+
+@pytest.mark.parametrize("public", ["", "12", "0123456789ABCDEF", "g" * 16, "0" * 257])
+def test_a_public_value_is_a_long_number(public: str) -> None:
+    with pytest.raises(ConfigError, match="--public-value must be"):
+        draw(some(1, 2), public, 1)
+    with pytest.raises(ConfigError, match="--rounds must be >= 1"):
+        draw(some(1, 2), PUBLIC, 0)
+
+
+def test_all_states_that_are_missing_are_named(tmp_path: Path) -> None:
+    drawn = draw(some(1, 3), PUBLIC, 3)
+    name = f"{0:016x}"
+    with pytest.raises(ConfigError, match=rf"{name}/\d.state, {name}/\d.state, got none"):
+        require_states(drawn, tmp_path)
+
+
+def test_an_entry_that_was_edited_is_not_checked(tmp_path: Path) -> None:
+    a_board(tmp_path / "board")
+    path = next((tmp_path / "board" / "closed" / "tiny").glob("*.json"))
+    packed = path.with_name(path.name.removesuffix(".json") + ".jsonl.gz")
+    assert evidence(path).id == json.loads(path.read_text())["id"]
+    for file in (path, packed):
+        shutil.copy(file, tmp_path / file.name)
+    lines = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
+    (tmp_path / packed.name).write_bytes(gzip.compress(b"".join(lines[1:])))
+    with pytest.raises(ConfigError, match="must have the id of its content and the records"):
+        evidence(tmp_path / path.name)

@@ -58,6 +58,13 @@ def test_an_interval_lies_within_the_values_and_holds_their_mean(values: list[fl
     assert high >= sum(values) / len(values) - 1e-9
 
 
+def test_tiny_differences_are_differences() -> None:
+    tiny = [value * 1e-120 for value in SKEWED]
+    low, high = bca(tiny, 0.95)
+    assert (1e120 * low, 1e120 * high) == pytest.approx(bca(SKEWED, 0.95))
+    assert bca([0.0, 4.2e-127], 0.95) == (0.0, 4.2e-127)
+
+
 def test_equal_values_have_no_width_and_no_difference_is_sure() -> None:
     assert bca([0.5] * 5, 0.95) == (0.5, 0.5)
     assert probability([0.0] * 5) == 1.0

@@ -57,9 +57,11 @@ def _corrections(x: NDArray[np.float64], means: NDArray[np.float64]) -> tuple[fl
     """Return bias and acceleration of the mean of ``x``, whose resampled means are sorted."""
     bias = _NORMAL.inv_cdf(_share_below(means, float(x.mean())))
     apart = x - x.mean()
-    square = float((apart**2).sum())
-    cube = float((apart**3).sum())
-    return bias, cube / (6 * square**1.5) if square > 0 else 0.0
+    size = float(np.abs(apart).max())
+    if size < np.finfo(np.float64).tiny:
+        return bias, 0.0
+    apart = apart / size  # or the square of a tiny number is 0
+    return bias, float((apart**3).sum() / (6 * (apart**2).sum() ** 1.5))
 
 
 def _share_below(means: NDArray[np.float64], value: float) -> float:

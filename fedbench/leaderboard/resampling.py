@@ -68,7 +68,7 @@ def _share_below(means: NDArray[np.float64], value: float) -> float:
     """Return the share of the means below a value, ties by half, and never 0 or 1."""
     close = 1e-12 * float(np.abs(means).max())  # sums in another order are ties
     below = np.searchsorted(means, value - close)
-    tied = np.searchsorted(means, value + close) - below
+    tied = np.searchsorted(means, value + close, side="right") - below
     return float((below + tied / 2 + 0.5) / (len(means) + 1))
 
 

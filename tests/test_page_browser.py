@@ -40,10 +40,11 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two races, of twelve entries and of one; some of older rules; names that are not kind."""
-    entries = [entry(i, rules=2) for i in range(8)]
+    """Three races: of twelve entries, of two private ones, of one; names that are not kind."""
+    entries = [entry(i, rules=2) for i in (*range(7), 13)]
     entries += [entry(9, rules=2, name=LONG), entry(10), entry(12, name="<script>boo()</script>")]
-    entries += [entry(8, rules=2, name="نظام قوي"), entry(0, track="cifar10", division="open")]
+    entries += [entry(14, rules=2, name="نظام قوي"), entry(7), entry(8)]
+    entries += [entry(0, track="cifar10", division="open", ranking=None)]
     return rendered(tmp_path_factory.mktemp("site"), entries, versions=2)
 
 
@@ -222,13 +223,10 @@ def test_a_filter_shows_what_matches_says_how_many_and_can_be_linked(
     assert index.get_by_role("button", name="Clear").count() == 0
 
 
-def test_front_epsilon_alphabet_and_defense_filter(index: Page) -> None:
+def test_front_alphabet_and_defense_filter(index: Page) -> None:
     index.get_by_label("Pareto front only").check()
     assert set(column(index, "pareto")) == {"1"}
     index.get_by_label("Pareto front only").uncheck()
-    index.get_by_label("has a finite ε").check()
-    assert sorted(map(float, column(index, "epsilon"))) == [8.25, 1540.0]
-    index.get_by_label("has a finite ε").uncheck()
     index.get_by_label("Alphabet").select_option("Rankings")
     assert {text.partition(" ")[0] for text in column(index, "system")} == {"fsl"}
     index.get_by_label("Alphabet").select_option("")
@@ -264,7 +262,9 @@ def test_equal_bits_is_another_order_that_can_be_linked_and_survives_a_visit_to_
 def test_races_are_shown_one_at_a_time_and_can_be_linked(
     index: Page, visit: Visit, site: Path
 ) -> None:
-    assert index.locator("section.race:visible h2").all_inner_texts() == ["digits closed division"]
+    assert index.locator("section.race:visible h2").all_inner_texts() == [
+        "digits, season 2026 closed division"
+    ]
     index.get_by_role("link", name="cifar10").click()
     assert index.locator("section.race:visible h2").all_inner_texts() == ["cifar10 open division"]
     assert index.locator("#count").text_content() == "1 entry"
@@ -283,8 +283,8 @@ def test_a_foreign_fragment_is_as_none(visit: Visit, site: Path, fragment: str) 
 
 def test_without_scripts_everything_is_there(visit: Visit, site: Path) -> None:
     page = visit(site / "index.html", java_script_enabled=False)
-    assert page.locator("table.board:visible").count() == 2 * 2
-    assert page.locator("table.board tbody tr:visible").count() == 2 * 13
+    assert page.locator("table.board:visible").count() == 2 * 3
+    assert page.locator("table.board tbody tr:visible").count() == 2 * 15
     assert not page.locator("#controls").is_visible()
     assert page.get_by_role("button").count() == 0
 

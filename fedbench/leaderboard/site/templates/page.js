@@ -23,7 +23,7 @@
   const clear = document.getElementById("clear");
   const races = all("section.race");
   const links = all(".races a");
-  const usual = { race: races[0].id, view: "equal-rounds", q: "", alphabet: "", defense: "", status: "", pareto: "", eps: "", sort: "rank", order: "ascending" };
+  const usual = { race: races[0].id, view: "equal-rounds", q: "", alphabet: "", defense: "", status: "", pareto: "", sort: "rank", order: "ascending" };
   let state = { ...usual };
 
   const read = () => {
@@ -57,8 +57,7 @@
     (!state.alphabet || row.dataset.alphabet === state.alphabet) &&
     (!state.defense || row.dataset.defense === state.defense) &&
     (!state.status || row.dataset.status === state.status) &&
-    (!state.pareto || "pareto" in row.dataset) &&
-    (!state.eps || "eps" in row.dataset);
+    (!state.pareto || "pareto" in row.dataset);
 
   const sort = (table) => {
     const heads = all("thead th", table);
@@ -93,7 +92,7 @@
       sort(table);
       count.textContent = shown.size === rows.length ? `${rows.length} ${rows.length === 1 ? "entry" : "entries"}` : `${shown.size} of ${rows.length} entries`;
     }
-    clear.hidden = ["q", "alphabet", "defense", "status", "pareto", "eps"].every((key) => !state[key]);
+    clear.hidden = ["q", "alphabet", "defense", "status", "pareto"].every((key) => !state[key]);
   };
 
   const change = (what) => {
@@ -129,11 +128,11 @@
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => {
     const given = new FormData(form);
-    change(Object.fromEntries(["view", "q", "alphabet", "defense", "status", "pareto", "eps"].map((key) => [key, given.get(key) ?? ""])));
+    change(Object.fromEntries(["view", "q", "alphabet", "defense", "status", "pareto"].map((key) => [key, given.get(key) ?? ""])));
   });
   form.addEventListener("reset", (event) => {
     event.preventDefault();
-    change({ q: "", alphabet: "", defense: "", status: "", pareto: "", eps: "" });
+    change({ q: "", alphabet: "", defense: "", status: "", pareto: "" });
     fill();
     form.elements.q.focus();
   });

@@ -33,7 +33,17 @@ from fedbench.experiment.measurements import Timing
 from fedbench.experiment.record import Privacy, Record
 from fedbench.experiment.scenario import Scenario
 from fedbench.leaderboard import board as boards
-from fedbench.leaderboard.build import Case, build, curve, meaning, over, price, score, spending
+from fedbench.leaderboard.build import (
+    Case,
+    build,
+    curve,
+    final,
+    meaning,
+    over,
+    price,
+    score,
+    spending,
+)
 from fedbench.leaderboard.check import check, claim
 from fedbench.leaderboard.entry import (
     Entry,
@@ -202,6 +212,15 @@ def test_what_a_client_spends_is_added_up_over_the_rounds() -> None:
         | {"downlink_bits": 0},
     ]  # fmt: skip
     assert spending(changed(record, rounds=rounds)) == [5.0, 7.0, 7.0]
+
+
+def test_the_accuracy_of_a_run_is_the_mean_of_its_last_looks() -> None:
+    record = played(accuracy=0.8)  # looks at 0.4 and 0.8
+    assert [final(record, looks) for looks in (1, 2, 9)] == pytest.approx([0.8, 0.6, 0.6])
+    rules = Rules.model_validate(RULES_1 | {"looks": 2})
+    cell = build(case(runs(), rules=rules), SAID).cells[1]
+    assert cell.accuracy.values == pytest.approx([0.375, 0.45, 0.525])
+    assert cell.area == pytest.approx(0.45)
 
 
 def test_a_curve_has_the_looks_that_all_seeds_had() -> None:

@@ -10,6 +10,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from test_leaderboard import (
     found,
     identified,
     played,
+    priced,
     put,
 )
 
@@ -32,11 +34,13 @@ from fedbench.experiment.measurements import Timing
 from fedbench.experiment.record import Record
 from fedbench.leaderboard import board as boards
 from fedbench.leaderboard.board import races
+from fedbench.leaderboard.build import price
 from fedbench.leaderboard.check import check, claim
 from fedbench.leaderboard.entry import Entry
 from fedbench.leaderboard.entry_rules import errors
 from fedbench.leaderboard.rank import ranking
-from fedbench.leaderboard.replays import Comparison, keep, parts, required
+from fedbench.leaderboard.replays import Comparison, Part, keep, parts, required
+from fedbench.leaderboard.rules import Rules
 from fedbench.leaderboard.seasons import draw, freeze, read, seasons
 from fedbench.leaderboard.site.page import render
 from fedbench.leaderboard.submission import complete, ranking_plan, submit
@@ -416,6 +420,35 @@ def test_a_replay_made_of_the_entrys_own_records_is_refused(board: Path) -> None
     copies = [Comparison(p, mine.of(p), mine.of(p)) for p in required(mine.entry, mine.season)]
     keep(mine, copies, "CI")
     assert found(board) == {"replays"}
+
+
+def test_between_canonical_runs_of_the_same_versions_any_difference_contests() -> None:
+    claimed = [played("none", seed) for seed in range(5)]
+    canonical = [changed(r, environment__canonical=True) for r in claimed]
+    part = Part("development", "none")
+    rules = Rules.model_validate(RULES)
+    # One seed ends elsewhere by less than the rules allow between machines.
+    near = [changed(canonical[0], rounds=nearer), *canonical[1:]]
+    assert Comparison(part, canonical, canonical).apart(rules) == []
+    assert Comparison(part, canonical, near).apart(rules) == ["accuracy"]
+    assert Comparison(part, claimed, near).apart(rules) == []
+
+
+def nearer(record: Record) -> list[dict[str, Any]]:
+    """Its rounds, the last of which ends a thousandth lower."""
+    *others, last = map(asdict, record.rounds)
+    return [*others, last | {"accuracy": last["accuracy"] - 0.001}]
+
+
+def test_the_epsilon_of_an_entry_is_the_largest_of_both_stages(board: Path) -> None:
+    entry = boards.read(ranked(board))
+    assert entry.ranking is not None
+    assert entry.epsilon is None
+    cheap, dear = (priced(epsilon) for epsilon in (1.0, 3.0))
+    for first, second, most in ((cheap, dear, 3.0), (dear, cheap, 3.0), (cheap, None, None)):
+        stage = entry.ranking.model_copy(update={"price": second and price([second])})
+        both = entry.model_copy(update={"price": price([first]), "ranking": stage})
+        assert both.epsilon == most
 
 
 def test_a_page_that_was_edited_is_refused(board: Path) -> None:

@@ -13,10 +13,12 @@ define install
 @touch $(1)/$(4)
 endef
 
+comma := ,
+
 # A checkout has a dozen processes of pytest, and each would compile the tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check checked test types cases test-processors test-lowest test-slow test-cluster gpu-check compare clean
+.PHONY: demo check checked test types cases test-processors test-lowest test-slow test-cluster test-peers gpu-check compare clean
 
 demo: .venv/installed
 	$(BIN)/fedbench attack
@@ -87,6 +89,11 @@ test-slow: .venv/installed-dev
 test-cluster: .venv/installed-dev
 	$(BIN)/pytest -q -m cluster $(shell grep -l 'mark\.cluster' tests/test_*.py)
 
+# The tests that need packages of other projects, in an environment of their own. byzpy asks for an older torch than ours,
+# so it comes without what it depends on; its rules need nothing else.
+test-peers: .venv-peers/installed
+	.venv-peers/bin/pytest -q -m peers -n 2 --dist loadfile $(shell grep -l 'mark\.peers' tests/test_*.py)
+
 # How fast this is beside another commit: make compare BASE=main~5
 compare: .venv/installed
 	$(BIN)/python benchmarks/commits.py $(or $(BASE),HEAD~1)
@@ -111,5 +118,12 @@ gpu-check: .venv/installed
 	@$(PYTHON) -m venv .venv-lowest
 	$(call install,.venv-lowest,.[dev],tests/lowest.txt,installed)
 
+.venv-peers/installed: pyproject.toml $(CONSTRAINTS)
+	@echo "making the virtual environment .venv-peers"
+	@$(PYTHON) -m venv .venv-peers
+	$(call install,.venv-peers,.[dev$(comma)flower$(comma)byzfl$(comma)track],$(CONSTRAINTS),base)
+	@.venv-peers/bin/python -m pip install --disable-pip-version-check --quiet --no-deps byzpy==0.1.4
+	@touch .venv-peers/installed
+
 clean:
-	rm -rf .venv .venv-lowest results
+	rm -rf .venv .venv-lowest .venv-peers results

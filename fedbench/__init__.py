@@ -8,15 +8,17 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedbench.analysis.results import load
     from fedbench.experiment.record import Record
     from fedbench.experiment.scenario import Scenario
     from fedbench.run import play
 
-__all__ = ["Record", "Scenario", "play"]
+__all__ = ["Record", "Scenario", "load", "play"]
 
 _HOMES = {
     "Record": "fedbench.experiment.record",
     "Scenario": "fedbench.experiment.scenario",
+    "load": "fedbench.analysis.results",
     "play": "fedbench.run",
 }
 

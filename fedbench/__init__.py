@@ -8,6 +8,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedbench.analysis.results import load
     from fedbench.core.registry import plugins, register
     from fedbench.experiment.record import Record
     from fedbench.experiment.scenario import Scenario
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["Record", "Scenario", "__version__", "play", "plugins", "register", "sweep"]
+__all__ = ["Record", "Scenario", "__version__", "load", "play", "plugins", "register", "sweep"]
 
 _HOMES = {
     "Record": "fedbench.experiment.record",
     "Scenario": "fedbench.experiment.scenario",
+    "load": "fedbench.analysis.results",
     "play": "fedbench.public.playing",
     "plugins": "fedbench.core.registry",
     "register": "fedbench.core.registry",

@@ -263,7 +263,7 @@ def foreign(sources: Iterable[SourceFile]) -> list[SourceFile]:
 # Packages that start runs or read records.
 READERS = (
     *("testing", "audits", "probes", "results", "sweeps"),
-    *("tables", "figures", "leaderboard", "reproduce", "public", "cli"),
+    *("tables", "figures", "analysis", "leaderboard", "reproduce", "public", "cli"),
 )
 
 

@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal, overload
 
 from fedbench import run
+from fedbench.analysis.results import Results
 from fedbench.core import registry
 from fedbench.core.errors import ConfigError
 from fedbench.data.datasets import Data
@@ -124,7 +125,7 @@ def sweep(
     run_timeout: float = 21600.0,
     isolate: bool = False,
     watcher: Watcher | None = None,
-) -> list[Record]:
+) -> Results:
     """Play many scenarios, several at once; return their records in the same order.
 
     Runs that have a record in ``out`` are not played again. One run that fails does not end the
@@ -182,7 +183,7 @@ def sweep(
                     raise ConfigError(f"{failed}: {failure}")
                 if tally.left:
                     raise KeyboardInterrupt
-                return [store.record(run) for run in runs]
+                return Results(map(store.record, runs))
 
 
 def is_here(scenario: Scenario) -> bool:

@@ -19,12 +19,15 @@ _HOMES = {
     "Scenario": "fedbench.experiment.scenario",
     "play": "fedbench.run",
 }
+_ROOMS = ("functional",)
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: `fedbench --help` does not wait for torch."""
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _ROOMS:
         raise AttributeError(f"module 'fedbench' has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _ROOMS:
+        return import_module(f"fedbench.{name}")
     return getattr(import_module(_HOMES[name]), name)

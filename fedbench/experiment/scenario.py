@@ -235,7 +235,7 @@ def sha256(path: str) -> str:
 
 # Packages that start runs or read records.
 READERS = (
-    *("testing", "audits", "probes", "results", "sweep"),
+    *("testing", "audits", "probes", "functional", "results", "sweep"),
     *("tables", "figures", "leaderboard", "reproduce", "cli"),
 )
 

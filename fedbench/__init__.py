@@ -27,6 +27,7 @@ _HOMES = {
     "register": "fedbench.core.registry",
     "sweep": "fedbench.public.playing",
 }
+_ROOMS = ("functional",)
 
 
 def __getattr__(name: str) -> Any:
@@ -35,10 +36,12 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("fedbench-toolkit")
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _ROOMS:
         raise AttributeError(f"module 'fedbench' has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _ROOMS:
+        return import_module(f"fedbench.{name}")
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -24,7 +24,7 @@ ROOMS = (
     *("core", "payload", "models", "api", "data", "executors", "privacy"),
     *("protocols", "fedbench_attacks", "fedbench_defenses"),
     *("adversary", "isolation", "experiment", "run", "testing", "audits", "probes"),
-    *("results", "sweeps", "tables", "figures", "analysis"),
+    *("functional", "results", "sweeps", "tables", "figures", "analysis"),
     *("leaderboard", "reproduce", "public", "cli"),
 )
 PLUGINS = {"protocols", "fedbench_attacks", "fedbench_defenses"}

@@ -262,7 +262,7 @@ def foreign(sources: Iterable[SourceFile]) -> list[SourceFile]:
 
 # Packages that start runs or read records.
 READERS = (
-    *("testing", "audits", "probes", "results", "sweeps"),
+    *("testing", "audits", "probes", "functional", "results", "sweeps"),
     *("tables", "figures", "analysis", "leaderboard", "reproduce", "public", "cli"),
 )
 

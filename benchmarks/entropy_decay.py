@@ -21,7 +21,8 @@ def entropies(record: fedbench.Record) -> Series:
     assert all(r.entropy_bits is not None for r in record.rounds), "no messages of masks"
     benign = [len(r.clients) - r.malicious for r in record.rounds]
     bits = [r.entropy_bits or 0.0 for r in record.rounds]
-    return np.array(bits) / np.array(benign) / record.parameters
+    shares: Series = np.array(bits) / np.array(benign) / record.parameters
+    return shares
 
 
 def extrapolated(steps: Series, entropy: Series, at: float) -> tuple[float, float]:

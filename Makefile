@@ -16,7 +16,7 @@ endef
 # A checkout has a dozen processes of pytest, and each would compile the tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check checked test types cases test-processors test-lowest test-slow test-cluster gpu-check compare clean
+.PHONY: demo check checked test types cases test-processors test-lowest test-slow test-cluster docs gpu-check compare clean
 
 demo: .venv/installed
 	$(BIN)/fedbench attack
@@ -87,6 +87,10 @@ test-slow: .venv/installed-dev
 test-cluster: .venv/installed-dev
 	$(BIN)/pytest -q -m cluster $(shell grep -l 'mark\.cluster' tests/test_*.py)
 
+# The documentation site, in site/: strictly, so a page outside of the navigation or a link to nowhere fails.
+docs: .venv-docs/installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --config-file docs/site/mkdocs.yml
+
 # How fast this is beside another commit: make compare BASE=main~5
 compare: .venv/installed
 	$(BIN)/python benchmarks/commits.py $(or $(BASE),HEAD~1)
@@ -111,5 +115,12 @@ gpu-check: .venv/installed
 	@$(PYTHON) -m venv .venv-lowest
 	$(call install,.venv-lowest,.[dev],tests/lowest.txt,installed)
 
+# Without fedbench and torch: the reference is made from the text of the sources.
+.venv-docs/installed: docs/site/requirements.txt
+	@echo "making the virtual environment .venv-docs"
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r docs/site/requirements.txt
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-lowest results
+	rm -rf .venv .venv-lowest .venv-docs results site
